@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 from typing import Any, ClassVar
 
-import bm25s
 import pytest
 from refusing import PASSAGES, ROWS, evaluation, lines, refused, untouched, world
 from small_world import Command, Outcome, tree
@@ -44,19 +43,9 @@ def test_a_folder_of_documents(blendfilter: Command, here: Path) -> None:
     assert blendfilter("search", "made", "piers", "-k", 1).out.split("\t")[2] == "guide.md#1"
 
 
-def test_a_corpus_file_is_cut_too(blendfilter: Command, here: Path) -> None:
-    assert blendfilter("index", "corpus.jsonl", "--chunk", "6w", "--out", "made").code == 0
-    passages = list(StoredPassages(here / "made"))
-    assert [each.id for each in passages[:3]] == ["a#0", "a#1", "a#2"]
-    assert all(len(each.text.split()) <= 6 for each in passages)
-    assert passages[1].metadata["source"] == "a"
-    assert blendfilter("index", "sample", "--chunk", "20w", "--out", "other").code == 0
-
-
 def test_folders_that_want_something_else(blendfilter: Command, here: Path) -> None:
     (here / "docs").mkdir()
     (here / "docs" / "a.txt").write_text("A pier.")
-    (here / "empty").mkdir()
     (here / "latin").mkdir()
     (here / "latin" / "b.txt").write_bytes(b"caf\xe9")
     assert blendfilter("index", "corpus.jsonl", "--out", "made").code == 0
@@ -64,14 +53,11 @@ def test_folders_that_want_something_else(blendfilter: Command, here: Path) -> N
     refused(blendfilter("index", "docs", "--out", "new"), "docs is a folder: add --chunk 100w")
     for chunk in ([], ["--chunk", "100w"]):
         refused(blendfilter("index", "made", "--out", "new", *chunk), "'made' is an index already (of kind bm25)")
-    refused(blendfilter("index", "empty", "--out", "new", "--chunk", "100w"), "'empty' has no text files (.txt, .md")
     refused(blendfilter("index", "latin", "--out", "new", "--chunk", "9w"), "latin/b.txt: not UTF-8 (byte 4)")
     done = blendfilter("ask", "Who?", "--lm", "offline", "--corpus", "docs")
     refused(done, "docs is a folder", "blendfilter index docs --chunk 100w", "--index")
-    for size in ("100", "0w", "abc"):
-        outcome = blendfilter("index", "corpus.jsonl", "--out", "new", "--chunk", size)
-        refused(outcome, "--chunk takes a number of words with a w, such as 100w", f"'{size}'")
-    refused(blendfilter("index", "gone", "--out", "new", "--chunk", "5w"), "gone")
+    outcome = blendfilter("index", "corpus.jsonl", "--out", "new", "--chunk", "100")
+    refused(outcome, "--chunk takes a number of words with a w, such as 100w", "'100'")
     untouched(here, before)
 
 
@@ -123,7 +109,6 @@ def test_each_engine_gets_the_options_that_were_given(
         ("bm25", ["--nbits", 2], "--nbits is an option of the engine colbert, not of bm25"),
         ("bm25", ["--index-type", "flat"], "--index-type is an option of the engine dense, not of bm25"),
         ("colbert", ["--k1", 1], "--k1 is an option of the engines bm25 and rank-bm25, not of colbert"),
-        ("dense", ["--encoder", "x", "--gpus", 0], "--gpus is an option of the engine colbert, not of dense"),
         ("dense", [], "the engine dense wants --encoder"),
         ("bm52", ["--nbits", 2], "no engine 'bm52'. Did you mean 'bm25'?"),
     ],
@@ -169,7 +154,6 @@ FILES: dict[str, tuple[str, list[dict[str, Any]]]] = {
         '{"query": " a pier "}\n{"query": "a fair", "qid": 7}',
         [{"question": "a pier"}, {"id": 7, "question": "a fair"}],
     ),
-    "strings": ('["a pier", "a fair"]', [{"question": "a pier"}, {"question": "a fair"}]),
     "lines": (" a pier \n\n{fair}\n", [{"question": "a pier"}, {"question": "{fair}"}]),
     "ircot": (
         json.dumps({"question_id": "x", "question_text": "a pier", "contexts": [], "dataset": "hotpotqa",
@@ -197,7 +181,6 @@ def test_many_queries_from_every_kind_of_file(blendfilter: Command, here: Path, 
 
 def test_searches_that_make_no_sense(blendfilter: Command, here: Path) -> None:
     assert blendfilter("index", "corpus.jsonl", "--out", "made").code == 0
-    (here / "none.txt").write_text("\n")
     (here / "none.json").write_text("[]")
     (here / "odd.jsonl").write_text('{"query": "a"}\n{"colour": "red"}')
     before = tree(here)
@@ -205,14 +188,10 @@ def test_searches_that_make_no_sense(blendfilter: Command, here: Path) -> None:
         refused(blendfilter("search", "made", *words), "Give a QUERY in quotes, or a file of them with --queries")
     for words in (["pier", "--out", "x"], ["--queries", "questions.jsonl"]):
         refused(blendfilter("search", "made", *words), "--queries FILE and --out FILE go together")
-    for name in ("none.txt", "none.json"):
-        refused(blendfilter("search", "made", "--queries", name, "--out", "x"), f"{name} has no queries")
+    refused(blendfilter("search", "made", "--queries", "none.json", "--out", "x"), "none.json has no queries")
     refused(blendfilter("search", "made", "--queries", "odd.jsonl", "--out", "x"), "odd.jsonl, line 2", "'query'")
-    refused(blendfilter("search", "made", "--queries", "gone", "--out", "x"), "no file 'gone'")
     outcome = blendfilter("search", "made", "--queries", "questions.jsonl", "--out", "corpus.jsonl")
     refused(outcome, "there is a file at corpus.jsonl already", "--overwrite")
-    outcome = blendfilter("search", "made", "--queries", "questions.jsonl", "--out", "x", "--k", 0)
-    refused(outcome, "k is 0: give a whole number of 1 or more")
     untouched(here, before)
 
 
@@ -270,18 +249,4 @@ def test_questions_without_hits_are_refused_before_any_work(blendfilter: Command
     refused(
         outcome, "hits.jsonl holds no hits for 2 of 3 questions, the first of them 'In which town does Orm Pier stand?'"
     )
-    outcome = blendfilter(*evaluation(corpus=None, retrieved="gone.jsonl", method="cot-retrieval"))
-    refused(outcome, "no file 'gone.jsonl'")
     untouched(here, before)
-
-
-def test_a_folder_of_bm25s_opens_by_its_path(blendfilter: Command, here: Path) -> None:
-    texts = [f"{row['title']} | {row['text']}" for row in PASSAGES]
-    retriever = bm25s.BM25()
-    retriever.index(bm25s.tokenize(texts, show_progress=False), show_progress=False)
-    retriever.save(here / "foreign", corpus=texts, show_progress=False)
-    refused(blendfilter("search", "foreign", "the engineer", "-k", 1), "does not say how", "analyser.json")
-    (here / "foreign" / "analyser.json").write_text('{"stemmer": "none", "stopwords": "english"}')
-    found = blendfilter("search", "foreign", "the engineer", "-k", 1)
-    assert (found.code, found.err) == (0, "")
-    assert found.out.split("\t")[2] in ("1", "5")

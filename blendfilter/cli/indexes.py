@@ -95,8 +95,9 @@ def index(
 
 def _passages(corpus: str, chunk: str | None) -> Path | Iterator[Passage]:
     """What an index is built of: a corpus file as it is, or, with `chunk`, its texts or a folder's cut to that size."""
+    from blendfilter.files import first_character, lines
     from blendfilter.retrieval.corpus import read_corpus
-    from blendfilter.retrieval.documents import chunk_size, chunked, read_documents, refuse_index
+    from blendfilter.retrieval.documents import SUFFIXES, chunk_size, chunked, read_documents, refuse_index
 
     words = None if chunk is None else chunk_size(chunk)
     path = corpus_file(corpus)
@@ -105,19 +106,11 @@ def _passages(corpus: str, chunk: str | None) -> Path | Iterator[Passage]:
         if words is None:
             raise BadArgument(f"{path} is a folder: add --chunk 100w to make passages of its text files")
         return read_documents(path, words)
-    if _is_document(path):
+    # a .txt may hold passages too
+    text = path.suffix.lower() in SUFFIXES and first_character(path) not in ("", "[", "{")
+    if text and "\t" not in next(lines(path)).text:
         raise BadArgument(f"{path} is one text, not a file of passages: name the folder it lies in, with --chunk 100w")
     return path if words is None else chunked(read_corpus(path), words)
-
-
-def _is_document(path: Path) -> bool:
-    """Whether a file is a text in itself; a .txt may hold passages too."""
-    from blendfilter.files import first_character, lines
-    from blendfilter.retrieval.documents import SUFFIXES
-
-    if path.suffix.lower() not in SUFFIXES or first_character(path) in ("", "[", "{"):
-        return False
-    return "\t" not in next(lines(path)).text
 
 
 @command()
@@ -203,26 +196,22 @@ def _queries(file: str) -> list[dict[str, Any]]:
         found = [{"question": line.text.strip()} for line in lines(path)]
     else:
         first = next(json_rows(path), None)
-        if first is None or _text(first.value) is not None:
-            found = [_query(row) for row in json_rows(path)]
-        else:
+        if first and isinstance(first.value, dict) and not {"question", "query"} & first.value.keys():
             found = [{"id": one.id, "question": one.question} for one in load("qa", path)]
+        else:
+            found = [_query(row) for row in json_rows(path)]
     if not found:
         raise EmptyData(f"{file} has no queries: is it the right file?")
     return found
 
 
 def _query(row: JsonRow) -> dict[str, Any]:
-    text = _text(row.value)
+    fields = row.value if isinstance(row.value, dict) else {"query": row.value}
+    text = fields.get("question", fields.get("query"))
     if not isinstance(text, str) or not text.strip():
         raise BadData(f"{row.where}: expected an object with a 'question' or 'query', found {row.value!r:.60}")
-    fields = row.value if isinstance(row.value, dict) else {}
     ids = [fields[name] for name in ("id", "_id", "qid", "question_id") if fields.get(name) is not None]
     return {**({"id": ids[0]} if ids else {}), "question": text.strip()}
-
-
-def _text(value: Any) -> Any:
-    return value.get("question", value.get("query")) if isinstance(value, dict) else value
 
 
 @command()

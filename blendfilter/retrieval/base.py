@@ -10,7 +10,7 @@ import hashlib
 import json
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -21,7 +21,6 @@ from blendfilter.errors import BadArgument, ReplayMiss, check_count
 from blendfilter.journal import Journal, digest
 from blendfilter.records import Passage
 
-Find = Callable[[Sequence[str], int], list[list[Passage]]]
 Scores = NDArray[np.float64]
 
 _GROUP = 64
@@ -63,14 +62,45 @@ class Retriever(ABC):
         check_search(queries, k)
         with rejoined():
             journal = JOURNAL.get()
-            if journal is None:
-                found = self.find(queries, k)
-            else:
-                found = _journaled(journal, self.fingerprint, self.find, queries, k)
+            found = self.find(queries, k) if journal is None else self._journaled(journal, queries, k)
             for hits in found:
                 if cut_of(hits):
                     note("", "query_cut")
             return found
+
+    def _journaled(self, journal: Journal, queries: Sequence[str], k: int) -> list[list[Passage]]:
+        """`find`, with what the journal holds served from it, so that a replay needs no index.
+
+        A search's record holds ids and scores, and the keys under which the journal keeps each passage's text once.
+        """
+        keys = [digest("search", self.fingerprint, query, k) for query in queries]
+        served = {key: found for key in dict.fromkeys(keys) if (found := _recorded(journal, key)) is not None}
+        missing = {key: query for key, query in zip(keys, queries, strict=True) if key not in served}
+        if missing and journal.mode == "replay":
+            query = next(iter(missing.values()))
+            raise ReplayMiss(
+                f"not in the journal: {who() or 'a search'} searches index {self.fingerprint} for {query[:80]!r}, "
+                f"k={k}, which {journal.path} does not hold; run it without --replay"
+            )
+        if missing:
+            for (key, query), found in zip(missing.items(), self.find(list(missing.values()), k), strict=True):
+                passages = [_passage_record(self.fingerprint, passage) for passage in found]
+                journal.append(*passages, new_only=True)
+                record = {
+                    "key": key,
+                    "kind": "search",
+                    "fingerprint": self.fingerprint,
+                    "query": query,
+                    "k": k,
+                    "ids": [passage.id for passage in found],
+                    "scores": [None if passage.score is None else float(passage.score) for passage in found],
+                    "passages": [passage["key"] for passage in passages],
+                    **({"query_cut": True} if cut_of(found) else {}),
+                }
+                # a search made twice at once is kept once; `record` mode replaces what an earlier run found
+                journal.append(record, new_only=journal.mode != "record")
+                served[key] = found
+        return [served[key] for key in keys]
 
     @abstractmethod
     def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
@@ -147,7 +177,7 @@ class SearchWarnings:
         self._given = set[str]()
 
     def check_k(self, k: int) -> None:
-        """Warn where `k` is above the number of passages; the search goes on with what there is."""
+        """Warn where `k` is above the number of passages."""
         if self._passages is not None and k > self._passages:
             self._warn("k", f"k={k} is more than the corpus holds: at most {self._passages} passages come back")
 
@@ -163,43 +193,7 @@ class SearchWarnings:
             warnings.warn(message, stacklevel=5)
 
 
-# --- searches through a journal -------------------------------------------------------------------------------------
-
-
-def _journaled(journal: Journal, fingerprint: str, find: Find, queries: Sequence[str], k: int) -> list[list[Passage]]:
-    """`find(queries, k)`, with those already in the journal served from it, so that a replay needs no index.
-
-    A search's record holds ids and scores, and the keys under which the journal keeps each passage's text once.
-    Raises `ReplayMiss` in a replay whose journal lacks one of the searches.
-    """
-    keys = [digest("search", fingerprint, query, k) for query in queries]
-    served = {key: found for key in dict.fromkeys(keys) if (found := _recorded(journal, key)) is not None}
-    missing = {key: query for key, query in zip(keys, queries, strict=True) if key not in served}
-    if missing and journal.mode == "replay":
-        query = next(iter(missing.values()))
-        raise ReplayMiss(
-            f"not in the journal: {who() or 'a search'} searches index {fingerprint} for {query[:80]!r}, k={k}, "
-            f"which {journal.path} does not hold; run it without --replay"
-        )
-    if missing:
-        for (key, query), found in zip(missing.items(), find(list(missing.values()), k), strict=True):
-            passages = [_passage_record(fingerprint, passage) for passage in found]
-            journal.append(*passages, new_only=True)
-            record = {
-                "key": key,
-                "kind": "search",
-                "fingerprint": fingerprint,
-                "query": query,
-                "k": k,
-                "ids": [passage.id for passage in found],
-                "scores": [None if passage.score is None else float(passage.score) for passage in found],
-                "passages": [passage["key"] for passage in passages],
-                **({"query_cut": True} if cut_of(found) else {}),
-            }
-            # a search made twice at once is kept once; `record` mode replaces what an earlier run found
-            journal.append(record, new_only=journal.mode != "record")
-            served[key] = found
-    return [served[key] for key in keys]
+# --- records of a journal --------------------------------------------------------------------------------------------
 
 
 def _passage_record(fingerprint: str, passage: Passage) -> dict[str, object]:
@@ -235,25 +229,16 @@ def best(scores: Scores, k: int) -> list[int]:
     >>> best(np.array([1.0, 3.0, 0.0, 3.0, 1.0]), 3)
     [1, 3, 0]
     """
-    matching = np.flatnonzero(scores >= floor) if (floor := _floor(scores, k)) > 0 else np.flatnonzero(scores > 0)
+    floor, groups = 0.0, len(scores) // _GROUP
+    if groups >= 2 * k:  # found without sorting: at least k passages reach the k-th highest of the groups' maxima
+        floor = _just_below(np.partition(scores[: groups * _GROUP].reshape(_GROUP, groups).max(axis=0), -k)[-k])
+    matching = np.flatnonzero(scores >= floor if floor > 0 else scores > 0)
     found = scores[matching]
     if len(found) > k:
         near = found >= _just_below(np.partition(found, -k)[-k])
         matching, found = matching[near], found[near]
     order = np.argsort(-coarse(found), kind="stable")[:k]
     return [int(position) for position in matching[order]]
-
-
-def _floor(scores: Scores, k: int) -> float:
-    """A score that at least `k` passages reach, found without sorting: the k-th highest of many groups' maxima.
-
-    0 where there are too few passages for that to pay.
-    """
-    groups = len(scores) // _GROUP
-    if groups < 2 * k:
-        return 0.0
-    maxima = scores[: groups * _GROUP].reshape(_GROUP, groups).max(axis=0)
-    return _just_below(np.partition(maxima, -k)[-k])
 
 
 def _just_below(score: np.float64) -> float:

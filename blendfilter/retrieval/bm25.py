@@ -34,7 +34,6 @@ from blendfilter.retrieval.corpus import corpus_hash
 from blendfilter.retrieval.manifest import (
     FORMAT,
     MANIFEST,
-    CorpusInfo,
     Manifest,
     building,
     index_cache,
@@ -74,7 +73,7 @@ class Documents:
 
 
 class LexicalSearch(Stored):
-    """An index whose passages get a score for their words."""
+    """An index whose passages get a score for their words. It only reads, so threads share it."""
 
     def __init__(
         self,
@@ -94,15 +93,14 @@ class LexicalSearch(Stored):
         Equal scores keep corpus order, at the k-th place too.
         """
         self._warnings.check_k(k)
-        return [self._find(self.analyser(query), k) for query in queries]
-
-    def _find(self, terms: list[str], k: int) -> list[Passage]:
-        if not terms:
-            return []
-        scores = self._scorer.scores(terms)
-        # compared by the formula alone, so that both engines see the same ties
-        level = scores if self._scorer.factor == 1 else scores / self._scorer.factor
-        return [self.passages[at].scored(float(scores[at])) for at in best(level, k)]
+        found: list[list[Passage]] = []
+        for query in queries:
+            terms = self.analyser(query)
+            scores = self._scorer.scores(terms) if terms else np.zeros(0)
+            # compared by the formula alone, so that both engines see the same ties
+            level = scores if self._scorer.factor == 1 else scores / self._scorer.factor
+            found.append([self.passages[at].scored(float(scores[at])) for at in best(level, k)])
+        return found
 
 
 class Lexical(LexicalSearch):
@@ -151,7 +149,7 @@ class Lexical(LexicalSearch):
                 raise EmptyData(f"{name} has {len(gathered.passages)} passages and not one word to index in them")
             manifest = Manifest(
                 kind=cls.kind,
-                fingerprint=_fingerprint(cls.kind, gathered.corpus, settings),
+                fingerprint=fingerprint_of(cls.kind, gathered.corpus.sha256, settings),
                 passages=len(gathered.passages),
                 corpus=gathered.corpus,
                 settings=settings,
@@ -170,7 +168,7 @@ class Lexical(LexicalSearch):
 
         `analyser` is the one that it was built with, where that finds words by another pattern than `PATTERNS`.
         """
-        manifest = manifest_of(folder, cls.kind, lambda made: _fingerprint(made.kind, made.corpus, made.settings))
+        manifest = manifest_of(folder, cls.kind, lambda it: fingerprint_of(it.kind, it.corpus.sha256, it.settings))
         settings, path = manifest.settings, Path(folder)
         with opening(path):
             analyse, passages = Analyser.of_index(settings["analyser"], path, analyser), StoredPassages(path)
@@ -203,10 +201,6 @@ class Lexical(LexicalSearch):
                 damaged = True
                 warnings.warn(f"{error} (doing so now)", stacklevel=2)
         return cls.build(path, folder, k1=k1, b=b, analyser=analyser, overwrite=damaged, share=True, progress=progress)
-
-
-def _fingerprint(kind: str, corpus: CorpusInfo, settings: dict[str, Any]) -> str:
-    return fingerprint_of(kind, corpus.sha256, settings)
 
 
 def settings_of(k1: float, b: float, analyser: Analyser | None) -> dict[str, Any]:
@@ -254,7 +248,7 @@ class BM25(Lexical):
 
 
 class SparseScorer:
-    """bm25s' matrix at work. It only reads, so threads share it."""
+    """bm25s' matrix at work."""
 
     factor = 1.0
 
@@ -317,7 +311,7 @@ class LuceneOkapi(BM25Okapi):
 
 
 class OkapiScorer:
-    """rank-bm25's counts at work. It only reads, so threads share it."""
+    """rank-bm25's counts at work."""
 
     def __init__(self, engine: LuceneOkapi) -> None:
         self._engine = engine

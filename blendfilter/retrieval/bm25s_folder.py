@@ -17,7 +17,7 @@ from typing import Any
 import bm25s
 from bm25s import stopwords as word_lists
 
-from blendfilter.errors import BadArgument, BadData, EmptyData, MissingFile, UnknownName
+from blendfilter.errors import BadArgument, BadData, EmptyData, UnknownName
 from blendfilter.records import Passage
 from blendfilter.retrieval.analyser import BM25S_PATTERN, PATTERNS, Analyser
 from blendfilter.retrieval.base import fingerprint_of
@@ -32,7 +32,6 @@ PARAMS, VOCABULARY, INDPTR = "params.index.json", "vocab.index.json", "indptr.cs
 CORPUS = "corpus.jsonl"
 ANALYSER = "analyser.json"
 _ARRAYS = ("data.csc.index.npy", "indices.csc.index.npy", INDPTR)
-_NONE = "none"
 _LISTS: dict[str, tuple[str, ...]] = {
     "english": word_lists.STOPWORDS_EN,
     **{
@@ -50,7 +49,7 @@ def open_bm25s(
     stemmer: str | None = None,
     stopwords: str | Iterable[str] | None = None,
     analyser: Analyser | None = None,
-) -> Bm25sFolder:
+) -> LexicalSearch:
     """The index that bm25s saved in `folder`.
 
     `stemmer` (a language of Snowball's) and `stopwords` (a list, or the name of one of bm25s' lists, such as
@@ -59,15 +58,10 @@ def open_bm25s(
     ``{"stemmer": "english", "stopwords": "english"}``, and if need be ``"pattern"`` and ``"lower"``.
 
     Raises:
-        MissingFile: nothing is there. BadData, EmptyData: files are missing, damaged or without passages.
+        BadData, EmptyData: files are missing, damaged or without passages.
         BadArgument: neither given nor recorded is how the texts were analysed. UnknownName: no such stemmer or list.
     """
     path = Path(folder)
-    if not path.is_dir():
-        raise MissingFile(f"no folder of bm25s at {folder}: check the path")
-    for name in (PARAMS, VOCABULARY, *_ARRAYS):
-        if not (path / name).is_file():
-            raise BadData(f"the bm25s folder at {folder} is damaged: {name} is missing; save it again")
     if not (path / CORPUS).is_file():
         raise BadData(f"the bm25s folder at {folder} holds no passages: save it with retriever.save(DIR, corpus=…)")
     try:
@@ -86,13 +80,8 @@ def open_bm25s(
         )
     if analyser is None:
         analyser = _recorded(path) if stemmer is None else _given(stemmer, stopwords)
-    return Bm25sFolder(
-        _manifest(path, engine, passages, analyser), passages, SparseScorer(engine, path), path, analyser
-    )
-
-
-class Bm25sFolder(LexicalSearch):
-    """What `open_bm25s` opens. It only reads, so threads share it."""
+    manifest = _manifest(path, engine, passages, analyser)
+    return LexicalSearch(manifest, passages, SparseScorer(engine, path), path, analyser)
 
 
 class FolderPassages(PassageLines):
@@ -138,15 +127,15 @@ def _recorded(folder: Path) -> Analyser:
 def _given(
     stemmer: str, stopwords: str | Iterable[str] | None, pattern: str = BM25S_PATTERN, lower: bool = True
 ) -> Analyser:
-    if stopwords is None or stopwords == _NONE:
+    if stopwords in (None, "none"):
         words: tuple[str, ...] = ()
     elif not isinstance(stopwords, str):
         words = tuple(stopwords)
     elif stopwords in _LISTS:
         words = tuple(_LISTS[stopwords])
     else:
-        raise UnknownName.of("list of stop words", stopwords, [*_LISTS, _NONE])
-    return Analyser(pattern, words, None if stemmer == _NONE else stemmer, lower)
+        raise UnknownName.of("list of stop words", stopwords, [*_LISTS, "none"])
+    return Analyser(pattern, words, None if stemmer == "none" else stemmer, lower)
 
 
 def _manifest(path: Path, engine: bm25s.BM25, passages: FolderPassages, analyser: Analyser) -> Manifest:

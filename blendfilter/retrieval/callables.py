@@ -16,7 +16,7 @@ from typing import Any
 from blendfilter.errors import BadArgument
 from blendfilter.records import Passage
 from blendfilter.retrieval.base import Retriever, fingerprint_of
-from blendfilter.retrieval.corpus import IDS, at_bar
+from blendfilter.retrieval.corpus import IDS, at_bar, headed
 
 ACCEPTED = (
     "a retriever is an index (open_index, BM25.build) or a callable (query, k) that returns passages: "
@@ -119,8 +119,7 @@ def as_passage(item: Any) -> Passage:
 def _from_mapping(row: Mapping[str, Any]) -> Passage:
     name = next((row[key] for key in IDS if row.get(key) is not None), None)
     if isinstance(row.get("contents"), str):
-        title, _, text = row["contents"].partition("\n")
-        title, text = (title.strip().strip('"'), text) if text else ("", title)
+        title, text = headed(row["contents"])
     elif isinstance(row.get("title"), str) and isinstance(row.get("text"), str):
         title, text = row["title"], row["text"]
     else:

@@ -14,11 +14,12 @@ ColBERT, DPR              tab-separated ``pid, passage[, title]``, with a header
 from __future__ import annotations
 
 import hashlib
+import re
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -32,11 +33,7 @@ TEXTS = ("text", "contents", "passage", "paragraph_text")
 BAR = " | "
 
 
-class _Placed(NamedTuple):
-    """A passage, and the words for its place in the file."""
-
-    where: str
-    passage: Passage
+_Placed = tuple[str, Passage]  # the words for its place in the file
 
 
 class IdCheck:
@@ -75,9 +72,9 @@ def read_corpus(path: str | Path) -> Iterator[Passage]:
             id that occurs twice (both places).
     """
     ids = IdCheck()
-    for placed in _placed_passages(path):
-        ids.add(placed.passage.id)
-        yield placed.passage
+    for _, passage in _placed_passages(path):
+        ids.add(passage.id)
+        yield passage
     if not len(ids):
         raise EmptyData(f"{path} has no passages: is it the right file?")
     repeated = ids.repeated(lambda: ((where, passage.id) for where, passage in _placed_passages(path)))
@@ -122,9 +119,7 @@ def corpus_hash(path: str | Path) -> str:
 
 
 def _placed_passages(path: str | Path) -> Iterator[_Placed]:
-    if first_character(path) in ("[", "{"):
-        return _from_json(json_rows(path))
-    return _from_columns(lines(path))
+    return _from_json(json_rows(path)) if first_character(path) in ("[", "{") else _from_columns(lines(path))
 
 
 def _from_json(rows: Iterable[JsonRow]) -> Iterator[_Placed]:
@@ -162,15 +157,15 @@ def _from_object(row: JsonRow, id_name: str | None, text_name: str) -> _Placed:
         wrong = "title" if isinstance(text, str) else text_name
         raise BadData(f"{row.where}: field '{wrong}' is wrong: expected a text, found {value[wrong]!r:.40}")
     if text_name == "contents" and not title:
-        title, text = _headed(text)
+        title, text = headed(text)
     extra = value.get("metadata")
     return _placed(row.where, str(name), title, text, extra if isinstance(extra, Mapping) else {})
 
 
-def _headed(contents: str) -> tuple[str, str]:
+def headed(contents: str) -> tuple[str, str]:
     """FlashRAG's contents: the title in quotes, a line feed, the text.
 
-    >>> _headed('"Tide Mill"\\nA mill.')
+    >>> headed('"Tide Mill"\\nA mill.')
     ('Tide Mill', 'A mill.')
     """
     head, feed, text = contents.partition("\n")
@@ -203,7 +198,7 @@ def _from_columns(rows: Iterable[TextLine]) -> Iterator[_Placed]:
                 raise BadData(f"{line.where}: the header names no column 'text' (it names: {', '.join(cells)})")
             continue
         if headed:
-            cells = [_unquoted(cell) for cell in cells]
+            cells = [re.sub(r'^"(.*)"$', lambda quoted: quoted[1].replace('""', '"'), cell) for cell in cells]
         if len(cells) <= order["text"] or not cells[0].strip():
             raise BadData(f"{line.where}: expected an id, a tab and a passage (or one JSON object a line)")
         title, text = cells[order["title"]] if order.get("title", len(cells)) < len(cells) else "", cells[order["text"]]
@@ -212,11 +207,7 @@ def _from_columns(rows: Iterable[TextLine]) -> Iterator[_Placed]:
         yield _placed(line.where, cells[0].strip(), title, text)
 
 
-def _unquoted(cell: str) -> str:
-    return cell[1:-1].replace('""', '"') if len(cell) > 1 and cell[0] == cell[-1] == '"' else cell
-
-
 def _placed(where: str, name: str, title: str, text: str, metadata: Mapping[str, Any] | None = None) -> _Placed:
     if not text.strip():
         raise BadData(f"{where}: passage '{name}' has no text: fill it in or drop the row")
-    return _Placed(where, Passage(name, title.strip(), text.strip(), metadata=dict(metadata or {})))
+    return where, Passage(name, title.strip(), text.strip(), metadata=dict(metadata or {}))

@@ -22,21 +22,12 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from blendfilter.errors import BadArgument, BadData, MissingFile, UnknownName, check_count
 from blendfilter.extras import needed
 from blendfilter.records import Passage
 from blendfilter.retrieval.base import Hits, ProgressCallback, coarse, fingerprint_of, silent
-from blendfilter.retrieval.encoders import (
-    WHY,
-    Encoded,
-    Encoder,
-    EncodingOptions,
-    Similarity,
-    Vectors,
-    load_encoder,
-)
+from blendfilter.retrieval.encoders import WHY, Encoded, Encoder, EncodingOptions, Similarity, Vectors, load_encoder
 from blendfilter.retrieval.manifest import CorpusInfo, Manifest, building, opening, versions_of, write_manifest
 from blendfilter.retrieval.stored import Corpus, Stored, StoredPassages, gather, manifest_of
 
@@ -97,9 +88,8 @@ class Dense(Stored):
     ) -> Self:
         """Index `corpus` (a file, or passages) into the folder `out`, or in memory without one.
 
-        `encoder` is a folder or a name on the Hugging Face hub; prefixes, `similarity`, `max_length` and `device` are
-        `load_encoder`'s. `m` and the two `ef_…` belong to hnsw, `nlist` and `nprobe` to ivf. With `out`, passages and
-        vectors go to the folder block by block; on disk that takes the vectors twice while FAISS takes them in.
+        `encoder`, the prefixes, `similarity`, `max_length` and `device` are `load_encoder`'s; `m` and the two `ef_…`
+        belong to hnsw, `nlist` and `nprobe` to ivf. On disk the vectors lie twice while FAISS takes them in.
         Raises `EmptyData`, `BadData`, `BadArgument`, `UnknownName` and whatever `load_encoder` raises.
         """
         check_count("batch_size", batch_size)
@@ -123,18 +113,23 @@ class Dense(Stored):
                 settings["graph"] = graph_digest(built)
             place = Path(encoder).expanduser()  # a folder by its whole path, so that the index opens from elsewhere
             name = str(place.resolve()) if place.is_dir() else reader.name
-            beside = {"encoder": name, "identity": reader.identity, "dimension": reader.dimension}
+            settings |= {"encoder": name, "identity": reader.identity, "dimension": reader.dimension}
+            settings |= reader.reading._asdict()
             manifest = Manifest(
                 kind=cls.kind,
-                fingerprint=_fingerprint(source, reader.identity, settings),
+                fingerprint=_fingerprint(source, settings),
                 passages=len(passages),
                 corpus=source,
-                settings={**settings, **beside, **reader.reading._asdict()},
+                settings=settings,
                 versions=versions_of(*PACKAGES),
             )
             if folder:
                 (folder / _VECTORS).unlink()
-                write(built, folder)
+                try:
+                    faiss().write_index(built, str(folder / INDEX))
+                except RuntimeError as error:
+                    why = str(error).strip()[:200]
+                    raise OSError(f"cannot write {folder / INDEX} ({why}): is the disk full?") from None
                 write_manifest(folder, manifest)
         if out is None:
             return cls(manifest, passages, built, reader, None)
@@ -148,7 +143,7 @@ class Dense(Stored):
 
         Raises as `read_manifest` and `load_encoder` do, and `BadData` where the encoder is another than it was.
         """
-        manifest = manifest_of(folder, cls.kind, _made_of)
+        manifest = manifest_of(folder, cls.kind, lambda made: _fingerprint(made.corpus, made.settings))
         with opening(folder):
             name = os.fspath(manifest.settings["encoder"] if encoder is None else encoder)
             options = {field: manifest.settings[field] for field in EncodingOptions._fields}
@@ -169,12 +164,20 @@ class Dense(Stored):
                     f"{settings['identity'][:12]}, and {encoder.name} is {encoder.identity[:12]}; "
                     "name that encoder, or build the index again"
                 )
-            index = read(path, settings, (manifest.passages, encoder.dimension))
+            index = faiss().read_index(str(path / INDEX), faiss().IO_FLAG_MMAP_IFC)
+            if (index.ntotal, index.d) != (manifest.passages, encoder.dimension):
+                raise BadData(
+                    f"the index at {folder} is damaged: {INDEX} has {index.ntotal} vectors of {index.d} numbers "
+                    f"where {manifest.passages} of {encoder.dimension} belong; build it again"
+                )
+            if settings["index"] == "hnsw":
+                index.hnsw.efSearch = settings["ef_search"]
+            if settings["index"] == "ivf":
+                index.nprobe = settings["nprobe"]
             return cls(manifest, StoredPassages(path), index, encoder, path)
 
     def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         """At most `k` passages a query, equal scores in corpus order; hnsw and ivf may miss some, flat never does."""
-        self._warnings.check_k(k)
         return [*self.near(self.encoded_queries(queries), k)] if queries else []
 
     def encoded_queries(self, queries: Sequence[str]) -> Encoded:
@@ -204,18 +207,10 @@ class Dense(Stored):
         return vector
 
 
-_BESIDE = ("encoder", "identity", "dimension", *EncodingOptions._fields)
-"""Settings that the fingerprint does not count: the encoder's identity says what they say."""
-
-
-def _fingerprint(corpus: CorpusInfo, identity: str, settings: dict[str, Any]) -> str:
-    return fingerprint_of(Dense.kind, corpus.sha256, identity, settings)
-
-
-def _made_of(manifest: Manifest) -> str:
-    settings = manifest.settings
-    counting = {name: value for name, value in settings.items() if name not in _BESIDE}
-    return _fingerprint(manifest.corpus, settings["identity"], counting)
+def _fingerprint(corpus: CorpusInfo, settings: dict[str, Any]) -> str:
+    beside = ("encoder", "identity", "dimension", *EncodingOptions._fields)  # the identity says what they say
+    counting = {name: value for name, value in settings.items() if name not in beside}
+    return fingerprint_of(Dense.kind, corpus.sha256, settings["identity"], counting)
 
 
 def encoded(
@@ -284,33 +279,28 @@ def fitted(settings: dict[str, Any], passages: int) -> dict[str, Any]:
 
 def build_index(vectors: Vectors, settings: dict[str, Any], progress: ProgressCallback) -> Any:
     """A FAISS index over `vectors`, read block by block. The same vectors make the same cells every time."""
-    index = _trained(vectors, settings, progress)
-    phase = LINKING if settings["index"] == "hnsw" else ADDING
+    library, dimension, kind = faiss(), vectors.shape[1], settings["index"]
+    metric = library.METRIC_INNER_PRODUCT
+    if kind == "flat":
+        index = library.IndexFlatIP(dimension)
+    elif kind == "hnsw":
+        index = library.IndexHNSWFlat(dimension, settings["m"], metric)
+        index.hnsw.efConstruction = settings["ef_construction"]
+        index.hnsw.efSearch = settings["ef_search"]
+    else:
+        index = library.index_factory(dimension, f"IVF{settings['nlist']},Flat", metric)
+        index.nprobe = settings["nprobe"]
+        index.cp.min_points_per_centroid = 1  # `fitted` has seen to it; FAISS would complain on stderr
+        progress(CLUSTERING, 0, 1)
+        most = settings["nlist"] * index.cp.max_points_per_centroid
+        some = np.random.default_rng(0).permutation(len(vectors))[:most]
+        index.train(np.ascontiguousarray(vectors[np.sort(some)]))
+        progress(CLUSTERING, 1, 1)
+    phase = LINKING if kind == "hnsw" else ADDING
     for start in range(0, len(vectors), _BLOCK):
         index.add(np.ascontiguousarray(vectors[start : start + _BLOCK]))
         progress(phase, min(start + _BLOCK, len(vectors)), len(vectors))
     return index
-
-
-def _trained(vectors: Vectors, settings: dict[str, Any], progress: ProgressCallback) -> Any:
-    library, dimension = faiss(), vectors.shape[1]
-    metric = library.METRIC_INNER_PRODUCT
-    if settings["index"] == "flat":
-        return library.IndexFlatIP(dimension)
-    if settings["index"] == "hnsw":
-        graph = library.IndexHNSWFlat(dimension, settings["m"], metric)
-        graph.hnsw.efConstruction = settings["ef_construction"]
-        graph.hnsw.efSearch = settings["ef_search"]
-        return graph
-    cells = library.index_factory(dimension, f"IVF{settings['nlist']},Flat", metric)
-    cells.nprobe = settings["nprobe"]
-    cells.cp.min_points_per_centroid = 1  # `fitted` has seen to it; FAISS would complain on stderr
-    progress(CLUSTERING, 0, 1)
-    most = settings["nlist"] * cells.cp.max_points_per_centroid
-    some = np.random.default_rng(0).permutation(len(vectors))[:most]
-    cells.train(np.ascontiguousarray(vectors[np.sort(some)]))
-    progress(CLUSTERING, 1, 1)
-    return cells
 
 
 def graph_digest(index: Any) -> str:
@@ -320,30 +310,6 @@ def graph_digest(index: Any) -> str:
     return hashlib.sha256(seen).hexdigest()[:16]
 
 
-def write(index: Any, folder: Path) -> None:
-    """Leave the index in the folder. Raises `OSError` where the disk is full."""
-    try:
-        faiss().write_index(index, str(folder / INDEX))
-    except RuntimeError as error:
-        raise OSError(f"cannot write {folder / INDEX} ({str(error).strip()[:200]}): is the disk full?") from None
-
-
-def read(folder: Path, settings: dict[str, Any], shape: tuple[int, int]) -> Any:
-    """The index of a folder, memory-mapped. Raises `BadData` where it is not what the manifest says."""
-    library = faiss()
-    index = library.read_index(str(folder / INDEX), library.IO_FLAG_MMAP_IFC)
-    if (index.ntotal, index.d) != shape:
-        raise BadData(
-            f"the index at {folder} is damaged: {INDEX} has {index.ntotal} vectors of {index.d} numbers "
-            f"where {shape[0]} of {shape[1]} belong; build it again"
-        )
-    if settings["index"] == "hnsw":
-        index.hnsw.efSearch = settings["ef_search"]
-    if settings["index"] == "ivf":
-        index.nprobe = settings["nprobe"]
-    return index
-
-
 def nearest(index: Any, queries: Vectors, k: int) -> list[tuple[list[int], list[float]]]:
     """For each query at most `k` positions with the highest inner products, and these; equal ones in corpus order.
 
@@ -351,39 +317,19 @@ def nearest(index: Any, queries: Vectors, k: int) -> list[tuple[list[int], list[
     another way than many, too: what it found is counted again here, so that a batch is its queries one by one.
     """
     most = min(k, index.ntotal)
-    fetched = min(index.ntotal, most + _SPARE)
+    widest = min(index.ntotal, most + _WIDEST)
     found: list[tuple[list[int], list[float]]] = []
     for start in range(0, len(queries), _AT_ONCE):
         block = queries[start : start + _AT_ONCE]
-        scores, positions, vectors = index.search_and_reconstruct(block, fetched)
-        for at, tied in enumerate(_tied_at_the_end(scores, positions, most)):
-            near, places = vectors[at], positions[at]
-            if tied:
-                near, places = _untied(index, block[at : at + 1], most, fetched)
-            found.append(_ordered(block[at], near, places, most))
+        batch = index.search_and_reconstruct(block, min(index.ntotal, most + _SPARE))
+        for query, scores, positions, vectors in zip(block, *batch, strict=True):
+            # FAISS fills up with -1 where it finds fewer
+            while len(scores) < widest and positions[-1] >= 0 and np.ptp(coarse(scores[[most - 1, -1]], _GRAIN)) == 0:
+                more = index.search_and_reconstruct(query[None], min(widest, 4 * len(scores)))
+                scores, positions, vectors = (row[0] for row in more)  # noqa: PLW2901
+            real = positions >= 0
+            places, level = positions[real], vectors[real].astype(np.float64) @ query.astype(np.float64)
+            level = coarse(level, _GRAIN)
+            order = np.lexsort((places, -level))[:most]
+            found.append((places[order].tolist(), level[order].tolist()))
     return found
-
-
-def _untied(index: Any, query: Vectors, k: int, fetched: int) -> tuple[Vectors, NDArray[np.int64]]:
-    widest = min(index.ntotal, k + _WIDEST)
-    while True:
-        fetched = min(widest, fetched * 4)
-        scores, positions, vectors = index.search_and_reconstruct(query, fetched)
-        if fetched == widest or not _tied_at_the_end(scores, positions, k)[0]:
-            return vectors[0], positions[0]
-
-
-def _tied_at_the_end(scores: Any, positions: Any, k: int) -> NDArray[np.bool_]:
-    """Of each row, whether all that was found beyond the k-th place is level with it, so that more may be."""
-    level: NDArray[np.bool_] = (coarse(scores[:, -1], _GRAIN) == coarse(scores[:, k - 1], _GRAIN)) & (
-        positions[:, -1] >= 0
-    )
-    return level if scores.shape[1] > k else np.zeros_like(level)
-
-
-def _ordered(query: Vectors, vectors: Vectors, found: NDArray[np.int64], k: int) -> tuple[list[int], list[float]]:
-    real = found >= 0  # FAISS fills up with -1 where it finds fewer
-    positions = found[real]
-    scores = coarse(vectors[real].astype(np.float64) @ query.astype(np.float64), _GRAIN)
-    order = np.lexsort((positions, -scores))[:k]
-    return positions[order].tolist(), scores[order].tolist()

@@ -55,7 +55,7 @@ class TextRange(NamedTuple):
 
 
 class Heading(NamedTuple):
-    """A heading's lines, how deep it stands (from 1), and its words."""
+    """A heading's lines, its depth from 1, and its words."""
 
     start: int
     end: int
@@ -191,35 +191,31 @@ def chunk(text: str, words: int = WORDS) -> list[TextRange]:
     """
     check_count("words", words)
     passages, open_ = list[TextRange](), list[_Block]()  # the passage that may still grow
-    size = 0  # words in it
 
-    def add(block: _Block) -> None:
-        nonlocal size
-        open_.append(block)
-        size += len(block.words)
-
-    def close(keep: int = 0) -> None:
-        """End the open passage before its last `keep` blocks, which begin the next one."""
-        nonlocal size
+    def close(keep: int = 0) -> int:
+        """End the open passage before its last `keep` blocks, which begin the next one; how many words these have."""
         closed = open_[: len(open_) - keep]
         if closed:
             passages.append(TextRange(closed[0].words[0].start, closed[-1].words[-1].end))
         del open_[: len(closed)]
-        size = sum(len(block.words) for block in open_)
+        return sum(len(block.words) for block in open_)
 
-    for block in _blocks(text):
+    size = 0
+
+    for block in filter(lambda block: block.words, _blocks(text)):
         rest = block.words
         if size + len(rest) > words:
             headings_at_the_end = sum(1 for _ in takewhile(lambda last: last.heading, reversed(open_)))
-            close(keep=0 if block.heading else headings_at_the_end)
+            size = close(keep=0 if block.heading else headings_at_the_end)
             if size + len(rest) > words and size * 2 > words:  # headings so long that little would stand below them
-                close()
+                size = close()
             while len(rest) > (room := words - size):
                 end = _sentence_end(text, rest, room)
-                add(_Block(rest[:end], False))
-                close()
+                open_.append(_Block(rest[:end], False))
+                size = close()
                 rest = rest[end:]
-        add(_Block(rest, block.heading))
+        open_.append(_Block(rest, block.heading))
+        size += len(rest)
     close()
     return passages
 
@@ -259,15 +255,9 @@ def headings(text: str) -> list[Heading]:
         elif mark:
             fence = mark[1]
         elif hashes := _HASHES.fullmatch(line):
-            found.append(Heading(start, end, len(hashes[1]), _unclosed(hashes[2])))
+            title = re.sub(r"(^|\s)#+\s*$", "", hashes[2]).strip()  # without the hashes that may close it
+            found.append(Heading(start, end, len(hashes[1]), title))
     return [heading for heading in found if heading.title]
-
-
-def _unclosed(title: str) -> str:
-    """A title without the hashes that may close it."""
-    title = title.strip()
-    bare = title.rstrip("#")
-    return bare.strip() if not bare or bare[-1].isspace() else title
 
 
 def _drawn(text: str, lines: list[TextRange], number: int) -> int:
@@ -288,22 +278,16 @@ def _drawn(text: str, lines: list[TextRange], number: int) -> int:
 def _blocks(text: str) -> Iterator[_Block]:
     """Headings and paragraphs in order, each as its words."""
     at = 0
-    for heading in headings(text):
-        yield from _paragraphs(text, at, heading.start)
-        yield _Block(list(_words(text, heading.start, heading.end)), True)
-        at = heading.end
-    yield from _paragraphs(text, at, len(text))
-
-
-def _paragraphs(text: str, start: int, end: int) -> Iterator[_Block]:
-    words: list[TextRange] = []
-    for word in _words(text, start, end):
-        if words and text.count("\n", words[-1].end, word.start) > 1:
-            yield _Block(words, False)
-            words = []
-        words.append(word)
-    if words:
+    for heading in [*headings(text), Heading(len(text), len(text), 0, "")]:
+        words: list[TextRange] = []
+        for word in _words(text, at, heading.start):
+            if words and text.count("\n", words[-1].end, word.start) > 1:
+                yield _Block(words, False)
+                words = []
+            words.append(word)
         yield _Block(words, False)
+        yield _Block([*_words(text, heading.start, heading.end)], True)
+        at = heading.end
 
 
 def _words(text: str, start: int, end: int) -> Iterator[TextRange]:

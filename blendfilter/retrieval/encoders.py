@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -27,7 +27,6 @@ Similarity = Literal["cosine", "dot"]
 SIMILARITIES = ("cosine", "dot")
 WHY = "a dense index"
 MARKS = ("config.json", "modules.json")  # a folder with neither is no encoder
-_QUERY_PROMPTS = ("query",)
 _PASSAGE_PROMPTS = ("document", "passage", "corpus")
 _MINIMUM = 8  # tokens; below, little is left of a text beside the two marks around it
 _ENDLESS = 10**9
@@ -64,7 +63,8 @@ class Encoder:
         self.name = name
         self.reading = reading
         self.dimension: int = model.get_embedding_dimension()
-        self.identity = identity_of(files, reading)
+        # equal for a folder that moved, other for one that changed or is used in another way
+        self.identity = hashlib.sha256(json.dumps([files, reading]).encode()).hexdigest()
         self._model = model
         # a fast tokenizer that two threads use at once fails ("Already borrowed")
         self._turn = threading.Lock()
@@ -88,22 +88,17 @@ class Encoder:
         # half a character has no UTF-8, and tokenizers want UTF-8
         plain = [whole_characters(text) for text in texts]
         with self._turn:
-            cut = self._longer([prefix + text for text in plain])
-            unit = self.reading.similarity == "cosine"
+            cut, limit, unit = [False] * len(plain), self.reading.max_length, self.reading.similarity == "cosine"
+            if limit is not None:  # the marks at both ends included
+                marked = [prefix + text for text in plain]
+                tokens = self._model.tokenizer(marked, truncation=False, padding=False, verbose=False)["input_ids"]
+                cut = [len(ids) > limit for ids in tokens]
             vectors: Vectors = encode(
                 plain, prompt=prefix, batch_size=batch_size, show_progress_bar=False, normalize_embeddings=unit
             )
         if not np.isfinite(vectors).all():
             raise BadData(f"the encoder {self.name} answers with numbers that are none (NaN): its weights are damaged")
         return Encoded(np.ascontiguousarray(vectors, dtype=np.float32), cut)
-
-    def _longer(self, texts: list[str]) -> list[bool]:
-        """Which of them have more tokens than are read, the marks at both ends included."""
-        limit = self.reading.max_length
-        if limit is None:
-            return [False] * len(texts)
-        tokens = self._model.tokenizer(texts, truncation=False, padding=False, verbose=False)["input_ids"]
-        return [len(ids) > limit for ids in tokens]
 
 
 def load_encoder(
@@ -134,20 +129,24 @@ def load_encoder(
     with quiet_transformers("dense", WHY):
         model = _load(library, folder, device)
         _check_whole(model, folder)
+    stated = str(model.similarity_fn_name) if (folder / MARKS[1]).is_file() else "dot"
+    if similarity is None and stated not in SIMILARITIES:
+        raise BadArgument(f"the encoder in {folder} wants the similarity '{stated}': say similarity='cosine' or 'dot'")
+    positions = _positions(model)
+    if max_length is not None and positions is not None and max_length > positions:
+        raise BadArgument(f"max_length={max_length} is more than the encoder {name} can read: {positions} tokens")
+    # a tokenizer that knows no limit states a number of thirty digits, or infinity
+    limits = [int(limit) for limit in (model.max_seq_length, positions) if limit is not None and limit < _ENDLESS]
+    prompts = {name: prompt for name, prompt in model.prompts.items() if prompt}
     options = EncodingOptions(
-        query_prefix or _prompt(model, _QUERY_PROMPTS),
-        passage_prefix or _prompt(model, _PASSAGE_PROMPTS),
-        similarity or _own_similarity(model, folder),
-        _limit(model, max_length, name),
+        query_prefix or prompts.get("query", ""),
+        passage_prefix or next((prompts[name] for name in _PASSAGE_PROMPTS if name in prompts), ""),
+        similarity or ("cosine" if stated == "cosine" else "dot"),
+        min(limits, default=None) if max_length is None else max_length,
     )
     if options.max_length is not None:
         model.max_seq_length = options.max_length
-    return Encoder(name, model, options, files_hash(folder))
-
-
-def identity_of(files: str, reading: EncodingOptions) -> str:
-    """sha256 over an encoder's files and how it is used: equal for a folder that moved, other for one that changed."""
-    return hashlib.sha256(json.dumps([files, reading]).encode()).hexdigest()
+    return Encoder(name, model, options, _files_hash(folder))
 
 
 def _load(library: Any, folder: Path, device: str | None) -> Any:
@@ -163,49 +162,21 @@ def _load(library: Any, folder: Path, device: str | None) -> Any:
 
 def _check_whole(model: Any, folder: Path) -> None:
     """Raise `BadData` where weights were made up, at random, because the files lack them."""
-    for place in _transformers(folder):
-        kind = type(model[0].auto_model)
-        _, report = kind.from_pretrained(place, output_loading_info=True, local_files_only=True)
-        # nothing that pools token vectors looks at BERT's pooler, and many encoders come without it
-        missing = sorted(key for key in report["missing_keys"] if "pooler" not in key.split("."))
-        if missing:
-            raise BadData(
-                f"the encoder in {place} is not whole: {len(missing)} of its weights are missing, "
-                f"{missing[0]} first; fetch or save it again"
-            )
-
-
-def _transformers(folder: Path) -> list[Path]:
-    """The folder of the transformer, for it need not be the encoder's own; none for encoders without one."""
-    if not (folder / MARKS[1]).is_file():
-        return [folder]
-    modules = json.loads((folder / MARKS[1]).read_bytes())
-    return [folder / str(module["path"]) for module in modules[:1] if str(module["type"]).endswith(".Transformer")]
-
-
-def _prompt(model: Any, names: Sequence[str]) -> str:
-    return next((prompt for name in names if (prompt := model.prompts.get(name))), "")
-
-
-def _own_similarity(model: Any, folder: Path) -> Similarity:
-    if not (folder / MARKS[1]).is_file():
-        return "dot"
-    stated = str(model.similarity_fn_name)
-    if stated not in SIMILARITIES:
-        raise BadArgument(f"the encoder in {folder} wants the similarity '{stated}': say similarity='cosine' or 'dot'")
-    return "cosine" if stated == "cosine" else "dot"
-
-
-def _limit(model: Any, wanted: int | None, name: str) -> int | None:
-    """How many tokens are read. Raises `BadArgument` where more are wanted than the model has positions."""
-    positions = _positions(model)
-    if wanted is not None:
-        if positions is not None and wanted > positions:
-            raise BadArgument(f"max_length={wanted} is more than the encoder {name} can read: {positions} tokens")
-        return wanted
-    stated = model.max_seq_length
-    # a tokenizer that knows no limit states a number of thirty digits, or infinity
-    return min((int(limit) for limit in (stated, positions) if limit is not None and limit < _ENDLESS), default=None)
+    place = folder
+    if (folder / MARKS[1]).is_file():  # the transformer need not lie in the encoder's own folder, and need not be
+        first = json.loads((folder / MARKS[1]).read_bytes())[0]
+        if not str(first["type"]).endswith(".Transformer"):
+            return
+        place = folder / str(first["path"])
+    kind = type(model[0].auto_model)
+    _, report = kind.from_pretrained(place, output_loading_info=True, local_files_only=True)
+    # nothing that pools token vectors looks at BERT's pooler, and many encoders come without it
+    missing = sorted(key for key in report["missing_keys"] if "pooler" not in key.split("."))
+    if missing:
+        raise BadData(
+            f"the encoder in {place} is not whole: {len(missing)} of its weights are missing, "
+            f"{missing[0]} first; fetch or save it again"
+        )
 
 
 def _positions(model: Any) -> int | None:
@@ -231,30 +202,19 @@ def encoder_folder(name: str) -> Path:
     """
     folder = Path(name).expanduser()
     if not folder.is_dir():
-        folder = _from_hub(name)
+        hub: Any = needed("huggingface_hub", "dense", WHY)
+        if not _ON_THE_HUB.fullmatch(name) or Path(name).exists():
+            raise MissingFile(f"no encoder '{name}': it is no folder, and names on the hub read owner/name")
+        try:
+            folder = Path(hub.snapshot_download(name, local_files_only=True))
+        except OSError:  # not in the cache
+            folder = _downloaded(hub, name)
     if not any((folder / mark).is_file() for mark in MARKS):
         raise BadData(f"no encoder in {folder}: a Hugging Face folder has a {' or '.join(MARKS)}")
     return folder
 
 
-def files_hash(folder: Path) -> str:
-    """sha256 over whatever makes the encoder what it is; its place, its read-me and its other builds do not count."""
-    whole = hashlib.sha256()
-    for path in _files(folder):
-        with open(path, "rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        whole.update(f"{path.relative_to(folder).as_posix()}\0{digest}\n".encode())
-    return whole.hexdigest()
-
-
-def _from_hub(name: str) -> Path:
-    hub: Any = needed("huggingface_hub", "dense", WHY)
-    if not _ON_THE_HUB.fullmatch(name) or Path(name).exists():
-        raise MissingFile(f"no encoder '{name}': it is no folder, and names on the hub read owner/name")
-    try:
-        return Path(hub.snapshot_download(name, local_files_only=True))
-    except OSError:  # not in the cache
-        pass
+def _downloaded(hub: Any, name: str) -> Path:
     try:
         return Path(hub.snapshot_download(name, ignore_patterns=_NOT_WANTED))
     except (OSError, ValueError) as error:
@@ -265,16 +225,20 @@ def _from_hub(name: str) -> Path:
         ) from None
 
 
-def _files(folder: Path) -> Iterator[Path]:
-    """In the order of their names. Weights saved twice are read from safetensors, so those count."""
-
-    def skipped(parts: tuple[str, ...]) -> bool:
-        return parts[0] in _OTHER_BUILDS or any(part.startswith(".") for part in parts)
-
+def _files_hash(folder: Path) -> str:
+    """sha256 over whatever makes the encoder what it is; its place, its read-me and its other builds do not count."""
+    paths = {path.relative_to(folder): path for path in sorted(folder.rglob("*")) if path.is_file()}
     inside = [
-        path for path in sorted(folder.rglob("*")) if path.is_file() and not skipped(path.relative_to(folder).parts)
+        (name, path)
+        for name, path in paths.items()
+        if name.parts[0] not in _OTHER_BUILDS and not any(part.startswith(".") for part in name.parts)
     ]
-    weights = [path for path in inside if path.suffix == ".safetensors"]
-    weights = weights or [path for path in inside if path.suffix == ".bin"]
-    counting = {*weights, *(path for path in inside if path.name in _SETTINGS_FILES)}
-    return (path for path in inside if path in counting)
+    # weights saved twice are read from safetensors, so those count
+    weights = ".safetensors" if any(path.suffix == ".safetensors" for _, path in inside) else ".bin"
+    whole = hashlib.sha256()
+    for name, path in inside:
+        if path.suffix == weights or path.name in _SETTINGS_FILES:
+            with open(path, "rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            whole.update(f"{name.as_posix()}\0{digest}\n".encode())
+    return whole.hexdigest()

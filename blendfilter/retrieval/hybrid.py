@@ -39,8 +39,11 @@ class Hybrid(Retriever):
         self.constant, self.depth = constant, depth
         members = [index.fingerprint for index in self.indexes]
         self.fingerprint = fingerprint_of("hybrid", float(constant), depth, members)
-        self._corpus = _one_corpus(self.indexes)
-        self._key: Key = _by_id if self._corpus else _by_content
+        # over one corpus, which all of them state, ids mean the same
+        corpora = [index.info().get("corpus") for index in self.indexes]
+        hashes = {corpus.get("sha256") if isinstance(corpus, dict) else None for corpus in corpora}
+        self._corpus = len(hashes) == 1 and None not in hashes
+        self._key: Key = (lambda p: p.id) if self._corpus else (lambda p: (p.title.casefold(), p.text.casefold()))
         self._warnings = SearchWarnings(len(self) if self._corpus else None)
 
     def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
@@ -48,17 +51,13 @@ class Hybrid(Retriever):
         self._warnings.check_k(k)
         # `find`, not `search`: a journal keeps one record of a hybrid's query, and its cut is noted once
         answers = [index.find(queries, self._depth_of(index, k)) for index in self.indexes]
-        return [
-            Hits(fuse(self._apart(rankings), k, self.constant, self._key), cut=any(map(cut_of, rankings)))
-            for rankings in zip(*answers, strict=True)
-        ]
-
-    def _apart(self, rankings: Sequence[Sequence[Passage]]) -> list[Sequence[Passage]]:
-        """The rankings, with ids that name one passage each."""
-        if self._corpus:
-            return list(rankings)
-        others = enumerate(rankings[1:], start=2)
-        return [rankings[0], *([replace(p, id=f"{p.id}@{at}") for p in hits] for at, hits in others)]
+        found: list[list[Passage]] = []
+        for rankings in zip(*answers, strict=True):
+            apart: list[Sequence[Passage]] = list(rankings)
+            if not self._corpus:  # an id names one passage
+                apart[1:] = [[replace(p, id=f"{p.id}@{at}") for p in hits] for at, hits in enumerate(rankings[1:], 2)]
+            found.append(Hits(fuse(apart, k, self.constant, self._key), cut=any(map(cut_of, rankings))))
+        return found
 
     def _depth_of(self, index: Retriever, k: int) -> int:
         try:
@@ -114,18 +113,3 @@ def open_indexes(locations: Sequence[str | os.PathLike[str]], **options: Any) ->
         raise BadArgument("no index named: give a folder or an address")
     opened = [open_index(location, **options) for location in locations]
     return opened[0] if len(opened) == 1 else Hybrid(opened)
-
-
-def _by_id(passage: Passage) -> str:
-    return passage.id
-
-
-def _by_content(passage: Passage) -> tuple[str, str]:
-    return passage.title.casefold(), passage.text.casefold()
-
-
-def _one_corpus(indexes: Sequence[Retriever]) -> bool:
-    """Whether all of them state that they hold the same passages, so that ids mean the same."""
-    corpora = [index.info().get("corpus") for index in indexes]
-    hashes = {corpus.get("sha256") if isinstance(corpus, dict) else None for corpus in corpora}
-    return len(hashes) == 1 and all(isinstance(stated, str) and stated for stated in hashes)

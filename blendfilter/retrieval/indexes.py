@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from blendfilter import http
 from blendfilter.errors import BadData, MissingFile, UnknownName
@@ -23,21 +23,13 @@ HERE = "blendfilter.retrieval"
 Opener = Callable[..., Retriever]
 
 
-class IndexEngine(Protocol):
-    """What the registry of engines holds: classes that build an index of a corpus."""
-
-    @classmethod
-    def build(cls, corpus: Corpus, out: str | os.PathLike[str] | None = None, **settings: Any) -> Retriever:
-        """Index `corpus` into the folder `out`."""
-
-
 ENGINES: dict[str, str | type[Any]] = {
     "bm25": f"{HERE}.bm25:BM25",
     "rank-bm25": f"{HERE}.bm25:RankBM25",
     "colbert": f"{HERE}.colbert:ColBERT",
     "dense": f"{HERE}.dense:Dense",
 }
-"""Engine name to a class with `IndexEngine`'s `build`."""
+"""Engine name to a class with `build(corpus, out, **settings)`."""
 
 KINDS: dict[str, str | Opener] = {
     "bm25": f"{HERE}.bm25:BM25.open",
@@ -59,9 +51,7 @@ FOREIGN: dict[tuple[str, ...], str] = {
 }
 """Folders of colbert-ai and bm25s, by files that all such folders have, to what opens them."""
 
-_TRIMMED = ".trimmed"
-_LOGIN = re.compile("(?:https?|//|:).*@", re.IGNORECASE)
-_HOST_AND_PORT = re.compile(r"[\w.-]+:[0-9]{1,5}/?")
+_LIKE_AN_ADDRESS = re.compile(r"(?:https?|//|:).*@|[\w.-]+:[0-9]{1,5}/?$", re.IGNORECASE)
 
 
 def build(engine: str, corpus: Corpus, out: str | os.PathLike[str] | None = None, **settings: Any) -> Retriever:
@@ -95,10 +85,8 @@ def open_index(location: str | os.PathLike[str], *, allow_hosts: Sequence[str] =
     if mark:
         return _opener(scheme.lower(), "kind of address", http.without_login(address))(address, **options)
     folder = Path(address)
-    if _LOGIN.search(address) and not folder.exists():
+    if _LIKE_AN_ADDRESS.search(address) and not folder.exists():
         raise MissingFile(f"no index at {http.without_login(address)}: if a server is meant, write http://host:port")
-    if _HOST_AND_PORT.fullmatch(address) and not folder.exists():
-        raise MissingFile(f"no index at {address}: if a server is meant, write http://{address}")
     if not os.path.exists(folder / MANIFEST):  # and False where looking is not permitted; a `Path` would raise
         for marks, opener in FOREIGN.items():
             if all(os.path.isfile(folder / name) for name in marks):
@@ -107,21 +95,22 @@ def open_index(location: str | os.PathLike[str], *, allow_hosts: Sequence[str] =
     kind = _kind_of(folder)
     if kind in ADDRESSES:
         raise BadData(f"the index at {address} is of kind '{kind}', and no folder is: build it again")
-    named: dict[str, Any] = {"allow_hosts": allow_hosts} if kind in OVER_ANOTHER else {}
-    return _opener(kind, "kind of index", address)(address, **named, **options)
+    if kind in OVER_ANOTHER:
+        options |= {"allow_hosts": allow_hosts}
+    return _opener(kind, "kind of index", address)(address, **options)
 
 
 def _kind_of(folder: Path) -> str:
     """The manifest's kind. A trimmed index is known by its name too: even where its manifest is damaged, the index that
     it lies over can be searched."""
-    named = folder.name.endswith(_TRIMMED) and folder.is_dir()
+    named = folder.name.endswith(".trimmed") and folder.is_dir()
     try:
         kind = read_manifest(folder).kind
     except (BadData, OSError):
         if named:
-            return _TRIMMED[1:]
+            return "trimmed"
         raise
-    return _TRIMMED[1:] if named and kind not in KINDS else kind
+    return "trimmed" if named and kind not in KINDS else kind
 
 
 def _opener(kind: str, what: str, where: str) -> Opener:

@@ -216,26 +216,24 @@ def building(out: str | os.PathLike[str], *, overwrite: bool = False, share: boo
             if why := _in_the_way(target):
                 kept = folder.rename(target.with_name(f"{target.name}.new-{uuid.uuid4().hex[:12]}"))
                 raise BadArgument(f"{target} is not an index any more ({why}) and stays: the new one is at {kept}")
-            _publish(folder, target, overwrite=overwrite, share=share)
+            if overwrite and target.exists():
+                old = target.rename(_sibling(target, "old"))  # killed here, it comes back with the next `sweep`
+                folder.rename(target)
+                _remove(old)
+                return
+            try:
+                folder.rename(target)
+            except OSError as error:
+                if not target.exists():
+                    raise
+                if not share:
+                    raise BadArgument(
+                        f"another builder put an index at {target} meanwhile: name another folder"
+                    ) from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)  # nothing is left of it after a rename
         if lock is not None:
             os.close(lock)
-
-
-def _publish(folder: Path, target: Path, *, overwrite: bool, share: bool) -> None:
-    if overwrite and target.exists():
-        old = target.rename(_sibling(target, "old"))  # killed here, it comes back with the next `sweep`
-        folder.rename(target)
-        _remove(old)
-        return
-    try:
-        folder.rename(target)
-    except OSError as error:
-        if not target.exists():
-            raise
-        if not share:
-            raise BadArgument(f"another builder put an index at {target} meanwhile: name another folder") from error
 
 
 def _in_the_way(target: Path) -> str:

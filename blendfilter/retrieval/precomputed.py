@@ -90,7 +90,21 @@ class Precomputed(Retriever):
 
         Raises `BadArgument` for a query that is not in the file.
         """
-        return [self._find(query, k) for query in queries]
+        found: list[list[Passage]] = []
+        for query in queries:
+            line = self._lines.get(query.strip())
+            if line is None:
+                raise BadArgument(
+                    f"no hits in {self.file} for the query {query.strip()[:80]!r}: precomputed hits serve methods "
+                    "that search for the question alone (direct-retrieval, cot-retrieval, blendfilter --without "
+                    "q_ex,q_in) or hold every query that is searched for"
+                )
+            hits = self._read(line)
+            if len(hits) < k and not self._few:
+                self._few = True
+                warnings.warn(f"k={k} is more than {self.file} holds for a query: {len(hits)} come back", stacklevel=3)
+            found.append(Hits(hits[:k], cut=cut_of(hits)))
+        return found
 
     def missing(self, queries: Iterable[str]) -> list[str]:
         """Those of `queries` that the file does not hold."""
@@ -106,31 +120,21 @@ class Precomputed(Retriever):
         kept = {"queries": len(self._lines), "path": str(self.file)}
         return {"kind": "retrieved", "fingerprint": self.fingerprint, **kept}
 
-    def _find(self, query: str, k: int) -> list[Passage]:
-        line = self._lines.get(query.strip())
-        if line is None:
-            raise BadArgument(
-                f"no hits in {self.file} for the query {query.strip()[:80]!r}: precomputed hits serve methods "
-                "that search for the question alone (direct-retrieval, cot-retrieval, blendfilter --without q_ex,q_in) "
-                "or hold every query that is searched for"
-            )
-        found = self._read(line)
-        if len(found) < k and not self._few:
-            self._few = True
-            warnings.warn(f"k={k} is more than {self.file} holds for a query: {len(found)} come back", stacklevel=4)
-        return Hits(found[:k], cut=cut_of(found))
-
     def _read(self, line: _RowPlace) -> Hits:
         return _hits(json.loads(os.pread(self._rows.fileno(), line.length, line.offset)), line.where)
 
     def _query(self, value: Any, where: str) -> str | None:
         """The query of a row; None where it names a question that is not among `questions`."""
-        if self._questions is not None and isinstance(value, Mapping) and not any(name in value for name in QUERIES):
-            name = next((name for name in IDS if name in value), None)
-            if name is not None:
-                question = self._questions.get(str(value[name]))
-                return None if question is None else question.strip()
-        return _query(value, where)
+        if not isinstance(value, Mapping):
+            raise BadData(f"{where}: expected an object with 'question' and 'passages', found {value!r:.40}")
+        ids = [str(value[name]) for name in IDS if name in value]
+        if self._questions is not None and ids and not any(name in value for name in QUERIES):
+            question = self._questions.get(ids[0])
+            return None if question is None else question.strip()
+        name = _named(value, QUERIES, where)
+        if not isinstance(value[name], str) or not value[name].strip():
+            raise BadData(f"{where}: field '{name}' is wrong: expected a text, found {value[name]!r:.40}")
+        return str(value[name].strip())
 
 
 def write_hits(
@@ -178,15 +182,6 @@ def _row(row: Mapping[str, Any], hits: Sequence[Passage]) -> str:
     ]
     cut = {"query_cut": True} if cut_of(hits) else {}
     return json.dumps({**row, **cut, "passages": passages}, ensure_ascii=False) + "\n"
-
-
-def _query(value: Any, where: str) -> str:
-    if not isinstance(value, Mapping):
-        raise BadData(f"{where}: expected an object with 'question' and 'passages', found {value!r:.40}")
-    name = _named(value, QUERIES, where)
-    if not isinstance(value[name], str) or not value[name].strip():
-        raise BadData(f"{where}: field '{name}' is wrong: expected a text, found {value[name]!r:.40}")
-    return str(value[name].strip())
 
 
 def _hits(value: Mapping[str, Any], where: str) -> Hits:

@@ -18,7 +18,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import httpx
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from blendfilter import http, secrets
 from blendfilter.errors import BadArgument, BadData, IndexChanged, ServerRefused, check_count
@@ -39,17 +39,9 @@ _GIVE_IT = "the environment's goes to no address out of a file, so give it in Py
 Model = TypeVar("Model", bound=BaseModel)
 
 
-class _RemotePassage(BaseModel):
-    id: str
-    title: str
-    text: str
-    score: float | None = None
-    metadata: dict[str, Any] = {}
-
-
 class _RemoteHits(BaseModel):
     query_cut: bool = False
-    passages: list[_RemotePassage]
+    passages: list[Passage]
 
 
 class _SearchReply(BaseModel):
@@ -58,15 +50,12 @@ class _SearchReply(BaseModel):
 
 
 class _BatchLimits(BaseModel):
-    """Those that shape a batch; the rest is the server's to enforce."""
-
     max_queries: Annotated[int, Field(ge=1)] = 64
     max_body: Annotated[int, Field(ge=1)] = 1024 * 1024
     max_k: Annotated[int, Field(ge=1)] | None = None
 
 
 class _InfoReply(BaseModel):
-    model_config = ConfigDict(extra="ignore")
     server: str
     version: str
     fingerprint: Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
@@ -109,13 +98,15 @@ class Remote(Retriever):
         sent = found and secrets.checked(found, f"the token ({TOKEN})")
         how = f"set {TOKEN}" if ambient else _GIVE_IT
         self._connection = ServerConnection(self.url, sent, timeout, attempts, how)
-        self._options: dict[str, Any] = {
-            "timeout": timeout,
-            "attempts": attempts,
-            "batch_size": batch_size,
-            "ambient": ambient,
-        }
-        self._about = self._info()
+        self._reopened = partial(Remote, timeout=timeout, attempts=attempts, batch_size=batch_size, ambient=ambient)
+        foreign = (
+            f"{self.url} is not a server of `blendfilter serve`: another one in dspy.ColBERTv2's format "
+            f"is a retriever as dspy.ColBERTv2(url='{self.url}')"
+        )
+        reply = self._connection.request("/info", foreign=foreign)
+        if not isinstance(reply, dict) or reply.get("server") != SERVER:
+            raise BadData(foreign)
+        self._about = self._checked(_InfoReply, reply)
         self.fingerprint = self._about.fingerprint
         self._batch = min(batch_size, self._about.limits.max_queries)
         self._warnings = SearchWarnings(self._about.passages)
@@ -149,17 +140,7 @@ class Remote(Retriever):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # a pickle is a file like any other: the token stays out, and whoever loads it has their own
-        return partial(Remote, **self._options), (self.url,)
-
-    def _info(self) -> _InfoReply:
-        foreign = (
-            f"{self.url} is not a server of `blendfilter serve`: another one in dspy.ColBERTv2's format "
-            f"is a retriever as dspy.ColBERTv2(url='{self.url}')"
-        )
-        reply = self._connection.request("/info", foreign=foreign)
-        if not isinstance(reply, dict) or reply.get("server") != SERVER:
-            raise BadData(foreign)
-        return self._checked(_InfoReply, reply)
+        return self._reopened, (self.url,)
 
     def _batches(self, queries: Sequence[str]) -> Iterator[list[str]]:
         """Queries as JSON, no more together than the server takes, by number and by bytes."""
@@ -187,10 +168,7 @@ class Remote(Retriever):
             )
         if len(found.results) != len(batch) or any(len(result.passages) > k for result in found.results):
             raise BadData(f"{self.url} answered {len(batch)} queries with something else: look what runs there")
-        return [
-            Hits((Passage(p.id, p.title, p.text, p.score, p.metadata) for p in result.passages), cut=result.query_cut)
-            for result in found.results
-        ]
+        return [Hits(result.passages, cut=result.query_cut) for result in found.results]
 
     def _checked(self, model: type[Model], reply: Any) -> Model:
         try:
@@ -205,8 +183,6 @@ class Remote(Retriever):
 
 
 class ServerAddress(NamedTuple):
-    """Where a server is, and the token that stood in its address."""
-
     url: str
     token: str
 
@@ -271,13 +247,15 @@ class ServerConnection:
     def _client(self) -> httpx.Client:
         if os.getpid() not in self._clients:
             authorization = {"Authorization": f"Bearer {self.token}"} if self.token else {}
+            host = urlsplit(self.url).hostname or ""
+            here = host in ("localhost", "::1") or re.fullmatch(r"127(?:\.[0-9]{1,3}){3}", host)
             self._clients[os.getpid()] = httpx.Client(
                 timeout=httpx.Timeout(self._timeout, connect=min(self._timeout, 10.0)),
                 headers={"Accept-Encoding": http.PACKINGS, **authorization},
                 limits=httpx.Limits(
                     max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS, keepalive_expiry=30
                 ),
-                trust_env=not is_here(self.url),  # a proxy cannot see what is on this machine
+                trust_env=not here,  # a proxy cannot see what is on this machine
             )
         return self._clients[os.getpid()]
 
@@ -368,13 +346,3 @@ def _host(name: str) -> tuple[str, int | None]:
     if not found[0]:
         raise BadArgument(f"'{quoted(name)}' is no host to allow: write it as HOST or HOST:PORT")
     return found
-
-
-def is_here(url: str) -> bool:
-    """Whether an address is on this machine by its looks: localhost, 127.…, ::1.
-
-    >>> is_here("http://127.0.0.1:8893"), is_here("http://index.example")
-    (True, False)
-    """
-    host = urlsplit(url).hostname or ""
-    return host in ("localhost", "::1") or re.fullmatch(r"127(?:\.[0-9]{1,3}){3}", host) is not None

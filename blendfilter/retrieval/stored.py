@@ -161,8 +161,6 @@ class StoredPassages(PassageLines):
 
 
 class GatheredCorpus(NamedTuple):
-    """A corpus that was read through: its passages where they now lie, and what identifies it."""
-
     passages: Sequence[Passage]
     corpus: CorpusInfo
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 from blendfilter.extras import needed
 
-if TYPE_CHECKING:
-    from blendfilter.retrieval.base import Retriever
-    from blendfilter.server.exchange import ServerLimits
-    from blendfilter.server.running import IndexServer
+for package in ("starlette", "uvicorn"):
+    needed(package, "server", "serving an index")
+
+# after the check that says what is missing
+from blendfilter.retrieval.base import Retriever  # noqa: E402
+from blendfilter.retrieval.remote import TOKEN  # noqa: E402
+from blendfilter.server.exchange import ServerLimits  # noqa: E402
+from blendfilter.server.running import IndexServer  # noqa: E402
 
 
 def index_server(
@@ -24,11 +27,6 @@ def index_server(
     """A server for `index` that has its address already; its `run()` answers until it is stopped.
 
     The token is BLENDFILTER_INDEX_TOKEN's where none is given; without one only this machine is answered.
-    Raises `MissingExtra`, and `BadArgument` where the address cannot be had or wants a token.
+    Raises `BadArgument` where the address cannot be had or wants a token.
     """
-    for package in ("starlette", "uvicorn"):
-        needed(package, "server", "serving an index")
-    from blendfilter.retrieval.remote import TOKEN
-    from blendfilter.server.running import IndexServer
-
     return IndexServer(index, host=host, port=port, limits=limits, token=token or os.environ.get(TOKEN))

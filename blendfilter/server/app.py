@@ -73,7 +73,7 @@ def application(index: Retriever, limits: ServerLimits | None = None, *, token: 
         ],
         middleware=[Middleware(Guard, token=token, limits=service.limits)],
         exception_handlers={
-            HTTPException: _refused,
+            HTTPException: lambda _, error: refusal(error.status_code, error.detail, error.headers),
             BadArgument: _always(400),
             asyncio.QueueFull: _always(503, "too many queries are waiting: try again", {"Retry-After": "1"}),
             ClientDisconnect: _always(400, "the request broke off"),  # no one is left to read it
@@ -124,7 +124,12 @@ class Service:
 
     async def _found(self, request: Request, queries: list[str], k: int) -> list[Sequence[Passage]]:
         searching = asyncio.ensure_future(self.batcher.find(queries, k))
-        leaving = asyncio.ensure_future(_left(request))
+
+        async def left() -> None:  # returns when the client has gone; its body has been read before
+            while (await request.receive())["type"] != "http.disconnect":
+                pass
+
+        leaving = asyncio.ensure_future(left())
         try:
             await asyncio.wait((searching, leaving), return_when=asyncio.FIRST_COMPLETED)
             if not searching.done():  # a client that gave up and asks again must not wait behind its first request
@@ -139,22 +144,12 @@ class Service:
             leaving.cancel()
 
 
-async def _left(request: Request) -> None:
-    """Returns when the client has gone. Its body must have been read before."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-
-
 def passages_of(index: Retriever) -> int | None:
     """How many passages there are, None where the index cannot say."""
     try:
         return len(index)
     except TypeError:
         return None
-
-
-async def _refused(_: Request, error: Any) -> Json:
-    return refusal(error.status_code, error.detail, error.headers)
 
 
 def _always(status: int, message: str = "", headers: dict[str, str] | None = None) -> Any:

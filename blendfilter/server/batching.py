@@ -83,11 +83,15 @@ class Batcher:
             queries, k = list(batch), next(iter(batch.values()))[0].k
             self.counts.batches += 1
             self.counts.largest_batch = max(self.counts.largest_batch, len(queries))
-            searching = asyncio.get_running_loop().run_in_executor(self._thread, self._outcomes, queries, k)
-            outcomes = await searching
+            outcomes = await asyncio.get_running_loop().run_in_executor(self._thread, self._outcomes, queries, k)
             for query, outcome in zip(queries, outcomes, strict=True):
                 for waiting in batch[query]:
-                    _settle(waiting.found, outcome)
+                    if waiting.found.done():  # its client has gone
+                        continue
+                    if isinstance(outcome, Exception):
+                        waiting.found.set_exception(copied(outcome))
+                    else:
+                        waiting.found.set_result(outcome)
 
     def _next(self) -> dict[str, list[_WaitingQuery]]:
         """The oldest query and all that may go with it, out of the queue, without those of clients that have gone."""
@@ -117,12 +121,3 @@ class Batcher:
                     return [error]
                 return [CodeFailed.by(error)]  # a future refuses it, or it would end the server
         return [self._outcomes([query], k)[0] for query in queries]
-
-
-def _settle(found: asyncio.Future[Sequence[Passage]], outcome: Sequence[Passage] | Exception) -> None:
-    if found.done():  # its client has gone
-        return
-    if isinstance(outcome, Exception):
-        found.set_exception(copied(outcome))
-    else:
-        found.set_result(outcome)

@@ -83,12 +83,15 @@ def topk(passages: Sequence[Passage]) -> dict[str, Any]:
     """
     scores = [None if passage.score is None else float(passage.score) for passage in passages]
     scores = [None if score is None or not math.isfinite(score) else score for score in scores]
+    known = [score for score in scores if score is not None]
+    weights = [math.exp(score - max(known)) for score in known] if len(known) == len(scores) else []
     rows = []
-    for rank, (passage, score, prob) in enumerate(zip(passages, scores, softmax(scores), strict=True), start=1):
+    for at, (passage, score) in enumerate(zip(passages, scores, strict=True)):
         # the client hands on a POST's rows as they are, without the long_text that it adds to a GET's
         texts = {"text": passage.line, "long_text": passage.line}
+        prob = weights[at] / sum(weights) if weights else None
         title = {"title": passage.title} if passage.title else {}
-        rows.append({**texts, "pid": pid_of(passage.id), "rank": rank, "score": score, "prob": prob, **title})
+        rows.append({**texts, "pid": pid_of(passage.id), "rank": at + 1, "score": score, "prob": prob, **title})
     return {"topk": rows}
 
 
@@ -98,23 +101,7 @@ def pid_of(name: str) -> int | str:
     >>> pid_of("17"), pid_of("017"), pid_of("wiki-17")
     (17, '017', 'wiki-17')
     """
-    plain = name.isascii() and name.isdigit() and len(name) <= 18 and (name == "0" or name[0] != "0")
-    return int(name) if plain else name
-
-
-def softmax(scores: Sequence[float | None]) -> list[float | None]:
-    """exp(s) over the sum of exp(s), None throughout where a score is missing.
-
-    >>> softmax([0.0, 0.0]), softmax([1.0, None])
-    ([0.5, 0.5], [None, None])
-    """
-    known = [score for score in scores if score is not None]
-    if len(known) < len(scores) or not known:
-        return [None] * len(scores)
-    top = max(known)
-    weights = [math.exp(score - top) for score in known]
-    total = sum(weights)
-    return [weight / total for weight in weights]
+    return int(name) if re.fullmatch("0|[1-9][0-9]{0,17}", name) else name
 
 
 def results(fingerprint: str, found: Sequence[Sequence[Passage]]) -> dict[str, Any]:
@@ -192,26 +179,20 @@ def checked(queries: list[str], k: int, limits: ServerLimits) -> tuple[list[str]
 
 
 async def _object(request: Request, limits: ServerLimits) -> dict[str, Any]:
-    body = await read_body(request, limits)
+    """The request's body. Raises `HTTPException`: 413 where it is too large, 408 where it takes too long to arrive."""
+    body = bytearray()
     try:
-        fields = json.loads(body)
+        async with asyncio.timeout(limits.body_seconds):
+            async for part in request.stream():
+                body += part
+                if len(body) > limits.max_body:  # the rest is read and thrown away below us, so its sender sees why
+                    raise HTTPException(413, f"the body is too large: at most {limits.max_body:,} bytes (--max-body)")
+    except TimeoutError:
+        raise HTTPException(408, f"the body did not arrive within {limits.body_seconds} seconds") from None
+    try:
+        fields = json.loads(bytes(body))
     except (ValueError, RecursionError):  # not UTF-8 is a ValueError too
         raise BadArgument("the body is not JSON: send one object in UTF-8") from None
     if not isinstance(fields, dict):
         raise BadArgument(f"the body is JSON, but a {type(fields).__name__}: send an object")
     return fields
-
-
-async def read_body(request: Request, limits: ServerLimits) -> bytes:
-    """The request's body. Raises `HTTPException`: 413 where it is too large, 408 where it takes too long to arrive."""
-    parts, size = list[bytes](), 0
-    try:
-        async with asyncio.timeout(limits.body_seconds):
-            async for part in request.stream():
-                size += len(part)
-                if size > limits.max_body:  # the rest is read and thrown away below us, so that its sender sees why
-                    raise HTTPException(413, f"the body is too large: at most {limits.max_body:,} bytes (--max-body)")
-                parts.append(part)
-    except TimeoutError:
-        raise HTTPException(408, f"the body did not arrive within {limits.body_seconds} seconds") from None
-    return b"".join(parts)

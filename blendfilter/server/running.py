@@ -21,6 +21,7 @@ import signal
 import socket
 import threading
 import time
+from collections import defaultdict, deque
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
@@ -140,21 +141,18 @@ class _Server(uvicorn.Server):
 
 
 class _Seldom(logging.Filter):
-    """Lets `LINES` records a minute pass from each place in the code, and counts the others in the next that passes."""
+    """Lets `LINES` records a minute pass from each place in the code."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._counts: dict[tuple[str, int], tuple[float, int]] = {}
+        self._passed: dict[tuple[str, int], deque[float]] = defaultdict(lambda: deque(maxlen=LINES))
 
     def filter(self, record: logging.LogRecord) -> bool:
-        place = record.pathname, record.lineno
-        began, count = self._counts.get(place, (time.monotonic(), 0))
-        if time.monotonic() - began > 60:
-            if count > LINES:
-                record.msg, record.args = f"{record.getMessage()} ({count - LINES} more like it before)", ()
-            began, count = time.monotonic(), 0
-        self._counts[place] = began, count + 1
-        return count < LINES
+        passed, now = self._passed[record.pathname, record.lineno], time.monotonic()
+        if len(passed) == LINES and now - passed[0] < 60:
+            return False
+        passed.append(now)
+        return True
 
 
 def listen(host: str, port: int, *, token: str | None) -> socket.socket:

@@ -14,28 +14,13 @@ from hypothesis import strategies as st
 
 from blendfilter.context import JOURNAL, NOTES, QUESTION, STAGE, CallNote, setting
 from blendfilter.errors import ReplayMiss
-from blendfilter.evaluation.runner import evaluate
 from blendfilter.journal import Journal
 from blendfilter.records import Passage
-from blendfilter.retrieval.base import Hits, Retriever, SearchWarnings, best, check_search, cut_of
-
-TOWN = Passage("1", "Ormskerry", "A harbour town.", 2.0)
-
-
-class Fixed(Retriever):
-    fingerprint = "0123456789abcdef"
-
-    def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
-        check_search(queries, k)
-        return [[TOWN][:k] for _ in queries]
+from blendfilter.retrieval.base import Hits, Retriever, SearchWarnings, best, cut_of
 
 
 def test_a_short_corpus_and_a_cut_query_are_each_warned_of_once() -> None:
     searched = SearchWarnings(3, "the encoder reads 32 tokens")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        searched.check_k(3)
-        searched.check_cut("short", False)
     with pytest.warns(UserWarning, match="k=4 is more than the corpus holds: at most 3 passages"):
         searched.check_k(4)
     with pytest.warns(UserWarning, match=r"a query of 1,200 words was cut: the encoder reads 32 tokens; each"):
@@ -44,9 +29,7 @@ def test_a_short_corpus_and_a_cut_query_are_each_warned_of_once() -> None:
         warnings.simplefilter("error")
         searched.check_k(5)
         searched.check_cut("another one", True)
-
-
-TOWN = Passage("1", "Ormskerry", "A harbour town.")
+        SearchWarnings(3).check_k(3)
 
 
 few_values = st.sampled_from([0.0, 0.1, 0.25, 0.3, 1.0, 7.5, 1e-9])
@@ -95,10 +78,6 @@ class Counting(Retriever):
                 for query in queries]  # fmt: skip
 
 
-def texts_of(found: list[list[Passage]]) -> list[list[tuple[str, str, str]]]:
-    return [[(passage.id, passage.title, passage.text) for passage in each] for each in found]
-
-
 def test_a_search_is_made_once_and_served_as_it_was(tmp_path: Path) -> None:
     index = Counting()
     with Journal(tmp_path) as journal, setting(JOURNAL, journal):
@@ -107,13 +86,8 @@ def test_a_search_is_made_once_and_served_as_it_was(tmp_path: Path) -> None:
     with Journal(tmp_path, "replay") as journal, setting(JOURNAL, journal):
         replayed = index.search(["orm"], 2)
     assert live == served == replayed  # ids, texts and scores
-    assert [[passage.score for passage in each] for each in replayed] == [[2.375, 1.375]]
-    assert texts_of(replayed) == [[("1", *_text("1")), ("2", *_text("2"))]]
+    assert replayed == [[PASSAGES["1"].scored(2.375), PASSAGES["2"].scored(1.375)]]
     assert index.asked == [(["orm"], 2)]
-
-
-def _text(name: str) -> tuple[str, str]:
-    return PASSAGES[name].title, PASSAGES[name].text
 
 
 def test_each_passage_is_stored_once_and_a_search_holds_ids_and_scores(tmp_path: Path) -> None:
@@ -246,25 +220,3 @@ def test_a_cut_query_is_noted_live_served_and_replayed(tmp_path: Path) -> None:
     plain = {"key", "kind", "fingerprint", "query", "k", "ids", "scores", "passages"}
     assert [set(record) - plain for record in records] == [set(), {"query_cut"}, set()]
     assert records[1]["query_cut"] is True
-
-
-def test_a_run_counts_cut_queries_and_lists_them_under_no_calls(tmp_path: Path) -> None:
-    from blendfilter import Direct, load
-
-    questions = load([{"question": "Who?", "answer": "x"}, {"question": "Who built the pier of Orm?", "answer": "y"}])
-    index = CutsAtThree()
-
-    def run() -> Any:
-        return evaluate(Direct(index), questions, lm="offline", run=tmp_path / "run", progress=False)
-
-    first = run()
-    assert [row["flags"]["query_cut"] for row in first.rows] == [0, 1]
-    assert first.metrics["flags"]["query_cut"] == 1
-    with Journal(tmp_path / "run", "replay") as journal:
-        calls = {record["key"] for record in journal.records() if record["kind"] == "call"}
-    for row in first.rows:
-        assert len(row["calls"]) == 1
-        assert {key for _, key in row["calls"]} <= calls
-    again = run()
-    assert again.rows == first.rows
-    assert len(index.asked) == 2, "the second sitting finds both rows whole, and asks nothing again"

@@ -8,7 +8,6 @@ import tracemalloc
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +15,7 @@ from hypothesis import strategies as st
 from blendfilter.errors import BadArgument, BadData, BlendFilterError, EmptyData
 from blendfilter.records import Passage, Question
 from blendfilter.retrieval.corpus import pooled, read_corpus
-from blendfilter.retrieval.stored import StoredPassages, gather
+from blendfilter.retrieval.stored import gather
 
 MILL = Passage("m1", "Tide Mill", "A mill at Bremsund. It turns.")
 QUAY = Passage("q2", "", "A quay.")
@@ -73,7 +72,6 @@ def test_doubled_quotes_of_a_dpr_file_are_single_ones(tmp_path: Path) -> None:
             '{"id": "1", "text": "a"}\n{"id": "2", "text": "b"}\n\n{"id": "1", "text": "c"}',
             "line 4: passage id '1'.*line 1",
         ),
-        ('{"id": "1", "text": "a"}\n{"id": "2", "text": ', "line 2: does not parse as JSON"),
         ('{"id": "1", "text": "a"}\n{"id": "2"}', r"line 2: field 'text' is missing \(it has: id\)"),
         ('{"id": "1", "text": "a"}\n{"text": "b"}', r"line 2: field 'id' is missing \(it has: text\)"),
         ('{"id": "1", "text": "a"}\n{"id": "2", "title": "Quay", "text": " "}', "line 2: passage '2' has no text"),
@@ -81,7 +79,6 @@ def test_doubled_quotes_of_a_dpr_file_are_single_ones(tmp_path: Path) -> None:
         ("[1, 2]", "item 1: expected an object"),
         ("1\ta\nno tabs here\n", "line 2: expected an id, a tab and a passage"),
         ("id\tbody\n1\ta\n", "line 1: the header names no column 'text'"),
-        (b'{"id": "1", "text": "\xff"}', "line 1: not UTF-8"),
         (gzip.compress(b'{"id": "1", "text": "a"}' * 99, mtime=0)[:-9], "damaged gzip"),
     ],
 )
@@ -108,10 +105,8 @@ def test_any_bytes_are_passages_or_one_clear_error(tmp_path_factory: pytest.Temp
     assert "\n" not in message
 
 
-@pytest.mark.parametrize("kind", ["lines", "list"])
-def test_a_large_corpus_is_never_whole_in_memory(tmp_path: Path, kind: str) -> None:
-    rows = (json.dumps({"id": str(number), "text": "x" * 2000}) for number in range(8000))
-    path = written(tmp_path, "\n".join(rows) if kind == "lines" else "[" + ",".join(rows) + "]")
+def test_a_large_corpus_is_never_whole_in_memory(tmp_path: Path) -> None:
+    path = written(tmp_path, "\n".join(json.dumps({"id": str(n), "text": "x" * 2000}) for n in range(8000)))
     tracemalloc.start()
     try:
         assert sum(1 for _ in read_corpus(path)) == 8000
@@ -150,15 +145,6 @@ def test_passages_on_disk_come_back_as_they_were_whatever_is_in_them(passages: l
         assert stored[1:] == passages[1:]
         with pytest.raises(IndexError):
             stored[len(passages)]
-
-
-@pytest.mark.parametrize("offsets", [[1, 43], [0, 42]])
-def test_offsets_that_do_not_fit(tmp_path: Path, offsets: list[int]) -> None:
-    gather([Passage("1", "T", "x" * 5)], tmp_path)
-    assert (tmp_path / "passages.jsonl").stat().st_size == 43
-    np.save(tmp_path / "offsets.npy", np.asarray(offsets))
-    with pytest.raises(BadData, match=r"offsets.npy does not fit passages.jsonl: build the index again"):
-        StoredPassages(tmp_path)
 
 
 def test_the_hash_is_over_the_passages_in_order() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -151,13 +150,6 @@ def test_the_fingerprint_changes_with_what_changes_results() -> None:
     assert len({index.fingerprint for index in others} | same) == len(others) + 1
 
 
-def test_too_few_passages_for_the_cells_asked_for(capfd: pytest.CaptureFixture[str]) -> None:
-    settings = tiny(index="ivf", nlist=50, nprobe=5).info()["settings"]
-    assert (settings["nlist"], settings["nlist_requested"]) == (1, 50)
-    assert (settings["nprobe"], settings["nprobe_requested"]) == (1, 5)
-    assert capfd.readouterr() == ("", "")
-
-
 def test_another_encoder_is_refused_and_a_moved_one_is_not(tmp_path: Path) -> None:
     encoder = Path(shutil.copytree(tiny_bert(), tmp_path / "encoder"))
     index = tiny(tmp_path / "index", encoder=encoder)
@@ -179,8 +171,6 @@ def test_another_encoder_is_refused_and_a_moved_one_is_not(tmp_path: Path) -> No
     [
         ({"index": "hnws"}, UnknownName, "no dense index 'hnws'. Did you mean 'hnsw'?"),
         ({"index": "hnsw", "m": 1}, BadArgument, "m is 1: give a whole number of 2 or more"),
-        ({"index": "ivf", "nprobe": 0}, BadArgument, "nprobe is 0: give a whole number"),
-        ({"batch_size": 0}, BadArgument, "batch_size is 0: give a whole number"),
         ({"encoder": "/no/such"}, MissingFile, "no encoder '/no/such'"),
     ],
 )
@@ -190,21 +180,3 @@ def test_a_build_that_cannot_be_leaves_nothing(
     with pytest.raises(error, match=message.replace("?", r"\?")):
         tiny(tmp_path / "index", **settings)
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("damage", ["other vectors", "no index"])
-def test_a_file_that_is_not_the_manifests(damage: str, tmp_path: Path) -> None:
-    """Files of the very size that the manifest states, and wrong all the same."""
-    tiny(tmp_path / "index")
-    file = tmp_path / "index" / "index.faiss"
-    if damage == "no index":
-        file.write_bytes(b"\0" * file.stat().st_size)
-    else:
-        Dense.build(TOWNS[:50], tmp_path / "other", encoder=tiny_bert())
-        shutil.copy(tmp_path / "other" / "index.faiss", file)
-        manifest = tmp_path / "index" / "manifest.json"
-        stated = json.loads(manifest.read_text())
-        stated["files"]["index.faiss"] = file.stat().st_size
-        manifest.write_text(json.dumps(stated))
-    with pytest.raises(BadData, match=r"is damaged: index\.faiss .* build it again"):
-        Dense.open(tmp_path / "index")

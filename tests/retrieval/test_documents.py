@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 import warnings
 from collections.abc import Iterator
 from itertools import pairwise
@@ -177,16 +176,6 @@ def test_a_heading_goes_with_what_follows() -> None:
     assert cut("# a b c d e f g\nx", 3) == ["# a b", "c d e", "f g\nx"], (
         "longer than a passage, it is text like any other"
     )
-
-
-def test_long_texts_take_time_in_proportion() -> None:
-    def seconds(size: int) -> float:
-        started = time.process_time()
-        assert len(chunk("word " * size, 10)) == size // 10
-        assert len(chunk("word\n\n" * size, size)) == 1
-        return time.process_time() - started
-
-    assert seconds(60_000) < 3 * 6 * seconds(10_000)  # in squares, it would be 36 times
 
 
 def test_headings_of_both_kinds() -> None:

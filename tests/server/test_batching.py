@@ -106,23 +106,6 @@ def test_one_bad_query_does_not_fail_its_neighbours(caplog: pytest.LogCaptureFix
     assert "the engine broke over 1" in str(record.exc_info[1])
 
 
-def test_whoever_gives_up_costs_nobody_anything() -> None:
-    async def run() -> None:
-        engine = Engine()
-        batcher = Batcher(engine)
-        first = await held(batcher, engine)
-        gone, stays = ask(batcher, (["gone"], 1), (["stays"], 1))
-        await asyncio.sleep(0.01)
-        gone.cancel()
-        first.cancel()  # at work already: its result finds nobody
-        await asyncio.sleep(0.01)
-        engine.go.set()
-        assert texts(await stays) == ["stays 1"]
-        assert [queries for queries, _ in engine.batches] == [["first"], ["stays"]]
-
-    asyncio.run(run())
-
-
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("raised", [StopIteration, SystemExit, KeyboardInterrupt])
 def test_what_a_future_refuses_is_its_querys_error_and_the_next_is_answered(

@@ -73,6 +73,7 @@ def test_what_is_in_flight_is_finished() -> None:
         with pytest.raises(httpx.ConnectError):
             httpx.get(f"{server.url}/health")
         assert [each.result(timeout=20).status_code for each in wanted] == [200] * 3
+        server.process.wait(20)  # a second signal would end it at once
         assert server.end() == (0, "")
 
 
@@ -108,25 +109,18 @@ def test_a_token_that_can_be_guessed_opens_no_public_address(
     assert TOKEN[:15] not in refused.error
 
 
-def test_a_port_in_use(folder: Path, blendfilter: Command) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        port = other.getsockname()[1]
-        refused = blendfilter("serve", folder, "--port", port)
-    assert (refused.code, refused.out, len(refused.notices)) == (2, "", 1)
-    assert f"port {port} on 127.0.0.1 is in use: choose another (--port" in refused.error
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        ([], "on 127.0.0.1 is in use: choose another (--port"),
         (["--port", 70000], "the port must lie between 0 (any free one) and 65535, got 70000"),
-        (["--host", ""], "'' is no address to listen on"),
         (["--host", "no such host"], "'no such host' is no address to listen on"),
         (["--max-k", 0], "max_k is 0: give a whole number of 1 or more"),
-        (["--max-batch", -1], "max_batch is -1: give a whole number"),
     ],
 )
 def test_what_it_does_not_start_with(folder: Path, blendfilter: Command, words: list[object], said: str) -> None:
-    refused = blendfilter("serve", folder, "--port", 0, *words)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        refused = blendfilter("serve", folder, "--port", port, *words)
     assert (refused.code, refused.out, len(refused.notices)) == (2, "", 1)
     assert said in refused.error

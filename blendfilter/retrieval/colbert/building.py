@@ -112,13 +112,8 @@ def train(
             progress=progress,
         )
     codec.save(str(folder))
-    config = {
-        "dim": encoder.dim,
-        "nbits": settings.nbits,
-        "doc_maxlen": settings.doc_maxlen,
-        "query_maxlen": encoder.query_maxlen,
-        "checkpoint": encoder.checkpoint.name,
-    }
+    config: dict[str, Any] = {"dim": encoder.dim, "nbits": settings.nbits, "doc_maxlen": settings.doc_maxlen}
+    config |= {"query_maxlen": encoder.query_maxlen, "checkpoint": encoder.checkpoint.name}
     numbers = {"num_chunks": -(-len(passages) // CHUNK), "num_partitions": len(codec.centroids)}
     (folder / "plan.json").write_text(json.dumps({"config": config, **numbers}, indent=1) + "\n", encoding="utf-8")
     return IndexPlan(len(codec.centroids), len(sample)), sample
@@ -209,7 +204,7 @@ def writing(folder: Path) -> Iterator[None]:
 
 def on_device(device: Any) -> Any:
     """The block in which colbert-ai's classes take the GPU, or leave it."""
-    return gpus_seen(1 if device.type == "cuda" else 0)
+    return gpus_seen(int(device.type == "cuda"))
 
 
 # --- the division of an index -----------------------------------------------------------------------------------------

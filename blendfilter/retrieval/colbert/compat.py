@@ -26,6 +26,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
@@ -69,9 +70,9 @@ def parts() -> ColBERTParts:
     with _loading, quiet, redirect_stdout(io.StringIO()):
         modules = {name: needed(name, "colbert", "a ColBERT index") for name in PRINTING}
         for module in modules.values():
-            module.print_message = _logged
+            module.print_message = lambda *parts, **_: logger.debug("%s", " ".join(map(str, parts)))
             if hasattr(module, "tqdm"):
-                module.tqdm = _NoBar
+                module.tqdm = SimpleNamespace(tqdm=lambda things, *_, **__: things)
         factory = importlib.import_module("colbert.modeling.hf_colbert")
         multiprocessing.set_start_method(method, force=True)
         storage, codecs = modules["colbert.search.index_storage"], modules["colbert.indexing.codecs.residual"]
@@ -187,18 +188,6 @@ def decompress(
 
 
 # --- a quiet guest --------------------------------------------------------------------------------------------------
-
-
-def _logged(*parts: Any, **_: Any) -> None:
-    logger.debug("%s", " ".join(map(str, parts)))
-
-
-class _NoBar:
-    """tqdm's place in colbert-ai's modules: `tqdm.tqdm(things)` is the things."""
-
-    @staticmethod
-    def tqdm(things: Any, *_: Any, **__: Any) -> Any:
-        return things
 
 
 @contextmanager

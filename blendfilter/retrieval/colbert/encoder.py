@@ -165,22 +165,24 @@ class TokenEncoder:
         self._query_marker = self._token(checkpoint.settings.query_token_id)
         self._doc_marker = self._token(checkpoint.settings.doc_token_id)
         self._lock = threading.Lock()  # two threads must not use a tokenizer at once
-        self._skipped = torch.tensor(self._punctuation(), dtype=torch.long, device=self.device)
+        skipped = self._ids(string.punctuation) if checkpoint.settings.mask_punctuation else []
+        self._skipped = torch.tensor([ids[0] for ids in skipped if ids], dtype=torch.long, device=self.device)
 
     def queries(self, texts: Sequence[str], batch_size: int = 32) -> EncodedQueries:
         """Every query whole, unless it is longer than the model can read; then its end, flagged."""
         room = self.limit - CLS_MARKER_SEP
         tokens = self._ids(texts)
-        rows = [self._query_row(ids[-room:]) for ids in tokens]
+        rows = [self._around(self._query_marker, ids[-room:]) for ids in tokens]
+        rows = [row + [self.tokenizer.mask_token_id] * (self.query_maxlen - len(row)) for row in rows]
         vectors: list[Any] = [None] * len(rows)
         for batch in by_length(rows, batch_size):
-            ids, lengths = self._padded([rows[at] for at in batch])
+            ids = self._padded([rows[at] for at in batch])
             attended = ids != self.tokenizer.pad_token_id
             if not self.checkpoint.settings.attend_to_mask_tokens:
                 attended &= ids != self.tokenizer.mask_token_id
             found = self._vectors(ids, attended).float().cpu()
             for row, at in enumerate(batch):
-                vectors[at] = found[row, : lengths[row]]
+                vectors[at] = found[row, : len(rows[at])]
         return EncodedQueries(vectors, [len(ids) > room for ids in tokens])
 
     def passages(self, texts: Sequence[str], batch_size: int = 64) -> tuple[Any, list[int]]:
@@ -193,7 +195,7 @@ class TokenEncoder:
         ]
         found: list[Any] = [None] * len(rows)
         for batch in by_length(rows, batch_size):
-            ids, _ = self._padded([rows[at] for at in batch])
+            ids = self._padded([rows[at] for at in batch])
             there = ids != self.tokenizer.pad_token_id
             vectors = self._vectors(ids, there)
             kept = there & ~torch.isin(ids, self._skipped)
@@ -214,29 +216,18 @@ class TokenEncoder:
             tokens = self.tokenizer(whole, add_special_tokens=False, verbose=False)["input_ids"]
         return [list(ids) for ids in tokens]
 
-    def _query_row(self, ids: list[int]) -> list[int]:
-        row = self._around(self._query_marker, ids)
-        return row + [self.tokenizer.mask_token_id] * (self.query_maxlen - len(row))
-
     def _around(self, marker: int, ids: list[int]) -> list[int]:
         return [self.tokenizer.cls_token_id, marker, *ids, self.tokenizer.sep_token_id]
 
-    def _padded(self, rows: Sequence[list[int]]) -> tuple[Any, list[int]]:
-        lengths = [len(row) for row in rows]
-        width, pad = max(lengths), self.tokenizer.pad_token_id
-        ids = torch.tensor([row + [pad] * (width - len(row)) for row in rows], dtype=torch.long, device=self.device)
-        return ids, lengths
+    def _padded(self, rows: Sequence[list[int]]) -> Any:
+        width, pad = max(map(len, rows)), self.tokenizer.pad_token_id
+        return torch.tensor([row + [pad] * (width - len(row)) for row in rows], dtype=torch.long, device=self.device)
 
     def _token(self, name: str) -> int:
         number: int = self.tokenizer.convert_tokens_to_ids(name)
         if number == self.tokenizer.unk_token_id:
             raise BadData(f"the checkpoint {self.checkpoint.name} has no token '{name}': is it a ColBERT checkpoint?")
         return number
-
-    def _punctuation(self) -> list[int]:
-        if not self.checkpoint.settings.mask_punctuation:
-            return []
-        return [ids[0] for ids in self._ids(string.punctuation) if ids]
 
 
 def by_length(rows: Sequence[Sequence[int]], batch_size: int) -> list[list[int]]:

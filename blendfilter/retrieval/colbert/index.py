@@ -49,7 +49,6 @@ from blendfilter.retrieval.corpus import at_bar, corpus_hash
 from blendfilter.retrieval.manifest import CorpusInfo, Manifest, building, opening, versions_of, write_manifest
 from blendfilter.retrieval.stored import (
     Corpus,
-    GatheredCorpus,
     PassageLines,
     Stored,
     StoredPassages,
@@ -111,13 +110,15 @@ class ColBERT(Stored):
     ) -> Self:
         """Index `corpus` (a file, or passages) into the folder `out`; without one, in a temporary folder.
 
-        `checkpoint` is a folder or a name on the hub; `nbits` (1, 2, 4, 8) is what is kept of each dimension, by
-        default 4 for up to 100,000 passages and 2 beyond; `doc_maxlen` is where passages are cut, in tokens. `gpus`:
-        how many to use, all there are by default, 0 for the CPU. `partitions` is the number of centroids, by default as
-        `planned` has it. Raises `MissingFile` and `BadData` for a checkpoint that is not there or is none, `EmptyData`,
-        `BadData` (two passages with one id), `BadArgument`, `MissingExtra`, and `OSError` where the disk is full.
+        `checkpoint` is a folder or a name on the hub; `nbits` (1, 2, 4, 8) are kept of each dimension, by default 4
+        for up to 100,000 passages and 2 beyond; `doc_maxlen` counts tokens; `gpus` are all there are by default, 0 is
+        the CPU; `partitions` is the number of centroids, by default as `planned` has it. Raises `MissingFile`,
+        `EmptyData`, `BadData`, `BadArgument`, `MissingExtra`, and `OSError` where the disk is full.
         """
-        devices = devices_for(gpus)
+        seen = torch.cuda.device_count()
+        if gpus is not None and not 0 <= gpus <= seen:
+            raise BadArgument(f"gpus must lie between 0 and {seen}, the number this machine has, got {gpus}")
+        devices = ["cuda"] * (seen if gpus is None else gpus) or ["cpu"]
         settings = BuildSettings(nbits_for(0) if nbits is None else nbits, doc_maxlen, partitions, batch_size)
         found = ColBERTCheckpoint(checkpoint)
         check_settings(settings, found)
@@ -132,58 +133,44 @@ class ColBERT(Stored):
             with building(place, overwrite=overwrite, share=share) as folder, writing(folder):
                 gathered = gather(corpus, folder, progress)
                 settings = settings._replace(nbits=nbits or nbits_for(len(gathered.passages)))
-                cls._build(folder, gathered, encoder, settings, devices, progress)
+                plan, sample = train(folder, gathered.passages, encoder, settings, progress)
+                total, done = len(gathered.passages), 0
+                if len(devices) > 1:
+                    of = min(len(devices), chunks_of(total))
+                    place_of = (str(folder), str(found.folder))
+                    reading_as = (doc_maxlen, batch_size)
+                    jobs = [WorkerJob(*place_of, devices[at], *reading_as, at, of, os.getpid()) for at in range(of)]
+                    compress_beside(jobs, total, progress)
+                else:
+                    chunks = range(chunks_of(total))
+                    for count in compress(folder, gathered.passages, encoder, batch_size, chunks, sample):
+                        done += count
+                        progress(ENCODING, done, total)
+                made_with = {
+                    "checkpoint": found.name,
+                    "checkpoint_sha256": found.sha256,
+                    "dim": found.dim,
+                    "nbits": settings.nbits,
+                    "doc_maxlen": doc_maxlen,
+                    "query_maxlen": encoder.query_maxlen,
+                    "partitions": plan.partitions,
+                    "sampled_passages": plan.sample,
+                    "vectors": finish(folder, total, progress),
+                }
+                manifest = Manifest(
+                    kind=cls.kind,
+                    fingerprint=_fingerprint(gathered.corpus, made_with, folder),
+                    passages=total,
+                    corpus=gathered.corpus,
+                    settings=made_with,
+                    versions=versions_of("colbert-ai", "torch", "transformers"),
+                )
+                write_manifest(folder, manifest)
             index = cls.open(place, checkpoint=checkpoint, gpu=devices[0] == "cuda")
             undo.pop_all()
         if kept:
             weakref.finalize(index, shutil.rmtree, kept, ignore_errors=True)
         return index
-
-    @classmethod
-    def _build(
-        cls,
-        folder: Path,
-        corpus: GatheredCorpus,
-        encoder: TokenEncoder,
-        settings: BuildSettings,
-        devices: list[str],
-        progress: ProgressCallback,
-    ) -> None:
-        checkpoint = encoder.checkpoint
-        plan, sample = train(folder, corpus.passages, encoder, settings, progress)
-        total, done = len(corpus.passages), 0
-        if len(devices) > 1:
-            of = min(len(devices), chunks_of(total))
-            place = (str(folder), str(checkpoint.folder))
-            reading_as = (settings.doc_maxlen, settings.batch_size)
-            jobs = [WorkerJob(*place, devices[at], *reading_as, at, of, os.getpid()) for at in range(of)]
-            compress_beside(jobs, total, progress)
-        else:
-            chunks = range(chunks_of(total))
-            for count in compress(folder, corpus.passages, encoder, settings.batch_size, chunks, sample):
-                done += count
-                progress(ENCODING, done, total)
-        vectors = finish(folder, total, progress)
-        made_with = {
-            "checkpoint": checkpoint.name,
-            "checkpoint_sha256": checkpoint.sha256,
-            "dim": checkpoint.dim,
-            "nbits": settings.nbits,
-            "doc_maxlen": settings.doc_maxlen,
-            "query_maxlen": encoder.query_maxlen,
-            "partitions": plan.partitions,
-            "sampled_passages": plan.sample,
-            "vectors": vectors,
-        }
-        manifest = Manifest(
-            kind=cls.kind,
-            fingerprint=_fingerprint(corpus.corpus, made_with, folder),
-            passages=total,
-            corpus=corpus.corpus,
-            settings=made_with,
-            versions=versions_of("colbert-ai", "torch", "transformers"),
-        )
-        write_manifest(folder, manifest)
 
     @classmethod
     def open(
@@ -232,36 +219,22 @@ class ColBERT(Stored):
             read = self.encoder.queries(some)
             for query, vectors, cut in zip(some, read.vectors, read.cut, strict=True):
                 self._warnings.check_cut(query, cut)
-                best = self._best(vectors, k, effort)
-                found.append(Hits((self.passages[at].scored(score) for at, score in best), cut=cut))
+                settings = SimpleNamespace(
+                    query_maxlen=len(vectors),  # of which candidates are sought
+                    ncells=min(effort.ncells, len(self._scorer.codec.centroids)),
+                    centroid_score_threshold=effort.threshold,
+                    ndocs=max(effort.ndocs, 4 * k),
+                    interaction="colbert",
+                    total_visible_gpus=int(self.encoder.device.type == "cuda"),
+                )
+                positions, scores = self._scorer.rank(settings, vectors.unsqueeze(0))
+                ranked = sorted(zip(positions, scores, strict=True), key=lambda hit: (-hit[1], hit[0]))[:k]
+                found.append(Hits((self.passages[at].scored(score) for at, score in ranked), cut=cut))
         return found
-
-    def _best(self, vectors: Any, k: int, effort: SearchEffort) -> list[tuple[int, float]]:
-        """Positions and scores of the `k` best passages for one query's vectors (tokens, dim), or of fewer."""
-        settings = SimpleNamespace(
-            query_maxlen=len(vectors),  # of which candidates are sought
-            ncells=min(effort.ncells, len(self._scorer.codec.centroids)),
-            centroid_score_threshold=effort.threshold,
-            ndocs=max(effort.ndocs, 4 * k),
-            interaction="colbert",
-            total_visible_gpus=int(self.encoder.device.type == "cuda"),
-        )
-        positions, scores = self._scorer.rank(settings, vectors.unsqueeze(0))
-        ranked = sorted(zip(positions, scores, strict=True), key=lambda hit: (-hit[1], hit[0]))
-        return ranked[:k]
 
     def info(self) -> dict[str, Any]:
         """As `Stored.info`, and the device it searches on."""
         return {**super().info(), "fingerprint": self.fingerprint, "device": self.encoder.device.type}
-
-
-def devices_for(gpus: int | None) -> list[str]:
-    """The devices to build on, one name each. Raises `BadArgument` where more GPUs are wanted than there are."""
-    seen = torch.cuda.device_count()
-    if gpus is not None and not 0 <= gpus <= seen:
-        raise BadArgument(f"gpus must lie between 0 and {seen}, the number this machine has, got {gpus}")
-    count = seen if gpus is None else gpus
-    return ["cuda"] * count or ["cpu"]
 
 
 def device_for(gpu: bool | None) -> str:
@@ -352,12 +325,9 @@ def open_plaid(
         settings = {name: config[name] for name in _PLAID_SETTINGS if name in config}
         partitions = metadata["num_partitions"]
     named, place = checkpoint or config.get("checkpoint"), collection or config.get("collection")
-    if not named:
-        raise BadArgument(f"the index at {path} does not say which checkpoint it was built with: name it (checkpoint=)")
-    if not place:
-        raise BadArgument(
-            f"the index at {path} does not say which file its passages are in: open_index(…, collection='passages.tsv')"
-        )
+    if not named or not place:
+        lacks = "collection" if named else "checkpoint"
+        raise BadArgument(f"the index at {path} does not say which {lacks} it was made of: open_index(…, {lacks}=…)")
     if not Path(place).is_file():
         raise MissingFile(
             f"no collection at {place}, which the index at {path} was made of: say where it lies (collection=)"

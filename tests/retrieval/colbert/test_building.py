@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,14 +18,11 @@ from blendfilter.records import Passage
 from blendfilter.retrieval.colbert import ColBERT, building
 from blendfilter.retrieval.colbert.building import (
     ENCODING,
-    BuildSettings,
     WorkerJob,
     chunks_of,
     compress,
     compress_beside,
     kmeans,
-    nearest,
-    train,
     trained,
 )
 from blendfilter.retrieval.colbert.compat import parts, patch_colbert
@@ -68,23 +64,6 @@ def test_colbert_ais_own_searcher_finds_the_same(index: ColBERT, towns: list[Pas
         assert scores == pytest.approx([score for _, score in ours], abs=1e-4)
 
 
-def test_lists_are_colbert_ais(index: ColBERT, tmp_path: Path) -> None:
-    from colbert.indexing.utils import optimize_ivf
-
-    assert index.path is not None
-    copy = Path(shutil.copytree(index.path, tmp_path / "index"))
-    codes = torch.load(copy / "0.codes.pt")
-    ordered = codes.sort(stable=True)
-    counts = torch.bincount(ordered.values, minlength=index.manifest.settings["partitions"])
-    lists, lengths = optimize_ivf(ordered.indices, counts, str(copy), verbose=0)
-    ours, our_lengths = torch.load(index.path / "ivf.pid.pt")
-    kept = int(lengths.sum())
-    assert torch.equal(our_lengths, lengths)
-    assert torch.equal(ours[:kept], lists[:kept])
-    assert ours.dtype == lists.dtype
-    assert len(ours) >= kept + int(lengths.max()), "room behind the last list, at the width of the longest"
-
-
 def test_two_builds_are_one_index(index: ColBERT, towns: list[Passage], checkpoint: Path, tmp_path: Path) -> None:
     again = ColBERT.build(towns, tmp_path / "again", checkpoint=checkpoint)
     assert again.fingerprint == index.fingerprint
@@ -92,7 +71,7 @@ def test_two_builds_are_one_index(index: ColBERT, towns: list[Passage], checkpoi
     assert tree(tmp_path / "again") == tree(index.path)
 
 
-@pytest.mark.parametrize("change", [{"nbits": 2}, {"doc_maxlen": 12}, {"partitions": 16}])
+@pytest.mark.parametrize("change", [{"nbits": 2}, {"partitions": 16}])
 def test_settings_make_another_index(
     change: dict[str, int], index: ColBERT, towns: list[Passage], checkpoint: Path
 ) -> None:
@@ -123,30 +102,13 @@ def test_many_chunks_are_one(
     assert hits(other) == hits(index)
 
 
-def test_the_sample_is_what_encoding_anew_gives(towns: list[Passage], encoder: TokenEncoder, tmp_path: Path) -> None:
-    for name in ("kept", "anew"):
-        (tmp_path / name).mkdir()
-    settings = BuildSettings(4, partitions=8)  # few centroids want few passages: most are encoded later
-    _, sample = train(tmp_path / "kept", towns, encoder, settings)
-    train(tmp_path / "anew", towns, encoder, settings)
-    assert sum(compress(tmp_path / "kept", towns, encoder, 64, [0], sample)) == len(towns)
-    list(compress(tmp_path / "anew", towns, encoder, 64, [0]))
-    one, other = (torch.load(tmp_path / name / "0.codes.pt") for name in ("kept", "anew"))
-    assert (one == other).float().mean() > 0.999  # other batches, other rounding
-    assert (tmp_path / "kept" / "doclens.0.json").read_text() == (tmp_path / "anew" / "doclens.0.json").read_text()
-
-
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"nbits": 0}, "nbits must be 1, 2, 4 or 8"),
         ({"nbits": 3}, "nbits must be 1, 2, 4 or 8"),
         ({"nbits": 8}, "nbits=8 wants vectors of a multiple of 64, not 32"),
-        ({"doc_maxlen": 3}, "doc_maxlen must lie between 4 and the 512 tokens"),
         ({"doc_maxlen": 513}, "doc_maxlen must lie between 4 and the 512 tokens"),
         ({"partitions": 0}, "partitions is 0"),
-        ({"batch_size": 0}, "batch_size is 0"),
-        ({"gpus": -1}, "gpus must lie between 0 and"),
         ({"gpus": 99}, "gpus must lie between 0 and"),
     ],
 )
@@ -182,28 +144,11 @@ def test_a_worked_example() -> None:
     assert torch.allclose(ordered, torch.tensor([[1.0, 0.0], [0.0, 1.0]]), atol=1e-6)
 
 
-def test_the_same_every_time_and_each_of_length_one() -> None:
-    vectors = unit(500).half()
-    one, other = kmeans(vectors, 32, 4, CPU), kmeans(vectors, 32, 4, CPU)
-    assert torch.equal(one, other)
-    assert one.dtype == torch.float32
-    assert torch.allclose(one.norm(dim=1), torch.ones(32), atol=1e-5)
-
-
 def test_a_centroid_that_lost_its_vectors_gets_one() -> None:
     vectors = torch.cat([torch.tensor([[1.0, 0.0]]).repeat(50, 1), torch.tensor([[0.0, 1.0]])])
     centroids = kmeans(vectors, 5, 3, CPU)  # of equal centroids, one takes all
     assert torch.isfinite(centroids).all()
     assert torch.allclose(centroids.norm(dim=1), torch.ones(5))
-
-
-def test_nearest_in_blocks_is_nearest(monkeypatch: pytest.MonkeyPatch) -> None:
-    vectors, centroids = unit(333), unit(40, seed=1)
-    whole = (vectors @ centroids.T).argmax(1)
-    monkeypatch.setattr(building, "SCORES", 7 * 40)
-    assert torch.equal(nearest(vectors, centroids), whole)
-    monkeypatch.setattr(building, "SCORES", 1)
-    assert torch.equal(nearest(vectors.half(), centroids), (vectors.half().float() @ centroids.T).argmax(1))
 
 
 def test_more_bits_lose_less() -> None:
@@ -299,18 +244,6 @@ def test_a_worker_that_fails_is_told_and_the_others_end(
         compress_beside(jobs, 150)
     assert len(started) == 2
     assert all(process.poll() is not None for process in started)
-
-
-def test_workers_end_with_a_build_that_is_stopped(
-    unfinished: Path, checkpoint: Path, started: list[subprocess.Popen[bytes]]
-) -> None:
-    def stop(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    job = WorkerJob(str(unfinished), str(checkpoint), "cpu", 220, 64, 0, 1, os.getpid())
-    with pytest.raises(KeyboardInterrupt):
-        compress_beside([job], 150, stop)
-    assert started[0].poll() == -signal.SIGKILL
 
 
 def test_a_full_disk_is_an_error_of_the_system(tmp_path: Path) -> None:

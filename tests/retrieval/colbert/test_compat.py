@@ -8,13 +8,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 from blendfilter.errors import MissingExtra
 from blendfilter.retrieval.colbert.building import codec_class, trained
-from blendfilter.retrieval.colbert.compat import decompress, load_kernels, packbits, parts
+from blendfilter.retrieval.colbert.compat import decompress, load_kernels, parts
 
 KERNELS = ("filter_pids_cpp", "decompress_residuals_cpp", "segmented_lookup_cpp", "segmented_maxsim_cpp")
 GUEST = """
@@ -75,17 +74,6 @@ def loading(monkeypatch: pytest.MonkeyPatch, look: Any) -> list[Any]:
     return seen
 
 
-@pytest.mark.slow
-def test_it_loads_where_git_is_not_installed(checkpoint: Path, tmp_path: Path) -> None:
-    """colbert-ai imports GitPython, which raises where there is no git."""
-    code = "import os; from blendfilter.retrieval.colbert.compat import parts; parts()"
-    code += "; print('GIT_PYTHON_REFRESH' in os.environ)"
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_PYTHON")}
-    done = subprocess.run([sys.executable, "-c", code], env=environment | {"PATH": str(tmp_path)},
-                          capture_output=True, text=True, check=False)  # fmt: skip
-    assert (done.returncode, done.stdout.strip()) == (0, "False"), done.stderr[-500:]
-
-
 def test_the_lock_of_a_killed_compile_is_removed(kernels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lock = kernels / KERNELS[0] / "lock"
     lock.touch()  # torch would wait for its end for ever
@@ -105,11 +93,6 @@ def test_no_compiler_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(MissingExtra, match=r"^searching a ColBERT index on the CPU .* no C\+\+ compiler: install one"):
         load_kernels()
     assert not seen
-
-
-def test_packbits_is_numpys() -> None:
-    bits = torch.randint(2, (8 * 501,), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
-    assert packbits(bits).tolist() == np.packbits(bits.numpy()).tolist()
 
 
 @pytest.mark.parametrize("nbits", [1, 2, 4, 8])

@@ -6,7 +6,6 @@ import json
 import logging
 import shutil
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -56,10 +55,6 @@ def test_a_path_that_is_not_there(name: str, monkeypatch: pytest.MonkeyPatch) ->
     one_line(error)
 
 
-def without(name: str) -> Callable[[Path], object]:
-    return lambda folder: (folder / name).unlink()
-
-
 def written(name: str, content: bytes) -> Callable[[Path], object]:
     return lambda folder: (folder / name).write_bytes(content)
 
@@ -68,22 +63,17 @@ def edited(name: str, **changes: Any) -> Callable[[Path], object]:
     return lambda folder: edit(folder / name, **changes)
 
 
-def without_a_layer(folder: Path) -> None:
-    reweigh(folder, lambda weights: weights.pop("bert.encoder.layer.1.output.dense.weight"))
-
-
-def without_a_projection(folder: Path) -> None:
-    reweigh(folder, lambda weights: weights.pop("linear.weight"))
+def lacking(name: str) -> Callable[[Path], object]:
+    return lambda folder: reweigh(folder, lambda weights: weights.pop(name))
 
 
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (without("config.json"), "it has no config.json"),
-        (without(WEIGHTS), "cannot be read"),
+        (lambda folder: (folder / "config.json").unlink(), "it has no config.json"),
         (written(WEIGHTS, b"\xff" * 2000), "cannot be read"),
-        (without_a_layer, r"lacks weights \(bert.encoder.layer.1.output.dense.weight"),
-        (without_a_projection, "is no ColBERT checkpoint: it has no projection"),
+        (lacking("bert.encoder.layer.1.output.dense.weight"), r"lacks weights \(bert.encoder.layer.1.output.de"),
+        (lacking("linear.weight"), "is no ColBERT checkpoint: it has no projection"),
         (written("config.json", b"["), "config.json holds no JSON object"),
         (edited("config.json", auto_map={}), "Python code of its own .* is not run"),
         (edited("artifact.metadata", dim="many"), r"artifact.metadata is not what .* leaves \(dim:"),
@@ -197,10 +187,3 @@ def test_above_the_models_limit_the_end_is_kept_and_told(encoder: TokenEncoder) 
     assert [len(vectors) for vectors in read.vectors] == [512] * 3
     for vectors in read.vectors[:2]:
         assert torch.allclose(vectors, read.vectors[2], atol=1e-5)
-
-
-def test_threads_share_an_encoder(encoder: TokenEncoder) -> None:
-    expected = encoder.queries(QUERIES).vectors
-    with ThreadPoolExecutor(4) as pool:
-        for read in pool.map(lambda _: encoder.queries(QUERIES), range(12)):
-            assert all(torch.equal(one, other) for one, other in zip(read.vectors, expected, strict=True))

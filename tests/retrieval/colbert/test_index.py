@@ -17,12 +17,10 @@ import pytest
 import torch
 from checkpoints import minilm_colbert, tiny_colbert
 
-from blendfilter import Direct, evaluate, load
 from blendfilter.errors import BadArgument, BadData, MissingFile
 from blendfilter.records import Passage
 from blendfilter.retrieval.base import cut_of
 from blendfilter.retrieval.colbert import ColBERT
-from blendfilter.retrieval.colbert import index as index_module
 from blendfilter.retrieval.colbert.compat import gpus_seen, patch_colbert
 from blendfilter.retrieval.colbert.encoder import TokenEncoder
 from blendfilter.retrieval.colbert.index import SearchEffort, TsvPassages
@@ -67,17 +65,6 @@ def test_equal_scores_keep_corpus_order(checkpoint: Path, towns: list[Passage]) 
     assert len({hit.score for hit in found}) == 1
 
 
-def test_many_queries_are_as_one(index: ColBERT, monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted: list[int] = []
-    plain = index.encoder.queries
-    monkeypatch.setattr(index.encoder, "queries", lambda texts: (wanted.append(len(texts)), plain(texts))[1])
-    monkeypatch.setattr(index_module, "AT_ONCE", 8)
-    many = [f"{QUERIES[n % 4]} {n}" for n in range(20)]
-    found = index.search(many, 5)
-    assert wanted == [8, 8, 4], "vectors of so many queries are held at a time"
-    assert [[hit.id for hit in hits] for hits in found] == [[hit.id for hit in index(query, k=5)] for query in many]
-
-
 # --- folders --------------------------------------------------------------------------------------------------------
 
 
@@ -87,12 +74,8 @@ def test_opened_by_its_kind_wherever_it_lies(index: ColBERT, copy: Path) -> None
     assert again.fingerprint == index.fingerprint
     assert again.search(QUERIES, 5) == index.search(QUERIES, 5)
     result = again.info()
-    assert result["kind"] == "colbert"
-    assert result["passages"] == len(again) == 150
-    assert result["fingerprint"] == index.fingerprint
-    assert result["settings"]["nbits"] == 4
-    assert result["path"] == str(copy)
-    assert result["device"] in ("cpu", "cuda")
+    assert (result["kind"], result["passages"], result["settings"]["nbits"]) == ("colbert", len(again), 4)
+    assert (result["path"], result["device"] in ("cpu", "cuda")) == (str(copy), True)
 
 
 def test_another_checkpoint_is_refused(copy: Path) -> None:
@@ -199,10 +182,9 @@ def test_a_collection_of_another_length(plaid: PlaidFolder) -> None:
         open_index(plaid.folder, collection=plaid.collection)
 
 
-@pytest.mark.parametrize("name", ["0.codes.pt", "ivf.pid.pt", "doclens.0.json", "buckets.pt"])
-def test_files_that_are_missing(name: str, plaid: PlaidFolder) -> None:
-    (plaid.folder / name).unlink()
-    with pytest.raises(BadData, match=rf"is not whole \({name}\): build it again"):
+def test_files_that_are_missing(plaid: PlaidFolder) -> None:
+    (plaid.folder / "buckets.pt").unlink()
+    with pytest.raises(BadData, match=r"is not whole \(buckets.pt\): build it again"):
         open_index(plaid.folder, collection=plaid.collection)
 
 
@@ -252,16 +234,6 @@ def villages() -> ColBERT:
     return ColBERT.build(passages, checkpoint=minilm_colbert())
 
 
-@pytest.fixture(scope="module")
-def isles() -> ColBERT:
-    """The first sentences of the sample, with a centroid for every vector: each cell holds what is nearest alone."""
-    passages = [
-        Passage(passage.id, passage.title, passage.text.partition(". ")[0])
-        for passage in islice(read_corpus(SAMPLE), 100)
-    ]
-    return ColBERT.build(passages, checkpoint=minilm_colbert(), partitions=100_000)
-
-
 @pytest.mark.slow
 def test_the_last_words_of_300_decide_the_ranking(villages: ColBERT) -> None:
     """Colbert-ai would read the first 32 tokens, which all of these queries have in common."""
@@ -276,17 +248,6 @@ def test_the_last_words_of_300_decide_the_ranking(villages: ColBERT) -> None:
         beginnings.add(tuple(villages.encoder.tokenizer(query)["input_ids"][:32]))
     assert best == {name: name for name in PLACES}
     assert len(beginnings) == 1
-
-
-def test_a_run_flags_the_query_that_was_cut_and_no_other(villages: ColBERT, tmp_path: Path) -> None:
-    text = "So which village is near a volcano?"
-    questions = load([{"question": blended(text, words), "answer": "x"} for words in (300, 900)])
-    with pytest.warns(
-        UserWarning, match=r"a query of 900 words was cut: this checkpoint reads 512 tokens, .* end was kept"
-    ):
-        run = evaluate(Direct(villages), questions, lm="offline", run=tmp_path / "run", progress=False)
-    assert [row["flags"]["query_cut"] for row in run.rows] == [0, 1]
-    assert run.metrics["flags"]["query_cut"] == 1
 
 
 @pytest.mark.parametrize("partitions", [None, 32])
