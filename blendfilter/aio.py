@@ -104,7 +104,6 @@ def _streams_from_here() -> bool:
 
 
 def on_loop_thread() -> bool:
-    """Whether the caller runs on the loop thread."""
     return _state is not None and _state[0] == os.getpid() and threading.current_thread() is _state[2]
 
 
@@ -122,8 +121,8 @@ def _serve(fresh: asyncio.AbstractEventLoop) -> None:
 class Threads(ThreadPoolExecutor):
     """At most `count` worker threads, which the process does not wait for when it ends.
 
-    A user's code that blocks (a search, a method) would keep the process for as long after Ctrl-C. Of the base class,
-    which waits, only the interface is left: an event loop takes no other as its default.
+    Code that blocks would keep it for as long after Ctrl-C. Of the base class, which waits, only the interface is left:
+    an event loop takes no other as its default.
     """
 
     def __init__(self, count: int, name: str) -> None:
@@ -135,7 +134,6 @@ class Threads(ThreadPoolExecutor):
         self._over = False
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """As `Executor.submit`. Raises: RuntimeError after `shutdown`."""
         future: Future[T] = Future()
         with self._changed:
             if self._over:
@@ -312,7 +310,21 @@ class SingleFlight(Generic[T]):
                         return known
                     mine = self._flights[key] = Future()
             if flight is None:
-                return await self._lead(key, mine, work)
+                try:
+                    result = await work()
+                except BaseException as error:
+                    if isinstance(error, Exception):
+                        mine.set_exception(error)
+                        mine.exception()  # retrieved: there may be no follower
+                    else:
+                        mine.cancel()
+                    raise
+                else:
+                    mine.set_result(result)
+                    return result
+                finally:
+                    with self._lock:
+                        self._flights.pop(key, None)
             try:
                 return await asyncio.shield(asyncio.wrap_future(flight))
             except asyncio.CancelledError:
@@ -323,23 +335,6 @@ class SingleFlight(Generic[T]):
                 failure = copied(error)
                 break
         raise failure  # outside of the block: the leader's error is no context of it
-
-    async def _lead(self, key: str, flight: Future[T], work: Callable[[], Awaitable[T]]) -> T:
-        try:
-            result = await work()
-        except BaseException as error:
-            if isinstance(error, Exception):
-                flight.set_exception(error)
-                flight.exception()  # retrieved: there may be no follower
-            else:
-                flight.cancel()
-            raise
-        else:
-            flight.set_result(result)
-            return result
-        finally:
-            with self._lock:
-                self._flights.pop(key, None)
 
 
 class Step(Generic[T]):
@@ -365,9 +360,8 @@ class Step(Generic[T]):
 class Steps:
     """The steps of one question, side by side; an `async with` that leaves none running.
 
-    DSPy's optimisers read the trace, and a run's record lists calls: neither may depend on which branch was quicker. So
-    each step collects its own trace and notes, and on leaving they are appended to the caller's in the order of the
-    plan: compiling from a live run and from its journal gives the same program. A step may give another one as its
+    Neither DSPy's trace nor a run's record may depend on which branch was quicker: each step collects its own trace and
+    notes, and on leaving they are appended to the caller's in the order of the plan. A step may give another one as its
     result (work that branches share), which then follows it in the plan. Every step is waited for, even after an error,
     so that a replay makes exactly the same calls; the first error in plan order is raised.
     """

@@ -151,11 +151,7 @@ def check_count(name: str, value: object, least: int = 1) -> None:
 
 
 def words_of(error: BaseException) -> str:
-    """The message of any error, of code that is not ours too: one that cannot be read, or has no end, is no fault.
-
-    >>> words_of(ValueError("no such town"))
-    'no such town'
-    """
+    """The message of any error, of code that is not ours too: one that cannot be read, or has no end, is no fault."""
     try:
         words = str(error)
     except KeyboardInterrupt:

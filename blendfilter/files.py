@@ -82,26 +82,9 @@ def opened(path: str | Path, *, unpack: bool = True) -> Iterator[BufferedIOBase]
         raise BadData(f"'{path}' cannot be read: {error.strerror or error}") from None
 
 
-def check_free(path: Path, *, overwrite: bool) -> None:
-    """Raise `BadArgument` where something is at `path` already and must not be replaced."""
-    if not overwrite and os.path.lexists(path):
+def _check_free(path: Path) -> None:
+    if os.path.lexists(path):
         raise BadArgument(f"there is a file at {path} already: name another, or overwrite it (--overwrite)")
-
-
-def put(temporary: Path, path: Path, *, overwrite: bool) -> None:
-    """Give a finished file its name; without `overwrite` nothing is replaced, not even what has come there meanwhile.
-
-    Raises `BadArgument` where something is there.
-    """
-    if not overwrite:
-        try:
-            os.link(temporary, path)  # in one step, where a check and a rename would be two
-            return
-        except FileExistsError:
-            check_free(path, overwrite=False)
-        except OSError:  # no hard links on this file system
-            check_free(path, overwrite=False)
-    os.replace(temporary, path)
 
 
 def lines(path: str | Path) -> Iterator[TextLine]:
@@ -124,8 +107,8 @@ def raw_lines(stream: BufferedIOBase, path: str | Path) -> Iterator[tuple[int, b
     """The lines of `stream` with their line feeds, counted from 1; `path` is for messages.
 
     Raises:
-        BadData: a line longer than `LONGEST`, as soon as so much of it is read (a small file may unpack to one without
-            end).
+        BadData: a line longer than `LONGEST`, as soon as so much of it is read: a small file may unpack to one without
+            end.
     """
     for number, raw in enumerate(iter(lambda: stream.readline(LONGEST + 1), b""), start=1):
         if len(raw) > LONGEST:
@@ -167,14 +150,21 @@ def write_whole(path: Path, pieces: Iterable[bytes], *, overwrite: bool = True) 
 
     Raises `BadArgument` where something is at `path` and `overwrite` is not set.
     """
-    check_free(path, overwrite=overwrite)
+    if not overwrite:
+        _check_free(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
     try:
         with writing(path), temporary.open("wb") as file:
             file.writelines(pieces)
             file.flush()
             os.fsync(file.fileno())
-        put(temporary, path, overwrite=overwrite)
+        if not overwrite:
+            try:
+                os.link(temporary, path)  # in one step: what has come there meanwhile is not replaced
+                return
+            except OSError:  # it has, or this file system has no hard links
+                _check_free(path)
+        os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -284,12 +274,10 @@ def check_regular(path: Path) -> None:
 
 
 def is_torn(tail: bytes, begins: bytes) -> bool:
-    r"""Whether `tail` may be what a kill or a power cut left of a JSON line that `begins` so.
+    """Whether `tail` may be what a kill or a power cut left of a JSON line that `begins` so.
 
     >>> is_torn(b'{"key":"0a', b'{"key":"##","kind":"'), is_torn(b"my notes", b'{"key":"##","kind":"')
     (True, False)
-    >>> is_torn(b'{"id": "a"}\r{"id": "b"', b'{"id": "'), is_torn(b"\0\0", b'{"id": "')
-    (False, True)
     """
     written = tail.rstrip(b"\0")
     pairs = zip(written, begins, strict=False)

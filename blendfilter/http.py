@@ -138,10 +138,8 @@ def seconds_to_wait(headers: Mapping[str, str]) -> float | None:
         if re.fullmatch(r"[0-9]{1,12}(?:\.[0-9]{1,12})?", value := headers.get(name, "").strip()):
             return float(value) / unit
     until = _moment(headers.get("retry-after", ""))
-    if until is None:
-        return None
     # By the server's own clock, where it tells it: this one may be minutes off.
-    return max(0.0, until - (_moment(headers.get("date", "")) or time.time()))
+    return None if until is None else max(0.0, until - (_moment(headers.get("date", "")) or time.time()))
 
 
 def _moment(value: str) -> float | None:

@@ -4,9 +4,8 @@ An append-only JSON-lines store addressed by key; it knows neither models nor in
 `blendfilter.retrieval` wrap it). Caching, resuming, replaying and accounting are readings of this file.
 
 A record is a JSON object whose first field is its `key` (32 hex digits), whose second is its `kind` and whose last is
-its `check`, a CRC-32 of the line before it (older records have none, and stand before all that do). The index in memory
-is key -> offset, about 150 bytes a record; a record is read back from the file. A later record under a key replaces an
-earlier one. One process writes at a time (`flock`).
+its `check`, a CRC-32 of the line before it. The index in memory is key -> offset, about 150 bytes a record; a record is
+read back from the file. A later record under a key replaces an earlier one. One process writes at a time (`flock`).
 
 A last line that was torn by a kill is dropped. A record that was damaged or edited is never served: `auto` says which
 line it is and has it called again, a replay refuses it by its line. A line that is no record at all means that the file
@@ -41,6 +40,7 @@ _BEGINS = b'{"key":"' + b"#" * _KEY_DIGITS + b'","kind":"'
 _KEY = slice(8, 8 + _KEY_DIGITS)
 _KIND_AT = _KEY.stop
 _KEY_FIELD, _KIND_FIELD = b'{"key":"', b'","kind":"'
+_CHECK = re.compile(rb',"check":"([0-9a-f]{8})"}\n')
 _CHECK_LENGTH = len(b',"check":"01234567"}\n')
 _BUSY = (
     "by another process or by a journal still open in this one: wait for it or close it, "
@@ -153,19 +153,12 @@ class Journal:
 
     def damages(self) -> Iterator[tuple[str, BadData]]:
         """The kind of each damaged record that no later one replaces, and the error that names its line."""
-        offset = 0
-        while offset < self._end:
-            line = self._line_at(offset)
-            try:
-                self._parse(line, offset)
-            except BadData as damage:
-                if not self._is_replaced(line, offset):
-                    kind = line[len(_BEGINS) : line.find(b'"', len(_BEGINS))]
-                    yield kind.decode("utf-8", "replace"), damage
-            offset += len(line)
+        for offset in sorted(self._damaged.values()):
+            kind = self._line_at(offset)[len(_BEGINS) :].partition(b'"')[0]
+            yield kind.decode("utf-8", "replace"), self._damage(offset)
 
     def is_sound(self, key: str) -> bool:
-        """Whether there is a record under `key` that can be read."""
+        """Whether a record under `key` can be read."""
         try:
             return self.read(key) is not None
         except BadData:
@@ -208,7 +201,7 @@ class Journal:
                 try:
                     yield self._parse(line, offset)
                 except BadData as damage:
-                    if not self._is_replaced(line, offset):
+                    if offset in self._damaged.values():  # no later one replaces it
                         self._warn(damage)
             offset += len(line)
 
@@ -230,7 +223,7 @@ class Journal:
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed: nothing can be kept any more."""
+        """Whether it was closed."""
         return self._read_fd < 0
 
     def __del__(self) -> None:
@@ -245,7 +238,6 @@ class Journal:
         self.close()
 
     def _warn(self, damage: BadData) -> None:
-        """Say once what is wrong."""
         if str(damage) not in self._warned:
             self._warned.add(str(damage))
             logger.warning("%s", damage)
@@ -292,10 +284,6 @@ class Journal:
         record.pop("check", None)
         return record
 
-    def _is_replaced(self, line: bytes, offset: int) -> bool:
-        newest = self._index.get(bytes.fromhex(line[_KEY].decode("ascii")))
-        return newest is not None and newest != offset
-
     def _damage(self, offset: int) -> BadData:
         number, step = 1, 1 << 20
         for at in range(0, offset, step):
@@ -307,22 +295,20 @@ class Journal:
 
     def _read_index(self) -> int:
         """Fill the index; the offset at which the next record goes (before a torn last line)."""
-        end, checked = 0, False
+        end = 0
         lines = self._log.lines() if self._log else whole_lines(self._read_fd, _BEGINS, partial(_not_a_line, self.path))
         for number, (offset, line) in enumerate(lines, 1):
             key = _key_of(line)
             if key is None:
                 raise _not_a_line(self.path, number)
-            check = _check_of(line)
-            # A record without a check, behind one that has it, lost it: older ones come first, or not at all.
-            if (not checked) if check is None else check == zlib.crc32(memoryview(line)[:-_CHECK_LENGTH]):
+            check = _CHECK.fullmatch(line[-_CHECK_LENGTH:])
+            if check and int(check[1], 16) == zlib.crc32(memoryview(line)[:-_CHECK_LENGTH]):
                 self._index[key] = offset
                 self._damaged.pop(key, None)
             else:
                 self._index.pop(key, None)
                 self._damaged[key] = offset
                 self._changed.add(offset)
-            checked = checked or check is not None
             end = offset + len(line)
         return end
 
@@ -330,10 +316,8 @@ class Journal:
 def _not_a_line(path: Path, number: int) -> BadData:
     if number == 1:
         return BadData(f"{path}, line 1: not a journal record, so this is no journal: name another file")
-    return BadData(
-        f"{path}, line {number}: not a journal record; cut the file before it (what follows is called again), or name "
-        "another file"
-    )
+    cut = "cut the file before it (what follows is called again), or name another file"
+    return BadData(f"{path}, line {number}: not a journal record; {cut}")
 
 
 def _line(record: Mapping[str, Any]) -> bytes:
@@ -350,9 +334,3 @@ def _key_of(line: bytes) -> bytes | None:
         return bytes.fromhex(line[_KEY].decode("ascii"))
     except ValueError:
         return None
-
-
-def _check_of(line: bytes) -> int | None:
-    """The check at the end of a record's line; None where there is none, as in older files."""
-    found = re.search(rb',"check":"([0-9a-f]{8})"}\n\Z', line[-_CHECK_LENGTH:])
-    return int(found[1], 16) if found else None

@@ -86,8 +86,8 @@ class RunContext:
         purse = None if self.replay else purse_for(journal, self.budget, self.prices)
         try:
             self._open = journal, Traffic(gate=self.gate, purse=purse, retries=self._retries)
-            if self.module is not None:
-                journal_lms(self.module, *self._open)
+            for found in lms_of(self.module) if self.module is not None else ():
+                found.put(self.journaled(found.lm))
             yield self
         finally:
             self._open = None
@@ -157,9 +157,3 @@ def with_lms_connected(method: dspy.Module) -> dspy.Module:
 def connected_lms(method: dspy.Module) -> dict[str, ConnectedLM]:
     """Its models that are connected, by name."""
     return {found.name: found.lm for found in lms_of(method) if isinstance(found.lm, ConnectedLM)}
-
-
-def journal_lms(method: dspy.Module, journal: Journal, traffic: Traffic) -> None:
-    """Keep their calls in `journal`, within what `traffic` allows."""
-    for found in lms_of(method):
-        found.put(connect(found.lm).with_journal(journal, traffic))

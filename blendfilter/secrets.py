@@ -6,7 +6,7 @@ sent). Where a library logs, its records pass the same way.
 
 A secret of `SHORTEST` characters or more is hidden wherever it stands, also inside a word. A shorter one is hidden
 where it stands alone, between characters that are no letters or digits. One of fewer than `LEAST` characters could not
-be told from the words of a reply, so it stays in replies (with a warning when it is given) and is hidden in errors.
+be told from the words of a reply, so it stays in replies and is hidden in errors.
 """
 
 from __future__ import annotations
@@ -38,14 +38,9 @@ hold of its own accord (`POSTGRES_PASSWORD=postgres`): hiding it would make resu
 _HIDDEN = "[key]"
 _IN_ENVIRONMENT = re.compile(r"(?:^|_)(?:API_?KEY|TOKEN|SECRET(?:_ACCESS_KEY)?|PASSWORD)$")
 _LOGGERS = (
-    "httpx",
-    "httpcore.connection",
-    "httpcore.http11",
-    "httpcore.http2",
-    "httpcore.proxy",
-    "openai._base_client",
+    "httpx", "httpcore.connection", "httpcore.http11", "httpcore.http2", "httpcore.proxy", "openai._base_client",
     "LiteLLM",
-)
+)  # fmt: skip
 _lock = threading.Lock()
 _known: frozenset[str] = frozenset()
 

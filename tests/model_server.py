@@ -65,7 +65,6 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=0, help="of --behave flaky")
     parser.add_argument("--share", type=float, default=0.2, help="share of calls that fail under --behave flaky")
     parser.add_argument("--retry-after", default="0", help="the header's value in a 429")
-    parser.add_argument("--capacity", type=int, help="a 429 where more than so many are in flight")
     parser.add_argument("--context-limit", type=int, help="characters of a prompt, under any behaviour")
     parser.add_argument("--tokenize", choices=["vllm", "llama.cpp"], help="POST /tokenize as this server has it")
     parser.add_argument("--lie", default="{}", metavar="JSON", help="over each reply's usage; null takes a field out")
@@ -102,11 +101,8 @@ class Model:
         self.in_flight += 1
         self.stats["max_in_flight"] = max(self.stats["max_in_flight"], self.in_flight)
         try:
-            if self.settings.capacity is not None and self.in_flight > self.settings.capacity:
-                reply = self.faulty("rate-limit")
-            else:
-                await self.wait(prompt)
-                reply = self.refuse(prompt, body, key) or self.fail(prompt) or self.complete(prompt, body, chat=chat)
+            await self.wait(prompt)
+            reply = self.refuse(prompt, body, key) or self.fail(prompt) or self.complete(prompt, body, chat=chat)
         finally:
             self.in_flight -= 1
         self.stats["statuses"]["dropped" if reply.drop else str(reply.status)] += 1

@@ -19,9 +19,8 @@ from hypothesis import strategies as st
 from blendfilter import files
 from blendfilter.errors import BadData, MissingFile
 from blendfilter.evaluation import run_folder as run_files
-from blendfilter.evaluation.run_folder import RowAppender
 from blendfilter.files import json_rows, lines
-from blendfilter.report import canvas
+from blendfilter.report import plots as canvas
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**62), 2**62) | st.text(max_size=8),
@@ -139,14 +138,6 @@ def full_disk() -> Iterator[None]:
 LONG = "a row that is longer than what is left of the disk"
 
 
-def appended(path: Path) -> None:
-    appender = RowAppender(path, [])
-    try:
-        appender.add(LONG.encode())
-    finally:
-        appender.close()
-
-
 def plotted(path: Path) -> None:
     with canvas.blank(2.0, 2.0) as figure:
         canvas.save(figure, path)
@@ -154,7 +145,6 @@ def plotted(path: Path) -> None:
 
 WRITES: dict[str, Callable[[Path], object]] = {
     "run.json": lambda path: run_files.write_json(path, {"settings": LONG}),
-    "predictions.jsonl": appended,
     "plot.svg": plotted,
 }
 

@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 
 from blendfilter import metrics
-from blendfilter.evaluation import reply_counts
-from blendfilter.evaluation.reply_counts import numbered_lines
 from blendfilter.evaluation.rescoring import read_verdict as read_judges_verdict
 from blendfilter.filters.cdit import read_comparison, read_verdict
 from blendfilter.filters.filco import unquoted
@@ -32,6 +30,8 @@ from blendfilter.modules.multi_hop import (
 from blendfilter.oracles.measures import lexical, strinc
 from blendfilter.prompting import _options, _own_lines
 from blendfilter.quoting import LONGEST_REPLY, end_of, own_lines, own_words
+from blendfilter.report import doctor as reply_counts
+from blendfilter.report.doctor import numbered_lines
 from blendfilter.report.trace import reasons_of
 from blendfilter.retrieval.documents import chunk
 from blendfilter.text import choices, normalize_answer, sentences, short_reply, whole_reply

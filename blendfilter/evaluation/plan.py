@@ -66,13 +66,6 @@ class RehearsedCall(NamedTuple):
     lm: ConnectedLM
 
 
-class Rehearsal(NamedTuple):
-    """The rehearsal's run in its folder, and the calls that no journal holds."""
-
-    run: Run
-    calls: list[RehearsedCall]
-
-
 class StandInEngine:
     """The offline reader as the engine of another model; its calls go into `made`."""
 
@@ -107,8 +100,11 @@ def rehearse(
     reuse: Iterable[str | Path] = (),
     repeats: int = 1,
     name: str | None = None,
-) -> Rehearsal:
-    """Answer `questions` with stand-ins, in `folder`. Raises: as `evaluate`, but for what only a server says."""
+) -> tuple[Run, list[RehearsedCall]]:
+    """Answer `questions` with stand-ins, in `folder`: the run, and the calls that no journal holds.
+
+    Raises: as `evaluate`, but for what only a server says.
+    """
     made: list[RehearsedCall] = []
     copied = with_lms_connected(method)  # a model of the method's own that were called here would be paid for
     for own in lms_of(copied):
@@ -116,7 +112,7 @@ def rehearse(
     run = evaluate(
         copied, questions, lm=_stand_in(lm, made), run=folder, reuse=reuse, repeats=repeats, progress=False, name=name
     )
-    return Rehearsal(run, made)
+    return run, made
 
 
 # --- the estimate ---------------------------------------------------------------------------------------------------
@@ -399,9 +395,11 @@ def plan(
     if sampled:
         some = Questions(tuple(chosen), every.task, every.source)
         with tempfile.TemporaryDirectory(prefix="blendfilter-plan-") as scratch:
-            tried = rehearse(method, some, model, Path(scratch) / "run", reuse=journals, repeats=repeats, name=name)
-            failed = sum(row["error"] is not None for row in tried.run.rows if (repeat_of(row), row["id"]) in sampled)
-        calls = [call for call in tried.calls if call.turn in sampled]
+            tried, made = rehearse(
+                method, some, model, Path(scratch) / "run", reuse=journals, repeats=repeats, name=name
+            )
+            failed = sum(row["error"] is not None for row in tried.rows if (repeat_of(row), row["id"]) in sampled)
+        calls = [call for call in made if call.turn in sampled]
     estimator = Estimator(journals, ask_server=ask_server)
     estimates, factor = estimator.estimates(calls), len(left) / max(1, len(sampled))
     by_stage: dict[str, list[CallEstimate]] = {}

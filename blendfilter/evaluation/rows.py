@@ -66,7 +66,11 @@ def answered(
     Raises:
         BadArgument: there is no `answer`, or knowledge that cannot be read as passages.
     """
-    answer = _answer(prediction)
+    there = "answer" in prediction if isinstance(prediction, Mapping) else hasattr(prediction, "answer")
+    if not there and not isinstance(prediction, str):
+        what = type(prediction).__name__
+        raise BadArgument(f"the method returned a {what} without an answer: return dspy.Prediction(answer=…)")
+    answer = "" if (found := field_of(prediction, "answer")) is None else str(found)
     branches: Mapping[str, Any] = field_of(prediction, "branches") or {}
     knowledge = [as_passage(item) for item in field_of(prediction, "knowledge") or []]
     retrieved = union(branch.retrieved for branch in branches.values()) if branches else knowledge
@@ -74,7 +78,11 @@ def answered(
     if branches or knowledge:
         beside = {name: found for name, found in alone.items() if found is not None}
         passages |= {UNION: retrieved, **beside, "kept": knowledge}
-    figures = retrieval_figures(passages, question)
+    figures = {
+        name: {measure: round(value, DIGITS) for measure, value in measured._asdict().items()}
+        for name, found in passages.items()
+        if (measured := retrieval(_titles(found), question)) is not None  # gold is known
+    }
     unsearched = [name for name, found in alone.items() if found is None and UNION in figures]
     scores = {name: round(value, DIGITS) for name, value in task.score(answer, question).items()}
     correct = scores[task.metrics[0]] == 1.0
@@ -161,16 +169,6 @@ def loss(correct: bool, retrieved: Iterable[str], knowledge: Iterable[str], evid
     return "filtered_away" if any(titles <= found for titles in gold) else "not_retrieved"
 
 
-def retrieval_figures(passages: Mapping[str, Iterable[Passage]], question: Question) -> dict[str, dict[str, float]]:
-    """Recall, precision, S-precision of each set of passages; nothing where gold is unknown."""
-    measured = {name: retrieval(_titles(found), question) for name, found in passages.items()}
-    return {
-        name: {key: round(value, DIGITS) for key, value in scores._asdict().items()}
-        for name, scores in measured.items()
-        if scores is not None
-    }
-
-
 def misscored(row: PredictionRow, metrics: Iterable[str]) -> bool:
     """Whether a row's answer does not score what the row says, by metrics of ours; a user's own stand as they are."""
     answer = None if row["error"] else row["answer"]
@@ -192,16 +190,6 @@ def repeats_in(settings: Mapping[str, Any]) -> int:
 def repeat_of(row: Mapping[str, Any]) -> int:
     """Which of the answers to its question a row is, from 1."""
     return int(row.get("repeat", 1))
-
-
-def numbered(row: Mapping[str, Any], repeat: int | None) -> PredictionRow:
-    """The row with the number of its repeat behind its id, or without one.
-
-    >>> numbered({"id": "q7", "answer": "yes"}, 2)
-    {'id': 'q7', 'repeat': 2, 'answer': 'yes'}
-    """
-    rest = {name: value for name, value in row.items() if name not in ("id", "repeat")}
-    return {"id": row["id"], **({} if repeat is None else {"repeat": repeat}), **rest}
 
 
 def key_of(row: Mapping[str, Any]) -> str:
@@ -254,15 +242,6 @@ def _titles(passages: Iterable[Passage]) -> list[str]:
 def _events(notes: Sequence[CallNote]) -> dict[str, int]:
     events = [note.event for note in notes if note.event in FLAGS]
     return {event: events.count(event) for event in events}
-
-
-def _answer(prediction: Any) -> str:
-    found = "answer" in prediction if isinstance(prediction, Mapping) else hasattr(prediction, "answer")
-    if not found and not isinstance(prediction, str):
-        what = type(prediction).__name__
-        raise BadArgument(f"the method returned a {what} without an answer: return dspy.Prediction(answer=…)")
-    answer = field_of(prediction, "answer")
-    return "" if answer is None else str(answer)
 
 
 def field_of(prediction: Any, name: str) -> Any:

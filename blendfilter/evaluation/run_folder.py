@@ -159,11 +159,6 @@ class _RecordFile(_Shape):
 # --- writing --------------------------------------------------------------------------------------------------------
 
 
-def json_bytes(value: Any) -> bytes:
-    """`value` as the bytes of a JSON file."""
-    return json_line(value, indent=2)
-
-
 def line_of(row: Mapping[str, Any]) -> bytes:
     """One row as a line."""
     return json_line(row)
@@ -171,7 +166,7 @@ def line_of(row: Mapping[str, Any]) -> bytes:
 
 def write_json(path: Path, value: Any) -> None:
     """`value` as JSON, by a temporary file and a rename."""
-    write_whole(path, [json_bytes(value)])
+    write_whole(path, [json_line(value, indent=2)])
 
 
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -351,7 +346,7 @@ class RunFolder:
 
     def write_metrics(self, metrics: Mapping[str, Any]) -> None:
         """`metrics.json`; a replay that gives the same touches nothing."""
-        path, content = self.path / METRICS, json_bytes(metrics)
+        path, content = self.path / METRICS, json_line(metrics, indent=2)
         if not (self.replay and path.is_file() and path.read_bytes() == content):
             write_whole(path, [content])
 

@@ -41,7 +41,6 @@ from blendfilter.evaluation.rows import (
     failed,
     field_of,
     misscored,
-    numbered,
     repeat_of,
 )
 from blendfilter.evaluation.run_folder import METRICS, PREDICTIONS, RowAppender, check_row, iterate_rows, line_of
@@ -116,7 +115,10 @@ class RunLoop:
                 for order, key in enumerate(self.slots):
                     if key not in self.done:
                         await places.acquire()
-                        await self._admitted()
+                        while not self.admission.may_begin():  # until the budget is likely to finish one more question
+                            self.freed.clear()
+                            await self.freed.wait()
+                        self.admission.under_work += 1
                         group.create_task(self._answer(min(order, last_rank), key, places))
         finally:
             self.progress.stop()
@@ -167,7 +169,8 @@ class RunLoop:
             ):
                 row = await aio.awaiting(self._row(question, notes))
         except (AskedWrong, BudgetSpent, CannotWrite):  # the next question would too, and its calls be paid for in vain
-            self._stop_if_spent()  # it may be what came of a call that was refused
+            if self.purse is not None:
+                self.purse.check()  # it may be what came of a call that was refused
             raise
         except aio.ENDING:
             raise
@@ -178,7 +181,8 @@ class RunLoop:
             places.release()
             self.admission.under_work -= 1
             self.freed.set()
-        self._stop_if_spent()  # a method may have taken the refusal of its call for a reply
+        if self.purse is not None:
+            self.purse.check()  # a method may have taken the refusal of its call for a reply
         line = self.done[key] = self._line(row, key)
         if self.appender is not None:
             self.appender.add(line)
@@ -223,23 +227,14 @@ class RunLoop:
             self.unsearched.append(f"{type(error).__name__}: {words_of(error)}")
             return {name: None}
 
-    async def _admitted(self) -> None:
-        """Wait until the budget, where there is one, is likely to finish one more question."""
-        while not self.admission.may_begin():
-            self.freed.clear()
-            await self.freed.wait()
-        self.admission.under_work += 1
-
-    def _stop_if_spent(self) -> None:
-        if self.purse is not None:
-            self.purse.check()
-
     def _in_order(self, notes: list[CallNote]) -> list[CallNote]:
         """The calls in plan order; a module that is not ours has no plan, and may call side by side: sorted."""
         return notes if isinstance(self.method, Method) else sorted(notes)
 
     def _line(self, row: PredictionRow, key: AnswerKey) -> bytes:
-        return line_of(numbered(row, key[0] if self.repeats > 1 else None))
+        """The row's line, the number of its repeat behind its id where there are several."""
+        number = {"repeat": key[0]} if self.repeats > 1 else {}
+        return line_of({"id": row["id"], **number, **{name: row[name] for name in row if name not in ("id", "repeat")}})
 
 
 class Admission:

@@ -40,6 +40,11 @@ def settings_of(
     own = {label: _model(model) for label, model in connected_lms(method).items()}
     known = getattr(method, "method_name", None) or f"{type(method).__module__}:{type(method).__qualname__}"
     code = code_digest(method)
+    retrievers = []
+    for index in retrievers_of(method):
+        info = index.info()  # one behind an address is the same index
+        kind = str(info["of"] if info["kind"] == "remote" else info["kind"])
+        retrievers.append({"kind": kind, "fingerprint": index.fingerprint})
     return {
         "task": questions.task.name,
         "metrics": list(questions.task.metrics),
@@ -51,7 +56,7 @@ def settings_of(
             **({"code": code} if code else {}),
         },
         "lm": _model(lm) | ({"of": own} if own else {}),
-        "retrievers": [{"kind": _kind_of(index), "fingerprint": index.fingerprint} for index in retrievers_of(method)],
+        "retrievers": retrievers,
         "seed": seed,
         **({"repeats": repeats} if repeats > 1 else {}),
     }
@@ -59,17 +64,8 @@ def settings_of(
 
 def versions() -> dict[str, str]:
     """What a run was made with."""
-    return {
-        "blendfilter": blendfilter.__version__,
-        "python": platform.python_version(),
-        **{package: version(package) for package in ("dspy", "openai", "bm25s")},
-    }
-
-
-def _kind_of(retriever: Retriever) -> str:
-    """An index's kind, wherever it is searched: one behind an address is the same index."""
-    info = retriever.info()
-    return str(info["of"] if info["kind"] == "remote" else info["kind"])
+    packages = {package: version(package) for package in ("dspy", "openai", "bm25s")}
+    return {"blendfilter": blendfilter.__version__, "python": platform.python_version(), **packages}
 
 
 def _model(lm: ConnectedLM) -> dict[str, Any]:
@@ -123,15 +119,13 @@ def program_digest(method: dspy.Module) -> str:
             predictor.pop("lm", None)
     asking = {name: part for name, part in parameters.items() if isinstance(part, Ask)}
     templates = {name: ask.template.digest for name, ask in asking.items()}
-    reading = {name: unusual for name, ask in asking.items() if (unusual := _unusual_reading(ask))}
-    return digest(state, templates, *([reading] if reading else []))[:12]
-
-
-def _unusual_reading(predictor: Ask) -> str:
-    """What neither state nor template of a predictor says; empty for the usual adapter and room."""
-    if not isinstance(predictor.adapter, TemplateAdapter):
-        return type(predictor.adapter).__name__
-    return "" if predictor.room in ("", SHORT_ROOM) else predictor.room
+    unusual = {}  # what neither state nor template says: another adapter than the usual, or another room
+    for name, ask in asking.items():
+        if not isinstance(ask.adapter, TemplateAdapter):
+            unusual[name] = type(ask.adapter).__name__
+        elif ask.room not in ("", SHORT_ROOM):
+            unusual[name] = ask.room
+    return digest(state, templates, *([unusual] if unusual else []))[:12]
 
 
 def parameters_of(method: dspy.Module) -> dict[str, Any]:

@@ -75,10 +75,7 @@ def evaluate(
         RunMismatch: the folder has a run with other settings. RunLocked: another process writes there. Leak: a question
         is also a demonstration. BudgetSpent: the limit is reached. ServerRefused, ReplayMiss: see `blendfilter.errors`.
     """
-    work = _evaluated(
-        method, questions, lm, run, concurrency, reuse, replay, repeats, budget, max_retries, seed, progress, name
-    )
-    return aio.run(work, "evaluate", "await aevaluate(…)")
+    return aio.run(_evaluated(**locals()), "evaluate", "await aevaluate(…)")
 
 
 async def aevaluate(
@@ -98,10 +95,7 @@ async def aevaluate(
     name: str | None = None,
 ) -> Run:
     """Evaluate `method` on `questions`, to be awaited on any loop: arguments, result and errors are `evaluate`'s."""
-    work = _evaluated(
-        method, questions, lm, run, concurrency, reuse, replay, repeats, budget, max_retries, seed, progress, name
-    )
-    return await asyncio.wrap_future(aio.submit(work))
+    return await asyncio.wrap_future(aio.submit(_evaluated(**locals())))
 
 
 async def _evaluated(

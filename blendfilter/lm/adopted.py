@@ -7,8 +7,7 @@ retries, and the model around it is the one that DSPy counts. Whatever the model
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
@@ -19,7 +18,6 @@ import dspy
 import httpx
 import openai
 from dspy import lm15
-from dspy.clients.engines.litellm_errors import to_lm15_error
 from dspy.utils import exceptions
 
 from blendfilter import aio, http, secrets
@@ -29,24 +27,13 @@ from blendfilter.lm import faults
 from blendfilter.lm.prices import stated
 from blendfilter.lm.profiles import Profile, holds_schema
 
-_FAULTS: tuple[tuple[type[exceptions.LMError], type[lm15.LM15Error]], ...] = (
-    (exceptions.ContextWindowExceededError, lm15.ContextLengthError),
-    (exceptions.LMUnsupportedModelError, lm15.UnsupportedModelError),
-    (exceptions.LMInvalidRequestError, lm15.InvalidRequestError),
-    (exceptions.LMAuthError, lm15.AuthError),
-    (exceptions.LMNotConfiguredError, lm15.AuthError),  # no key, as a rule: nothing that a second call could mend
-    (exceptions.LMBillingError, lm15.BillingError),
-    (exceptions.LMRateLimitError, lm15.RateLimitError),
-    (exceptions.LMTimeoutError, lm15.TimeoutError),
-    (exceptions.LMServerError, lm15.ServerError),
-    (exceptions.LMTransportError, lm15.TransportError),
-    (exceptions.LMLockTimeoutError, lm15.TransportError),  # another process holds the credentials for a moment
-    (exceptions.LMUnsupportedFeatureError, lm15.UnsupportedFeatureError),
-    (exceptions.LMConfigurationError, lm15.ConfigurationError),
-    (exceptions.LMProviderError, lm15.ProviderError),
-    (exceptions.LMError, lm15.LM15Error),
-)
-"""DSPy's errors and what engines call them; a class stands before those that it is a kind of."""
+_FAULTS: Mapping[type[BaseException], type[lm15.LM15Error]] = {
+    exceptions.ContextWindowExceededError: lm15.ContextLengthError,
+    exceptions.LMNotConfiguredError: lm15.AuthError,  # no key, as a rule: nothing that a second call could mend
+    exceptions.LMLockTimeoutError: lm15.TransportError,  # another process holds the credentials for a moment
+    exceptions.LMError: lm15.LM15Error,
+}
+"""What engines call DSPy's errors; those in between have the same name there, but for an LM before it."""
 
 _SECRET = frozenset({"api_key", "aws_access_key_id", "aws_secret_access_key", "aws_session_token", "azure_ad_token"})
 """Settings of a user's model that are as secret as its key."""
@@ -77,7 +64,10 @@ class AdoptedEngine:
         own = replace(request, model=self.lm.model, config=config)
         fault: lm15.LM15Error
         try:
-            with _alone() as history:
+            with (
+                setting(_HISTORY, []) as history,  # nobody else sees the call
+                dspy.context(send_stream=None, callbacks=[], usage_tracker=None, disable_history=False),
+            ):
                 if aio.is_asynchronous(self._inner):
                     response: lm15.Response = await aio.awaiting(self._inner.acall(request=own))
                 else:
@@ -87,12 +77,13 @@ class AdoptedEngine:
         except ImportError as error:
             raise MissingExtra(f"{self.lm.model} cannot be called: {error}") from None
         else:
-            return _with_cost(response, history) if self._estimate else response
+            data = dict(response.provider_data or {})
+            cost = stated(history[-1].get("cost")) if history and self._estimate else None
+            if cost is None or stated(data.get("cost")) is not None:
+                return response
+            return replace(response, provider_data={**data, "cost": cost, "cost_by": "dspy"})
         # Outside the except block: a provider's own error may hold the request, and with it the key.
         raise fault
-
-    def __repr__(self) -> str:
-        return f"AdoptedEngine({self.lm.model!r})"
 
 
 def extra_of(lm: dspy.BaseLM) -> dict[str, Any]:
@@ -140,30 +131,11 @@ def profile_of(lm: dspy.BaseLM) -> Profile:
     return Profile(json_schema=holds_schema(provider, name) if provider in ("openai", "mistral") else None)
 
 
-@contextmanager
-def _alone() -> Iterator[list[Mapping[str, Any]]]:
-    """Inside the block a call is seen by the list that is given, not by DSPy's callbacks, streams, usage, histories."""
-    with (
-        setting(_HISTORY, []) as history,
-        dspy.context(send_stream=None, callbacks=[], usage_tracker=None, disable_history=False),
-    ):
-        yield history
-
-
 def _keep(entry: Mapping[str, Any]) -> None:
     """An entry belongs to the call that made it, and to no module's history: in place of `update_history`."""
     history = _HISTORY.get()
     if history is not None:
         history.append(entry)
-
-
-def _with_cost(response: lm15.Response, history: list[Mapping[str, Any]]) -> lm15.Response:
-    """`response` with the cost by DSPy's prices, unless its provider stated one; unknown stays unknown."""
-    data = dict(response.provider_data or {})
-    cost = stated(history[-1].get("cost")) if history else None
-    if cost is None or stated(data.get("cost")) is not None:
-        return response
-    return replace(response, provider_data={**data, "cost": cost, "cost_by": "dspy"})
 
 
 def _fault(error: exceptions.LMError) -> lm15.LM15Error:
@@ -177,26 +149,23 @@ def _fault(error: exceptions.LMError) -> lm15.LM15Error:
     if isinstance(cause, lm15.LM15Error) and not renamed:
         cause.__cause__ = cause.__context__ = None
         return cause
-    kind = next(kind for own, kind in _FAULTS if isinstance(error, own))
+    names = ((own, own.__name__.removeprefix("LM")) for own in type(error).__mro__)
+    kind = next(kind for own, name in names if (kind := _FAULTS.get(own) or getattr(lm15, name, None)))
     facts = {name: getattr(error, name) for name in ("status", "provider_code", "retry_after")}
     return kind(error.message or str(error), **facts)
 
 
-def _of_client(error: BaseException | None) -> BaseException | None:
+def _of_client(error: BaseException | None) -> Any:
     """The lm15 error for what an HTTP client raised inside a model of the user's own making; others as they are."""
-    fault = error
-    if type(error).__module__.startswith("litellm") and isinstance(error, Exception):
-        fault = to_lm15_error(error)
-    elif isinstance(error, openai.OpenAIError | httpx.HTTPError):
-        fault = faults.translate(error)
-    elif isinstance(error, lm15.LM15Error):
-        pass  # one kind of these is a TimeoutError too
-    elif isinstance(error, TimeoutError):
-        fault = lm15.TimeoutError(str(error) or "no reply in time")
-    elif isinstance(error, ConnectionError):
+    if isinstance(error, openai.OpenAIError | httpx.HTTPError):
+        return faults.translate(error)
+    if isinstance(error, TimeoutError) and not isinstance(error, lm15.LM15Error):  # one kind of which is both
+        return lm15.TimeoutError(str(error) or "no reply in time")
+    if isinstance(error, ConnectionError):
         fault = lm15.TransportError(str(error) or type(error).__name__)
         fault.__cause__ = error
-    return fault
+        return fault
+    return error
 
 
 def _unreached(error: BaseException | None) -> bool:

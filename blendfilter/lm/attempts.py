@@ -44,8 +44,6 @@ NEVER_REACHED = 3
 """Attempts at a server that has never been reached: a wrong address is reported within about three seconds."""
 FREE_RETRIES = 100
 """Retries that a run has at its start; every call that succeeds earns it one more."""
-DECREASE = 0.5
-"""The share of the places that is left once a server throttles."""
 CAUTION = 8
 """How much slower the places grow one below the number at which it did."""
 SECONDS = 60.5
@@ -86,11 +84,7 @@ async def another_attempt(fault: BaseException) -> None:
 
 
 class Gate:
-    """A meter that lets at most `allowed` of `limit` attempts be in flight, from whichever loops.
-
-    Raises:
-        BadArgument: a limit below 1.
-    """
+    """A meter that lets at most `allowed` of `limit` attempts be in flight, from whichever loops."""
 
     def __init__(self, limit: int) -> None:
         check_count("concurrency", limit)
@@ -120,7 +114,7 @@ class Gate:
                 self._share = min(float(self.limit), self._share + step)
             elif faults.throttled(error) and ticket == self._decreases:
                 self._too_many = self.allowed
-                self._share = max(1.0, self._share * DECREASE)
+                self._share = max(1.0, self._share / 2)
                 self._decreases += 1
         self._leave()
 
@@ -138,8 +132,6 @@ class Gate:
 
 @dataclass(slots=True)
 class WindowEntry:
-    """What went out, and when."""
-
     at: float
     amount: float
     bound: int = 0
@@ -180,11 +172,7 @@ class Window:
 
 
 class Pace:
-    """A meter that lets at most so many requests and tokens out in a minute.
-
-    Raises:
-        BadArgument: a limit that is no whole number of 1 or more.
-    """
+    """A meter that lets at most so many requests and tokens out in a minute."""
 
     def __init__(
         self,
@@ -212,11 +200,12 @@ class Pace:
 
     def after(self, entry: WindowEntry, response: lm15.Response | None, error: BaseException | None) -> None:
         """Count what the attempt really took; where that is unknown, its estimate stands."""
-        if response is not None:
-            tokens_in, tokens_out = response.usage.input_tokens, response.usage.output_tokens
-            took = None if tokens_in is None or tokens_out is None else tokens_in + tokens_out
-        else:
+        if response is None:
             took = 0 if getattr(error, "provider_code", None) == faults.NO_CONNECTION else None
+        elif (tokens_in := response.usage.input_tokens) is None or response.usage.output_tokens is None:
+            took = None
+        else:
+            took = tokens_in + response.usage.output_tokens
         if took is None or not entry.bound:
             return
         with self._lock:
@@ -249,9 +238,6 @@ class Retry:
             jitter. A server's ``Retry-After`` takes its place where it is longer.
         deadline: seconds after which no attempt starts and none goes on.
         timeout: seconds that one attempt may take; None: as long as its engine lets it.
-
-    Raises:
-        BadArgument: no attempt at all, or a time that is none.
     """
 
     attempts: int = 6
@@ -282,9 +268,6 @@ class RetryBudget:
     Args:
         limit: a fixed number instead; 0: nothing is tried again.
         free: the retries at the start where no limit is given.
-
-    Raises:
-        BadArgument: a limit below 0.
     """
 
     def __init__(self, limit: int | None = None, *, free: int = FREE_RETRIES) -> None:
@@ -305,25 +288,20 @@ class RetryBudget:
         with self._lock:
             self.earned += 1
 
-    def take(self) -> bool:
-        """Use one, if there is one left; warns once where there is none."""
+    def take(self, error: BaseException) -> bool:
+        """Use one after `error`, if there is one left; else the error gets a note, and the first one a warning."""
         with self._lock:
             if self.used < self.total:
                 self.used += 1
                 return True
             first, self._warned = not self._warned, True
-        if first and self.limit != 0:
-            warnings.warn(
-                f"{self.spent}: from here on a fault of the server is its question's error; the same command asks "
-                "these again",
-                stacklevel=2,
-            )
+        if self.limit != 0:
+            spent = f"the {self.used} retries that this run may make are used up"
+            error.add_note(spent)  # `faults.describe` passes it on to the question's error
+            if first:
+                then = "from here on a fault of the server is its question's error; the same command asks these again"
+                warnings.warn(f"{spent}: {then}", stacklevel=2)
         return False
-
-    @property
-    def spent(self) -> str:
-        """A used-up budget, in words."""
-        return f"the {self.used} retries that this run may make are used up"
 
 
 class AttemptingEngine:
@@ -369,7 +347,9 @@ class AttemptingEngine:
                 wait = self.retry.wait(error, tried)
                 over = wait > started + account.waited + self.retry.deadline - self._clock()
                 limit = self.retry.attempts if self._reached else min(self.retry.attempts, NEVER_REACHED)
-                if not faults.retryable(error) or over or tried >= limit or not self._may_retry(error):
+                if not faults.retryable(error) or over or tried >= limit:
+                    raise
+                if self.retries is not None and not self.retries.take(error):
                     raise
             else:
                 self._reached = True
@@ -379,39 +359,38 @@ class AttemptingEngine:
                 return dataclasses.replace(response, provider_data=data)
             await self._sleep(wait)
 
-    def _may_retry(self, error: BaseException) -> bool:
-        if self.retries is None or self.retries.take():
-            return True
-        if self.retries.limit != 0:
-            error.add_note(self.retries.spent)  # `faults.describe` passes it on to the question's error
-        return False
-
     async def _attempt(self, request: lm15.Request, left: float = math.inf) -> lm15.Response:
         passed: list[tuple[Meter, Any]] = []
+        account = tally()
+
+        async def enter() -> None:
+            came = time.perf_counter()
+            try:
+                for meter in self.meters:
+                    passed.append((meter, await meter.before(request)))
+            finally:
+                account.waited += time.perf_counter() - came
+            account.attempts += 1
+            account.went_out = account.went_out or time.time()
+
+        def leave(response: lm15.Response | None, error: BaseException | None) -> None:
+            while passed:
+                meter, ticket = passed.pop()
+                meter.after(ticket, response, error)
 
         async def again(fault: BaseException) -> None:
-            _leave(passed, None, fault)
-            await self._pass(request, passed)
+            leave(None, fault)
+            await enter()
 
         try:
-            await self._pass(request, passed)
+            await enter()
             with setting(_AGAIN, again):
                 response = believed(request, await self._in_time(request, left))
         except BaseException as error:
-            _leave(passed, None, error)
+            leave(None, error)
             raise
-        _leave(passed, response, None)
+        leave(response, None)
         return response
-
-    async def _pass(self, request: lm15.Request, passed: list[tuple[Meter, Any]]) -> None:
-        came, account = time.perf_counter(), tally()
-        try:
-            for meter in self.meters:
-                passed.append((meter, await meter.before(request)))
-        finally:
-            account.waited += time.perf_counter() - came
-        account.attempts += 1
-        account.went_out = account.went_out or time.time()
 
     async def _in_time(self, request: lm15.Request, left: float) -> lm15.Response:
         """The response, in the time of one attempt and before the call's deadline, which is in `left` seconds."""
@@ -425,15 +404,6 @@ class AttemptingEngine:
                 raise
         what = "one attempt" if timeout <= left else "this call"
         raise lm15.TimeoutError(f"no reply within the time allowed for {what}")
-
-    def __repr__(self) -> str:
-        return f"AttemptingEngine({self.inner!r})"
-
-
-def _leave(passed: list[tuple[Meter, Any]], response: lm15.Response | None, error: BaseException | None) -> None:
-    while passed:
-        meter, ticket = passed.pop()
-        meter.after(ticket, response, error)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,6 @@ may waste a step, and never hides a call.
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -29,7 +28,7 @@ from dspy import lm15
 
 from blendfilter.aio import WaitingQueue
 from blendfilter.context import setting
-from blendfilter.errors import BadArgument, BlendFilterError, BudgetSpent
+from blendfilter.errors import BadArgument, BlendFilterError, BudgetSpent, check_count
 from blendfilter.journal import Journal, digest
 from blendfilter.lm import faults
 from blendfilter.lm.prices import Price, stated
@@ -91,9 +90,6 @@ class Budget:
         calls: attempts at a model, those that failed included.
         tokens: of prompts and replies.
         dollars: at the models' prices.
-
-    Raises:
-        BadArgument: a limit of 0 or below, or one that is no number.
     """
 
     calls: int | None = None
@@ -102,13 +98,10 @@ class Budget:
 
     def __post_init__(self) -> None:
         for name in ("calls", "tokens"):
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise BadArgument(f"a budget of {value!r} {name} (--max-{name}): give a whole number of 1 or more")
-        value = self.dollars
-        number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        if value is not None and not (number and value > 0):
-            raise BadArgument(f"a budget of {value!r} dollars (--max-cost): give a number above 0")
+            if (value := getattr(self, name)) is not None:
+                check_count(f"the budget of {name} (--max-{name})", value)
+        if self.dollars is not None and not (stated(self.dollars) and self.dollars > 0):
+            raise BadArgument(f"a budget of {self.dollars!r} dollars (--max-cost): give a number above 0")
 
     def given(self) -> dict[str, float]:
         """The limits that there are, by name."""
@@ -141,8 +134,8 @@ class Amount:
     def words(self) -> str:
         """As one reads it; dollars where there are some.
 
-        >>> Amount(1200, 34567, 0.0213).words(), Amount(1).words()
-        ('1,200 calls, 34,567 tokens, $0.0213', '1 call, 0 tokens')
+        >>> Amount(1200, 34567, 0.0213).words()
+        '1,200 calls, 34,567 tokens, $0.0213'
         """
         dollars = f", ${self.dollars:.4f}" if self.dollars else ""
         return f"{self.calls:,} call{'s' * (self.calls != 1)}, {self.tokens:,} tokens{dollars}"
@@ -159,7 +152,6 @@ class BudgetAccount:
     """What is left of a run's budget, drawn on by all its models, from whichever loops.
 
     Args:
-        budget: the limits.
         journal: where the marks are kept; None: nowhere (a replay, which calls no model).
         spent: what earlier sittings took.
     """
@@ -174,7 +166,7 @@ class BudgetAccount:
         self._queue = WaitingQueue(self._take, lambda taken: self.settle(taken, NOTHING), self._lock)
 
     async def reserve(self, wanted: Amount) -> None:
-        """Set `wanted` aside, waiting for what may come back. Raises: BudgetSpent."""
+        """Set `wanted` aside, waiting for what may come back."""
         await self._queue.turn(wanted)
 
     def settle(self, reserved: Amount, spent: Amount) -> None:
@@ -260,17 +252,17 @@ class BudgetMeter:
 
     def __init__(self, engine: Any, purse: BudgetAccount | None = None, price: Price | None = None) -> None:
         self._cap: Callable[[lm15.Request], int | None] = getattr(engine, "reply_cap", lambda r: r.config.max_tokens)
-        self._purse, self._price = purse, price
+        self._purse, self._priced, self._price = purse, price is not None, price or Price(0, 0)
         self._excess = NOTHING
 
     async def before(self, request: lm15.Request) -> Bound:
         """Wait until the attempt fits. Raises: BudgetSpent; BadArgument where it has no bound and needs one."""
         prompt, reply = at_most(request), self._cap(request)
-        whole = Amount(1, prompt + (reply or 0), self._dollars(prompt, reply or 0)) + self._excess
+        whole = Amount(1, prompt + (reply or 0), self._price.of(prompt, reply or 0)) + self._excess
         least = at_least(part for message in request.messages for part in message.parts)
         if self._purse is not None:
             limits = self._purse.budget
-            if limits.dollars is not None and self._price is None:
+            if limits.dollars is not None and not self._priced:
                 raise unpriced(request.model)
             if reply is None and (limits.tokens is not None or limits.dollars is not None):
                 raise BadArgument(
@@ -297,9 +289,6 @@ class BudgetMeter:
         if self._purse is not None:
             self._purse.settle(bound.whole, took)
 
-    def _dollars(self, tokens_in: int, tokens_out: int, cached: int = 0) -> float:
-        return self._price.of(tokens_in, tokens_out, cached) if self._price else 0.0
-
     def _taken(self, bound: Bound, response: lm15.Response) -> Amount:
         """What the response states; what it does not state counts as its bound, and as lost."""
         usage = response.usage
@@ -313,7 +302,7 @@ class BudgetMeter:
         if 0 < tokens_out < (least := at_least(response.message.parts)):
             tokens_out = max(least, bound.reply or 0)
         # The server's figure counts where it is the larger: one that states less than our price voids no limit.
-        dollars = self._dollars(tokens_in, tokens_out, usage.cache_read_tokens or 0)
+        dollars = self._price.of(tokens_in, tokens_out, usage.cache_read_tokens or 0)
         dollars = max(dollars, stated((response.provider_data or {}).get("cost")) or 0.0)
         took = Amount(1, tokens_in + tokens_out, dollars)
         # A chat template that adds more than it was allowed, a reply beyond its cap, a dearer price: from now on it is.
@@ -326,7 +315,7 @@ class BudgetMeter:
         if tokens_in is None:
             return NOTHING
         for lost in account.unheard:
-            left = Amount(1, tokens_in + (lost.reply or 0), self._dollars(tokens_in, lost.reply or 0)) + lost.excess
+            left = Amount(1, tokens_in + (lost.reply or 0), self._price.of(tokens_in, lost.reply or 0)) + lost.excess
             regained += (lost.whole - left).most(NOTHING)
         account.unheard.clear()
         account.lost -= regained.tokens
@@ -336,7 +325,7 @@ class BudgetMeter:
 def purse_for(journal: Journal, budget: Budget | None, prices: Mapping[str, Price | None]) -> BudgetAccount | None:
     """The account of a run's next sitting; None where the run has never had a limit.
 
-    A run that once had a budget keeps its account in every sitting, or a later limit would count too little.
+    A run that once had a budget keeps its account, or a later limit would count too little.
     """
     if budget is None and journal.read(MARK) is None:
         return None
@@ -385,7 +374,6 @@ def marked(journal: Journal) -> Amount:
 
 
 def unpriced(name: str) -> BadArgument:
-    """The error for a limit of dollars on a model without a price."""
     return BadArgument(
         f"no price is known for the model '{name}', so no limit of dollars can hold it: give its price "
         "(--prices FILE), or limit the tokens"

@@ -187,10 +187,8 @@ def final(error: BaseException, *, address: str, stage: str = "") -> ServerRefus
 
 def describe(error: BaseException, *, address: str = "") -> dict[str, Any]:
     """The final form of `error` for the journal: ``{"kind", "message", "status"}`` (`status` is HTTP's, or None)."""
-    if isinstance(error, ModelError):
-        return {"kind": error.kind, "message": str(error), "status": None}
-    if isinstance(error, ServerRefused):
-        return {"kind": "refused", "message": str(error), "status": None}
+    if isinstance(error, ModelError | ServerRefused):
+        return {"kind": getattr(error, "kind", "refused"), "message": str(error), "status": None}
     kind = _kind(error)
     return {"kind": kind, "message": _worded(kind, error, address), "status": getattr(error, "status", None)}
 

@@ -69,7 +69,16 @@ class JournaledEngine:
         Raises:
             ReplayMiss: a replay does not hold it. ServerRefused, ModelError: the call failed for good.
         """
-        hashed = self._hashed(request)
+        sample, repeat = SAMPLE.get(), REPEAT.get()
+        hashed = {  # what the call's key is made of
+            "model": self.model,
+            "label": self.label,
+            "endpoint": self.endpoint,
+            "prompt": prompt_of(request),
+            "parameters": _parameters(request) | ({"options": self.options} if self.options else {}),
+            # The first answer's calls are those of a run without repeats, so that either can be reused for the other.
+            "sample": [sample.rollout_id, sample.i, *([repeat] if repeat > 1 else [])],
+        }
         key = digest(hashed)
         record = await self._flights.do(key, lambda: self._found(key), lambda: self._call(key, hashed, request))
         if record.get("error"):
@@ -80,19 +89,6 @@ class JournaledEngine:
             raise error
         note(key, event_of(record))
         return _response(record, self.model)
-
-    def _hashed(self, request: lm15.Request) -> dict[str, Any]:
-        """What a call's key is made of."""
-        sample, repeat = SAMPLE.get(), REPEAT.get()
-        return {
-            "model": self.model,
-            "label": self.label,
-            "endpoint": self.endpoint,
-            "prompt": prompt_of(request),
-            "parameters": _parameters(request) | ({"options": self.options} if self.options else {}),
-            # The first answer's calls are those of a run without repeats, so that either can be reused for the other.
-            "sample": [sample.rollout_id, sample.i, *([repeat] if repeat > 1 else [])],
-        }
 
     def _found(self, key: str) -> dict[str, Any] | None:
         """The record that the journal's mode may serve; None: the model is to be called."""
@@ -188,7 +184,7 @@ def _recorded(response: lm15.Response, price: Price | None) -> dict[str, Any]:
     safe = secrets.hidden(reply)
     # A server that echoes the key it was sent must not write it into our files, in pieces neither.
     logprobs = [[t.token, t.logprob] for t in response.logprobs or ()] if safe == reply else []
-    # Tool calls and the like have no place of their own: such a response is kept whole.
+    # A response with tool calls and the like is kept whole.
     plain = all(isinstance(part, lm15.TextPart | lm15.ThinkingPart) for part in parts)
     record: dict[str, Any] = {
         "reply": safe,
@@ -202,7 +198,6 @@ def _recorded(response: lm15.Response, price: Price | None) -> dict[str, Any]:
         "tokens_cached": usage.cache_read_tokens,
         **({} if plain else {"response": secrets.hidden_in(response_to_dict(response))}),
     }
-    # The cost is the larger of what the server states and what our price makes of it.
     paid, by_us = stated(data.get("cost")), cost_of(record, price)
     by_price = by_us is not None and by_us > (paid or 0.0)
     record["cost"] = by_us if paid is None or by_price else paid
@@ -256,8 +251,6 @@ _REFUSAL = re.compile(
     rf" (?:really |actually )?{_HELP}",
     re.IGNORECASE,
 )
-_OPENING = 300
-"""Characters of a reply that are read for a refusal."""
 
 
 def is_refusal(reply: str) -> bool:
@@ -268,4 +261,4 @@ def is_refusal(reply: str) -> bool:
     >>> is_refusal("I Can't Help Myself is a song of 1965.")
     False
     """
-    return _REFUSAL.match(reply[:_OPENING].replace("’", "'")) is not None
+    return _REFUSAL.match(reply[:300].replace("’", "'")) is not None

@@ -7,7 +7,6 @@ synchronous callers come over the bridge. DSPy's own cache and retries are off: 
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import difflib
 import inspect
@@ -25,7 +24,7 @@ from dspy.clients.backend_selection import CLIENT_KEYS
 from dspy.utils.exceptions import LMError
 
 from blendfilter import aio
-from blendfilter.context import NOTES, SAMPLE, STAGE, CallNote, CallSample, rejoined, setting
+from blendfilter.context import NOTES, SAMPLE, STAGE, CallSample, rejoined, setting
 from blendfilter.errors import BadArgument, BlendFilterError, UnknownName
 from blendfilter.journal import Journal, Mode
 from blendfilter.lm.adopted import AdoptedEngine, address_of, called_by_dspy, extra_of, profile_of
@@ -153,11 +152,6 @@ class Settings(SimpleNamespace):
         fields = {name: value for name, value in vars(self).items() if name not in secret and value is not None}
         return fields | dict(self.decoding)
 
-    @property
-    def how(self) -> dict[str, Any]:
-        """How the model is spoken to: part of its engine, and of its calls' keys."""
-        return {name: getattr(self, name) for name in ("endpoint", "thinking", "reasoning", "extra_body")}
-
     def policy(self, model: str = "", provider: str | None = None, timeout: float | None = ATTEMPT) -> CallPolicy:
         """How `model` at `provider` (None: elsewhere) is called; `timeout` is what holds by default."""
         limits = {name: value for name in _LIMITS if (value := getattr(self, name)) is not None}
@@ -208,25 +202,27 @@ def _opened(settings: Settings) -> ConnectedLM:
     if isinstance(name, dspy.BaseLM):
         return _adopted(settings, name)
     settings.check()
+    # How the model is spoken to: part of its engine, and of its calls' keys.
+    how = {field: getattr(settings, field) for field in ("endpoint", "thinking", "reasoning", "extra_body")}
     if is_local(name, settings.api_base):
         settings.refuse_limits(but="deadline")
         made = local_model(
-            name, settings.how, decoding, context=settings.context, threads=settings.threads,
+            name, how, decoding, context=settings.context, threads=settings.threads,
             deadline=settings.deadline, json_schema=settings.json_schema, label=settings.label,
         )  # fmt: skip
         return ConnectedLM(**made, **decoding)
     refuse_for_a_server(settings.context, settings.threads)
     if name != "offline":
-        return _served(settings)
+        return _served(settings, how)
     if settings.api_base is not None:
         raise BadArgument("offline is a reader in this process: name the model that the address serves")
     settings.refuse_limits()
     identity = {"label": settings.label}
     state = {"name": name, **identity, **decoding}
-    return ConnectedLM(name, OfflineEngine(), profile=Profile(), identity=identity, state=state, **decoding)
+    return ConnectedLM(name, OfflineEngine(), identity=identity, state=state, **decoding)
 
 
-def _served(settings: Settings) -> ConnectedLM:
+def _served(settings: Settings, how: Mapping[str, Any]) -> ConnectedLM:
     """A model behind one server, or behind several that share its calls."""
     places = [place_of(settings.name, address, settings.api_key) for address in addresses_of(settings.api_base)]
     model, schema = places[0][1], settings.json_schema
@@ -235,10 +231,10 @@ def _served(settings: Settings) -> ConnectedLM:
     if schema is None and provider is not None and settings.endpoint == "chat":
         schema = holds_schema(provider, model)
     profile = dataclasses.replace(profile_for(model), json_schema=schema)
-    how: dict[str, Any] = {**settings.how, "timeout": settings.timeout or ATTEMPT}
-    engines = [OpenAIEngine(url, key, model=model, profile=profile, **how) for url, _, key in places]
+    timeout = settings.timeout or ATTEMPT
+    engines = [OpenAIEngine(url, key, model=model, profile=profile, timeout=timeout, **how) for url, _, key in places]
     engine = engines[0] if len(engines) == 1 else ReplicatedEngine(engines)
-    options = {**settings.how, "endpoint": None, "provider": provider, "json_schema": schema or None}
+    options = {**how, "endpoint": None, "provider": provider, "json_schema": schema or None}
     addresses = [each.address for each in engines]  # as they are recorded: without a login
     state = settings.state()
     if settings.api_base:
@@ -299,7 +295,7 @@ class ConnectedLM(dspy.LM):
         model: str,
         engine: ModelEngine,
         *,
-        profile: Profile,
+        profile: Profile = Profile(),
         identity: Mapping[str, Any] | None = None,
         address: str = "",
         state: Mapping[str, Any] | None = None,
@@ -372,30 +368,10 @@ class ConnectedLM(dspy.LM):
             if n == 1:
                 return await self._one(CallSample(rollout), prompt, messages, kwargs)
             kwargs = {**kwargs, "n": 1, "num_generations": None}
-            return await self._several([CallSample(rollout, i) for i in range(n)], prompt, messages, kwargs)
-
-    async def _several(
-        self, samples: list[CallSample], prompt: Any, messages: Any, kwargs: dict[str, Any]
-    ) -> list[Any]:
-        """The outputs of all samples; calls are noted in the samples' order, not in that of arrival."""
-        noted: list[list[CallNote]] = [[] for _ in samples]
-
-        async def one(sample: CallSample, notes: list[CallNote]) -> Any:
-            with setting(NOTES, notes):
-                return await self._one(sample, prompt, messages, kwargs)
-
-        try:
             # All of them, even after an error: a replay must ask for exactly the calls that were made.
-            ended = await asyncio.gather(*map(one, samples, noted), return_exceptions=True)
-        finally:
-            if (outer := NOTES.get()) is not None:
-                outer.extend(note for notes in noted for note in notes)
-        replies: list[Any] = []
-        for outputs in ended:
-            if isinstance(outputs, BaseException):
-                raise outputs
-            replies += outputs
-        return replies
+            async with aio.Steps() as steps:
+                started = [steps.start(self._one(CallSample(rollout, i), prompt, messages, kwargs)) for i in range(n)]
+                return [output for step in started for output in await step]
 
     async def _one(self, sample: CallSample, prompt: Any, messages: Any, kwargs: dict[str, Any]) -> Any:
         stage = STAGE.get() or _stage_in_caller()
@@ -430,7 +406,7 @@ class ConnectedLM(dspy.LM):
 
 
 def _unless_noted(record: logging.LogRecord) -> bool:
-    """Whether DSPy's line stays: of a reply that was cut, none where the call's note says so already."""
+    """A filter without DSPy's line on a cut reply, where the call's note says so already."""
     return NOTES.get() is None or not str(record.msg).startswith("LM response was truncated")
 
 

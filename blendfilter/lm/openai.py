@@ -58,7 +58,6 @@ class OpenAIEngine:
         timeout: seconds for one attempt.
         thinking, reasoning: see `profiles.effort_of`; a request's own `config.reasoning` goes before them.
         extra_body: fields for the request as they stand, over everything else.
-        headers: more HTTP headers.
     """
 
     def __init__(
@@ -73,20 +72,19 @@ class OpenAIEngine:
         thinking: bool | None = None,
         reasoning: str | None = None,
         extra_body: Mapping[str, Any] | None = None,
-        headers: Mapping[str, str] | None = None,
     ) -> None:
         self.model, self.endpoint = model, endpoint
         self.address, login = _without_login(base_url.rstrip("/"))
         self.refused: set[str] = set()
         self._chat = endpoint == "chat"
+        self.path = "/chat/completions" if self._chat else "/completions"
         # A raw prompt passes no chat template, so there is no thinking to steer and none of its refusals.
         self._profile = (profile or Profile()) if self._chat else Profile()
         self._effort = effort_of(thinking, reasoning)
         self._extra = dict(extra_body or {})
         self._key = api_key
-        more = (value for value in (headers or {}).values() if len(value) >= secrets.SHORTEST)
-        secrets.know(api_key, *login.values(), *(value.partition(" ")[2] for value in login.values()), *more)
-        self._clients = HTTPClients(self.address, api_key, timeout, {**login, **(headers or {})})
+        secrets.know(api_key, *login.values(), *(value.partition(" ")[2] for value in login.values()))
+        self._clients = HTTPClients(self.address, api_key, timeout, login)
 
     async def complete(self, request: lm15.Request) -> lm15.Response:
         """The model's response, in one attempt. Raises: an lm15 error (`faults.translate`)."""
@@ -111,11 +109,6 @@ class OpenAIEngine:
             adapted += 1
             await another_attempt(fault)
 
-    @property
-    def path(self) -> str:
-        """Where its requests go, below the address."""
-        return "/chat/completions" if self._chat else "/completions"
-
     def body_of(self, request: lm15.Request) -> dict[str, Any]:
         """What `request` is sent as, less what the server is known to refuse."""
         return self._fit(self._body(request))
@@ -139,23 +132,17 @@ class OpenAIEngine:
         raise fault
 
     def at_completions(self, kind: type[E]) -> E:
-        """An engine of `kind` for `/completions`: the same server, key, model, extra fields and connections."""
+        """An engine of `kind` for `/completions` of the same server, over the same connections."""
         other = kind(self.address, self._key, model=self.model, endpoint="completions", extra_body=self._extra)
         other._clients = self._clients
         return other
 
-    async def aclose(self) -> None:
-        """Close the connections of the running event loop."""
-        await self._clients.aclose()
-
     def __repr__(self) -> str:
         return f"OpenAIEngine({self.address!r}, model={self.model!r}, endpoint={self.endpoint!r})"
 
-    # ---- request
-
     def _body(self, request: lm15.Request) -> dict[str, Any]:
         config, profile = request.config, self._profile
-        effort = self._effort_of(config)
+        effort = config.reasoning.effort if config.reasoning else self._effort
         body: dict[str, Any] = {"model": self.model, **self._prompt(request)}
         for name in _SETTINGS:
             value = getattr(config, name)
@@ -177,13 +164,10 @@ class OpenAIEngine:
                 body[name] = {**old, **value} if isinstance(old, dict) and isinstance(value, dict) else value
         return body
 
-    def _effort_of(self, config: lm15.Config) -> str | None:
-        return config.reasoning.effort if config.reasoning else self._effort
-
     def _cap(self, config: lm15.Config) -> dict[str, int]:
         if config.max_tokens is None:
             return {}
-        thinks = self._profile.thinks_at(self._effort_of(config))
+        thinks = self._profile.thinks_at(config.reasoning.effort if config.reasoning else self._effort)
         return {self._profile.max_tokens_param: config.max_tokens + (self._profile.thinking_tokens if thinks else 0)}
 
     def _fit(self, body: dict[str, Any]) -> dict[str, Any]:
@@ -203,8 +187,6 @@ class OpenAIEngine:
             messages.append({"role": role, "content": _text_of(message.parts)})
         return {"messages": messages} if self._chat else {"prompt": "\n\n".join(m["content"] for m in messages)}
 
-    # ---- response
-
     def _answer(self, request: lm15.Request, body: dict[str, Any], reply: httpx.Response) -> lm15.Response:
         """The reply, read. Raises: an lm15 error where it is none, or not in OpenAI's shape."""
         try:
@@ -221,11 +203,19 @@ class OpenAIEngine:
 
     def _response(self, request: lm15.Request, body: dict[str, Any], data: dict[str, Any]) -> lm15.Response:
         choice, usage = data["choices"][0], _object(data.get("usage"))
-        raw, thought = self._text_and_thought(choice)
+        if self._chat:
+            message = choice.get("message") or {}
+            content, thought = message.get("content"), message.get("reasoning_content") or message.get("reasoning")
+            if isinstance(content, list):  # Mistral: blocks of text and of thinking
+                thought = thought or "".join(_flat(b.get("thinking")) for b in content if b.get("type") == "thinking")
+                content = "".join(_flat(b.get("text")) for b in content if b.get("type") == "text")
+            raw = str(content or message.get("refusal") or "")
+        else:
+            raw, thought = str(choice.get("text") or ""), None
         hidden, reply = split_thinking(raw)
         text = cut_at_stop(reply, request.config.stop)
         cut = len(text) < len(reply)
-        thought = thought or hidden
+        thought = str(thought or hidden)
         parts = (lm15.ThinkingPart(thought), lm15.TextPart(text)) if thought else (lm15.TextPart(text),)
         logprobs, complete = scores(choice.get("logprobs"), raw, text)
         stated = {"tokens_in": usage.get("prompt_tokens"), "tokens_out": usage.get("completion_tokens")}
@@ -252,17 +242,6 @@ class OpenAIEngine:
             },
             logprobs_complete=complete,
         )
-
-    def _text_and_thought(self, choice: dict[str, Any]) -> tuple[str, str]:
-        """The reply's raw text, and the reasoning that came beside it."""
-        if not self._chat:
-            return str(choice.get("text") or ""), ""
-        message = choice.get("message") or {}
-        content, thought = message.get("content"), message.get("reasoning_content") or message.get("reasoning")
-        if isinstance(content, list):  # Mistral: blocks of text and of thinking
-            thought = thought or "".join(_flat(b.get("thinking")) for b in content if b.get("type") == "thinking")
-            content = "".join(_flat(b.get("text")) for b in content if b.get("type") == "text")
-        return str(content or message.get("refusal") or ""), str(thought or "")
 
 
 class HTTPClients:
@@ -293,24 +272,18 @@ class HTTPClients:
                 for dead in [known for known in self._idle if known.is_closed()]:
                     del self._idle[dead]
                 idle = self._idle[loop] = []
-        client = idle.pop() if idle else self._new()
+        if idle:
+            client = idle.pop()
+        else:
+            self._trust = self._trust or httpx.create_ssl_context()  # some 20 ms: once for all clients
+            inner = http.AsyncClient(verify=self._trust, timeout=self._settings["timeout"])
+            client = openai.AsyncOpenAI(http_client=inner, **self._settings)
         try:
             if method == "GET":
                 return await client.get(path, cast_to=httpx.Response)
             return await client.post(path, body=body, cast_to=httpx.Response)
         finally:
             idle.append(client)
-
-    def _new(self) -> openai.AsyncOpenAI:
-        if self._trust is None:
-            self._trust = httpx.create_ssl_context()  # some 20 ms: once for all clients
-        client = http.AsyncClient(verify=self._trust, timeout=self._settings["timeout"])
-        return openai.AsyncOpenAI(http_client=client, **self._settings)
-
-    async def aclose(self) -> None:
-        """Close those of the running loop."""
-        for client in self._idle.pop(asyncio.get_running_loop(), []):
-            await client.close()
 
 
 def _without_login(url: str) -> tuple[str, dict[str, str]]:
@@ -362,8 +335,7 @@ def _response_format(wanted: Mapping[str, Any]) -> dict[str, Any]:
 
 def scores(raw: Any, text: str, reply: str) -> tuple[tuple[lm15.TokenLogprob, ...] | None, bool]:
     """The log-probabilities of the tokens that lie wholly in `reply`, and whether they cover all of it."""
-    tokens = _tokens(raw) if isinstance(raw, dict) else []
-    if not tokens:
+    if not isinstance(raw, dict) or not (tokens := _tokens(raw)):
         return None, True
     if reply == text or "".join(token.token for token in tokens) != text:
         return tuple(tokens), reply == text

@@ -11,11 +11,12 @@ import math
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
+import pydantic.dataclasses
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, StrictBool, ValidationError
 
 from blendfilter.errors import BadData, MissingFile
 from blendfilter.lm.profiles import PROVIDERS
@@ -24,18 +25,20 @@ A_MILLION = 1_000_000
 LEAST = 0.0001
 """Dollars for a million tokens; what is less and not 0 was meant for one token."""
 _SNAPSHOT = re.compile(r"(.+)-\d{4}-\d\d-\d\d")
+Dollars = Annotated[FiniteFloat, Field(ge=0, strict=True)]
 
 
-@dataclass(frozen=True, slots=True)
+@pydantic.dataclasses.dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid"))
 class Price:
     """Dollars for a million tokens; `cached`: of the prompt's tokens that the server had read before, where it differs.
 
-    Tokens of a model's thinking are output tokens.
+    Tokens of a model's thinking are output tokens. `snapshots`: it holds for the model's dated snapshots too.
     """
 
-    input: float
-    output: float
-    cached: float | None = None
+    input: Dollars
+    output: Dollars
+    cached: Dollars | None = None
+    snapshots: StrictBool = field(default=False, repr=False, compare=False)
 
     def of(self, tokens_in: int, tokens_out: int, cached: int = 0) -> float:
         """Dollars for a call; `cached` of its `tokens_in` count as such.
@@ -51,15 +54,11 @@ class Price:
 
 @dataclass(frozen=True)
 class Prices:
-    """A file of prices: `provider/model`, or in a user's own a bare model name, to what it costs.
-
-    `families` are the models whose price holds for their dated snapshots too.
-    """
+    """A file of prices: `provider/model`, or in a user's own a bare model name, to what it costs."""
 
     path: Path
     date: str
     listed: Mapping[str, Price]
-    families: frozenset[str] = frozenset()
 
     def named(self, name: str) -> Price | None:
         """The price under `name`, or under the model whose dated snapshot it is.
@@ -70,8 +69,8 @@ class Prices:
         """
         if name in self.listed:
             return self.listed[name]
-        dated = _SNAPSHOT.fullmatch(name)
-        return self.listed[dated[1]] if dated and dated[1] in self.families else None
+        family = self.listed.get(dated[1]) if (dated := _SNAPSHOT.fullmatch(name)) else None
+        return family if family and family.snapshots else None
 
 
 def price_of(model: str, provider: str | None = None, own: Prices | None = None) -> Price | None:
@@ -136,24 +135,12 @@ def shipped() -> Prices:
     return read_prices(Path(__file__).with_suffix(".toml"))
 
 
-Dollars = Annotated[FiniteFloat, Field(ge=0)]
-
-
-class _Entry(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid")
-
-    input: Dollars
-    output: Dollars
-    cached: Dollars | None = None
-    snapshots: bool = False
-
-
 class _File(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     date: Any = ""
     source: Any = ""
-    models: Annotated[dict[str, _Entry], Field(min_length=1)]
+    models: Annotated[dict[str, Price], Field(min_length=1)]
 
 
 def read_prices(path: str | Path) -> Prices:
@@ -173,12 +160,10 @@ def read_prices(path: str | Path) -> Prices:
         raise BadData(f"{path}, {where}: {fault['msg']}, not {fault['input']!r:.40}; {_EXAMPLE}") from None
     except ValueError as error:
         raise BadData(f"{path}: not TOML ({error}); {_EXAMPLE}") from error
-    listed = {name: Price(entry.input, entry.output, entry.cached) for name, entry in data.models.items()}
-    for name, price in listed.items():
+    for name, price in data.models.items():
         if any(0 < dollars < LEAST for dollars in (price.input, price.output, price.cached or 0)):
             raise BadData(f"{path}, models, {name}: a price for one token? Give it for a million")
-    families = frozenset(name for name, entry in data.models.items() if entry.snapshots)
-    return Prices(path, str(data.date), listed, families)
+    return Prices(path, str(data.date), data.models)
 
 
 _EXAMPLE = 'under [models] write lines such as "openai/gpt-4o-mini" = { input = 0.15, output = 0.60 }'

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
@@ -18,7 +17,7 @@ import httpx
 
 from blendfilter import http
 from blendfilter.errors import BadArgument, NoKey, UnknownName
-from blendfilter.secrets import LEAST, Key, checked, is_placeholder
+from blendfilter.secrets import Key, checked
 
 EFFORTS = ("off", "minimal", "low", "medium", "high")
 """Levels of thinking; `off` is `thinking=False`."""
@@ -220,22 +219,19 @@ PROVIDERS: Mapping[str, Provider] = {
 
 
 def place_of(name: str, api_base: str | None, api_key: str | None) -> tuple[str, str, Key]:
-    """The address, the name that the server knows, and the key, of `name`; see `connect` for what they may be."""
+    """The address (`addresses_of` checked it), the name that the server knows, and the key, of `name`."""
     prefix, _, rest = name.partition("/")
     known = PROVIDERS.get(prefix)
     if api_base is not None:
-        check_address(api_base)
         # A name may hold slashes of its own (Qwen/Qwen2.5-7B-Instruct): only a provider's prefix comes off. And a
         # provider's key goes to an address of the user's only where the name says that provider.
         model = rest if known and rest else name
         variable = known.key_variable if known and known.key_variable else "BLENDFILTER_API_KEY"
-        return api_base.rstrip("/"), model, _key(api_key, variable)
-    if known is None or not rest:
-        if not rest:
-            raise BadArgument(
-                f"'{name}' names no provider: write provider/model (openai/{name}), "
-                "or say where it is served (--api-base URL)"
-            )
+        return api_base, model, _key(api_key, variable)
+    if not rest:
+        where = "or say where it is served (--api-base URL)"
+        raise BadArgument(f"'{name}' names no provider: write provider/model (openai/{name}), {where}")
+    if known is None:
         raise UnknownName.of("provider", prefix, PROVIDERS, f"- or say where '{name}' is served (--api-base URL)")
     key = _key(api_key, known.key_variable)
     if known.key_variable and key == _NO_KEY and not api_key:
@@ -243,27 +239,16 @@ def place_of(name: str, api_base: str | None, api_key: str | None) -> tuple[str,
     return known.base_url, rest, key
 
 
-_NO_KEY = "none"
-"""Sent to servers that want no key."""
+_NO_KEY = "none"  # sent to servers that want no key
 
 
 def _key(given: str | None, variable: str) -> Key:
-    """The key that was given, else that of the environment variable; its hint says where it is from.
-
-    One that cannot be sent is refused; one that is too short to be kept out of replies is warned of.
-    """
+    """The key that was given, else that of the environment variable; its hint says where it is from."""
     found = given or os.environ.get(variable)
     if not found:
         return Key(_NO_KEY, f"none was given: set {variable}" if variable else "none was given (api_key=)")
     what = "the key that was given (api_key=)" if given else f"the key in the variable {variable}"
-    key = Key(found, f"check {what}")
-    checked(key, what)
-    if len(key) < LEAST and not is_placeholder(key):
-        warnings.warn(
-            f"{what} has fewer than {LEAST} characters: it is taken out of error messages, but not out of replies, "
-            "where it could not be told from a word",
-            stacklevel=2,
-        )
+    checked(key := Key(found, f"check {what}"), what)
     return key
 
 

@@ -54,20 +54,11 @@ class ReplicatedEngine:
 
     def __init__(self, engines: Sequence[Any], *, clock: Callable[[], float] = time.monotonic) -> None:
         self.engines = tuple(engines)
+        self.model = str(self.engines[0].model)
+        self.address = ", ".join(engine.address for engine in self.engines)
         self._replicas = [_Replica(engine) for engine in self.engines]
         self._clock = clock
-        self._turn = 0
         self._lock = threading.Lock()
-
-    @property
-    def model(self) -> str:
-        """The name that all the servers know."""
-        return str(self.engines[0].model)
-
-    @property
-    def address(self) -> str:
-        """All of them, for messages and records."""
-        return ", ".join(engine.address for engine in self.engines)
 
     def reply_cap(self, request: lm15.Request) -> int | None:
         """Tokens that a reply can have at the most, whichever of them answers; None: one of them sends no cap."""
@@ -105,28 +96,21 @@ class ReplicatedEngine:
                     replica.rests_until = 0.0
             return response
 
-    async def aclose(self) -> None:
-        """Close the connections of the running event loop."""
-        for engine in self.engines:
-            await engine.aclose()
-
     def _taken(self, failed_at: set[str], refused: set[str]) -> tuple[_Replica, int]:
         """The next replica, counted as in flight, and its epoch.
 
         One that rests, or failed this call before, only for want of better.
         """
+
+        def rank(replica: _Replica) -> tuple[float, ...]:
+            ready, address = replica.ready(now), replica.engine.address
+            unrested = 0.0 if ready else replica.rests_until - now
+            return address in refused, not ready, address in failed_at, unrested, replica.in_flight
+
         with self._lock:
-            now, count = self._clock(), len(self._replicas)
-            self._turn += 1
-
-            def rank(number: int) -> tuple[float, ...]:
-                replica = self._replicas[number]
-                ready, address = replica.ready(now), replica.engine.address
-                unrested = 0.0 if ready else replica.rests_until - now
-                rotated = (number - self._turn) % count
-                return address in refused, not ready, address in failed_at, unrested, replica.in_flight, rotated
-
-            chosen = self._replicas[min(range(count), key=rank)]
+            now = self._clock()
+            self._replicas.append(self._replicas.pop(0))  # equals take turns
+            chosen = min(self._replicas, key=rank)
             chosen.in_flight += 1
             return chosen, chosen.epoch
 

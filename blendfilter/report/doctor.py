@@ -8,8 +8,10 @@ the server as it is now. `findings` names what is wrong, the worst first, with t
 from __future__ import annotations
 
 import dataclasses
+import re
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,16 +19,21 @@ from typing import Any, NamedTuple
 import dspy
 
 from blendfilter.errors import BadArgument
-from blendfilter.evaluation.reply_counts import SHARES, ReplyCounts, count_replies
+from blendfilter.evaluation.ledger import LedgerEntry
 from blendfilter.evaluation.run import MAX_BAD_REPLIES, Run
 from blendfilter.evaluation.run_loop import RunProgress
-from blendfilter.evaluation.run_status import BAD, RunStatus, Share, check_share
+from blendfilter.evaluation.run_passages import Passages
+from blendfilter.evaluation.run_status import BAD, RunStatus, Share, check_share, stage_of
 from blendfilter.evaluation.runner import evaluate
 from blendfilter.evaluation.statistics import wilson_interval
+from blendfilter.filters.ids import negates, read_ids, restates_range
 from blendfilter.lm.budget import Budget
+from blendfilter.lm.journaled import event_of
 from blendfilter.lm.model import connect
 from blendfilter.lm.probing import Probe, probe
 from blendfilter.modules.blendfilter import BlendFilter
+from blendfilter.modules.multi_hop import conclusion
+from blendfilter.quoting import LONGEST_REPLY
 from blendfilter.records import Question
 from blendfilter.report.run_text import cost, share
 from blendfilter.resources import sample
@@ -34,6 +41,7 @@ from blendfilter.retrieval.bm25 import BM25
 from blendfilter.run_context import CONCURRENCY
 from blendfilter.tasks import load
 from blendfilter.tasks.base import Questions
+from blendfilter.text import folded, normalize_answer
 
 QUESTIONS = 20
 WIDTH = 80
@@ -153,6 +161,161 @@ def chosen(n: int) -> Questions:
     spread = [[rows[place * len(rows) // sizes[kind]] for place in range(sizes[kind])] for kind, rows in kinds.items()]
     picked = [rows[place] for place in range(max(sizes.values())) for rows in spread if place < len(rows)]
     return Questions(tuple(picked), every.task, "sample")
+
+
+# --- what replies were like -----------------------------------------------------------------------------------------
+
+# A reply counts as often as it was used; each share says of what it is one.
+RAMBLES, LONG = 12, 6
+"""More words than this in a short reply; more words than this in the answer that is read from it."""
+SHARES: Mapping[str, str] = {
+    "read_ids": "ids read",
+    "explicit_none": "said to be none",
+    "suspect_ids": "suspect, asked again",
+    "negated_ids": "suspect because they negate",
+    "unparseable_ids": "unparseable, asked again",
+    "unfinished_ids": "empty or cut off, asked again",
+    "read_again": "second tries read",
+    "restated_range": "restate the range",
+    "kept": "passages kept of those shown",
+    "gold_kept": "gold passages kept",
+    "gold_dropped": "gold passages dropped",
+    "concluded": "reasonings that conclude",
+    "empty_reply": "replies empty",
+    "cut_reply": "replies cut at their cap",
+    "refused_reply": "replies that refuse",
+    "thinking": "replies with thinking before them",
+    "thinks_aloud": "replies that think aloud",
+    "ran_on": "replies that ran on past a stop",
+    "markdown": "replies with markdown",
+    "rambling": f"short replies of over {RAMBLES} words",
+    "long_answer": f"answers of over {LONG} words",
+    "not_yes_no": "yes/no questions answered otherwise",
+}
+"""Every share by name, in words."""
+
+_NUMBERED = re.compile(r"^(?:knowledge|sentence|passage) (\d{1,4}): (.*)$", re.MULTILINE)
+_MARKDOWN = re.compile(r"\*\*\S|^[^\S\n]{0,3}#{1,6}\s|^[^\S\n]*+(?:```|[-*•]\s)", re.MULTILINE)
+_ALOUD = re.compile(
+    r"</?\|?(?:thought|thinking|reasoning|reflection|scratchpad|analysis|channel)\b[^>\n]{0,40}>"
+    r"|^\W{0,4}(?:(?:okay|ok|alright|hmm+|wait)\s?[,.…!]"
+    r"|let me (?:think|see|re-?read|check)\b|the user (?:is|asks|wants)\b)",
+    re.IGNORECASE | re.MULTILINE,
+)
+_NEXT = re.compile(r"\n\W{0,4}(?:context|question|knowledge|passage|topic|ids|relevance)(?: \d+)?\s?:", re.IGNORECASE)
+_READ_AS = ("read_ids", "explicit_none", "suspect_ids", "unparseable_ids", "unfinished_ids")
+"""What becomes of an ids reply, one of these: their shares add up to 1."""
+
+
+@dataclass(frozen=True)
+class ReplyCounts:
+    """What replies were like."""
+
+    questions: int
+    shares: Mapping[str, Share]  # by every name of `SHARES`
+    stages: Mapping[str, Mapping[str, Share]]  # `empty_reply`, `cut_reply` and the like
+    errors: Mapping[str, int]  # questions by the error's kind
+    entries: Mapping[str, LedgerEntry]
+
+
+class _Counts:
+    """Events, and what they are shares of, under way."""
+
+    def __init__(self) -> None:
+        self.events, self.of = Counter[str](), Counter[str]()
+
+    def add(self, found: Iterable[tuple[str, bool]]) -> None:
+        for name, happened in found:
+            self.events[name] += happened
+            self.of[name] += 1
+
+    def shares(self, names: Iterable[str]) -> dict[str, Share]:
+        return {name: Share(self.events[name], self.of[name]) for name in names}
+
+
+def count_replies(known: RunStatus) -> ReplyCounts:
+    """Count what a run's replies were like."""
+    counts, stages, errors = _Counts(), dict[str, _Counts](), Counter[str]()
+    with known.run.journal() as journal:
+        passages, questions = Passages(journal), 0
+        for row in known.whole_rows():
+            questions += 1
+            if row["error"]:
+                errors[row["error"]["kind"]] += 1
+            for named, key in row["calls"]:
+                record, stage = journal.read_call(key), stage_of(named)
+                if record is not None and "reply" in record:
+                    found = list(_any_reply(record))
+                    stages.setdefault(stage, _Counts()).add(found)
+                    counts.add([*found, *_of_stage(stage, record)])
+            counts.add([*_filtered(row, passages), *_answered(row)])
+    return ReplyCounts(
+        questions=questions,
+        shares=counts.shares(SHARES),
+        stages={stage: counted.shares(counted.of) for stage, counted in stages.items()},
+        errors=errors,
+        entries=known.entries,
+    )
+
+
+def numbered_lines(prompt: str) -> list[str]:
+    """The last list of numbered knowledge in a prompt: those above it are demonstrations."""
+    lines: list[str] = []
+    for match in _NUMBERED.finditer(prompt):
+        if int(match[1]) == 0:
+            lines = []
+        lines.append(match[2])
+    return lines
+
+
+def _any_reply(record: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
+    event, text = event_of(record), (record["reply"] or "")[:LONGEST_REPLY]
+    yield from ((name, event == name) for name in ("empty_reply", "cut_reply", "refused_reply"))
+    yield "thinking", bool(record["reasoning"])
+    yield "thinks_aloud", _ALOUD.search(text) is not None
+    yield "ran_on", bool(record.get("ran_on")) or _NEXT.search(text.strip()) is not None
+    yield "markdown", _MARKDOWN.search(text) is not None
+
+
+def _of_stage(stage: str, record: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
+    text, event = record["reply"] or "", event_of(record)
+    if stage in ("ids", "ids_again"):
+        prompt = record.get("prompt") or ""
+        k = len(numbered_lines(prompt if isinstance(prompt, str) else "\n".join(part for _, part in prompt)))
+        status = read_ids(text, k, cut=event == "cut_reply").status
+        if stage == "ids_again":
+            yield "read_again", status in ("ids", "none")
+        else:
+            unread = "unfinished_ids" if event in ("empty_reply", "cut_reply") else "unparseable_ids"
+            read_as = {"ids": "read_ids", "none": "explicit_none", "suspect": "suspect_ids"}.get(status, unread)
+            yield from ((name, name == read_as) for name in _READ_AS)
+            yield "negated_ids", status == "suspect" and negates(text)
+            yield "restated_range", restates_range(text, k)
+    if stage in ("external", "answer"):
+        yield "concluded", conclusion(text) != ""
+    if stage in ("topic", "ids", "ids_again", "short_answer"):
+        yield "rambling", len(text.split()) > RAMBLES
+
+
+def _filtered(row: Mapping[str, Any], passages: Passages) -> Iterator[tuple[str, bool]]:
+    gold = {folded(title) for title in row["gold_titles"]}
+    for name, branch in row["branches"].items():
+        found, kept = passages.of(row["queries"].get(name)), set(branch["kept"])
+        for passage in branch["retrieved"]:
+            yield "kept", passage in kept
+            key = passages.key(passage, found)
+            record = passages.read(key) if key else None
+            if record is not None and folded(record["title"]) in gold:
+                yield "gold_kept", passage in kept
+                yield "gold_dropped", passage not in kept
+
+
+def _answered(row: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
+    if not row["error"]:
+        words = (row["answer"] or "").split()
+        yield "long_answer", len(words) > LONG
+        if set(map(normalize_answer, row["golden_answers"])) <= {"yes", "no"}:
+            yield "not_yes_no", normalize_answer(" ".join(words)) not in ("yes", "no")
 
 
 # --- advice ---------------------------------------------------------------------------------------------------------

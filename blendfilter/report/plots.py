@@ -1,6 +1,8 @@
 """Pictures of finished runs: what accuracy costs (the headline plot, the frontier), and where questions are lost.
 
-A picture is an SVG or PNG file, the same bytes for the same runs.
+A picture is an SVG or PNG file (matplotlib, the extra `[plots]`), the same bytes for the same runs: nothing of the
+clock or the machine gets into it. Colours are those of Okabe & Ito, "Color Universal Design" (2008), which a
+colour-blind reader tells apart.
 
 The headline plot shows the leading metric with its 95 % interval against calls, tokens and latency a question, a point
 a run. Points on the Pareto front (no other run is as good for less) are filled and joined. Latency is the median of the
@@ -15,7 +17,8 @@ never on a front.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -24,13 +27,32 @@ from typing import TYPE_CHECKING, NamedTuple
 from blendfilter.errors import BadArgument, RunMismatch, UnknownName
 from blendfilter.evaluation.ledger import latency, tokens_of
 from blendfilter.evaluation.run import READS_GOLD, Run, labelled
-from blendfilter.report import canvas
-from blendfilter.report.contexts import input_tokens
+from blendfilter.evaluation.run_passages import input_tokens
+from blendfilter.extras import needed
+from blendfilter.files import writing
 from blendfilter.text import aligned
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
+BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, VERMILLION, PURPLE = (
+    "#000000", "#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7",
+)  # fmt: skip
+GREY = "#767676"
+SERIES = (BLUE, VERMILLION, GREEN, ORANGE, PURPLE, SKY, BLACK)
+MARKERS = "os^Dv<>"
+OFFLINE = "offline reader: shows the pipeline, not quality"
+_STYLE = {
+    "font.family": "DejaVu Sans", "font.size": 8, "axes.titlesize": 9, "axes.labelsize": 8, "axes.linewidth": 0.6,
+    "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": "#E4E4E4",
+    "grid.linewidth": 0.6, "axes.axisbelow": True, "xtick.labelsize": 7, "ytick.labelsize": 7, "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6, "legend.frameon": False, "legend.fontsize": 7.5, "svg.hashsalt": "blendfilter",
+    "svg.fonttype": "path", "text.parse_math": False,
+}  # fmt: skip
+
+_METADATA: Mapping[str, dict[str, None]] = {".svg": {"Date": None, "Creator": None}, ".png": {"Software": None}}
+"""What matplotlib would say of the clock and itself, left out."""
 Runs = Mapping[str, Run | str | Path] | Iterable[Run | str | Path]
 PANELS = ("calls", "tokens", "seconds")
 FRONTIER_COSTS = ("prompt_tokens", "tokens_in")
@@ -41,11 +63,11 @@ _AXES = {
     "prompt_tokens": "tokens of the prompt that answers",
 }  # fmt: skip
 _LOSSES = {
-    "right": ("right", canvas.GREEN, ""),
-    "right_without_gold": ("right without gold", canvas.SKY, "//"),
-    "answered_wrong": ("kept, answered wrong", canvas.PURPLE, ""),
-    "filtered_away": ("retrieved, filtered away", canvas.ORANGE, ".."),
-    "not_retrieved": ("not retrieved", canvas.VERMILLION, ""),
+    "right": ("right", GREEN, ""),
+    "right_without_gold": ("right without gold", SKY, "//"),
+    "answered_wrong": ("kept, answered wrong", PURPLE, ""),
+    "filtered_away": ("retrieved, filtered away", ORANGE, ".."),
+    "not_retrieved": ("not retrieved", VERMILLION, ""),
 }
 
 
@@ -75,7 +97,7 @@ def plot(runs: Runs, path: str | Path, kind: str = "headline") -> Path:
     Raises:
         UnknownName: no such kind. RunMismatch: runs over different questions. MissingExtra: no matplotlib here.
     """
-    canvas.check(path)
+    _suffixed(path)
     kinds = {"headline": headline, "losses": losses}
     if kind not in kinds:
         raise UnknownName.of("plot", kind, kinds)
@@ -103,7 +125,7 @@ def draw(
         raise BadArgument(
             "not every run knows its tokens, for a server stated none: there is nothing to draw scores by"
         )
-    with canvas.blank(7.4, 3.4) as figure:
+    with blank(7.4, 3.4) as figure:
         grid = figure.add_gridspec(1, len(costs) + 1, width_ratios=(*(1 for _ in costs), 3.3 / len(PANELS)))
         drawn: list[Axes] = []
         for column, cost in enumerate(costs):
@@ -114,14 +136,14 @@ def draw(
         _key(figure.add_subplot(grid[len(costs)]), ranked, numbers)
         figure.suptitle(title, fontsize=9)
         if offline:
-            canvas.stamp(figure)
+            stamp(figure)
         figure.draw_without_rendering()  # the numbers are placed where everything else has come to rest
         for axes, cost in zip(drawn, costs, strict=True):
             heights = [100 * point.value for point in ranked]
-            canvas.label_points(
+            label_points(
                 axes, [(getattr(point, cost), height) for point, height in zip(ranked, heights, strict=True)], numbers
             )
-        return canvas.save(figure, *paths)
+        return save(figure, *paths)
 
 
 def _key(axes: Axes, ranked: Sequence[RunPoint], numbers: Sequence[str]) -> None:
@@ -130,9 +152,9 @@ def _key(axes: Axes, ranked: Sequence[RunPoint], numbers: Sequence[str]) -> None
     last = max(len(ranked) + 2 + bound, 14)
     axes.set(xlim=(0, 1), ylim=(last, -1))
     if bound:
-        axes.text(0.11, last - 1.8, "diamond: reads the answer, a bound", va="center", fontsize=6.5, color=canvas.GREY)
-    axes.text(0.11, last - 1, "filled: none is as good for less", va="center", fontsize=6.5, color=canvas.GREY)
-    axes.text(0.11, last - 0.2, "lines: 95 % intervals", va="center", fontsize=6.5, color=canvas.GREY)
+        axes.text(0.11, last - 1.8, "diamond: reads the answer, a bound", va="center", fontsize=6.5, color=GREY)
+    axes.text(0.11, last - 1, "filled: none is as good for less", va="center", fontsize=6.5, color=GREY)
+    axes.text(0.11, last - 0.2, "lines: 95 % intervals", va="center", fontsize=6.5, color=GREY)
     labels = [_cut(point.label) for point in ranked]
     size = min(7.0, 7 * 38 / max(1, *map(len, labels)))  # a long name has to fit too
     for place, (number, label, point) in enumerate(zip(numbers, labels, ranked, strict=True)):
@@ -147,7 +169,7 @@ def _cut(label: str, most: int = 60) -> str:
 def losses(runs: Runs, *paths: str | Path) -> list[Path]:
     """Where each run's questions are lost, a stacked bar a run, into every file of `paths`."""
     named = named_runs(runs)
-    with canvas.blank(7.2, 1.2 + 0.24 * len(named)) as figure:
+    with blank(7.2, 1.2 + 0.24 * len(named)) as figure:
         axes = figure.subplots()
         places, left = range(len(named)), [0.0] * len(named)
         for name, (words, colour, hatch) in _bar_parts(named.values()).items():
@@ -158,7 +180,7 @@ def losses(runs: Runs, *paths: str | Path) -> list[Path]:
             )  # fmt: skip
             for place, (start, share) in enumerate(zip(left, shares, strict=True)):
                 if share >= 5:
-                    dark = colour == canvas.VERMILLION
+                    dark = colour == VERMILLION
                     axes.text(
                         start + share / 2, place, f"{share:.0f}", ha="center", va="center", fontsize=7,
                         color="white" if dark else "black",
@@ -173,8 +195,8 @@ def losses(runs: Runs, *paths: str | Path) -> list[Path]:
         axes.tick_params(axis="y", length=0)
         figure.legend(loc="outside upper center", ncols=len(_LOSSES), handlelength=1.2, columnspacing=1.2)
         if any(run.offline for run in named.values()):
-            canvas.stamp(figure)
-        return canvas.save(figure, *paths)
+            stamp(figure)
+        return save(figure, *paths)
 
 
 def _bar_parts(runs: Iterable[Run]) -> Mapping[str, tuple[str, str, str]]:
@@ -216,11 +238,11 @@ def _scatter(axes: Axes, points: Sequence[RunPoint], cost: str) -> None:
     ahead, xs = front(points, cost), [getattr(point, cost) for point in points]
     place = dict(zip(points, xs, strict=True))
     steps = [place[point] for point in ahead]
-    axes.step(steps, [100 * point.value for point in ahead], where="post", color=canvas.BLUE, linewidth=0.9, zorder=2.5)
+    axes.step(steps, [100 * point.value for point in ahead], where="post", color=BLUE, linewidth=0.9, zorder=2.5)
     for point in points:
         x, y, on_it = place[point], 100 * point.value, point in ahead
         axes.vlines(x, 100 * point.low, 100 * point.high, color="#B8B8B8", linewidth=0.6, zorder=2)
-        colour = canvas.BLUE if on_it else canvas.GREY
+        colour = BLUE if on_it else GREY
         filled = colour if on_it else "white"
         mark = "D" if point.bound else "o"
         axes.plot(
@@ -228,7 +250,7 @@ def _scatter(axes: Axes, points: Sequence[RunPoint], cost: str) -> None:
         )
     axes.set(xscale="log" if min(xs) > 0 else "linear", xlabel=_AXES[cost])
     axes.margins(x=0.25, y=0.08)
-    canvas.tick(axes)
+    tick(axes)
 
 
 def named_runs(runs: Runs) -> dict[str, Run]:
@@ -304,13 +326,7 @@ class Frontier:
 def frontier(runs: Runs) -> Frontier:
     """How good answers are for how many input tokens, a point a run: a table that draws itself.
 
-    Args:
-        runs: runs or their folders, or a mapping from the names that stand for them.
-
-    Raises:
-        RunMismatch: runs over different questions. BadArgument: none. MissingFile: one that is not finished.
-
-    Use::
+    `runs` as in `plot`, over the same questions, all finished. Use::
 
         found = bf.frontier({"everything": "runs/full", "FilCo": "runs/filco"})
         print(found)
@@ -336,3 +352,78 @@ def frontier_point(label: str, run: Run) -> RunPoint:
 def _mean(tokens: Sequence[int | None]) -> float:
     known = [number for number in tokens if number is not None]
     return fmean(known) if known and len(known) == len(tokens) else math.nan
+
+
+# --- how every picture is drawn --------------------------------------------------------------------------------------
+
+
+@contextmanager
+def blank(width: float, height: float) -> Iterator[Figure]:
+    """An empty figure of so many inches, to be drawn on and saved inside the block.
+
+    Raises:
+        MissingExtra: matplotlib is not installed.
+    """
+    matplotlib = needed("matplotlib", "plots", "a plot")
+    agg, figures = (needed(f"matplotlib.{name}", "plots", "a plot") for name in ("backends.backend_agg", "figure"))
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()  # a user's own settings would give other bytes
+        matplotlib.rcParams.update(_STYLE)
+        figure = figures.Figure(figsize=(width, height), dpi=200, layout="constrained")
+        agg.FigureCanvasAgg(figure)
+        yield figure
+
+
+def save(figure: Figure, *paths: str | Path) -> list[Path]:
+    """Write `figure` into each file, as what its suffix says, .svg or .png. Raises: BadArgument (another suffix)."""
+    places = list(map(_suffixed, paths))
+    for place in places:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with writing(place):
+            figure.savefig(place, metadata=_METADATA[place.suffix.lower()])
+    return places
+
+
+def _suffixed(path: str | Path) -> Path:
+    """`path`, where it can be drawn into. Raises: BadArgument."""
+    place = Path(path)
+    if place.suffix.lower() not in _METADATA:
+        raise BadArgument(f"'{place}' is no plot's file: end its name in .svg or .png")
+    return place
+
+
+def stamp(figure: Figure, words: str = OFFLINE) -> None:
+    """`words` across the foot of a figure."""
+    figure.supxlabel(words, fontsize=8, color=VERMILLION, fontweight="bold")
+
+
+def tick(axes: Axes) -> None:
+    """Round numbers on the x axis, in thousands where they are large: powers where it is long, even steps else."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+
+    low, high = axes.get_xlim()
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 3)) if 0 < 10 * low < high else MaxNLocator(4))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:.6g}" if x < 1000 else f"{x / 1000:.6g}k"))
+    axes.xaxis.set_minor_locator(NullLocator())
+
+
+def label_points(axes: Axes, points: Sequence[tuple[float, float]], labels: Sequence[str]) -> None:
+    """Write each label beside its point, clear of other points and labels; the axes must not move any more."""
+    from matplotlib.patheffects import withStroke
+
+    sides = ((0, 7), (7, 0), (0, -7), (-7, 0), (6, 6), (6, -6), (-6, -6), (-6, 6))
+    offsets = [(dx * far, dy * far) for far in (1, 1.6, 2.2, 2.8) for dx, dy in sides]
+    places = [tuple(axes.transData.transform(point) * 72 / axes.figure.dpi) for point in points]
+    written: list[tuple[float, float]] = []
+    for (x, y), point, label in zip(places, points, labels, strict=True):
+        others = [place for place in places if place != (x, y)] + written
+
+        def clearance(offset: tuple[float, float]) -> float:  # 9 points are clear: the nearest such place is taken
+            return min([9.0, *(math.hypot(x + offset[0] - a, 1.4 * (y + offset[1] - b)) for a, b in others)])  # noqa: B023
+
+        dx, dy = max(offsets, key=clearance)
+        written.append((x + dx, y + dy))
+        text = axes.annotate(
+            label, point, xytext=(dx, dy), textcoords="offset points", fontsize=7, ha="center", va="center"
+        )
+        text.set_path_effects([withStroke(linewidth=1.8, foreground="white")])

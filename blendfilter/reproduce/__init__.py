@@ -1,8 +1,8 @@
 """The papers' tables and figures, by command: declared as data, planned, run, and put beside what was published.
 
 `papers/` holds the tables (TOML), `tables` reads them; `sources` opens the questions and indexes that a command names,
-`inputs` makes what rows need besides, `runs` names and does the runs; `plan` says what they cost, `results` measures
-them, `printing` and `drawing` show that. `reproduce` is all of it, one after the other.
+`inputs` makes what rows need besides, `runs` names, plans and does the runs, `results` measures them, `printing` shows
+that. `reproduce` is all of it, one after the other.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from blendfilter.journal import digest
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.lm.scoring import scorer as make_scorer
 from blendfilter.prompting import Prompts
-from blendfilter.reproduce import drawing, plan, printing, results, sources, tables
+from blendfilter.reproduce import printing, results, sources, tables
 from blendfilter.reproduce.inputs import RowInputs, Say, parse_measures
-from blendfilter.reproduce.runs import TableRun, do, file_name, runs_of
+from blendfilter.reproduce.runs import TableRun, do, file_name, plan, runs_of
 from blendfilter.run_context import CONCURRENCY
 
 __all__ = ["list_tables", "reproduce"]
@@ -59,12 +59,7 @@ def reproduce(
 ) -> int:
     """Reproduce a table: 0, or 1 where questions ended in an error. `blendfilter reproduce --help` says the options.
 
-    Args:
-        connect: opens the reader of the table.
-        show: called with what is printed. say: called with notices.
-
-    Raises:
-        AskedWrong: an option is wrong; nothing was spent. ServerRefused: the same command goes on.
+    `show` is called with what is printed, `say` with notices; `connect` opens the reader of the table.
     """
     paper = tables.read(table).cut(methods, rows)
     for name, value in (("concurrency", concurrency), ("repeats", repeats), ("limit", limit)):
@@ -94,7 +89,7 @@ def reproduce(
     if only_plan:
         with tempfile.TemporaryDirectory(prefix="blendfilter-planned-") as folder:
             every, inputs = wanted(Path(folder))
-            cost = plan.plan(every, repeats=repeats).text()
+            cost = plan(every, repeats=repeats).text()
         show("\n".join([cost, *found.notes, *inputs.notes, *_to_serve(paper)]))
         return 0
     every, inputs = wanted(None)
@@ -109,7 +104,7 @@ def reproduce(
     show(printing.text(result, get_terminal_size((100, 24)).columns).rstrip("\n"))
     if plots:
         try:
-            written += drawing.draw(result, every, done, place)
+            written += printing.draw(result, every, done, place)
         except MissingExtra as error:  # the table itself is there
             say(f"no plots: {error}")
     show("\n" + "\n".join(map(str, written)))

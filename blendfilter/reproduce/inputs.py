@@ -59,20 +59,13 @@ class RowInputs:
     """Makes what rows need, each thing once, and keeps notes of it.
 
     Args:
-        lm: the model that judges.
-        folder: where silver contexts and overlays lie.
-        programs: `[TASK=]FILE`, files of `blendfilter compile filco` or `compile cdit`. A program goes into the rows
-            whose filter it was compiled for (sentences, passages, a judge); all others stay as they are.
+        programs: `[TASK=]FILE`, of `blendfilter compile`; each goes into the rows whose filter it was compiled for.
         measures: what silver contexts are chosen by, by task, in place of the paper's; under "" for all tasks.
         scorer: makes what gives CXMI its log-probabilities, from where its scores are kept.
         scorer_named: a scorer that cannot score is an error, and no reason to leave a row out.
-        prompts: templates for filters, judges and oracles.
         scratch: the folder of a plan, which calls no model and makes nothing in `folder`.
-        say: called with a line for each thing that is made.
 
-    Raises:
-        BadArgument: a program that no row takes. MissingFile, BadData: no program. UnknownName: a task that the table
-            does not have.
+    Raises: BadArgument for a program that no row takes.
     """
 
     def __init__(

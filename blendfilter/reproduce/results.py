@@ -22,6 +22,7 @@ from typing import Any
 from blendfilter.evaluation.ledger import busy_seconds, tokens_of
 from blendfilter.evaluation.rows import repeats_in
 from blendfilter.evaluation.run import Run
+from blendfilter.evaluation.run_passages import AnswerContext, contexts
 from blendfilter.evaluation.statistics import holm, interval, mcnemar_exact, paired_bootstrap
 from blendfilter.lm.prices import cost_of
 from blendfilter.lm.tokenisers import TokenCounter, tokeniser, tokeniser_for
@@ -29,7 +30,6 @@ from blendfilter.oracles.silver_making import supported
 from blendfilter.oracles.silver_rows import figures_of
 from blendfilter.records import Question
 from blendfilter.report import plots
-from blendfilter.report.contexts import AnswerContext, contexts
 from blendfilter.reproduce.inputs import JUDGING_STAGE
 from blendfilter.reproduce.runs import PlannedPoint, TableRun
 from blendfilter.reproduce.tables import OF_CONTEXTS, PaperTable

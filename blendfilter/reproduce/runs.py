@@ -1,28 +1,32 @@
 """The runs that a table needs: each in a folder named by what it is, done one after the other, sharing their calls.
 
 Two rows that are the same run have the same folder, and all tables share theirs: the BlendFilter of Table 1 is that of
-Table 5.
+Table 5. To plan a table its methods are rehearsed over a few questions with the offline reader in the model's place
+(`blendfilter.evaluation.plan`), in a temporary folder: no call leaves this machine.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import dspy
 
 from blendfilter.asking import TaskWording
 from blendfilter.compiling.programs import recipes_in
+from blendfilter.evaluation.ledger import money
+from blendfilter.evaluation.plan import Estimator, added, left_of, rehearse, spread
 from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.run_folder import RUN
 from blendfilter.evaluation.run_loop import RunProgress
 from blendfilter.evaluation.run_settings import check_leak, settings_of
 from blendfilter.evaluation.runner import evaluate
 from blendfilter.filters.registry import make_filter
-from blendfilter.journal import digest
+from blendfilter.journal import FILE, digest
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.modules.methods import make_method
 from blendfilter.reproduce.inputs import TRIMMED_FOLDER, RowInputs, Say, journals_of
@@ -31,6 +35,7 @@ from blendfilter.reproduce.tables import SILVER, PaperRow, PaperTable, Sampling
 from blendfilter.retrieval.base import Retriever
 from blendfilter.run_context import CONCURRENCY
 from blendfilter.tasks import Questions
+from blendfilter.text import aligned
 
 
 class PlannedPoint(NamedTuple):
@@ -76,9 +81,6 @@ def runs_of(
     """Every run of `table`, task by task, in the order of its rows.
 
     Rows whose silver contexts cannot be made are left out, and the notes of `inputs` say so.
-
-    Raises:
-        Leak: a question that a program was compiled on.
     """
     found = []
     for task, questions in sources.questions.items():
@@ -175,10 +177,6 @@ def do(
     """Every run of `runs`, finished, by its folder; each takes over the calls of earlier ones.
 
     The same call goes on where an earlier one was stopped; a run that is finished without an error is not touched.
-    `say` is called with which run of how many is under way.
-
-    Raises:
-        ServerRefused and the like, as `evaluate`: what is done so far stays, and the same call goes on there.
     """
     distinct = {each.folder: each for each in runs}
     done: dict[Path, Run] = {}
@@ -208,3 +206,97 @@ def finished(folder: Path) -> Run | None:
 def earlier(folder: Path, task: str) -> list[Path]:
     """The runs beside `folder` that may hold calls of its own."""
     return [other for other in journals_of(folder.parent, task) if other != folder]
+
+
+# --- what they cost, before anything is spent ------------------------------------------------------------------------
+
+PILOT = 5
+"""Questions a run, evenly spread, that the estimate answers."""
+_HEADER = ("run", "a question", "calls", "new calls", "new tokens in", "out", "cost", "")
+_COUNTED = ("calls", "new_calls", "new_tokens_in", "new_tokens_out")
+
+
+@dataclass(frozen=True)
+class RunCost:
+    """The cost of one run: `calls` are all that it uses; those that no earlier run has made are new, and paid for.
+
+    `errors` are answers of a finished run that the same command asks for again.
+    """
+
+    label: str
+    task: str
+    a_question: float
+    calls: int
+    new_calls: int
+    new_tokens_in: int
+    new_tokens_out: int
+    new_cost: float | None
+    finished: bool
+    errors: int
+
+
+@dataclass(frozen=True)
+class TableCost:
+    """The cost of a table, run by run, estimated from `pilot` questions a run."""
+
+    runs: tuple[RunCost, ...]
+    pilot: int
+    tokenisers: Mapping[str, str]
+    prices: Mapping[str, str]
+
+    def total(self, name: str) -> Any:
+        """The sum of one figure over all runs; None where it is unknown of any."""
+        return added(self.runs, name)
+
+    def text(self) -> str:
+        """The plan as aligned text, with how to read it below."""
+        rows = [
+            [f"{run.task}: {run.label}", f"{run.a_question:.2f}", *(f"{getattr(run, name):,}" for name in _COUNTED),
+             money(run.new_cost), "finished" * run.finished + f", {run.errors} failed" * bool(run.errors)]
+            for run in self.runs
+        ]  # fmt: skip
+        total = ["total", "", *(f"{self.total(name):,}" for name in _COUNTED), money(self.total("new_cost")), ""]
+        header, *lines, last = aligned([_HEADER, *rows, total])
+        ruler = "-" * max(map(len, [header, *lines]))
+        saved = sum(run.calls - run.new_calls for run in self.runs if not run.finished)
+        notes = [
+            f"estimated from {self.pilot} questions a run, answered by the offline reader: nothing was spent",
+            *(f"tokens: {name}" for name in dict.fromkeys(self.tokenisers.values())),
+            "replies: as long as the model's in earlier runs, else as the offline reader's; thinking comes on top",
+            *(f"cost: {words}" for words in dict.fromkeys(self.prices.values())),
+            f"new: no finished run and none above it has made these; reuse between the runs saves {saved:,} calls",
+        ]
+        return "\n".join([header, ruler, *lines, ruler, last, "", *notes])
+
+
+def plan(wanted: Sequence[TableRun], *, repeats: int = 1, pilot: int = PILOT) -> TableCost:
+    """The cost of all runs in `wanted`, each distinct one once, in their order."""
+    distinct = {run.folder: run for run in wanted}
+    journals = {
+        folder for run in distinct.values() for folder in (run.folder, *earlier(run.folder, run.task))
+        if (folder / FILE).is_file()
+    }  # fmt: skip
+    estimator = Estimator(sorted(journals))
+    with tempfile.TemporaryDirectory(prefix="blendfilter-plan-") as scratch:
+        costs = tuple(_cost(run, Path(scratch), pilot, estimator, repeats) for run in distinct.values())
+    most = max(len(run.questions) for run in distinct.values())
+    return TableCost(costs, min(pilot, most), estimator.tokenisers, estimator.prices)
+
+
+def _cost(run: TableRun, scratch: Path, pilot: int, estimator: Estimator, repeats: int) -> RunCost:
+    """Rehearse some questions of a run; what earlier runs hold, real ones and rehearsed ones, is taken over."""
+    some = replace(run.questions, items=tuple(spread(run.questions, pilot)))
+    reuse = [*earlier(run.folder, run.task), *journals_of(scratch, run.task)]
+    tried, made = rehearse(run.method, some, run.lm, scratch / run.folder.name, reuse=reuse, name=run.row.method)
+    answered = len(tried.rows)
+    used = {key for row in tried.rows for _, key in row["calls"]}
+    a_question = len(used) / answered
+    there = finished(run.folder)
+    missing = len(left_of(run.questions, repeats, run.folder)) / answered
+    new = estimator.estimates(made)
+    cost = added(new, "cost")
+    return RunCost(
+        run.label, run.task, a_question, round(a_question * len(run.questions) * repeats), round(missing * len(new)),
+        round(missing * added(new, "tokens_in")), round(missing * added(new, "tokens_out")),
+        None if cost is None else missing * cost, there is not None, 0 if there is None else there.errors,
+    )  # fmt: skip

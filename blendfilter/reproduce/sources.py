@@ -80,9 +80,8 @@ def gather(
     `data`, `index` and `corpus` are places, `[retriever:][task=]place`. Where no tasks are named, those without
     questions are left out, and a note says so. Rows that search need an index.
 
-    Raises:
-        BadArgument: no task with questions, or a named one without (or, where retrieval is measured, without gold
-        titles), a retriever without an index. UnknownName, MissingFile, BadData, EmptyData: as `load` and `open_index`.
+    Raises `BadArgument` for a named task without questions (or, where retrieval is measured, without gold titles), and
+    for a retriever without an index.
     """
     places = [Place.of(words) for words in data]
     passages = [*(Place.of(words, "index") for words in index), *(Place.of(words, "corpus") for words in corpus)]

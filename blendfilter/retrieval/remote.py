@@ -18,6 +18,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import httpx
+import tenacity
 from pydantic import BaseModel, Field, ValidationError
 
 from blendfilter import http, secrets
@@ -195,6 +196,12 @@ class _PassingFault(Exception):
         self.wait = wait
 
 
+def _wait(state: tenacity.RetryCallState) -> float:
+    error = state.outcome.exception() if state.outcome else None
+    backoff = min(WAIT_MAX, WAIT_FIRST * 2.0 ** (state.attempt_number - 1))
+    return max(getattr(error, "wait", 0.0), backoff) * random.uniform(1.0, 1.25)
+
+
 class ServerConnection:
     """Requests to one address. Each process has a client of its own: connections do not survive a fork.
 
@@ -218,14 +225,20 @@ class ServerConnection:
         Raises:
             ServerRefused, BadArgument, BadData: as the server's answer, or silence, means.
         """
-        for tried in range(1, self._attempts + 1):
-            try:
-                return self._once(path, body, foreign, limit)
-            except _PassingFault as fault:
-                why, wait = str(fault), fault.wait
-            if wait > PATIENCE or tried == self._attempts:
-                break
-            time.sleep(max(wait, min(WAIT_MAX, WAIT_FIRST * 2.0 ** (tried - 1))) * random.uniform(1.0, 1.25))
+        retrying = tenacity.Retrying(
+            retry=tenacity.retry_if_exception(
+                lambda error: isinstance(error, _PassingFault) and error.wait <= PATIENCE
+            ),
+            wait=_wait,
+            stop=tenacity.stop_after_attempt(self._attempts),
+            reraise=True,
+        )
+        try:
+            return retrying(self._once, path, body, foreign, limit)
+        except _PassingFault as fault:
+            why = str(fault)
+        tried = retrying.statistics["attempt_number"]
+        # outside the except block: what was caught leads to the request, which holds the token
         raise ServerRefused(f"the index server at {self.url} {why} (attempts: {tried})")
 
     def _once(self, path: str, body: bytes | None, foreign: str, limit: int) -> Any:

@@ -51,24 +51,6 @@ def test_the_overlay_drops_what_it_should_and_nothing_accepted(measured: Any, th
     assert (found["violations"], found["changed where nothing applies"]) == (0, 0)
 
 
-def test_cut_links_hide_next_to_nothing_and_holes_hide_both_alike(measured: Any) -> None:
-    rows, figures = measured
-    cut, holes = rows["links cut", 1, "near"], rows["links cut, holes", 1, "near"]
-    assert min(cut.still, cut.kept) > 0.97
-    assert max(holes.still, holes.kept) < 0.95
-    assert abs(holes.still - holes.kept) < 0.1
-    assert 0 < figures["links cut", 1]["of them linked"] < figures["links cut", 1]["pairs"]
-
-
-def test_whatever_was_done_is_taken_back(measured: Any) -> None:
-    _, figures = measured
-    for state in ("links cut", "links cut, holes", "overlay, undone"):
-        found = figures[state, 1]
-        assert found["taken back: same results"]
-        assert found["same fingerprint"]
-        assert found.get("reloaded: same results", True)
-
-
 def test_an_overlay_that_does_nothing_is_noticed(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "Trimmed", lambda index, *_, **__: index)
     made = bench.Bench(bench.world_of(1000, 30, seed=3))

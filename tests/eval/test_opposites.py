@@ -115,15 +115,6 @@ class TestConfusion:
         assert table.rules == ("phi1", "phi2")
         assert table.identity["mode"] == "word"
 
-    def test_under_phi1_the_same_verdicts_are_wrong_of_adverbials(self) -> None:
-        table = table_of(lambda pair: str(pair.differs is None), ("phi1",))
-        rows = {row.kind: row for row in table.rows}
-        assert [(rows[kind].wanted, rows[kind].right) for kind in ("object", "adverbial (time)")] == [
-            (False, 12), (True, 0)
-        ]  # fmt: skip
-        assert table.total.right == 72 + 36
-        assert table.balanced_accuracy == pytest.approx((72 / 108 + 1) / 2)
-
     def test_a_judge_that_always_says_the_same_is_at_chance(self) -> None:
         for word in ("True", "False"):
             for rules in BOTH:
@@ -134,15 +125,6 @@ class TestConfusion:
         (row,) = [row for row in table.rows if row.kind == "adverbial (time)"]
         assert (row.accepted, row.rejected, row.silent, row.right) == (0, 0, 12, 0)
         assert table.total.silent == 12
-
-    def test_the_text(self) -> None:
-        lines = table_of(lambda pair: "False" if pair.differs == "agent" else "True").text().splitlines()
-        assert lines[0] == "rules phi1+phi2: balanced accuracy 0.583 over 144 pairs"
-        heads = "differs wanted n accepted rejected no verdict right, 95 % interval"
-        assert " ".join(lines[1].split()) == heads
-        (row,) = [line for line in lines if line.startswith("subject")]
-        assert row.split() == ["subject", "(agent)", "False", "12", "0", "12", "0", "1.000", "[0.758,", "1.000]"]
-        assert lines[-1].split()[:5] == ["all", "144", "132", "12", "0"]
 
     def test_both_sets_are_asked_and_each_prompt_has_its_rules(self) -> None:
         lm = ScriptedLM(lambda stage, prompt: "True")
@@ -155,7 +137,7 @@ class TestConfusion:
         lm = ScriptedLM(lambda stage, prompt: "True")
         program = resources.programs() / "hotpotqa" / "cdit.json"
         with dspy.context(lm=lm):
-            with pytest.raises(BadData, match=r"was compiled with .the rules phi1 .*here it has .the rules phi1\+phi2 "):
+            with pytest.raises(BadData, match=r"with 'the rules phi1 .*has 'the rules phi1\+phi2 .*--rule"):
                 confusion(judging(program=program), PAIRS[:2])
             assert lm.calls == 0
             (table,) = confusion(judging(program=program), PAIRS[:2], [("phi1",)])
@@ -215,21 +197,3 @@ class TestRecipe:
         assert capsys.readouterr().out == first
         assert Path("run/journal.jsonl").read_bytes() == journal
         assert Path("run/confusion.json").read_bytes() == table
-
-    @pytest.mark.parametrize(
-        ("words", "problem"),
-        [
-            (["--rule", "nope"], "no rule 'nope'"),
-            (["--program", "nope.json", "--rule", "phi1"], "no program at nope.json"),
-            (["--limit", "0"], "there are no pairs to judge"),
-        ],
-    )
-    def test_what_is_wrong_is_one_line(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str],
-        problem: str,
-    ) -> None:  # fmt: skip
-        monkeypatch.chdir(tmp_path)
-        with pytest.raises(SystemExit, match=r"^2$"):
-            self.cook("--run", "run", *words)
-        (line,) = capsys.readouterr().err.splitlines()
-        assert line.startswith(f"opposites: {problem}")

@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-from blendfilter.errors import EmptyData
-
 RECIPES = Path(__file__).parents[2] / "eval"
 
 SKERRY = ["Ulm Skerry", ["Ulm Skerry is a rock off Bremsund.", "Its lighthouse was designed by Ane Lindqvist."]]
@@ -89,9 +87,3 @@ def test_strategyqa_wants_a_corpus(capsys: pytest.CaptureFixture[str]) -> None:
         cook("strategyqa", "--data", data("strategyqa"))
     assert stopped.value.code == 2
     assert "--corpus" in capsys.readouterr().err
-
-
-def test_an_empty_file_is_one_clear_error() -> None:
-    Path("data.json").write_text("[]", encoding="utf-8")
-    with pytest.raises(EmptyData, match=r"data\.json"):
-        cook("hotpotqa", "--data", "data.json")

@@ -13,53 +13,12 @@ from blendfilter import BM25, ChainOfThought, SentenceFilter, connect, evaluate,
 from blendfilter.errors import RunMismatch
 from blendfilter.evaluation.run_settings import settings_of
 from blendfilter.filters.registry import FILTERS, make_filter
-from blendfilter.modules.methods import METHODS, make_method
-from blendfilter.records import Excerpt, Passage
-
-RETRIEVING = sorted(name for name, method in METHODS.items() if method.retrieves)
-QUESTION = "King Corvin had a lighthouse built on a lonely rock. In which town was its designer born?"
-ASKS = {
-    "knowledge": {"check", "ids"},
-    "one-call": {"judge"},
-    "filco": {"helpful"},
-    "filco-passage": {"helpful"},
-    "cdit": {"consistent"},
-    "cdit-components": {"consistent"},
-}
+from blendfilter.modules.methods import make_method
 
 
 @pytest.fixture(scope="module")
 def questions() -> Any:
     return load("qa", "sample", limit=4)
-
-
-def whole(passage: Passage) -> Passage:
-    return passage.source if isinstance(passage, Excerpt) else passage
-
-
-@pytest.mark.parametrize("name", FILTERS)
-@pytest.mark.parametrize("method", RETRIEVING)
-def test_each_in_each(method: str, name: str, index: BM25) -> None:
-    made = make_method(method, index, k=4, filter=make_filter(name))
-    with dspy.context(lm=connect("offline")):
-        prediction = made(question=QUESTION)
-    assert prediction.answer
-    retrieved = {passage.id: passage for branch in prediction.branches.values() for passage in branch.retrieved}
-    assert retrieved
-    assert all(whole(passage).text == retrieved[passage.id].text for passage in prediction.knowledge)
-    for branch in prediction.branches.values():
-        assert {passage.id for passage in branch.kept} <= {passage.id for passage in branch.retrieved}
-        if name == "full":
-            assert list(branch.kept) == list(branch.retrieved)
-        if name == "sentence":
-            assert 1 <= sum(len(passage.spans) for passage in branch.kept) <= 3
-            assert branch.ids_read.startswith("kept ")
-        if name == "passage" and branch.retrieved:
-            assert len(branch.kept) == 1
-    stages = {stage for stage, _ in prediction.calls}
-    assert stages >= ASKS.get(name, set())
-    assert name in ASKS or not stages & {"topic", *(stage for each in ASKS.values() for stage in each)}
-    assert made.arguments()["filter"] == type(make_filter(name)).__name__
 
 
 @pytest.mark.parametrize("name", FILTERS)

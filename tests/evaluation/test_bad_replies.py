@@ -10,7 +10,7 @@ import pytest
 import unruly
 from scripted import ScriptedLM, response
 
-from blendfilter import BM25, BlendFilter, ChainOfThought, Run, evaluate, load
+from blendfilter import BM25, BlendFilter, Run, evaluate
 from blendfilter.errors import BadArgument
 from blendfilter.evaluation.run_folder import METRICS, PREDICTIONS, read_rows, write_rows
 from blendfilter.evaluation.run_status import Share, bad_shares, check_share
@@ -83,31 +83,6 @@ def test_no_verdicts_are_warned_of_and_doctor_is_not_promised(
     assert warning.startswith(f"100.0 % ({judged} of {judged}) of judging replies were no verdict")
     assert "doctor" not in warning
     assert run.metrics["flags"]["no_verdict"] == judged
-
-
-def test_a_reply_that_two_questions_share_counts_for_both(tmp_path: Path) -> None:
-    twice = load("qa", [{"id": name, "question": "Who kept the light?", "answer": "Ada"} for name in ("one", "two")])
-    lm = ScriptedLM(lambda stage, prompt: "" if stage == "answer" else read(prompt))
-    run = evaluate(ChainOfThought(), twice, lm=lm, run=tmp_path / "run", progress=False)
-    assert run.metrics["ledger"]["answer"]["calls"] == 1
-    assert run.warnings == ["50.0 % (2 of 4) of replies were empty; blendfilter doctor says what to change."]
-
-
-def test_empty_and_cut_replies_are_warned_of_where_most_are(index: BM25, questions: Questions, tmp_path: Path) -> None:
-    def reply(stage: str, prompt: str) -> Any:
-        if stage == "internal":
-            return ""
-        return response(read(prompt), finish="length") if stage in ("check", "external") else read(prompt)
-
-    run = evaluate(BlendFilter(index), questions, lm=ScriptedLM(reply), run=tmp_path / "run", progress=False)
-    uses = [stage for each in run.rows for stage, _ in each["calls"]]
-    cut = uses.count("check") + uses.count("external")
-    assert run.warnings == [
-        f"{Share(6, len(uses)).words} of replies were empty; blendfilter doctor says what to change.",
-        f"{Share(cut, len(uses)).words} of replies were cut off at their cap; blendfilter doctor says what to change.",
-    ]
-    page = run.html().read_text("utf-8")
-    assert all(line in page for line in run.warnings)
 
 
 def test_a_replay_and_a_resumed_run_warn_the_same(index: BM25, questions: Questions, tmp_path: Path) -> None:

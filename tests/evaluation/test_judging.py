@@ -7,15 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dspy import lm15
 from hypothesis import given
 from hypothesis import strategies as st
 from scripted import ScriptedLM, scripted
 
-from blendfilter.errors import BadArgument
 from blendfilter.evaluation.rescoring import TEMPLATE, AnswerJudge, AnswerVerdict, quoted, read_verdict
 from blendfilter.journal import Journal
-from blendfilter.lm.model import connect
 from blendfilter.prompting import own_prompts
 from blendfilter.run_context import RunContext
 
@@ -108,26 +105,9 @@ def test_no_answer_needs_no_judge(tmp_path: Path) -> None:
         assert judged(lm, [row(None), row("  ")], tmp_path) == [AnswerVerdict(0.0)] * 2
 
 
-def test_a_call_that_fails_is_counted_and_the_others_go_on(tmp_path: Path) -> None:
-    def reply(_stage: str, prompt: str) -> Any:
-        return lm15.ContextLengthError("too long", status=400) if "Bo" in prompt else "yes"
-
-    lm = ScriptedLM(reply)
-    verdicts = judged(lm, [row("Ada"), row("Bo"), row("Cy")], tmp_path)
-    assert [(each.score, each.problem) for each in verdicts] == [(1.0, ""), (0.0, "context_too_long"), (1.0, "")]
-
-
 def test_the_same_answer_is_judged_once(tmp_path: Path) -> None:
     done: list[int] = []
     with scripted({"verdict": ["yes"]}) as lm:
         verdicts = judged(lm, [row("Ada"), row("Ada", id="q8", repeat=2)], tmp_path, progress=done.append)
     assert [each.score for each in verdicts] == [1.0, 1.0]
     assert done == [1, 2]
-
-
-# who judges
-
-
-def test_the_offline_reader_cannot_judge() -> None:
-    with pytest.raises(BadArgument, match="the offline reader cannot judge an answer: name a model with --lm"):
-        AnswerJudge(connect("offline"))

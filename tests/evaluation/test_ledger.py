@@ -10,15 +10,13 @@ from typing import Any
 import pytest
 from dspy import lm15
 from model_server import Server, serve
-from small_world import CountingEngine, done_by, journaled, stable
+from small_world import CountingEngine, done_by, journaled
 
 from blendfilter import BM25, BlendFilter, ChainOfThought, Run, connect, evaluate, load
 from blendfilter.evaluation.ledger import LedgerEntry, busy_seconds, latency, ledger, tokens_of
-from blendfilter.evaluation.run_status import RunStatus
-from blendfilter.lm.attempts import CallPolicy, Retry
+from blendfilter.lm.attempts import Retry
 from blendfilter.lm.model import ConnectedLM
-from blendfilter.lm.prices import Price, read_prices
-from blendfilter.lm.profiles import Profile
+from blendfilter.lm.prices import read_prices
 from blendfilter.report.run_text import cost, ledger_notes, share, tokens
 from blendfilter.tasks import Questions
 
@@ -130,33 +128,6 @@ def test_an_answer_that_stopped_early_is_left_out(index: BM25, questions: Questi
 
 
 # --- ledger at once --------------------------------------------------------------------------------------------------
-
-
-def total(run: Run) -> dict[str, Any]:
-    stored: dict[str, Any] = run.metrics["ledger"]["total"]
-    return stored
-
-
-class Priced(CountingEngine):
-    """The counting reader at a price."""
-
-    def lm(self, name: str = "priced", **defaults: Any) -> ConnectedLM:
-        terms = CallPolicy(price=Price(10, 30, 1))
-        return ConnectedLM(name, self, profile=Profile(), terms=terms, **{"temperature": 0.0, **defaults})
-
-
-def test_calls_of_another_run_are_hits_and_metrics_do_not_change(
-    index: BM25, questions: Questions, tmp_path: Path
-) -> None:  # fmt: skip
-    first, _ = done_by(BlendFilter(index), questions, tmp_path / "one", engine=Priced())
-    second, engine = done_by(BlendFilter(index), questions, tmp_path / "two", engine=Priced(), reuse=[first.folder])
-    assert engine.calls == 0
-    assert stable(first.folder) == stable(second.folder)
-    assert RunStatus(first).entries["total"].hits < RunStatus(second).entries["total"].hits
-    calls = total(first)["calls"]
-    assert RunStatus(second).entries["total"].hits == RunStatus(first).entries["total"].hits + calls
-    cost = (10 * total(first)["tokens_in"] + 30 * total(first)["tokens_out"]) / 1e6
-    assert total(second)["cost"] == pytest.approx(cost, abs=1e-6)
 
 
 # --- ledger untold ---------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import dspy
 import pytest
 from small_world import Command, CountingEngine, here, sample_cache  # noqa: F401 - fixtures
 
-from blendfilter import BM25, BlendFilter, Direct, Run, aio, evaluate
+from blendfilter import BM25, Direct, Run, aio, evaluate
 from blendfilter.tasks import Questions
 
 pytestmark = pytest.mark.timeout(120)
@@ -109,16 +109,6 @@ def test_what_a_method_raises_is_its_questions_error(
     assert len(error["message"]) < 3_000
 
 
-class Filtering(dspy.Module):
-    def __init__(self, check: Callable[[str], None]) -> None:
-        super().__init__()
-        self.check = check
-
-    def forward(self, question: str, passages: Any) -> Any:
-        self.check(question)
-        return passages
-
-
 class Model(dspy.BaseLM):
     def __init__(self, check: Callable[[Any], None]) -> None:
         super().__init__(model="own")
@@ -132,32 +122,6 @@ class Model(dspy.BaseLM):
         head = {"id": "x", "object": "chat.completion", "created": 0, "model": "own"}
         usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
         return ChatCompletion.model_validate({**head, "choices": [choice], "usage": usage})
-
-
-def searching(check: Callable[[str], None]) -> Callable[[str, int], list[str]]:
-    def search(query: str, k: int) -> list[str]:
-        check(query)
-        return ["Fell | A hill."]
-
-    return search
-
-
-PLACES: dict[str, Callable[[BM25, Callable[[Any], None]], dspy.Module]] = {
-    "retriever": lambda index, check: BlendFilter(searching(check)),
-    "filter": lambda index, check: Direct(index, filter=Filtering(check)),
-}
-
-
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("raised", ["sys.exit", "cancelled", "no Exception"])
-def test_what_a_part_of_a_method_raises_is_its_questions_error(
-    raised: str, place: str, index: BM25, questions: Questions, tmp_path: Path
-) -> None:
-    make, kind, message = RAISED[raised]
-    method = PLACES[place](index, failing(make, questions))
-    error = error_of(evaluated(method, questions[:3], tmp_path / "run"))
-    assert error["kind"] == kind
-    assert message in error["message"]
 
 
 @pytest.mark.parametrize("raised", ["StopIteration", "sys.exit", "cancelled", "no words", "no Exception"])

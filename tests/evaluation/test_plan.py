@@ -208,26 +208,3 @@ def test_the_command_plans_without_a_key_and_makes_no_run(
     refused = blendfilter(*words)
     assert refused.code == 2
     assert "wants a key" in refused.error
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (("--plan-questions", 4), "--plan-questions shape a plan: add --plan"),
-        (("--plan", "--plan-questions", 0), "a plan from 0 questions: give 1 or more"),
-        (("--plan", "--replay", "--run", "gone"), "a replay asks no model, so there is nothing to plan"),
-    ],
-)
-def test_options_of_a_plan_that_has_none(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    options: tuple[object, ...],
-    said: str,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    command = Command(monkeypatch, capsys)
-    result = command("eval", "qa", "--data", "sample", "--method", "cot", "--lm", "offline", *options)
-    assert result.code == 2
-    assert said in result.error
-    assert not list(tmp_path.iterdir())

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from small_world import CountingEngine
-from stored import unchecked
+from stored import edited
 
 from blendfilter import (
     BM25,
@@ -25,12 +25,13 @@ from blendfilter import (
     make_silver,
     plot,
 )
-from blendfilter.errors import BadArgument, MissingExtra, RunMismatch, UnknownName
+from blendfilter.errors import BadArgument, RunMismatch, UnknownName
+from blendfilter.evaluation import run_passages
 from blendfilter.filters.registry import make_filter
 from blendfilter.filters.silver import SilverFilter
 from blendfilter.journal import Journal
 from blendfilter.records import Excerpt
-from blendfilter.report import canvas, contexts
+from blendfilter.report import plots
 from blendfilter.report.plots import FRONTIER_COSTS, Frontier, RunPoint, front
 from blendfilter.tasks import Questions
 
@@ -67,11 +68,11 @@ def text_of(path: Path) -> str:
 def test_the_headline_names_every_run_and_stamps_the_offline_reader(runs: list[Run], tmp_path: Path) -> None:
     path = plot({"alone": runs[0], "chain": runs[1].folder, "whole": runs[2]}, tmp_path / "plots" / "headline.svg")
     result = text_of(path)
-    assert canvas.OFFLINE in result
+    assert plots.OFFLINE in result
     assert "hotpotqa, 6 questions, offline" in result
     assert result.index("chain  ") < result.index("alone  "), "the best stands first"
     of_a_model = evaluate(Direct(), load("hotpotqa", "sample", limit=1), lm=CountingEngine().lm(), run=tmp_path / "run")
-    assert canvas.OFFLINE not in text_of(plot([of_a_model], tmp_path / "model.svg"))
+    assert plots.OFFLINE not in text_of(plot([of_a_model], tmp_path / "model.svg"))
     for words in (
         "alone",
         "chain",
@@ -105,12 +106,6 @@ def test_a_label_is_text_whatever_stands_in_it(runs: list[Run], tmp_path: Path) 
             assert plot({label: runs[0], "$x_1$": runs[1]}, tmp_path / "plot.svg", kind).stat().st_size > 1000
 
 
-def test_runs_over_other_questions_share_no_plot(runs: list[Run], questions: Questions, tmp_path: Path) -> None:
-    fewer = evaluate(Direct(), questions[:2], lm="offline", run=tmp_path / "fewer", progress=False)
-    with pytest.raises(RunMismatch, match="'all' and 'fewer' are over different questions"):
-        plot({"all": runs[0], "fewer": fewer}, tmp_path / "plot.svg")
-
-
 # --- labels, losses, what is wrong ----------------------------------------------------------------------------------
 
 
@@ -125,14 +120,6 @@ def test_what_cannot_be_plotted_is_one_line(runs: list[Run], index: BM25, tmp_pa
     with pytest.raises(RunMismatch, match="'direct' and 'qa' are over different questions"):
         plot({"direct": runs[0], "qa": other}, tmp_path / "a.svg")
     assert not list(tmp_path.glob("a.*"))
-
-
-def test_without_matplotlib_the_extra_is_named(
-    runs: list[Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
-    with pytest.raises(MissingExtra, match=r"pip install '\.\[plots\]'"):
-        plot(runs, tmp_path / "a.svg")
 
 
 # --- frontier --------------------------------------------------------------------------------------------------------
@@ -165,7 +152,7 @@ def records(run: Run, row: dict[str, Any]) -> list[dict[str, Any]]:
 def test_a_context_is_what_the_prompt_shows(runs_frontier: dict[str, Run]) -> None:
     """The lines of knowledge in the prompt that answers, to the letter; a filter's pieces in their places."""
     for name, run in runs_frontier.items():
-        for found in contexts.contexts(run):
+        for found in run_passages.contexts(run):
             called = dict(map(reversed, found.row["calls"]))
             stages = [called[record["key"]] for record in records(run, found.row)]
             answering = max(at for at, stage in enumerate(stages) if stage != "short_answer")
@@ -215,9 +202,8 @@ def test_where_a_server_told_no_tokens_there_is_no_front(
     runs_frontier: dict[str, Run], tmp_path: Path, calls: int
 ) -> None:
     path = runs_frontier["full"].folder / "journal.jsonl"
-    result = unchecked(path)
-    assert '"tokens_in":' in result
-    path.write_text(re.sub(r'"tokens_in":\d+', '"tokens_in":null', result, count=calls), "utf-8")
+    assert '"tokens_in":' in path.read_text("utf-8")
+    edited(path, r'"tokens_in":\d+', '"tokens_in":null', count=calls)
     found = frontier(runs_frontier)
     assert math.isnan(next(each for each in found.dots if each.label == "full").tokens_in)
     assert found.front() == []

@@ -11,7 +11,7 @@ import pytest
 from dspy import lm15
 from rich.console import Console
 
-from blendfilter.evaluation.run_loop import RunProgress, time
+from blendfilter.evaluation.run_loop import RunProgress
 from blendfilter.lm.attempts import Gate
 
 
@@ -41,19 +41,6 @@ def test_lines_come_each_tenth_and_at_the_end(capsys: pytest.CaptureFixture[str]
     assert [line.split()[0] for line in result] == [f"{n}/43" for n in [*range(4, 43, 4), 43]]
     assert result[0].endswith("this session: EM 100.0  10 tokens")
     assert all(" questions  " in line and "/s  " in line for line in result)
-
-
-@pytest.mark.parametrize(("answers", "seconds", "rate"), [(3, 2.0, "1.5/s"), (1, 30.0, "2.0/min")])
-def test_a_slow_pace_is_counted_by_the_minute(
-    answers: int, seconds: float, rate: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = iter([0.0, 0.0, seconds])
-    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
-    running = RunProgress(["em"], show=False)
-    running.start(9, 0)
-    for _ in range(answers):
-        running.advance(row(1.0), 312_400)
-    assert running.rate == rate
 
 
 def test_a_bar_on_a_terminal_moves_and_leaves_its_last_state(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -108,14 +108,6 @@ def test_stopped_and_taken_up_again_it_is_the_same_run(
     assert len({call["key"] for call in journaled(again.folder)}) == undisturbed.calls
 
 
-def test_replayed_it_is_the_same_run(index: BM25, questions: Questions, tmp_path: Path) -> None:
-    run, _ = done_by(BlendFilter(index), questions, tmp_path / "run", repeats=2)
-    before = stable(run.folder)
-    again, engine = done_by(BlendFilter(index), questions, tmp_path / "run", repeats=2, replay=True)
-    assert engine.calls == 0
-    assert stable(again.folder) == before
-
-
 def test_a_finished_run_may_be_given_more_repeats(index: BM25, questions: Questions, tmp_path: Path) -> None:
     method = ChainOfThought(index)
     whole, undisturbed = done_by(method, questions, tmp_path / "whole", repeats=3)

@@ -27,8 +27,6 @@ from blendfilter.errors import (
 from blendfilter.evaluation.rescoring import rescored
 from blendfilter.evaluation.statistics import bootstrap_interval, wilson_interval
 from blendfilter.lm.budget import Budget
-from blendfilter.lm.model import ConnectedLM
-from blendfilter.lm.profiles import Profile
 from blendfilter.records import Question
 from blendfilter.tasks import TASKS, Questions
 
@@ -251,7 +249,6 @@ def test_the_command_counts_verdicts_that_are_none(
     ("words", "said"),
     [
         (("--metric", "cover-me"), "no metric 'cover-me'. Did you mean 'cover-em'?"),
-        (("--metric", "llm-judge"), "the offline reader cannot judge an answer: name a model with --lm"),
         (("--metric", "f1", "--metric", "f2"), "no metric 'f2'"),
         (("--metric", "f1", "--lm", "openai/gpt-4o-mini"), "only --metric llm-judge asks a model"),
         (("--metric", "cover-em", "--max-calls", 5), "only --metric llm-judge asks a model"),
@@ -262,16 +259,6 @@ def test_a_wrong_command_is_one_line(words: tuple[object, ...], said: str, run: 
     assert (result.code, result.out) == (2, "")
     assert len(result.notices) == 1
     assert said in result.error
-
-
-def test_one_judge_in_two_ways_is_told_apart(run: Run, index: BM25, questions: Questions, tmp_path: Path) -> None:
-    other, _ = done_by(Direct(index), questions, tmp_path / "other")
-    for each, label in ((run, "here"), (other, "there")):
-        lm = ConnectedLM(
-            "judge", ScriptedLM(lambda stage, prompt: "no").inner, profile=Profile(), identity={"label": label}
-        )
-        each.rescore("llm-judge", lm=lm)
-    assert "label here (run) / " in compare(run, other, metrics=["llm-judge"]).notes[0]
 
 
 def test_a_judge_keeps_to_a_limit_of_its_own_and_goes_on_with_more(run: Run) -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,7 +30,6 @@ from blendfilter import (
 from blendfilter.errors import CannotWrite, MissingFile, RunLocked, ServerRefused
 from blendfilter.journal import FILE, Journal
 from blendfilter.lm.attempts import Retry
-from blendfilter.resources import sample
 from blendfilter.tasks import Questions
 
 # stopping and going on
@@ -275,18 +272,6 @@ def test_a_full_disk_stops_the_run_before_more_is_paid_for(
 # --- faults in runs --------------------------------------------------------------------------------------------------
 
 
-def many(count: int) -> Questions:
-    """The sample questions, and more about the passages of the sample corpus."""
-    wanted = [
-        {name: row[name] for name in ("id", "question", "golden_answers")}
-        for row in map(json.loads, sample("questions.jsonl").read_text().splitlines())
-    ]
-    for passage in map(json.loads, sample("corpus.jsonl").read_text().splitlines()):
-        question = f"What is {passage['title']} known for?"
-        wanted.append({"id": passage["id"], "question": question, "golden_answers": [passage["title"]]})
-    return load("qa", wanted[:count], metrics=["em", "f1"])
-
-
 def asked_at(server: Server, **terms: Any) -> Any:
     """A model there that is tried again soon."""
     lm = connect("m", api_base=server.url)
@@ -299,7 +284,8 @@ def test_a_server_that_fails_a_fifth_changes_nothing_in_a_run(index: BM25, tmp_p
     for name, flags in (("clean", {}), ("flaky", {"behave": "flaky", "retry_after": "0.05"})):
         with serve(reply="offline", **flags) as server:
             lm, run = asked_at(server), tmp_path / name
-            runs.append(evaluate(BlendFilter(index), many(24), lm=lm, run=run, concurrency=32, progress=False))
+            wanted = load("qa", "sample", limit=24)
+            runs.append(evaluate(BlendFilter(index), wanted, lm=lm, run=run, concurrency=32, progress=False))
             stats = server.stats()
     clean, flaky = runs
     assert stable(flaky.folder) == stable(clean.folder)
@@ -334,35 +320,3 @@ def test_a_run_says_once_that_its_retries_are_used_up(asking: Server, index: BM2
     assert run.errors == 8
     assert asking.stats()["requests"] == 8 + 3
     assert all("are used up" in row["error"]["message"] for row in run.rows)
-
-
-# ---- replicas
-
-
-def test_a_server_killed_in_the_middle_costs_a_run_nothing(index: BM25, tmp_path: Path) -> None:
-    questions = many(40)
-    with serve(reply="offline", delay=0.005) as one, serve(reply="offline", delay=0.005) as other:
-        lm = connect("m", api_base=[one.url, other.url])
-        lm.terms = type(lm.terms)(retry=Retry(wait_first=0.02))
-        before: list[int] = []
-
-        def kill(answered: int) -> None:
-            if answered == 15:
-                before.extend(server.stats()["requests"] for server in (one, other))
-                threading.Thread(target=one.stop).start()
-
-        run = evaluate(
-            BlendFilter(index), questions, lm=lm, run=tmp_path / "run", concurrency=16, progress=Watching(kill)
-        )
-        alone = evaluate(BlendFilter(index), questions, lm=asked_at(other), run=tmp_path / "alone", progress=False)
-    assert run.errors == 0
-    assert max(before) - min(before) <= 0.25 * max(before), before
-    assert stable(run.folder) == stable(alone.folder)
-    calls = journaled(run.folder)
-    assert {record["address"] for record in calls} == {one.url, other.url}
-    assert set(Counter(record["key"] for record in calls).values()) == {1}
-    lost = sum(record["attempts"] - 1 for record in calls)
-    assert lost <= 16, "those that were on their way to it, and no others"
-
-
-# ---- what is shown, and pace

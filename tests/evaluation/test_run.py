@@ -13,7 +13,6 @@ from stored import SETTINGS
 from blendfilter import BM25, BlendFilter, ChainOfThought, Direct, Run, compare, evaluate, load
 from blendfilter.errors import BadArgument, MissingFile, RunMismatch, UnknownName
 from blendfilter.evaluation.comparison import NO_P_VALUE
-from blendfilter.evaluation.rows import LOSSES
 from blendfilter.evaluation.run import labelled
 from blendfilter.resources import sample
 
@@ -49,14 +48,6 @@ def test_a_run_reads_its_folder(runs: dict[str, Run]) -> None:
     assert run.settings == json.loads((run.folder / "run.json").read_text())["settings"]
     assert repr(run) == f"<run blend: {run.metrics['signature']}>"
     assert run.metrics["signature"] in run._repr_html_().replace("&#x27;", "'")
-
-
-def test_losses_add_up(runs: dict[str, Run]) -> None:
-    losses = runs["blend"].losses()
-    assert list(losses) == list(LOSSES)
-    assert sum(losses.values()) == 8
-    right = sum(row["correct"] for row in runs["blend"].rows)
-    assert losses["right"] + losses["right_without_gold"] == right
 
 
 def test_a_frame_has_a_row_a_question(runs: dict[str, Run]) -> None:

@@ -150,7 +150,7 @@ def test_no_more_calls_in_flight_than_asked(
     engine = CountingEngine(slowly(0.002))
     done_by(BlendFilter(index), questions, tmp_path / "run", engine=engine, concurrency=concurrency)
     assert engine.most_in_flight == concurrency
-    with pytest.raises(BadArgument, match="whole number of 1 or more"):
+    with pytest.raises(BadArgument, match="concurrency is 0"):
         done_by(BlendFilter(index), questions, tmp_path / "none", concurrency=0)
     assert not (tmp_path / "none").exists()
 

@@ -136,26 +136,6 @@ def test_few_differing_questions_show_no_more_than_a_sign_flip_test_could() -> N
 # McNemar
 
 
-def test_mcnemar_worked_by_hand() -> None:
-    """Five questions only b answers right, one only a, two both or neither: 2 (C(6,0) + C(6,1)) / 2^6 = 14/64."""
-    a = [1, 0, 0, 0, 0, 0, 1, 0]
-    b = [0, 1, 1, 1, 1, 1, 1, 0]
-    assert mcnemar_exact(a, b) == (1, 5, 14 / 64)
-    assert mcnemar_exact([bool(x) for x in b], [bool(x) for x in a]) == (5, 1, 14 / 64)
-    assert mcnemar_exact([1, 0], [1, 0]) == (0, 0, 1.0)
-
-
-# several tests at once
-
-
-def test_holm_worked_by_hand() -> None:
-    """Sorted .005, .011, .02, .04 times 4, 3, 2, 1 is .02, .033, .04, .04; back in the order given."""
-    assert holm([0.011, 0.02, 0.04, 0.005]) == pytest.approx([0.033, 0.04, 0.04, 0.02])
-    assert holm([0.6, 0.7]) == [1.0, 1.0]
-    assert holm([0.03]) == [0.03]
-    assert holm([]) == []
-
-
 # what is refused
 
 

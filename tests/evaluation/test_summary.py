@@ -125,13 +125,6 @@ def test_events_and_losses_are_counted_and_all_named() -> None:
     assert result["losses"] == dict.fromkeys(LOSSES, 0) | {"right": 2, "filtered_away": 1, "not_retrieved": 1}
 
 
-def test_the_ledger_is_stored_by_stage() -> None:
-    assert summary()["ledger"] == {
-        "ids": {"calls": 2, "tokens_in": 10, "tokens_out": 4, "cost": None},
-        "total": {"calls": 2, "tokens_in": 10, "tokens_out": 4, "cost": 0.5},
-    }
-
-
 def test_the_signature_is_the_headline_with_its_recipe() -> None:
     metrics = {"em": {"value": 0.462, "low": 0.42, "high": 0.504}, "f1": {}}
     assert signature(SETTINGS, metrics, 500) == (

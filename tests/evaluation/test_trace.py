@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from textwrap import dedent
-from typing import Any
 
 import dspy
 import pytest
-from scripted import ScriptedLM
 
-from blendfilter import BlendFilter, Direct, Passage, as_retriever
+from blendfilter import Passage
 from blendfilter.modules.base import Branch
 from blendfilter.records import Excerpt
 from blendfilter.report.trace import reasons_of, trace_text
@@ -73,18 +70,6 @@ def test_nothing_is_cut_without_a_width() -> None:
     assert result.count("because") == 99
 
 
-@pytest.mark.parametrize("shape", [lambda p: p, lambda p: p.line, lambda p: {"title": p.title, "text": p.text}])
-def test_knowledge_of_a_method_of_ones_own_is_shown(shape: Callable[[Passage], Any]) -> None:
-    result = trace_text(dspy.Prediction(answer="x", knowledge=[shape(PIER), shape(FAIR)]))
-    assert result == dedent("""\
-        knowledge  Orm Pier, Fair
-             + Orm Pier | Orm Pier is a pier in Tavenby.
-             + Fair | The fair is on the pier.
-        answer     x
-        calls      0
-        """)
-
-
 def test_pieces_that_were_kept_are_shown_under_their_passage() -> None:
     pier = Passage("p", "Orm Pier", "Orm Pier is in Tavenby. It rains. It is old.")
     piece = Excerpt.of(pier, [(0, 23), (34, 44)])
@@ -98,28 +83,6 @@ def test_pieces_that_were_kept_are_shown_under_their_passage() -> None:
 
         knowledge  Orm Pier
         """) in trace_text(prediction)
-
-
-def test_real_methods_trace(fresh_dspy: None) -> None:
-    index = as_retriever(lambda query, k: [PIER, FAIR], fingerprint="0123456789abcdef")
-    replies = {
-        "external": "It is so.",
-        "internal": "It may be.",
-        "topic": "piers",
-        "ids": "0",
-        "answer": "So.",
-        "short_answer": "Tavenby",
-    }
-    replies["check"] = "Knowledge 0: relevant, it names the place.\nKnowledge 1: irrelevant."
-    with dspy.context(lm=ScriptedLM(lambda stage, _: replies[stage])):
-        result = trace_text(BlendFilter(index)(question="Where is Orm Pier?"))
-    assert result.count("     + Orm Pier | ") == result.count("     - Fair | ") == 3
-    assert result.count("         relevant, it names the place.\n") == 3
-    assert "     It may be. Where is Orm Pier?\n" in result
-    assert result.endswith("answer     Tavenby\ncalls      7\n"), "three lists alike share one check and one ids"
-    with dspy.context(lm=ScriptedLM(["Tavenby"])):
-        result = trace_text(Direct()(question="Where?"))
-    assert result == "answer     Tavenby\ncalls      1\n"
 
 
 @pytest.mark.parametrize(

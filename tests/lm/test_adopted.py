@@ -142,19 +142,6 @@ def test_a_dspy_lm_reaches_its_own_server_with_its_own_settings_and_no_secret_is
         assert "verysecret" not in text
 
 
-@pytest.mark.parametrize(
-    ("behave", "error", "kind"),
-    [("unauthorized", ServerRefused, ""), ("context", ModelError, "context_too_long"), ("no-model", ServerRefused, "")],
-)
-def test_the_faults_of_a_dspy_lm_are_told_like_ours(behave: str, error: type[Exception], kind: str) -> None:
-    with serve(behave=behave) as server:
-        lm = connect(dspy.LM("openai/test-model", api_base=server.url, api_key="sk-verysecret0123", num_retries=0))
-        with pytest.raises(error) as raised:
-            lm("hello CONTEXT-TOO-LONG")
-    assert getattr(raised.value, "kind", "") == kind
-    assert "verysecret" not in str(raised.value)
-
-
 def test_a_users_model_is_saved_as_itself() -> None:
     own = dspy.LM("openai/test-model", api_key="sk-verysecret0123", temperature=0.3, num_retries=5)
     state = connect(own).dump_state()
@@ -164,17 +151,11 @@ def test_a_users_model_is_saved_as_itself() -> None:
     assert "verysecret" not in str(state)
 
 
-ABILITIES = ("supports_function_calling", "supports_response_schema", "supports_reasoning", "supported_params")
-
-
-@pytest.mark.parametrize("name", ["openai/gpt-4o", "openai/o3-mini", "own/unknown"])
-def test_what_a_users_model_can_do_is_still_known(name: str) -> None:
-    own = dspy.LM(name, api_key="sk-verysecret0123")
-    lm = connect(own)
-    assert [getattr(lm, each) for each in ABILITIES] == [getattr(own, each) for each in ABILITIES]
-    assert [getattr(lm.copy(temperature=0.9), each) for each in ABILITIES] == [getattr(own, each) for each in ABILITIES]
-    if name == "openai/gpt-4o":
-        assert lm.supports_function_calling is True
+def test_what_a_users_model_can_do_is_still_known() -> None:
+    own = dspy.LM("openai/gpt-4o", api_key="sk-verysecret0123")
+    for name in ("supports_function_calling", "supports_response_schema", "supports_reasoning", "supported_params"):
+        assert getattr(connect(own).copy(temperature=0.9), name) == getattr(own, name)
+    assert own.supports_function_calling
 
 
 def own_at(url: str, name: str = "openai/gpt-4o-mini", **more: Any) -> dspy.LM:
@@ -288,24 +269,6 @@ def test_whatever_a_model_raises_is_one_of_our_faults(
         assert [(record["error"]["kind"], record["attempts"]) for record in records] == [(said, tried)]
         assert raised.value.kind == said  # type: ignore[attr-defined]
     assert "verysecret" not in "".join(traceback.format_exception(raised.value)) + repr(raised.value.__dict__)
-
-
-def test_litellms_raw_errors_are_read_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")
-    litellm = pytest.importorskip("litellm")
-    tried = 0
-
-    class Raw(dspy.BaseLM):
-        def forward(self, prompt: Any = None, messages: Any = None, **kwargs: Any) -> Any:
-            nonlocal tried
-            tried += 1
-            if tried == 1:
-                raise litellm.RateLimitError("busy", llm_provider="openai", model="m")
-            raise litellm.ContextWindowExceededError("much too long", model="m", llm_provider="openai")
-
-    with pytest.raises(ModelError, match="much too long") as raised:
-        hasty(connect(Raw("own/raw")))("hello")
-    assert (raised.value.kind, tried) == ("context_too_long", 2)
 
 
 @pytest.mark.parametrize("variable", ["OPENAI_API_BASE", "OPENAI_BASE_URL"])

@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 from model_server import serve
 from scripted import response
 
-from blendfilter.context import ORDER, setting
 from blendfilter.errors import BadArgument, BudgetSpent
 from blendfilter.journal import Journal, digest
 from blendfilter.lm.attempts import CallPolicy, Retry, Traffic, on_terms
@@ -58,8 +57,8 @@ def tokens(count: int) -> Amount:
 @pytest.mark.parametrize(
     ("limits", "message"),
     [
-        ({"calls": 0}, "0 calls (--max-calls): give a whole number of 1 or more"),
-        ({"tokens": 1.5}, "1.5 tokens (--max-tokens)"),
+        ({"calls": 0}, "calls (--max-calls) is 0: give a whole number of 1 or more"),
+        ({"tokens": 1.5}, "tokens (--max-tokens) is 1.5"),
         ({"dollars": 0}, "0 dollars (--max-cost): give a number above 0"),
         ({"dollars": float("nan")}, "nan dollars"),
     ],
@@ -91,29 +90,6 @@ async def test_what_cannot_fit_ends_the_run_and_names_the_limit(
 ) -> None:
     with pytest.raises(BudgetSpent, match=message):
         await BudgetAccount(budget, spent=spent).reserve(wanted)
-
-
-@in_a_loop
-async def test_what_does_not_fit_waits_for_what_comes_back_oldest_question_first() -> None:
-    purse, went = BudgetAccount(Budget(tokens=100)), []
-
-    async def call(order: int, count: int) -> None:
-        with setting(ORDER, order):
-            await purse.reserve(tokens(count))
-            went.append(order)
-
-    await call(0, 90)
-    waiting = [asyncio.create_task(call(order, 40)) for order in (3, 1, 2)]
-    await asyncio.sleep(0)
-    small = asyncio.create_task(call(9, 5))  # would fit, but an older question is waiting
-    await asyncio.sleep(0)
-    assert went == [0]
-    purse.settle(tokens(90), tokens(10))
-    await asyncio.sleep(0.01)
-    assert went == [0, 1, 2]
-    purse.settle(tokens(40), tokens(0))
-    await asyncio.gather(*waiting, small)
-    assert went == [0, 1, 2, 3, 9]
 
 
 @in_a_loop

@@ -36,16 +36,6 @@ def test_a_miss_is_called_and_on_file_before_it_is_used_and_a_hit_is_not_called(
     assert live.calls == 1
 
 
-def test_record_calls_again_and_the_newer_reply_replaces(tmp_path: Path) -> None:
-    live = Live()
-    for _ in range(2):
-        with Journal(tmp_path, "record") as journal:
-            ask(journaled(live, journal))
-    with Journal(tmp_path, "replay") as journal:
-        assert ask(journaled(live, journal)) == "reply 2"
-    assert live.calls == 2
-
-
 # ---- the key
 
 
@@ -186,26 +176,6 @@ def test_a_reply_with_tool_calls_survives_the_journal(tmp_path: Path) -> None:
     assert first.message == again.message == message
     assert (again.finish_reason, again.usage.input_tokens, again.usage.output_tokens) == ("tool_call", 3, 2)
     assert notes[0].event == ""
-
-
-def test_equal_calls_in_flight_share_one_request_and_are_each_noted(tmp_path: Path) -> None:
-    async def slow(_: lm15.Request, number: int) -> lm15.Response:
-        await asyncio.sleep(0.02)
-        return response(f"reply {number}")
-
-    live = Live(slow)
-
-    async def five(engine: JournaledEngine) -> list[str]:
-        answers = await asyncio.gather(*(engine.complete(request()) for _ in range(5)))
-        return [text_of(answer) for answer in answers]
-
-    with Journal(tmp_path) as journal:
-        engine = journaled(live, journal)
-        with setting(NOTES, []) as notes:
-            assert asyncio.run(five(engine)) == ["reply 1"] * 5
-        assert live.calls == 1
-        assert len(list(journal.records())) == 1
-        assert len(notes) == 5
 
 
 def test_where_the_leader_is_cancelled_a_follower_takes_over(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 import dspy
 import pytest
 from dspy import lm15
-from dspy.utils.callback import BaseCallback
 from model_server import serve
 from scripted import scripted
 from small_world import comes_of_itself
@@ -125,26 +124,6 @@ def test_a_predictor_of_a_users_own_module_is_named_by_its_attribute_in_threads_
 # ---- callbacks, copies, state
 
 
-class Watch(BaseCallback):
-    def __init__(self) -> None:
-        self.seen: list[str] = []
-
-    def on_lm_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:
-        self.seen.append("start")
-
-    def on_lm_end(self, call_id: str, outputs: Any, exception: Exception | None = None) -> None:
-        self.seen.append("end" if exception is None else type(exception).__name__)
-
-
-def test_dspy_callbacks_of_the_settings_and_of_the_model_are_called(tmp_path: Path) -> None:
-    settings, models = Watch(), Watch()
-    with scripted(["a", "b"], callbacks=[models]) as lm, dspy.context(callbacks=[settings]):
-        lm("hello")
-        with Journal(tmp_path) as journal:
-            lm.with_journal(journal)("hello")
-    assert settings.seen == models.seen == ["start", "end"] * 2
-
-
 def test_state_goes_round_without_a_key() -> None:
     lm = connect("openai/test-model", api_base="http://127.0.0.1:9/v1", api_key="sk-secret0123456789", label="b",
                  endpoint="completions", temperature=0.5, top_p=0.9, seed=3, extra_body={"top_k": 20},
@@ -158,16 +137,6 @@ def test_state_goes_round_without_a_key() -> None:
     assert (again.kwargs, again.profile) == (lm.kwargs, lm.profile)
     with pytest.raises(ValueError, match="Refusing to import"):
         dspy.BaseLM.load_state(state)
-
-
-def test_a_program_with_its_model_saves_and_loads(tmp_path: Path) -> None:
-    program = dspy.Predict("question -> answer")
-    program.set_lm(connect("offline", label="b"))
-    program.save(tmp_path / "program.json")
-    again = dspy.Predict("question -> answer")
-    again.load(tmp_path / "program.json", allow_unsafe_lm_state=True)
-    assert again.lm.identity == {"label": "b"}
-    assert again.lm("Question: Where is Orm Pier?\nTopic:") == ["Orm Pier"]
 
 
 # ---- from a name to a model

@@ -153,11 +153,9 @@ ENTRY = '[models]\n"m" = {{ {} }}\n'
     ("text", "said"),
     [
         ("[models\n", "not TOML"),
-        ("[models]\n", "models: "),
         ("[prices]\nm = 1\n", "Field required"),
         ('[models]\n"m" = 3\n', "models, m: "),
         (ENTRY.format("input = 1, output = 2, outptu = 2"), "models, m, outptu: "),
-        (ENTRY.format("input = 1"), "models, m, output: "),
         (ENTRY.format("input = nan, output = 2"), "models, m, input: "),
         (ENTRY.format("input = true, output = 2"), "models, m, input: "),
         (ENTRY.format("input = 1, output = 2, cached = -0.5"), "models, m, cached: "),

@@ -104,42 +104,6 @@ def test_each_is_told_apart_from_the_others(missing: str) -> None:
     assert {name for name, (answer, _) in answers.items() if answer != "yes"} == {names.get(missing, missing)}
 
 
-NOT_OBEYED = "JSON, but not by the schema (it said {text!r})"
-
-
-@pytest.mark.parametrize(
-    ("text", "name", "answer", "why"),
-    [
-        ("12345678", "seed", "cannot tell", "two seeds gave one reply at temperature 1"),
-        ("", "stop", "cannot tell", "it did not repeat a line (its reply was empty)"),
-        ("", "seed", "cannot tell", "its replies were empty"),
-        # A model that thinks may use the cap up before it says anything: that is no disobedience.
-        ("", "JSON schema", "cannot tell", "its reply was empty"),
-        ('{"ids": [1]}', "JSON schema", "no", NOT_OBEYED),
-        ('{"ids": []}', "JSON schema", "no", NOT_OBEYED),
-        ('{"ids": "3"}', "JSON schema", "no", NOT_OBEYED),
-    ],
-)
-def test_a_reply_that_obeys_by_chance_or_not_quite_is_no_yes(text: str, name: str, answer: str, why: str) -> None:
-    model = able(*ALL)
-    model.text = lambda prompt, body: text  # type: ignore[method-assign]
-    assert answers_of(model)[name] == (answer, why.format(text=text))
-
-
-def test_a_prompt_that_comes_back_without_scores_is_no_echo() -> None:
-    model = able(*ALL)
-    plain = model.choice
-    for scores in (None, [], {"token_logprobs": None}, {"token_logprobs": 1}, {"token_logprobs": [None, -1.0, -1.0]}):
-        model.choice = lambda *asked, scores=scores, **how: {**plain(*asked, **how), "logprobs": scores}  # type: ignore[method-assign, misc]
-        assert answers_of(model)["echo"] == ("no", "it repeats the prompt without log-probabilities")
-
-
-def test_a_name_that_is_not_listed_is_named() -> None:
-    assert answers_of(able(*ALL), "another")["models listed"] == (
-        "yes", "but not under the name 'another': it lists test-model",
-    )  # fmt: skip
-
-
 def test_faults_that_pass_settle_nothing_and_no_answer_holds_a_key() -> None:
     model = able(*ALL)
     plain = model.answer

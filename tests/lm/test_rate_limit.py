@@ -6,7 +6,6 @@ Order, cancellation and several loops are the waiting queue's: `test_aio`.
 from __future__ import annotations
 
 import asyncio
-import random
 from dataclasses import replace
 
 import jumping
@@ -56,45 +55,6 @@ def test_a_limit_that_is_none_is_refused(limit: object) -> None:
 
 
 # ---- the gate
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_never_more_than_the_limit_under_random_sleeps_errors_and_cancellations(seed: int) -> None:
-    rng = random.Random(seed)
-    limit, inside, most, came = rng.randint(1, 6), 0, 0, 0
-    gate = Gate(limit)
-
-    async def call(seconds: float = 0.0, error: Exception | None = None) -> None:
-        nonlocal inside, most, came
-        ticket = await gate.before()
-        came += 1
-        inside += 1
-        most = max(most, inside)
-        try:
-            await asyncio.sleep(seconds)
-            if error is not None:
-                raise error
-        finally:
-            inside -= 1
-            gate.after(ticket)
-
-    async def main() -> None:
-        tasks = []
-        for _ in range(300):
-            error = KeyError("inside") if rng.random() < 0.1 else None
-            tasks.append(asyncio.create_task(call(rng.random() * 0.002, error)))
-            if rng.random() < 0.3:
-                await asyncio.sleep(0)
-            if rng.random() < 0.3:
-                rng.choice(tasks).cancel()
-            assert gate.in_flight <= limit
-        results = await asyncio.gather(*tasks, return_exceptions=True)
-        assert (most, gate.in_flight) == (limit, 0)
-        assert sum(isinstance(result, asyncio.CancelledError) for result in results) > 10
-        assert came >= sum(result is None for result in results), "whoever was not cancelled got in"
-        await asyncio.wait_for(asyncio.gather(*(call() for _ in range(limit))), 1)
-
-    asyncio.run(main())
 
 
 def entered(gate: Gate, count: int) -> list[int]:

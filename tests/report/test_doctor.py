@@ -12,24 +12,14 @@ from typing import Any
 import pytest
 import unruly
 from dspy import lm15
-from isle import PASSAGES, QUESTION
 from scripted import ScriptedLM, response
-from small_world import CountingEngine, done_by
 
-from blendfilter import BM25
 from blendfilter.errors import BadArgument, ModelError
 from blendfilter.evaluation.ledger import LedgerEntry
-from blendfilter.evaluation.reply_counts import SHARES, ReplyCounts, count_replies
-from blendfilter.evaluation.run_status import RunStatus, Share
-from blendfilter.filters.filco import FilCoFilter
+from blendfilter.evaluation.run_status import Share
 from blendfilter.lm.model import connect
 from blendfilter.lm.offline import read
-from blendfilter.modules.blendfilter import BlendFilter
-from blendfilter.records import Passage, Question
-from blendfilter.report.doctor import WIDTH, chosen, examine, findings, text_of
-from blendfilter.resources import sample
-from blendfilter.tasks import Questions
-from blendfilter.tasks.loading import TASKS
+from blendfilter.report.doctor import SHARES, WIDTH, ReplyCounts, chosen, examine, findings, text_of
 
 pytestmark = pytest.mark.usefixtures("fresh_dspy")
 
@@ -60,23 +50,6 @@ def test_the_offline_reader_is_in_health(tmp_path: Path) -> None:
     text = text_of(result)
     assert "Nothing to change: every reply was what the pipeline asks for." in text
     assert "The offline reader is rules" in text
-
-
-def test_gold_is_counted_by_passage(tmp_path: Path) -> None:
-    """A filter that keeps the first passage of each query alone."""
-    result = examine(scripted_by_stage(ids="0"), questions=3, run=tmp_path / "run", progress=False)
-    assert result.seen.shares["kept"] == Share(9, 45)
-    gold, kept = Counter[bool](), Counter[bool]()
-    index = BM25.build(sample("corpus.jsonl"))
-    for row in result.run.rows:
-        for query in row["queries"].values():
-            for rank, passage in enumerate(index.search([query], 5)[0]):
-                is_gold = passage.title in row["gold_titles"]
-                gold[is_gold] += 1
-                kept[is_gold] += rank == 0
-    assert result.seen.shares["gold_kept"] == Share(kept[True], gold[True])
-    assert result.seen.shares["gold_dropped"] == Share(gold[True] - kept[True], gold[True])
-    assert "gold_dropped" in {each.name for each in result.findings}
 
 
 def test_errors_are_bad_and_named_by_kind(tmp_path: Path) -> None:
@@ -185,33 +158,3 @@ def test_from_where_on_a_habit_is_worth_a_line(name: str, most: int, found: str)
 
 
 # --- FilCo ------------------------------------------------------------------------------------------------------------
-
-MANY = " ".join(f"Light {n} stood there, 4 and 5 by night." for n in range(9))
-
-
-def replied(helpful: str, again: str, run: Path) -> dict[str, Share]:
-    """The shares of a run whose queries all bring the same passages."""
-
-    def reply(prompt: str) -> str:
-        if not prompt.endswith("Ids:"):
-            return read(prompt)
-        return again if "Write only the number" in prompt else helpful
-
-    passages = [Passage("1", "Lights", MANY), *PASSAGES]
-    questions = Questions((Question("q", QUESTION, ("Ada Brennock",)),), TASKS["qa"])
-    method = BlendFilter(lambda query, k: passages[:k], k=2, filter=FilCoFilter())
-    done, _ = done_by(method, questions, run, engine=CountingEngine(reply=reply))
-    return dict(count_replies(RunStatus(done)).shares)
-
-
-def test_what_a_reply_writes_out_is_no_number(tmp_path: Path) -> None:
-    result = replied("2: Lights | Light 2 stood there, 4 and 5 by night.", "", tmp_path / "run")
-    assert (result["read_ids"].count, result["suspect_ids"].count) == (result["read_ids"].of, 0)
-    assert result["rambling"] == Share(0, result["rambling"].of)
-
-
-def test_a_second_try_is_read_alike_and_long_ones_are_rambling(tmp_path: Path) -> None:
-    long = "I would say that this is hard to tell from what little is given here"
-    result = replied(long, "Light 2 stood there, 4 and 5 by night. (2)", tmp_path / "run")
-    assert result["unparseable_ids"].count == result["read_again"].count == result["read_again"].of > 0
-    assert result["rambling"].count == result["unparseable_ids"].count

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -143,17 +142,6 @@ def test_a_table_of_ones_own_trims_then_runs_and_a_plan_of_it_is_free(reproduce:
     assert again.err.count("(finished before)") == 4
 
 
-def test_the_script_of_the_checkout_is_the_command(tmp_path: Path) -> None:
-    words = [sys.executable, ROOT / "eval" / "reproduce.py", "table4", "--data", "sample", "--limit", "2"]
-    ended = subprocess.run(
-        [*words, "--methods", "direct", "--no-plots"], capture_output=True, text=True, cwd=tmp_path, timeout=60,
-        check=False,
-    )  # fmt: skip
-    assert ended.returncode == 0, ended.stderr
-    assert "table4: BlendFilter and its baselines over BM25" in ended.stdout
-    assert len(list((tmp_path / "runs").glob("table4-offline-2-*/table.md"))) == 1
-
-
 def test_another_limit_model_or_number_of_repeats_is_another_folder(reproduce: Reproduce) -> None:
     words = ("table4", "--data", "sample", "--methods", "direct", "--no-plots", "--limit")
     with serve(reply="offline") as server:
@@ -190,6 +178,7 @@ def test_reuse_saves_two_calls_a_question_in_table_1(reproduce: Reproduce) -> No
         done = reproduce(*words, "--api-base", server.url)
         assert done.code == 0, done.err
         requests = server.stats()["requests"]
+        assert not any("response_format" in body for body in server.stats()["bodies"]), "ids are free text, as there"
         assert reproduce(*words, "--api-base", server.url).code == 0
         assert server.stats()["requests"] == requests  # finished: nothing is asked twice
     runs = [Run(path.parent) for path in Path("runs").glob("*/metrics.json")]
@@ -219,23 +208,6 @@ def test_the_papers_own_reader_is_asked_with_what_it_needs(reproduce: Reproduce)
     assert [body.get("stop_token_ids") for body in bodies] == [[151643, 151645], None]
     assert "other reader" not in own.out
     assert "other reader: the published figures are Qwen-7B-Chat's, the measured ones another's" in other.out
-
-
-def test_servers_share_the_calls_and_hold_the_ids_to_a_schema_where_asked(reproduce: Reproduce) -> None:
-    """Without the option ids are free text, as in the paper."""
-    words = ("table4", "--data", "sample", "--limit", 3, "--methods", "blendfilter", "--no-plots", "--lm", "m")
-    with serve(reply="offline", keep=True) as one, serve(reply="offline", keep=True) as other:
-        servers = ("--api-base", one.url, "--api-base", other.url)
-        assert reproduce(*words, *servers, "--json-schema", "--attempts", 2, "--rpm", 10_000).code == 0
-        bodies = [server.stats()["bodies"] for server in (one, other)]
-        assert reproduce(*words, "--api-base", one.url).code == 0
-        again = one.stats()["bodies"][len(bodies[0]) :]
-    assert all(bodies)
-    schemas = [body for body in bodies[0] + bodies[1] if "response_format" in body]
-    assert all(body["messages"][-1]["content"].endswith("Ids:") for body in schemas)
-    assert schemas
-    assert len(again) == len(schemas), "the ids alone are asked for once more, in free text"
-    assert not any("response_format" in body for body in again)
 
 
 def test_a_plan_needs_no_key(reproduce: Reproduce, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from blendfilter.journal import Journal
 from blendfilter.lm.scoring.base import Done, Score, TextPair
 from blendfilter.lm.scoring.kept import KeptScorer
 from blendfilter.prompting import Prompts
-from blendfilter.reproduce import plan, printing, runs, tables
+from blendfilter.reproduce import printing, runs, tables
 from blendfilter.reproduce.inputs import RowInputs
 from blendfilter.reproduce.tables import PaperTable
 from blendfilter.resources import sample
@@ -143,19 +143,6 @@ def test_programs_that_no_row_takes_are_refused(files: dict[str, Path], judged: 
         inputs("nq=")
 
 
-def test_a_program_of_the_judge_goes_to_the_rows_that_judge(tmp_path: Path) -> None:
-    claims = (JUDGED_HEAD + JUDGED_ROWS).replace("published.popqa = { inclusion = 0.4 }", "")
-    engine, programs = CountingEngine(reply=consistent_for_odd), [str(SHIPPED / "cdit.json")]
-    done = made(
-        written(tmp_path, claims.replace("popqa", "pubhealth")), tmp_path / "runs", engine.lm(), limit=2,
-        rows=["trimmed at 1"], programs=programs,
-    )  # fmt: skip
-    demos = json.loads((SHIPPED / "cdit.json").read_text(encoding="utf-8"))["judge.consistent"]["demos"]
-    assert verdicts(engine.prompts)
-    assert all(demos[0]["question"] in prompt for prompt in verdicts(engine.prompts))
-    assert [note for note in done.inputs.notes if "trimmed at 1 speaks as compiled by" in note]
-
-
 # --- silver contexts ---
 
 
@@ -223,7 +210,7 @@ def test_cxmi_calls_the_scorer_and_keeps_its_scores(tmp_path: Path) -> None:
 
 def test_a_plan_makes_no_silver_and_leaves_cxmi_out(tmp_path: Path) -> None:
     found = wanted("filco-table4", tmp_path / "runs", tasks=["nq", "fever"], scratch=tmp_path / "scratch")
-    planned = plan.plan(found.runs)
+    planned = runs.plan(found.runs)
     assert not (tmp_path / "runs").exists()
     assert found.inputs.notes == [
         "fever: SILVER by cxmi is not in the plan: it scores every sentence of the passages"
@@ -325,7 +312,7 @@ def test_a_question_that_could_not_be_judged_is_noted_and_asked_again(judged: Pa
 def test_a_plan_of_an_overlay_calls_no_model_and_leaves_nothing(judged: PaperTable, tmp_path: Path) -> None:
     engine = CountingEngine(reply=consistent_for_odd)
     found = wanted(judged, tmp_path / "runs", engine.lm(), limit=6, scratch=tmp_path / "scratch")
-    cost = {each.label: each for each in plan.plan(found.runs).runs}
+    cost = {each.label: each for each in runs.plan(found.runs).runs}
     assert not engine.prompts
     assert not (tmp_path / "runs").exists()
     assert (cost["CDIT"].calls, cost["trimmed at 1"].calls) == (6 * 6, 6)
@@ -337,7 +324,7 @@ def test_a_plan_of_an_overlay_calls_no_model_and_leaves_nothing(judged: PaperTab
     made(judged, tmp_path / "runs", engine.lm(), limit=6)
     before = len(engine.prompts)
     again = wanted(judged, tmp_path / "runs", engine.lm(), limit=6, scratch=tmp_path / "scratch")
-    assert [each.finished for each in plan.plan(again.runs).runs] == [True] * 4
+    assert [each.finished for each in runs.plan(again.runs).runs] == [True] * 4
     assert len(engine.prompts) == before
 
 

@@ -16,11 +16,11 @@ from small_world import CountingEngine
 
 from blendfilter import Run, compare, load
 from blendfilter.errors import BadArgument
+from blendfilter.evaluation.run_passages import contexts
 from blendfilter.evaluation.statistics import holm
 from blendfilter.journal import Journal
 from blendfilter.lm.offline import read
-from blendfilter.report.contexts import contexts
-from blendfilter.reproduce import drawing, printing, results, runs, sources, tables
+from blendfilter.reproduce import printing, results, runs, sources, tables
 from blendfilter.reproduce.inputs import RowInputs
 from blendfilter.reproduce.results import ResultLine
 from blendfilter.reproduce.tables import PaperTable
@@ -291,18 +291,6 @@ def test_an_answer_that_failed_is_no_short_prompt_and_no_empty_context(name: str
     assert "16 questions ended in an error and are left out" in printing.text(some.result)
 
 
-def test_the_frontier_has_a_point_for_every_filter_in_two_methods(tmp_path: Path) -> None:
-    result = made("filco-frontier", tmp_path, limit=2, tasks=["nq"]).result
-    assert [line.measure for line in result.lines] == ["em"] * 16
-    for line in result.lines:
-        assert line.tokens_in is not None
-        assert line.prompt_tokens is not None
-        assert line.prompt_tokens <= line.tokens_in
-        assert not (line.bound and line.fronts)
-    assert any("tokens_in" in line.fronts for line in result.lines)
-    assert "published" not in printing.text(result), "there is no such figure"
-
-
 # --- what judging takes ---
 
 
@@ -343,6 +331,25 @@ arguments = { filter = "cdit", rules = ["phi1", "phi2"] }
     assert json.loads(json.dumps(printing.plain(done.result)))["kind"] == "judging"
 
 
+def test_a_priced_judge_has_its_dollars_and_a_failed_question_is_left_out(tmp_path: Path) -> None:
+    async def before(stage: str, prompt: str) -> None:
+        if stage == "respond" and not failed:
+            failed.append(prompt)
+            raise RuntimeError("out of luck")
+
+    failed: list[str] = []
+    lm = CountingEngine(before, consistent_for_odd).lm()
+    (run,) = made("cdit-table4", tmp_path, lm, limit=4, tasks=["popqa"], rows=["CDIT"]).done.values()
+    with Journal(run.folder / "journal.jsonl") as journal:
+        calls = [each for each in journal.records("call") if each["stage"] == "consistent"]
+        journal.append(*(each | {"cost": 0.001} for each in calls))
+    right = [row for row in run.rows if row["error"] is None]
+    counts = {row["id"]: [pytest.approx(sum(stage == "consistent" for stage, _ in row["calls"]))] for row in right}
+    assert len(counts) == 3
+    values = results.judging_values(run)
+    assert values["judging_calls"] == values["dollars_a_thousand"] == counts
+
+
 # --- printed and drawn ---
 
 
@@ -371,7 +378,7 @@ def test_the_offline_reader_gets_no_p_and_every_form_says_so(small: PaperTable, 
 def test_what_filters_leave_is_drawn(name: str, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     done = made(name, tmp_path, limit=2, tasks=["nq"])
-    paths = drawing.draw(done.result, done.runs, done.done, tmp_path / "plots")
+    paths = printing.draw(done.result, done.runs, done.done, tmp_path / "plots")
     stem = "filco-frontier-nq" if name == "filco-frontier" else name
     assert {f"{stem}.svg", f"{stem}.png"} <= {path.name for path in paths}
     svg = (tmp_path / "plots" / f"{stem}.svg").read_text("utf-8")

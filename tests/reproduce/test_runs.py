@@ -10,8 +10,7 @@ from reproduce_world import HEAD, ROWS, made, wanted, written
 from small_world import CountingEngine
 
 from blendfilter import connect
-from blendfilter.lm.offline import read
-from blendfilter.reproduce import plan, runs
+from blendfilter.reproduce import runs
 from blendfilter.reproduce.tables import PaperTable
 from blendfilter.resources import sample
 
@@ -89,7 +88,7 @@ def test_a_question_that_failed_is_asked_again_by_the_same_call_and_a_plan_count
     (run,) = runs.do(every, progress=False, say=lines.append).values()
     assert 0 < (errors := run.errors) < 4
     assert lines[-1].endswith(f"{errors} of 4 questions ended in an error")
-    planned = plan.plan(every)
+    planned = runs.plan(every)
     assert planned.total("new_calls") == errors
     assert f"finished, {errors} failed" in planned.text()
     broken[0] = False
@@ -103,7 +102,7 @@ def test_a_question_that_failed_is_asked_again_by_the_same_call_and_a_plan_count
 def test_a_plan_of_all_questions_is_what_then_happens(small: PaperTable, tmp_path: Path) -> None:
     engine = CountingEngine()
     every = wanted(small, tmp_path / "runs", engine.lm(), limit=5).runs
-    planned = plan.plan(every, pilot=5)
+    planned = runs.plan(every, pilot=5)
     assert not (tmp_path / "runs").exists()
     assert engine.prompts == []
     assert planned.total("new_cost") is None
@@ -111,7 +110,7 @@ def test_a_plan_of_all_questions_is_what_then_happens(small: PaperTable, tmp_pat
     result = made(small, tmp_path / "runs", engine.lm(), limit=5).result
     assert planned.total("calls") == result.calls_used
     assert planned.total("new_calls") == result.calls_different < result.calls_used
-    again = plan.plan(every)
+    again = runs.plan(every)
     assert (again.total("calls"), again.total("new_calls"), again.total("new_tokens_in")) == (result.calls_used, 0, 0)
     assert all(each.finished for each in again.runs)
     assert "nothing was spent" in again.text()
@@ -120,7 +119,7 @@ def test_a_plan_of_all_questions_is_what_then_happens(small: PaperTable, tmp_pat
 def test_a_plan_scales_with_questions_and_repeats_and_has_the_models_prices(small: PaperTable, tmp_path: Path) -> None:
     lm = connect("openai/gpt-4o-mini", api_key="k")
     every = wanted(small, tmp_path, lm, limit=20, methods=["direct"], tasks=["hotpotqa"]).runs
-    once, thrice = plan.plan(every), plan.plan(every, repeats=3)
+    once, thrice = runs.plan(every), runs.plan(every, repeats=3)
     assert (once.total("calls"), thrice.total("calls")) == (20, 60)
     tokens_in, tokens_out = once.total("new_tokens_in"), once.total("new_tokens_out")
     assert thrice.total("new_tokens_in") == pytest.approx(3 * tokens_in, abs=3)
@@ -128,21 +127,3 @@ def test_a_plan_scales_with_questions_and_repeats_and_has_the_models_prices(smal
     (name,) = once.tokenisers.values()
     assert f"tokens: {name}" in once.text()
     assert "cost: $0.15 in and $0.6 out a million tokens" in once.text()
-
-
-def test_a_plan_takes_real_runs_over_and_knows_how_long_replies_are(small: PaperTable, tmp_path: Path) -> None:
-    """CoT was run by a model that writes much more than the reader: BlendFilter's plan begins with its calls."""
-
-    def wordy(prompt: str) -> str:
-        reply = read(prompt)
-        return " ".join([reply] * (3 if len(reply) > 40 else 1))
-
-    engine = CountingEngine(reply=wordy)
-    options: dict[str, Any] = {"lm": engine.lm(), "tasks": ["hotpotqa"], "limit": 5}
-    every = wanted(small, tmp_path / "runs", methods=["blendfilter"], **options).runs
-    before = plan.plan(every).total("new_calls")
-    made(small, tmp_path / "runs", methods=["cot-retrieval"], **options)
-    after, calls = plan.plan(every).total("new_calls"), engine.calls
-    runs.do(every, progress=False)
-    assert after == pytest.approx(engine.calls - calls, abs=3)
-    assert after <= before - 5, "the external calls are CoT's"

@@ -151,12 +151,3 @@ def test_own_paragraphs_serve_the_question_alone_and_a_task_with_its_own_index_d
     assert {task: len(questions) for task, questions in both.questions.items()} == {"nq": 3, "triviaqa": 2}
     with pytest.raises(BadArgument, match=r"^blendfilter searches .* triviaqa alone"):
         gather(table, data=data, corpus=corpus)
-
-
-def test_pooled_paragraphs_are_an_index_for_each_task(small: PaperTable, tmp_path: Path) -> None:
-    data = [f"hotpotqa={file_of(tmp_path / 'h.jsonl', True)}", f"strategyqa={tmp_path / 's.jsonl'}"]
-    row = {"id": "1", "question": "Is it?", "golden_answers": ["yes"],
-           "metadata": {"context": [{"title": "S", "sentences": ["Yes."]}]}}  # fmt: skip
-    (tmp_path / "s.jsonl").write_text(json.dumps(row), encoding="utf-8")
-    found = gather(small, data=data, corpus=["pooled"]).indexes
-    assert found["hotpotqa", "bm25"].fingerprint != found["strategyqa", "bm25"].fingerprint
