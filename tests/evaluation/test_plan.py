@@ -59,6 +59,16 @@ def test_a_plan_of_every_question_is_what_the_server_then_counts(index: BM25, as
     assert note(made, "tokens") == f"tokens: the tokeniser of {server.url}"
 
 
+def test_twenty_questions_tell_of_all(index: BM25, asked: Questions, tmp_path: Path) -> None:
+    made = plan(BlendFilter(index), asked, CountingEngine().lm())
+    run, engine = done_by(BlendFilter(index), asked, tmp_path / "run")
+    assert made.sampled == 20
+    assert made.total.calls == pytest.approx(engine.calls, rel=0.05)
+    words = sum(len(prompt.split()) for prompt in engine.prompts)
+    assert made.total.tokens_in == pytest.approx(1.4 * words, rel=0.05)
+    assert run.errors == 0
+
+
 @pytest.mark.parametrize(("length", "planned"), [(10, 10), (300, 32)])
 def test_replies_are_as_long_as_earlier_ones_and_never_longer_than_their_cap(
     length: int, planned: int, index: BM25, asked: Questions, tmp_path: Path

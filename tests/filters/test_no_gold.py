@@ -1,13 +1,13 @@
 """A filter by model reads what was retrieved, never what is right: no gold field of a question reaches a prompt.
 
 Every gold field holds a sentinel that stands nowhere else: neither in the question nor in the corpus. A run over such
-questions is done by a real runner, its journal is read, and the sentinel must not be in it.
+questions is done by a real runner, its journal is read, and the sentinel must not be in it. The last tests show that
+the same check catches filters that do read gold, so that it would fail.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -56,14 +56,27 @@ def planted(n: int) -> Question:
 QUESTIONS = Questions(tuple(planted(n) for n in range(3)), TASKS["qa"])
 
 
+def strings(value: Any) -> Iterator[str]:
+    """Every string in a value of a journal's record."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for name, each in value.items():
+            yield from (name, *strings(each))
+    elif isinstance(value, list):
+        for each in value:
+            yield from strings(each)
+
+
 def leaks(run: Path) -> list[str]:
     """The stages of the calls and the searches of a run whose record says the sentinel, whatever its case."""
     records = [*journaled(run, "call"), *journaled(run, "search"), *journaled(run, "passage")]
     assert records
+    reply = (" ".join(strings(record)).casefold() for record in records)
     return [
         record.get("stage", record["kind"])
-        for record in records
-        if SENTINEL.casefold() in json.dumps(record, default=str).casefold()
+        for record, result in zip(records, reply, strict=True)
+        if SENTINEL.casefold() in result
     ]
 
 
@@ -89,6 +102,34 @@ def test_a_filco_run_shows_no_gold(method: str, unit: Any, tmp_path: Path) -> No
     assert engine.stages["helpful"] >= len(QUESTIONS)
     assert leaks(tmp_path / "run") == []
     assert not any(SENTINEL.casefold() in prompt.casefold() for prompt in engine.prompts)
+
+
+class Peeking(Filter):
+    """What the released code does by mistake: the context comes from what is known of the answer."""
+
+    async def aforward(self, question: str, passages: Any) -> dspy.Prediction:
+        known = next(each for each in QUESTIONS if each.question == question)
+        first = passages[0]
+        return dspy.Prediction(kept=[Passage(first.id, first.title, f"It is {known.golden_answers[0]}.")])
+
+
+class Hinted(FilCoFilter):
+    """Asks as it should, and tells the model the answer."""
+
+    async def aforward(self, question: str, passages: Any) -> dspy.Prediction:
+        known = next(each for each in QUESTIONS if each.question == question)
+        hinted = [Passage(each.id, f"{each.title} ({known.metadata['answer']})", each.text) for each in passages]
+        result = await super().aforward(question, hinted)
+        result["kept"] = list(passages)
+        return result
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("select", "stage"), [(Peeking, None), (Hinted, "helpful")])
+def test_filters_that_read_gold_are_caught(method: str, select: Any, stage: str | None, tmp_path: Path) -> None:
+    done_by(METHODS[method](select()), QUESTIONS, tmp_path / "run")
+    answering = "direct" if method == "direct-retrieval" else "answer"
+    assert (stage or answering) in leaks(tmp_path / "run")
 
 
 @pytest.mark.parametrize("unit", ["sentence", "passage"])

