@@ -11,7 +11,6 @@ import json
 import os
 import random
 import re
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, NamedTuple, TypeVar
