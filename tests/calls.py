@@ -32,8 +32,8 @@ def request(prompt: str = "Question: q\nAnswer:", system: str | None = None, **c
     return lm15.Request(model="m", messages=(lm15.Message.user(prompt),), system=system, config=lm15.Config(**config))
 
 
-def ask(engine: JournaledEngine, asked: lm15.Request | None = None) -> str:
-    return text_of(asyncio.run(engine.complete(asked or request())))
+def ask(engine: JournaledEngine, wanted: lm15.Request | None = None) -> str:
+    return text_of(asyncio.run(engine.complete(wanted or request())))
 
 
 def text_of(answer: lm15.Response) -> str:

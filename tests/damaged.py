@@ -232,5 +232,5 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parent))
     place, first, last, *chosen = sys.argv[1:]
     cases, named = range(int(first), int(last)), tuple(chosen) or KINDS
-    for told in outcomes(Path(place), cases, named, lambda case: print(json.dumps(case), flush=True)):
-        print(json.dumps(told._asdict()), flush=True)
+    for reported in outcomes(Path(place), cases, named, lambda case: print(json.dumps(case), flush=True)):
+        print(json.dumps(reported._asdict()), flush=True)

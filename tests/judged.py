@@ -59,7 +59,7 @@ class Village:
     ) -> None:
         self.ids = {passage.line: passage.id for passage in RADIO}
         self.accepted, self.silent, self.failing, self.wait = accepted, silent, dict(failing or {}), wait
-        self.asked: list[tuple[str, str]] = []
+        self.searches: list[tuple[str, str]] = []
         """Question and passage id of every call that reached the model, in order."""
         self.in_flight = self.most_in_flight = 0
 
@@ -67,7 +67,7 @@ class Village:
         """What the model says."""
         line, question = read(prompt)
         passage = self.ids[line]
-        self.asked.append((question, passage))
+        self.searches.append((question, passage))
         if question in self.failing:
             return self.failing[question]
         if question in self.silent:
@@ -94,4 +94,4 @@ class Village:
 
     @property
     def calls(self) -> int:
-        return len(self.asked)
+        return len(self.searches)

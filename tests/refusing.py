@@ -56,13 +56,13 @@ def evaluation(**other: object) -> list[object]:
     ]
 
 
-def refused(outcome: Outcome, *said: str, code: int = 2, notices: int = 0) -> None:
+def refused(outcome: Outcome, *expected: str, code: int = 2, notices: int = 0) -> None:
     """One line that says all of `said`, after so many notices; no traceback and no secret."""
     assert outcome.code == code, outcome
     result = [line for line in outcome.notices if not re.match(r"\d+/\d+ questions ", line)]  # a run's progress
     assert len(result) == notices + 1, outcome.err
     assert all(line.startswith("blendfilter: ") for line in result), outcome.err
-    for words in said:
+    for words in expected:
         assert words in outcome.error, f"{words!r} is not in {outcome.error!r}"
     assert "Traceback" not in outcome.err + outcome.out
     assert SECRET not in outcome.err + outcome.out

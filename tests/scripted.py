@@ -125,7 +125,7 @@ class ScriptedLM(ConnectedLM):
         """How many calls reached the engine."""
         return len(self.inner.prompts)
 
-    def asked(self, stage: str) -> list[str]:
+    def prompts_of(self, stage: str) -> list[str]:
         """The prompts of one stage."""
         return [prompt for name, prompt in self.prompts if name == stage]
 

@@ -98,17 +98,17 @@ class TestWording:
             Demonstration(**{name: value for name, value in DEMO.items() if name != slot})
 
     @pytest.mark.parametrize(
-        ("text", "said"),
+        ("text", "expected"),
         [
             (json.dumps({"demos": [{**DEMO, "answer": ""}]}), r"demos\.0\.answer"),
             ("{", "JSON"),
         ],
     )
     def test_a_bad_program_is_named_with_its_place(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, said: str
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, expected: str
     ) -> None:
         (tmp_path / "mine").mkdir()
         (tmp_path / "mine" / "default.json").write_text(text)
         monkeypatch.setattr(resources, "programs", lambda: tmp_path)
-        with pytest.raises(BadData, match=rf"mine/default\.json: .*{said}"):
+        with pytest.raises(BadData, match=rf"mine/default\.json: .*{expected}"):
             TaskWording.of("mine")

@@ -77,18 +77,18 @@ def test_a_refused_key(
 
 
 @pytest.mark.parametrize(
-    ("behave", "more", "said"),
+    ("behave", "more", "expected"),
     [
         ("hang", ["--timeout", "0.2", "--attempts", "2"], ("no reply within the time", "blendfilter doctor")),
         ("context", [], ("longer than the model's context", "blendfilter doctor")),
     ],
 )
 def test_a_question_that_fails_says_who_which_step_and_what_next(
-    blendfilter: Command, served: Callable[..., Server], behave: str, more: list[str], said: tuple[str, ...]
+    blendfilter: Command, served: Callable[..., Server], behave: str, more: list[str], expected: tuple[str, ...]
 ) -> None:
     server = served(behave=behave)
     words = ["ask", MARKER, "--method", "direct", "--lm", "m", "--api-base", server.url, *more]
-    refused(blendfilter(*words), server.url, "stage 'direct'", *said, code=1)
+    refused(blendfilter(*words), server.url, "stage 'direct'", *expected, code=1)
 
 
 def test_a_model_that_is_not_served(blendfilter: Command, here: Path, served: Callable[..., Server]) -> None:
@@ -136,7 +136,7 @@ def done(blendfilter: Command, here: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "expected"),
     [
         ({"k": 3}, "method.arguments.k was 5, now 3"),
         ({"limit": 2}, "data.n was 3, now 2"),
@@ -145,11 +145,15 @@ def done(blendfilter: Command, here: Path) -> Path:
     ],
 )
 def test_a_run_made_by_other_settings(
-    blendfilter: Command, done: Path, here: Path, options: dict[str, object], said: str
+    blendfilter: Command, done: Path, here: Path, options: dict[str, object], expected: str
 ) -> None:
     before = tree(done)
     refused(
-        blendfilter(*evaluation(**options)), "run holds a run with other settings", said, "another folder", "--reuse"
+        blendfilter(*evaluation(**options)),
+        "run holds a run with other settings",
+        expected,
+        "another folder",
+        "--reuse",
     )
     assert tree(done) == before
 

@@ -104,7 +104,7 @@ def test_each_engine_gets_the_options_that_were_given(
 
 
 @pytest.mark.parametrize(
-    ("engine", "words", "said"),
+    ("engine", "words", "stated"),
     [
         ("bm25", ["--nbits", 2], "--nbits is an option of the engine colbert, not of bm25"),
         ("bm25", ["--index-type", "flat"], "--index-type is an option of the engine dense, not of bm25"),
@@ -114,10 +114,10 @@ def test_each_engine_gets_the_options_that_were_given(
     ],
 )
 def test_options_of_another_engine(
-    blendfilter: Command, here: Path, engine: str, words: list[object], said: str
+    blendfilter: Command, here: Path, engine: str, words: list[object], stated: str
 ) -> None:
     before = tree(here)
-    refused(blendfilter("index", "gone.jsonl", "--out", "made", "--engine", engine, *words), said)
+    refused(blendfilter("index", "gone.jsonl", "--out", "made", "--engine", engine, *words), stated)
     untouched(here, before)
 
 

@@ -143,12 +143,12 @@ METHODS: dict[str, Callable[[], dspy.Module]] = {
     "self-consistency": lambda: SelfConsistency(one_list(), samples=3),
     "ralm": lambda: RALM(one_list(), filter=KnowledgeFilter(offer_none=True), rewrite=True),
 }
-said = st.tuples(replies, st.sampled_from(["stop", "length", "content_filter"]))
+expected = st.tuples(replies, st.sampled_from(["stop", "length", "content_filter"]))
 
 
 @pytest.mark.parametrize("name", METHODS)
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
-@given(st.lists(said, min_size=1, max_size=12))
+@given(st.lists(expected, min_size=1, max_size=12))
 def test_a_method_answers_whatever_is_said(name: str, script: list[tuple[str, str]]) -> None:
     turns = iter(range(10**6))
 

@@ -201,7 +201,7 @@ def test_without_gold_there_is_no_score() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "answers", "covered"),
+    ("stated", "answers", "covered"),
     [
         ("It was the Lighthouse-keeper, of Tolm.", ["lighthousekeeper"], 1.0),
         ("Ada Brennock kept it", ["Brennock, Ada", "Ada  Brennock"], 1.0),
@@ -211,8 +211,10 @@ def test_without_gold_there_is_no_score() -> None:
         ("Ada", [], 0.0),
     ],
 )
-def test_an_answer_is_covered_where_its_words_stand_side_by_side(said: str, answers: list[str], covered: float) -> None:
-    assert metric("cover-em")(said, answers) == covered
+def test_an_answer_is_covered_where_its_words_stand_side_by_side(
+    stated: str, answers: list[str], covered: float
+) -> None:
+    assert metric("cover-em")(stated, answers) == covered
 
 
 # options
@@ -239,7 +241,7 @@ def test_choice(reply: str, letter: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("reply", "said"),
+    ("reply", "stated"),
     [
         ("true", "true"), ("False.", "false"), ("**True**", "true"), ("The claim is FALSE.", "false"),
         ("Yes", "true"), ("No.", "false"), ("No, it is false.", "false"), ("Yes: true.", "true"),
@@ -251,15 +253,15 @@ def test_choice(reply: str, letter: str | None) -> None:
         ("partly true, partly false", None), ("half-true", None), ("SUPPORTS", None), ("", None),
     ],
 )  # fmt: skip
-def test_truth(reply: str, said: str | None) -> None:
-    assert truth(reply) == said
+def test_truth(reply: str, stated: str | None) -> None:
+    assert truth(reply) == stated
 
 
 # inclusion
 
 
 @pytest.mark.parametrize(
-    ("said", "answers", "normalised", "raw"),
+    ("stated", "answers", "normalised", "raw"),
     [
         ("He was a politician.", ["politician"], 1.0, 1.0),
         ("He was a Politician.", ["politician"], 1.0, 0.0),  # raw, case counts
@@ -280,13 +282,13 @@ def test_truth(reply: str, said: str | None) -> None:
         ("It is A because it sinks.", ["A"], 1.0, 1.0),
     ],
 )
-def test_inclusion(said: str, answers: list[str], normalised: float, raw: float) -> None:
-    assert (inclusion(said, answers), inclusion_raw(said, answers)) == (normalised, raw)
+def test_inclusion(stated: str, answers: list[str], normalised: float, raw: float) -> None:
+    assert (inclusion(stated, answers), inclusion_raw(stated, answers)) == (normalised, raw)
 
 
 @given(TEXTS, st.lists(TEXTS, max_size=3), TEXTS)
-def test_inclusion_does_not_care_for_case_and_grows_with_the_reply(said: str, answers: list[str], more: str) -> None:
-    assert inclusion(said.upper(), answers) == inclusion(said, answers) == inclusion(f"{said}!", answers)
-    assert inclusion_raw(said + more, answers) >= inclusion_raw(said, answers)
-    assert inclusion(f"{said} {more}", answers) >= inclusion(said, answers)
-    assert inclusion(said, [*answers, more]) >= inclusion(said, answers)
+def test_inclusion_does_not_care_for_case_and_grows_with_the_reply(stated: str, answers: list[str], more: str) -> None:
+    assert inclusion(stated.upper(), answers) == inclusion(stated, answers) == inclusion(f"{stated}!", answers)
+    assert inclusion_raw(stated + more, answers) >= inclusion_raw(stated, answers)
+    assert inclusion(f"{stated} {more}", answers) >= inclusion(stated, answers)
+    assert inclusion(stated, [*answers, more]) >= inclusion(stated, answers)

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 
 
-def shown(notebook: Any) -> list[list[dict[str, str]]]:
+def visible(notebook: Any) -> list[list[dict[str, str]]]:
     """What each cell of code shows: printed text, and results by their kind; no progress bars."""
     return [
         [
@@ -46,4 +46,4 @@ def run(path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_a_notebook_shows_what_happens(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = nbformat.read(path, as_version=4)
     nbformat.validate(kept)
-    assert shown(run(path, tmp_path, monkeypatch)) == shown(kept)
+    assert visible(run(path, tmp_path, monkeypatch)) == visible(kept)

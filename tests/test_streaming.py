@@ -18,9 +18,9 @@ ELEVEN = 11
 STAGES = ("external", "internal", "topic", "check", "ids", "answer", "short_answer")
 
 
-def statuses(told: list[Any]) -> Counter[str]:
+def statuses(reported: list[Any]) -> Counter[str]:
     """How often each status message came (between them come the replies, each in one piece)."""
-    return Counter(each.message for each in told if isinstance(each, dspy.streaming.StatusMessage))
+    return Counter(each.message for each in reported if isinstance(each, dspy.streaming.StatusMessage))
 
 
 class TestStreaming:

@@ -38,11 +38,11 @@ class Written(Retriever):
     def __init__(self, rankings: Mapping[str, Sequence[str]], *, cut: bool = False, known: bool = True) -> None:
         self.rankings = {query: list(found) for query, found in rankings.items()}
         self.cut, self.known = cut, known
-        self.asked: list[tuple[tuple[str, ...], int]] = []
+        self.searches: list[tuple[tuple[str, ...], int]] = []
         self.fingerprint = fingerprint_of("written", self.rankings, cut)
 
     def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
-        self.asked.append((tuple(queries), k))
+        self.searches.append((tuple(queries), k))
         return [Hits(self._found(query, k), cut=self.cut) for query in queries]
 
     def _found(self, query: str, k: int) -> list[Passage]:

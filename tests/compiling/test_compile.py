@@ -154,7 +154,7 @@ class TestLabeled:
         done = compile_small("filco", "labeled", lm, tmp_path, max_demos=2)
         demos = done.program.helpful.demos
         assert [set(demo.keys()) for demo in demos] == [{"knowledge", "question", "ids"}] * 2
-        last = lm.asked("helpful")[-1]
+        last = lm.prompts_of("helpful")[-1]
         assert all(f"Question: {demo['question']}\nIds:\n{demo['ids']}\n" in last for demo in demos)
 
 

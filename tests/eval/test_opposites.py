@@ -131,7 +131,7 @@ class TestConfusion:
         with dspy.context(lm=lm):
             tables = confusion(judging(), PAIRS[:4], concurrency=2)
         assert [table.rules for table in tables] == list(BOTH)
-        assert [PHI2.line in prompt for prompt in lm.asked("consistent")] == [False] * 4 + [True] * 4
+        assert [PHI2.line in prompt for prompt in lm.prompts_of("consistent")] == [False] * 4 + [True] * 4
 
     def test_a_program_is_of_one_set_of_rules_and_the_other_asks_nobody(self) -> None:
         lm = ScriptedLM(lambda stage, prompt: "True")
@@ -142,7 +142,7 @@ class TestConfusion:
             assert lm.calls == 0
             (table,) = confusion(judging(program=program), PAIRS[:2], [("phi1",)])
         assert table.total.n == lm.calls == 2
-        assert all(prompt.count("\nVerdict:\n") == 4 for prompt in lm.asked("consistent"))
+        assert all(prompt.count("\nVerdict:\n") == 4 for prompt in lm.prompts_of("consistent"))
 
 
 ROW: dict[str, object] = {

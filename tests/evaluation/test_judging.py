@@ -93,7 +93,7 @@ def test_an_unreadable_reply_is_asked_for_once_more_and_is_never_a_yes(tmp_path:
         verdicts = judged(lm, [row("Ada"), row("Bo")], tmp_path)
     assert [(each.score, each.problem) for each in verdicts] == [(0.0, ""), (0.0, "unreadable")]
     assert [len(each.calls) for each in verdicts] == [2, 2]
-    first, second = lm.asked("verdict_again")
+    first, second = lm.prompts_of("verdict_again")
     assert first.splitlines()[-3:] == [
         'A first reply was no verdict: "Yes, in part."', "Write yes or no. One word, no explanation.", "Verdict:"
     ]  # fmt: skip

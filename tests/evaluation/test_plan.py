@@ -21,7 +21,7 @@ from blendfilter.tasks import Questions
 
 
 @pytest.fixture(scope="module")
-def asked() -> Questions:
+def wanted() -> Questions:
     return load("hotpotqa", "sample")
 
 
@@ -38,9 +38,11 @@ def note(made: RunPlan, name: str) -> str:
 # --- against the run ------------------------------------------------------------------------------------------------
 
 
-def test_a_plan_of_every_question_is_what_the_server_then_counts(index: BM25, asked: Questions, tmp_path: Path) -> None:
+def test_a_plan_of_every_question_is_what_the_server_then_counts(
+    index: BM25, wanted: Questions, tmp_path: Path
+) -> None:
     """Words are this server's tokens, and its replies the offline reader's: calls are equal, tokens within 1 %."""
-    some = asked[:24]
+    some = wanted[:24]
     with serve(reply="offline", tokenize="vllm") as server:
         lm = connect("m", api_base=server.url)
         made = plan(BlendFilter(index), some, lm, sample=24, ask_server=True)
@@ -59,9 +61,9 @@ def test_a_plan_of_every_question_is_what_the_server_then_counts(index: BM25, as
     assert note(made, "tokens") == f"tokens: the tokeniser of {server.url}"
 
 
-def test_twenty_questions_tell_of_all(index: BM25, asked: Questions, tmp_path: Path) -> None:
-    made = plan(BlendFilter(index), asked, CountingEngine().lm())
-    run, engine = done_by(BlendFilter(index), asked, tmp_path / "run")
+def test_twenty_questions_tell_of_all(index: BM25, wanted: Questions, tmp_path: Path) -> None:
+    made = plan(BlendFilter(index), wanted, CountingEngine().lm())
+    run, engine = done_by(BlendFilter(index), wanted, tmp_path / "run")
     assert made.sampled == 20
     assert made.total.calls == pytest.approx(engine.calls, rel=0.05)
     words = sum(len(prompt.split()) for prompt in engine.prompts)
@@ -71,11 +73,11 @@ def test_twenty_questions_tell_of_all(index: BM25, asked: Questions, tmp_path: P
 
 @pytest.mark.parametrize(("length", "planned"), [(10, 10), (300, 32)])
 def test_replies_are_as_long_as_earlier_ones_and_never_longer_than_their_cap(
-    length: int, planned: int, index: BM25, asked: Questions, tmp_path: Path
+    length: int, planned: int, index: BM25, wanted: Questions, tmp_path: Path
 ) -> None:
     engine = CountingEngine(reply=lambda prompt: "word " * length)
-    run, _ = done_by(Direct(index), asked[:2], tmp_path / "run", engine=engine)
-    made = plan(Direct(index), asked[2:6], engine.lm(), reuse=[run.folder])
+    run, _ = done_by(Direct(index), wanted[:2], tmp_path / "run", engine=engine)
+    made = plan(Direct(index), wanted[2:6], engine.lm(), reuse=[run.folder])
     assert (made.total.tokens_out, made.total.tokens_out_most) == (4 * planned, 4 * 32)
     assert "replies: as long as earlier ones (direct)" in lines(made)
 
@@ -192,9 +194,9 @@ def test_whether_limits_are_enough(index: BM25, questions: Questions, tmp_path: 
 # --- which questions, and what is asked wrongly ---------------------------------------------------------------------
 
 
-def test_questions_are_spread_over_the_whole_set(asked: Questions) -> None:
-    assert [each.id for each in spread(asked, 4)] == [asked[place].id for place in (10, 31, 52, 73)]
-    assert spread(asked[:3], 20) == [*asked[:3]]
+def test_questions_are_spread_over_the_whole_set(wanted: Questions) -> None:
+    assert [each.id for each in spread(wanted, 4)] == [wanted[place].id for place in (10, 31, 52, 73)]
+    assert spread(wanted[:3], 20) == [*wanted[:3]]
 
 
 # --- the command ----------------------------------------------------------------------------------------------------

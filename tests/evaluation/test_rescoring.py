@@ -246,7 +246,7 @@ def test_the_command_counts_verdicts_that_are_none(
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "expected"),
     [
         (("--metric", "cover-me"), "no metric 'cover-me'. Did you mean 'cover-em'?"),
         (("--metric", "f1", "--metric", "f2"), "no metric 'f2'"),
@@ -254,11 +254,11 @@ def test_the_command_counts_verdicts_that_are_none(
         (("--metric", "cover-em", "--max-calls", 5), "only --metric llm-judge asks a model"),
     ],
 )
-def test_a_wrong_command_is_one_line(words: tuple[object, ...], said: str, run: Run, blendfilter: Command) -> None:
+def test_a_wrong_command_is_one_line(words: tuple[object, ...], expected: str, run: Run, blendfilter: Command) -> None:
     result = blendfilter("rescore", run.folder, *words)
     assert (result.code, result.out) == (2, "")
     assert len(result.notices) == 1
-    assert said in result.error
+    assert expected in result.error
 
 
 def test_a_judge_keeps_to_a_limit_of_its_own_and_goes_on_with_more(run: Run) -> None:

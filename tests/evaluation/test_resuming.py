@@ -132,8 +132,8 @@ def test_rows_whose_calls_the_journal_lost_are_made_again(index: BM25, questions
 def failing(question: str, stage: str = "check", error: Exception | None = None) -> CountingEngine:
     """An engine that refuses one question's calls at one stage."""
 
-    async def refuse(asked: str, prompt: str) -> None:
-        if asked == stage and question in prompt:
+    async def refuse(requested: str, prompt: str) -> None:
+        if requested == stage and question in prompt:
             raise error or lm15.ContextLengthError("4097 tokens are too many", status=400)
 
     return CountingEngine(refuse)

@@ -23,8 +23,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     folder, index = tmp_path_factory.mktemp("runs"), BM25.build(sample("corpus.jsonl"))
     questions = load("hotpotqa", "sample", limit=8)
 
-    def run(name: str, method: Any, lm: Any, asked: Any = questions) -> Run:
-        return evaluate(method, asked, lm=lm, run=folder / name, progress=False)
+    def run(name: str, method: Any, lm: Any, wanted: Any = questions) -> Run:
+        return evaluate(method, wanted, lm=lm, run=folder / name, progress=False)
 
     return {
         "direct": run("direct", Direct(index), "offline"),

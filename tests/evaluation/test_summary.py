@@ -134,7 +134,7 @@ def test_the_signature_is_the_headline_with_its_recipe() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "expected"),
     [
         ({"retrievers": []}, "|retriever:none|"),
         ({"retrievers": [{"kind": "a", "fingerprint": "1"}, {"kind": "b", "fingerprint": "2"}]}, "|retriever:a/1+b/2|"),
@@ -156,7 +156,7 @@ def test_the_signature_is_the_headline_with_its_recipe() -> None:
         ),
     ],
 )
-def test_the_signature_names_what_changes_results(change: dict[str, Any], said: str) -> None:
-    assert said in summary(**change)["signature"]
+def test_the_signature_names_what_changes_results(change: dict[str, Any], expected: str) -> None:
+    assert expected in summary(**change)["signature"]
     assert "accuracy" not in summary()["signature"].lower()
     assert summary(metrics=["f1"])["signature"].startswith("hotpotqa F1 50.0 ± ")

@@ -109,16 +109,16 @@ def test_many_that_wait_for_a_model_that_needs_a_thread_too() -> None:
 class Saying(Filter):
     """Says what it was given."""
 
-    def __init__(self, said: Any) -> None:
+    def __init__(self, expected: Any) -> None:
         super().__init__()
-        self.said = said
+        self.said = expected
 
     async def aforward(self, question: str, passages: Any) -> Any:
         return self.said
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("expected", "reported"),
     [
         (None, "it gave None"),
         ("all", "it gave 'all'"),
@@ -128,6 +128,6 @@ class Saying(Filter):
         ([{"title": "Elsewhere", "text": "x"}], "kept a passage that it was not given .'Elsewhere | x'.: return some"),
     ],
 )
-def test_what_is_no_answer_is_told_as_such(said: Any, told: str) -> None:
-    with pytest.raises(BadArgument, match=told):
-        asyncio.run(ask_filter(Saying(said), QUESTION, PASSAGES))
+def test_what_is_no_answer_is_told_as_such(expected: Any, reported: str) -> None:
+    with pytest.raises(BadArgument, match=reported):
+        asyncio.run(ask_filter(Saying(expected), QUESTION, PASSAGES))

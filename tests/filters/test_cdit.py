@@ -435,6 +435,6 @@ class TestMethods:
     def test_no_verdict_is_counted_and_reported(self, make: Any) -> None:
         with scripted(replies(consistent="Hard to tell.")) as lm, dspy.context(lm=lm):
             result = make(BM25.build(PASSAGES), k=2, filter=CDITFilter())(question=QUESTION)
-        assert result.flags["no_verdict"] == len(lm.asked("consistent")) > 0
+        assert result.flags["no_verdict"] == len(lm.prompts_of("consistent")) > 0
         assert f"no_verdict {result.flags['no_verdict']}" in trace_text(result)
         assert "no verdict, kept (it said 'Hard to tell.')" in trace_text(result)

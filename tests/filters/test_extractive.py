@@ -121,14 +121,14 @@ TEXTS = ["The river runs.", "A castle on the hill.", "The king was born in the c
 
 class TestFunctions:
     @pytest.mark.parametrize(
-        ("given", "told"),
+        ("given", "reported"),
         [
             ([1.0], "one number for each of 2 texts"),
             ([0.0, float("nan")], "one number for each of 2 texts"),
         ],
     )
-    def test_what_it_gives_is_checked(self, given: list[Any], told: str) -> None:
-        with pytest.raises(BadArgument, match=f"lambda.*{told}"):
+    def test_what_it_gives_is_checked(self, given: list[Any], reported: str) -> None:
+        with pytest.raises(BadArgument, match=f"lambda.*{reported}"):
             scorer_of(lambda question, texts: given)("q", ["a", "b"])
 
 

@@ -44,8 +44,8 @@ def filtered(
     return result, lm
 
 
-def lines_of(said: dspy.Prediction) -> list[str]:
-    return [passage.line for passage in said.kept]
+def lines_of(expected: dspy.Prediction) -> list[str]:
+    return [passage.line for passage in expected.kept]
 
 
 class TestSentences:
@@ -67,7 +67,7 @@ class TestReplies:
     )
     def test_an_unreadable_one_is_asked_for_once_more(self, first: str, event: dict[str, int], unit: str) -> None:
         result, lm = filtered({"helpful": [first], "ids_again": ["1"]}, unit=unit)
-        prompt, again = lm.asked("helpful")[0], lm.asked("ids_again")[0]
+        prompt, again = lm.prompts_of("helpful")[0], lm.prompts_of("ids_again")[0]
         last = {"sentence": 6, "passage": 4}[unit]
         added = f"\nWrite only the numbers of the {unit}s that help, from 0 to {last}, or the word none. "
         assert again.replace(f"{added}No other words, no explanation.", "") == prompt
@@ -174,8 +174,8 @@ class TestInMethods:
             prediction = METHODS[method](three_lists(), filter=FilCoFilter())(question=QUESTION)
         assert prediction.knowledge == []
         assert prediction.flags["empty_knowledge"] == 1
-        assert prediction.flags["explicit_none"] == len(lm.asked("helpful")) > 0
+        assert prediction.flags["explicit_none"] == len(lm.prompts_of("helpful")) > 0
         answering = "direct" if method == "direct-retrieval" else "answer"
-        for prompt in lm.asked(answering):
+        for prompt in lm.prompts_of(answering):
             assert prompt.endswith(f"\n\nKnowledge:\nQuestion: {QUESTION}\n" + prompt.rsplit("\n", 1)[1])
-        assert bool(lm.asked(answering)) == (method not in ("react", "self-ask"))
+        assert bool(lm.prompts_of(answering)) == (method not in ("react", "self-ask"))

@@ -238,9 +238,9 @@ SAID = st.lists(
 ).map("".join)
 
 
-@given(said=SAID, form=st.sampled_from(QUOTING), stated=st.sampled_from(STATED))
-def test_quoted_text_never_changes_the_ids_that_are_read(said: str, form: str, stated: str) -> None:
-    quotation = form.replace("@", said.strip())
+@given(phrase=SAID, form=st.sampled_from(QUOTING), stated=st.sampled_from(STATED))
+def test_quoted_text_never_changes_the_ids_that_are_read(phrase: str, form: str, stated: str) -> None:
+    quotation = form.replace("@", phrase.strip())
     assert read_ids(f"{stated}\n\n{quotation}", K) == read_ids(stated, K)
     if quotation[0] in "(>\nPT":  # in no case the reply itself
         assert read_ids(f"{quotation}\n\n{stated}", K) == read_ids(stated, K)

@@ -32,7 +32,7 @@ class TestCalls:
         result, lm = filtered({"check": [CHECK], "ids": ["0, 3"]})
         assert [stage for stage, _ in lm.prompts] == ["check", "ids"]
         numbered = "\n".join(f"knowledge {i}: {line}" for i, line in enumerate(LINES))
-        (check,), (ids,) = lm.asked("check"), lm.asked("ids")
+        (check,), (ids,) = lm.prompts_of("check"), lm.prompts_of("ids")
         assert check.endswith(f"\n{numbered}\nQuestion: {QUESTION}\nRelevance:")
         assert ids.endswith(f"\n{numbered}\nQuestion: {QUESTION}\nIds:")
         assert ids.index(f"\nContext:\n{CHECK}\n") < ids.index(numbered)
@@ -43,8 +43,8 @@ class TestCalls:
     def test_the_topic_is_asked_where_it_is_not_given(self) -> None:
         result, lm = filtered({"topic": ["The harbours\nof isles"], "check": [CHECK], "ids": ["0"]}, topic=None)
         assert [stage for stage, _ in lm.prompts] == ["topic", "check", "ids"]
-        assert QUESTION in lm.asked("topic")[0]
-        assert "remember about The harbours;" in lm.asked("check")[0]
+        assert QUESTION in lm.prompts_of("topic")[0]
+        assert "remember about The harbours;" in lm.prompts_of("check")[0]
         assert result.kept == [PASSAGES[0]]
 
     @pytest.mark.parametrize(("k", "caps"), [(1, [256, 32, 32]), (6, [304, 36, 36]), (15, [736, 72, 72])])
@@ -71,7 +71,7 @@ class TestReplies:
     )
     def test_a_reply_without_ids_is_asked_for_once_more(self, first: str, flag: str) -> None:
         result, lm = filtered({"check": [CHECK], "ids": [first], "ids_again": ["0, 3"]})
-        (ids,), (again,) = lm.asked("ids"), lm.asked("ids_again")
+        (ids,), (again,) = lm.prompts_of("ids"), lm.prompts_of("ids_again")
         *before, added, cue = again.split("\n")
         assert "\n".join([*before, cue]) == ids
         assert added.startswith("Write only the relevant numbers from 0 to 4")
@@ -156,7 +156,7 @@ class TestOneCallReplies:
     def test_an_unreadable_one_is_asked_for_its_ids_with_itself_as_context(self, reply: str) -> None:
         result, lm = once({"judge": [reply], "ids_again": ["0, 3"]})
         assert [stage for stage, _ in lm.prompts] == ["judge", "ids_again"]
-        (again,) = lm.asked("ids_again")
+        (again,) = lm.prompts_of("ids_again")
         bar = "| " if reply.startswith("Ids:") else ""  # it must not pass for the cue
         assert f"\nContext:\n{bar}{reply}\n" in again
         assert again.endswith("No sentence, no explanation.\nIds:")

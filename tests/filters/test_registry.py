@@ -73,7 +73,7 @@ def test_one_of_ones_own_gets_what_it_takes(own: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("attribute", "argument", "told"),
+    ("attribute", "argument", "reported"),
     [
         ("Bare", {"n": 3}, "takes no argument 'n'"),
         ("ready", {"by": "bm25"}, "takes no argument 'by'"),
@@ -81,6 +81,6 @@ def test_one_of_ones_own_gets_what_it_takes(own: str) -> None:
         ("FirstOfAll", {}, "no class 'FirstOfAll'"),
     ],
 )
-def test_one_of_ones_own_with_a_mistake(own: str, attribute: str, argument: dict[str, Any], told: str) -> None:
-    with pytest.raises((BadArgument, UnknownName), match=told):
+def test_one_of_ones_own_with_a_mistake(own: str, attribute: str, argument: dict[str, Any], reported: str) -> None:
+    with pytest.raises((BadArgument, UnknownName), match=reported):
         make_filter(f"{own}:{attribute}", **argument)

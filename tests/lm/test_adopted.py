@@ -191,7 +191,7 @@ def test_a_call_stands_in_each_history_once(make: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("own", "held"),
+    ("own", "kept"),
     [
         (dspy.LM("openai/gpt-4o-mini"), True),
         (dspy.LM("openai/gpt-3.5-turbo"), None),
@@ -201,8 +201,8 @@ def test_a_call_stands_in_each_history_once(make: Any) -> None:
         (Legacy("openai/gpt-4o-mini"), None),
     ],
 )
-def test_ids_of_a_users_model_are_held_to_a_schema_where_that_is_known(own: dspy.BaseLM, held: bool | None) -> None:
-    assert connect(own).profile.json_schema is held
+def test_ids_of_a_users_model_are_held_to_a_schema_where_that_is_known(own: dspy.BaseLM, kept: bool | None) -> None:
+    assert connect(own).profile.json_schema is kept
 
 
 def hasty(lm: ConnectedLM) -> ConnectedLM:
@@ -241,9 +241,9 @@ FAULTS = [  # the fault; our kind, or that the server refuses; whether it is tri
 
 
 @pytest.mark.parametrize("kind", ["engine", "forward", "aforward"])
-@pytest.mark.parametrize(("fault", "said", "again"), FAULTS, ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize(("fault", "expected", "again"), FAULTS, ids=lambda value: type(value).__name__)
 def test_whatever_a_model_raises_is_one_of_our_faults(
-    fault: Exception, said: str, again: bool, kind: str, tmp_path: Path
+    fault: Exception, expected: str, again: bool, kind: str, tmp_path: Path
 ) -> None:
     tried = 0
 
@@ -259,15 +259,15 @@ def test_whatever_a_model_raises_is_one_of_our_faults(
     own = dspy.LM("own/failing", engine=Failing("x")) if kind == "engine" else Failing("own/failing")
     with Journal(tmp_path) as journal:
         lm = hasty(connect(own, journal=journal))
-        with pytest.raises(ServerRefused if said == "refused" else ModelError) as raised:
+        with pytest.raises(ServerRefused if expected == "refused" else ModelError) as raised:
             lm("hello")
         records = list(journal.records())
     assert (tried > 1) is again
-    if said == "refused":
+    if expected == "refused":
         assert records == []
     else:
-        assert [(record["error"]["kind"], record["attempts"]) for record in records] == [(said, tried)]
-        assert raised.value.kind == said  # type: ignore[attr-defined]
+        assert [(record["error"]["kind"], record["attempts"]) for record in records] == [(expected, tried)]
+        assert raised.value.kind == expected  # type: ignore[attr-defined]
     assert "verysecret" not in "".join(traceback.format_exception(raised.value)) + repr(raised.value.__dict__)
 
 

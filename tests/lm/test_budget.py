@@ -189,9 +189,9 @@ def test_a_prompt_is_bound_by_its_bytes_and_what_a_template_may_add() -> None:
 
 
 def test_a_reply_is_bound_by_its_cap_with_its_thinking() -> None:
-    def cap(model: str, asked: lm15.Request = ASKED, **more: Any) -> int | None:
+    def cap(model: str, requested: lm15.Request = ASKED, **more: Any) -> int | None:
         engine = OpenAIEngine("http://127.0.0.1:1/v1", "", model=model, profile=profile_for(model), **more)
-        return engine.reply_cap(asked)
+        return engine.reply_cap(requested)
 
     assert cap("gpt-4o-mini") == 32
     assert cap("o3-mini") == 32 + 8192

@@ -39,14 +39,14 @@ def test_a_miss_is_called_and_on_file_before_it_is_used_and_a_hit_is_not_called(
 # ---- the key
 
 
-def key_of(asked: lm15.Request, sample: CallSample = CallSample(), **options: Any) -> str:
+def key_of(requested: lm15.Request, sample: CallSample = CallSample(), **options: Any) -> str:
     with setting(NOTES, []) as notes, setting(SAMPLE, sample):
-        ask(journaled(Live(), **options), asked)
+        ask(journaled(Live(), **options), requested)
     return str(notes[0].key)
 
 
 @pytest.mark.parametrize(
-    ("asked", "options"),
+    ("requested", "options"),
     [
         (request(), {"model": "m2"}),
         (request(), {"label": "the other server"}),
@@ -70,8 +70,8 @@ def key_of(asked: lm15.Request, sample: CallSample = CallSample(), **options: An
     ],
     ids=lambda value: str(value)[-60:],
 )  # fmt: skip
-def test_whatever_may_change_a_reply_changes_the_key(asked: lm15.Request, options: dict[str, Any]) -> None:
-    assert key_of(asked, **options) != key_of(request())
+def test_whatever_may_change_a_reply_changes_the_key(requested: lm15.Request, options: dict[str, Any]) -> None:
+    assert key_of(requested, **options) != key_of(request())
 
 
 def test_where_it_is_called_and_who_asks_do_not_change_the_key() -> None:

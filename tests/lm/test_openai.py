@@ -150,13 +150,13 @@ def test_a_server_that_refuses_whatever_it_is_sent_is_not_asked_for_ever() -> No
     assert len(sent) == MAX_ADAPTATIONS + 1
 
 
-@pytest.mark.parametrize(("held", "sent"), [(None, True), (True, True), (False, False)])
+@pytest.mark.parametrize(("kept", "sent"), [(None, True), (True, True), (False, False)])
 def test_a_format_is_sent_unless_the_server_is_known_to_take_none(
-    served: Callable[..., Server], held: bool | None, sent: bool
+    served: Callable[..., Server], kept: bool | None, sent: bool
 ) -> None:
     server = served()
     wanted = ask(response_format={"type": "json_schema", "name": "ids", "schema": {"type": "object"}})
-    call(engine_at(server, profile=Profile(json_schema=held)), wanted)
+    call(engine_at(server, profile=Profile(json_schema=kept)), wanted)
     assert ("response_format" in server.stats()["bodies"][0]) is sent
 
 
@@ -233,7 +233,7 @@ def test_what_a_server_leaves_out_or_gets_wrong_is_unknown_not_zero() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "cached"),
+    ("reported", "cached"),
     [
         ({"prompt_cache_hit_tokens": 6, "prompt_cache_miss_tokens": 2}, 6),  # DeepSeek's names
         ({"prompt_tokens_details": {"cached_tokens": 5}, "prompt_cache_hit_tokens": 6}, 5),
@@ -242,8 +242,8 @@ def test_what_a_server_leaves_out_or_gets_wrong_is_unknown_not_zero() -> None:
         ({}, None),
     ],
 )
-def test_cached_tokens_are_read_by_either_name(told: dict[str, Any], cached: int | None) -> None:
-    usage = {"prompt_tokens": 8, "completion_tokens": 1, **told}
+def test_cached_tokens_are_read_by_either_name(reported: dict[str, Any], cached: int | None) -> None:
+    usage = {"prompt_tokens": 8, "completion_tokens": 1, **reported}
     response = call(reading({**choice(message={"content": "a"}), "usage": usage}), ask())
     assert (response.usage.input_tokens, response.usage.cache_read_tokens) == (8, cached)
 

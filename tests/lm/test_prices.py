@@ -150,7 +150,7 @@ ENTRY = '[models]\n"m" = {{ {} }}\n'
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ("[models\n", "not TOML"),
         ("[prices]\nm = 1\n", "Field required"),
@@ -162,12 +162,12 @@ ENTRY = '[models]\n"m" = {{ {} }}\n'
         (ENTRY.format("input = 1.5e-7, output = 6e-7"), "a price for one token? Give it for a million"),
     ],
 )
-def test_a_file_that_is_none_is_one_line(text: str, said: str, tmp_path: Path) -> None:
+def test_a_file_that_is_none_is_one_line(text: str, expected: str, tmp_path: Path) -> None:
     path = written(tmp_path, text)
     with pytest.raises(BadData) as refused:
         read_prices(path)
     line = " ".join(str(refused.value).split())
-    assert said in line
+    assert expected in line
     assert line.startswith(str(path))
 
 

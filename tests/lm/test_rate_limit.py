@@ -140,10 +140,10 @@ def test_throughput_settles_near_what_a_server_can_take(capacity: int, limit: in
     st.integers(1, 6),
     st.lists(st.tuples(st.floats(0, 40), st.integers(1, 9), st.integers(0, 9)), min_size=1, max_size=60),
 )
-def test_no_window_holds_more_than_the_limit(limit: int, asked: list[tuple[float, int, int]]) -> None:
+def test_no_window_holds_more_than_the_limit(limit: int, wanted: list[tuple[float, int, int]]) -> None:
     """Each thing waits for its turn after a pause, goes out at an estimate, and is corrected to what it really was."""
     window, now, sent = Window(limit, 60.0), 0.0, []
-    for pause, estimate, less in asked:
+    for pause, estimate, less in wanted:
         now += pause
         wait = window.wait(now, estimate)
         assert wait >= 0

@@ -68,7 +68,7 @@ def replicated(*servers: Server) -> ReplicatedEngine:
     return ReplicatedEngine(servers, clock=jumping.now)
 
 
-async def asked(engine: Any, count: int, at_once: int = 8) -> Counter[str]:
+async def answered_by(engine: Any, count: int, at_once: int = 8) -> Counter[str]:
     """Who answered, of `count` calls with so many in flight."""
     places = asyncio.Semaphore(at_once)
 
@@ -84,7 +84,7 @@ async def asked(engine: Any, count: int, at_once: int = 8) -> Counter[str]:
 
 
 def test_a_slow_server_is_asked_less() -> None:
-    result, seconds = jumping.run(asked(replicated(Server("quick", 1.0), Server("slow", 4.0)), 500))
+    result, seconds = jumping.run(answered_by(replicated(Server("quick", 1.0), Server("slow", 4.0)), 500))
     assert result["quick"] == pytest.approx(4 * result["slow"], rel=0.1)
     assert seconds == pytest.approx(500 / (4 / 1.0 + 4 / 4.0), rel=0.1)
 
@@ -96,10 +96,10 @@ def test_a_server_that_refuses_is_gone_round_and_comes_back() -> None:
     async def main() -> tuple[Counter[str], Counter[str]]:
         engine = replicated(a, b)
         a.fault = refused
-        while_down = await asked(engine, 40)
+        while_down = await answered_by(engine, 40)
         a.fault = None
         await asyncio.sleep(40)
-        return while_down, await asked(engine, 40)
+        return while_down, await answered_by(engine, 40)
 
     a, b = Server("a"), Server("b")
     (down, back), _ = jumping.run(main())
@@ -111,7 +111,7 @@ def test_a_server_that_throttles_rests_and_the_others_are_asked() -> None:
     async def main() -> Counter[str]:
         a.fault = throttling
         engine = AttemptingEngine(replicated(a, b), (), Retry(), clock=jumping.now)
-        return await asked(engine, 40, 4)
+        return await answered_by(engine, 40, 4)
 
     a, b = Server("a"), Server("b")
     result, seconds = jumping.run(main())
@@ -122,7 +122,7 @@ def test_a_server_that_throttles_rests_and_the_others_are_asked() -> None:
 
 def test_a_retry_goes_to_another_server_first() -> None:
     async def main() -> Counter[str]:
-        return await asked(AttemptingEngine(replicated(a, b, c), (), Retry(attempts=3), clock=jumping.now), 30)
+        return await answered_by(AttemptingEngine(replicated(a, b, c), (), Retry(attempts=3), clock=jumping.now), 30)
 
     a, b, c = Server("a"), Server("b"), Server("c")
     a.fault = b.fault = broken
@@ -192,7 +192,7 @@ def test_it_survives_saving_without_a_login() -> None:
 
 
 @pytest.mark.parametrize(
-    ("addresses", "told"),
+    ("addresses", "reported"),
     [
         ([], "empty list"),
         (["http://127.0.0.1:9/v1", "localhost"], "'localhost' is no address"),
@@ -200,8 +200,8 @@ def test_it_survives_saving_without_a_login() -> None:
         (["http://a:SECRET123@127.0.0.1:9/v1", "http://a:SECRET123@127.0.0.1:9/v1/"], "127.0.0.1:9/v1 is given twice"),
     ],
 )
-def test_addresses_that_cannot_be_are_refused(addresses: list[str], told: str) -> None:
-    with pytest.raises(BadArgument, match=told) as error:
+def test_addresses_that_cannot_be_are_refused(addresses: list[str], reported: str) -> None:
+    with pytest.raises(BadArgument, match=reported) as error:
         connect("m", api_base=addresses)
     assert "SECRET123" not in str(error.value)
 
@@ -209,9 +209,9 @@ def test_addresses_that_cannot_be_are_refused(addresses: list[str], told: str) -
 def test_what_one_of_the_servers_refuses_bounds_a_call_to_any_of_them() -> None:
     lm = connect("m", api_base=["http://127.0.0.1:1/v1", "http://127.0.0.1:2/v1"])
     assert isinstance(lm.inner, ReplicatedEngine)
-    asked = lm15.Request(model="m", messages=(lm15.Message.user("q"),), config=lm15.Config(max_tokens=32))
-    assert lm.inner.reply_cap(asked) == 32
+    wanted = lm15.Request(model="m", messages=(lm15.Message.user("q"),), config=lm15.Config(max_tokens=32))
+    assert lm.inner.reply_cap(wanted) == 32
     second = lm.inner.engines[1]
     for name in ("max_tokens", "max_completion_tokens"):
         second.refused.add(name)
-    assert lm.inner.reply_cap(asked) is None
+    assert lm.inner.reply_cap(wanted) is None

@@ -30,13 +30,13 @@ class Counting(HuggingFace):
 
     def __init__(self) -> None:
         super().__init__(made.gpt2())
-        self.asked: list[TextPair] = []
+        self.searches: list[TextPair] = []
         self.given = 0
         self.wait = threading.Event()
         self.wait.set()
 
     def results(self, pairs: Sequence[TextPair]) -> Iterator[tuple[int, Result]]:
-        self.asked += pairs
+        self.searches += pairs
         for found in super().results(pairs):
             self.given += 1
             yield found
@@ -57,13 +57,13 @@ def lines(path: Path) -> list[dict[str, object]]:
 
 def test_the_same_pair_is_computed_once_in_one_call(model: Counting) -> None:
     found = KeptScorer(model).score([PAIRS[0], PAIRS[1], PAIRS[0], list(PAIRS[1])])  # type: ignore[list-item]
-    assert model.asked == PAIRS[:2]
+    assert model.searches == PAIRS[:2]
     assert found[:2] == found[2:]
 
 
 def test_an_empty_continuation_is_certain_and_costs_nothing(model: Counting, tmp_path: Path) -> None:
     assert KeptScorer(model, Journal(tmp_path)).score([("a prompt", ""), ("", "")]) == [Score(0.0, 0)] * 2
-    assert model.asked == []
+    assert model.searches == []
     assert lines(tmp_path) == []
 
 
@@ -104,7 +104,7 @@ def test_what_is_journaled_is_not_computed_again(model: Counting, tmp_path: Path
     again = Counting()
     with Journal(tmp_path) as journal:
         assert KeptScorer(again, journal).score([*PAIRS, ("new", " one")])[:3] == first
-    assert again.asked == [("new", " one")]
+    assert again.searches == [("new", " one")]
     records = lines(tmp_path)
     assert [(each["kind"], each["stage"]) for each in records] == [("score", "cxmi")] * 3 + [("score", "")]
     assert {each["continuation"]: (each["logprob"], each["n_tokens"]) for each in records[:3]} == {
@@ -121,7 +121,7 @@ def test_a_replay_needs_no_model_and_misses_by_name(model: Counting, tmp_path: P
         assert ask.score(PAIRS) == first
         with pytest.raises(ReplayMiss, match="asks for score"):
             ask.score([("new", " one")])
-    assert again.asked == []
+    assert again.searches == []
 
 
 def test_other_weights_are_another_scorer(model: Counting, tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_one_bad_pair_loses_none_of_the_others(model: Counting, tmp_path: Path) 
     again = Counting()
     with Journal(tmp_path) as journal, pytest.raises(ModelError):
         KeptScorer(again, journal).score(pairs)
-    assert again.asked == [pairs[1]]  # a failure is tried again, successes are not
+    assert again.searches == [pairs[1]]  # a failure is tried again, successes are not
 
 
 @pytest.mark.parametrize("number", ["nan", "inf", "-inf"])

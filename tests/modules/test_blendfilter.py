@@ -110,8 +110,8 @@ class TestWorkedExample:
         }
         assert prediction.knowledge == [self.S1, self.S2]
         own = f"\n\nKnowledge:\n{self.S1.line}\n{self.S2.line}\nQuestion: {self.QUESTION}\nLet's think step by step."
-        assert lm.asked("answer")[0].endswith(own)
-        assert f"Context:\n{self.REASONING}\nQuestion: {self.QUESTION}\n" in lm.asked("short_answer")[0]
+        assert lm.prompts_of("answer")[0].endswith(own)
+        assert f"Context:\n{self.REASONING}\nQuestion: {self.QUESTION}\n" in lm.prompts_of("short_answer")[0]
 
 
 class TestCalls:
@@ -173,14 +173,14 @@ class TestCalls:
         """
         left = [["external", "internal", "topic"], ["check"] * 3, ["ids"] * 3, ["answer"], ["short_answer"]]
         lm = ScriptedLM(replies())
-        quick, asked, together = lm.inner.complete, list[str](), asyncio.Event()
+        quick, requested, together = lm.inner.complete, list[str](), asyncio.Event()
 
         async def complete(request: Any) -> Any:
-            nonlocal asked, together
+            nonlocal requested, together
             mine = together
-            asked.append(STAGE.get())
-            if sorted(asked) == left[0]:
-                asked, together = [], asyncio.Event()
+            requested.append(STAGE.get())
+            if sorted(requested) == left[0]:
+                requested, together = [], asyncio.Event()
                 del left[0]
                 mine.set()
             await asyncio.wait_for(mine.wait(), 20)
@@ -197,7 +197,7 @@ class TestKnowledge:
     def test_everything_filtered_away_is_an_empty_block_and_flagged(self) -> None:
         result, lm = ask(BlendFilter(three_lists(), task="strategyqa"), ids="none")
         assert result.knowledge == []
-        assert f"\nKnowledge:\nQuestion: {QUESTION}\n" in lm.asked("answer")[0]
+        assert f"\nKnowledge:\nQuestion: {QUESTION}\n" in lm.prompts_of("answer")[0]
         assert result.flags == {**dict.fromkeys(FLAGS, 0), "explicit_none": 3, "empty_knowledge": 1}
         assert {branch.ids_read for branch in result.branches.values()} == {"none"}
 
@@ -212,8 +212,8 @@ class TestRunning:
             BlendFilter(three_lists())(question=QUESTION)
         assert (raised.value.stage, raised.value.kind) == ("internal", "context_too_long")
         # q and q_ex were filtered to the end: a replay asks for exactly these calls
-        assert len(lm.asked("ids")) == 2
-        assert not lm.asked("answer")
+        assert len(lm.prompts_of("ids")) == 2
+        assert not lm.prompts_of("answer")
 
     def test_cancelled_it_stops_asking(self) -> None:
         lm = ScriptedLM(replies())
@@ -243,13 +243,13 @@ class TestRunning:
 class TestSettings:
     def test_none_and_topic_follow_the_task_unless_one_says_otherwise(self) -> None:
         _, lm = ask(BlendFilter(three_lists(), task="strategyqa"))
-        assert all("write: none" in prompt for prompt in lm.asked("ids"))
+        assert all("write: none" in prompt for prompt in lm.prompts_of("ids"))
         assert lm.calls == 10
         _, lm = ask(BlendFilter(three_lists(), task="hotpotqa", offer_none=True, ask_topic=False))
-        assert all("write: none" in prompt for prompt in lm.asked("ids"))
+        assert all("write: none" in prompt for prompt in lm.prompts_of("ids"))
         assert lm.calls == 10
         _, lm = ask(BlendFilter(three_lists(), task="strategyqa", offer_none=False, ask_topic=True))
-        assert not any("write: none" in prompt for prompt in lm.asked("ids"))
+        assert not any("write: none" in prompt for prompt in lm.prompts_of("ids"))
         assert lm.calls == 11
 
     def test_a_filter_of_ones_own(self) -> None:
@@ -274,7 +274,7 @@ class TestSettings:
         result, lm = ask(method, ids="none")
         assert [passage.id for passage in result.knowledge] == ["p0", "p1"]
         assert result.flags["empty_knowledge"] == 1
-        assert f"Knowledge:\n{LINES[0]}\n{LINES[1]}\nQuestion: {QUESTION}" in lm.asked("answer")[0]
+        assert f"Knowledge:\n{LINES[0]}\n{LINES[1]}\nQuestion: {QUESTION}" in lm.prompts_of("answer")[0]
         assert "q" not in result.queries or "q" not in without
 
 
@@ -342,11 +342,11 @@ class TestUnion:
         }  # fmt: skip
         assert [branch.ids_read for branch in result.branches.values()] == ["ids"] * 3
         assert result.knowledge == [PASSAGES[1], PASSAGES[3]]
-        assert f"Knowledge:\n{LINES[1]}\n{LINES[3]}\nQuestion:" in lm.asked("answer")[0]
+        assert f"Knowledge:\n{LINES[1]}\n{LINES[3]}\nQuestion:" in lm.prompts_of("answer")[0]
 
     def test_nothing_kept(self) -> None:
         result, lm = ask(BlendFilter(three_lists(), filter_union=True, task="strategyqa"), ids="none")
         assert (result.knowledge, result.flags["empty_knowledge"], result.flags["explicit_none"]) == ([], 1, 1)
-        assert f"Knowledge:\nQuestion: {QUESTION}" in lm.asked("answer")[0]
+        assert f"Knowledge:\nQuestion: {QUESTION}" in lm.prompts_of("answer")[0]
         result, _ = ask(BlendFilter(three_lists(), filter_union=True, fallback=True, task="strategyqa"), ids="none")
         assert result.knowledge == list(PASSAGES[:2])

@@ -76,9 +76,9 @@ class TestBlending:
         _, lm = blended(shelf)
         assert sorted(query for query, _ in shelf.searches) == sorted([QUESTION, Q_EX, Q_IN])
         own = "\n".join(["Knowledge:", *LINES[:2], f"Question: {QUESTION}", "Let's think step by step."])
-        assert lm.asked("external")[0].endswith("\n" + own)
-        assert lm.asked("internal")[0].endswith(f"\nQuestion: {QUESTION}\nPassage:")
-        assert not any(line in lm.asked("internal")[0] for line in LINES)
+        assert lm.prompts_of("external")[0].endswith("\n" + own)
+        assert lm.prompts_of("internal")[0].endswith(f"\nQuestion: {QUESTION}\nPassage:")
+        assert not any(line in lm.prompts_of("internal")[0] for line in LINES)
 
     def test_the_conclusion_can_be_dropped(self) -> None:
         result, _ = blended(three_lists(), drop_conclusion=True)

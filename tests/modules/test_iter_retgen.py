@@ -20,7 +20,7 @@ def run(method: dspy.Module, *reasonings: str) -> tuple[dspy.Prediction, Scripte
         return method(question=QUESTION), lm
 
 
-def shown(prompt: str) -> list[str]:
+def visible(prompt: str) -> list[str]:
     return [line for line in LINES if line in prompt]
 
 
@@ -29,11 +29,11 @@ class TestLoop:
         shelf = three_lists()
         result, lm = run(IterRetGen(shelf, k=2), EXTERNAL, REASONING)
         assert shelf.searches == [(QUESTION, 2), (Q_EX, 2)]
-        assert [shown(prompt) for prompt in lm.asked("answer")] == [LINES[:2], LINES[1:3]]
+        assert [visible(prompt) for prompt in lm.prompts_of("answer")] == [LINES[:2], LINES[1:3]]
         assert result.queries == {"q": QUESTION, "iter_2": Q_EX}
         assert result.branches["iter_2"] == Branch(list(PASSAGES[1:3]), list(PASSAGES[1:3]))
         assert (result.reasoning, result.answer, result.knowledge) == (REASONING, "Ada Brennock", list(PASSAGES[1:3]))
-        assert f"\nContext:\n{REASONING}\nQuestion: {QUESTION}\n" in lm.asked("short_answer")[0]
+        assert f"\nContext:\n{REASONING}\nQuestion: {QUESTION}\n" in lm.prompts_of("short_answer")[0]
         assert [stage for stage, _ in result.calls] == ["answer", "answer", "short_answer"]
 
     def test_the_third_searches_with_the_second_alone(self) -> None:
@@ -45,7 +45,7 @@ class TestLoop:
 
         result, lm = run(IterRetGen(index, iterations=3), "One.", "Two.", "Three.\nSo the answer is Ada.")
         assert searches == [QUESTION, f"One. {QUESTION}", f"Two. {QUESTION}"]
-        assert [shown(prompt) for prompt in lm.asked("answer")] == [[LINES[0]], [LINES[1]], [LINES[2]]]
+        assert [visible(prompt) for prompt in lm.prompts_of("answer")] == [[LINES[0]], [LINES[1]], [LINES[2]]]
         assert list(result.queries) == ["q", "iter_2", "iter_3"]
 
 

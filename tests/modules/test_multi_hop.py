@@ -105,7 +105,7 @@ class TestAction:
 
 
 @pytest.mark.parametrize(
-    ("reasoning", "said"),
+    ("reasoning", "expected"),
     [
         ("It is.\nSo the answer is Ada.", "Ada."),
         ("So the answer is Bo. Wait.\nSo the answer is **Ada**", "Ada"),
@@ -119,8 +119,8 @@ class TestAction:
         ("", ""),
     ],
 )
-def test_the_last_conclusion_of_a_reasoning(reasoning: str, said: str) -> None:
-    assert conclusion(reasoning) == said
+def test_the_last_conclusion_of_a_reasoning(reasoning: str, expected: str) -> None:
+    assert conclusion(reasoning) == expected
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ def numbered(lines: list[str]) -> list[str]:
     return [f"[{at}] {line}" for at, line in enumerate(lines, 1)]
 
 
-def told(task: str = "hotpotqa") -> str:
+def reported(task: str = "hotpotqa") -> str:
     return TaskWording.of(task).instructions.get("cdit/answer", own_prompts()["cdit/answer"].instructions)
 
 
@@ -40,17 +40,17 @@ class TestPrompt:
         result, lm = run(RALM(one_list(), k=3))
         assert [stage for stage, _ in lm.prompts] == ["respond"]
         assert lm.prompts[0][1].split("\n") == [
-            "### Background:", *numbered(LINES[:3]), "", "### Instruction:", QUESTION, told(), "", "### Response:",
+            "### Background:", *numbered(LINES[:3]), "", "### Instruction:", QUESTION, reported(), "", "### Response:",
         ]  # fmt: skip
         assert result.answer == "Ada Brennock"
 
-    @pytest.mark.parametrize("asked", [FLOATS, FLOATS.replace("\n", " ")])
-    def test_options_stand_on_a_line_each(self, asked: str) -> None:
+    @pytest.mark.parametrize("wanted", [FLOATS, FLOATS.replace("\n", " ")])
+    def test_options_stand_on_a_line_each(self, wanted: str) -> None:
         """Whatever they stood on; the search and the trace have the question on one line."""
         shelf = one_list()
-        result, lm = run(RALM(shelf, k=1, task="arc"), question=asked)
+        result, lm = run(RALM(shelf, k=1, task="arc"), question=wanted)
         lines = lm.prompts[0][1].split("\n")
-        assert lines[lines.index("### Instruction:") + 1 :][:4] == [*FLOATS.split("\n"), told("arc")]
+        assert lines[lines.index("### Instruction:") + 1 :][:4] == [*FLOATS.split("\n"), reported("arc")]
         one_line = FLOATS.replace("\n", " ")
         assert (shelf.searches, result.queries) == ([(one_line, 1)], {"q": one_line})
 
@@ -73,13 +73,13 @@ class TestRewriting:
         below = prompt.partition("### Instruction:\n")[2].split("\n")
         assert below[0] == QUESTION
         assert below[1].endswith(f": {LINES[0]}")
-        assert below[3:] == [told(), "", "### Response:"]
+        assert below[3:] == [reported(), "", "### Response:"]
         assert prompt.count(LINES[0]) == 2  # the background still has it
         assert prompt.count(LINES[1]) == 1
 
     def test_behind_a_filter_it_is_the_best_of_those_let_through(self) -> None:
         _, lm = run(RALM(one_list(), k=3, rewrite=True, filter=KnowledgeFilter(ask_topic=False)), ids="1, 2")
-        (prompt,) = lm.asked("respond")
+        (prompt,) = lm.prompts_of("respond")
         assert LINES[0] not in prompt
         assert (prompt.count(LINES[1]), prompt.count(LINES[2])) == (2, 1)
 

@@ -43,12 +43,12 @@ class TestMethod:
     def test_samples_of_cot_retrievals_prompt_and_one_short_answer(self) -> None:
         result, lm = run(SelfConsistency(one_list(), k=2, samples=4), BO, ADA, LOST, ADA_TOO)
         plain, other = run(ChainOfThought(one_list(), k=2), ADA)
-        assert set(lm.asked("answer")) == set(other.asked("answer"))
+        assert set(lm.prompts_of("answer")) == set(other.prompts_of("answer"))
         assert lm.calls == 5
         assert [request.config.temperature for request in lm.inner.requests] == [0.7] * 4 + [0.0]
         assert result.votes == [("Ada Brennock.", 2), ("Bo.", 1)]
         assert result.reasoning == ADA
-        assert f"\nContext:\n{ADA}\nQuestion: {QUESTION}\n" in lm.asked("short_answer")[0]
+        assert f"\nContext:\n{ADA}\nQuestion: {QUESTION}\n" in lm.prompts_of("short_answer")[0]
         assert (result.answer, result.knowledge, result.queries) == ("Ada Brennock", plain.knowledge, plain.queries)
 
     def test_by_default_it_spends_what_blendfilter_does(self) -> None:

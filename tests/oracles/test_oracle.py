@@ -59,7 +59,7 @@ class Told:
             done(at, Score(self.logprob(pair.prompt), 2))
 
 
-def told(*lines: str, base: float = -3.0) -> Told:
+def reported(*lines: str, base: float = -3.0) -> Told:
     """A model to which each of `lines`, as the knowledge in question, is worth 2 nats, and any other sentence -1."""
 
     def logprob(prompt: str) -> float:
@@ -81,7 +81,7 @@ class TestOneBatch:
     BATCH = ((KEEPER, PASSAGES[:3]), (ISLAND, PASSAGES[2:4]))
 
     def test_the_choice_and_its_scores(self) -> None:
-        keeper, island = cxmi(told(KEPT)).choose(self.BATCH)
+        keeper, island = cxmi(reported(KEPT)).choose(self.BATCH)
         assert chosen(keeper) == [KEPT]
         assert keeper.scores == (-1.0, -1.0, -1.0, 2.0, -1.0)
         assert [each.position for each in keeper.candidates] == [0, 0, 1, 1, 2]
@@ -118,7 +118,7 @@ class TestPrompt:
 class TestJournal:
     def test_what_was_scored_is_not_asked_again(self, tmp_path: Path) -> None:
         with Journal(tmp_path / "journal.jsonl") as journal:
-            first = cxmi(told(KEPT), journal).choose(TestOneBatch.BATCH)
+            first = cxmi(reported(KEPT), journal).choose(TestOneBatch.BATCH)
         silent = Told()
         with Journal(tmp_path / "journal.jsonl", "replay") as journal:
             oracle = cxmi(silent, journal)
@@ -145,7 +145,7 @@ class TestTooLong:
                     long = any(word in pair.prompt for word in words)
                     done(at, too_long(pair, 600, 512) if long else Score(self.logprob(pair.prompt), 2))
 
-        return Narrow(told(KEPT).logprob)
+        return Narrow(reported(KEPT).logprob)
 
     def test_a_sentence_has_no_score_and_is_not_chosen(self, tmp_path: Path) -> None:
         with Journal(tmp_path / "journal.jsonl") as journal:
@@ -201,7 +201,7 @@ class TestWording:
 
 class TestChecking:
     def test_one_score_is_asked_before_any_work_and_is_kept(self, tmp_path: Path) -> None:
-        backend = told(KEPT)
+        backend = reported(KEPT)
         with Journal(tmp_path / "journal.jsonl") as journal:
             oracle = cxmi(backend, journal)
             oracle.check([KEEPER, ISLAND])
@@ -261,8 +261,8 @@ def test_measures_that_ask_no_model() -> None:
     (alike,) = Oracle("lexical", task="fever").choose([(claim, PASSAGES)])
     assert chosen(alike) == ["Quillmere | Quillmere is an island of two villages."]
     assert alike.scores[alike.chosen[0]] == pytest.approx(5 / 6)  # 6 words each, all but the number shared
-    (told,) = Oracle("lexical", task="hotpotqa").choose([(claim, PASSAGES)])
-    assert told.chosen == ()
+    (reported,) = Oracle("lexical", task="hotpotqa").choose([(claim, PASSAGES)])
+    assert reported.chosen == ()
 
 
 class TestIdentity:
@@ -276,5 +276,5 @@ class TestIdentity:
         ]
         assert identities[0]["scorer"] == {"kind": "told"}
         assert len({each["prompt"] for each in identities}) == 4
-        assert cxmi(told(KEPT)).identity() == identities[0] == json.loads(json.dumps(identities[0]))
+        assert cxmi(reported(KEPT)).identity() == identities[0] == json.loads(json.dumps(identities[0]))
         assert str(tmp_path) not in json.dumps(identities)

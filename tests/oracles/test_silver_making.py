@@ -33,17 +33,17 @@ class Searching(Retriever):
     def __init__(self, fingerprint: str = "0" * 16, before: Callable[[str], object] = lambda query: None) -> None:
         self.inner = BM25.build(CORPUS)
         self.fingerprint, self.before = fingerprint, before
-        self.asked: list[list[str]] = []
+        self.searches: list[list[str]] = []
 
     def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
-        self.asked.append(list(queries))
+        self.searches.append(list(queries))
         for query in queries:
             self.before(query)
         return self.inner.find(queries, k)
 
     @property
     def queries(self) -> list[str]:
-        return [query for batch in self.asked for query in batch]
+        return [query for batch in self.searches for query in batch]
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def test_whether_passages_support_the_output_is_judged_as_the_task_does() -> Non
 def test_the_rows_do_not_depend_on_the_batch(questions: Questions, tmp_path: Path) -> None:
     index = Searching()
     assert whole(questions, tmp_path) == whole(questions, tmp_path / "other", retriever=index, batch=3)
-    assert [len(each) for each in index.asked] == [3, 3, 1]
+    assert [len(each) for each in index.searches] == [3, 3, 1]
 
 
 # --- stopping and going on ------------------------------------------------------------------------------------------
@@ -171,7 +171,7 @@ def test_a_finished_one_asks_nothing(questions: Questions, tmp_path: Path, monke
     monkeypatch.setattr(Oracle, "check", lambda *_: pytest.fail("the oracle was asked"))
     index = Searching()
     again = make_silver(questions, strinc(), tmp_path / "whole.jsonl", retriever=index, k=3)
-    assert index.asked == []
+    assert index.searches == []
     assert again.n == 7
     assert ((tmp_path / "whole.jsonl").read_bytes(), (tmp_path / "whole.recipe.json").read_bytes()) == (expected, first)
 

@@ -37,8 +37,8 @@ def test_questions_are_spread_over_the_kinds(n: int) -> None:
         chosen(85)
 
 
-def scripted_by_stage(**said: Any) -> ScriptedLM:
-    return ScriptedLM(lambda stage, prompt: said.get(stage, read(prompt)))
+def scripted_by_stage(**expected: Any) -> ScriptedLM:
+    return ScriptedLM(lambda stage, prompt: expected.get(stage, read(prompt)))
 
 
 def test_the_offline_reader_is_in_health(tmp_path: Path) -> None:
@@ -115,8 +115,8 @@ def test_what_nobody_told_is_no_number(tmp_path: Path) -> None:
     assert re.search(rf"tokens,\s\${total.tokens_in:,}\.00$", text_of(result), re.M)
 
 
-def without_usage(said: lm15.Response) -> lm15.Response:
-    return dataclasses.replace(said, usage=lm15.Usage())
+def without_usage(expected: lm15.Response) -> lm15.Response:
+    return dataclasses.replace(expected, usage=lm15.Usage())
 
 
 def prices_of(folder: Path, model: str) -> Path:

@@ -70,10 +70,10 @@ class Counting(Retriever):
 
     def __init__(self, fingerprint: str = "f" * 16, ids: Sequence[str] = ("1", "2", "3")) -> None:
         self.fingerprint, self.ids = fingerprint, ids
-        self.asked: list[tuple[list[str], int]] = []
+        self.searches: list[tuple[list[str], int]] = []
 
     def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
-        self.asked.append((list(queries), k))
+        self.searches.append((list(queries), k))
         return [[PASSAGES[name].scored(k - at + len(query) / 8) for at, name in enumerate(self.ids[:k])]
                 for query in queries]  # fmt: skip
 
@@ -87,7 +87,7 @@ def test_a_search_is_made_once_and_served_as_it_was(tmp_path: Path) -> None:
         replayed = index.search(["orm"], 2)
     assert live == served == replayed  # ids, texts and scores
     assert replayed == [[PASSAGES["1"].scored(2.375), PASSAGES["2"].scored(1.375)]]
-    assert index.asked == [(["orm"], 2)]
+    assert index.searches == [(["orm"], 2)]
 
 
 def test_each_passage_is_stored_once_and_a_search_holds_ids_and_scores(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_a_batch_asks_only_for_what_is_missing_each_once_and_keeps_its_order(tmp
     with Journal(tmp_path) as journal, setting(JOURNAL, journal):
         first = index.search(["b"], 1)
         found = index.search(["a", "b", "ccc", "a"], 1)
-    assert index.asked == [(["b"], 1), (["a", "ccc"], 1)]
+    assert index.searches == [(["b"], 1), (["a", "ccc"], 1)]
     assert found[1] == first[0]
     assert found == [Counting().find([query], 1)[0] for query in ("a", "b", "ccc", "a")]
 
@@ -125,7 +125,7 @@ def test_another_fingerprint_query_or_k_is_another_search(tmp_path: Path, index:
     with Journal(tmp_path) as journal, setting(JOURNAL, journal):
         Counting().search(["orm"], 2)
         index.search([query], k)
-    assert len(index.asked) == 1
+    assert len(index.searches) == 1
 
 
 def test_reuse_copies_the_search_and_its_passages(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_reuse_copies_the_search_and_its_passages(tmp_path: Path) -> None:
     with Journal(tmp_path / "new", "replay") as journal, setting(JOURNAL, journal):
         assert index.search(["orm"], 2) == copied
         assert sorted(record["kind"] for record in journal.records()) == ["passage", "passage", "search"]
-    assert len(index.asked) == 1
+    assert len(index.searches) == 1
 
 
 def test_a_replay_miss_names_question_index_and_query(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_a_replay_miss_names_question_index_and_query(tmp_path: Path) -> None:
         with setting(QUESTION, "q7"), setting(STAGE, "ids"), pytest.raises(ReplayMiss, match=text):
             index.search(["when did it open"], 2)
         assert len(journal) == 0
-    assert not index.asked
+    assert not index.searches
 
 
 def test_a_search_whose_passages_were_cut_off_is_made_again(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_a_search_whose_passages_were_cut_off_is_made_again(tmp_path: Path) -> N
     with Journal(tmp_path / "b") as journal, setting(JOURNAL, journal):
         journal.append(search_record)
         assert index.search(["orm"], 1) == index.search(["orm"], 1)
-        assert len(index.asked) == 2
+        assert len(index.searches) == 2
 
 
 class Excerpts(Retriever):
@@ -214,7 +214,7 @@ def test_a_cut_query_is_noted_live_served_and_replayed(tmp_path: Path) -> None:
         assert noted(index, queries) == expected
         assert noted(index, queries) == expected
         records = [record for record in journal.records() if record["kind"] == "search"]
-    assert len(index.asked) == 1
+    assert len(index.searches) == 1
     with Journal(tmp_path, "replay") as journal, setting(JOURNAL, journal):
         assert noted(index, queries) == expected
     plain = {"key", "kind", "fingerprint", "query", "k", "ids", "scores", "passages"}

@@ -134,7 +134,7 @@ def test_a_smaller_k_is_the_head_of_a_larger_one(index: Retriever) -> None:
 
 
 @pytest.mark.parametrize(
-    ("queries", "k", "said"),
+    ("queries", "k", "stated"),
     [
         (["town"], 0, "k is 0: give a whole number of 1 or more"),
         (["town"], 2.5, "k is 2.5: give a whole number of 1 or more"),
@@ -142,8 +142,8 @@ def test_a_smaller_k_is_the_head_of_a_larger_one(index: Retriever) -> None:
         ("town", 5, "search takes a list of queries"),
     ],
 )
-def test_what_is_refused(index: Retriever, queries: Any, k: Any, said: str) -> None:
-    with pytest.raises(BadArgument, match=re.escape(said)) as refused:
+def test_what_is_refused(index: Retriever, queries: Any, k: Any, stated: str) -> None:
+    with pytest.raises(BadArgument, match=re.escape(stated)) as refused:
         index.search(queries, k)
     assert "\n" not in str(refused.value)
 

@@ -80,11 +80,11 @@ class Fixed(Retriever):
 
     def __init__(self, names: str, cut: bool = False) -> None:
         self.hits = Hits(named(names), cut=cut)
-        self.asked: list[tuple[list[str], int]] = []
+        self.searches: list[tuple[list[str], int]] = []
         self.fingerprint = fingerprint_of("fixed", names)
 
     def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
-        self.asked.append((list(queries), k))
+        self.searches.append((list(queries), k))
         return [Hits(self.hits[:k], cut=self.hits.cut) for _ in queries]
 
 
@@ -142,7 +142,7 @@ def test_a_journal_keeps_one_record_of_a_query(tmp_path: Path) -> None:
         assert index("red", 3) == first
         records = [record for record in journal.records() if record["kind"] == "search"]
     assert [(record["fingerprint"], record["query"]) for record in records] == [(index.fingerprint, "red")]
-    assert len(index.indexes[1].asked) == 1  # type: ignore[attr-defined]
+    assert len(index.indexes[1].searches) == 1  # type: ignore[attr-defined]
 
 
 def test_the_fingerprint_changes_with_what_changes_results() -> None:

@@ -148,12 +148,12 @@ class Cutting(Retriever):
     fingerprint = "0" * 16
 
     def __init__(self, fails_at: int = 1000) -> None:
-        self.asked: list[int] = []
+        self.searches: list[int] = []
         self.fails_at = fails_at
 
     def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
-        self.asked.append(len(queries))
-        if len(self.asked) >= self.fails_at:
+        self.searches.append(len(queries))
+        if len(self.searches) >= self.fails_at:
             raise OSError(28, "No space left on device")
         return [Hits([CORPUS[0].scored(None)], cut=len(query) > 8) for query in queries]
 
@@ -182,7 +182,7 @@ def test_batches_and_cut_queries(tmp_path: Path) -> None:
     index = Cutting()
     rows = [{"question": f"q{n}" * (1 + 4 * (n == 70))} for n in range(150)]
     assert write_hits(index, rows, tmp_path / "hits.jsonl", 1) == (150, 1)
-    assert index.asked == [64, 64, 22]
+    assert index.searches == [64, 64, 22]
     hits = Precomputed(tmp_path / "hits.jsonl")
     found = hits.search([row["question"] for row in rows], 1)
     assert [n for n, each in enumerate(found) if cut_of(each)] == [70]
@@ -199,7 +199,7 @@ def test_written_whole_or_not_at_all(tmp_path: Path) -> None:
     untouched = Cutting()
     with pytest.raises(BadArgument, match=r"there is a file at .*hits.jsonl already"):
         write_hits(untouched, rows[:1], out)
-    assert untouched.asked == []
+    assert untouched.searches == []
     with pytest.raises(OSError, match="No space"):
         write_hits(Cutting(fails_at=2), rows, out, overwrite=True)
     assert out.read_bytes() == before

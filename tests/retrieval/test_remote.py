@@ -55,10 +55,10 @@ class Odd(Retriever):
     )
 
     def __init__(self) -> None:
-        self.asked: list[str] = []
+        self.searches: list[str] = []
 
     def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
-        self.asked += queries
+        self.searches += queries
         return [Hits(self.found[:k], cut="cut" in query) for query in queries]
 
 
@@ -100,7 +100,7 @@ def test_odd_passages_and_cut_queries_come_whole() -> None:
         assert here == there
         assert [dict(passage.metadata) for passage in there[0]] == [dict(passage.metadata) for passage in here[0]]
         assert [cut_of(hits) for hits in there] == [False, True]
-        assert odd.asked[-1] == "cut \ud83d"
+        assert odd.searches[-1] == "cut \ud83d"
         with pytest.raises(TypeError, match="does not know how many"):
             len(remote)
         with setting(NOTES, []) as notes:
@@ -297,7 +297,7 @@ def test_what_passes_is_tried_again(fault: Reply) -> None:
 
 
 @pytest.mark.parametrize(
-    ("reply", "error", "said"),
+    ("reply", "error", "stated"),
     [
         ((400, '{"error": true, "message": "k=500 is more"}', {}), BadArgument, "refuses it: k=500 is more"),
         ((401, "{}", {}), ServerRefused, "wants a token: set BLENDFILTER_INDEX_TOKEN"),
@@ -305,11 +305,11 @@ def test_what_passes_is_tried_again(fault: Reply) -> None:
         ((301, "", {"Location": "http://elsewhere.example"}), ServerRefused, "refuses with 301: Moved Permanently"),
     ],
 )
-def test_what_does_not_pass_is_told_at_once(reply: Reply, error: type[AskedWrong], said: str) -> None:
+def test_what_does_not_pass_is_told_at_once(reply: Reply, error: type[AskedWrong], stated: str) -> None:
     with faulty_server(reply) as result:
         with pytest.raises(error) as caught:
             connection(result).request("/search", b"{}")
-        assert said in str(caught.value)
+        assert stated in str(caught.value)
         assert "\n" not in str(caught.value)
         assert len(result.requests) == 1
 

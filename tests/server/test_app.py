@@ -100,7 +100,7 @@ def test_an_address_may_name_its_index(url: str, index: BM25) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "body", "status", "said"),
+    ("method", "path", "body", "status", "expected"),
     [
         ("GET", "/", None, 400, "there is no query"),
         ("GET", "/?query=a&k=9999999999999999999999", None, 400, "give a whole number of 1 or more"),
@@ -119,13 +119,13 @@ def test_an_address_may_name_its_index(url: str, index: BM25) -> None:
         ("GET", "/search", None, 405, "Not Allowed"),
     ],
 )
-def test_what_is_refused(url: str, method: str, path: str, body: bytes | None, status: int, said: str) -> None:
+def test_what_is_refused(url: str, method: str, path: str, body: bytes | None, status: int, expected: str) -> None:
     got = httpx.request(method, url + path, content=body)
     assert got.status_code == status, got.text
     assert got.headers["content-type"] == "application/json"
     result = got.json()
     assert result["error"] is True
-    assert said in result["message"]
+    assert expected in result["message"]
     assert "\n" not in result["message"]
     assert httpx.get(url, params={"query": "town", "k": 1}).status_code == 200
 

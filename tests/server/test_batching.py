@@ -34,7 +34,7 @@ class Engine:
         return [[Passage(query, "", f"{query} {k}")] for query in queries]
 
 
-async def held(batcher: Batcher, engine: Engine) -> asyncio.Task[object]:
+async def kept(batcher: Batcher, engine: Engine) -> asyncio.Task[object]:
     """A first request, at work by now."""
     first = asyncio.create_task(batcher.find(["first"], 1))
     while not engine.begun.is_set():
@@ -42,8 +42,8 @@ async def held(batcher: Batcher, engine: Engine) -> asyncio.Task[object]:
     return first
 
 
-def ask(batcher: Batcher, *asked: tuple[list[str], int]) -> list[asyncio.Task[list[Sequence[Passage]]]]:
-    return [asyncio.create_task(batcher.find(queries, k)) for queries, k in asked]
+def ask(batcher: Batcher, *wanted: tuple[list[str], int]) -> list[asyncio.Task[list[Sequence[Passage]]]]:
+    return [asyncio.create_task(batcher.find(queries, k)) for queries, k in wanted]
 
 
 def texts(found: Sequence[Sequence[Passage]]) -> list[str]:
@@ -54,7 +54,7 @@ def test_what_arrives_during_a_search_goes_together_by_k_oldest_first() -> None:
     async def run() -> None:
         engine = Engine()
         batcher = Batcher(engine)
-        first = await held(batcher, engine)
+        first = await kept(batcher, engine)
         rest = ask(batcher, (["a"], 5), (["b", "c"], 5), (["d"], 10), (["e"], 5), (["f"], 10))
         await asyncio.sleep(0.01)
         engine.go.set()
@@ -73,7 +73,7 @@ def test_a_batch_has_a_limit_and_equal_queries_count_once() -> None:
     async def run() -> None:
         engine = Engine()
         batcher = Batcher(engine, max_batch=2)
-        await held(batcher, engine)
+        await kept(batcher, engine)
         rest = ask(batcher, (["a"], 1), (["a"], 1), (["b"], 1), (["c"], 1), (["a", "a"], 1), (["c", "d"], 1))
         await asyncio.sleep(0.01)
         engine.go.set()
@@ -89,7 +89,7 @@ def test_one_bad_query_does_not_fail_its_neighbours(caplog: pytest.LogCaptureFix
     async def run() -> None:
         engine = Engine()
         batcher = Batcher(engine)
-        await held(batcher, engine)
+        await kept(batcher, engine)
         rest = ask(batcher, (["a"], 1), (["bad"], 1), (["broken"], 1), (["b", "broken"], 1), (["c"], 1))
         await asyncio.sleep(0.01)
         engine.go.set()

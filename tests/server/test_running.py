@@ -110,7 +110,7 @@ def test_a_token_that_can_be_guessed_opens_no_public_address(
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "expected"),
     [
         ([], "on 127.0.0.1 is in use: choose another (--port"),
         (["--port", 70000], "the port must lie between 0 (any free one) and 65535, got 70000"),
@@ -118,9 +118,9 @@ def test_a_token_that_can_be_guessed_opens_no_public_address(
         (["--max-k", 0], "max_k is 0: give a whole number of 1 or more"),
     ],
 )
-def test_what_it_does_not_start_with(folder: Path, blendfilter: Command, words: list[object], said: str) -> None:
+def test_what_it_does_not_start_with(folder: Path, blendfilter: Command, words: list[object], expected: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         refused = blendfilter("serve", folder, "--port", port, *words)
     assert (refused.code, refused.out, len(refused.notices)) == (2, "", 1)
-    assert said in refused.error
+    assert expected in refused.error

@@ -93,8 +93,8 @@ def test_every_passage_is_judged_and_what_differs_is_separated(index: BM25, fold
     assert witnesses.witnesses_of("on", "sold") == (question_id(WHO_ON),)
     assert witnesses.witnesses_of("pier", "fair") == (question_id(PIER),)
     sent = {(question, passage.id) for question in (WHO_ON, WHO_OFF, PIER) for passage in index(question, 5)}
-    assert set(judge.asked) == sent
-    assert len(judge.asked) == len(sent) == done.calls
+    assert set(judge.searches) == sent
+    assert len(judge.searches) == len(sent) == done.calls
     assert (done.judged, done.accepted, done.rejected, done.silent) == (3, 3, len(sent) - 3, 0)
     assert (done.separations, done.reached) == (witnesses.separations(), witnesses.separations())
 
@@ -104,7 +104,7 @@ def test_the_bare_index_is_searched_whatever_was_trimmed(index: BM25, folder: Tr
     judge = Village({WHO_ON: ["on"], AGAIN: ["on"]})
     trimmed_by(judge, index, folder, [WHO_ON])
     trimmed_by(judge, index, folder, [AGAIN], reuse=False)
-    assert [passage for question, passage in judge.asked if question == AGAIN].count("off") == 1
+    assert [passage for question, passage in judge.searches if question == AGAIN].count("off") == 1
     with pytest.raises(BadArgument, match="trimmed: verdicts are given on the bare one"):
         trimmed_by(judge, Trimmed(index, Witnesses.read(folder.witnesses), threshold=1), folder)  # type: ignore[arg-type]
 
@@ -117,9 +117,9 @@ def test_questions_as_records(index: BM25, folder: TrimFolder) -> None:
 def test_a_question_like_one_before_costs_no_call_and_records_nothing(index: BM25, folder: TrimFolder) -> None:
     judge = Village()
     done = trimmed_by(judge, index, folder, QUESTIONS)
-    assert AGAIN not in {question for question, _ in judge.asked}
+    assert AGAIN not in {question for question, _ in judge.searches}
     assert question_id(AGAIN) not in Witnesses.read(folder.witnesses).judged
-    one = [question for question, _ in judge.asked].count(WHO_ON)
+    one = [question for question, _ in judge.searches].count(WHO_ON)
     assert (done.judged, done.reused, done.saved) == (3, 1, one)
     again = trimmed_by(judge, index, folder, QUESTIONS)
     assert (again.judged, again.known, again.reused, again.calls) == (0, 3, 1, 0)
@@ -131,7 +131,7 @@ def test_the_opposite_question_reuses_nothing_unless_it_is_left_unguarded(index:
         folder = TrimFolder.create(index, tmp_path / f"{guard}.trimmed", k=5, min_similarity=0.5)
         judge = Village()
         done = trimmed_by(judge, index, folder, [WHO_ON, WHO_OFF], guard=guard)
-        assert (done.judged, len({question for question, _ in judge.asked})) == (judged, judged)
+        assert (done.judged, len({question for question, _ in judge.searches})) == (judged, judged)
 
 
 @pytest.mark.parametrize("concurrency", [2, 16])
@@ -144,7 +144,7 @@ def test_the_state_does_not_depend_on_concurrency(concurrency: int, index: BM25,
         judge = Village(wait=busy)
         done = trimmed_by(judge, index, folder, questions, concurrency=calls)
         assert judge.most_in_flight == calls if calls < 16 else judge.most_in_flight > 5
-        made.append((state(folder), replace(done, place=""), sorted(judge.asked)))
+        made.append((state(folder), replace(done, place=""), sorted(judge.searches)))
     assert made[0] == made[1]
     assert made[0][1].reused >= 2
 
@@ -192,7 +192,7 @@ def test_a_failed_call_leaves_its_question_open_and_those_that_wait_for_it(index
     mended = Village()
     done = trimmed_by(mended, index, folder, QUESTIONS)
     assert (done.judged, done.known, done.reused, done.errors) == (1, 2, 1, ())
-    assert {question for question, _ in mended.asked} == {WHO_ON}
+    assert {question for question, _ in mended.searches} == {WHO_ON}
 
 
 class Half(Village):
@@ -204,7 +204,7 @@ class Half(Village):
 
     def reply(self, stage: str, prompt: str) -> Any:
         result = super().reply(stage, prompt)
-        return ModelError("no", kind="bad_request") if self.asked[-1] == (self.question, "sold") else result
+        return ModelError("no", kind="bad_request") if self.searches[-1] == (self.question, "sold") else result
 
 
 def test_of_a_half_judged_question_only_what_is_missing_is_asked(index: BM25, folder: TrimFolder) -> None:
@@ -212,7 +212,7 @@ def test_of_a_half_judged_question_only_what_is_missing_is_asked(index: BM25, fo
     trimmed_by(first, index, folder, [WHO_ON])
     assert set(Witnesses.read(folder.witnesses).half(question_id(WHO_ON))) == {"on", "off"}
     trimmed_by(second, index, folder, [WHO_ON])
-    assert second.asked == [(WHO_ON, "sold")]
+    assert second.searches == [(WHO_ON, "sold")]
     assert Witnesses.read(folder.witnesses).judged[question_id(WHO_ON)].accepted == ("on",)
     assert folder.witnesses.read_bytes().count(b'"kind":"verdict"') == 3, "no verdict is on file twice"
 
@@ -221,7 +221,7 @@ def test_another_judge_judges_what_is_open_anew_and_leaves_what_is_closed(index:
     trimmed_by(Half(WHO_OFF), index, folder, [WHO_ON, WHO_OFF])
     judge = Village()
     trimmed_by(judge, index, folder, [WHO_ON, WHO_OFF], by=Judge(rules=("phi1", "phi2")))
-    assert sorted(judge.asked) == sorted((WHO_OFF, passage.id) for passage in index(WHO_OFF, 5))
+    assert sorted(judge.searches) == sorted((WHO_OFF, passage.id) for passage in index(WHO_OFF, 5))
     judged = Witnesses.read(folder.witnesses).judged
     assert [judged[question_id(each)].by.rules for each in (WHO_ON, WHO_OFF)] == [("phi1",), ("phi1", "phi2")]
     found = state_text(folder, Witnesses.read(folder.witnesses))
@@ -237,7 +237,7 @@ def test_a_budget_ends_it_and_more_of_it_goes_on(index: BM25, folder: TrimFolder
         trimmed_by(judge, index, folder, budget=Budget(calls=4))
     assert judge.calls == 4
     done = trimmed_by(judge, index, folder, budget=Budget(calls=100))
-    assert sorted(judge.asked) == sorted(whole.asked), "nothing is asked twice"
+    assert sorted(judge.searches) == sorted(whole.searches), "nothing is asked twice"
     assert (done.total.calls, done.spent.calls) == (whole.calls, whole.calls - 4)
     assert state(folder) == state(TrimFolder.read(folder.place.with_name("w")))
 
@@ -297,7 +297,7 @@ def test_a_full_disk_ends_it_and_the_same_call_goes_on(
     monkeypatch.undo()
     again = Village()
     assert trimmed_by(again, index, folder, ASKED_FOR).errors == ()
-    assert not set(again.asked).intersection(judge.asked)
+    assert not set(again.searches).intersection(judge.searches)
 
 
 OTHER = Judge(rules=("phi1", "phi2"))
@@ -311,7 +311,7 @@ def test_another_judge_judges_anew_what_has_no_verdict_at_all(index: BM25, folde
     other = Village()
     done = trimmed_by(other, index, folder, [WHO_ON, WHO_OFF], by=OTHER)
     assert (done.judged, done.known) == (1, 1)
-    assert {question for question, _ in other.asked} == {WHO_ON}
+    assert {question for question, _ in other.searches} == {WHO_ON}
     judged = Witnesses.read(folder.witnesses).judged
     assert judged[question_id(WHO_ON)].accepted == ("on",)
     assert [judged[question_id(each)].by.rules for each in (WHO_ON, WHO_OFF)] == [("phi1", "phi2"), ("phi1",)]

@@ -130,10 +130,10 @@ def test_the_index_is_asked_once_a_depth_and_never_deeper_than_it_goes() -> None
     index = Written({"": ["mary", "jack", *NAMES]})
     trimmed = Trimmed(index, witnesses_of(RADIO), threshold=1)
     trimmed.find(["a pier", ON, "a mill", ON], 3)
-    assert index.asked == [(("a pier", "a mill"), 3), ((ON, ON), 4)]
-    index.asked.clear()
+    assert index.searches == [(("a pier", "a mill"), 3), ((ON, ON), 4)]
+    index.searches.clear()
     trimmed.find([ON], 14)
-    assert index.asked == [((ON,), 14)]
+    assert index.searches == [((ON,), 14)]
 
 
 def test_a_server_that_gives_no_more_is_not_asked_for_more() -> None:
@@ -141,7 +141,7 @@ def test_a_server_that_gives_no_more_is_not_asked_for_more() -> None:
     index.max_k = 2  # type: ignore[attr-defined]
     trimmed = Trimmed(index, witnesses_of(RADIO), threshold=1)
     assert ids(trimmed.find([ON], 2)[0]) == ["jack"]
-    assert index.asked == [((ON,), 2)]
+    assert index.searches == [((ON,), 2)]
 
 
 def test_a_cut_query_stays_flagged() -> None:
@@ -192,11 +192,11 @@ def test_two_states_share_no_search_record(tmp_path: Path) -> None:
     with Journal(tmp_path) as journal, setting(JOURNAL, journal):
         bare = index.search([ON], 2)
         trimmed = Trimmed(index, witnesses, threshold=1).search([ON], 2)
-        sent = len(index.asked)
+        sent = len(index.searches)
         again = Trimmed(index, witnesses, threshold=1).search([ON], 2)
         witnesses.apply(undone_line())
         undone = Trimmed(index, witnesses, threshold=1).search([ON], 2)
-        assert len(index.asked) == sent  # both came out of the journal: the undone state has the index's records
+        assert len(index.searches) == sent  # both came out of the journal: the undone state has the index's records
         searches = [record for record in journal.records() if record["kind"] == "search"]
     assert ids(bare[0]) == ids(undone[0]) == ["mary", "jack"]
     assert ids(trimmed[0]) == ids(again[0]) == ["jack", "ann"]

@@ -103,7 +103,7 @@ def test_many_chunks_are_one(
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "expected"),
     [
         ({"nbits": 3}, "nbits must be 1, 2, 4 or 8"),
         ({"nbits": 8}, "nbits=8 wants vectors of a multiple of 64, not 32"),
@@ -112,12 +112,12 @@ def test_many_chunks_are_one(
         ({"gpus": 99}, "gpus must lie between 0 and"),
     ],
 )
-def test_settings_out_of_range(settings: dict[str, Any], said: str, checkpoint: Path, tmp_path: Path) -> None:
+def test_settings_out_of_range(settings: dict[str, Any], expected: str, checkpoint: Path, tmp_path: Path) -> None:
     def never() -> Any:
         raise AssertionError("the corpus was read")
         yield
 
-    with pytest.raises(BadArgument, match=said):
+    with pytest.raises(BadArgument, match=expected):
         ColBERT.build(never(), tmp_path / "index", checkpoint=checkpoint, **settings)
     assert not list(tmp_path.iterdir())
 

@@ -41,10 +41,10 @@ print("end")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("told", [None, "true"])
-def test_the_process_is_left_as_it_was(told: str | None, checkpoint: Path) -> None:
+@pytest.mark.parametrize("reported", [None, "true"])
+def test_the_process_is_left_as_it_was(reported: str | None, checkpoint: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "TOKENIZERS_PARALLELISM"}
-    environment |= {"TOKENIZERS_PARALLELISM": told} if told else {}
+    environment |= {"TOKENIZERS_PARALLELISM": reported} if reported else {}
     ended = subprocess.run(
         [sys.executable, "-c", GUEST, str(checkpoint)],
         capture_output=True, text=True, env=environment, timeout=240, check=False,

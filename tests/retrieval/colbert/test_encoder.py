@@ -68,7 +68,7 @@ def lacking(name: str) -> Callable[[Path], object]:
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("damage", "stated"),
     [
         (lambda folder: (folder / "config.json").unlink(), "it has no config.json"),
         (written(WEIGHTS, b"\xff" * 2000), "cannot be read"),
@@ -80,14 +80,14 @@ def lacking(name: str) -> Callable[[Path], object]:
         (edited("artifact.metadata", dim=64), "cannot be read"),
     ],
 )  # fmt: skip
-def test_damage_is_told(damage: Callable[[Path], object], said: str, copy: Path) -> None:
+def test_damage_is_told(damage: Callable[[Path], object], stated: str, copy: Path) -> None:
     damage(copy)
     logged: list[logging.LogRecord] = []
     handler = logging.Handler()
     handler.emit = logged.append  # type: ignore[method-assign]
     transformers.utils.logging.add_handler(handler)
     try:
-        with pytest.raises(BadData, match=said) as error:
+        with pytest.raises(BadData, match=stated) as error:
             ColBERTCheckpoint(copy).load(CPU)
     finally:
         transformers.utils.logging.remove_handler(handler)

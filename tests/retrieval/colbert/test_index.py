@@ -167,7 +167,7 @@ def test_it_opens_and_finds_what_colbert_ai_finds(made: PlaidFolder, checkpoint:
 
 
 def test_a_collection_that_moved(plaid: PlaidFolder) -> None:
-    edit(plaid.folder, lambda told: told["config"].update(collection="/nowhere/towns.tsv"))
+    edit(plaid.folder, lambda reported: reported["config"].update(collection="/nowhere/towns.tsv"))
     with pytest.raises(
         MissingFile, match=r"no collection at /nowhere/towns.tsv, .*: say where it lies \(collection=\)"
     ):
