@@ -11,58 +11,23 @@ Differs from the official scripts: one normaliser serves every task; retrieval i
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
 from blendfilter.errors import UnknownName
-from blendfilter.quoting import LONGEST_REPLY
 from blendfilter.records import Question
+from blendfilter.replies import LABELS, TRUTHS, choice, label, truth, verdict
 from blendfilter.text import LETTERS, folded, normalize_answer, overlap, tokens
 
 _LETTERS = frozenset(LETTERS)
 _CLOSED = frozenset({"yes", "no", "noanswer"})
 VERDICTS = {"yes": "yes", "true": "yes", "no": "no", "false": "no"}
 """Normalised words that decide a yes/no question, and what they say."""
-_VERDICT = re.compile(r"\b(?:yes|no|true|false)\b")
-LABELS = ("SUPPORTS", "REFUTES", "NOT ENOUGH INFO")
-"""The labels of a claim, as FEVER's files write them."""
-_LABEL = re.compile(
-    r"(?<![\w-])(?:(?P<NEI>not[ _]?enough[ _]?info(?:rmation)?)|(?P<SUPPORTS>support(?:s|ed)?)|refute[sd]?)"
-    r"(?![\w-])(?P<none>\s+(?:by\s+)?(?:no|none|nothing|neither|nobody)\b)?",
-    re.IGNORECASE,
-)
-_NEGATION = re.compile(
-    r"\b(?:not|no|never|none|nothing|nobody|neither|nor|cannot|without|hardly|barely|fail(?:s|ed)?|unable|whether|if"
-    r"|doubt(?:s|ed|ful)?|unlikely|unclear|uncertain)\b"
-    r"|n['’]t\b",
-    re.IGNORECASE,
-)
-_CLAUSE_END = re.compile(r"(?<=[.!?;:])\s|\n|\bbut\b", re.IGNORECASE)
-TRUTHS = ("true", "false")
-"""The labels of a claim, as PubHealth's files write them."""
-_TRUTH = re.compile(r"(?<![\w-])(?:true|false)(?![\w-])", re.IGNORECASE)
-_HEDGED = re.compile(
-    r"\b(?:(?:may|might|could)\s+(?:\w+\s+)?be|part(?:ly|ially)|half|possibly|perhaps|maybe)\s+$", re.IGNORECASE
-)
-_REPLIED = re.compile(r"\W{0,3}(yes|no)\b(?=[^\w\s]|\s*$)", re.IGNORECASE)
-_ALONE = re.compile(rf"\W{{0,4}}([{LETTERS}{LETTERS.lower()}])\W{{0,4}}")
 _NO_ARTICLE = r"(?!\s+(?!(?:because|since|is|and|or)\b)[^\W\d_])"
 """Behind the letter A: not where it is the article of a word."""
-_ONE = rf"[{LETTERS[1:]}]|{LETTERS[0]}{_NO_ARTICLE}"
 _APART = r"(?!\w|['’]\w)"
-_LETTER = re.compile(
-    rf"\(([{LETTERS}{LETTERS.lower()}])\)"  # (B)
-    rf"|^\W{{0,4}}([{LETTERS}])(?:[).:]|\*\*|$)(?=\W*(?:\s|$))"  # B. and B) and B: where a line begins, or all of it
-    rf"|^\W{{0,4}}([{LETTERS}])(?=,?\s+(?:because|since)\b|\s+[-–—]\s)"  # B, because and B - ice, where a line begins
-    rf"|(?<![\w'’-])({_ONE})(?=\s+is\s+(?:the\s+)?(?:correct|right|best)\b)"  # B is correct
-    r"|\b(?i:answer|option|choice)(?:\s++(?:is|would be|should be))?(?:\s++|\s*+:\s++)[^\w\s(]{0,3}"
-    rf"(?:({_ONE}){_APART}|([{LETTERS.lower()}])(?=\W*$))"  # the answer is B
-)
-_DENIED = re.compile(r"\W{0,4}\s*(?:is|are|was|were|would be|cannot be)\s+(?:not|wrong|incorrect|false)\b", re.I)
-_LINE_OR_SENTENCE = re.compile(r"(?<=[.!?;])\s|\n|\bbut\b", re.IGNORECASE)
 
 
 def exact_match(prediction: str, answers: Iterable[str]) -> float:
@@ -91,92 +56,6 @@ def _f1(prediction: str, answer: str) -> float:
     if predicted != right and (predicted in _CLOSED or right in _CLOSED):
         return 0.0
     return overlap(tokens(prediction), tokens(answer)).f1
-
-
-def verdict(text: str) -> str | None:
-    """The first yes or no of a reply (true and false count as these), None where it has neither.
-
-    >>> verdict("So the answer is: False."), verdict("Nobody knows")
-    ('no', None)
-    """
-    match = _VERDICT.search(normalize_answer(text))
-    return VERDICTS[match.group()] if match else None
-
-
-def label(text: str) -> str | None:
-    """The one label that a reply gives to a claim, None where it gives none or several.
-
-    Read strictly: only the labels' own words count ("support" and "supported" too, not "supporting"), and not true or
-    false, which no prompt here offers. A label is not read where a word before it in its clause denies or doubts it
-    ("not supported"), where what follows it empties it ("supported by nothing"), or in a question.
-
-    >>> label("The claim is refuted."), label("It is not supported."), label("SUPPORTS, not REFUTES"), label("True")
-    ('REFUTES', None, 'SUPPORTS', None)
-    """
-    found = {
-        predicted
-        for clause in _CLAUSE_END.split(text[:LONGEST_REPLY])
-        if not clause.endswith("?")
-        for predicted in _labels_in(clause)
-    }
-    return found.pop() if len(found) == 1 else None
-
-
-def _labels_in(clause: str) -> Iterator[str]:
-    denied = _denied_from(clause)
-    for match in _LABEL.finditer(clause):
-        if match["NEI"]:
-            yield LABELS[2]
-        elif not match["none"] and match.start() < denied:
-            yield LABELS[0] if match["SUPPORTS"] else LABELS[1]
-
-
-def _denied_from(clause: str) -> float:
-    """Where the first word that denies or doubts ends; what stands behind it in its clause does not count."""
-    denies = _NEGATION.search(clause)
-    return denies.end() if denies else math.inf
-
-
-def truth(text: str) -> str | None:
-    """Whether a reply calls a claim true or false; None where it says neither, or both.
-
-    Read as strictly as a label: a word that is denied, doubted or in a question says nothing. A yes or no that opens
-    the reply counts as true or false.
-
-    >>> truth("The claim is false."), truth("It is not true."), truth("No, it is false."), truth("True or false?")
-    ('false', None, 'false', None)
-    """
-    opening = _REPLIED.match(text)
-    rest = text[opening.end() if opening else 0 :][:LONGEST_REPLY]
-    found = {TRUTHS[opening[1].lower() == "no"]} if opening else set()
-    for clause in _CLAUSE_END.split(rest):
-        denied = _denied_from(clause)
-        for match in () if clause.endswith("?") else _TRUTH.finditer(clause):
-            before = clause[max(0, match.start() - 80) : match.start()]
-            if match.start() < denied and not _HEDGED.search(before):
-                found.add(match[0].lower())
-    return found.pop() if len(found) == 1 else None
-
-
-def choice(text: str) -> str | None:
-    """The one option that a reply chooses, by its letter; None where it chooses none or several.
-
-    Read strictly: the letter alone, in brackets, with a mark where a line begins ("B. ice"), behind "answer", "option"
-    or "choice", or called correct; a capital anywhere else is a word of the reply. A letter that is denied counts for
-    nothing.
-
-    >>> choice("B"), choice("The answer is (B)."), choice("B) ice"), choice("A or B"), choice("A stone sinks.")
-    ('B', 'B', 'B', None, None)
-    """
-    if alone := _ALONE.fullmatch(text.strip()):
-        return alone[1].upper()
-    found = set()
-    for clause in _LINE_OR_SENTENCE.split(text[:LONGEST_REPLY]):
-        denied = _denied_from(clause)
-        for match in () if clause.endswith("?") else _LETTER.finditer(clause):
-            if match.start() < denied and not _DENIED.match(clause, match.end()):
-                found.add(next(filter(None, match.groups())).upper())
-    return found.pop() if len(found) == 1 else None
 
 
 def accuracy(prediction: str, answers: Iterable[str]) -> float:

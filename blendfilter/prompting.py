@@ -27,7 +27,8 @@ from jinja2.sandbox import SandboxedEnvironment
 from blendfilter import resources
 from blendfilter.errors import BadArgument, BadData, MissingFile, UnknownName
 from blendfilter.records import one_line, whole_characters
-from blendfilter.text import choices, short_reply, whole_reply
+from blendfilter.replies import short_reply, whole_reply
+from blendfilter.text import choices
 
 logger = logging.getLogger(__name__)
 

@@ -12,13 +12,13 @@ import re
 import string
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from html import escape
 from itertools import pairwise
 from typing import NamedTuple
 
-from blendfilter.quoting import LONGEST_REPLY, own_lines, own_words
+from blendfilter.quoting import LONGEST_REPLY
 
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -274,65 +274,6 @@ LETTERS = "ABCDE"
 _FOLLOWING = dict(pairwise(LETTERS))
 _TEXT = re.compile(r"\s*+\S")
 _OPTION = re.compile(rf"(?:(?<=\s)|^)\(([{LETTERS}])\)(?=\s|$)")
-
-
-def short_reply(reply: str) -> str:
-    """What a reply of one or few words says: its first line, without a repeated cue and bold around it all.
-
-    >>> short_reply("**Answer:** Tolm"), short_reply("Answer:\\nTolm\\nIt is a port."), short_reply("**Tolm**.")
-    ('Tolm', 'Tolm', 'Tolm.')
-    """
-    reply = reply.lstrip()[:LONGEST_REPLY]
-    lines = reply.splitlines()
-    words = own_words(reply).words if _QUOTES.search(reply) and _A_CUE.search(reply) else reply
-    if words is reply or len(_A_CUE.findall(words)) == len(_A_CUE.findall(reply)):
-        return _first_filled(lines)
-    own = [line.strip() for line in "\n".join(own_lines(reply, words)).splitlines() if line.strip()]
-    # What a passage concludes is quoted; where the reply concludes as well, it is the last time that counts.
-    concluded = next((at for at in range(len(own) - 1, -1, -1) if _CUE.match(own[at])), 0)
-    return _first_filled(own[concluded:]) or _first_filled(lines)
-
-
-def _first_filled(lines: Iterable[str]) -> str:
-    found = (_without_cue(line.strip()).strip() for line in lines if not _OPENS_A_FENCE.fullmatch(line))
-    return next((line for line in found if line), "")
-
-
-def whole_reply(reply: str) -> str:
-    """What a reply of several sentences says: all of it, line breaks too, without a repeated cue before it.
-
-    >>> whole_reply("**Answer:** Tolm is a port.\\nIt has a light.\\n")
-    'Tolm is a port.\\nIt has a light.'
-    """
-    return _REPEATED_CUE.sub("", reply.strip()).strip()
-
-
-def _without_cue(line: str) -> str:
-    cue = _CUE.match(line)
-    rest = line[cue.end() :] if cue else line
-    if cue and "*" in cue[0] and not rest.startswith("*"):
-        rest = rest.rstrip("*")  # "**Answer: X**"
-    bold = _BOLD.fullmatch(rest)
-    return bold["inner"] + bold["dot"] if bold else rest
-
-
-# In whatever markdown, the cue; or the close that the reasoning prompts teach ("So the answer is X.").
-_CUE = re.compile(
-    r"(?:[#>]+\s*)?[*_]{0,3}"
-    r"(?:(?:(?:final|short)\s+)?(?:answer|topic)\s*[*_]{0,3}\s*:"
-    r"|(?:(?:so|thus|hence|therefore),?\s+)?the (?:final )?answer is\b:?)[*_]{0,3}\s*"
-    r"|(?:#+\s*[*_]{0,3}|[*_]{2,3})(?:(?:final|short)\s+)?(?:answer|topic)[*_]{0,3}$",
-    re.IGNORECASE,
-)
-_A_CUE = re.compile(r"\b(?:answer|topic)\b", re.IGNORECASE)
-_QUOTES = re.compile("[>\"“„«‘'`~]")
-_OPENS_A_FENCE = re.compile(r"\s*+(?:```|~~~)\w*+\s*+")
-# Only the cue itself: "The answer is that …" is a sentence.
-_REPEATED_CUE = re.compile(
-    r"\A(?:[#>]+\s*)?[*_]{0,3}(?:(?:(?:final|short)\s+)?answer|response)\s*[*_]{0,3}\s*(?::[*_]{0,3}\s*|$)",
-    re.IGNORECASE | re.MULTILINE,
-)
-_BOLD = re.compile(r"(\*{1,3})(?P<inner>[^*]+)\1(?P<dot>\.?)")
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:

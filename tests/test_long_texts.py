@@ -30,11 +30,12 @@ from blendfilter.modules.multi_hop import (
 from blendfilter.oracles.measures import lexical, strinc
 from blendfilter.prompting import _options, _own_lines
 from blendfilter.quoting import LONGEST_REPLY, end_of, own_lines, own_words
+from blendfilter.replies import short_reply, whole_reply
 from blendfilter.report import doctor as reply_counts
 from blendfilter.report.doctor import numbered_lines
 from blendfilter.report.trace import reasons_of
 from blendfilter.retrieval.documents import chunk
-from blendfilter.text import choices, normalize_answer, sentences, short_reply, whole_reply
+from blendfilter.text import choices, normalize_answer, sentences
 
 LENGTH = 200_000
 SECONDS = 3.0

@@ -116,7 +116,9 @@ def test_verdict(reply: str, expected: str | None) -> None:
         ("SUPPORTS or REFUTES", None),
         ("unsupported", None),
         ("supporting evidence", None),
-        ("True", None),
+        ("True", "SUPPORTS"),
+        ("The claim is not true.", "REFUTES"),
+        ("The text does not support it, so REFUTES", "REFUTES"),
         ("yes", None),
         ("", None),
     ],
@@ -125,7 +127,7 @@ def test_label(reply: str, expected: str | None) -> None:
     assert label(reply) == expected
 
 
-WORDS = st.lists(st.sampled_from(["it", "is", "the text", "supported", "refutes", "so,"]), max_size=4).map(" ".join)
+WORDS = st.lists(st.sampled_from(["it", "is", "the text", "supported", "refutes"]), max_size=4).map(" ".join)
 
 
 @given(WORDS, st.sampled_from(["not", "never", "no", "nor", "isn't", "cannot be", "without"]), WORDS)
@@ -144,14 +146,14 @@ def test_behind_a_denial_no_label_is_read_in_its_clause(before: str, denial: str
         ("perhaps", ["yes"], 0.0), ("perhaps", ["no"], 0.0), ("SUPPORTS", ["yes"], 0.0),
         # the label of a claim
         ("Refuted.", ["REFUTES"], 1.0), ("Refuted.", [" refutes "], 1.0), ("SUPPORTS", ["REFUTES"], 0.0),
-        ("not refuted", ["REFUTES"], 0.0), ("", ["REFUTES"], 0.0), ("false", ["REFUTES"], 0.0),
+        ("not refuted", ["REFUTES"], 0.0), ("", ["REFUTES"], 0.0), ("false", ["REFUTES"], 1.0),
         ("no", ["REFUTES"], 0.0), ("NOT ENOUGH INFO", ["NOT ENOUGH INFO"], 1.0),
         # an option: the letter, else the option's own text
         ("The Ice!", ["B", "ice"], 1.0), ("A. The ice", ["B", "ice"], 0.0), ("ice floats", ["B", "ice"], 0.0),
         ("no", ["B", "No ship floats."], 0.0), ("", ["B"], 0.0), ("5", ["B", "5"], 1.0),
         ("", ["A", "slate"], 0.0), ("The.", ["A", "slate"], 0.0),  # normalised, A is nothing
         # true or false, strictly
-        ("Not true.", ["false"], 0.0), ("Not true.", ["true"], 0.0), ("It is false.", [" False "], 1.0),
+        ("Not true.", ["false"], 1.0), ("Not true.", ["true"], 0.0), ("It is false.", [" False "], 1.0),
     ],
 )  # fmt: skip
 def test_accuracy_reads_a_reply_by_the_kind_of_answer(reply: str, answers: list[str], expected: float) -> None:
@@ -246,7 +248,8 @@ def test_choice(reply: str, letter: str | None) -> None:
         ("true", "true"), ("False.", "false"), ("**True**", "true"), ("The claim is FALSE.", "false"),
         ("Yes", "true"), ("No.", "false"), ("No, it is false.", "false"), ("Yes: true.", "true"),
         ("False. The claim is not true.", "false"), ("It is not true but false", "false"),
-        ("not true", None), ("It isn't false.", None), ("untrue", None), ("Is it true?", None), ("true or false", None),
+        ("not true", "false"), ("It isn't false.", None), ("untrue", "false"), ("Is it true?", None),
+        ("true or false", None),
         ("No, it is true.", None), ("No study has found it true", None), ("No study found it", None),
         ("The claim is partially true.", None), ("I cannot say. It may be true.", None), ("maybe false", None),
         ("The claim that it may cure fever is false.", "false"),

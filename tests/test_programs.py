@@ -18,13 +18,13 @@ from blendfilter import resources
 from blendfilter.asking import Demonstration, TaskWording
 from blendfilter.filters.cdit import CDITFilter
 from blendfilter.filters.filco import FilCoFilter
-from blendfilter.metrics import LABELS
 from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.modules.direct import ChainOfThought, Direct
 from blendfilter.modules.iter_retgen import IterRetGen
 from blendfilter.modules.multi_hop import ReAct, SelfAsk
 from blendfilter.modules.ralm import RALM
 from blendfilter.modules.self_consistency import SelfConsistency
+from blendfilter.replies import LABELS
 from blendfilter.tasks.loading import TASKS as KNOWN
 from blendfilter.text import normalize_answer, overlap, tokens
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from blendfilter.replies import short_reply, whole_reply
 from blendfilter.text import (
     Overlap,
     choices,
@@ -15,9 +16,7 @@ from blendfilter.text import (
     normalize_answer,
     overlap,
     sentences,
-    short_reply,
     visible,
-    whole_reply,
 )
 
 WORDY = (
@@ -206,7 +205,7 @@ def test_what_acts_on_a_terminal_is_seen(text: str, seen: str) -> None:
         ("> So the answer is Rome.\nSo the answer is Tolm.", "Tolm."),
         ('Passage 2 says "So the answer is Rome."\nSo the answer is Tolm.', "Tolm."),
         ("Tolm\n> So the answer is Rome.", "Tolm"),
-        ('"Tolm"', '"Tolm"'),
+        ('"Tolm"', "Tolm"),
         ("```\nTolm\n```", "Tolm"),
     ],
 )

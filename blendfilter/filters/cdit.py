@@ -40,6 +40,7 @@ from blendfilter.lm.profiles import split_thinking
 from blendfilter.prompting import Prompts, TemplateAdapter
 from blendfilter.quoting import LONGEST_REPLY, own_lines, own_words
 from blendfilter.records import Passage, one_line
+from blendfilter.replies import true_or_false
 from blendfilter.retrieval.callables import as_passage
 from blendfilter.text import shortened
 
@@ -213,12 +214,16 @@ _NO_VERDICT = JudgeReply(None, [], "")
 
 
 def read_verdict(reply: str) -> bool | None:
-    """The verdict of a reply of one word; None where it is anything but True or False.
+    """The verdict that opens a reply; None where it is anything but True or False, or takes it back.
 
-    >>> read_verdict("**True.**"), read_verdict("Answer: False."), read_verdict("Not true"), read_verdict("True, but")
-    (True, False, None, None)
+    >>> read_verdict("**True.**"), read_verdict("False. It differs."), read_verdict("True, but")
+    (True, False, None)
     """
-    word = _ONE_WORD.fullmatch(split_thinking(reply)[1])
+    return true_or_false(split_thinking(reply)[1])
+
+
+def _verdict_alone(line: str) -> bool | None:
+    word = _ONE_WORD.fullmatch(line)
     return None if word is None else word[1].casefold() == "true"
 
 
@@ -248,8 +253,8 @@ def _of_lines(lines: Iterable[str], components: Sequence[str]) -> JudgeReply:
     for line in chain.from_iterable(map(str.splitlines, lines)):
         if not line.strip() or _FENCE.fullmatch(line) or _RULER.fullmatch(line):
             continue
-        if _VERDICT.match(line) or read_verdict(line) is not None:
-            verdicts.append(read_verdict(line))
+        if _VERDICT.match(line) or _verdict_alone(line) is not None:
+            verdicts.append(_verdict_alone(line))
             settled = True
         elif (row := _row(line, components)) is not None:
             compared.append(row)

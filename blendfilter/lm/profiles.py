@@ -153,15 +153,20 @@ def effort_of(thinking: bool | None, reasoning: str | None) -> str | None:
     return reasoning or ("medium" if thinking else "off")
 
 
-_THINK = re.compile(r"<(/?)think>|\[(/?)THINK\]", re.IGNORECASE)
+_THINK = re.compile(
+    r"<(?P<ends>/?)(?:\w+:)?(?:think|thinking|thoughts?)>|\[(?P<ends2>/?)THINK\]|◁(?P<ends3>/?)think▷"
+    r"|<\|channel\|>(?:analysis|(?P<final>final))<\|message\|>",
+    re.IGNORECASE,
+)
 
 
 def split_thinking(text: str) -> tuple[str, str]:
     """A reply's text as (reasoning, reply); text without tags comes back unchanged, as the reply.
 
-    Blocks are ``<think>…</think>`` (or ``[THINK]…[/THINK]``) in either case, any number of them. Where the opening tag
-    stood in the chat template, all before the closing tag is reasoning; where the thinking was cut off, all after the
-    opening tag is, and the reply is empty.
+    Blocks are ``<think>…</think>`` in either case, any number of them; other families write ``<thinking>``,
+    ``<seed:think>``, ``[THINK]``, ``◁think▷`` or an analysis channel. Where the opening tag stood in the chat template,
+    all before the closing tag is reasoning; where the thinking was cut off, all after the opening tag is, and the reply
+    is empty.
 
     >>> split_thinking("<think>a or b?</think>b")
     ('a or b?', 'b')
@@ -174,7 +179,7 @@ def split_thinking(text: str) -> tuple[str, str]:
     thoughts, spoken = list[str](), list[str]()
     start, thinking = 0, False
     for tag in tags:
-        closes = bool(tag.group(1) or tag.group(2))
+        closes = any(tag.groups())
         if closes:  # a closing tag makes thinking of what stands before it, opened or not
             thoughts.append(text[start : tag.start()])
         elif thinking:

@@ -221,9 +221,14 @@ _MARKS = r"[ \t*_`]{0,8}"
 # A line's opening, with such marks or a number; or the place after a sentence.
 _OPENING = r"(?:^|(?<=[.!?]\s)|(?<=[.!?]\*\*\s))[ \t>*_#-]{0,8}(?:\d{1,2}[.)][ \t*_]{0,4})?"
 _FOLLOWING = re.compile(
-    rf"{_OPENING}(?:(?:first|next)\s)?follow[-\s‐‑–]?ups?(?:\squestions?)?(?:\s?[#(]?\d{{1,2}}\)?)?{_MARKS}:{_MARKS}",
+    rf"{_OPENING}(?:(?:(?:first|next)\s)?follow[-\s‐‑–]?ups?(?:\squestions?)?|(?:first|next)\squestion|sub-?\s?questions?)"
+    rf"(?:\s?[#(]?\d{{1,2}}\)?)?{_MARKS}(?::|\s[-–—](?=\s)){_MARKS}",
     re.IGNORECASE | re.MULTILINE,
 )
+_ASKS = re.compile(
+    r"\A\s*(?:(?:yes|no)[.,:;!]?\s+)?(?P<question>(?!.*?[.!]\s)[^\n?]{8,}\?)[\s*_]*(?:\n|\Z)", re.IGNORECASE
+)
+"""A reply that is a question: a follow-up without its label."""
 _THEREFORE = r"(?:so|therefore|thus|hence),?\s{1,3}the\s{1,3}"
 _FINAL = r"final\s{1,3}"
 _IS = rf"answer{_MARKS}(?:is\b|:)[ \t:*_`]{{0,8}}"
@@ -242,14 +247,15 @@ _NOTHING_MORE = re.compile(
     r"|no (?:(?:further|more|other|additional) ){0,2}(?:follow-?ups?|questions?)\b[^?]{0,60}",
     re.IGNORECASE,
 )
+_VERBS = "search|look ?up|finish|answer"
 _ACTION = rf"\baction(?:\s\d{{1,3}})?{_MARKS}:{_MARKS}\n?"
 _ACTING = (  # where an action should stand, for a thought may speak of others before it; else anywhere
     re.compile(
-        rf"{_MARKS}{_ACTION}(?P<verb>search|finish){_MARKS}(?P<opens>[\[(:])"
-        rf"|^{_MARKS}(?P<bare>search|finish){_MARKS}\[",
+        rf"{_MARKS}{_ACTION}(?P<verb>{_VERBS}){_MARKS}(?P<opens>[\[(:]|(?=[\"“'‘￼])|\s+for\s+)"
+        rf"|^{_MARKS}(?P<bare>{_VERBS}){_MARKS}(?P<mark>\[|\(|(?<=h)(?:\s+for\s+|\s+(?=[\"“￼])))",
         re.IGNORECASE | re.MULTILINE,
     ),
-    re.compile(r"\b(?P<bare>search|finish)\[", re.IGNORECASE),
+    re.compile(rf"\b(?P<bare>{_VERBS})\[", re.IGNORECASE),
 )
 _CUE_AGAIN = re.compile(
     r"\A\W{0,8}(?:are follow[- ]?up questions needed here|intermediate answer|thought(?:\s\d{1,3})?)\s?:[ \t*_]*",
@@ -281,6 +287,8 @@ def read_hop(reply: str) -> Hop:
     if concluding:
         words = text[: min(end, concluding.start())].strip()
         return Hop(words, final=_first_line(text[concluding.end() :])[0])
+    if asks := _ASKS.match(text[:end]):
+        return Hop(follow_up=asks["question"].strip())
     return Hop(text[:end].strip())
 
 
@@ -296,9 +304,11 @@ def read_action(reply: str) -> Hop:
         concluded = read_hop(text)
         return Hop(concluded.words, final=concluded.final)
     parts = acting.groupdict()
-    value, rest = _bracketed(text[acting.end() :], parts.get("opens") or "[")
+    opens = parts.get("opens") or parts.get("mark") or ("[" if acting[0].endswith("[") else ":")
+    value, rest = _bracketed(text[acting.end() :], opens)
+    value = value.strip("\"“”'‘’ ")
     words = text[: acting.start()].strip()
-    if (parts.get("verb") or parts["bare"]).lower() == "finish":
+    if (parts.get("verb") or parts["bare"]).lower() in ("finish", "answer"):
         return Hop(words, final=value)
     return Hop(words, follow_up=value, invented=bool(value and rest.strip(" \t\r\n.*`")))
 

@@ -22,8 +22,8 @@ from typing import Any
 
 from blendfilter.errors import BadData
 from blendfilter.files import JsonRow
-from blendfilter.metrics import LABELS
 from blendfilter.records import Question
+from blendfilter.replies import LABELS
 from blendfilter.tasks.base import Hub, Task
 from blendfilter.tasks.layouts import distinct, question
 

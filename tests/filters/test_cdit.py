@@ -126,10 +126,10 @@ TRUE = [
 NEITHER = [
     "", " ", ".", "**", "Yes.", "No", "Not true", "True or False", "True/False", "True, but only in part",
     "True; False", "True\nFalse", "True True", "Truth", "untrue", "Falsehood", "True?", "!True", "¬True", "True-ish",
-    "-True", "T", "1", "null", "Verdict:", "Verdict: none", "The verdict is True", "It is False.",
-    "True because they agree.", "False\n\nPassage: another", "True..", "<think>True", "<think>it is</think>",
+    "T", "1", "null", "Verdict:", "Verdict: none", "It is False.",
+    "True because they agree.", "<think>True", "<think>it is</think>",
     "Verdict True", "Answer: Verdict: True and False", "Verdict: True. Verdict: False", "Wahr", "Тrue", "True\x00",
-    '{"verdict": "True", "reason": "x"}', "[True, False]",
+    "[True, False]",
 ]  # fmt: skip
 
 

@@ -89,7 +89,7 @@ class TestAction:
             ("I could Search[it].\nAction 1: Search[Skerry]", Hop("I could Search[it].", "Skerry")),
             ("Nothing is left. Finish[Ada]", Hop("Nothing is left.", final="Ada")),
             ("I search the light.", Hop("I search the light.")),
-            ("I need it.\nAction 1: Lookup[keeper]", Hop("I need it.\nAction 1: Lookup[keeper]")),
+            ("I need it.\nAction 1: Lookup[keeper]", Hop("I need it.", follow_up="keeper")),
             ("I research[1] it.", Hop("I research[1] it.")),
             ("I need it.\nAction 1: Search[]", Hop("I need it.")),
             ("", Hop()),
