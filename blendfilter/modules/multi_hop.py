@@ -225,10 +225,6 @@ _FOLLOWING = re.compile(
     rf"(?:\s?[#(]?\d{{1,2}}\)?)?{_MARKS}(?::|\s[-–—](?=\s)){_MARKS}",
     re.IGNORECASE | re.MULTILINE,
 )
-_ASKS = re.compile(
-    r"\A\s*(?:(?:yes|no)[.,:;!]?\s+)?(?P<question>(?!.*?[.!]\s)[^\n?]{8,}\?)[\s*_]*(?:\n|\Z)", re.IGNORECASE
-)
-"""A reply that is a question: a follow-up without its label."""
 _THEREFORE = r"(?:so|therefore|thus|hence),?\s{1,3}the\s{1,3}"
 _FINAL = r"final\s{1,3}"
 _IS = rf"answer{_MARKS}(?:is\b|:)[ \t:*_`]{{0,8}}"
@@ -251,8 +247,8 @@ _VERBS = "search|look ?up|finish|answer"
 _ACTION = rf"\baction(?:\s\d{{1,3}})?{_MARKS}:{_MARKS}\n?"
 _ACTING = (  # where an action should stand, for a thought may speak of others before it; else anywhere
     re.compile(
-        rf"{_MARKS}{_ACTION}(?P<verb>{_VERBS}){_MARKS}(?P<opens>[\[(:]|(?=[\"“'‘￼])|\s+for\s+)"
-        rf"|^{_MARKS}(?P<bare>{_VERBS}){_MARKS}(?P<mark>\[|\(|(?<=h)(?:\s+for\s+|\s+(?=[\"“￼])))",
+        rf"{_MARKS}{_ACTION}(?P<verb>{_VERBS}){_MARKS}(?P<opens>[\[(:]|(?=[\"“'‘\ufffc])|\s{{1,3}}for\s{{1,3}})"
+        rf"|^{_MARKS}(?P<bare>{_VERBS}){_MARKS}(?P<mark>\[|\(|(?<=h)(?:\s{{1,3}}for\s{{1,3}}|\s{{1,3}}(?=[\"“\ufffc])))",
         re.IGNORECASE | re.MULTILINE,
     ),
     re.compile(rf"\b(?P<bare>{_VERBS})\[", re.IGNORECASE),
@@ -287,9 +283,17 @@ def read_hop(reply: str) -> Hop:
     if concluding:
         words = text[: min(end, concluding.start())].strip()
         return Hop(words, final=_first_line(text[concluding.end() :])[0])
-    if asks := _ASKS.match(text[:end]):
-        return Hop(follow_up=asks["question"].strip())
+    if question := _bare_question(text[:end]):
+        return Hop(follow_up=question)
     return Hop(text[:end].strip())
+
+
+def _bare_question(text: str) -> str:
+    """A reply that is one question: a follow-up without its label ("Yes, which lighthouse is it?"); else empty."""
+    line = text.strip().partition("\n")[0].strip(" \t*_")
+    line = re.sub(r"\A(?:yes|no)[.,:;!]?\s", "", line, flags=re.IGNORECASE).strip()
+    one = line.find("?") == len(line) - 1 > 7 and not re.search(r"[.!]\s", line)
+    return line if one else ""
 
 
 def read_action(reply: str) -> Hop:
