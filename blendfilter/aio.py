@@ -22,7 +22,7 @@ import threading
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, suppress
 from typing import Any, Generic, ParamSpec, TypeVar
 
 import anyio.from_thread
@@ -37,7 +37,7 @@ P = ParamSpec("P")
 F = TypeVar("F", bound=Callable[..., Any])
 _WORKERS = 64
 _LONGEST_STOP = 5.0
-_UNCARRIED = (StopIteration, SystemExit, asyncio.CancelledError, concurrent.futures.CancelledError)
+_UNCARRIED = (StopIteration, SystemExit, GeneratorExit, asyncio.CancelledError, concurrent.futures.CancelledError)
 ENDING = (KeyboardInterrupt, asyncio.CancelledError, GeneratorExit)
 """What ends the work at hand, past code that keeps everything else as an error of one question."""
 _lock = threading.Lock()
@@ -197,6 +197,13 @@ async def awaiting(work: Awaitable[T]) -> T:
         return await work
     except asyncio.CancelledError as error:
         if task is None or task.cancelling():
+            raise
+        raise CodeFailed.by(error) from error
+    except GeneratorExit as error:
+        running = None
+        with suppress(RuntimeError):  # no loop runs in this thread
+            running = asyncio.current_task()
+        if task is None or task is not running:  # the coroutine is closed, from outside of its task
             raise
         raise CodeFailed.by(error) from error
     except _UNCARRIED as error:

@@ -21,18 +21,22 @@ _INSIDE = tuple(
     re.compile(pattern, re.DOTALL | re.IGNORECASE)
     for pattern in (
         r"\A\s*(?:```|~~~)\w*[^\S\n]*\n(?P<inside>.*?)(?:\n\s*(?:```|~~~).*)?\Z",
-        r"\A[^{]{0,80}?<(?P<tag>(?:final_)?answer|verdict)>(?P<inside>.*?)(?:</(?P=tag)>.*)?\Z",
-        r"\A.*?\\boxed\{(?P<inside>(?:[^{}]|\{[^{}]*\})*)\}.*\Z",
         r"\A\s*\\text\w*\{(?P<inside>[^{}]*)\}\s*\Z",
         r"\A\s*\$+(?P<inside>[^$]*)\$+\.?\s*\Z",
     )
+)
+# At the beginning of a line, behind a cue at most: what stands inside a sentence may be a passage's.
+_MARKED = re.compile(
+    r"^[ \t]{0,8}(?:(?:(?:so|thus|hence|therefore),?[ ])?(?:(?:the|my)[ ])?(?:(?:final|correct|short)[ ])?"
+    r"(?:answer|verdict)(?:[ ]is)?[ ]?:?[ ]?|it[ ]is[ ])?"
+    r"(?:<(?P<tag>(?:final_)?answer|verdict)>(?P<tagged>[^<]*+)|\${0,2}\\boxed\{(?P<boxed>(?:[^{}]|\{[^{}]*+\})*+)\})",
+    re.IGNORECASE | re.MULTILINE,
 )
 _FIELDS = ("answer", "final_answer", "short_answer", "verdict", "label", "choice", "result")
 _LABEL_OF_REPLY = r"(?:(?:final|short|correct|right|best|my|the)\s+){0,3}(?:answer|topic|verdict|letter)"
 _CUE = re.compile(
     r"(?:[#>]+\s*)?[*_]{0,3}(?:[-•]\s+)?"
     rf"(?:(?:(?:final|short|correct|best|my)\s+)*(?:answer|topic|verdict|letter)\s*(?:\([^()\n]*\)\s*)?[*_]{{0,3}}\s*(?::|=|\s[-–—](?=\s))"
-    r"|a:(?=\s)"
     r"|(?:(?:so|thus|hence|therefore|based on [^,:\n]{1,60}|according to [^,:\n]{1,60}|given [^,:\n]{1,60}),?\s+)?"
     rf"{_LABEL_OF_REPLY}(?:\s+to\s+[^:\n]{{1,80}}?)?\s+(?:is|would be|should be)\b(?!\s+(?:that|in|not|to|of)\b):?)"
     r"[*_]{0,3}\s*",
@@ -61,6 +65,9 @@ def unwrapped(reply: str) -> str:
     ('Tolm', 'Tolm', 'Tolm')
     """
     text = _CHAT_TOKENS.sub("", reply[:LONGEST_REPLY]).strip()
+    if "\\boxed" in text or "<" in text:
+        marked = [*_MARKED.finditer(own_words(text).words)][-1:]  # the last one counts
+        text = text[slice(*marked[0].span(marked[0].lastgroup or 0))].strip() if marked else text
     for pattern in _INSIDE:
         if found := pattern.match(text):
             text = found["inside"].strip()
@@ -93,7 +100,7 @@ def short_reply(reply: str) -> str:
     if len(lines) > 1:
         if not _CUE.match(lines[0]) and (_HEADING.fullmatch(lines[0]) or _ANNOUNCES.fullmatch(lines[0])):
             del lines[0]
-        elif not _CUE.match(lines[0]) and len(lines[0].split()) > 5:
+        elif not _CUE.match(lines[0]) and len(lines[0].split()) > 3:
             lines = [line for line in lines[1:] if _CUE.match(line)][-1:] or lines
     return next((value for line in lines if (value := _bare(line))), "")
 

@@ -61,7 +61,7 @@ def tokens_of(server: Server) -> int:
 
 
 def test_a_budget_of_calls_is_never_passed_over_three_sittings(index: BM25, tmp_path: Path) -> None:
-    with serve(reply="offline", delay=0.002, jitter=1, jitter_max=0.01) as server:
+    with serve(reply="offline", delay=0.02, jitter=1, jitter_max=0.01) as server:
         for limit in (50, 51, 120):
             spent = sitting(index, server.url, tmp_path / "run", Budget(calls=limit))
             assert spent is not None
@@ -71,7 +71,7 @@ def test_a_budget_of_calls_is_never_passed_over_three_sittings(index: BM25, tmp_
         answered = len((tmp_path / "run" / "predictions.jsonl").read_text().splitlines())
         assert f"{answered} of {QUESTIONS} questions are answered, and the same command" in str(spent)
         assert sitting(index, server.url, tmp_path / "run", Budget(calls=2_000)) is None
-        assert server.stats()["max_in_flight"] > IN_FLIGHT / 4  # as far as a busy machine lets them meet
+        assert server.stats()["max_in_flight"] > IN_FLIGHT / 2  # a limit far away has no effect
         needed = server.stats()["requests"]
         assert sitting(index, server.url, tmp_path / "calm", None) is None
         assert server.stats()["requests"] == 2 * needed  # nothing was asked twice

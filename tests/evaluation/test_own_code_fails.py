@@ -32,6 +32,7 @@ class Unreadable(Exception):
 RAISED: dict[str, tuple[Callable[[], BaseException], str, str]] = {
     "StopIteration": (StopIteration, "StopIteration", "give next(…) a default"),
     "sys.exit": (lambda: SystemExit(3), "SystemExit", "SystemExit: 3; raise an ordinary error"),
+    "GeneratorExit": (GeneratorExit, "GeneratorExit", "the code raised GeneratorExit"),
     "cancelled": (asyncio.CancelledError, "CancelledError", "the code raised CancelledError"),
     "no words": (Unreadable, "Unreadable", "(its message cannot be read: ValueError)"),
     "long": (lambda: ValueError("x" * 10_000_000), "ValueError", "x… (10,000,000 characters)"),
