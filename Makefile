@@ -6,12 +6,16 @@ BIN := $(VENV)/bin
 EXTRAS := test,data,notebook
 # one build of torch for everybody: left to itself, pip takes the newest with gigabytes of CUDA beside it
 TORCH := 2.13.0
+# an environment as `pip install blendfilter` makes it, with pytest and no extra
+BASE := build/base
+BASE_TESTS := tests/test_base_install.py tests/test_from_python.py tests/modules tests/retrieval/test_bm25.py \
+  tests/retrieval/test_corpus.py tests/evaluation/test_own_metrics.py tests/test_cli.py
 SAMPLE := --corpus sample --lm offline
 DEMO := runs/demo
 # tests run on all cores; a core that has none left takes some of another's
 CORES := --numprocesses auto --dist worksteal
 .DEFAULT_GOAL := help
-.PHONY: help demo test slow again lint format bench venv constraints clean
+.PHONY: help demo test base floors slow again lint format bench venv constraints clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1	\2/p' Makefile | expand -t 22
@@ -65,8 +69,25 @@ bench: $(VENV)/.test ## Take the measurements that need no data set and no key
 
 # --- keeping it right -----------------------------------------------------------------------------------------------
 
-test: lint ## Check everything that is quick: lint, then every test that is not slow
+test: lint base ## Check everything that is quick: lint, then every test that is not slow, some without extras too
 	$(BIN)/python -m pytest -m "not slow" $(CORES)
+
+base: $(BASE)/.stamp ## Run a part of the tests in an environment without extras
+	$(BASE)/bin/python -m pytest -m "not slow" $(BASE_TESTS)
+
+$(BASE)/.stamp: pyproject.toml constraints.txt
+	@echo "installing blendfilter without extras into $(BASE); a minute, and again when what is pinned has changed"
+	@rm -rf $(BASE) && $(PYTHON) -m venv $(BASE)
+	@$(BASE)/bin/python -m pip install --quiet --disable-pip-version-check --editable . --constraint constraints.txt \
+	  pytest pytest-timeout hypothesis
+	@touch $@
+
+floors: ## Run the same part at the lowest versions that pyproject.toml allows
+	rm -rf build/floors && $(PYTHON) -m venv build/floors
+	build/floors/bin/pip install --quiet --disable-pip-version-check --editable . pytest pytest-timeout hypothesis \
+	  $$(build/floors/bin/python -c "import re, tomllib; print(*(re.sub('>=([^,]+).*', r'==\1', line) \
+	    for line in tomllib.load(open('pyproject.toml', 'rb'))['project']['dependencies']))")
+	build/floors/bin/python -m pytest -m "not slow" $(BASE_TESTS)
 
 slow: $(VENV)/.test ## Run the slow tests: documents, kills, large runs, fuzzing, a real browser
 	$(BIN)/python -m pytest -m slow $(CORES)

@@ -5,7 +5,7 @@ What a user writes::
     import dspy, blendfilter as bf
 
     lm = bf.connect("openai/gpt-4o-mini")        # or api_base="http://localhost:8000/v1", or "offline"
-    index = bf.BM25.build("corpus.jsonl.gz")     # or bf.open_index(DIR), or any callable (query, k)
+    index = bf.BM25.build(["A text.", …])        # a file, a folder; or bf.open_index(DIR), or any callable (query, k)
     with dspy.context(lm=lm):
         bf.BlendFilter(index, k=5)(question="…").answer
 
@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from blendfilter.report.plots import frontier as frontier
     from blendfilter.report.plots import plot as plot
     from blendfilter.retrieval.base import Retriever as Retriever
+    from blendfilter.retrieval.base import Searcher as Searcher
     from blendfilter.retrieval.bm25 import BM25 as BM25
     from blendfilter.retrieval.bm25 import RankBM25 as RankBM25
     from blendfilter.retrieval.callables import as_retriever as as_retriever

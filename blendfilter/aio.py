@@ -29,6 +29,7 @@ import anyio.from_thread
 import dspy
 
 from blendfilter.context import NOTES, ORDER, CallNote, rejoined, setting
+from blendfilter.dspy_surface import open_stream, streaming_to
 from blendfilter.errors import BlendFilterError, CodeFailed, UseAcall, copied
 
 T = TypeVar("T")
@@ -75,7 +76,7 @@ def run(coroutine: Coroutine[Any, Any, T], who: str = "this module", instead: st
         written = instead or f"await {who}.acall(…)"
         raise UseAcall(f"{who} was called synchronously on the loop thread: write `{written}` there")
     over = threading.Event()
-    if dspy.settings.send_stream is not None and _streams_from_here():
+    if open_stream() is not None and _streams_from_here():
         # Status messages are sent to the loop that streams: a coroutine elsewhere would wait for it for ever.
         return anyio.from_thread.run(_until_over, coroutine, over)
     future = submit(_until_over(coroutine, over))
@@ -208,13 +209,6 @@ async def awaiting(work: Awaitable[T]) -> T:
         raise CodeFailed.by(error) from error
     except _UNCARRIED as error:
         raise CodeFailed.by(error) from error
-
-
-def is_asynchronous(lm: Any) -> bool:
-    """Whether `lm.acall` leads somewhere: an engine of its own with an asynchronous half, or an `aforward`."""
-    if isinstance(lm, dspy.LM):
-        return isinstance(lm.engine, str) or lm._async_engine_spec is not None
-    return type(lm).aforward is not dspy.BaseLM.aforward
 
 
 @asynccontextmanager
@@ -424,14 +418,14 @@ async def relayed() -> AsyncIterator[None]:
     reader on the same loop: a method with many steps in flight would fill it, and both would wait for ever. A relay
     takes any number of messages and passes them on, in order, between the steps.
     """
-    stream = dspy.settings.send_stream
+    stream = open_stream()
     if stream is None or isinstance(stream, _Relay):
         yield
         return
     relay = _Relay(stream)
     passing = asyncio.ensure_future(relay.pass_on())
     try:
-        with dspy.context(send_stream=relay):
+        with streaming_to(relay):
             yield
     except asyncio.CancelledError:
         passing.cancel()  # nothing is read any more

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache, partial
-from typing import Any, NamedTuple, Self
+import re
+import types
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache, lru_cache, partial
+from json import dumps
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import anyio.to_thread
 import dspy
@@ -12,11 +17,26 @@ import pydantic
 
 from blendfilter import aio, resources
 from blendfilter.context import STAGE, setting
-from blendfilter.errors import BadData, UnknownName
-from blendfilter.prompting import SHARED, WHOLE_READERS, Prompts, TemplateAdapter, own_prompts
+from blendfilter.dspy_surface import FieldStream, answers_asynchronously, listeners_of, streaming_to
+from blendfilter.errors import BadArgument, BadData, MissingFile, UnknownName
+from blendfilter.lm.adopted import config_for, family_of
+from blendfilter.prompting import (
+    ANSWER_FORM,
+    WHOLE_READERS,
+    Prompts,
+    Template,
+    TemplateAdapter,
+    fills,
+    what_is_wrong,
+    worded_as,
+)
+from blendfilter.tasks import TASKS
 
-REPLY_TOKENS = 256  # cap of a reasoning, a passage or a judgement (which the paper leaves open)
+REPLY_TOKENS = 256  # cap of a reasoning or a passage (which the paper leaves open); `--reply-tokens` sets another
+JUDGEMENT_TOKENS = REPLY_TOKENS + 192  # cap of a judgement: chat models take 245 to 301 tokens for five passages
 SHORT_TOKENS = 32  # cap of ids, a topic or a short answer
+REPLY_RANGE = (SHORT_TOKENS, 65_536)
+"""The caps that `--reply-tokens` may set."""
 SHORT_ROOM = f"{SHORT_TOKENS} tokens, its first line"  # `Ask.room` of a short answer
 STOP = ["\nKnowledge:", "\nQuestion:"]  # where a model starts to invent the next example
 FEW_SHOT = {
@@ -24,16 +44,57 @@ FEW_SHOT = {
     "self_ask/step", "react/step", "react/thought_action",
 }  # fmt: skip
 """Templates with a task's demonstrations; the others are zero-shot (BlendFilter, appendices D and F)."""
+ANSWERING = FEW_SHOT | {"blendfilter/short_answer", "cdit/answer"}
+"""Templates that ask for an answer, or for reasoning that ends with one."""
+JUDGING = {
+    "blendfilter/check", "blendfilter/judge",
+    "filco/sentences", "filco/sentences_again", "filco/passages", "filco/passages_again",
+}  # fmt: skip
+"""Templates that ask what is relevant."""
+_TOLD = ANSWERING | JUDGING | {"blendfilter/internal", "blendfilter/topic"}
+"""Templates that are told what a task's questions are."""
+_JUDGEMENTS = {"relevance", "judgement"}
+"""Replies that have a line for each passage."""
+JUDGED = 5
+"""Passages that a filter's demonstration shows: a model goes on for as many lines as it has seen."""
+RAW_SHOTS = 2
+"""Demonstrations of a zero-shot step for a base or a very small model, which learns its form from them alone."""
+JUDGING_STOP = ["\nContext:"]
+"""Where a base model starts to invent the next example of a judging step, beside `STOP` (servers take four at most)."""
+_SHOWN_RAW = {
+    "blendfilter/internal", "blendfilter/topic", "blendfilter/check", "blendfilter/ids", "blendfilter/ids_again",
+    "blendfilter/judge", "blendfilter/short_answer",
+}  # fmt: skip
+
+
+class RawPrompting(NamedTuple):
+    """What a zero-shot predictor has more for a model that learns a form from examples alone.
+
+    That is a base model, to which prompts are sent raw (`endpoint="completions"`), and a very small one
+    (`Profile.small`), which does not follow a form that it is only told.
+
+    Attributes:
+        demos: its demonstrations, but in the papers' shape, which has none; those that an optimiser found go before.
+        json_demos: the same with replies in JSON, for a model that is held to a schema.
+        stop: further strings to stop at, of raw prompts.
+    """
+
+    demos: Sequence[dspy.Example] = ()
+    json_demos: Sequence[dspy.Example] = ()
+    stop: Sequence[str] = ()
 
 
 class Ask(dspy.Predict):
     """A `dspy.Predict` that speaks through a template: a call runs under its own adapter and its own stage name.
 
+    An adapter that was configured (`dspy.configure(adapter=…)`) is not used, which a warning says: `adapter=` is. Where
+    an optimiser's demonstrations all lack fields, the task's own are shown, which a warning says too.
+
     Args:
         stage: the predictor's name in journals and ledgers.
         signature: its fields; the instructions come from the template (or the task's program).
         template: the template's name.
-        prompts: where templates come from.
+        prompts: where templates come from: `Prompts`, the name of a set (``"paper"``), or a folder.
         adapter: an adapter in place of the template (`dspy.ChatAdapter()`); a `TemplateAdapter` without a template of
             its own renders this one.
         config: decoding settings, as `dspy.Predict` takes them.
@@ -45,29 +106,130 @@ class Ask(dspy.Predict):
         signature: type[dspy.Signature],
         template: str,
         *,
-        prompts: Prompts | None = None,
+        prompts: Prompts | str | None = None,
         adapter: dspy.Adapter | None = None,
         **config: Any,
     ) -> None:
-        prompts = prompts or own_prompts()
+        prompts = Prompts.of(prompts)
+        self.task_demos: list[dspy.Example] = []  # what `TaskWording` gave it
         super().__init__(signature.with_instructions(prompts[template].instructions), **config)
         self.name = stage
+        self.raw = RawPrompting()
+        self.reply_tokens: int | None = None  # what `TaskWording.reply_tokens` made of the cap
         self.template = prompts[template]
         if isinstance(adapter, TemplateAdapter):
             adapter = adapter.with_template(template)
         self.adapter = adapter or TemplateAdapter(template, prompts)
+        if type(self) is Ask:
+            self.__class__ = _class_of(stage)  # tracers (MLflow, OpenInference) call a module by its class
+
+    def __reduce__(self) -> Any:
+        kind = type(self)
+        return _unmade, (kind.__name__ if kind is _class_of(kind.__name__) else kind,), self.__getstate__()
+
+    def reset(self) -> None:
+        """As `dspy.Predict.reset`, which optimisers call: the task's demonstrations stay."""
+        super().reset()
+        self.demos = [*self.task_demos]
 
     def forward(self, **inputs: Any) -> dspy.Prediction:
-        with setting(STAGE, self.name), dspy.context(adapter=self.adapter):
-            return super().forward(**inputs)
+        with setting(STAGE, self.name), dspy.context(adapter=self._adapter_for(inputs)):
+            inputs = self._as_sent(inputs)
+            if (field := self._listened()) is None:
+                return super().forward(**inputs)
+            with streaming_to(field):
+                prediction = super().forward(**inputs)
+                aio.run(field.end(self._value_of(prediction)), self.name)
+                return prediction
 
     async def aforward(self, **inputs: Any) -> dspy.Prediction:
-        with setting(STAGE, self.name), dspy.context(adapter=self.adapter):
-            lm = inputs.get("lm") or self.lm or dspy.settings.lm
-            if lm is not None and not aio.is_asynchronous(lm):
+        with setting(STAGE, self.name), dspy.context(adapter=self._adapter_for(inputs)):
+            lm, inputs = inputs.get("lm") or self.lm or dspy.settings.lm, self._as_sent(inputs)
+            ask = super().aforward
+            if lm is not None and not answers_asynchronously(lm):
                 # One of anyio's threads, because DSPy's status messages find their way back from those.
-                return await anyio.to_thread.run_sync(aio.carried(partial(super().forward, **inputs)))
-            return await super().aforward(**inputs)
+                ask = partial(anyio.to_thread.run_sync, aio.carried(partial(super().forward, **inputs)))
+                inputs = {}
+            if (field := self._listened()) is None:
+                return await ask(**inputs)
+            with streaming_to(field):
+                prediction = await ask(**inputs)
+            await field.end(self._value_of(prediction))
+            return prediction
+
+    def _listened(self) -> FieldStream | None:
+        """What gives this predictor's field to those who listen to it (`dspy.streamify`); None without a listener."""
+        if not isinstance(self.adapter, TemplateAdapter) or not listeners_of(self):
+            return None
+        return FieldStream(self, self.name, partial(self.adapter.read_so_far, self.signature))
+
+    def _value_of(self, prediction: dspy.Prediction) -> str:
+        (field,) = self.signature.output_fields
+        return str(prediction[field])
+
+    def _held(self, inputs: Mapping[str, Any]) -> bool:
+        """Whether the reply to one call is held to a JSON schema."""
+        return {**self.config, **(inputs.get("config") or {})}.get("response_format") is not None
+
+    def _adapter_for(self, inputs: Mapping[str, Any]) -> dspy.Adapter:
+        """The adapter of one call: a template knows where the reply is held to a JSON schema."""
+        if not isinstance(self.adapter, TemplateAdapter):
+            return self.adapter
+        configured = dspy.settings.adapter
+        if configured is not None and not isinstance(configured, TemplateAdapter):
+            warnings.warn(
+                f"{type(configured).__name__} is configured and not used: prompts of this package are templates, and "
+                "their replies plain text; hand it over where you make the method (adapter=…) to have it used",
+                stacklevel=1,
+            )
+        turns = self._learns_from(inputs) == "turns" and not self.template.of_set  # the papers' shape is one message
+        return self.adapter.for_call(json=self._held(inputs), turns=turns)
+
+    def _learns_from(self, inputs: Mapping[str, Any]) -> Literal["raw", "turns", ""]:
+        """How a model that learns a form from examples alone is shown them: in a raw prompt, or as turns of a chat."""
+        lm = inputs.get("lm") or self.lm or dspy.settings.lm
+        if getattr(lm, "endpoint", "chat") == "completions":
+            return "raw"
+        return "turns" if family_of(lm).small else ""
+
+    def _as_sent(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        """The inputs of one call, with what its model needs and without the settings that its family refuses."""
+        inputs = self._as_shown(inputs)
+        config = {**self.config, **(inputs.get("config") or {})}
+        fitted = config_for(inputs.get("lm") or self.lm or dspy.settings.lm, config)
+        return inputs if fitted == config else {**inputs, "config": fitted}
+
+    def _as_shown(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        """The inputs of one call, with demonstrations for a model that needs them, and the stops of a raw prompt."""
+        if not isinstance(self.adapter, TemplateAdapter):
+            return inputs
+        inputs = {**inputs, "demos": self._demos_shown(inputs.get("demos") or self.demos)}
+        if not (how := self._learns_from(inputs)):
+            return inputs
+        own = self.raw.json_demos if self._held(inputs) else self.raw.demos
+        own = () if self.template.of_set else own  # the papers show such a step none
+        inputs["demos"] = inputs["demos"] or [*own]
+        stop = [*self.raw.stop] if how == "raw" else []
+        if _JUDGEMENTS & self.signature.output_fields.keys():  # such a model numbers on, past the last passage
+            stop.append(f"\n{len(inputs['knowledge'])}:")
+        if stop:
+            config = inputs.get("config") or {}
+            stop = [*({**self.config, **config}.get("stop") or []), *stop]
+            inputs["config"] = {**config, "stop": [*dict.fromkeys(stop)]}
+        return inputs
+
+    def _demos_shown(self, demos: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+        """`demos`; the task's own where none of them has every field of this predictor."""
+        if not demos or (self.task_demos and demos[0] is self.task_demos[0]):
+            return demos  # most often: they need no look at their fields
+        if any(fills(demo, self.signature) for demo in demos):
+            return demos
+        warnings.warn(
+            f"demonstrations with the fields {', '.join(demos[0])} lack others that predictors here have: there the "
+            "task's own are shown, where it has some (BootstrapFewShot lets a model fill them)",
+            stacklevel=1,
+        )
+        return self.task_demos
 
     @property
     def room(self) -> str:
@@ -83,12 +245,10 @@ class Ask(dspy.Predict):
         Raises:
             BadData: the saved fields are not this predictor's. (The last one's prefix is COPRO's to rewrite.)
         """
-        saved = [field["prefix"] for field in state["signature"]["fields"]]
-        own = [field["prefix"] for field in self.signature.dump_state()["fields"]]
-        if len(saved) != len(own) or saved[:-1] != own[:-1]:
+        if wrong := _other_fields(state, self):
             raise BadData(
-                f"the saved program's '{self.name}' has the fields {' '.join(saved)} and this one {' '.join(own)}: "
-                "it was saved for another method or version; compile it again"
+                f"the saved program's '{self.name}' {wrong}: it was saved for another method or version; compile it "
+                "again"
             )
         super().load_state(state, **options)
         return self
@@ -96,10 +256,22 @@ class Ask(dspy.Predict):
     def render(self, **inputs: Any) -> str:
         """The prompt that these inputs would be sent as, through a template."""
         adapter = self.adapter if isinstance(self.adapter, TemplateAdapter) else TemplateAdapter(self.template.name)
-        return adapter.render(self.signature, self.demos, inputs)
+        return adapter.render(self.signature, self._demos_shown(self.demos), inputs)
 
 
-_FILLED = pydantic.ConfigDict(extra="forbid", frozen=True, str_min_length=1)
+@cache
+def _class_of(stage: str) -> type[Ask]:
+    """`Ask` under the name of a stage."""
+    return types.new_class(stage, (Ask,), exec_body=lambda body: body.update(__module__=__name__, __doc__=Ask.__doc__))
+
+
+def _unmade(kind: str | type[Ask]) -> Ask:
+    """A predictor of that stage or class whose state is yet to be set: how one is copied and pickled."""
+    kind = _class_of(kind) if isinstance(kind, str) else kind
+    return kind.__new__(kind)
+
+
+_FILLED = pydantic.ConfigDict(extra="forbid", frozen=True, str_min_length=1, str_strip_whitespace=True)
 
 
 class WorkedHop(pydantic.BaseModel):
@@ -118,9 +290,32 @@ class Demonstration(pydantic.BaseModel):
     model_config = _FILLED
     question: str
     knowledge: list[str] = pydantic.Field(min_length=1)
+    topic: str | None = None
+    relevance: list[str] | None = None
+    """A line for each line of the knowledge: "relevant" or "irrelevant", a dash, and what it contributes."""
     reasoning: str
     hops: list[WorkedHop] = pydantic.Field(min_length=1)
     answer: str
+
+    @pydantic.model_validator(mode="after")
+    def _each_line_is_judged(self) -> Self:
+        lines = self.relevance
+        if lines is None:
+            return self
+        if len(lines) != len(self.knowledge):
+            raise ValueError(
+                f"relevance has {len(lines)} lines, and knowledge {len(self.knowledge)}: give one for each"
+            )
+        for line in lines:
+            if not _JUDGED.match(line):
+                raise ValueError(f"{line!r:.60} does not begin with 'relevant' or 'irrelevant', then ' - ' and why")
+        return self
+
+    @pydantic.model_validator(mode="after")
+    def _concludes(self) -> Self:
+        if "So the answer is " not in self.reasoning.splitlines()[-1]:
+            raise ValueError('reasoning does not end with "So the answer is X."')
+        return self
 
     @pydantic.model_validator(mode="after")
     def _hops_find_what_is_there(self) -> Self:
@@ -128,10 +323,73 @@ class Demonstration(pydantic.BaseModel):
             raise ValueError(f"a hop's knowledge is numbered from 0 to {len(self.knowledge) - 1}")
         return self
 
+    @property
+    def relevant(self) -> list[int]:
+        """The numbers of the knowledge that is judged relevant."""
+        return [i for i, line in enumerate(self.relevance or ()) if line.startswith("relevant")]
+
+    def among(self, others: Iterable[Demonstration], *, alone: bool = False) -> Demonstration:
+        """This one as a filter meets it: behind its own passages (`alone`: without them) some of `others`, irrelevant.
+
+        `JUDGED` in all, where there are as many.
+        """
+        lines = dict.fromkeys(line for other in others for line in other.knowledge if line not in self.knowledge)
+        knowledge, judged = ([], []) if alone else (self.knowledge, self.relevance or [])
+        more = list(lines)[: max(0, JUDGED - len(knowledge))]
+        judged = [*judged, *("irrelevant - about something else" for _ in more)]
+        return self.model_copy(update={"knowledge": [*knowledge, *more], "relevance": judged})
+
+    def shown(self, reply: str, *, json: bool) -> dict[str, Any]:
+        """The fields of a zero-shot step by what it replies; without that one where it says nothing of it.
+
+        A short answer ends its reasoning, a passage tells what the relevant knowledge does, the check's reply is a line
+        for each, and the ids are its relevant ones. With `json`, replies that may be held to a schema are in JSON.
+        """
+        if reply == "answer":
+            return {"context": self.reasoning, "question": self.question, "answer": self.answer}
+        fields: dict[str, Any] = {"question": self.question, "knowledge": self.knowledge}
+        if told := [self.knowledge[at].partition(" | ")[2] for at in self.relevant]:
+            fields["passage"] = " ".join(told)
+        if self.topic is not None:
+            fields["topic"] = self.topic
+        if self.relevance is None:
+            return fields
+        lines = "\n".join(f"{i}: {line}" for i, line in enumerate(self.relevance))
+        listed = ", ".join(map(str, self.relevant)) or "none"
+        ids, judgement = listed, f"{lines}\nIds: {listed}"
+        if json:
+            judged = [
+                {"id": i, "reason": _JUDGED.sub("", line), "relevant": i in self.relevant}
+                for i, line in enumerate(self.relevance)
+            ]
+            ids = dumps({"ids": self.relevant})
+            judgement = dumps({"judgements": judged, "ids": self.relevant}, ensure_ascii=False)
+        return {**fields, "relevance": lines, "context": lines, "ids": ids, "judgement": judgement}
+
     def found(self, hop: WorkedHop) -> list[str]:
         return [self.knowledge[number] for number in hop.knowledge]
 
 
+_DEMOS = pydantic.TypeAdapter(Annotated[list[Demonstration], pydantic.Field(min_length=1)])
+
+
+def read_demos(path: str | Path) -> list[Demonstration]:
+    """The demonstrations of a JSON file: a list, each as in `demos` of programs/<task>/default.json.
+
+    Raises:
+        MissingFile: there is none. BadData: it is no such list; the error names the place (``1.hops.0.answer``).
+    """
+    if Path(path).is_dir():
+        raise BadData(f"{path} is a folder: name the file of demonstrations in it")
+    try:
+        return _DEMOS.validate_json(Path(path).read_bytes())
+    except FileNotFoundError:
+        raise MissingFile(f"no demonstrations at {path}: check the path") from None
+    except (pydantic.ValidationError, OSError) as error:
+        raise BadData(f"{path}: {what_is_wrong(error)}; docs/prompts.md shows a file of demonstrations") from None
+
+
+_JUDGED = re.compile(r"(?:ir)?relevant - (?=\S)")
 DemoFields = Callable[[Demonstration], Mapping[str, Any]]
 """Makes a predictor's fields of a demonstration."""
 
@@ -139,61 +397,141 @@ DemoFields = Callable[[Demonstration], Mapping[str, Any]]
 class TaskWording(pydantic.BaseModel):
     """A task's default program, `programs/<task>/default.json`.
 
+    A template's instructions are put together: `about_questions`, the template's own, then `about_relevance` where it
+    asks what is relevant, or `about_answers` where it asks for an answer.
+
     Attributes:
-        instructions: in place of a template's own, by template name.
+        task: its name; a set of prompts may have other words for it.
+        about_questions: what the questions are, where that needs saying (``Each question is a claim.``).
+        about_relevance: what else makes a passage relevant, or not.
+        about_answers: what an answer is (``The answer is always Yes or No.``).
+        answer_form: the same in a few words, for the cue: ``Answer (Yes or No):``.
+        instructions: in place of a template's own and of what follows them, by template name.
         demos: worked examples with `question`, `knowledge` (lines of Title | text), `reasoning` that ends "So the
-            answer is X.", the same in `hops`, and `answer`; every predictor takes the fields it has.
+            answer is X.", the same in `hops`, and `answer`; every predictor takes the fields it has. `topic` and
+            `relevance`, for each line of knowledge "relevant" or "irrelevant" and why, are for base and
+            very small models.
         offer_none, ask_topic: switches of BlendFilter's filter.
         answer_tokens: cap of the reply that is the answer.
+        reply_tokens: cap of a reasoning or a passage, in place of `REPLY_TOKENS`; the caps of judgements move by as
+            much. Short replies keep theirs. None: the usual.
         whole_answer: answers are sentences: the whole reply is the answer, not its first line.
     """
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
+    task: str = ""
     offer_none: bool = False
     ask_topic: bool = True
     answer_tokens: pydantic.PositiveInt = SHORT_TOKENS
+    reply_tokens: int | None = pydantic.Field(None, ge=REPLY_RANGE[0], le=REPLY_RANGE[1])
     whole_answer: bool = False
+    about_questions: str = ""
+    about_relevance: str = ""
+    about_answers: str = ""
+    answer_form: str = ANSWER_FORM
     instructions: dict[str, str] = {}
     demos: list[Demonstration] = []
 
     @staticmethod
     @lru_cache
     def of(task: str) -> TaskWording:
-        """The wording of `task`. Raises: UnknownName, BadData (an unfilled slot)."""
+        """The wording of `task`, as the command line names tasks. Raises: UnknownName, BadData (an unfilled slot)."""
         folder = resources.programs()
         path = folder / task / "default.json"
         if not path.is_file():
-            raise UnknownName.of("program", task, (each.parent.name for each in folder.glob("*/default.json")))
+            if task in TASKS:  # `qa` has another task's words
+                return TaskWording.of(TASKS[task].wording)
+            raise UnknownName.of("task", task, {*TASKS, *(each.parent.name for each in folder.glob("*/default.json"))})
         try:
-            return TaskWording.model_validate_json(path.read_bytes())
+            wording = TaskWording.model_validate_json(path.read_bytes())
         except pydantic.ValidationError as error:
-            first = error.errors()[0]
-            raise BadData(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+            raise BadData(f"{path}: {what_is_wrong(error)}") from error
+        return wording.model_copy(update={"task": task})
+
+    def with_demos(self, demos: Sequence[Demonstration] | str | Path | None) -> TaskWording:
+        """This wording with other demonstrations: a list, or a JSON file of one (`read_demos`); None: with its own."""
+        if demos is None:
+            return self
+        shown = read_demos(demos) if isinstance(demos, str | Path) else [*demos]
+        return self.model_copy(update={"demos": shown})
+
+    def with_reply_tokens(self, reply_tokens: int | None) -> TaskWording:
+        """This wording with another cap of reasonings, passages and judgements; None changes nothing.
+
+        >>> TaskWording().with_reply_tokens(1024).reply_tokens
+        1024
+
+        Raises: BadArgument for a number out of `REPLY_RANGE`.
+        """
+        low, high = REPLY_RANGE
+        if reply_tokens is None:
+            return self
+        if isinstance(reply_tokens, bool) or not isinstance(reply_tokens, int) or not low <= reply_tokens <= high:
+            raise BadArgument(
+                f"reply_tokens (--reply-tokens) is {reply_tokens!r}: give a whole number of tokens from {low} to {high}"
+            )
+        return self.model_copy(update={"reply_tokens": reply_tokens})
 
     def __call__(self, predictor: Ask, worked: DemoFields = Demonstration.model_dump) -> Ask:
         """`predictor` with this task's instructions, room for answers and (in few-shot templates) demonstrations.
 
-        `worked` makes a demonstration's fields. An overridden template keeps the instructions that it brings.
+        `worked` makes a demonstration's fields. A template of a set (`paper`) speaks the set's words for this task
+        first, then the task's; one of the user's keeps the instructions that it brings.
         """
-        name = predictor.template.name
-        # A second request for the same thing has the same instructions.
-        names = (name, SHARED.get(name, ""), name.removesuffix("_again"))
-        instructions = next((self.instructions[each] for each in names if each in self.instructions), None)
-        if instructions and not predictor.template.keeps_its_words:
-            predictor.signature = predictor.signature.with_instructions(instructions)
+        template, name = predictor.template, predictor.template.name
+        if self.task in template.for_tasks:
+            words = template.for_tasks[self.task] or template.instructions
+            predictor.signature = predictor.signature.with_instructions(words)
+        elif not template.keeps_its_words:
+            predictor.signature = predictor.signature.with_instructions(self.instructions_for(template))
+        if name in _SHOWN_RAW:
+            predictor.raw = RawPrompting(
+                self._raw_demos(predictor, json=False), self._raw_demos(predictor, json=True), JUDGING_STOP
+            )
+        cap = predictor.config.get("max_tokens") or 0
+        if self.reply_tokens is not None and cap >= REPLY_TOKENS:
+            predictor.config = {**predictor.config, "max_tokens": cap + self.reply_tokens - REPLY_TOKENS}
+            predictor.reply_tokens = self.reply_tokens
         if name in FEW_SHOT:
-            predictor.demos = demonstrations(predictor, [worked(demo) for demo in self.demos])
+            predictor.task_demos = demonstrations(predictor, [worked(demo) for demo in self.demos])
+            predictor.demos = [*predictor.task_demos]
         if "answer" not in predictor.signature.output_fields:
             return predictor
         if self.answer_tokens != SHORT_TOKENS:
             predictor.config = {**predictor.config, "max_tokens": self.answer_tokens}
+        predictor.signature = predictor.signature.with_updated_fields("answer", desc=self.answer_form)
         if self.whole_answer and isinstance(predictor.adapter, TemplateAdapter):
             predictor.adapter = predictor.adapter.with_readers(WHOLE_READERS)
             if "context" in predictor.signature.input_fields:
                 # A base model goes on with another example: of a short answer only the first line counts anyway.
                 predictor.config = {**predictor.config, "stop": [*predictor.config.get("stop", []), "\nContext:"]}
         return predictor
+
+    def instructions_for(self, template: Template) -> str:
+        """The instructions of a template in this task's words."""
+        spoken = worded_as(template.name, self.instructions)
+        own = self.instructions[spoken] if spoken else None
+        parts = [self.about_questions if template.name in _TOLD else "", own or template.instructions]
+        if own is None and template.name in JUDGING:
+            parts.append(self.about_relevance)
+        if own is None and template.name in ANSWERING:
+            parts.append(self.about_answers)
+        return " ".join(filter(None, parts))
+
+    def _raw_demos(self, predictor: Ask, *, json: bool) -> list[dspy.Example]:
+        """The first demonstrations that say how this zero-shot step replies."""
+        (reply,) = predictor.signature.output_fields
+        demos, shots = self.demos, RAW_SHOTS
+        if reply in {"ids", *_JUDGEMENTS}:
+            judged = [each for each in demos if each.relevant or (self.offer_none and each.relevance)]
+            demos = [each.among(self.demos[::-1]) for each in judged]
+            nothing = self.demos[-1].among(self.demos[:-1], alone=True) if demos else None
+            if nothing and nothing.knowledge and self.offer_none and all(each.relevant for each in judged):
+                demos.insert(1, nothing)
+                shots += 1
+        rows = [row for demo in demos if reply in (row := demo.shown(reply, json=json))]
+        return demonstrations(predictor, rows[:shots])
 
 
 class PromptSettings(NamedTuple):
@@ -205,11 +543,11 @@ class PromptSettings(NamedTuple):
 
     @classmethod
     def of(
-        cls, task: TaskWording | str | None, prompts: Prompts | None, adapter: dspy.Adapter | None
+        cls, task: TaskWording | str | None, prompts: Prompts | str | None, adapter: dspy.Adapter | None
     ) -> PromptSettings:
-        """`task` is a task's name or a wording; None: the templates' own words."""
+        """`task` is a task's name or a wording (None: the templates' own words); `prompts` as in `Ask`."""
         wording = TaskWording.of(task) if isinstance(task, str) else task or TaskWording()
-        return cls(wording, prompts, adapter)
+        return cls(wording, None if prompts is None else Prompts.of(prompts), adapter)
 
     def predictor(
         self,
@@ -227,6 +565,37 @@ class PromptSettings(NamedTuple):
             prompts=self.prompts, adapter=self.adapter, max_tokens=max_tokens, stop=list(stop),
         )  # fmt: skip
         return self.wording(ask, worked)
+
+
+def _other_fields(state: Mapping[str, Any], predictor: dspy.Predict) -> str:
+    """How a predictor's saved fields differ from those that it has; "" where they are the same."""
+    saved, own = (
+        [field["prefix"] for field in each["fields"]] for each in (state["signature"], predictor.signature.dump_state())
+    )
+    same = len(saved) == len(own) and saved[:-1] == own[:-1]
+    return "" if same else f"has the fields {' '.join(saved)} and this one {' '.join(own)}"
+
+
+def check_state(module: dspy.Module, state: Mapping[str, Any]) -> None:
+    """Raise `BadData` where a state, as `module.save(path)` writes it, was saved from another module."""
+    own = dict(module.named_predictors())
+    saved = {name: each for name, each in state.items() if name != "metadata"}
+    both = [name for name in own if name in saved]
+    wrong = [f"'{name}' {other}" for name in both if (other := _other_fields(saved[name], own[name]))]
+    for words, names in (("it has", saved.keys() - own.keys()), ("it lacks", own.keys() - saved.keys())):
+        if names:
+            wrong.append(f"{words} {', '.join(sorted(names))}")
+    if wrong:
+        raise BadData(
+            f"the saved state is not one of {type(module).__name__} as it is here: {'; '.join(wrong)}. Load it into "
+            "the module that it was saved from, or compile again"
+        )
+
+
+def reply_tokens_of(module: dspy.Module) -> dict[str, int]:
+    """The cap of long replies, as a run's setting `reply_tokens`; nothing where it is the usual one."""
+    caps = {ask.reply_tokens for _, ask in module.named_sub_modules(Ask) if ask.reply_tokens is not None}
+    return {"reply_tokens": max(caps)} if caps else {}
 
 
 def demonstrations(predictor: dspy.Predict, rows: Sequence[Mapping[str, Any]]) -> list[dspy.Example]:

@@ -40,6 +40,8 @@ STAGE: ContextVar[str] = ContextVar("blendfilter_stage", default="")
 """Name of the predictor that asks."""
 _ONLY = CallSample()
 SAMPLE: ContextVar[CallSample] = ContextVar("blendfilter_sample", default=_ONLY)
+ANEW: ContextVar[bool] = ContextVar("blendfilter_anew", default=False)
+"""Whether the call is to be made though the cache has it."""
 NOTES: ContextVar[list[CallNote] | None] = ContextVar("blendfilter_notes", default=None)
 """Where the calls of the step at hand are noted; None outside a method."""
 BRANCH: ContextVar[str | None] = ContextVar("blendfilter_branch", default=None)
@@ -48,6 +50,8 @@ JUDGED: ContextVar[tuple[str, ...]] = ContextVar("blendfilter_judged", default=(
 """Ids of the passages that the calls at hand judge, in the order in which the model reads them."""
 JOURNAL: ContextVar[Any] = ContextVar("blendfilter_search_journal", default=None)
 """The journal that searches go through; None outside a run."""
+GIVEN: ContextVar[dict[str, Any] | None] = ContextVar("blendfilter_given", default=None)
+"""The options of the command that makes a run, as `run.json` notes them; None in Python."""
 
 
 @contextmanager

@@ -7,24 +7,139 @@ from __future__ import annotations
 
 import copy
 import difflib
-from collections.abc import Iterable
-from typing import TypeVar
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Self, TypeVar
 
 E = TypeVar("E", bound=BaseException)
 _LONGEST = 2_000
 """Characters of a message that are kept: some libraries put a whole response into theirs."""
 
 
+def guess(name: str, known: Iterable[str]) -> str:
+    """What a message says where one of the `known` names is near: " Did you mean 'hotpotqa'?"; else nothing."""
+    near = difflib.get_close_matches(name, [*known], n=1)
+    return f" Did you mean '{near[0]}'?" if near else ""
+
+
 class BlendFilterError(Exception):
-    """Root of the tree. `exit_code` is what the command line ends with."""
+    """Root of the tree. `exit_code` is what the command line ends with.
+
+    Messages are written, and stored, in the words of the command line (``--api-base URL``); `str` gives them in those
+    of the interface at hand. `quoted` is the part that a server or a user's code wrote: it stays as it is.
+    """
 
     exit_code = 1
+    quoted = ""
+
+    def __str__(self) -> str:
+        before, quoted, after = super().__str__().partition(self.quoted or "\0")
+        return f"{worded(before)}{quoted}{worded(after)}"
+
+    def quoting(self, text: str) -> Self:
+        """The same error, whose message holds `text` of somebody else."""
+        self.quoted = text
+        return self
+
+
+@contextmanager
+def on_the_command_line() -> Iterator[None]:
+    """Inside the block, messages speak of options (`--api-base`), elsewhere of arguments (`api_base=`)."""
+    before, _Interface.is_command_line = _Interface.is_command_line, True
+    try:
+        yield
+    finally:
+        _Interface.is_command_line = before
+
+
+@contextmanager
+def one_line() -> Iterator[None]:
+    """For a script: inside the block, an error of ours is one line on stderr and its exit code, as of the command."""
+    with on_the_command_line():
+        try:
+            yield
+        except BlendFilterError as error:
+            print(f"{Path(sys.argv[0]).stem}: {' '.join(str(error).split())}", file=sys.stderr)
+            sys.exit(error.exit_code)
+
+
+class _Interface:
+    is_command_line = False  # of the whole process: errors come from many threads
+
+
+def worded(message: str) -> str:
+    """A message that names options of ours, in the words of the interface at hand. Commands and quotations stay.
+
+    >>> worded("start it, or give its address (--api-base URL)")
+    'start it, or give its address (api_base=URL)'
+    >>> worded("max_retries (--max-retries) is 'x': blendfilter eval --help, or --endpoint completions, not '--rpm 3'")
+    "max_retries is 'x': blendfilter eval --help, or endpoint='completions', not '--rpm 3'"
+    """
+    return message if _Interface.is_command_line or "--" not in message else _OPTION.sub(_argument, message)
+
+
+_NAMES = (
+    "allow-empty-answers|allow-host|api-base|ask-server|chunk|concurrency|context|corpus|data|deadline|dry-run|"
+    "endpoint|export|filter|filter-model|host|index|json-schema|leave-out-compiled|lm|max-body|max-calls|"
+    "max-cost|max-k|max-query-chars|max-retries|max-tokens|measure|method|methods|metric|mode|out|overwrite|port|"
+    "prices|prompts|questions|reasoning|replay|reply-tokens|reuse|rpm|rule|rules|run|runs|scorer|tasks|"
+    "teacher-lm|thinking|threshold|timeout|tpm|train|undo|valid|without|wording"
+)
+"""Options of the command line that messages name (tests/test_errors.py holds them against it)."""
+_OPTION = re.compile(
+    rf"""`[^`]*` | (?<!\w)'[^']*'(?!\w) | \bblendfilter\ [a-z-]+\ [^;,()]*  # a command, a quotation
+    | (?:(?P<before>\w+)\ \()? (?<![\w-])--(?P<name>(?:no-)?(?:{_NAMES})) (?![\w-])
+    (?:\ (?P<place>[A-Z]+\b|\d+(?![\w.:])) | \ (?P<word>[\w:]+=\w+ | [\w.:\[\]-]+(?=[,;)]|\ or\b|$)))?
+    (?P<close>\))?""",
+    re.VERBOSE,
+)
+_SWITCHES = frozenset({"replay", "overwrite", "thinking", "json-schema", "allow-empty-answers", "dry-run"})
+_ARGUMENTS = {
+    "rpm": "requests_per_minute",
+    "tpm": "tokens_per_minute",
+    "allow-host": "allow_hosts",
+    "teacher-lm": "teacher",
+    "filter-model": "model",
+    "max-calls": "Budget(calls=…)",
+    "max-tokens": "Budget(tokens=…)",
+    "max-cost": "Budget(dollars=…)",
+}
+"""Options whose argument has another name."""
+
+
+def _argument(found: re.Match[str]) -> str:
+    """The argument for an option."""
+    option, before, close = found["name"], found["before"], found["close"] or ""
+    if option is None:
+        return found[0]
+    plain, negated = option.removeprefix("no-"), option.startswith("no-")
+    if negated and plain not in _SWITCHES:
+        return found[0]
+    name = _ARGUMENTS.get(plain, plain.replace("-", "_"))
+    if before == name and close:  # named already
+        return name
+    word, place = found["word"], found["place"]
+    if plain in _SWITCHES:
+        text = " ".join([f"{name}={not negated}", *filter(None, (word, place))])
+    elif name.endswith(")"):
+        text = name
+    else:
+        text = f"{name}={place or (repr(word) if word else '')}"
+    return f"{before} ({text}{close}" if before else f"{text}{close}"
 
 
 class AskedWrong(BlendFilterError):
     """Exit 2: the request is wrong; the message says what, where and the next move. Nothing was written."""
 
     exit_code = 2
+
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows: one line, because no traceback into this package helps (`%tb` has it all the same)."""
+        line = f"{type(self).__name__}: {self}"
+        return ["".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line)]
 
 
 class UnknownName(AskedWrong):
@@ -38,14 +153,22 @@ class UnknownName(AskedWrong):
         "no task 'hotpoqa'. Did you mean 'hotpotqa'? (known: hotpotqa, twowiki)"
         """
         names = sorted(known)
-        near = difflib.get_close_matches(name, names, n=1)
-        guess = f" Did you mean '{near[0]}'?" if near else ""
         listed = f" (known: {', '.join(names)})" if names else ""
-        return cls(f"no {kind} '{name}'.{guess}{listed}{' ' + where if where else ''}")
+        return cls(f"no {kind} '{name}'.{guess(name, names)}{listed}{' ' + where if where else ''}")
 
 
 class MissingFile(AskedWrong):
     """A file or folder that is not there."""
+
+    @classmethod
+    def of(cls, path: object, words: Iterable[str] = ()) -> MissingFile:
+        """The error for a file; `words` have a meaning where files are named.
+
+        >>> str(MissingFile.of("sampel", ["hub", "sample"]))
+        "no file 'sampel': check the path. Did you mean 'sample'?"
+        """
+        near = guess(str(path), words)
+        return cls(f"no file '{path}': check the path{'.' * bool(near)}{near}")
 
 
 class BadData(AskedWrong):
@@ -106,6 +229,20 @@ class WorkFailed(BlendFilterError):
     """Exit 1: the work failed, wholly or for some questions."""
 
 
+class RunFailed(WorkFailed):
+    """Every question of a run, or every judgement of its answers, failed the same way.
+
+    `kind` names it, `folder` holds the run, which can be resumed.
+    """
+
+    def __init__(self, message: str, *, kind: str = "", folder: str = "") -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.folder = folder
+        if not isinstance(globals().get(kind), type):  # a fault of a server, or of a user's code
+            self.quoted = message
+
+
 class CannotWrite(WorkFailed, OSError):
     """A file takes no more (a full disk): going on would pay for what is lost."""
 
@@ -120,6 +257,7 @@ class CodeFailed(WorkFailed):
     def __init__(self, message: str, *, kind: str = "") -> None:
         super().__init__(message)
         self.kind = kind
+        self.quoted = message
 
     @classmethod
     def by(cls, error: BaseException) -> CodeFailed:
@@ -151,9 +289,12 @@ def check_count(name: str, value: object, least: int = 1) -> None:
 
 
 def words_of(error: BaseException) -> str:
-    """The message of any error, of code that is not ours too: one that cannot be read, or has no end, is no fault."""
+    """The message of any error, of code that is not ours too: one that cannot be read, or has no end, is no fault.
+
+    Of an error of ours as it was written, so that what is stored does not depend on the interface.
+    """
     try:
-        words = str(error)
+        words = Exception.__str__(error) if isinstance(error, BlendFilterError) else str(error)
     except KeyboardInterrupt:
         raise
     except BaseException as unreadable:  # noqa: BLE001 - its own __str__ fails
@@ -188,3 +329,4 @@ class ModelError(WorkFailed):
         super().__init__(message)
         self.kind = kind
         self.stage = stage
+        self.quoted = message  # a server's

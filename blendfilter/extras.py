@@ -25,6 +25,19 @@ def needed(module: str, extra: str, why: str) -> Any:
         raise MissingExtra(f"{why} needs '{package}': {how_to_install(extra)}") from None
 
 
+class LazyModule:
+    """Stands for a module of an extra, so that what uses it can be imported, listed and documented without it.
+
+    Reading an attribute imports the module, or raises `MissingExtra`.
+    """
+
+    def __init__(self, module: str, extra: str, why: str) -> None:
+        self._where = (module, extra, why)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(needed(*self._where), name)
+
+
 @contextmanager
 def quiet_transformers(extra: str, why: str) -> Iterator[None]:
     """Without the bars and reports that transformers prints on stderr; what they would say is for the caller to check.

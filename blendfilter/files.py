@@ -73,7 +73,7 @@ def opened(path: str | Path, *, unpack: bool = True) -> Iterator[BufferedIOBase]
             packed = unpack and raw.peek(2)[:2] == GZIP
             yield gzip.GzipFile(fileobj=raw) if packed else raw
     except FileNotFoundError:
-        raise MissingFile(f"no file '{path}': check the path") from None
+        raise MissingFile.of(path) from None
     except IsADirectoryError:
         raise BadData(f"'{path}' is a folder, not a file (an index goes with --index)") from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
@@ -167,6 +167,11 @@ def write_whole(path: Path, pieces: Iterable[bytes], *, overwrite: bool = True) 
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def paths_of(given: str | Path | Iterable[str | Path]) -> list[Path]:
+    """Paths of one or several; one by itself is no sequence of letters."""
+    return [Path(path) for path in ((given,) if isinstance(given, str | Path) else given)]
 
 
 @contextmanager

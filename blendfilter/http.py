@@ -2,6 +2,8 @@
 
 A server is not trusted: its body may have no end, unpack to a thousand times its size or nest without bound, and its
 headers may hold any text. What cannot be read is a fault of that one request, raised as an error that says so.
+
+httpx is imported where a server is asked: it takes a tenth of a second, which an offline question need not wait for.
 """
 
 from __future__ import annotations
@@ -12,18 +14,18 @@ import json
 import re
 import time
 import zlib
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
 
-import httpx
+if TYPE_CHECKING:
+    import httpx
 
 LARGEST = 32 << 20
 """Bytes that a reply may have once it is unpacked. The longest replies that models give, with log-probabilities of
 every token, have a few megabytes."""
 PACKINGS = "gzip, deflate"
 """The packings that requests accept; no other is unpacked."""
-REDIRECTS = 5
-"""How often one request follows a redirect."""
 
 
 class TooLarge(Exception):
@@ -41,9 +43,12 @@ class Body:
     """
 
     def __init__(self, headers: Mapping[str, str], limit: int = LARGEST) -> None:
+        import httpx
+
+        self._damaged = httpx.DecodingError
         packing = headers.get("content-encoding", "").strip().lower()
         if packing not in ("", "identity", "gzip", "deflate"):
-            raise httpx.DecodingError(f"the reply is packed as {packing[:20]!r}, which the request does not accept")
+            raise self._damaged(f"the reply is packed as {packing[:20]!r}, which the request does not accept")
         self._unpacker = zlib.decompressobj(47) if packing in ("gzip", "deflate") else None  # 47: of either header
         self._limit, self._came = limit, 0
         self.content = bytearray()
@@ -56,51 +61,15 @@ class Body:
                 left = self._limit - len(self.content) + 1
                 piece = b"" if self._unpacker.eof else self._unpacker.decompress(piece, left)
             except zlib.error as error:
-                raise httpx.DecodingError(f"the reply is damaged ({error})") from None
+                raise self._damaged(f"the reply is damaged ({error})") from None
         self.content += piece
         if max(len(self.content), self._came) > self._limit:  # what comes may unpack to nothing, and yet have no end
             self.content.clear()
             raise TooLarge(self._limit)
 
 
-class AsyncClient(httpx.AsyncClient):
-    """An `httpx.AsyncClient` whose replies are bounded: read whole, at most `LARGEST` bytes unpacked.
-
-    It follows redirects by itself, without reading what comes with them.
-    """
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(headers={"Accept-Encoding": PACKINGS}, **settings)
-
-    async def send(self, request: httpx.Request, **settings: Any) -> httpx.Response:
-        """The reply, whole. Raises: TooLarge, and what httpx raises."""
-        settings |= {"stream": True, "follow_redirects": False}
-        for _ in range(REDIRECTS + 1):
-            reply = await super().send(request, **settings)
-            if reply.next_request is None:
-                break
-            request = reply.next_request
-            await reply.aclose()
-        else:
-            raise httpx.TooManyRedirects(f"more than {REDIRECTS} redirects, one after another", request=request)
-        try:
-            body = Body(reply.headers)
-            async for piece in reply.aiter_raw():
-                body.add(piece)
-        finally:
-            await reply.aclose()
-        # The body is UTF-8 whatever its header says: it may name any codec.
-        headers = [pair for pair in reply.headers.raw if pair[0].lower() not in _OF_THE_BODY]
-        return httpx.Response(
-            reply.status_code,
-            headers=headers,
-            content=bytes(body.content),
-            request=reply.request,
-            extensions=reply.extensions,
-        )
-
-
-_OF_THE_BODY = frozenset({b"content-encoding", b"content-length", b"content-type", b"transfer-encoding"})
+ARRIVING: ContextVar[Callable[[bytearray], Awaitable[None]] | None] = ContextVar("blendfilter_arriving", default=None)
+"""Called with the whole body so far of a good reply, while a client reads it."""
 
 
 def bounded(reply: httpx.Response, limit: int = LARGEST, seconds: float | None = None) -> bytes:
@@ -108,6 +77,8 @@ def bounded(reply: httpx.Response, limit: int = LARGEST, seconds: float | None =
 
     Raises: TooLarge; httpx.ReadTimeout where it is not whole in time; and what httpx raises.
     """
+    import httpx
+
     over = None if seconds is None else time.monotonic() + seconds
     body = Body(reply.headers, limit)
     for piece in reply.iter_raw():

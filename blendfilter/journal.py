@@ -10,10 +10,13 @@ read back from the file. A later record under a key replaces an earlier one. One
 A last line that was torn by a kill is dropped. A record that was damaged or edited is never served: `auto` says which
 line it is and has it called again, a replay refuses it by its line. A line that is no record at all means that the file
 is not ours, or needs a person: it is refused, and nothing is cut.
+
+`CallCache` keeps calls outside of runs in the same lines, for many writers at a time.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import logging
@@ -24,12 +27,12 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, StringConstraints
 
 from blendfilter.errors import BadArgument, BadData, MissingFile, RunLocked
-from blendfilter.files import AppendOnly, check_regular, json_line, lock, whole_lines
+from blendfilter.files import AppendOnly, check_regular, json_line, lock, paths_of, whole_lines
 
 logger = logging.getLogger(__name__)
 Mode = Literal["auto", "record", "replay"]
@@ -79,7 +82,12 @@ class Journal:
     """
 
     def __init__(
-        self, path: str | Path, mode: Mode = "auto", reuse: Iterable[str | Path] = (), *, exclusive: bool = False
+        self,
+        path: str | Path,
+        mode: Mode = "auto",
+        reuse: str | Path | Iterable[str | Path] = (),
+        *,
+        exclusive: bool = False,
     ) -> None:
         if mode not in MODES:
             raise BadArgument(f"no journal mode '{mode}' (known: {', '.join(MODES)})")
@@ -95,7 +103,7 @@ class Journal:
         self._pid = os.getpid()
         self._others: list[Journal] = []
         try:
-            for other in reuse:  # first: where one is missing, nothing is made
+            for other in paths_of(reuse):  # first: where one is missing, nothing is made
                 self._others.append(Journal(other, "replay"))
             if mode != "replay":
                 self._log = AppendOnly(
@@ -267,12 +275,7 @@ class Journal:
 
     def _line_at(self, offset: int) -> bytes:
         """The line at `offset`, with a line feed at its end."""
-        size = 16_384
-        while True:
-            piece = os.pread(self._read_fd, size, offset)
-            if (end := piece.find(b"\n")) >= 0 or len(piece) < size:
-                return piece[: end if end >= 0 else None] + b"\n"
-            size *= 4
+        return _read_line(self._read_fd, offset)
 
     def _parse(self, line: bytes, offset: int) -> dict[str, Any]:
         try:
@@ -301,8 +304,7 @@ class Journal:
             key = _key_of(line)
             if key is None:
                 raise _not_a_line(self.path, number)
-            check = _CHECK.fullmatch(line[-_CHECK_LENGTH:])
-            if check and int(check[1], 16) == zlib.crc32(memoryview(line)[:-_CHECK_LENGTH]):
+            if _is_sound(line):
                 self._index[key] = offset
                 self._damaged.pop(key, None)
             else:
@@ -311,6 +313,111 @@ class Journal:
                 self._changed.add(offset)
             end = offset + len(line)
         return end
+
+
+class CallCache:
+    """The calls made outside of runs, kept for whichever process of the user makes them again.
+
+    A folder with a file for each first two digits of a key, whose lines are those of a journal. It has no lock, so that
+    no notebook waits for another: a record is one write to the end of a file, on a line of its own, and is served only
+    where its check holds. A line that a kill tore, or that a file system mixed with another, costs a call, no more.
+
+    Failed calls are not kept. A folder that cannot be read or written to is a warning, once.
+    """
+
+    mode: Mode = "auto"
+    closed = False
+    _unusable: ClassVar[set[Path]] = set()
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._parts: dict[str, _CachePart] = {}
+
+    def find(self, key: str, kind: str | None = None) -> dict[str, Any] | None:
+        """The newest sound record under `key`, of any process; None: the caller must call."""
+        try:
+            fd = os.open(self._file(key), os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            self._warn(error)
+            return None
+        try:
+            line = self._part(key, fd).line_at(fd, bytes.fromhex(key))
+        except OSError as error:
+            self._warn(error)
+            return None
+        finally:
+            os.close(fd)
+        if not _is_sound(line):
+            return None
+        record: dict[str, Any] = json.loads(line)
+        del record["check"]
+        return record if record["key"] == key and kind in (None, record["kind"]) else None
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Keep `record`, unless it is of a failed call."""
+        if record.get("error"):
+            return
+        file, line = self._file(record["key"]), _line(record)
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            try:
+                size = os.fstat(fd).st_size
+                torn = size > 0 and os.pread(fd, 1, size - 1) != b"\n"
+                if os.write(fd, b"\n" * torn + line) < torn + len(line):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            finally:
+                os.close(fd)
+        except OSError as error:
+            self._warn(error)
+
+    def _file(self, key: str) -> Path:
+        return self.path / f"{key[:2]}.jsonl"
+
+    def _part(self, key: str, fd: int) -> _CachePart:
+        """What is known of the file that `key` is in, with all that was written to it by now."""
+        known, status = self._parts.get(key[:2]), os.fstat(fd)
+        if known is None or known.inode != status.st_ino or known.end > status.st_size:  # cleared meanwhile
+            known = self._parts[key[:2]] = _CachePart(status.st_ino)
+        known.read_to(fd, status.st_size)
+        return known
+
+    def _warn(self, error: OSError) -> None:
+        if self.path not in self._unusable:
+            self._unusable.add(self.path)
+            logger.warning(
+                "the cache of calls in %s cannot be used (%s), and calls are made without it: name another folder in "
+                "BLENDFILTER_CACHE, or connect with cache=False", self.path, error.strerror or error,
+            )  # fmt: skip
+
+
+class _CachePart:
+    """Where the records of one file of a cache begin, as far as it was read.
+
+    Threads may read on at once: they note the same.
+    """
+
+    def __init__(self, inode: int) -> None:
+        self.inode, self.end = inode, 0
+        self._index: dict[bytes, int] = {}
+
+    def read_to(self, fd: int, size: int) -> None:
+        """Note the whole lines up to `size`; what is behind the last line feed is looked at again."""
+        if size == (offset := self.end):
+            return
+        *whole, _ = os.pread(fd, size - offset, offset).split(b"\n")
+        for line in whole:
+            if (key := _key_of(line + b"\n")) is not None:
+                self._index[key] = offset
+            offset += len(line) + 1
+        self.end = offset
+
+    def line_at(self, fd: int, key: bytes) -> bytes:
+        """The line noted under `key`; empty where there is none."""
+        offset = self._index.get(key)
+        return b"" if offset is None else _read_line(fd, offset)
 
 
 def _not_a_line(path: Path, number: int) -> BadData:
@@ -324,6 +431,22 @@ def _line(record: Mapping[str, Any]) -> bytes:
     ordered = {"key": record["key"], "kind": record["kind"], **record}
     body = json_line(ordered, separators=(",", ":"), default=str).removesuffix(b"}\n")
     return body + b',"check":"%08x"}\n' % zlib.crc32(body)
+
+
+def _is_sound(line: bytes) -> bool:
+    """Whether a line ends with its own check."""
+    check = _CHECK.fullmatch(line[-_CHECK_LENGTH:])
+    return check is not None and int(check[1], 16) == zlib.crc32(memoryview(line)[:-_CHECK_LENGTH])
+
+
+def _read_line(fd: int, offset: int) -> bytes:
+    """The line at `offset` of an open file, with a line feed at its end."""
+    size = 16_384
+    while True:
+        piece = os.pread(fd, size, offset)
+        if (end := piece.find(b"\n")) >= 0 or len(piece) < size:
+            return piece[: end if end >= 0 else None] + b"\n"
+        size *= 4
 
 
 def _key_of(line: bytes) -> bytes | None:

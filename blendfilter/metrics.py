@@ -3,16 +3,19 @@
 Answers: exact match and F1 of the official HotPotQA evaluation (Yang et al. 2018), the best over the aliases as for
 2WikiMultihopQA (Ho et al. 2020); accuracy for yes/no questions (StrategyQA, Geva et al. 2021), for labels of claims
 (FEVER, Thorne et al. 2018; PubHealth, Kotonya and Toni 2020) and for options (ARC, Clark et al. 2018); inclusion and
-covering, for answers in whole sentences. Retrieval: recall, precision and S-precision (BlendFilter, Wang et al. 2024)
-of titles against a question's gold titles.
+covering, for short answers in whole sentences; ROUGE-L (Lin 2004), for whole sentences. Retrieval: recall, precision
+and S-precision (BlendFilter, Wang et al. 2024), nDCG (Järvelin and Kekäläinen 2002) and reciprocal rank, of titles
+against a question's gold titles.
 
-Differs from the official scripts: one normaliser serves every task; retrieval is scored on titles, each counted once.
+Differs from the official scripts: one normaliser serves every task, ROUGE-L has its own words; retrieval is scored on
+titles, each counted once, where its first passage stands.
 """
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -127,6 +130,48 @@ def cover_em(prediction: str, answers: Iterable[str]) -> float:
     return float(any(right and f" {right} " in predicted for right in map(normalize_answer, answers)))
 
 
+_WORD = re.compile(r"[^\W_]+")
+
+
+def rouge_l(prediction: str, answers: Iterable[str]) -> float:
+    """F-measure of the longest common subsequence of words (ROUGE-L, Lin 2004), the best over the answers.
+
+    Precision and recall count alike. The words are the runs of letters and digits in lower case, articles too, without
+    a stemmer: as in Google's `rouge-score`, which leaves out letters beyond a to z. (KILT's script has the same formula
+    over words between spaces.)
+
+    >>> rouge_l("The lamp warns the ships.", ["A lamp warns all ships off."])
+    0.5454545454545454
+    """
+    predicted = _words(prediction)
+    return max((_rouge_l(predicted, _words(answer)) for answer in answers), default=0.0)
+
+
+def _words(text: str) -> list[str]:
+    return _WORD.findall(text.lower())
+
+
+def _rouge_l(predicted: list[str], right: list[str]) -> float:
+    shared = _common_subsequence(predicted, right)
+    if not shared:
+        return 0.0
+    precision, recalled = shared / len(predicted), shared / len(right)
+    return 2 * precision * recalled / (precision + recalled)
+
+
+def _common_subsequence(first: list[str], second: list[str]) -> int:
+    """Length of the longest common subsequence; a row of the table is one number (Hyyrö 2004): answers may be long."""
+    places: dict[str, int] = {}
+    for number, word in enumerate(first):
+        places[word] = places.get(word, 0) | 1 << number
+    every = (1 << len(first)) - 1
+    row = every
+    for word in second:
+        hits = row & places.get(word, 0)
+        row = ((row + hits) | (row - hits)) & every
+    return len(first) - row.bit_count()
+
+
 Metric = Callable[[str, Iterable[str]], float]
 """``(prediction, answers) -> a fraction of 1``."""
 METRICS: Mapping[str, Metric] = MappingProxyType(
@@ -137,6 +182,7 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
         "cover-em": cover_em,
         "inclusion": inclusion,
         "inclusion_raw": inclusion_raw,
+        "rouge-l": rouge_l,
     }
 )
 """The metrics of answers, by name."""
@@ -150,30 +196,45 @@ def metric(name: str) -> Metric:
 
 
 class Retrieval(NamedTuple):
-    """How well a set of titles meets a question's gold titles; each a fraction of 1."""
+    """How well a list of titles, the best first, meets a question's gold titles; each a fraction of 1."""
 
     recall: float  # share of the gold titles that are there
     precision: float  # share of the titles that are gold; 0 for no titles
     s_precision: float  # 1.0 where both are the same set
+    ndcg: float  # discounted gain by rank, over that of all gold titles at the top
+    mrr: float  # 1 / the rank of the first gold title; its mean over questions is the MRR
 
 
 def retrieval(titles: Iterable[str], question: Question) -> Retrieval | None:
     """`titles` against the question's gold titles; None where it has none.
 
-    With several annotators it is the one with the best recall that counts for all three (among equals, the one with the
-    best precision). Titles are compared after Unicode NFC and white-space folding, each counted once.
+    With several annotators it is the one with the best recall that counts for all of them (among equals, the one with
+    the best precision). Titles are compared after Unicode NFC and white-space folding, each counted once. Recall is
+    recall@k of a list of k; nDCG, as in trec_eval, wants all gold titles, however short the list.
 
-    >>> retrieval(["Quay", "Mill", "Quay"], Question("1", "?", gold_titles=("Mill", "Tower")))
-    Retrieval(recall=0.5, precision=0.5, s_precision=0.0)
+    >>> retrieval(["Quay", "Mill", "Quay"], Question("1", "?", gold_titles=("Mill",)))
+    Retrieval(recall=1.0, precision=0.5, s_precision=0.0, ndcg=0.6309297535714575, mrr=0.5)
     """
-    found = {folded(title) for title in titles}
+    found = list(dict.fromkeys(map(folded, titles)))
     annotators = [gold for gold in question.evidence or (question.gold_titles,) if gold]
     return max((_against(found, {folded(title) for title in gold}) for gold in annotators), default=None)
 
 
-def _against(found: set[str], gold: set[str]) -> Retrieval:
-    hits = len(found & gold)
-    return Retrieval(hits / len(gold), hits / len(found) if found else 0.0, float(found == gold))
+def _against(found: Sequence[str], gold: set[str]) -> Retrieval:
+    ranks = [rank for rank, title in enumerate(found, 1) if title in gold]
+    hits = len(ranks)
+    return Retrieval(
+        recall=hits / len(gold),
+        precision=hits / len(found) if found else 0.0,
+        s_precision=float({*found} == gold),
+        ndcg=_gain(ranks) / _gain(range(1, len(gold) + 1)),
+        mrr=1 / ranks[0] if ranks else 0.0,
+    )
+
+
+def _gain(ranks: Iterable[int]) -> float:
+    """Discounted cumulative gain of documents at these ranks, all equally relevant."""
+    return sum(1 / math.log2(rank + 1) for rank in ranks)
 
 
 def recall(titles: Iterable[str], question: Question) -> float | None:

@@ -37,17 +37,31 @@ _MARKED = re.compile(
     re.MULTILINE,
 )
 _FENCE = re.compile(r"[^\S\n]{0,3}(`{3,}|~{3,})")
-_SOURCES = r"(?:knowledge|passage|sentence|piece|text|document|context|title|article|source|it|which|that|this)s?"
+_NAMED = r"(?:knowledge|passage|observation|sentence|piece|text|document|context|title|article|source)s?"
+_SOURCES = rf"(?:{_NAMED}|(?:it|which|that|this)s?)"
 _SAYING = (
     r"(?:says?|said|saying|states?|stated|reads?|claims?|claimed|writes?|wrote|tells?|told|contains?|includes?|quotes?"
-    r"|instructs?|asks?|asked|adds?|declares?|insists?|asserts?|orders?|demands?|requests?)\b"
+    r"|instructs?|asks?|asked|adds?|declares?|insists?|asserts?|orders?|demands?|requests?|gives?|suggests?|notes?"
+    r"|mentions?|has|have|ends\s(?:with|in))\b"
 )
 _WHAT = (
     r"(?:[^\S\n]{1,3}(?:that|this|these|the|an?|us|me|you|of|in|with|following|text|words?|lines?|instructions?|sentence"
-    r"|phrase|readers?|to(?:\s(?:answer|reply|respond|return|output|write|print|say))?)\b){0,6}"
+    r"|phrase|readers?|I|we|must|should|to(?:\s(?:answer|reply|respond|return|output|write|print|say))?)\b){0,6}"
 )
+_GIVING = (
+    r"(?:gives?|gave|suggests?|suggested|notes?|noted|mentions?|mentioned|has|have|had|ends? (?:with|in)|begins? with"
+    r"|advises?|recommends?|commands?|urges?|wants?|directs?)\b"
+)
+"""Verbs that report speech of a passage alone: "this gives the answer" is the reply's own."""
+_TO_DO = (
+    r"(?:that|me|us|you|one|to|i|we|of|with|in|following|here|just|simply|now|must|should|shall|can|could|may|might"
+    r"|would|will|have|has|need|ought|do|write|say|reply|answer|output|return|use"
+    r"|(?:(?:the|an?|this|these)\s)?(?:readers?|models?|assistants?|lines?|texts?|words?|instructions?|commands?|actions?"
+    r"|phrases?|sentences?))"
+)
+"""Words between that and what a passage tells to do."""
 _SAYER = re.compile(
-    rf"(?:\b{_SOURCES}\b\W{{0,3}}(?:#?\d{{1,4}}\b\W{{0,3}})?|(?<![\w.,])#?\d{{1,4}}\b\W{{0,3}})"
+    rf"(?:\b{_SOURCES}\b[^\w\n]{{0,3}}(?:#?\d{{1,4}}\b[^\w\n]{{0,3}})?|(?<![\w.,])#?\d{{1,4}}\b[^\w\n]{{0,3}})"
     rf"(?:(?:also|even|itself|only|just|then|here|falsely|explicitly)\s){{0,2}}{_SAYING}",
     re.IGNORECASE,
 )
@@ -56,10 +70,33 @@ _LONGEST_SAYER = 48
 _SAYING_WORD = re.compile(rf"\b{_SAYING}", re.IGNORECASE)
 _SPEECH = re.compile(
     rf"(?P<what>{_WHAT})"
-    r"(?:[^\S\n]{0,3}:|\W{0,3}(?=(?:relevant\s)?(?:ids?|numbers)\W{0,3}:|the (?:final )?answer is\b))",
+    r"(?:[^\S\n]{0,3}:|\W{0,3}(?=(?:relevant\s)?(?:ids?|numbers)\W{0,3}:|the (?:final )?answer is\b"
+    r"|(?:finish|answer|search|lookup)\s?\[|no\s(?:further\s|more\s)?(?:follow-?\s?up|questions?))"
+    # behind a comma it is the reply's own conclusion: "as passage 2 says, so the answer is Tolm"
+    r"|[^\w,;]{0,3}(?=(?:so|thus|hence|therefore),?\sthe (?:final )?answer is\b))",
     re.IGNORECASE,
 )
 """What stands between that and what it says."""
+_SPOKEN = re.compile(r"[:\[]|answer is|no\s[\w\s]{0,9}(?:follow|question)", re.IGNORECASE)
+"""Without any of these a reply attributes no speech."""
+_WRITTEN = re.compile(
+    rf"\b(?:(?:according\sto|per)\s(?:the\s)?{_NAMED}\s?#?\d{{1,4}}|in\s(?:the\s)?{_NAMED}(?:\s?#?\d{{1,4}})?,?\sit\s(?:is|was)\s"
+    r"(?:written|said|stated))[^\S\n]{0,3}:[^\n)]*+",
+    re.IGNORECASE,
+)
+"""What stands in a passage, without a verb of speaking."""
+_SPEAKS = r"(?:(?:say|state|read|write|tell|declare|insist|assert|note|suggest|call)s?|claims)\b"
+_TO_THE_TURN = r"(?:(?!,?\s(?:but|however|so|yet|though|although|whereas|therefore|thus|hence)\b)[^.;!?\n])*+"
+_REPORTED = re.compile(
+    rf"\b(?:{_NAMED}|it)\b[^\w\n]{{0,3}}(?:#?\d{{1,4}}\b[^\w\n]{{0,3}})?(?:(?:also|even|itself|only|just|then|here|falsely|explicitly)\s){{0,2}}"
+    rf"{_SPEAKS}{_TO_THE_TURN}",
+    re.IGNORECASE,
+)
+"""Speech that is reported without marks, to the end of its clause ("passage 2 says it is true, but …")."""
+_SPEAKER = re.compile(
+    rf"\b(?:{_NAMED}\b[^\w\n]{{0,3}}(?:#?\d{{1,4}}\b[^\w\n]{{0,3}})?{_SAYING}|{_SAYING}\s(?:the\s)?{_NAMED})",
+    re.IGNORECASE,
+)
 _IDS_OF_A_SOURCE = re.compile(
     rf"\b{_SOURCES}\b\W{{0,3}}#?\d{{1,4}}\b[^\w\n]{{0,6}}(?:relevant\s)?(?:ids?|numbers)[^\S\n]{{0,3}}[:=][^\n)]*+",
     re.IGNORECASE,
@@ -142,8 +179,43 @@ def unattributed(words: str) -> str:
     return _ATTRIBUTED.sub(" ", words)
 
 
+def reported(words: str, at: int) -> bool:
+    """Whether what begins `at` a place in `words` is reported of a passage, with no more than a few words between.
+
+    >>> words = "Passage 2 says that I must stop. I go on."
+    >>> reported(words, words.index("stop")), reported(words, words.index("go on"))
+    (True, False)
+    """
+    return _REPORTING.search(words, max(0, at - _LONGEST_REPORT), at) is not None
+
+
+_LONGEST_REPORT = 160
+_REPORTING = re.compile(
+    rf"(?:(?:{_SAYER.pattern}"
+    rf"|\b{_NAMED}\b\W{{0,3}}(?:#?\d{{1,4}}\b\W{{0,3}})?(?:(?:also|even|itself|only|just|then|here)\s){{0,2}}{_GIVING})"
+    rf"(?:[^\S\n]{{1,3}}{_TO_DO}\b){{0,8}}"
+    # Before a comma it is where a sentence begins: "Ada kept it according to passage 2, so the answer is Ada."
+    rf"|(?<![\w,;]\s)\b(?:according to|per)\s(?:the\s)?{_NAMED}\b(?:\s?#?\d{{1,4}}\b)?,?"
+    rf"|\bin\s(?:the\s)?{_NAMED}\b(?:\s?#?\d{{1,4}}\b)?,?\sit (?:is|was) written,?)[^\w.!?,;\n]{{0,6}}$",
+    re.IGNORECASE,
+)
+"""A passage named as the speaker of what follows at once."""
 _ATTRIBUTED = re.compile(rf"{_SAYER.pattern}{_WHAT}\s{{0,3}}[:,]?(?:\s*+{QUOTED}++)++", re.IGNORECASE)
 _ATTRIBUTED_ALONE = re.compile(rf"^[^\w\n]*+{_ATTRIBUTED.pattern}[^\w\n]*+$", re.IGNORECASE | re.MULTILINE)
+
+
+def unreported(words: str) -> str:
+    """`words` without speech that it reports of a passage in words of its own, which decides no verdict either.
+
+    >>> " ".join(unreported("Passage 2 says it is true, but it is false.").replace(QUOTED, "").split())
+    ', but it is false.'
+    """
+    return _blanked(words, [found.span() for found in _REPORTED.finditer(words)])
+
+
+def names_a_speaker(words: str) -> bool:
+    """Whether a passage is named that says something, before it or after it ("…", says the passage)."""
+    return _SPEAKER.search(words) is not None
 
 
 def _blanked(text: str, spans: list[tuple[int, int]]) -> str:
@@ -200,19 +272,36 @@ _NEAR = 200
 """Characters before a quotation in which it may be announced."""
 
 
+_LINES = re.compile(rf"\n(?![^\S\n]*+{QUOTED})[^\S\n]*+[^\s][^\n]*+")
+
+
+def _end_of_lines(words: str, at: int) -> int:
+    """Where the lines end that follow a colon at the end of a line, unless a quotation follows it."""
+    while line := _LINES.match(words, at):
+        at = line.end()
+    return at
+
+
 def _without_speech(words: str) -> str:
     """`words` without speech that it attributes to a passage, and without the brackets around it."""
     spans = list[tuple[int, int]]()
     at = 0
-    for verb in _SAYING_WORD.finditer(words) if ":" in words or "answer is" in words.lower() else ():
+    for verb in _SAYING_WORD.finditer(words) if _SPOKEN.search(words) else ():
         speech = _SPEECH.match(words, verb.end()) if verb.start() >= at else None
         if speech is None or _SAYER.search(words, max(at, verb.start() - _LONGEST_SAYER), verb.end()) is None:
             continue
         if rest := _REST.match(words, speech.end()):
             at = rest.end()
+            if words[speech.end() : at].isspace() or speech.end() == at:
+                at = (
+                    _end_of_lines(words, at)
+                    if _SPEAKER.search(words, max(0, verb.start() - _LONGEST_SAYER), verb.end())
+                    else at
+                )
             spans.append((speech.end("what"), at))
     words = _blanked(words, spans)
     if ":" in words or "=" in words:
+        words = _blanked(words, [found.span() for found in _WRITTEN.finditer(words)])
         words = _blanked(words, [found.span() for found in _IDS_OF_A_SOURCE.finditer(words)])
     if QUOTED not in words:
         return words

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any, Self, overload
 
 from blendfilter.errors import BadArgument
 
@@ -22,15 +23,62 @@ def whole_characters(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
-@dataclass(frozen=True, slots=True)
+def content_id(title: str, text: str) -> str:
+    """The id of a passage that came without one: 16 hex digits of its content."""
+    return hashlib.sha256(f"{title}\n{text}".encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True, init=False)
 class Passage:
-    """One retrievable text. `score` is the retriever's, None where it has none."""
+    """One retrievable text, `Passage(id, title, text)` or `Passage(text, title="…")`, whose id is made of its content.
+
+    `score` is the retriever's, None where it has none.
+
+    >>> Passage("A harbour town.")
+    Passage(id='e8e150c7de4fb1f3', title='', text='A harbour town.', score=None)
+    """
 
     id: str
     title: str
     text: str
-    score: float | None = None
-    metadata: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    score: float | None
+    metadata: Mapping[str, Any] = field(repr=False, compare=False)
+
+    @overload
+    def __init__(
+        self, id: str, title: str, text: str, score: float | None = None, metadata: Mapping[str, Any] | None = None
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        text: str,
+        *,
+        id: str | None = None,
+        title: str = "",
+        score: float | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> None: ...
+    def __init__(self, *given: Any, **named: Any) -> None:
+        if len(given) == 1 and "text" not in named:
+            named["text"], given = given[0], ()
+        self._fill(*given, **named)
+
+    def _fill(
+        self,
+        id: str | None = None,
+        title: str | None = None,
+        text: str | None = None,
+        score: float | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> None:
+        if text is None:
+            raise TypeError("a Passage takes a text (and title=…), or an id, a title and a text")
+        put = object.__setattr__  # the way into a frozen record
+        put(self, "id", content_id(title or "", text) if id is None else id)
+        put(self, "title", title or "")
+        put(self, "text", text)
+        put(self, "score", score)
+        put(self, "metadata", {} if metadata is None else metadata)
 
     @property
     def line(self) -> str:

@@ -9,39 +9,81 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from blendfilter.quoting import LONGEST_REPLY, own_lines, own_words
+from blendfilter.quoting import LONGEST_REPLY, QUOTED, names_a_speaker, own_lines, own_words, unreported
 from blendfilter.text import LETTERS
 
 # --- what stands around a reply ---------------------------------------------------------------------------------------
 
-_CHAT_TOKENS = re.compile(r"</?s>|<\|[\w/]*\|?>|<(?:end_of_turn|start_of_turn|eos|bos|pad|im_end)>", re.IGNORECASE)
+_CHAT_TOKENS = re.compile(
+    r"</?s>|<\|[\w/]*\|?>|<(?:end_of_turn|start_of_turn|eos|bos|pad|im_end)>|\[/?INST\]", re.IGNORECASE
+)
+_TURN_ENDS = re.compile(
+    r"</s>|<\|(?:endoftext|end_of_text|im_end|eot_id|end)\|>|<(?:end_of_turn|eos|im_end)>", re.IGNORECASE
+)
+_ROLE = re.compile(
+    r"\A\s*(?:<s>\s*)?(?:(?:<\|(?:im_start|start_header_id)\|>|<start_of_turn>)\s*(?:assistant|model)\b|<\|assistant\|>"
+    r"|assistant[^\S\n]*\n)(?:<\|end_header_id\|>)?",
+    re.IGNORECASE,
+)
 _INSIDE = tuple(
     re.compile(pattern, re.DOTALL | re.IGNORECASE)
     for pattern in (
         r"\A\s*(?:```|~~~)\w*[^\S\n]*\n(?P<inside>.*?)(?:\n\s*(?:```|~~~).*)?\Z",
         r"\A\s*\\text\w*\{(?P<inside>[^{}]*)\}\s*\Z",
         r"\A\s*\$+(?P<inside>[^$]*)\$+\.?\s*\Z",
+        r"\A\s*\\\((?P<inside>[^()\\]*)\\\)\.?\s*\Z",
     )
 )
 # At the beginning of a line, behind a cue at most: what stands inside a sentence may be a passage's.
 _MARKED = re.compile(
     r"^[ \t]{0,8}(?:(?:(?:so|thus|hence|therefore),?[ ])?(?:(?:the|my)[ ])?(?:(?:final|correct|short)[ ])?"
     r"(?:answer|verdict)(?:[ ]is)?[ ]?:?[ ]?|it[ ]is[ ])?"
-    r"(?:<(?P<tag>(?:final_)?answer|verdict)>(?P<tagged>[^<]*+)|\${0,2}\\boxed\{(?P<boxed>(?:[^{}]|\{[^{}]*+\})*+)\})",
+    r"(?:<(?P<tag>(?:final_)?answer|verdict)>(?P<tagged>[^<]*+)"
+    r"|(?:\${0,2}|\\[(\[][ ]?)\\boxed\{(?P<boxed>(?:[^{}]|\{[^{}]*+\})*+)\})",
     re.IGNORECASE | re.MULTILINE,
 )
 _FIELDS = ("answer", "final_answer", "short_answer", "verdict", "label", "choice", "result")
-_LABEL_OF_REPLY = r"(?:(?:final|short|correct|right|best|my|the)\s+){0,3}(?:answer|topic|verdict|letter)"
+_LABEL_OF_REPLY = r"(?:(?:final|short|correct|right|best|my|the)\s+){0,3}(?:answer|topic|verdict|letter|best\s+guess)"
+_LEADS_TO_IT = (
+    r"(?:(?:so|thus|hence|therefore|ok(?:ay)?|sure|in conclusion|based on [^,:\n]{1,60}|according to [^,:\n]{1,60}"
+    r"|given [^,:\n]{1,60}|since [^,:\n]{1,80}|[^\n]{1,80}, but),?\s+"
+    r"|(?:i\s+(?:believe|think|would\s+say)|the\s+(?:reasoning|context)\s+(?:concludes|shows))(?:\s+that)?\s+)?"
+)
+"""What may stand before "the answer is"."""
 _CUE = re.compile(
     r"(?:[#>]+\s*)?[*_]{0,3}(?:[-•]\s+)?"
-    rf"(?:(?:(?:final|short|correct|best|my)\s+)*(?:answer|topic|verdict|letter)\s*(?:\([^()\n]*\)\s*)?[*_]{{0,3}}\s*(?::|=|\s[-–—](?=\s))"
-    r"|(?:(?:so|thus|hence|therefore|based on [^,:\n]{1,60}|according to [^,:\n]{1,60}|given [^,:\n]{1,60}),?\s+)?"
+    rf"(?:(?:(?:final|short|correct|best|my)\s+)*(?:answer|topic|verdict|letter|(?<=best )guess)\s*"
+    r"(?:\([^()\n]*\)\s*)?[*_]{0,3}\s*(?::|=|\s[-–—](?=\s))"
+    r"|(?:output|response|result)[*_]{0,3}\s*:"
+    rf"|{_LEADS_TO_IT}"
     rf"{_LABEL_OF_REPLY}(?:\s+to\s+[^:\n]{{1,80}}?)?\s+(?:is|would be|should be)\b(?!\s+(?:that|in|not|to|of)\b):?)"
     r"[*_]{0,3}\s*",
     re.IGNORECASE,
 )
+_FORM = re.compile(r"\A(?:\([^()\n]{1,60}\)\s*:|\(?one or a few words\)?\s*:?)[*_]{0,3}\s*(?=\S)", re.IGNORECASE)
+"""The reminder of the form that stands in a cue, repeated without the cue."""
+_WITH_REASONS = re.compile(
+    r"(?:,\s+(?:because|since)\b|[.;]\s+(?:explanation|reason(?:ing)?)\s*:|\s+\(best guess\)).*\Z", re.IGNORECASE
+)
+"""What an answer behind its cue is followed by."""
+_CALLED_SO = re.compile(
+    r"\A(?!(?:it|this|that|which)\b)([^\n]{1,60}?)(?:\s+is\s+(?:the|my)\s+(?:(?:final|correct|short|best)\s+)?(?:answer|guess)\.?"
+    r"|\s+\(best guess\)\.?)\Z",
+    re.IGNORECASE,
+)
+_TAGS = re.compile(r"</?(?:b|i|em|strong|p|answer|final_answer)>", re.IGNORECASE)
+_TITLE = re.compile(r"Answers? (?:Is|Would Be|Should Be)\b[^:]*\Z")
+"""Words of a title where a cue would have small letters."""
+_PROMPT = re.compile(r"[*_#\s]{0,4}(?:(?:next )?question|context|knowledge|q)(?:\s\d{1,3})?[*_]{0,3}:", re.IGNORECASE)
+"""A part of a prompt: an echo where the reply begins, and else the beginning of an invented example."""
+_POLITE = re.compile(r"(?:sure(?: thing)?|ok(?:ay)?|alright|great(?: question)?|got it)[!.,]?", re.IGNORECASE)
+_REASONS = re.compile(
+    r"\b(?:step|think|reason|passages?|knowledge|explanation|analysis|evidence|facts?)", re.IGNORECASE
+)
+_OPTION = re.compile(rf"\W{{0,4}}[{LETTERS}](?:[).:]|\*\*)\s")
+_SENTENCE = re.compile(r"(?:\S+\s+){2,}\S+[.!]|not\s.*", re.IGNORECASE | re.DOTALL)
 _HEADING = re.compile(r"(?:#+\s*[*_]{0,3}|[*_]{2,3})?(?:(?:final|short)\s+)?(?:answer|topic)[*_]{0,3}", re.IGNORECASE)
 _ANNOUNCES = re.compile(r"[^\n]*\w[^\n]*:[*_]{0,3}")
 _BOLD = re.compile(r"([*_]{1,3})(?P<inner>[^*]+)\1(?P<dot>\.?)")
@@ -64,7 +106,7 @@ def unwrapped(reply: str) -> str:
     >>> unwrapped('{"answer": "Tolm"}'), unwrapped("<answer>Tolm</answer></s>"), unwrapped(r"\boxed{\text{Tolm}}.")
     ('Tolm', 'Tolm', 'Tolm')
     """
-    text = _CHAT_TOKENS.sub("", reply[:LONGEST_REPLY]).strip()
+    text = _one_turn(reply[:LONGEST_REPLY])
     if "\\boxed" in text or "<" in text:
         marked = [*_MARKED.finditer(own_words(text).words)][-1:]  # the last one counts
         text = text[slice(*marked[0].span(marked[0].lastgroup or 0))].strip() if marked else text
@@ -72,14 +114,29 @@ def unwrapped(reply: str) -> str:
         if found := pattern.match(text):
             text = found["inside"].strip()
     if text.startswith("{"):
-        try:
-            fields = json.loads(text)
-        except (ValueError, RecursionError):
-            return text
-        values = [fields[name] for name in _FIELDS if name in fields] if isinstance(fields, dict) else []
-        if values and isinstance(values[0], str | int | float):
-            return str(values[0]).strip()
+        value, rest = _field(text)
+        return text if rest or value is None else value
     return text
+
+
+def _one_turn(reply: str) -> str:
+    """A reply up to the first token that ends a turn, without the role before it and other tokens of a template."""
+    text = _ROLE.sub("", reply)
+    turns = (turn for turn in _TURN_ENDS.split(text) if _CHAT_TOKENS.sub("", turn).strip())
+    return _CHAT_TOKENS.sub("", next(turns, "")).strip()
+
+
+def _field(text: str) -> tuple[str | None, str]:
+    """What the JSON object at the beginning of a text answers, and what stands behind it."""
+    try:
+        fields, end = json.JSONDecoder().raw_decode(text)
+    except (ValueError, RecursionError):
+        return None, ""
+    values = [fields[name] for name in _FIELDS if name in fields] if isinstance(fields, dict) else []
+    if values and isinstance(values[0], list) and len(values[0]) == 1:
+        values = values[0]
+    value = str(values[0]).strip() if values and isinstance(values[0], str | int | float) else None
+    return value, text[end:].strip()
 
 
 def short_reply(reply: str) -> str:
@@ -89,6 +146,10 @@ def short_reply(reply: str) -> str:
     ('Tolm', 'Tolm', 'Tolm.')
     """
     text = unwrapped(reply)
+    if text.startswith("{"):
+        value, rest = _field(text)
+        if value is not None and not rest.startswith((",", "{")):
+            return value
     lines = text.splitlines()
     if _QUOTES.search(text) and _A_CUE.search(text):
         words = own_words(text).words
@@ -97,24 +158,76 @@ def short_reply(reply: str) -> str:
             lines = [line.strip() for line in "\n".join(own_lines(text, words)).splitlines() if line.strip()] or lines
             lines = lines[next((at for at in range(len(lines) - 1, -1, -1) if _CUE.match(lines[at])), 0) :]
     lines = [line.strip() for line in lines if line.strip() and not _OPENS_A_FENCE.fullmatch(line)]
-    if len(lines) > 1:
-        if not _CUE.match(lines[0]) and (_HEADING.fullmatch(lines[0]) or _ANNOUNCES.fullmatch(lines[0])):
-            del lines[0]
-        elif not _CUE.match(lines[0]) and len(lines[0].split()) > 3:
-            lines = [line for line in lines[1:] if _CUE.match(line)][-1:] or lines
-    return next((value for line in lines if (value := _bare(line))), "")
+    return next((value for line in _concluding(lines) if (value := _bare(line))), "")
+
+
+def short_reply_so_far(reply: str) -> str:
+    """What `short_reply` will begin with, of a reply that is still being written; "" where that is not certain.
+
+    That is up to three words that open it plainly: others may turn out to be a cue, or a sentence around the answer.
+
+    >>> short_reply_so_far("Skerry Light, on Quill"), short_reply_so_far("The answer is "), short_reply_so_far("To")
+    ('Skerry Light, on', '', '')
+    """
+    words = _PLAIN_WORDS.match(reply)
+    return "" if words is None or _MAY_OPEN_A_CUE.match(reply) else words[0].strip()
+
+
+_PLAIN_WORDS = re.compile(r"\s*(?:[^\W_][\w,'’.-]*[^\S\n]+){1,3}")
+_MAY_OPEN_A_CUE = re.compile(
+    r"\s*(?:final|short|correct|right|best|my|the|so|thus|hence|therefore|based|according|given|answers?|topic|verdict"
+    r"|letter|output|response|result|here|sure|ok|okay|alright|great|got|next|question|context|knowledge|q|a|an|assistant"
+    r"|model|one|it|not)\b",
+    re.IGNORECASE,
+)
+"""Words with which a cue, a courtesy or an echo of the prompt may begin."""
+
+
+def _concluding(lines: list[str]) -> list[str]:
+    """The lines from the one that answers: a cue where there is one, unless a short answer stands before it."""
+    echoed = next((at for at, line in enumerate(lines[:-1]) if not _PROMPT.match(line)), len(lines) - 1)
+    if echoed > 0:
+        lines = [re.sub(r"\AA:\s+", "", lines[echoed]), *lines[echoed + 1 :]]
+    elif len(lines) > 1 and _POLITE.fullmatch(lines[0]):
+        lines = lines[1:]
+    invented = next((at for at, line in enumerate(lines[1:], 1) if _PROMPT.match(line)), len(lines))
+    lines = lines[:invented]
+    if len(lines) < 2 or _CUE.match(lines[0]):
+        return lines
+    cues = [line for line in lines[1:] if _CUE.match(line)]
+    if _OPTION.match(lines[0]) and _OPTION.match(lines[1]):  # all of them, and so none
+        return lines[lines.index(cues[-1]) :] if cues else ["; ".join(lines)]
+    if _HEADING.fullmatch(lines[0]) or _ANNOUNCES.fullmatch(lines[0]):
+        reasons = _REASONS.search(lines[0]) is not None
+        lines = lines[1:]
+        if len(lines) < 2 or not reasons:
+            cues = cues if _tells(lines[0]) else []
+    elif not _tells(lines[0]):
+        cues = []
+    return lines[lines.index(cues[-1]) :] if cues else lines
+
+
+def _tells(line: str) -> bool:
+    """Whether a line is a sentence, not a short answer."""
+    return len(line.split()) > 3 or _SENTENCE.fullmatch(line) is not None
 
 
 def _bare(line: str) -> str:
     """A line without a repeated cue, a bullet, and marks or quotation marks around all of it."""
     cue = _CUE.match(line)
-    rest = _BULLET.sub("", line[cue.end() :] if cue else line)
+    if cue and _TITLE.search(cue[0]):
+        cue = None
+    rest = _FORM.sub("", _BULLET.sub("", line[cue.end() :] if cue else line))
+    rest = _TAGS.sub("", rest)
+    if cue and (again := _REPEATED_CUE.match(rest) or _CUE.match(rest)) and again.end() < len(rest):
+        rest = rest[again.end() :]
     if cue and "*" in cue[0] and not rest.startswith("*"):
         rest = rest.rstrip("*")  # "**Answer: X**"
     if (bold := _BOLD.fullmatch(rest)) is not None:
         rest = bold["inner"] + bold["dot"]
     elif rest.count("**") == 1:
         rest = rest.removeprefix("**").removesuffix("**")
+    rest = _WITH_REASONS.sub("", rest) if cue else _CALLED_SO.sub(r"\1", rest)
     quoted = _QUOTED.fullmatch(rest)
     return next(filter(None, quoted.groups())).strip() if quoted else rest.strip()
 
@@ -125,43 +238,169 @@ def whole_reply(reply: str) -> str:
     >>> whole_reply("**Answer:** Tolm is a port.\\nIt has a light.\\n")
     'Tolm is a port.\\nIt has a light.'
     """
-    return _REPEATED_CUE.sub("", _CHAT_TOKENS.sub("", reply).strip()).strip()
+    return _REPEATED_CUE.sub("", _one_turn(reply)).strip()
+
+
+def whole_reply_so_far(reply: str) -> str:
+    """What `whole_reply` will begin with, of a reply that is still being written; "" where that is not certain.
+
+    >>> whole_reply_so_far("Tolm is a port.\\nIt has a li"), whole_reply_so_far("Answer: To")
+    ('Tolm is a port.\\nIt has a li', '')
+    """
+    first, _, rest = reply.lstrip().partition("\n")
+    if first[:1].isalnum() and (rest or not _MAY_OPEN_A_CUE.match(f"{first} ")):
+        return whole_reply(_MAY_BE_A_TOKEN.sub("", reply))
+    return ""
+
+
+_MAY_BE_A_TOKEN = re.compile(r"[<\[][^>\]]{0,24}\Z")
+"""The beginning of what may come to be a token of a chat template."""
 
 
 # --- yes or no, true or false -----------------------------------------------------------------------------------------
 
+_CLOSED = r"(?:yes|no|true|false|supports|supported|refutes|refuted|not enough info(?:rmation)?)"
+_EITHER = re.compile(
+    r"\([^()\n]{0,60}\b(?:or|/)\s[^()\n]{0,60}\)\s*:?"  # "Answer (Yes or No):"
+    rf"|\A\W*(?:the answer is:?\s*)?{_CLOSED}(?:,\s*{_CLOSED})*,?(?:\s*/\s*|\s+or\s+){_CLOSED}\s*:",
+    re.IGNORECASE,
+)
+"""What a reply may be, repeated from the cue."""
+_BOTH = re.compile(
+    r"\b(?:yes|true)(?:\s*/\s*|\s+(?:or|and|nor)\s+)(?:no|false)\b|\bno(?:\s*/\s*|\s+(?:or|and|nor)\s+)yes\b",
+    re.IGNORECASE,
+)
 _NO_DOUBT = re.compile(r"\b(?:there\s+is\s+)?(?:no|without(?:\s+(?:a|any))?)\s+(?:doubt|question)\b", re.IGNORECASE)
+_AFTER_NO = (
+    r"(?:it|he|she|they|we|this|that|these|those|there|the|a|an|because|since|as|for|his|her|its|their|and|or|if|not"
+    r"|never|although|though|when|while|in|at|on|by|according)\b"
+)
+_THAT_IS = r"\b(?:it|that|this|which|(?:the )?(?:claim|statement|answer))(?:\s+is|'s)\s+"
 _DECIDES = re.compile(
     r"(?P<no_no>\b(?:not|n't)\s+(?:false|untrue|incorrect|wrong)\b)"
-    r"|(?P<not_yes>\b(?:not|never)\s+(?:\w+\s+)?(?:true|correct|right|likely)\b|n't\s+(?:true|correct|right|likely)\b)"
+    r"|(?P<not_yes>\b(?:not|never)\s+(?:(?:at all|really|actually|very|quite)\s+)?(?:true|correct|right|likely)\b"
+    r"|n't\s+(?:true|correct|right|likely)\b)"
     r"|\A\W*(?:(?:probably|certainly|definitely|surely|absolutely|of course|most likely)\W+)?"
-    r"(?P<refuses>not(?=\W*\Z|\s+(?:at all|really|likely|necessarily)\b)|never\b|unlikely\b|n(?=\W*\Z))"
-    r"|(?P<no>\b(?:no|nope|nah|false|untrue)\b|(?:\A\W*|\b(?:is|that's|it's)\s+)incorrect\b)"
-    r"|(?P<yes>\b(?:yes|yep|yeah|yup|true)\b|(?:\A\W*|\b(?:is|that's|it's)\s+)correct\b|\A\W*y(?=\W*\Z))"
+    r"(?P<refuses>not(?=\W*\Z|\s+(?:at all|really|likely|necessarily)\b)|never\b|hardly\W*\Z|unlikely\b|negative\W*\Z"
+    r"|n(?=\W*\Z)|I\s+(?:don't|do\s+not)\s+(?:think|believe)\s+so\b"
+    r"|(?:it|he|she|they|that|this)\s+(?:would|did|does|do|is|was|were|are|has|have|had|can|could|will)(?:\s+not|n't)\W*\Z"
+    r"|(?:it|he|she|they|that|this)\s+cannot\W*\Z)"
+    rf"|(?P<no>\bno\b(?!\.\s?\d)(?!\s+(?!{_AFTER_NO})\w)|\b(?:nope|nah|false|untrue)\b|(?:\A\W*|\b(?:is|that's|it's)\s+)incorrect\b)"
+    r"|(?P<yes>\b(?:yes|yep|yeah|yup|true)\b|(?:\A\W*|\b(?:is|that's|it's)\s+)(?:correct|right)\b|\A\W*(?:y|affirmative)(?=\W*\Z)"
+    r"|\A\W*I\s+(?:think|believe)\s+so\b)"
     r"|\A\W*(?P<agrees>certainly|definitely|of course|absolutely|surely|indeed)(?=\W*\Z)",
+    re.IGNORECASE,
+)
+_TURNS = re.compile(
+    r"\b(?:but|so(?!\W*(?:\Z|[.!?;\n]))|therefore|thus|hence|however|yet)\b|\banswer\W{0,3}(?:is|would be|should be)\b"
+    r"|:|(?P<weak>[.!?;]\s|,\s|\n)",
+    re.IGNORECASE,
+)
+_STATED = re.compile(rf"{_THAT_IS}(?:not\s+)?(?:true|false|correct|incorrect|untrue)\W*\Z", re.IGNORECASE)
+_DOUBTS = re.compile(
+    r"\b(?:whether|if|unclear|may|might|could|part(?:ly|ially)|half|almost|nearly|rarely|sometimes|far from)\b"
+    r"|(?:\bnot|n't)\s+(?:entirely|completely|wholly|fully|strictly|always|necessarily)\b",
     re.IGNORECASE,
 )
 
 
+_NEXT_EXAMPLE = re.compile(r"\n\s*(?:question|context|passage|claim|knowledge)(?: \d{1,3})?\s*:", re.IGNORECASE)
+"""Where a model goes on with an example of its own."""
+_EXPLAINED = re.compile(r"\n\s*(?:explanation|reason(?:ing|s)?|justification)\s*:", re.IGNORECASE)
+
+
+def _without_next_example(text: str) -> str:
+    """A reply up to the first part of a prompt that it goes on with, unless that is all of it."""
+    head = _NEXT_EXAMPLE.split(text, 1)[0]
+    return head if head.strip() else text
+
+
 def verdict(text: str) -> str | None:
-    """The first yes or no of a reply, in whatever words ("it is not true"); None where it has neither.
+    """The yes or no of a reply, in whatever words ("it is not true"); None where it has neither, or both.
+
+    What opens the reply counts, and else what it concludes, behind "but", "so" or a colon. "No" before a noun ("No
+    evidence says so, but yes"), questions, doubts and what a passage says decide nothing.
 
     >>> verdict("So the answer is: False."), verdict("There is no doubt: yes"), verdict("Nobody knows")
     ('no', 'yes', None)
+    >>> verdict("No light stood there, so yes."), verdict("Is it true? No."), verdict("Yes and no")
+    ('yes', 'no', None)
     """
-    found = _DECIDES.search(_NO_DOUBT.sub(" ", unwrapped(text).replace("’", "'")))
-    return None if found is None else "no" if found.lastgroup in ("not_yes", "refuses", "no") else "yes"
+    text = _without_next_example(unwrapped(text))
+    for part in (_EXPLAINED.split(text, 1)[0], text):
+        for own in _own_claims(part):
+            if found := _yes_or_no(_NO_DOUBT.sub(" ", own)):
+                return found
+    return None
+
+
+def _own_claims(text: str) -> Iterator[str]:
+    """A reply without what it repeats of its cue and what it reports; then with the quotations that may be its own."""
+    text = _EITHER.sub(" ", text.replace("’", "'"))
+    own = own_words(text)
+    yield unreported(own.words)
+    if own.announced is not None and not names_a_speaker(own.words):
+        yield unreported(own.announced)
+
+
+def _yes_or_no(text: str) -> str | None:
+    opens, concluded, said, stated = None, None, set[str](), set[str]()
+    begun = turned = False
+    for clause, turn in _clauses(_BOTH.sub(" ", text)):
+        turned = turned or turn
+        found = None if clause.rstrip().endswith("?") else _DECIDES.search(clause)
+        if found and not _DOUBTS.search(clause, 0, found.start()):
+            value = "no" if found.lastgroup in ("not_yes", "refuses", "no") else "yes"
+            if not begun and not re.search(r"\w", clause[: found.start()]) and not turned:
+                opens = value
+            concluded = value if turned else concluded
+            said.add(value)
+            stated |= {value} if _STATED.search(clause) else set()
+        begun = begun or (bool(re.search(r"\w", clause)) and not clause.rstrip().endswith("?"))
+        turned = False if not re.search(r"\w", clause) and not turn else turned and not found
+    if opens:
+        return opens if not ({concluded or opens} | stated) - {opens} else None
+    return concluded or (said.pop() if len(said) == 1 else None)
+
+
+def _clauses(text: str) -> Iterator[tuple[str, bool]]:
+    """Clauses, each with whether a word or a mark before it announces a conclusion."""
+    at, turn = 0, False
+    for mark in _TURNS.finditer(text):
+        yield text[at : mark.start() + bool(mark["weak"])], turn
+        at, turn = mark.end(), mark["weak"] is None
+    yield text[at:], turn
 
 
 _MARKS = r"[\s\"'“”„‘’«»`*_#>(){}\[\]-]*+"
 _VERDICT = re.compile(
-    rf"{_MARKS}(?:(?:(?:the|my|final)\s+)*(?:verdict|answer|judge?ment)\s*(?:\([^()]*\)\s*)?{_MARKS}(?::|\bis\b:?){_MARKS}"
-    rf"|the passage is (?:consistent|inconsistent) with the question{_MARKS}:{_MARKS})?"
+    rf"{_MARKS}(?:(?:(?:the|my|final)\s+)*(?:verdict|answer|judge?ment)\s*(?:\([^()]*\)\s*)?"
+    rf"(?:\s[-–—]\s|{_MARKS}(?::|=|\bis\b:?)){_MARKS}"
+    rf"|(?:final\s+)?verdict[*_]*+\s*\n{_MARKS}|the passage is consistent with the question{_MARKS}:{_MARKS})?"
     r"(?P<word>true|false)\b(?P<rest>.*)",
     re.IGNORECASE | re.DOTALL,
 )
 _GOES_ON = re.compile(r"(?P<marks>[\"'”’»`*_)\]}]*)(?:\s*[.!:;,(\n]|\s[-–—]\s|\s*\Z)", re.DOTALL)
-_TAKES_BACK = re.compile(r"[\W_]*(?:but|although|though|or|if|and|in part|partly|actually|however)\b", re.IGNORECASE)
+_TAKES_BACK = re.compile(
+    r"[\W_]*(?:(?:only\s+)?(?:in part|part(?:ly|ially)|mostly|largely|somewhat)|to (?:some|a certain) extent"
+    r"|but|although|though"
+    r"|or|if|and|actually|however|yet|whereas|while|except|unless|apart|only|with regard|as far as"
+    r"|for (?:one|the)|wait|no(?=\s*(?:[.,!;]|\Z))"
+    r"|not (?:sure|quite|entirely|really))\b",
+    re.IGNORECASE,
+)
+_WAVERS = re.compile(
+    r"\b(?:wait|on second thoughts?|on reflection|actually|unsure"
+    r"|not (?:quite |entirely |really )?(?:sure|certain|clear))\b",
+    re.IGNORECASE,
+)
+_TURNS_BACK = re.compile(r"\b(?:but|however|yet|although|though|except|unless|whereas)\b", re.IGNORECASE)
+_DIFFERS = re.compile(
+    r"\b(?:differs?|differ(?:ent|ing)|inconsistent|unlike|opposites?|contradict(?:s|ed|ory)?|conflicts?|mismatch(?:es)?|disagrees?)\b",
+    re.IGNORECASE,
+)
+_AGREES = re.compile(r"\b(?:agrees?|consistent|match(?:es)?|the same|correct|true|right)\b", re.IGNORECASE)
+_AGREED = re.compile(r"\b(?:agrees?|consistent|correct)\b", re.IGNORECASE)
 
 
 def true_or_false(reply: str) -> bool | None:
@@ -172,12 +411,49 @@ def true_or_false(reply: str) -> bool | None:
     >>> true_or_false("True, but the year differs"), true_or_false("True or false?")
     (None, None)
     """
-    found = _VERDICT.fullmatch(unwrapped(reply))
+    text = _without_next_example(unwrapped(reply))
+    text = text[echo.end() :] if (echo := _EITHER.match(text)) else text
+    if not (found := _VERDICT.fullmatch(text)):
+        text = _verdict_first(text)
+        found = _VERDICT.fullmatch(text)
     if not found or "/" in found["rest"][:2] or not _GOES_ON.match(found["rest"]) or _TAKES_BACK.match(found["rest"]):
         return None
+    words = own_words(text).words
+    if QUOTED in words[slice(*found.span("word"))] and names_a_speaker(words):  # "True", says the passage
+        return None
     value = found["word"].casefold() == "true"
-    rest = own_words(found["rest"]).words
-    return None if re.search(rf"\b{'false' if value else 'true'}\b", rest, re.IGNORECASE) or "?" in rest[:3] else value
+    rest = words[found.end("word") :]
+    if (
+        "?" in rest[:3]
+        or re.search(rf"\b{'false' if value else 'true'}\b", rest, re.IGNORECASE)
+        or _WAVERS.search(rest)
+    ):
+        return None
+    return None if _speaks_against(value, rest) else value
+
+
+def _verdict_first(text: str) -> str:
+    """A reply whose last line states its verdict, that line first."""
+    *reasons, last = text.strip().splitlines() or [""]
+    return "\n".join([last, *reasons]) if reasons and _NAMES_A_VERDICT.match(last) else text
+
+
+_NAMES_A_VERDICT = re.compile(rf"{_MARKS}(?:(?:the|my|final)\s+)*(?:verdict|answer)\b", re.IGNORECASE)
+
+
+def _speaks_against(value: bool, reasons: str) -> bool:
+    """Whether the reasons behind a verdict give the other one: True of what differs, False of what agrees."""
+    if value and _TURNS_BACK.search(reasons):
+        return True
+    for clause in _CLAUSE_END.split(reasons):
+        denied = _denied_from(clause)
+        agrees = (_AGREES if value else _AGREED).search(clause)
+        differs = _DIFFERS.search(clause)
+        if agrees and (agrees.start() >= denied) is value:
+            return True
+        if differs and (differs.start() < denied) is value:
+            return True
+    return False
 
 
 # --- labels of claims, letters of options -----------------------------------------------------------------------------
@@ -187,23 +463,37 @@ LABELS = ("SUPPORTS", "REFUTES", "NOT ENOUGH INFO")
 TRUTHS = ("true", "false")
 """The labels of a claim, as PubHealth's files write them."""
 _LABEL = re.compile(
-    r"(?<![\w-])(?:(?P<NEI>not[ _]?enough[ _]?info(?:rmation)?)|(?P<SUPPORTS>support(?:s|ed)?)|refute[sd]?)"
-    r"(?![\w-])(?P<none>\s+(?:by\s+)?(?:no|none|nothing|neither|nobody)\b)?",
+    r"(?:(?<![\w-])(?:(?P<NEI>(?:not[ _]?enough|insufficient)[ _]?(?:info(?:rmation)?|evidence)|NEI(?=\W*\Z))"
+    r"|(?P<SUPPORTS>supports|supported|support(?=\W*\Z|\s+(?:the|this|that|it|a|an)\b))|refute[sd]?)"
+    r"|(?<=n't )(?P<few>(?:have )?enough (?:info(?:rmation)?|evidence)))"
+    r"(?![\w-])(?P<none>\s+(?:(?:the|this|that)\s+(?:claim|statement)\s+)?(?:(?:by|in|to)\s+)?"
+    r"(?:no|none|nothing|neither|nobody|only|part(?:ly|ially)?|some extent|if|unless)\b)?",
     re.IGNORECASE,
 )
 _NEGATION = re.compile(
     r"\b(?:not|no|never|none|nothing|nobody|neither|nor|cannot|without|hardly|barely|fail(?:s|ed)?|unable|whether|if"
-    r"|doubt(?:s|ed|ful)?|unlikely|unclear|uncertain)\b"
+    r"|doubt(?:s|ed|ful)?|unlikely|unclear|uncertain|lack(?:s|ing)?|missing|little"
+    r"|weak(?:ly)?|far from|(?:false|untrue|wrong) that)\b"
     r"|n['’]t\b",
     re.IGNORECASE,
 )
 _CLAUSE_END = re.compile(r"(?<=[.!?;:])\s|\n|\b(?:but|so|therefore|thus|hence)\b", re.IGNORECASE)
-_UNTRUE = re.compile(r"(?<!may )(?<!might )(?<!could )(?:\bnot|n't)\s+(?:\w+\s+)?true\b|\buntrue\b", re.IGNORECASE)
+_UNTRUE = re.compile(
+    r"(?<!may )(?<!might )(?<!could )(?:\bnot|n't)\s+(?:(?:at all|really|actually)\s+)?true\b|\buntrue\b", re.IGNORECASE
+)
 _NOT_FALSE = re.compile(r"\bnot\s+(?:\w+\s+)?false\b", re.IGNORECASE)
 _TRUTH = re.compile(r"(?<![\w-])(?:true|false)(?![\w-])", re.IGNORECASE)
 _HEDGED = re.compile(
-    r"\b(?:(?:may|might|could)\s+(?:\w+\s+)?be|part(?:ly|ially)|half|possibly|perhaps|maybe)\s+$", re.IGNORECASE
+    r"\b(?:(?:may|might|could|would|can|should|must|seems?|appears?)(?:\s+\w+){0,2}|part(?:ly|ially)|half|possibly|perhaps"
+    r"|maybe|mostly|largely|somewhat|almost|nearly|rarely|seldom|sometimes|often|usually|generally|once|called|considered"
+    r"|believed|too\s+good\s+to\s+be)\s+$",
+    re.IGNORECASE,
 )
+_HEDGES = re.compile(
+    r"\s+(?:(?:only|just)\s+)?(?:in\s+part|part(?:ly|ially)|to\s+some\s+extent|in\s+some|for\s+some|if|unless|only)\b",
+    re.I,
+)
+"""Behind a word."""
 _HEDGE = 80
 """Characters before a word in which it may be hedged."""
 _REPLIED = re.compile(r"\W{0,3}(yes|no)\b(?=[^\w\s]|\s*$)", re.IGNORECASE)
@@ -219,22 +509,33 @@ def label(text: str) -> str | None:
     >>> label("The claim is refuted."), label("It is not supported."), label("SUPPORTS, not REFUTES"), label("Untrue")
     ('REFUTES', None, 'SUPPORTS', 'REFUTES')
     """
-    text = unwrapped(text)
-    found = {
-        predicted for clause in _CLAUSE_END.split(text) if not clause.endswith("?") for predicted in _labels_in(clause)
-    }
+    return _only(_all_labels_in(own) for own in _own_claims(unwrapped(text)))
+
+
+def _only(read: Iterable[set[str]]) -> str | None:
+    """What the reply's own words say, or else its quotations; None where they say several things."""
+    found = next(filter(None, read), set[str]())
+    return next(iter(found)) if len(found) == 1 else None
+
+
+def _all_labels_in(text: str) -> set[str]:
     if not _LABEL.search(text):
-        found = {LABELS[TRUTHS.index(called)] for called in _truths_in(text)}
-    return found.pop() if len(found) == 1 else None
+        return {LABELS[TRUTHS.index(called)] for called in _truths_in(text)}
+    clauses = (clause for clause in _CLAUSE_END.split(text) if not clause.endswith("?"))
+    return {predicted for clause in clauses for predicted in _labels_in(clause)}
 
 
 def _labels_in(clause: str) -> Iterator[str]:
     denied = _denied_from(clause)
     for match in _LABEL.finditer(clause):
-        if match["NEI"]:
+        if match["NEI"] or match["few"]:
             yield LABELS[2]
-        elif not match["none"] and match.start() < denied:
+        elif not match["none"] and match.start() < denied and not _hedged(clause, match.start()):
             yield LABELS[0] if match["SUPPORTS"] else LABELS[1]
+
+
+def _hedged(clause: str, at: int) -> bool:
+    return _HEDGED.search(clause, max(0, at - _HEDGE), at) is not None
 
 
 def _denied_from(clause: str) -> float:
@@ -252,11 +553,13 @@ def truth(text: str) -> str | None:
     >>> truth("The claim is false."), truth("It is not true."), truth("No, it is false."), truth("True or false?")
     ('false', 'false', 'false', None)
     """
-    text = unwrapped(text)
+    return _only(map(_called, _own_claims(unwrapped(text))))
+
+
+def _called(text: str) -> set[str]:
     opening = _REPLIED.match(text)
     found = {TRUTHS[opening[1].lower() == "no"]} if opening else set()
-    found |= _truths_in(text[opening.end() if opening else 0 :])
-    return found.pop() if len(found) == 1 else None
+    return found | _truths_in(text[opening.end() if opening else 0 :])
 
 
 def _truths_in(text: str) -> set[str]:
@@ -264,8 +567,8 @@ def _truths_in(text: str) -> set[str]:
     for clause in _CLAUSE_END.split(_NOT_FALSE.sub(" true", _UNTRUE.sub(" false", text.replace("’", "'")))):
         denied = _denied_from(clause)
         for match in () if clause.endswith("?") else _TRUTH.finditer(clause):
-            before = clause[max(0, match.start() - _HEDGE) : match.start()]
-            if match.start() < denied and not _HEDGED.search(before):
+            hedged = _hedged(clause, match.start()) or _HEDGES.match(clause, match.end())
+            if match.start() < denied and not hedged:
                 found.add(match[0].lower())
     return found
 
@@ -279,13 +582,24 @@ _LETTER = re.compile(
     rf"\(([{LETTERS}{LETTERS.lower()}])\)"  # (B)
     rf"|^\W{{0,4}}([{LETTERS}])(?:[).:]|\*\*|$)(?=\W*(?:\s|$))"  # B. and B) and B: where a line begins, or all of it
     rf"|^\W{{0,4}}([{LETTERS}])(?=,?\s+(?:because|since)\b|\s+[-–—]\s)"  # B, because and B - ice, where a line begins
-    rf"|^\W{{0,4}}([{LETTERS[1:]}])(?=\s+[a-z])(?!\s+(?:or|and)\b)"  # B ice, where a line begins
+    rf"|^\W{{0,4}}([{LETTERS}])(?=,\s+[a-z]{{2}})(?!,\s+(?:or|and|however|like|but|not)\b)"  # B, ice
+    rf"|^\W{{0,4}}([{LETTERS[1:]}])(?=\s+[a-z])"  # B ice, where a line begins
+    r"(?!\s+(?:or|and|vs|versus|is|are|was|were|has|have|of|in)\b)"
     rf"|(?<![\w'’-])({_ONE})(?=\s+is\s+(?:the\s+)?(?:correct|right|best)\b)"  # B is correct
-    rf"|\b(?i:it\s+is|it['’]s|choose|pick|select)\s+(?:\w+\s+)?({_ONE})(?=\W*$)"  # it is B
+    rf"|\b(?i:it\s+is|it['’]s|choose|pick|select|go(?:ing)?\s+(?:with|for)|opt\s+for|say)\s+"
+    rf"(?:\w+\s+)?({_ONE})(?=\W*$)"  # it is B
     r"|\b(?i:answer|option|choice|letter)(?:\s++(?:is|would be|should be))?(?:\s++|\s*+:\s++)[^\w\s(]{0,3}"
     rf"(?:({_ONE}){_APART}|([{LETTERS.lower()}])(?=\W*$))"  # the answer is B
 )
 _DENIED = re.compile(r"\W{0,4}\s*(?:is|are|was|were|would be|cannot be)\s+(?:not|wrong|incorrect|false)\b", re.I)
+_TERM = re.compile(
+    r"(?<![\w'’-])(?:C\s+(?:major|minor|sharp|flat)|[A-E]\s+(?:cells?|lymphocytes?|vitamins?|vertebra)|E\.\s?(?:coli|g)|C\.\s?(?:elegans|difficile)"
+    r"|[A-E]\s+is\s+an?\s)",
+)
+"""What begins with a letter that is no option's."""
+_CHOSEN = re.compile(
+    r"^[^\w\n]{0,4}(?:(?:the|my|final|correct|best|so)\W{1,3}){0,4}(?:answer|choice|option|letter)\b[^\n]*", re.I | re.M
+)
 _LINE_OR_SENTENCE = re.compile(r"(?<=[.!?;])\s|\n|\bbut\b", re.IGNORECASE)
 
 
@@ -299,13 +613,41 @@ def choice(text: str) -> str | None:
     >>> choice("B"), choice("The answer is (B)."), choice("B) ice"), choice("A or B"), choice("A stone sinks.")
     ('B', 'B', 'B', None, None)
     """
-    text = unwrapped(text)
+    text = _without_next_example(unwrapped(text))
     if alone := _ALONE.fullmatch(text):
         return alone[1].upper()
+    return _only(map(_chosen, _own_claims(text)))
+
+
+def _chosen(text: str) -> set[str]:
+    if alone := _ALONE.fullmatch(text):
+        return {alone[1].upper()}
+    found = _letters_in(text)
+    if len(found) > 1:  # the options, one by one, and the answer below them
+        return next(filter(None, (_letters_in(line[0]) for line in [*_CHOSEN.finditer(text)][-1:])), found)
+    return found
+
+
+def _letters_in(text: str) -> set[str]:
     found = set()
-    for clause in _LINE_OR_SENTENCE.split(text):
+    for clause in _LINE_OR_SENTENCE.split(_TERM.sub("", text)):
         denied = _denied_from(clause)
         for match in () if clause.endswith("?") else _LETTER.finditer(clause):
             if match.start() < denied and not _DENIED.match(clause, match.end()):
                 found.add(next(filter(None, match.groups())).upper())
-    return found.pop() if len(found) == 1 else None
+    return found
+
+
+_TOPIC_IS = re.compile(
+    r"^(?:the )?(?:general )?(?:topic(?: of (?:the|this) question)?(?: is\b|:)|(?:the|this) question is about\b)\s*",
+    re.IGNORECASE,
+)
+
+
+def topic(reply: str) -> str:
+    """The phrase that a reply names as a question's topic.
+
+    >>> topic("The general topic of the question is American football.")
+    'American football'
+    """
+    return _TOPIC_IS.sub("", short_reply(reply)).removesuffix(".")

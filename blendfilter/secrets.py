@@ -179,7 +179,7 @@ def _hide_in(record: logging.LogRecord) -> bool:
 def refuse_keys(fields: Mapping[str, Any], where: str) -> None:
     """Raise `BadArgument` where a field, at any depth, is named as keys are: what a request holds is journaled."""
     for name, value in fields.items():
-        if _KEY_NAME.search(str(name)):
+        if names_key(str(name)):
             raise BadArgument(
                 f"{where} must hold no key, and '{name}' looks like one: they are recorded with every call; give it as "
                 "api_key=, or in the environment"
@@ -187,6 +187,11 @@ def refuse_keys(fields: Mapping[str, Any], where: str) -> None:
         for each in value if isinstance(value, list | tuple) else (value,):
             if isinstance(each, Mapping):
                 refuse_keys(each, where)
+
+
+def names_key(name: str) -> bool:
+    """Whether a field is named as keys are."""
+    return bool(_KEY_NAME.search(name))
 
 
 _KEY_NAME = re.compile(

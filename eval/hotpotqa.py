@@ -8,6 +8,7 @@ Without --lm the offline reader answers, which shows the pipeline, not its quali
 import argparse
 
 import blendfilter as bf
+from blendfilter.errors import one_line
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--data", required=True, help="the official file, normalised JSON Lines, or 'hub'")
@@ -18,9 +19,10 @@ parser.add_argument("--limit", type=int, help="the first N questions")
 parser.add_argument("--run", default="runs/hotpotqa-blendfilter", help="the run's folder, to stop and go on")
 options = parser.parse_args()
 
-questions = bf.load("hotpotqa", options.data, limit=options.limit)
-index = bf.BM25.build(bf.pooled(questions)) if options.corpus == "pooled" else bf.BM25.for_corpus(options.corpus)
-method = bf.BlendFilter(index, k=5, task="hotpotqa")
-lm = bf.connect(options.lm, api_base=options.api_base)
-run = bf.evaluate(method, questions, lm=lm, run=options.run)
-print(run.report())  # EM and F1 with 95 % intervals
+with one_line():  # bad input: what, where and the next move, exit code 2
+    questions = bf.load("hotpotqa", options.data, limit=options.limit)
+    index = bf.BM25.build(bf.pooled(questions)) if options.corpus == "pooled" else bf.BM25.for_corpus(options.corpus)
+    method = bf.BlendFilter(index, k=5, task="hotpotqa")
+    lm = bf.connect(options.lm, api_base=options.api_base)
+    run = bf.evaluate(method, questions, lm=lm, run=options.run)
+    print(run.report())  # EM and F1 with 95 % intervals

@@ -22,7 +22,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +33,7 @@ import blendfilter as bf
 from blendfilter import aio, resources
 from blendfilter.aio import Steps
 from blendfilter.compiling.programs import load_program
-from blendfilter.errors import BadArgument, BadData, BlendFilterError, EmptyData
+from blendfilter.errors import BadArgument, BadData, EmptyData, one_line
 from blendfilter.evaluation.statistics import Interval, wilson_interval
 from blendfilter.files import json_rows
 from blendfilter.filters.cdit import CDITFilter, Judge, Mode, Rule, components_of, rules_of
@@ -263,16 +262,12 @@ def main() -> None:
     kept = Path(options.run, "confusion.json")
     if kept.exists() and b'"tables"' not in kept.read_bytes():
         parser.error(f"{kept} is there, and is no table of this script: name another folder (--run)")
-    try:
-        with Journal(options.run) as journal:
-            lm = bf.connect(options.lm, api_base=options.api_base, journal=journal)
-            sets = [options.rule] if options.rule else BOTH
-            with dspy.context(lm=lm):
-                judge = judging(options.mode, options.program)
-                tables = confusion(judge, load_opposites()[: options.limit], sets)
-    except BlendFilterError as error:
-        print(f"opposites: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+    with one_line(), Journal(options.run) as journal:
+        lm = bf.connect(options.lm, api_base=options.api_base, journal=journal)
+        sets = [options.rule] if options.rule else BOTH
+        with dspy.context(lm=lm):
+            judge = judging(options.mode, options.program)
+            tables = confusion(judge, load_opposites()[: options.limit], sets)
     found = {"lm": options.lm, "tables": [table.to_json() for table in tables]}
     kept.write_text(json.dumps(found, indent=2) + "\n")
     print("\n\n".join(table.text() for table in tables))

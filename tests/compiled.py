@@ -13,8 +13,10 @@ from isle import replies
 
 from blendfilter import resources
 from blendfilter.compiling.compile import Compiled, compile_program
+from blendfilter.compiling.examples import consistency, consistency_examples
 from blendfilter.compiling.programs import save_program
 from blendfilter.compiling.silver import silver_examples, silver_metric
+from blendfilter.filters.cdit import CDITFilter
 from blendfilter.filters.filco import FilCoFilter
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.lm.offline import read
@@ -56,11 +58,15 @@ def anything(example: dspy.Example, prediction: dspy.Prediction, trace: Any = No
 
 @cache
 def silver_rows(n: int = 8) -> list[SilverRow]:
-    """Silver contexts of the sample's questions, by STRINC over three passages each."""
-    rows = []
-    for question in load("nq", "sample", limit=n):
+    """Silver contexts of the sample's first questions that have one, by STRINC over three passages each."""
+    oracle, rows = Oracle("strinc", task="nq"), list[SilverRow]()
+    for question in load("nq", "sample"):
+        if len(rows) == n or not oracle.answerable(question):
+            continue
         passages = tuple(sample_index().search([question.question], 3)[0])
-        (scored,) = Oracle("strinc", task="nq").choose([(question, passages)])
+        (scored,) = oracle.choose([(question, passages)])
+        if not scored.chosen:
+            continue
         sentences = tuple(
             SilverSentence(each.position, each.start, each.end, value)
             for each, value in zip(scored.candidates, scored.scores, strict=True)
@@ -109,6 +115,19 @@ def compile_small(
         examples, measured = sample_questions(), exact if optimizer == "gepa" else anything
     given = {"valset": examples[4:6], "metric": metric or measured, "optimizer": optimizer, "lm": lm, "run": run}
     return compile_program(student(kind), examples[:4], **given, **{**SMALL, **how})
+
+
+def judge_program(path: Path) -> Path:
+    """A program of CDIT's judge: labelled pairs of the sample world, four demonstrations."""
+    questions = load("hotpotqa", "sample", limit=20)
+    pairs = [pair for each in consistency_examples(questions, retriever=sample_index(), k=5) for pair in each.pairs]
+    held = [pair for pair in pairs if pair.question == pairs[-1].question]
+    train = [pair for pair in pairs if pair.question != pairs[-1].question]
+    done = compile_program(
+        CDITFilter(), train, valset=held, metric=consistency, run=path.parent / f"{path.stem}-run", optimizer="labeled",
+        lm="offline", max_demos=4, task="hotpotqa", measure="consistency phi1",
+    )  # fmt: skip
+    return save_program(done.program, path, done.recipe)
 
 
 def saved(done: Compiled, path: Path) -> bytes:

@@ -1,4 +1,4 @@
-"""What every test stands on: fresh DSPy settings, no DSPy cache on disk, no network but loopback."""
+"""What every test stands on: fresh DSPy settings, no cache of the user's, no network but loopback."""
 
 from __future__ import annotations
 
@@ -6,17 +6,36 @@ import gc
 import os
 import signal
 import socket
+import tempfile
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 import hypothesis
 import pytest
+
+from blendfilter import resources
 
 # What a property test says is whether something holds; how long an example takes depends on the machine's load.
 hypothesis.settings.register_profile("house", deadline=None)
 hypothesis.settings.load_profile("house")
 
 os.environ.setdefault("DSPY_CACHEDIR", str(Path(__file__).parent / ".dspy_cache"))
+_CACHES = tempfile.TemporaryDirectory(prefix="blendfilter-tests-")
+_numbers = count()
+_kernels = resources.cache("kernels")
+_kernels.mkdir(parents=True, exist_ok=True)
+
+
+def _cache(name: str) -> str:
+    """A cache folder, empty but for ColBERT's kernels: these are compiled once, not for each test."""
+    folder = Path(_CACHES.name) / name
+    folder.mkdir()
+    (folder / "kernels").symlink_to(_kernels)
+    return str(folder)
+
+
+os.environ["BLENDFILTER_CACHE"] = _cache("shared")  # of fixtures wider than a test
 for name in [key for key in os.environ if key.endswith("_API_KEY")]:
     del os.environ[name]
 
@@ -51,6 +70,12 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(autouse=True)
 def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket.socket, "connect", _loopback_only)
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test finds a reply that another one was given, and none writes into the user's own cache."""
+    monkeypatch.setenv("BLENDFILTER_CACHE", _cache(str(next(_numbers))))
 
 
 @pytest.fixture

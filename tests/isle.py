@@ -7,12 +7,13 @@ here changes `tests/golden`.
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import dspy
-from openai.types.chat import ChatCompletion
+import openai
 from scripted import ScriptedLM
 
 from blendfilter.asking import Ask, TaskWording
@@ -52,6 +53,7 @@ REPLIES = {
     "judge": JUDGEMENT,
     "helpful": "0",
     "consistent": "True",
+    "consistent_again": "True",
     "answer": REASONING,
     "short_answer": "Ada Brennock",
     "direct": "Ada Brennock",
@@ -117,6 +119,7 @@ def predictors(task: str, **settings: Any) -> dict[str, Ask]:
     whole = BlendFilter(nothing, task=task, **settings)
     wording = TaskWording.of(task) if isinstance(task, str) else task
     sentences, passages = (FilCoFilter(unit, wording=wording, **settings) for unit in ("sentence", "passage"))
+    word, components = (Judge(mode, wording=wording, **settings) for mode in ("word", "components"))
     return {
         "external": whole.blending.external,
         "internal": whole.blending.internal,
@@ -129,8 +132,10 @@ def predictors(task: str, **settings: Any) -> dict[str, Ask]:
         "helpful_sentences_again": sentences.ids_again,
         "helpful_passages": passages.helpful,
         "helpful_passages_again": passages.ids_again,
-        "consistent_word": Judge("word", wording=wording, **settings).consistent,
-        "consistent_components": Judge("components", wording=wording, **settings).consistent,
+        "consistent_word": word.consistent,
+        "consistent_word_again": word.second_request(),
+        "consistent_components": components.consistent,
+        "consistent_components_again": components.second_request(),
         "answer": whole.answering.answer,
         "short_answer": whole.answering.short_answer,
         "direct": Direct(task=task, **settings).direct,
@@ -158,7 +163,9 @@ CUES = {
     "helpful_passages": "Ids:",
     "helpful_passages_again": "Ids:",
     "consistent_word": "Verdict:",
+    "consistent_word_again": "Verdict:",
     "consistent_components": "Comparison:",
+    "consistent_components_again": "Comparison:",
     "answer": "Let's think step by step.",
     "short_answer": "Answer:",
     "direct": "Answer:",
@@ -169,7 +176,15 @@ CUES = {
     "react": "Intermediate answer:",
     "react_thought_action": "Thought 2:",
 }
-"""The last line of each prompt."""
+"""What the last line of each prompt begins with, and all of it but for a reminder in parentheses."""
+PRIMED = {"topic": "Topic: the question belongs to"}
+"""The cue that the reply goes on with in the papers' shape."""
+
+
+def ends_with_its_cue(prompt: str, name: str) -> bool:
+    """Whether a prompt's last line is its cue, as in ``Ids:`` or ``Ids (numbers only):``, or primed."""
+    last = prompt.rsplit("\n", 1)[-1]
+    return re.sub(r" \([^()]+\):$", ":", last) == CUES[name] or last == PRIMED.get(name)
 
 
 def inputs(predictor: Ask, **changed: Any) -> dict[str, Any]:
@@ -207,9 +222,9 @@ class Echo(dspy.BaseLM):
 
     def forward(self, prompt: Any = None, messages: Any = None, **kwargs: Any) -> Any:
         text = messages[-1]["content"] if messages else prompt
-        result = "0" if text.endswith("Ids:") else "So the answer is Tolm."
+        result = "0" if text.rpartition("\n")[2].startswith("Ids") else "So the answer is Tolm."
         message = {"role": "assistant", "content": result}
-        return ChatCompletion.model_validate(
+        return openai.types.chat.ChatCompletion.model_validate(
             {
                 "id": "1",
                 "created": 0,

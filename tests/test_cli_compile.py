@@ -11,6 +11,7 @@ import pytest
 from refusing import refused, untouched
 from small_world import Command, tree
 
+from blendfilter import load, resources
 from blendfilter.compiling.optimisers import OPTIMIZERS
 from blendfilter.compiling.programs import question_digest
 
@@ -78,6 +79,53 @@ class TestFilters:
             ({"silver": "a.jsonl", "task": "fever"}, "made with task nq, not fever: give --task nq"),
         ):
             refused(blendfilter(*words(**{**no_data, **changed})), error)
+
+    def test_where_nothing_is_gained_it_says_so_and_writes_all_the_same(self, blendfilter: Command) -> None:
+        outcome = blendfilter(*words(weight_answer=0))
+        assert outcome.code == 0
+        said = recipe()["outcome"]
+        before, after = (f"{recipe()[name]['value']:.3f}" for name in ("before", "after"))
+        assert said.startswith(f"before {before}, after {after}: nothing gained; not better than the prompt as it is (")
+        assert said.endswith(f"of 4, {recipe()['paired']['better']} better, {recipe()['paired']['worse']} worse)")
+        assert f"blendfilter: {said}; the program is written all the same, and says so" in outcome.notices
+
+    def test_no_demonstration_is_made_of_what_silver_could_not_choose(self, blendfilter: Command) -> None:
+        """Of questions with no answer in their passages, and of those answered by a yes or no, for STRINC."""
+        found = [*load("hotpotqa", "sample", limit=20), *load("strategyqa", "sample", limit=5)]
+        asked = [{"id": each.id, "question": each.question, "answer": each.golden_answers[0]} for each in found]
+        Path("mixed.jsonl").write_text("".join(json.dumps(row) + "\n" for row in asked), encoding="utf-8")
+        how: dict[str, Any] = {"task": "hotpotqa", "measure": "strinc", "data": "mixed.jsonl", "corpus": "sample"}
+        how |= {"limit": None, "train": 12, "max_demos": 12}
+        for optimizer in ("labeled", "bootstrap"):
+            named = {"optimizer": optimizer, "run": optimizer, "out": f"{optimizer}.json"}
+            outcome = blendfilter(*words(**how, **named))
+            assert outcome.code == 0, outcome
+            assert "5 of 25 questions are left out: strinc cannot label an answer of yes or no" in outcome.err
+            assert "are left out" not in "".join(outcome.notices[1:]), "no demonstration without a reply is passed on"
+            rows = [json.loads(line) for line in Path(optimizer, "silver.jsonl").read_text("utf-8").splitlines()]
+            empty = {row["question"] for row in rows if not row["chosen"]}
+            assert empty
+            demos = [demo for name in ("helpful", "ids_again") for demo in state(f"{optimizer}.json")[name]["demos"]]
+            assert demos
+            assert not [demo for demo in demos if demo["question"] in empty or demo["ids"] == "none"]
+
+    def test_of_yes_and_no_alone_nothing_is_compiled_by_strinc(self, blendfilter: Command, here: Path) -> None:
+        before = tree(here)
+        error = "strinc cannot label the questions of sample: each is answered by a verdict"
+        refused(blendfilter(*words(task="strategyqa", measure="strinc")), error, "take the measure lexical")
+        untouched(here, before)
+
+    def test_nor_of_an_older_file_that_calls_them_none(self, blendfilter: Command) -> None:
+        assert blendfilter("silver", "nq", "--data", "sample", "--limit", 20, "-k", 2, "--out", "a.jsonl").code == 0
+        rows = [json.loads(line) for line in Path("a.jsonl").read_text("utf-8").splitlines()]
+        verdicts = [{**row, "golden_answers": ["yes"], "output": "yes", "chosen": [], "target": ""} for row in rows]
+        no_data: dict[str, Any] = {"data": None, "limit": None, "k": None, "silver": "a.jsonl"}
+        Path("a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [*verdicts[:3], *rows[3:]]), "utf-8")
+        outcome = blendfilter(*words(**no_data))
+        assert outcome.code == 0, outcome
+        assert "3 of 20 questions are left out: strinc cannot label an answer of yes or no" in outcome.err
+        Path("a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in verdicts), "utf-8")
+        refused(blendfilter(*words(**no_data, run="b", out="b.json")), "a.jsonl: strinc cannot label", "make it again")
 
     def test_a_folder_and_a_file_are_one_programs(self, blendfilter: Command, here: Path) -> None:
         """Another program takes the place of none, and pays into no other's journal; a limit may change."""
@@ -172,6 +220,17 @@ class TestProgram:
         wanted = {question_digest(row["question"]) for row in rows}
         assert len(wanted) == 8
         assert not wanted & {*recipe()["trained_on"]}
+
+    def test_one_that_does_not_ship_is_one_line(self, blendfilter: Command) -> None:
+        for path, error in (
+            (
+                "programs/nq/filco.json",
+                "no program at programs/nq/filco.json: the package brings none, only the tasks'",
+            ),
+            (resources.programs() / "nq" / "default.json", "a task's wording, which is used without being named"),
+        ):
+            run = ("ask", "Who?", "--lm", "offline", "--method", "direct-retrieval", "--filter", "filco")
+            refused(blendfilter(*run, "--program", path), error)
 
     def test_of_another_tasks_wording(self, blendfilter: Command) -> None:
         """What DSPy's state leaves out of a wording must be there already: room for answers, a filter's switches."""

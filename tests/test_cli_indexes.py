@@ -43,6 +43,17 @@ def test_a_folder_of_documents(blendfilter: Command, here: Path) -> None:
     assert blendfilter("search", "made", "piers", "-k", 1).out.split("\t")[2] == "guide.md#1"
 
 
+def test_a_folder_is_a_corpus_and_so_is_one_text(blendfilter: Command, here: Path) -> None:
+    (here / "docs").mkdir()
+    (here / "docs" / "pier.md").write_text("# Pier\n\nThe pier of Brask was built in 1874.\n")
+    assert blendfilter("index", "docs", "--out", "made").out.startswith("made: bm25, 1 passages, ")
+    assert blendfilter("index", "docs/pier.md", "--out", "one").out.startswith("one: bm25, 1 passages, ")
+    for year in ("1874", "1890"):  # another content, another index
+        (here / "docs" / "pier.md").write_text(f"# Pier\n\nThe pier of Brask was built in {year}.\n")
+        asked = ("ask", "When was the pier of Brask built?", "--lm", "offline", "--corpus", "docs", "--show-trace")
+        assert f"Pier | # Pier The pier of Brask was built in {year}." in blendfilter(*asked).out
+
+
 def test_folders_that_want_something_else(blendfilter: Command, here: Path) -> None:
     (here / "docs").mkdir()
     (here / "docs" / "a.txt").write_text("A pier.")
@@ -50,12 +61,11 @@ def test_folders_that_want_something_else(blendfilter: Command, here: Path) -> N
     (here / "latin" / "b.txt").write_bytes(b"caf\xe9")
     assert blendfilter("index", "corpus.jsonl", "--out", "made").code == 0
     before = tree(here)
-    refused(blendfilter("index", "docs", "--out", "new"), "docs is a folder: add --chunk 100w")
     for chunk in ([], ["--chunk", "100w"]):
         refused(blendfilter("index", "made", "--out", "new", *chunk), "'made' is an index already (of kind bm25)")
     refused(blendfilter("index", "latin", "--out", "new", "--chunk", "9w"), "latin/b.txt: not UTF-8 (byte 4)")
-    done = blendfilter("ask", "Who?", "--lm", "offline", "--corpus", "docs")
-    refused(done, "docs is a folder", "blendfilter index docs --chunk 100w", "--index")
+    done = blendfilter("ask", "Who?", "--lm", "offline", "--corpus", "made")
+    refused(done, "'made' is an index already (of kind bm25)")
     outcome = blendfilter("index", "corpus.jsonl", "--out", "new", "--chunk", "100")
     refused(outcome, "--chunk takes a number of words with a w, such as 100w", "'100'")
     untouched(here, before)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from likely import Likely
-from refusing import refused, world
+from refusing import ROWS, lines, refused, world
 from small_world import Command
 
 from blendfilter import read_silver
@@ -59,6 +59,32 @@ def test_finished_it_says_so_and_prints_the_table_again(blendfilter: Command, he
     assert (here / "out.jsonl").read_bytes() == there
     words = blendfilter(*silver(measure="strinc", tokenizer="words"))
     assert (words.code, "words times 1.4" in words.out) == (0, True)
+
+
+YES_NO = {"id": "pier", "question": "Is Orm Pier a pier in Tavenby?", "answer": "yes"}
+
+
+def test_a_yes_or_no_is_left_out_and_said(blendfilter: Command, here: Path) -> None:
+    lines(here / "questions.jsonl", [*ROWS, YES_NO])
+    outcome = blendfilter(*silver(measure="strinc"))
+    assert outcome.code == 0, outcome.err
+    assert [row.target for row in read_silver(here / "out.jsonl")] == TARGETS
+    said = "1 of 4 questions are left out: strinc cannot label an answer of yes or no, which no passage says"
+    assert outcome.notices == [f"blendfilter: {said} (lexical and cxmi can)"]
+    assert blendfilter(*silver(measure="lexical", out="all.jsonl")).notices == []
+    assert len(list(read_silver(here / "all.jsonl"))) == 4
+
+
+def test_a_data_set_of_yes_and_no_is_refused_with_the_measure_to_take(blendfilter: Command, here: Path) -> None:
+    lines(here / "questions.jsonl", [YES_NO])
+    BM25.for_corpus(here / "corpus.jsonl")
+    before = sorted(here.rglob("*"))
+    refused(blendfilter(*silver(measure="strinc")), "strinc cannot label the questions of", "take the measure lexical")
+    refused(
+        blendfilter("silver", "strategyqa", "--data", "sample", "--measure", "strinc", "--out", "out.jsonl"),
+        "strinc cannot label the questions of sample: each is answered by a verdict", "or cxmi (asks a model)",
+    )  # fmt: skip
+    assert sorted(here.rglob("*")) == before
 
 
 # --- one line, exit code 2, nothing made ----------------------------------------------------------------------------

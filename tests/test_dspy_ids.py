@@ -66,7 +66,7 @@ class TestServers:
             sent = server.stats()["bodies"][-1]
         assert (prediction.status, [passage.id for passage in prediction.kept]) == ("ids", ["p0"])
         wanted = sent["response_format"]["json_schema"]
-        assert wanted["schema"]["properties"]["ids"] == ids_schema(len(LINES))
+        assert wanted["schema"]["properties"]["ids"] == ids_schema(len(LINES), offer_none=False)
         assert (wanted["strict"], wanted["schema"]["additionalProperties"]) == (True, False)
 
 
@@ -91,7 +91,7 @@ class TestSettingsAndKeys:
                 with Journal(tmp_path / str(i)) as journal:
                     lm = connect("m", api_base=server.url, json_schema=result, journal=journal)
                     lm("hello")
-                    lm("hello", response_format=schema_of("ids", {"ids": ids_schema(3)}))
+                    lm("hello", response_format=schema_of("ids", {"ids": ids_schema(3, offer_none=True)}))
                     keys.append([record["key"] for record in journal.records()])
         assert keys[0] == keys[1] == keys[2]
         assert len(set(keys[0])) == 2

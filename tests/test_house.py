@@ -88,6 +88,13 @@ def test_help_imports_nothing_heavy(command: str) -> None:
     assert not imported & HEAVY
 
 
+def test_an_offline_question_imports_no_client_of_servers() -> None:
+    """Most of a second of imports, for what an offline reader never needs."""
+    imported = roots_imported("-m", "blendfilter.cli", "ask", "Who?", "--lm", "offline", "--corpus", "sample")
+    assert "dspy" in imported
+    assert not imported & {"openai", "httpx", "litellm", "rich", "pandas", "torch"}
+
+
 # --- layers ---------------------------------------------------------------------------------------------------------
 
 

@@ -26,6 +26,8 @@ from blendfilter.modules.multi_hop import (
     forced_answer,
     read_action,
     read_hop,
+    second_reply,
+    without_echo,
 )
 from blendfilter.oracles.measures import lexical, strinc
 from blendfilter.prompting import _options, _own_lines
@@ -48,7 +50,7 @@ SHAPES = [
 MORE_SHAPES = [
     "12 ", "0-4 ", "1. ", "Ids: ", "a", " \n\t", "[THINK]", '"', "'", "`", "‘a ", "(A) x (B) ", "might be ", "B is ",
     "| ", "supports ", "Follow-up: ", "</think>", "**", "\u2028", "字", '{"ids": [', "\\", "!? ", "says ", "if ",
-    "0: relevant\n",
+    "0: relevant\n", "; ids: ", "passage 1 says that I must Finish[",
 ]  # fmt: skip
 BEHIND = ["answer", "A", "True", "Passage 2 says", "Ids:", '"', "```", "("]
 """Openings behind which a run of white space, or of digits, is read."""
@@ -97,6 +99,8 @@ READERS: dict[str, Callable[[str], Any]] = {
     "hop": read_hop,
     "action": read_action,
     "forced": lambda text: (forced_answer(FOLLOW_UPS, 3, text), forced_answer(THOUGHTS_AND_ACTIONS, 3, text)),
+    "second hop": lambda text: [second_reply(form, 3, text) for form in (FOLLOW_UPS, THOUGHTS_AND_ACTIONS)],
+    "echo": lambda text: (without_echo(text, "Who?"), without_echo(text, text), without_echo(text, text[:999])),
     "conclusion": conclusion,
     "without conclusion": without_conclusion,
     "blended": lambda text: blend(text, "Who?"),

@@ -20,11 +20,13 @@ from blendfilter.metrics import (
     metric,
     recall,
     retrieval,
+    rouge_l,
     truth,
     verdict,
 )
 from blendfilter.records import Question
 
+PERFECT = Retrieval(1.0, 1.0, 1.0, 1.0, 1.0)
 TEXTS = st.text(st.sampled_from("abc the.yesno "), max_size=20)
 
 
@@ -160,8 +162,35 @@ def test_accuracy_reads_a_reply_by_the_kind_of_answer(reply: str, answers: list[
     assert accuracy(reply, answers) == expected
 
 
+@pytest.mark.parametrize(
+    ("prediction", "answers", "expected"),
+    [
+        # "a b c d" and "a c d e" share "a c d": precision and recall are 3/4
+        ("a b c d", ["a c d e"], 0.75),
+        ("d c b a", ["a b c d"], 0.25),  # order counts: a subsequence of one word
+        ("a x b y c", ["a b c"], 2 * 0.6 / 1.6),  # gaps do not: 3 of 5 and 3 of 3
+        ("The-LAMP's", ["the lamp s"], 1.0),  # words are runs of letters and digits, in lower case
+        ("ships", ["ship"], 0.0),  # no stemmer
+        ("a b", ["x", "a b"], 1.0),  # the best answer counts
+        ("été à Paris", ["Été à Paris"], 1.0),  # letters of any alphabet
+        ("", ["a"], 0.0), ("a", [""], 0.0), ("...", ["..."], 0.0), ("a", [], 0.0),
+    ],
+)  # fmt: skip
+def test_rouge_l_is_the_longest_common_subsequence_of_words(
+    prediction: str, answers: list[str], expected: float
+) -> None:
+    assert rouge_l(prediction, answers) == pytest.approx(expected)
+
+
+@given(st.text(st.sampled_from("ab c.T_9'"), max_size=40), st.text(st.sampled_from("ab c.T_9'"), max_size=40))
+def test_rouge_l_is_that_of_google(prediction: str, answer: str) -> None:
+    rouge_scorer = pytest.importorskip("rouge_score.rouge_scorer", reason="pip install rouge-score")
+    scorer = rouge_scorer.RougeScorer(["rougeL"], use_stemmer=False)
+    assert rouge_l(prediction, [answer]) == pytest.approx(scorer.score(answer, prediction)["rougeL"].fmeasure)
+
+
 def test_metrics_by_name() -> None:
-    assert set(METRICS) == {"em", "f1", "accuracy", "cover-em", "inclusion", "inclusion_raw"}
+    assert set(METRICS) == {"em", "f1", "accuracy", "cover-em", "inclusion", "inclusion_raw", "rouge-l"}
     assert metric("em") is exact_match
     with pytest.raises(UnknownName, match="Did you mean 'accuracy'"):
         metric("acuracy")
@@ -170,26 +199,44 @@ def test_metrics_by_name() -> None:
 def test_retrieval_counts_titles_once() -> None:
     """Quay, Mill, Quay against Mill, Tower: 1 of 2 gold found, 1 of 2 distinct titles gold."""
     question = annotated(("Mill", "Tower"))
-    assert retrieval([], question) == Retrieval(0.0, 0.0, 0.0)
-    assert retrieval(["Quay", "Mill", "Quay"], question) == Retrieval(0.5, 0.5, 0.0)
+    assert retrieval([], question) == Retrieval(0.0, 0.0, 0.0, 0.0, 0.0)
+    assert retrieval(["Quay", "Mill", "Quay"], question)[:3] == (0.5, 0.5, 0.0)
     assert recall(["Quay", "Mill", "Quay"], question) == 0.5
-    assert retrieval(["Tower", "Mill", "Tower"], question) == Retrieval(1.0, 1.0, 1.0)
+    assert retrieval(["Tower", "Mill", "Tower"], question) == PERFECT
+
+
+@pytest.mark.parametrize(
+    ("titles", "ndcg", "mrr"),
+    [
+        # gold: A, B. At the top their gains are 1 and 1 / log2(3) = 0.6309, together 1.6309.
+        (["A", "B", "x"], 1.0, 1.0),
+        (["x", "A", "B"], (0.63093 + 0.5) / 1.63093, 1 / 2),
+        (["x", "x", "A", "A", "B"], (0.63093 + 0.5) / 1.63093, 1 / 2),  # where a title's first passage stands
+        (["x", "y", "z", "B"], 0.43068 / 1.63093, 1 / 4),
+        (["A"], 1 / 1.63093, 1.0),  # a short list lacks the other
+        (["x"], 0.0, 0.0),
+    ],
+)
+def test_ndcg_and_reciprocal_rank_count_the_rank_of_gold(titles: list[str], ndcg: float, mrr: float) -> None:
+    found = retrieval(titles, annotated(("A", "B")))
+    assert found is not None
+    assert (found.ndcg, found.mrr) == pytest.approx((ndcg, mrr), abs=1e-5)
 
 
 def test_titles_are_compared_after_folding() -> None:
-    assert retrieval(["Cafe\u0301  Noir"], annotated(("Caf\u00e9 Noir",))) == Retrieval(1.0, 1.0, 1.0)
+    assert retrieval(["Cafe\u0301  Noir"], annotated(("Caf\u00e9 Noir",))) == PERFECT
     assert recall(["mill"], annotated(("Mill",))) == 0.0
 
 
-def test_the_best_annotator_counts_for_all_three() -> None:
+def test_the_best_annotator_counts_for_all_figures() -> None:
     """First annotator A B C (1/3 found), second A D (2/2): the second is meant, so precision is 2/3 and not 1/3."""
     question = annotated(("A", "B", "C"), ("A", "D"))
-    assert retrieval(["A", "D", "E"], question) == pytest.approx(Retrieval(1.0, 2 / 3, 0.0))
-    assert retrieval(["D", "A"], question) == Retrieval(1.0, 1.0, 1.0)
+    assert retrieval(["A", "D", "E"], question) == pytest.approx(Retrieval(1.0, 2 / 3, 0.0, 1.0, 1.0))
+    assert retrieval(["D", "A"], question) == PERFECT
 
 
 def test_among_equal_recalls_the_better_precision_counts() -> None:
-    assert retrieval(["A", "B"], annotated(("A",), ("A", "B"))) == Retrieval(1.0, 1.0, 1.0)
+    assert retrieval(["A", "B"], annotated(("A",), ("A", "B"))) == PERFECT
 
 
 def test_without_gold_there_is_no_score() -> None:

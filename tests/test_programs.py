@@ -15,7 +15,7 @@ import pytest
 from isle import TASKS, nothing
 
 from blendfilter import resources
-from blendfilter.asking import Demonstration, TaskWording
+from blendfilter.asking import ANSWERING, Demonstration, TaskWording
 from blendfilter.filters.cdit import CDITFilter
 from blendfilter.filters.filco import FilCoFilter
 from blendfilter.modules.blendfilter import BlendFilter
@@ -24,6 +24,7 @@ from blendfilter.modules.iter_retgen import IterRetGen
 from blendfilter.modules.multi_hop import ReAct, SelfAsk
 from blendfilter.modules.ralm import RALM
 from blendfilter.modules.self_consistency import SelfConsistency
+from blendfilter.prompting import own_prompts
 from blendfilter.replies import LABELS
 from blendfilter.tasks.loading import TASKS as KNOWN
 from blendfilter.text import normalize_answer, overlap, tokens
@@ -35,9 +36,6 @@ CLAIMS = {"fever": {"SUPPORTS", "REFUTES"}, "fever-nei": {"SUPPORTS", "REFUTES",
 """The labels of the programs whose questions are claims."""
 CHOICES = {"arc": {"A", "B", "C"}, "pubhealth": {"true", "false"}}
 """What the demonstrations of choices and of claims that are true or false answer."""
-ANSWERING = ("blendfilter/external", "cot", "blendfilter/short_answer", "direct", "self_ask/step", "react/step",
-             "react/thought_action", "cdit/answer")  # fmt: skip
-"""The templates that ask for an answer."""
 LONG = {"eli5", "wow"}
 """Those whose answers are sentences."""
 
@@ -79,9 +77,11 @@ def test_switches_are_the_papers() -> None:
 
 @pytest.mark.parametrize("task", sorted(CLAIMS))
 def test_a_claims_labels_are_named_wherever_an_answer_is_asked_for(task: str) -> None:
-    result = TaskWording.of(task).instructions
+    wording = TaskWording.of(task)
     for label in LABELS:
-        assert all((label in result[name]) is (label in CLAIMS[task]) for name in ANSWERING)
+        told = [label in wording.instructions_for(own_prompts()[name]) for name in sorted(ANSWERING)]
+        assert told == [label in CLAIMS[task]] * len(ANSWERING)
+        assert (label in wording.answer_form) is (label in CLAIMS[task])
     assert {demo.answer for demo in TaskWording.of(task).demos} == CLAIMS[task]
 
 

@@ -63,9 +63,16 @@ class TestOverrides:
         with pytest.raises(BadData, match=r"cot\.j2: not a Jinja template"):
             prompts["cot"]
 
+    def test_a_folder_without_a_prompt_is_a_mistake(self, tmp_path: Path) -> None:
+        (tmp_path / "direct.txt").write_text("Mine: {{ question }}", encoding="utf-8")
+        with pytest.raises(BadData, match=r"has no prompt in it: no NAME\.j2"):
+            Prompts(tmp_path)
+        (tmp_path / "instructions.json").write_text("{}", encoding="utf-8")
+        assert Prompts(tmp_path).overridden == []
+
     def test_the_digest_changes_with_any_template(self, tmp_path: Path) -> None:
-        same = Prompts(tmp_path)
-        assert same.digest == own_prompts().digest
+        (tmp_path / "instructions.json").write_text("{}", encoding="utf-8")
+        assert Prompts(tmp_path).digest == own_prompts().digest, "it replaces nothing"
         assert override(tmp_path, blendfilter__topic="T {{ question }}").digest != own_prompts().digest
 
     def test_a_template_can_not_reach_into_python(self, tmp_path: Path) -> None:

@@ -6,12 +6,13 @@ from typing import Any
 
 import dspy
 import pytest
-from isle import CUES, LINES, QUESTION, TASKS, inputs, predictors
-from scripted import scripted
+from isle import LINES, PASSAGES, QUESTION, TASKS, ends_with_its_cue, inputs, predictors
+from scripted import ScriptedLM, scripted
 
-from blendfilter.asking import Ask
-from blendfilter.filters.filco import FilCoFilter
-from blendfilter.filters.knowledge import Ids, Topic
+from blendfilter.asking import Ask, TaskWording
+from blendfilter.filters.filco import FilCoFilter, Helpful
+from blendfilter.filters.knowledge import Ids, KnowledgeFilter, Topic
+from blendfilter.lm.profiles import Profile
 from blendfilter.modules.base import Reasoning, ShortAnswer
 from blendfilter.prompting import TemplateAdapter, own_prompts
 from blendfilter.records import one_line
@@ -29,7 +30,7 @@ class TestShape:
         for name, predictor in predictors(task).items():
             question = "  Which  isle\tis “small”, & why?\n"
             prompt = predictor.render(**inputs(predictor, question=question))
-            assert prompt.split("\n")[-1] == CUES[name]
+            assert ends_with_its_cue(prompt, name)
             assert "Question: Which  isle\tis “small”, & why?" in prompt.split("\n"), "verbatim, on one line"
             assert predictor.signature.instructions
             assert prompt.count(predictor.signature.instructions) == 1
@@ -134,6 +135,19 @@ class TestAdapter:
         (message,) = adapter.format(signature, [], given)
         assert message["content"].endswith("Knowledge:\nTolm | a ? port\nQuestion: Who ??\nAnswer:")
 
+    @pytest.mark.parametrize("json", [False, True])
+    @pytest.mark.parametrize("name", ["blendfilter/ids", "filco/sentences", "filco/passages"])
+    def test_a_demonstration_replies_in_the_form_that_is_asked_for(self, name: str, json: bool) -> None:
+        signature = Ids if name == "blendfilter/ids" else Helpful
+        demos = [{"context": "c", "knowledge": LINES, "question": "q?", "ids": ids} for ids in ("0, 2", "none")]
+        given = {"context": "c", "knowledge": LINES, "question": QUESTION, "offer_none": True}
+        given = {key: given[key] for key in signature.input_fields}
+        lines = TemplateAdapter(name, json=json).render(signature, demos, given).splitlines()
+        cue = f"Ids ({'JSON' if json else 'numbers only'}):"
+        assert [lines[at + 1 : at + 2] for at, line in enumerate(lines) if line == cue] == (
+            [['{"ids": [0, 2]}'], ['{"ids": []}'], []] if json else [["0, 2"], ["none"], []]
+        )
+
     def test_half_filled_demonstrations_are_left_out_with_one_warning(self, caplog: pytest.LogCaptureFixture) -> None:
         ask = Ask("external", Reasoning, "blendfilter/external")
         whole = {"knowledge": ["a | b"], "question": "kept?", "reasoning": "So the answer is x."}
@@ -150,3 +164,40 @@ class TestAdapter:
             "blendfilter/external: 2 of 4 demonstrations lack one of the fields knowledge, question, reasoning "
             "and are left out"
         ]
+
+
+class TestTurns:
+    """A very small chat model is shown demonstrations as turns of a conversation: it follows no form it is told."""
+
+    def sent(self, small: bool) -> list[tuple[str, str]]:
+        lm = ScriptedLM({"topic": ["lighthouses"], "check": ["0: irrelevant - the port"], "ids": ["1"]})
+        lm.profile = Profile(small=small)
+        with dspy.context(lm=lm):
+            KnowledgeFilter(wording=TaskWording.of("hotpotqa"))(question=QUESTION, passages=PASSAGES[:2])
+        check = lm.inner.requests[1]
+        return [(message.role, "".join(part.text for part in message.parts)) for message in check.messages]
+
+    def test_each_demonstration_is_a_request_and_its_reply(self) -> None:
+        *shown, (role, prompt) = self.sent(small=True)
+        assert [each for each, _ in shown] == ["user", "assistant"] * 2
+        assert role == "user"
+        demo = TaskWording.of("hotpotqa").demos[0]
+        assert f"Question: {demo.question}\nknowledge 0: {demo.knowledge[0]}\n" in shown[0][1]
+        assert "what you remember about architecture." in shown[0][1], "of its own topic"
+        judged = [*(demo.relevance or ()), *["irrelevant - about something else"] * 2]  # passages of other questions
+        assert shown[1][1].splitlines() == [f"{i}: {line}" for i, line in enumerate(judged)]
+        assert [(role, prompt)] == self.sent(small=False), "the last turn is what any other model is sent"
+
+    def test_the_papers_shape_stays_one_message(self) -> None:
+        lm = ScriptedLM(["harbours"] * 2)
+        lm.profile = Profile(small=True)
+        with dspy.context(lm=lm):
+            for prompts in (None, "paper"):
+                KnowledgeFilter(wording=TaskWording.of("hotpotqa"), prompts=prompts).topic(question=QUESTION)
+        assert [len(request.messages) for request in lm.inner.requests] == [5, 1]
+
+    def test_a_half_filled_one_is_no_turn(self) -> None:
+        adapter = TemplateAdapter("blendfilter/topic", turns=True)
+        demos = [{"question": "Is Oddle a village?"}, {"question": "Where is Oddle?", "topic": "villages"}]
+        roles = [message["content"] for message in adapter.format(Topic, demos, {"question": QUESTION})]
+        assert [text.splitlines()[-1] for text in roles] == ["Topic (a few words):", "villages", "Topic (a few words):"]

@@ -15,6 +15,18 @@ TEXT = "A town. It has a pier. It rains."
 TOWN = Passage("1", "Ormskerry", TEXT, score=2.5)
 
 
+def test_a_text_alone_is_a_passage() -> None:
+    passage = Passage("A town.")
+    assert (passage.title, passage.text, passage.score, passage.line) == ("", "A town.", None, "A town.")
+    assert Passage("A town.").id == passage.id != Passage("A pier.").id
+    titled = Passage("A town.", title="Ormskerry")
+    assert titled == Passage(text="A town.", title="Ormskerry")
+    assert (titled.line, Passage("A town.", id="7").id) == ("Ormskerry | A town.", "7")
+    assert Passage("7", title="Ormskerry", text="A town.") == Passage("7", "Ormskerry", "A town.")
+    with pytest.raises(TypeError, match=r"a text .*, or an id, a title and a text"):
+        Passage("Ormskerry", "A town.")  # type: ignore[call-overload]
+
+
 def test_pieces_stand_in_the_order_of_the_text_and_are_verbatim() -> None:
     kept = Excerpt.of(TOWN, [(23, 32), (0, 7)])
     assert kept.spans == (Span(0, 7, "A town."), Span(23, 32, "It rains."))

@@ -11,13 +11,15 @@ import pytest
 from blendfilter.filters.cdit import read_verdict
 from blendfilter.lm.profiles import split_thinking
 from blendfilter.modules.multi_hop import Hop, read_action, read_hop
-from blendfilter.replies import choice, label, short_reply, truth, verdict
+from blendfilter.replies import choice, label, short_reply, topic, truth, verdict
 
 TABLE = tomllib.loads(Path(__file__).with_name("replies.toml").read_text(encoding="utf-8"))
 
 
 def hop_in_words(hop: Hop) -> str:
-    return f"follow-up: {hop.follow_up}" if hop.follow_up else f"final: {hop.final}" if hop.final else "neither"
+    if hop.follow_up or hop.final:
+        return f"follow-up: {hop.follow_up}" if hop.follow_up else f"final: {hop.final}"
+    return "enough" if hop.enough else "neither"
 
 
 READERS: dict[str, Callable[[str], object]] = {
@@ -29,6 +31,7 @@ READERS: dict[str, Callable[[str], object]] = {
     "choice": lambda reply: choice(short_reply(reply)),
     "hop": lambda reply: hop_in_words(read_hop(reply)),
     "action": lambda reply: hop_in_words(read_action(reply)),
+    "topic": topic,
 }
 
 

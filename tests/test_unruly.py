@@ -22,18 +22,36 @@ from blendfilter.retrieval.corpus import read_corpus
 QUESTIONS = 6
 NAMED: Mapping[str, set[str]] = {
     "tame": set(),
-    "rambles": {"suspect_ids", "rambling", "long_answer", "not_yes_no"},
+    "rambles": {
+        "suspect_ids",
+        "rambling",
+        "long_answer",
+        "not_yes_no",
+        "unread_verdict",
+        "no_verdict",
+        "unread_sentences",
+    },
     "markdown": {"markdown"},
     "thinks": {"thinking"},
-    "thinks_aloud": {"thinks_aloud", "rambling", "long_answer", "not_yes_no"},
-    "negates": {"suspect_ids", "negated_ids"},
-    "restates": {"unparseable_ids", "restated_range"},
-    "refuses": {"unparseable_ids", "refused_reply", "no_conclusion", "long_answer", "not_yes_no"},
-    "cut": {"cut_reply", "no_conclusion", "not_yes_no"},
-    "empty": {"empty_reply", "no_conclusion", "not_yes_no"},
+    "thinks_aloud": {"thinks_aloud", "rambling", "long_answer", "not_yes_no", "unread_verdict", "no_verdict"},
+    "negates": {"suspect_ids", "negated_ids", "unread_sentences"},
+    "restates": {"unparseable_ids", "restated_range", "unread_sentences", "unparseable_sentences"},
+    "refuses": {
+        "unparseable_ids",
+        "refused_reply",
+        "no_conclusion",
+        "long_answer",
+        "not_yes_no",
+        "unread_verdict",
+        "no_verdict",
+        "unread_sentences",
+        "unparseable_sentences",
+    },
+    "cut": {"cut_reply", "no_conclusion", "not_yes_no", "unread_verdict", "no_verdict", "unread_sentences"},
+    "empty": {"empty_reply", "no_conclusion", "not_yes_no", "unread_verdict", "no_verdict", "unread_sentences"},
 }
 """What `doctor` names in each mood, beside what the filter keeps."""
-BAD = {"restates", "refuses", "cut", "empty"}
+BAD = {"rambles", "thinks_aloud", "restates", "refuses", "cut", "empty"}
 KEPT = {"keeps_all", "gold_dropped"}
 READ_AS = ("read_ids", "explicit_none", "suspect_ids", "unparseable_ids", "unfinished_ids")
 
@@ -70,11 +88,12 @@ def test_what_it_does_is_counted_and_named_and_only_what_it_named_is_kept(
     for row in result.run.rows:
         wanted = calls(tmp_path / "run", row)
         counted.update(event for call in wanted for event in [script_event(call.prompt, mood)] if event)
-        named = truly_named(wanted, mood)
+        named, unfinished = truly_named(wanted, mood), never_judged(wanted, mood)
         for name, branch in row["branches"].items():
             lines = [passages[each].line for each in branch["retrieved"]]
             ids = named[tuple(lines)]
-            expected = branch["retrieved"] if ids is None else [branch["retrieved"][i] for i in sorted(ids)]
+            kept = None if ids is None else ids | unfinished.get(tuple(lines), set())
+            expected = branch["retrieved"] if kept is None else [branch["retrieved"][i] for i in sorted(kept)]
             assert branch["kept"] == expected, (row["id"], name)
     flags = result.run.metrics["flags"]
     assert {name: flags[name] for name in ("empty_reply", "cut_reply", "refused_reply")} == {
@@ -110,6 +129,17 @@ def truly_named(asked: list[Call], mood: str) -> dict[tuple[str, ...], frozenset
             lines = tuple(unruly.shown(call.prompt))
             named[lines] = named.get(lines) or unruly.said(call.prompt, mood).named
     return named
+
+
+def never_judged(asked: list[Call], mood: str) -> dict[tuple[str, ...], set[int]]:
+    """By the passages that were judged: those that a judgement that was cut off holds no whole line on."""
+    left = {}
+    for call in asked:
+        if call.stage == "check" and (judgement := unruly.said(call.prompt, mood)).cut:
+            lines, whole = tuple(unruly.shown(call.prompt)), judgement.text.splitlines()[:-1]
+            judged = {number for number in range(len(lines)) for line in whole if line.startswith(f"{number}: ")}
+            left[lines] = {*range(len(lines))} - judged
+    return left
 
 
 def readings(told: Examination, mood: str) -> list[unruly.Said]:

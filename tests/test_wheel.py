@@ -46,7 +46,7 @@ def files(folder: str, pattern: str) -> set[str]:
 
 def test_it_holds_the_package_and_its_files_and_nothing_else(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
-    assert {f"blendfilter/_data/{name}" for name in files("prompts", "*.j2") | files("programs", "*.json")} <= names
+    assert {f"blendfilter/_data/{name}" for name in files("prompts", "*.*") | files("programs", "*.json")} <= names
     assert files("blendfilter", "*.py") | files("blendfilter", "*.jsonl") | {"blendfilter/py.typed"} <= names
     assert files("blendfilter/reproduce/papers", "*.*") <= names
     assert files("blendfilter/report/assets", "*.*") <= names

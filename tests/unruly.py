@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -30,7 +31,7 @@ PROSE = (
     "That is a good question, and there is a lot to be said about it. In 1884 there were 3 harbours and 2 keepers, as "
     "far as anybody recalls, and each of the passages touches on the matter in its own way, some more and some less."
 )
-SHORT_CUES = ("Ids:", "Topic:", "Answer:")
+SHORT_CUES = ("Ids:", "Topic:", "Answer:", "Verdict:")
 
 
 class Said(NamedTuple):
@@ -122,7 +123,7 @@ def said(prompt: str, mood: str) -> Said:
     """What the model says to `prompt`; in the mood `mixed` the prompt decides which mood it is."""
     if mood == MIXED:
         mood = list(MOODS)[crc32(prompt.encode()) % len(MOODS)]
-    cue = prompt.strip().splitlines()[-1].strip()
+    cue = re.sub(r" \([^()]+\):$", ":", prompt.strip().splitlines()[-1].strip())  # without its reminder
     return MOODS[mood](Asked(cue, read(prompt), len(shown(prompt))))
 
 
@@ -130,8 +131,9 @@ def shown(prompt: str) -> list[str]:
     """The numbered passages that a prompt ends with."""
     lines: list[str] = []
     for line in prompt.splitlines():
-        number, colon, text = line.removeprefix("knowledge ").partition(": ")
-        if line.startswith("knowledge ") and colon and number.isdigit():
+        noun, _, rest = line.partition(" ")
+        number, colon, text = rest.partition(": ")
+        if noun in ("knowledge", "sentence") and colon and number.isdigit():
             lines = [*lines, text] if int(number) else [text]
     return lines
 

@@ -8,31 +8,26 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
+from copy import copy
 from dataclasses import fields, is_dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Annotated, Any, NoReturn, get_type_hints
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperOption
 
-from blendfilter.cli.console import say
-from blendfilter.errors import BlendFilterError
+from blendfilter.cli.console import say, show
+from blendfilter.cli.given import from_file, take_named_source
+from blendfilter.cli.options import PANELS
+from blendfilter.errors import BlendFilterError, on_the_command_line
 from blendfilter.terminal import guarded
 from blendfilter.text import visible
 
 INTERRUPTED = 130
 """What shells and typer call the end by Ctrl-C."""
-PANELS = {
-    "Data": "task data limit corpus index retrieved allow_host silver valid_data train valid negatives questions "
-    "allow_empty_answers leave_out_compiled queries chunk",
-    "Method": "method k without filter filter_n filter_by filter_model rule rules filter_union hops style iterations "
-    "samples rewrite prompts program wording mode",
-    "Model": "lm api_base endpoint temperature top_p thinking reasoning json_schema label timeout attempts deadline "
-    "rpm tpm context threads prices teacher_lm",
-    "Limits": "max_calls max_tokens max_cost max_retries concurrency",
-    "Output": "run out overwrite html json show_trace full",
-}
-"""The panels of `--help` and the options in them; the others of a command stand in the last, Options."""
+MOST = 25
+"""The options that `--help` shows; where a command has more, the rarer ones wait for `--help-all`."""
 
 app = typer.Typer(
     name="blendfilter",
@@ -47,36 +42,92 @@ app = typer.Typer(
 
 
 class State:
-    """What `main` must know after a command failed."""
+    """What one command leaves for `main`, and for its `--help`."""
 
     debug = False
+    help_all = False
     goes_on = False
     """Whether the command, stopped and given again, goes on where it was."""
 
 
+def _version(value: bool) -> None:
+    if value:
+        from blendfilter import __version__
+
+        show(f"blendfilter {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def _options(debug: Annotated[bool, typer.Option(help="Show the traceback of an error.")] = False) -> None:
+def _options(
+    debug: Annotated[bool, typer.Option(help="Show the traceback of an error.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", is_eager=True, callback=_version)
+    ] = False,
+) -> None:
     State.debug = debug
 
 
 class PanelCommand(TyperCommand):
-    """A command whose `--help` shows its options in panels, as plain text."""
+    """A command whose `--help` shows its options in panels, as plain text; every switch can be switched off."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        for param in self.params:
+            if isinstance(param, TyperOption) and param.is_bool_flag and not (param.secondary_opts or param.is_eager):
+                name = max(param.opts, key=len).removeprefix("--")
+                param.secondary_opts = [f"--{name[3:]}" if name.startswith("no-") else f"--no-{name}"]
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        rest = super().parse_args(ctx, args)
+        take_named_source(ctx)
+        return rest
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         panels: dict[str, list[tuple[str, str]]] = {name: [] for name in ("Arguments", *PANELS, "Options")}
-        panel_of = {option: panel for panel, options in PANELS.items() for option in options.split()}
-        for param in self.get_params(ctx):
+        params: list[Any] = [*map(copy, self.get_params(ctx))]
+        few = sum(param.param_type_name == "option" for param in params) <= MOST
+        for param in sorted(params, key=lambda param: param.hidden):  # the common ones first
+            argument = param.param_type_name == "argument"
+            param.hidden &= not (few or State.help_all)
+            if param.default is False and not State.help_all:  # what undoes a switch of a file
+                param.secondary_opts = []
             if (record := param.get_help_record(ctx)) is not None:
-                argument = param.param_type_name == "argument"
-                panels["Arguments" if argument else panel_of.get(param.name or "", "Options")].append(record)
+                panels["Arguments" if argument else param.rich_help_panel or "Options"].append(record)
         for name, records in panels.items():
             if records:
                 with formatter.section(name):
                     formatter.write_dl(records)
 
 
+def _help_all(ctx: typer.Context, value: bool) -> None:
+    if value:
+        State.help_all = True
+        try:
+            show(ctx.get_help())
+        finally:
+            State.help_all = False
+        raise typer.Exit
+
+
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        "--config", metavar="FILE.toml", help="Options from a TOML file, by their long names (api-base = \"…\"); those "
+        "of the command line go before (--no-replay before replay = true). Paths in it are from the folder you are in.",
+        is_eager=True, callback=from_file,
+    ),
+]  # fmt: skip
+HelpAll = Annotated[
+    bool, typer.Option("--help-all", help="Show the rarer options too.", is_eager=True, callback=_help_all)
+]
+
+
 def command(name: str | None = None) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Register a function as a command; its parameters that are groups of options (dataclasses) are spread."""
+    """Register a function as a command; its parameters that are groups of options (dataclasses) are spread.
+
+    Every command takes `--config` too, and one with many options `--help-all`.
+    """
     return lambda function: app.command(name, cls=PanelCommand)(spread(function))
 
 
@@ -87,7 +138,7 @@ def spread(function: Callable[..., None]) -> Callable[..., None]:
     >>> @spread
     ... def limited(limits: SpendingOptions) -> None: ...
     >>> list(inspect.signature(limited).parameters)
-    ['max_calls', 'max_tokens', 'max_cost']
+    ['max_calls', 'max_tokens', 'max_cost', 'config']
     """
     hints = get_type_hints(function, include_extras=True)
     groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
@@ -103,9 +154,13 @@ def spread(function: Callable[..., None]) -> Callable[..., None]:
             hint, declared = of_group[field.name], field.metadata.get("option")
             annotation = hint if declared is None else Annotated[hint, declared]
             taken.append(inspect.Parameter(field.name, keyword, default=field.default, annotation=annotation))
+    taken.append(inspect.Parameter("config", keyword, default=None, annotation=Config))
+    if len(taken) > MOST:
+        taken.append(inspect.Parameter("help_all", keyword, default=False, annotation=HelpAll))
 
     @functools.wraps(function)
     def spreading(**given: Any) -> None:
+        given = {name: value for name, value in given.items() if name not in ("config", "help_all")}
         for name, group in groups.items():
             given[name] = group(**{field.name: given.pop(field.name) for field in fields(group)})
         function(**given)
@@ -118,7 +173,7 @@ def spread(function: Callable[..., None]) -> Callable[..., None]:
 def main() -> None:
     """The entry point: errors of ours are one line and an exit code, never a traceback."""
     try:
-        with guarded():
+        with guarded(), on_the_command_line():
             _main()
     finally:
         sys.excepthook = _traceback  # typer has put its own there
@@ -178,4 +233,3 @@ def _quiet_libraries() -> None:
     warnings.filterwarnings("ignore", category=DeprecationWarning)
     logging.basicConfig(format="blendfilter: %(message)s", level=logging.WARNING)
     logging.getLogger("httpx").setLevel(logging.ERROR)
-    logging.getLogger("dspy.clients.lm").setLevel(logging.ERROR)  # we count and show cut replies ourselves

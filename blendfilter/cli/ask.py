@@ -10,7 +10,16 @@ import typer
 from blendfilter.cli.app import command
 from blendfilter.cli.console import say, show
 from blendfilter.cli.making import connect, maker, retriever, say_what_answers
-from blendfilter.cli.options import WORDINGS, AllowHost, Corpus, Index, MethodOptions, ModelOptions, PassageOptions
+from blendfilter.cli.options import (
+    WORDINGS,
+    AllowHost,
+    Corpus,
+    Index,
+    MethodOptions,
+    ModelOptions,
+    PassageOptions,
+    declared,
+)
 from blendfilter.errors import BadArgument, ModelError
 from blendfilter.records import whole_characters
 
@@ -19,7 +28,7 @@ if TYPE_CHECKING:
 
 _EVENTS = {
     "empty_reply": "the model's reply was empty",
-    "cut_reply": "the model's reply was cut at its limit of tokens",
+    "cut_reply": "the model's reply was cut at its limit of tokens (long replies: --reply-tokens gives more)",
 }
 
 
@@ -31,9 +40,14 @@ def ask(
     corpus: Corpus = None,
     index: Index = None,
     allow_host: AllowHost = None,
-    wording: Annotated[str, typer.Option(help=f"Whose prompts: {', '.join(WORDINGS)}.")] = "hotpotqa",
-    show_trace: Annotated[bool, typer.Option("--show-trace", help="Queries, passages, what was kept and why.")] = False,
-    full: Annotated[bool, typer.Option("--full", help="The trace with every text whole, nothing cut.")] = False,
+    wording: Annotated[str, declared("Method", help=f"Whose prompts: {', '.join(WORDINGS)}.")] = "hotpotqa",
+    show_trace: Annotated[
+        bool, declared("Output", "--show-trace", help="Queries, passages, what was kept and why.")
+    ] = False,
+    full: Annotated[bool, declared("Output", "--full", help="The trace with every text whole, nothing cut.")] = False,
+    no_cache: Annotated[
+        bool, declared("Model", "--no-cache", help="Ask the model, though it was asked the same before.")
+    ] = False,
 ) -> None:
     """Answer one question.
 
@@ -46,13 +60,13 @@ def ask(
 
     if whole_characters(question) != question:
         raise BadArgument("the question holds bytes that are no UTF-8: write it in UTF-8")
-    lm = connect(model)
+    lm = connect(model, cache=False if no_cache else None)
     make = maker(how, model, wording)
     sample = corpus is None and not index and how.method not in ("direct", "cot")
     module = make(retriever(PassageOptions(corpus, index, allow_host), sample=sample))
     if sample:
         say("no --corpus and no --index: asking the sample world that comes with blendfilter")
-    say_what_answers(model)
+    say_what_answers(model, how.prompts, module)
     notes: list[CallNote] = []
     with setting(NOTES, notes), dspy.context(lm=lm, **{CARRIED: Asker("", 0, notes, None)}):
         try:

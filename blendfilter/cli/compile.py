@@ -15,10 +15,11 @@ import typer
 
 from blendfilter.cli.app import State, command
 from blendfilter.cli.console import Bars, say, show
-from blendfilter.cli.making import DEFAULT_K, connect, maker, prompts_in, retriever, say_what_answers
+from blendfilter.cli.making import DEFAULT_K, connect, maker, prompts_in, retriever, say_unshown, say_what_answers
 from blendfilter.cli.options import (
     METHODS,
     TASKS,
+    DemosFile,
     FilterName,
     KOfMethod,
     Limit,
@@ -26,14 +27,17 @@ from blendfilter.cli.options import (
     ModelOptions,
     PassageOptions,
     PricesFile,
-    PromptsDir,
+    PromptsName,
+    ReplyTokens,
     RuleName,
     RulesFile,
     SpendingOptions,
+    declared,
     given,
     given_values,
     option,
 )
+from blendfilter.cli.silver import say_left_out
 from blendfilter.errors import BadArgument, UnknownName
 
 if TYPE_CHECKING:
@@ -65,56 +69,65 @@ Material = tuple[Any, Examples, Examples, Callable[..., Any], str]
 class CompileOptions(PassageOptions):
     """Where the examples come from, how a judge reads them, and the optimiser."""
 
-    data: str | None = option("A question file with answers; 'hub' (Hugging Face), or 'sample'.")
+    data: str | None = option("Data", "A question file with answers; 'hub' (Hugging Face), or 'sample'.")
     silver: Path | None = option(
-        "filco: a file that 'blendfilter silver' made; without it, one is made in the run's folder."
+        "Data", "filco: a file that 'blendfilter silver' made; without it, one is made in the run's folder."
     )
     valid_data: Path | None = option(
-        "A file of the same kind whose questions are held back, in place of a part of the first."
+        "Data", "A file of the same kind whose questions are held back, in place of a part of the first.", rare=True
     )
     measure: str | None = option(
-        "filco: the oracle, strinc or lexical (cxmi: with --silver). Without it: the task's own."
+        "Data", "filco: the oracle, strinc or lexical (cxmi: with --silver). Without it: the task's own.", rare=True
     )
     k: KOfMethod = None
     limit: Limit = None
     allow_empty_answers: bool = option(
+        "Data",
         "filco: choose nothing where a question's answers are articles and punctuation alone.",
         "--allow-empty-answers",
         default=False,
+        rare=True,
     )
-    train: int = option("Questions that are compiled on.", default=40, min=1)
-    valid: int = option("Questions held back for the scores before and after.", default=20, min=1)
-    seed: int = option("Of the split and of every random choice.", default=0)
+    train: int = option("Data", "Questions that are compiled on.", default=40, min=1)
+    valid: int = option("Data", "Questions held back for the scores before and after.", default=20, min=1)
+    seed: int = option("Data", "Of the split and of every random choice.", default=0, rare=True)
     mode: str | None = option(
-        "cdit: word (one word, True or False; the default) or components (what was compared too)."
+        "Method", "cdit: word (one word, True or False; the default) or components (what was compared too).", rare=True
     )
     rule: RuleName = None
     rules: RulesFile = None
     negatives: int | None = option(
-        "cdit: passages of a question that are not gold (1); gold ones are as many at most.", min=1
+        "Data", "cdit: passages of a question that are not gold (1); gold ones are as many at most.", min=1, rare=True
     )
     optimizer: str = option(
+        "Method",
         "labeled (training rows as demonstrations), bootstrap (answers of the model that the metric accepts), "
         "mipro (instructions and demonstrations, searched; wants optuna), gepa (instructions, by reflection).",
         default="bootstrap",
     )
     teacher_lm: str | None = option(
-        "A better model that fills demonstrations, proposes and reflects. Without it: --lm."
+        "Model", "A better model that fills demonstrations, proposes and reflects. Without it: --lm."
     )
-    max_demos: int = option("Demonstrations a predictor gets at the most.", default=4, min=0)
+    max_demos: int = option("Method", "Demonstrations a predictor gets at the most.", default=4, min=0, rare=True)
     max_demo_tokens: int | None = option(
-        "Tokens that a predictor's demonstrations may have; the longest are dropped first.", min=0
+        "Method", "Tokens that a predictor's demonstrations may have; the longest are dropped first.", min=0, rare=True
     )
-    candidates: int | None = option("mipro: instructions, and sets of demonstrations, to choose from (4).", min=2)
-    trials: int | None = option("mipro: combinations tried (8).", min=1)
-    metric_calls: int | None = option("gepa: answers measured. Without it: by the data's size.", min=1)
-    weight_agreement: float | None = option("filco: what agreement with silver counts (1).")
+    candidates: int | None = option(
+        "Method", "mipro: instructions, and sets of demonstrations, to choose from (4).", min=2, rare=True
+    )
+    trials: int | None = option("Method", "mipro: combinations tried (8).", min=1, rare=True)
+    metric_calls: int | None = option(
+        "Method", "gepa: answers measured. Without it: by the data's size.", min=1, rare=True
+    )
+    weight_agreement: float | None = option("Method", "filco: what agreement with silver counts (1).", rare=True)
     weight_answer: float | None = option(
-        "filco: what the F1 of an answer over what was kept counts (0.5); 0 asks for no answer."
+        "Method", "filco: what the F1 of an answer over what was kept counts (0.5); 0 asks for no answer.", rare=True
     )
-    weight_tokens: float | None = option("filco: what is taken off for the share of words that was kept (0.1).")
+    weight_tokens: float | None = option(
+        "Method", "filco: what is taken off for the share of words that was kept (0.1).", rare=True
+    )
     threshold: float | None = option(
-        "The score from which an answer may become a demonstration (filco 0.55, a method 1)."
+        "Method", "The score from which an answer may become a demonstration (filco 0.55, a method 1).", rare=True
     )
 
     def check(self, what: str, filter: str | None) -> None:
@@ -176,12 +189,14 @@ def compile_command(
     model: ModelOptions,
     limits: SpendingOptions,
     *,
-    task: Annotated[str, typer.Option(help=f"{', '.join(TASKS)}.")],
-    out: Annotated[Path, typer.Option(help="The program's file, JSON: --program of ask and eval reads it.")],
-    run: Annotated[Path, typer.Option(help="The folder of the journal; the same command again goes on there.")],
+    task: Annotated[str, declared("Data", help=f"{', '.join(TASKS)}.")],
+    out: Annotated[Path, declared("Output", help="The program's file, JSON: --program of ask and eval reads it.")],
+    run: Annotated[Path, declared("Output", help="The folder of the journal; the same command again goes on there.")],
     filter: FilterName = None,
-    prompts: PromptsDir = None,
-    concurrency: Annotated[int, typer.Option(min=1, help="Model calls in flight.")] = 4,
+    prompts: PromptsName = None,
+    demos: DemosFile = None,
+    reply_tokens: ReplyTokens = None,
+    concurrency: Annotated[int, declared("Limits", min=1, help="Model calls in flight.")] = 4,
     prices: PricesFile = None,
 ) -> None:
     """Compile a filter or a method with a DSPy optimiser, and save it as a program.
@@ -199,18 +214,24 @@ def compile_command(
 
     check_place(out)
     options.check(what, filter)
+    if reply_tokens is not None and what in FILTERS:
+        raise BadArgument(
+            f"--reply-tokens is for reasonings, passages and judgements; {what} replies with ids: leave it out"
+        )
     budget = limits.budget()
     lm = connect(model, prices)
     teacher = None if options.teacher_lm is None else connect(ModelOptions(lm=options.teacher_lm), prices)
     with Bars() as bars:
         if what in FILTERS:
-            student, train, valid, metric, measure = _filter(what, task, options, prompts, run, bars)
+            student, train, valid, metric, measure = _filter(what, task, options, prompts, demos, run, bars)
         elif what in JUDGES:
-            student, train, valid, metric, measure = _judge(what, task, options, prompts)
+            student, train, valid, metric, measure = _judge(what, task, options, prompts, demos, reply_tokens)
         else:
-            how = MethodOptions(method=what, k=options.k, filter=filter, prompts=prompts)
+            how = MethodOptions(
+                method=what, k=options.k, filter=filter, prompts=prompts, demos=demos, reply_tokens=reply_tokens
+            )
             student, train, valid, metric, measure = _method(task, options, how, model)
-        say_what_answers(model)
+        say_what_answers(model, prompts, student)
         done = compile_program(
             student, train, valset=valid, metric=metric, run=run, optimizer=options.optimizer, lm=lm, teacher=teacher,
             seed=options.seed, max_demos=options.max_demos, max_demo_tokens=options.max_demo_tokens,
@@ -231,13 +252,16 @@ def _wording_of(task: str) -> str:
     return wording
 
 
-def _filter(what: str, task: str, options: CompileOptions, prompts: Path | None, run: Path, progress: Bars) -> Material:
+def _filter(
+    what: str, task: str, options: CompileOptions, prompts: str | None, demos: Path | None, run: Path, progress: Bars
+) -> Material:
+    from blendfilter.asking import TaskWording
     from blendfilter.compiling.silver import silver_examples, silver_metric
     from blendfilter.filters.registry import make_filter
-    from blendfilter.oracles.measures import MEASURES, measure_for
+    from blendfilter.oracles.measures import MEASURES, can_label, measure_for
     from blendfilter.oracles.silver_rows import read_silver
 
-    wording, templates = _wording_of(task), prompts_in(prompts)
+    wording, templates = TaskWording.of(_wording_of(task)).with_demos(demos), prompts_in(prompts)
     weights = given_values(options, *WEIGHTS, "threshold")
     metric = silver_metric(
         **{name.removeprefix("weight_"): value for name, value in weights.items()}, wording=wording, prompts=templates
@@ -254,20 +278,32 @@ def _filter(what: str, task: str, options: CompileOptions, prompts: Path | None,
         _measure_of(options.valid_data, task, measure)
 
     def examples(path: Path) -> Examples:
-        return silver_examples(read_silver(path), FILTERS[what])
+        rows = list(read_silver(path))
+        labelled = [row for row in rows if can_label(measure, row.golden_answers)]
+        if rows and not labelled:
+            raise BadArgument(
+                f"{path}: {measure} cannot label an answer of yes or no, and all its rows have one: make it again with "
+                "another measure (blendfilter silver --measure lexical or cxmi)"
+            )
+        say_left_out(measure, len(rows) - len(labelled), len(labelled))
+        return silver_examples(labelled, FILTERS[what])
 
     return student, *options.split(examples(file), examples), metric, measure
 
 
-def _judge(what: str, task: str, options: CompileOptions, prompts: Path | None) -> Material:
+def _judge(
+    what: str, task: str, options: CompileOptions, prompts: str | None, demos: Path | None, reply_tokens: int | None
+) -> Material:
     from blendfilter.asking import TaskWording
     from blendfilter.compiling.examples import consistency, consistency_examples
     from blendfilter.filters.cdit import CDITFilter, choose_rules
     from blendfilter.tasks import load
 
-    wording, rules = TaskWording.of(_wording_of(task)), choose_rules(options.rule or (), options.rules)
+    wording = TaskWording.of(_wording_of(task)).with_demos(demos).with_reply_tokens(reply_tokens)
+    rules = choose_rules(options.rule or (), options.rules)
     mode = cast("Mode", options.mode or JUDGES[what])  # the judge itself refuses one that it does not know
     student = CDITFilter(mode, rules, wording=wording, prompts=prompts_in(prompts))
+    say_unshown(demos, student, what)
 
     def examples(data: str | Path | None, limit: int | None = None) -> Examples:
         questions = load(task, data, limit=limit)
@@ -320,7 +356,7 @@ def _silver_settings(silver: Path) -> dict[str, Any]:
 def _make_silver(task: str, options: CompileOptions, measure: Measure, out: Path, progress: Bars) -> Path:
     """A silver file in the run's folder."""
     from blendfilter.oracles.oracle import Oracle
-    from blendfilter.oracles.silver_making import make_silver
+    from blendfilter.oracles.silver_making import labelled, make_silver
     from blendfilter.tasks import load
 
     if measure == "cxmi":
@@ -329,10 +365,12 @@ def _make_silver(task: str, options: CompileOptions, measure: Measure, out: Path
             "--lm NAME --out silver.jsonl) and give it as --silver, or take --measure strinc or lexical"
         )
     questions = load(task, options.data, limit=options.limit)
-    make_silver(
+    labelled(questions, measure)
+    summary = make_silver(
         questions, Oracle(measure, task=task), out, retriever=options.retriever(questions), k=options.k or DEFAULT_K,
         allow_empty_answers=options.allow_empty_answers, progress=progress,
     )  # fmt: skip
+    say_left_out(measure, summary.left_out, summary.n)
     return out
 
 
@@ -356,6 +394,8 @@ def _summarise(done: Compiled, out: Path, scored: str, *, changed: bool) -> None
         say(
             "the compiled program is the plain one: the optimiser found nothing that the metric accepts or likes better"
         )
-    if after.value < before.value:
-        say("the compiled program scores lower than the plain one: nothing was gained on the questions held back")
+    if after.value > before.value:
+        show(recipe.outcome)
+    else:
+        say(f"{recipe.outcome}; the program is written all the same, and says so")
     show(f"program: {out}")

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from blendfilter.terminal import console
 from blendfilter.text import visible
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 EVERY = 20.0
 """Seconds between two lines of progress where there is no terminal to draw bars on."""
@@ -37,10 +40,15 @@ class Bars:
     """
 
     def __init__(self) -> None:
+        self._bar: Progress | None = None
         self._tasks: dict[str, Any] = {}
         self._last_line = time.monotonic()
 
     def __enter__(self) -> Bars:
+        return self
+
+    def _begin(self) -> Progress:
+        """Draw from now on; short work, which reports nothing, need not wait for rich."""
         from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
         columns = (
@@ -51,18 +59,22 @@ class Bars:
             TimeElapsedColumn(),
             TimeRemainingColumn(),
         )
-        self._bar = Progress(*columns, console=console(sys.stderr), transient=True, disable=not sys.stderr.isatty())
-        self._bar.start()
-        return self
+        bar = Progress(*columns, console=console(sys.stderr), transient=True)
+        bar.start()
+        return bar
 
     def __call__(self, phase: str, done: int, total: int | None = None) -> None:
         count = f"{done:,}" if total is None else f"{done:,} of {total:,}"
+        if not sys.stderr.isatty():
+            if time.monotonic() - self._last_line >= EVERY:
+                self._last_line = time.monotonic()
+                say(f"{phase}: {count}")
+            return
+        self._bar = self._bar or self._begin()
         if phase not in self._tasks:
             self._tasks[phase] = self._bar.add_task(phase, total=total, count=count)
         self._bar.update(self._tasks[phase], completed=done, total=total, count=count)
-        if self._bar.disable and time.monotonic() - self._last_line >= EVERY:
-            self._last_line = time.monotonic()
-            say(f"{phase}: {count}")
 
     def __exit__(self, *_: object) -> None:
-        self._bar.stop()
+        if self._bar is not None:
+            self._bar.stop()

@@ -11,14 +11,11 @@ import typer
 from blendfilter.cli.app import command
 from blendfilter.cli.console import Bars, say, show
 from blendfilter.cli.making import corpus_file
-from blendfilter.cli.options import AllowHost, K, given_values, option
+from blendfilter.cli.options import AllowHost, K, declared, given_values, option
 from blendfilter.errors import BadArgument, BadData, EmptyData
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from blendfilter.files import JsonRow
-    from blendfilter.records import Passage
 
 ENGINES = {
     "bm25": ("k1", "b"),
@@ -33,19 +30,25 @@ ENGINES = {
 class EngineOptions:
     """The settings of an index's engine."""
 
-    k1: float | None = option("bm25: term frequency saturation (0.9).", "--k1")
-    b: float | None = option("bm25: length normalisation (0.4).", "--b")
-    checkpoint: str | None = option("colbert: a name on the hub or a folder (colbert-ir/colbertv2.0).")
-    nbits: int | None = option("colbert: bits kept of each dimension, 1, 2, 4 or 8 (4; beyond 100,000 passages 2).")
-    doc_maxlen: int | None = option("colbert: tokens read of a passage (220).")
-    gpus: int | None = option("colbert: how many GPUs; 0 is the CPU (all there are).")
-    partitions: int | None = option("colbert: how many centroids (by the size of the corpus).")
-    encoder: str | None = option("dense: what encodes, a sentence-transformers name or a Hugging Face folder.")
-    index_type: str | None = option("dense: flat (exact), hnsw or ivf (flat).")
-    query_prefix: str | None = option("dense: put before queries, such as 'query: '.")
-    passage_prefix: str | None = option("dense: put before passages, such as 'passage: '.")
-    nlist: int | None = option("dense: cells of an ivf index (50).")
-    nprobe: int | None = option("dense: cells of them that a query looks into (5).")
+    k1: float | None = option("Method", "bm25: term frequency saturation (0.9).", "--k1", rare=True)
+    b: float | None = option("Method", "bm25: length normalisation (0.4).", "--b", rare=True)
+    checkpoint: str | None = option(
+        "Method", "colbert: a name on the hub or a folder (colbert-ir/colbertv2.0).", rare=True
+    )
+    nbits: int | None = option(
+        "Method", "colbert: bits kept of each dimension, 1, 2, 4 or 8 (4; beyond 100,000 passages 2).", rare=True
+    )
+    doc_maxlen: int | None = option("Method", "colbert: tokens read of a passage (220).", rare=True)
+    gpus: int | None = option("Method", "colbert: how many GPUs; 0 is the CPU (all there are).", rare=True)
+    partitions: int | None = option("Method", "colbert: how many centroids (by the size of the corpus).", rare=True)
+    encoder: str | None = option(
+        "Method", "dense: what encodes, a sentence-transformers name or a Hugging Face folder.", rare=True
+    )
+    index_type: str | None = option("Method", "dense: flat (exact), hnsw or ivf (flat).", rare=True)
+    query_prefix: str | None = option("Method", "dense: put before queries, such as 'query: '.", rare=True)
+    passage_prefix: str | None = option("Method", "dense: put before passages, such as 'passage: '.", rare=True)
+    nlist: int | None = option("Method", "dense: cells of an ivf index (50).", rare=True)
+    nprobe: int | None = option("Method", "dense: cells of them that a query looks into (5).", rare=True)
 
     def settings(self, engine: str) -> dict[str, Any]:
         """Those that were given. Raises: BadArgument for one that is not `engine`'s, or one that it wants."""
@@ -66,51 +69,36 @@ def index(
         str,
         typer.Argument(
             help="Passages: JSON Lines (id, title, text), TSV (id, text, title), BEIR, FlashRAG or DSPy's abstracts; "
-            "with --chunk also a folder of texts (.txt, .md, .rst). 'sample' is the sample corpus."
+            "a text (.txt, .md, .rst) or a folder of them. 'sample' is the sample corpus."
         ),
     ],
     options: EngineOptions,
-    out: Annotated[Path, typer.Option(help="The index folder to make.")],
+    out: Annotated[Path, declared("Output", help="The index folder to make.")],
     engine: Annotated[
-        str, typer.Option(help="bm25, rank-bm25 (the reference, for small corpora), colbert (ColBERTv2) or dense.")
+        str,
+        declared("Method", help="bm25, rank-bm25 (the reference, for small corpora), colbert (ColBERTv2) or dense."),
     ] = "bm25",
     chunk: Annotated[
-        str | None, typer.Option(help="Cut texts into passages of at most so many words, by paragraphs: 100w.")
+        str | None,
+        declared("Data", help="Cut texts into passages of at most so many words, by paragraphs (folders: 100w)."),
     ] = None,
-    overwrite: Annotated[bool, typer.Option(help="Replace an index that is there.")] = False,
+    overwrite: Annotated[bool, declared("Output", help="Replace an index that is there.")] = False,
 ) -> None:
     """Make an index of a corpus: a folder with a manifest and a fingerprint.
 
     Example: blendfilter index wiki.abstracts.2017.jsonl --out indexes/wiki17
     """
+    from blendfilter.retrieval.corpus import passages_of
+    from blendfilter.retrieval.documents import chunk_size
     from blendfilter.retrieval.indexes import build
 
     settings = options.settings(engine)
-    passages = _passages(corpus, chunk)
+    path, words = corpus_file(corpus), None if chunk is None else chunk_size(chunk)
+    passages = path if words is None else passages_of(path, words)
     with Bars() as progress:
         made = build(engine, passages, out, **settings, overwrite=overwrite, progress=progress)
     info = made.info()
     show(f"{out}: {info['kind']}, {info['passages']:,} passages, fingerprint {info['fingerprint']}")
-
-
-def _passages(corpus: str, chunk: str | None) -> Path | Iterator[Passage]:
-    """What an index is built of: a corpus file as it is, or, with `chunk`, its texts or a folder's cut to that size."""
-    from blendfilter.files import first_character, lines
-    from blendfilter.retrieval.corpus import read_corpus
-    from blendfilter.retrieval.documents import SUFFIXES, chunk_size, chunked, read_documents, refuse_index
-
-    words = None if chunk is None else chunk_size(chunk)
-    path = corpus_file(corpus)
-    if path.is_dir():
-        refuse_index(path)
-        if words is None:
-            raise BadArgument(f"{path} is a folder: add --chunk 100w to make passages of its text files")
-        return read_documents(path, words)
-    # a .txt may hold passages too
-    text = path.suffix.lower() in SUFFIXES and first_character(path) not in ("", "[", "{")
-    if text and "\t" not in next(lines(path)).text:
-        raise BadArgument(f"{path} is one text, not a file of passages: name the folder it lies in, with --chunk 100w")
-    return path if words is None else chunked(read_corpus(path), words)
 
 
 @command()
@@ -122,15 +110,16 @@ def search(
     k: K = 5,
     queries: Annotated[
         str | None,
-        typer.Option(
+        declared(
+            "Data",
             help="Instead of QUERY, a file of them: JSON Lines with question or query, any question file, or a query "
-            "a line; 'sample' for the sample questions."
+            "a line; 'sample' for the sample questions.",
         ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="With --queries: the file of hits to write, for eval --retrieved.")
+        Path | None, declared("Output", help="With --queries: the file of hits to write, for eval --retrieved.")
     ] = None,
-    overwrite: Annotated[bool, typer.Option(help="With --out: replace a file that is there.")] = False,
+    overwrite: Annotated[bool, declared("Output", help="With --out: replace a file that is there.")] = False,
     allow_host: AllowHost = None,
 ) -> None:
     """Search an index: rank, score, id, title and text, a line a passage; or many queries, their hits into a file.
@@ -220,15 +209,21 @@ def serve(
     allow_host: AllowHost = None,
     host: Annotated[
         str,
-        typer.Option(help="Where to listen. Others can reach any but 127.0.0.1: set BLENDFILTER_INDEX_TOKEN for them."),
+        declared(
+            "Output", help="Where to listen. Others can reach any but 127.0.0.1: set BLENDFILTER_INDEX_TOKEN for them."
+        ),
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="0 is any free one.")] = 8893,
-    max_k: Annotated[int, typer.Option(help="Passages a query, at most.")] = 100,
-    max_query_chars: Annotated[int, typer.Option(help="Characters of a query, at most.")] = 20_000,
-    max_body: Annotated[int, typer.Option(help="Bytes of a request's body, at most.")] = 4 * 1024 * 1024,
-    max_batch: Annotated[int, typer.Option(help="Queries that the index is asked at once, at most.")] = 64,
+    port: Annotated[int, declared("Output", help="0 is any free one.")] = 8893,
+    max_k: Annotated[int, declared("Limits", rare=True, help="Passages a query, at most.")] = 100,
+    max_query_chars: Annotated[int, declared("Limits", rare=True, help="Characters of a query, at most.")] = 20_000,
+    max_body: Annotated[int, declared("Limits", rare=True, help="Bytes of a request's body, at most.")] = 4
+    * 1024
+    * 1024,
+    max_batch: Annotated[
+        int, declared("Limits", rare=True, help="Queries that the index is asked at once, at most.")
+    ] = 64,
     max_connections: Annotated[
-        int, typer.Option(help="Open connections, at most; fewer where 'ulimit -n' is low.")
+        int, declared("Limits", rare=True, help="Open connections, at most; fewer where 'ulimit -n' is low.")
     ] = 1000,
 ) -> None:
     """Serve an index over HTTP: to dspy.ColBERTv2(url=…) as it is, and to --index URL.

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from blendfilter.cli.console import Bars, say
 from blendfilter.cli.options import JudgeOptions, MethodOptions, ModelOptions, PassageOptions, given, given_values
-from blendfilter.errors import BadArgument, NoKey
+from blendfilter.errors import BadArgument, MissingFile, NoKey
 
 if TYPE_CHECKING:
     import dspy
 
+    from blendfilter.asking import TaskWording
     from blendfilter.lm.model import ConnectedLM
     from blendfilter.prompting import Prompts
     from blendfilter.retrieval.base import Retriever
@@ -24,8 +25,10 @@ DEFAULT_K = 5
 
 def connect(model: JudgeOptions, prices: Path | None = None, *, keyless: bool = False, **more: Any) -> ConnectedLM:
     """The model; `keyless`: no call will be made, so that a missing key is no error."""
+    from blendfilter.dspy_surface import hide_cut_replies
     from blendfilter.lm.model import connect
 
+    hide_cut_replies(_always)  # reports count and show them
     if model.lm is None and model.api_base:
         raise BadArgument(f"which model at {model.api_base[0]}? name it with --lm")
     connected = partial(connect, model.lm or "offline", prices=prices, **model.settings(), **more)
@@ -37,21 +40,43 @@ def connect(model: JudgeOptions, prices: Path | None = None, *, keyless: bool = 
         return connected(api_key="none")
 
 
-def say_what_answers(model: JudgeOptions) -> None:
-    """Name the offline reader where no model was given: once all else is checked, so that a usage error is alone."""
+def _always() -> bool:
+    return True
+
+
+def say_what_answers(model: JudgeOptions, prompts: str | None = None, module: dspy.Module | None = None) -> None:
+    """Name the offline reader where no model was given, and the templates of `module` that a set of prompts has.
+
+    Once all else is checked, so that a usage error is alone. Without a module it is all templates.
+    """
+    from blendfilter.asking import Ask
+
+    if (templates := prompts_in(prompts)) is not None and templates.set_name:
+        asking = [] if module is None else [part.template.name for _, part in module.named_sub_modules(Ask)]
+        used = sorted({*asking} or templates.names)
+        of_set = ", ".join(name for name in used if templates[name].of_set) or "none of its prompts"
+        own = ", ".join(name for name in used if not templates[name].of_set)
+        say(f"--prompts {prompts}: the papers' shape in {of_set}{f'; ours in {own}' if own else ''}")
     if model.lm is None:
         say("no --lm: the offline reader answers, which shows the pipeline, not its quality")
 
 
-def prompts_in(folder: Path | None) -> Prompts | None:
-    """The templates of `--prompts`."""
+def prompts_in(name: str | None) -> Prompts | None:
+    """The templates of `--prompts`: a set, or a folder."""
     from blendfilter.prompting import Prompts
 
-    return Prompts(folder) if folder else None
+    return Prompts.of(name) if name else None
+
+
+def say_unshown(demos: Path | None, module: dspy.Module, name: str) -> None:
+    """Say so where `--demos` was given, and `module` shows no demonstrations."""
+    if demos is not None and not any(part.demos for _, part in module.named_predictors()):
+        say(f"--demos changes nothing: {name} shows no demonstrations")
 
 
 def maker(how: MethodOptions, model: ModelOptions, wording: str) -> Callable[[Retriever | None], Any]:
     """What makes the method of its retriever; what is wrong with it is an error now, before a corpus is indexed."""
+    from blendfilter.asking import TaskWording, reply_tokens_of
     from blendfilter.compiling.programs import load_program
     from blendfilter.filters.base import Filter
     from blendfilter.filters.registry import takes
@@ -59,12 +84,15 @@ def maker(how: MethodOptions, model: ModelOptions, wording: str) -> Callable[[Re
     from blendfilter.retrieval.callables import as_retriever
 
     own = ":" in how.method
-    if own and (how.without or how.prompts):
-        raise BadArgument(f"--without and --prompts are for our own methods; {how.method} brings its own prompts")
+    if own and (how.without or how.prompts or how.demos or (how.reply_tokens is not None and how.filter is None)):
+        raise BadArgument(
+            "--without, --prompts, --demos and --reply-tokens are for our own methods; "
+            f"{how.method} brings its own prompts"
+        )
     if ":" in how.method + (how.filter or ""):
         sys.path.insert(0, "")  # a user's class is looked for in the current folder
     arguments = given_values(
-        how, "without", "filter", "filter_union", "hops", "style", "iterations", "samples", "rewrite"
+        how, "without", "filter", "filter_union", "drop_conclusion", "hops", "style", "iterations", "samples", "rewrite"
     )
     if not how.without:  # `--without ''` leaves nothing out
         arguments.pop("without", None)
@@ -76,8 +104,9 @@ def maker(how: MethodOptions, model: ModelOptions, wording: str) -> Callable[[Re
     if how.method == "self-consistency" and model.top_p == 0 and how.samples != 1:
         raise BadArgument("--top-p 0 makes all samples of self-consistency alike: leave it out, or give more")
     templates = prompts_in(how.prompts)
-    arguments["filter"] = select = _filter(how, wording, templates)
-    shared = {} if own else {"task": wording, "prompts": templates}
+    worded = TaskWording.of(wording).with_demos(how.demos).with_reply_tokens(how.reply_tokens)
+    arguments["filter"] = select = _filter(how, worded, templates)
+    shared = {} if own else {"task": worded, "prompts": templates}
 
     def make(retriever: Retriever | None) -> Any:
         method = make_method(how.method, retriever, k=how.k, **shared, **arguments)
@@ -88,13 +117,16 @@ def maker(how: MethodOptions, model: ModelOptions, wording: str) -> Callable[[Re
         return method
 
     if not own:
-        make(as_retriever(lambda query, k: []))
+        made = make(as_retriever(lambda query, k: []))
+        say_unshown(how.demos, made, how.method)
+        if how.reply_tokens is not None and not reply_tokens_of(made):
+            say(f"--reply-tokens changes nothing: {how.method} writes short replies alone")
     if isinstance(select, Filter):
         select.prepare()
     return make
 
 
-def _filter(how: MethodOptions, wording: str, prompts: Prompts | None) -> dspy.Module | None:
+def _filter(how: MethodOptions, wording: TaskWording, prompts: Prompts | None) -> dspy.Module | None:
     """The filter that the options name; None: the method's own."""
     from blendfilter.filters.cdit import choose_rules
     from blendfilter.filters.registry import FILTERS, filters_taking, make_filter
@@ -146,17 +178,14 @@ def retriever(sources: PassageOptions, questions: Any = None, *, sample: bool = 
             raise BadArgument("--corpus pooled takes the paragraphs of a question set: it goes with eval")
         return BM25.build(pooled(questions))
     path = corpus_file(corpus)
-    if path.is_dir():
-        raise BadArgument(
-            f"{path} is a folder: make an index of its texts (blendfilter index {path} --chunk 100w --out DIR), then "
-            "name that with --index; or is it one already?"
-        )
+    if not path.exists():
+        raise MissingFile.of(path, ("pooled", "sample"))
     with Bars() as progress:
         return BM25.for_corpus(path, progress=progress)
 
 
 def corpus_file(corpus: str) -> Path:
-    """The file of `--corpus`; 'sample' is the sample corpus."""
+    """The file or folder of `--corpus`; 'sample' is the sample corpus."""
     from blendfilter.resources import sample
 
     return sample("corpus.jsonl") if corpus == "sample" else Path(corpus)

@@ -5,125 +5,185 @@ The dataclasses are groups of options: a command that takes one as a parameter h
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from blendfilter.resources import programs
+
 if TYPE_CHECKING:
     from blendfilter.lm.budget import Budget
 
-# The names in the registries, written out: --help must not wait for dspy. A test holds them to the registries.
-TASKS = (
-    "hotpotqa", "twowiki", "strategyqa", "nq", "triviaqa", "fever", "eli5", "wow", "popqa", "arc", "pubhealth", "qa",
-)  # fmt: skip
-METHODS = (
-    "direct", "cot", "direct-retrieval", "cot-retrieval", "blendfilter", "react", "self-ask", "iter-retgen",
-    "self-consistency", "ralm",
-)  # fmt: skip
-FILTERS = {
-    "knowledge": "BlendFilter's, asks the model",
-    "one-call": "the same in one call",
-    "filco": "FilCo's: one call names the sentences that help",
-    "filco-passage": "FilCo's over whole passages",
-    "cdit": "CDIT's: a call a passage, drops what is inconsistent with the question",
-    "cdit-components": "the same, with its grounds",
-    "full": "everything",
-    "passage": "the best passages, no model asked",
-    "sentence": "the best sentences, no model asked",
-}
-WORDINGS = (
-    "hotpotqa", "twowiki", "strategyqa", "nq", "triviaqa", "fever", "fever-nei", "eli5", "wow", "popqa", "arc",
-    "pubhealth",
-)  # fmt: skip
-METRICS = ("em", "f1", "accuracy", "cover-em", "inclusion", "inclusion_raw")
+_PACKAGE = Path(__file__).parents[1]
 
 
-def option(help: str, *names: str, default: Any = None, **more: Any) -> Any:
-    """A field of a group of options: what `--help` says of it, and typer's other arguments."""
-    return field(default=default, metadata={"option": typer.Option(*names, help=help, **more)})
+def names_in(files: str, pattern: str, of: str = "") -> tuple[str, ...]:
+    """The names that a registry has, read in its source: `--help` must not wait until all that it names is imported.
+
+    `of` is the registry's own name where a file has others.
+    """
+    source = "\n".join(path.read_text(encoding="utf-8") for path in sorted(_PACKAGE.glob(files)))
+    if of:
+        source = source[source.index(f"\n{of}: ") :].partition("\n}")[0]
+    return tuple(re.findall(pattern, source, re.MULTILINE))
+
+
+TASKS = names_in("tasks/*.py", r'\bTask\(\s*"([\w-]+)"')
+METHODS = names_in("modules/methods.py", r'^    "([\w-]+)": ', "METHODS")
+FILTERS = names_in("filters/registry.py", r'^    "([\w-]+)": ', "FILTERS")
+ENGINES = names_in("retrieval/indexes.py", r'^    "([\w-]+)": ', "ENGINES")
+WORDINGS = tuple(sorted(path.parent.name for path in programs().glob("*/default.json")))
+
+PANELS = ("Data", "Method", "Model", "Limits", "Output")
+"""The panels of `--help`; what is of all commands stands below them."""
+
+
+def declared(panel: str, *names: str, help: str, rare: bool = False, **more: Any) -> Any:
+    """An option: its panel, its words, and whether `--help` of a long list leaves it to `--help-all` (`rare`).
+
+    The other arguments are typer's.
+    """
+    assert panel in PANELS
+    return typer.Option(*names, help=help, rich_help_panel=panel, hidden=rare, **more)
+
+
+def option(panel: str, help: str, *names: str, default: Any = None, **more: Any) -> Any:
+    """A field of a group of options, declared."""
+    return field(default=default, metadata={"option": declared(panel, *names, help=help, **more)})
 
 
 Task = Annotated[str, typer.Argument(help=f"{', '.join(TASKS)}; qa reads anyone's own JSON Lines.")]
 ApiBase = Annotated[
     list[str] | None,
-    typer.Option(
+    declared(
+        "Model",
         help="An OpenAI-compatible server, http://localhost:8000/v1; given several times, all serve the same model "
-        "and the calls are shared among them."
+        "and the calls are shared among them.",
     ),
 ]
-Label = Annotated[str, typer.Option(help="Tells two servers apart that serve other weights under one name.")]
-Context = Annotated[
-    int | None, typer.Option(help="A local model's tokens of prompt and reply together (what it knows, up to 8192).")
+Label = Annotated[
+    str, declared("Model", rare=True, help="Tells two servers apart that serve other weights under one name.")
 ]
-Threads = Annotated[int | None, typer.Option(help="A local model's processor threads (1).")]
+Context = Annotated[
+    int | None,
+    declared(
+        "Model", rare=True, help="A local model's tokens of prompt and reply together (what it knows, up to 8192)."
+    ),
+]
+Threads = Annotated[int | None, declared("Model", rare=True, help="A local model's processor threads (1).")]
 Corpus = Annotated[
     str | None,
-    typer.Option(
+    declared(
+        "Data",
         help="Passages (JSON Lines, TSV, gzipped or not), indexed with BM25 once and kept; "
-        "'sample', or 'pooled' for the own paragraphs of the questions that are asked (with --limit: of these)."
+        "'sample', or 'pooled' for the own paragraphs of the questions that are asked (with --limit: of these).",
     ),
 ]
 Index = Annotated[
     list[str] | None,
-    typer.Option(
+    declared(
+        "Data",
         help="An index folder made before, of bm25s or colbert-ai too, or a server's URL (its token in "
-        "BLENDFILTER_INDEX_TOKEN); given several times, their hits are fused by reciprocal rank."
+        "BLENDFILTER_INDEX_TOKEN); given several times, their hits are fused by reciprocal rank.",
     ),
 ]
 AllowHost = Annotated[
     list[str] | None,
-    typer.Option(
+    declared(
+        "Data",
+        rare=True,
         help="A host (HOST or HOST:PORT) that a trimmed index may call. One that lies over a server names its address "
-        "in a file, and only hosts that you name are called; may be given again."
+        "in a file, and only hosts that you name are called; may be given again.",
     ),
 ]
-Limit = Annotated[int | None, typer.Option(help="The first N questions.")]
-K = Annotated[int, typer.Option("--k", "-k", help="Passages per query.")]
-KOfMethod = Annotated[int | None, typer.Option("--k", "-k", help="Passages per query (5; ralm: 10).")]
-PromptsDir = Annotated[Path | None, typer.Option(help="A folder of templates that override ours one by one.")]
+Limit = Annotated[int | None, declared("Data", help="The first N questions.")]
+K = Annotated[int, declared("Method", "--k", "-k", help="Passages per query.")]
+KOfMethod = Annotated[int | None, declared("Method", "--k", "-k", help="Passages per query (5; ralm: 10).")]
+PromptsName = Annotated[
+    str | None,
+    declared(
+        "Method",
+        rare=True,
+        metavar="NAME|DIR",
+        help="paper: the papers' order and slots, in our words; or a folder of templates that override ours one by one "
+        "(./paper where it has that name).",
+    ),
+]
+DemosFile = Annotated[
+    Path | None,
+    declared(
+        "Method",
+        rare=True,
+        help="A JSON file of demonstrations in place of the task's own (docs/prompts.md shows one).",
+    ),
+]
+ReplyTokens = Annotated[
+    int | None,
+    declared(
+        "Method",
+        rare=True,
+        help="Tokens of a reasoning or a passage at the most (256); judgements have 192 more (in one call 320), and "
+        "short replies keep their own cap.",
+    ),
+]
 FilterName = Annotated[
     str | None,
-    typer.Option(
-        help=f"What is kept of the passages: {'; '.join(f'{name} ({what})' for name, what in FILTERS.items())}; or "
-        "package:Class of your own. Without it: what the method itself does."
+    declared(
+        "Method",
+        help=f"What is kept of the passages: {', '.join(FILTERS)}; or package:Class of your own. Without it: what the "
+        "method itself does.",
     ),
 ]
 RuleName = Annotated[
     list[str] | None,
-    typer.Option(
+    declared(
+        "Method",
         "--rule",
+        rare=True,
         help="A rule for CDIT's judge: phi1 (subject, predicate, object; the default), phi2 (attributive, adverbial), "
         "or one of --rules; given several times, all of them must hold.",
     ),
 ]
 RulesFile = Annotated[
     Path | None,
-    typer.Option(
+    declared(
+        "Method",
         "--rules",
+        rare=True,
         help="A TOML file of your own rules: [[rule]] with name, components and sentence. The judge applies all of "
         "them, or those that --rule names.",
     ),
 ]
 MaxRetries = Annotated[
     int | None,
-    typer.Option(
+    declared(
+        "Limits",
+        rare=True,
         help="Further attempts that all calls together may make. Without it: a hundred, four for each call in flight, "
-        "and one for each call that succeeds."
+        "and one for each call that succeeds.",
     ),
 ]
 PricesFile = Annotated[
     Path | None,
-    typer.Option(
-        "--prices", help="A file of your own prices, which go before ours (docs/costs.md says what stands in it)."
+    declared(
+        "Model",
+        "--prices",
+        rare=True,
+        help="A file of your own prices, which go before ours (docs/costs.md says what stands in it).",
     ),
 ]
 MaxBadReplies = Annotated[
     float,
-    typer.Option(help="Share of unparseable, empty or cut replies above which it warns and ends with exit code 1."),
+    declared(
+        "Limits",
+        rare=True,
+        help="Share of unparseable, empty or cut replies above which it warns and ends with exit code 1.",
+    ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print the figures as JSON, in fractions of 1.")]
+Json = Annotated[bool, declared("Output", "--json", help="Print the figures as JSON, in fractions of 1.")]
 
 
 @dataclass(frozen=True)
@@ -134,8 +194,10 @@ class PassageOptions:
     index: Index = None
     allow_host: AllowHost = None
     retrieved: Path | None = option(
+        "Data",
         "Hits found before, instead of an index: JSON Lines with question and passages "
-        "(blendfilter search --queries writes them; DPR's ctxs are read too)."
+        "(blendfilter search --queries writes them; DPR's ctxs are read too).",
+        rare=True,
     )
 
 
@@ -144,30 +206,57 @@ class MethodOptions:
     """The method and what shapes it. What is None was not given: the method's own default holds."""
 
     method: str = option(
-        f"{', '.join(METHODS)} (direct and cot take no passages), or package:Class of your own.", default="blendfilter"
+        "Method",
+        f"{', '.join(METHODS)} (direct and cot take no passages), or package:Class of your own.",
+        default="blendfilter",
     )
     k: KOfMethod = None
-    without: str | None = option("Leave a query out: q, q_ex or q_in (commas for several).")
+    without: str | None = option("Method", "Leave a query out: q, q_ex or q_in (commas for several).")
     filter: FilterName = None
-    filter_n: int | None = option("How many the filters passage (1) and sentence (3) keep.")
-    filter_by: str | None = option("How they score: bm25 (the default), embedding or cross-encoder.")
-    filter_model: str | None = option("The encoder or cross-encoder they score by: a folder, or a name on the hub.")
+    filter_n: int | None = option("Method", "How many the filters passage (1) and sentence (3) keep.", rare=True)
+    filter_by: str | None = option(
+        "Method", "How they score: bm25 (the default), embedding or cross-encoder.", rare=True
+    )
+    filter_model: str | None = option(
+        "Method", "The encoder or cross-encoder they score by: a folder, or a name on the hub.", rare=True
+    )
     rule: RuleName = None
     rules: RulesFile = None
     filter_union: bool = option(
-        "blendfilter: filter its three lists together, in one go; fewer calls.", "--filter-union", default=False
+        "Method",
+        "blendfilter: filter its three lists together, in one go; fewer calls.",
+        "--filter-union",
+        default=False,
+        rare=True,
     )
-    hops: int | None = option("react, self-ask: searches at most (5).")
-    style: str | None = option("react: thought-action, or lineage (the default).")
-    iterations: int | None = option("iter-retgen: rounds of retrieval and reasoning (2).")
-    samples: int | None = option("self-consistency: reasonings that vote (10), drawn at temperature 0.7.")
+    drop_conclusion: bool = option(
+        "Method",
+        'blendfilter: search with q_ex less its closing sentence "So the answer is …".',
+        "--drop-conclusion",
+        default=False,
+        rare=True,
+    )
+    hops: int | None = option("Method", "react, self-ask: searches at most (5).", rare=True)
+    style: str | None = option("Method", "react: thought-action, or lineage (the default).", rare=True)
+    iterations: int | None = option("Method", "iter-retgen: rounds of retrieval and reasoning (2).", rare=True)
+    samples: int | None = option(
+        "Method", "self-consistency: reasonings that vote (10), drawn at temperature 0.7.", rare=True
+    )
     rewrite: bool = option(
-        "ralm: put the best of the passages beside the question, a second time.", "--rewrite", default=False
+        "Method",
+        "ralm: put the best of the passages beside the question, a second time.",
+        "--rewrite",
+        default=False,
+        rare=True,
     )
-    prompts: PromptsDir = None
+    prompts: PromptsName = None
+    demos: DemosFile = None
+    reply_tokens: ReplyTokens = None
     program: Path | None = option(
+        "Method",
         "A compiled program (blendfilter compile) of this method, or of the filter it has; it is not "
-        "evaluated on questions that it was compiled on."
+        "evaluated on questions that it was compiled on.",
+        rare=True,
     )
 
 
@@ -176,21 +265,22 @@ class JudgeOptions:
     """A model that judges, always at temperature 0, and how it is connected."""
 
     lm: str | None = option(
-        "offline (a rule-based reader: no model), provider/model (openai/gpt-4o-mini, ollama/llama3.2), "
-        "any name with --api-base, or a model in this process: local, or a .gguf file. Without it: offline."
+        "Model",
+        "offline (a rule-based reader: no model), provider/model (openai/gpt-4o-mini, anthropic/…, ollama/llama3.2), "
+        "any name with --api-base, or a model in this process: local, or a .gguf file. Without it: offline.",
     )
     api_base: ApiBase = None
-    endpoint: str = option("chat, or completions for base models.", default="chat")
-    thinking: bool | None = option("Ask a model that thinks by default to think, or not to.")
-    reasoning: str | None = option("Effort of a reasoning model: low, medium or high.")
+    endpoint: str = option("Model", "chat, or completions for base models.", default="chat")
+    thinking: bool | None = option("Model", "Ask a model that thinks by default to think, or not to.", rare=True)
+    reasoning: str | None = option("Model", "Effort of a reasoning model: low, medium or high.", rare=True)
     label: Label = ""
-    timeout: float | None = option("Seconds that one attempt at a call may take (120).")
-    attempts: int | None = option("Attempts that a call has, where its faults may pass (6).")
+    timeout: float | None = option("Limits", "Seconds that one attempt at a call may take (120).", rare=True)
+    attempts: int | None = option("Limits", "Attempts that a call has, where its faults may pass (6).", rare=True)
     deadline: float | None = option(
-        "Seconds that all attempts at a call may take (600; a local model: as long as it takes)."
+        "Limits", "Seconds that all attempts at a call may take (600; a local model: as long as it takes).", rare=True
     )
-    rpm: int | None = option("Requests a minute that the server is sent at the most.")
-    tpm: int | None = option("Tokens a minute, of prompts and replies.")
+    rpm: int | None = option("Limits", "Requests a minute that the server is sent at the most.", rare=True)
+    tpm: int | None = option("Limits", "Tokens a minute, of prompts and replies.", rare=True)
     context: Context = None
     threads: Threads = None
 
@@ -205,11 +295,13 @@ class JudgeOptions:
 class ModelOptions(JudgeOptions):
     """The model and how it is connected."""
 
-    temperature: float = option("0 is greedy, as in the papers.", default=0.0)
-    top_p: float | None = option("Nucleus sampling.")
+    temperature: float = option("Model", "0 is greedy, as in the papers.", default=0.0)
+    top_p: float | None = option("Model", "Nucleus sampling.", rare=True)
     json_schema: bool | None = option(
+        "Model",
         "Hold the ids to a JSON schema. Without it: where the provider is known to take one.",
         "--json-schema/--no-json-schema",
+        rare=True,
     )
 
 
@@ -217,9 +309,11 @@ class ModelOptions(JudgeOptions):
 class SpendingOptions:
     """What a run may take in all its sessions."""
 
-    max_calls: int | None = option("Attempts at a model, in all sessions of the run; it stops there and can go on.")
-    max_tokens: int | None = option("Tokens of prompts and replies, likewise.")
-    max_cost: float | None = option("Dollars, likewise.")
+    max_calls: int | None = option(
+        "Limits", "Attempts at a model, in all sessions of the run; it stops there and can go on."
+    )
+    max_tokens: int | None = option("Limits", "Tokens of prompts and replies, likewise.", rare=True)
+    max_cost: float | None = option("Limits", "Dollars, likewise.")
 
     def budget(self) -> Budget | None:
         """The limits as the runner takes them; None where none is given. Raises: BadArgument."""

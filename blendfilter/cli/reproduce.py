@@ -10,7 +10,7 @@ import typer
 from blendfilter.cli.app import State, command
 from blendfilter.cli.console import say, show
 from blendfilter.cli.making import connect
-from blendfilter.cli.options import JudgeOptions, PricesFile, PromptsDir
+from blendfilter.cli.options import JudgeOptions, PricesFile, PromptsName, ReplyTokens, declared
 
 if TYPE_CHECKING:
     from blendfilter.lm.model import ConnectedLM
@@ -26,63 +26,88 @@ def reproduce(
         str | None,
         typer.Argument(help="table1 to table5, fair, filco-table3, cdit-table2 … (--list), or your own file.toml."),
     ] = None,
-    list_: Annotated[bool, typer.Option("--list", help="List the tables and figures, and stop.")] = False,
+    list_: Annotated[bool, declared("Output", "--list", help="List the tables and figures, and stop.")] = False,
     data: Annotated[
         list[str] | None,
-        typer.Option(metavar="[TASK=]PLACE", help="Questions; 'sample' for all tasks; may be repeated."),
+        declared("Data", metavar="[TASK=]PLACE", help="Questions; 'sample' for all tasks; may be repeated."),
     ] = None,
     corpus: Annotated[
         list[str] | None,
-        typer.Option(
+        declared(
+            "Data",
             metavar=_INDEX,
             help="Passages; 'own': each question's own paragraphs, 'pooled': those of all questions; may be repeated.",
         ),
     ] = None,
     index: Annotated[
-        list[str] | None, typer.Option(metavar=_INDEX, help="An index's folder or URL; may be repeated.")
+        list[str] | None, declared("Data", metavar=_INDEX, help="An index's folder or URL; may be repeated.")
     ] = None,
     allow_host: Annotated[
         list[str] | None,
-        typer.Option(help="A host that a trimmed index may call (HOST or HOST:PORT); may be repeated."),
+        declared("Data", rare=True, help="A host that a trimmed index may call (HOST or HOST:PORT); may be repeated."),
     ] = None,
     json_schema: Annotated[
-        bool, typer.Option(help="Hold the ids to a JSON schema; without it they are free text, as in the paper.")
+        bool,
+        declared(
+            "Model", rare=True, help="Hold the ids to a JSON schema; without it they are free text, as in the paper."
+        ),
     ] = False,
     prices: PricesFile = None,
     measure: Annotated[
         list[str] | None,
-        typer.Option(
+        declared(
+            "Data",
             metavar="[TASK=]MEASURE",
             help="What SILVER is chosen by, in place of the paper's: strinc, lexical or cxmi; may be repeated.",
         ),
     ] = None,
     scorer: Annotated[
-        str | None, typer.Option(help="The model that gives cxmi its log-probabilities; without it the reader itself.")
+        str | None,
+        declared(
+            "Model", rare=True, help="The model that gives cxmi its log-probabilities; without it the reader itself."
+        ),
     ] = None,
-    scorer_api_base: Annotated[str | None, typer.Option(help="A server of that model.")] = None,
+    scorer_api_base: Annotated[str | None, declared("Model", rare=True, help="A server of that model.")] = None,
     program: Annotated[
         list[str] | None,
-        typer.Option(
+        declared(
+            "Method",
+            rare=True,
             metavar="[TASK=]FILE",
             help="FILCO, or CDIT's judge, speaks as this compiled program (blendfilter compile); may be repeated.",
         ),
     ] = None,
-    prompts: PromptsDir = None,
-    limit: Annotated[int | None, typer.Option(help="The first N questions in place of the paper's 500.")] = None,
-    tasks: Annotated[str | None, typer.Option(help="Some of the table's tasks, with commas between.")] = None,
-    methods: Annotated[str | None, typer.Option(help="The rows of these methods alone, with commas between.")] = None,
+    prompts: PromptsName = None,
+    demos: Annotated[
+        list[str] | None,
+        declared(
+            "Method",
+            rare=True,
+            metavar="[TASK=]FILE",
+            help="A JSON file of demonstrations in place of a task's own (docs/prompts.md shows one); may be repeated.",
+        ),
+    ] = None,
+    reply_tokens: ReplyTokens = None,
+    limit: Annotated[int | None, declared("Data", help="The first N questions in place of the paper's 500.")] = None,
+    tasks: Annotated[str | None, declared("Data", help="Some of the table's tasks, with commas between.")] = None,
+    methods: Annotated[
+        str | None, declared("Method", help="The rows of these methods alone, with commas between.")
+    ] = None,
     row: Annotated[
         list[str] | None,
-        typer.Option(
+        declared(
+            "Method",
             metavar="LABEL",
             help="The rows of this label, FILCO say, and those that they are tested against; may be repeated.",
         ),
     ] = None,
-    concurrency: Annotated[int, typer.Option(help="Model calls in flight.")] = 16,
-    repeats: Annotated[int, typer.Option(help="Answers to each question.")] = 1,
-    runs: Annotated[Path, typer.Option(help="The folder of the runs, and of the table under its name.")] = Path("runs"),
-    plan: Annotated[bool, typer.Option("--plan", help="Say what the runs would cost, and make none.")] = False,
-    plots: Annotated[bool, typer.Option("--plots/--no-plots", help="Draw the figures, as SVG and PNG.")] = True,
+    concurrency: Annotated[int, declared("Limits", help="Model calls in flight.")] = 16,
+    repeats: Annotated[int, declared("Data", rare=True, help="Answers to each question.")] = 1,
+    runs: Annotated[Path, declared("Output", help="The folder of the runs, and of the table under its name.")] = Path(
+        "runs"
+    ),
+    plan: Annotated[bool, declared("Output", "--plan", help="Say what the runs would cost, and make none.")] = False,
+    plots: Annotated[bool, declared("Output", "--plots/--no-plots", help="Draw the figures, as SVG and PNG.")] = True,
 ) -> None:
     """Reproduce a table or figure of a paper: published beside measured, with paired tests, at a known cost.
 
@@ -104,8 +129,10 @@ def reproduce(
     code = run(
         table, reader, show=show, say=say, runs=runs, data=data or (), index=index or (), corpus=corpus or (),
         allow_hosts=allow_host or (), measures=measure or (), scorer=scorer, scorer_api_base=scorer_api_base,
-        programs=program or (), prompts=prompts, limit=limit, tasks=_names(tasks), methods=_names(methods),
-        rows=row or None, concurrency=concurrency, repeats=repeats, only_plan=plan, plots=plots,
+        programs=program or (), prompts=prompts, demos=demos or (), reply_tokens=reply_tokens, limit=limit,
+        tasks=_names(tasks),
+        methods=_names(methods), rows=row or None, concurrency=concurrency, repeats=repeats, only_plan=plan,
+        plots=plots,
     )  # fmt: skip
     if code:
         raise typer.Exit(code)

@@ -12,9 +12,9 @@ import typer
 
 from blendfilter.cli.app import State, command
 from blendfilter.cli.console import Bars, say, show
+from blendfilter.cli.given import from_run, settings_given
 from blendfilter.cli.making import connect, maker, prompts_in, retriever, say_what_answers
 from blendfilter.cli.options import (
-    METRICS,
     Json,
     JudgeOptions,
     Limit,
@@ -24,12 +24,15 @@ from blendfilter.cli.options import (
     ModelOptions,
     PassageOptions,
     PricesFile,
-    PromptsDir,
+    PromptsName,
     SpendingOptions,
     Task,
+    declared,
     option,
 )
+from blendfilter.context import GIVEN, setting
 from blendfilter.errors import AskedWrong, BadArgument, BadData, MissingExtra, MissingFile, ServerRefused
+from blendfilter.metrics import METRICS
 
 if TYPE_CHECKING:
     from blendfilter.evaluation.run import Run
@@ -46,13 +49,18 @@ class PlanOptions:
     """Whether a run is planned and not made, and how."""
 
     plan: bool = option(
-        "Print calls, tokens, cost and time stage by stage, and stop: nothing is spent.", "--plan", default=False
+        "Output",
+        "Print calls, tokens, cost and time stage by stage, and stop: nothing is spent.",
+        "--plan",
+        default=False,
     )
-    plan_questions: int | None = option("Questions, evenly spread, that a plan is made from (20).")
+    plan_questions: int | None = option("Output", "Questions, evenly spread, that a plan is made from (20).", rare=True)
     ask_server: bool = option(
+        "Output",
         "A plan counts tokens by the server's own tokeniser (vLLM, llama.cpp); no model is asked.",
         "--ask-server",
         default=False,
+        rare=True,
     )
 
     def check(self, *, replay: bool) -> None:
@@ -65,12 +73,14 @@ class PlanOptions:
 
 @command()
 def eval(
+    ctx: typer.Context,
     task: Task,
     data: Annotated[
         str,
-        typer.Option(
+        declared(
+            "Data",
             help="A question file (qa: JSON Lines with question, answer or answers, and if known id, gold_titles); "
-            "'hub' (Hugging Face), or 'sample', the small made-up world that comes with the package."
+            "'hub' (Hugging Face), or 'sample', the small made-up world that comes with the package.",
         ),
     ],
     how: MethodOptions,
@@ -80,26 +90,48 @@ def eval(
     sources: PassageOptions,
     limit: Limit = None,
     leave_out_compiled: Annotated[
-        bool, typer.Option("--leave-out-compiled", help="Leave out the questions that --program was compiled on.")
+        bool,
+        declared(
+            "Data", "--leave-out-compiled", rare=True, help="Leave out the questions that --program was compiled on."
+        ),
     ] = False,
-    concurrency: Annotated[int, typer.Option(help="Model calls in flight in the whole run.")] = 16,
-    run: Annotated[Path | None, typer.Option(help="The run's folder; the same command again goes on there.")] = None,
-    reuse: Annotated[list[Path] | None, typer.Option(help="Runs whose calls may be used; may be repeated.")] = None,
-    replay: Annotated[bool, typer.Option("--replay", help="Answer from the run's journal alone; no call.")] = False,
+    concurrency: Annotated[int, declared("Limits", help="Model calls in flight in the whole run.")] = 16,
+    run: Annotated[
+        Path | None, declared("Output", help="The run's folder; the same command again goes on there.")
+    ] = None,
+    reuse: Annotated[
+        list[Path] | None, declared("Output", help="Runs whose calls may be used; may be repeated.")
+    ] = None,
+    replay: Annotated[
+        bool, declared("Output", "--replay", help="Answer from the run's journal alone; no call.")
+    ] = False,
     repeats: Annotated[
         int,
-        typer.Option(
+        declared(
+            "Data",
+            rare=True,
             min=1,
             help="Answers to each question, because servers are not deterministic; a finished run may be given more.",
         ),
     ] = 1,
     max_retries: MaxRetries = None,
     prices: PricesFile = None,
-    seed: Annotated[int, typer.Option(help="Of the bootstrap intervals.")] = 0,
-    metric: Annotated[list[str] | None, typer.Option(help=f"For the task qa: {', '.join(METRICS)}.")] = None,
+    seed: Annotated[int, declared("Data", rare=True, help="Of the bootstrap intervals.")] = 0,
+    metric: Annotated[
+        list[str] | None, declared("Method", rare=True, help=f"For the task qa: {', '.join(METRICS)}.")
+    ] = None,
     max_bad_replies: MaxBadReplies = 0.05,
-    html: Annotated[bool, typer.Option(help="Write the run as a page too, report.html in its folder.")] = True,
-) -> None:
+    html: Annotated[
+        bool, declared("Output", rare=True, help="Write the run as a page too, report.html in its folder.")
+    ] = True,
+    like: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="RUN", is_eager=True, callback=from_run,
+            help="The settings of a run that eval made; what the command line or --config names goes before.",
+        ),
+    ] = None,
+) -> None:  # fmt: skip
     """Evaluate a method on a question set: resumable, every call journaled once.
 
     Example: blendfilter eval hotpotqa --data hotpot_dev_distractor_v1.json --corpus pooled --lm openai/gpt-4o-mini
@@ -131,7 +163,7 @@ def eval(
         "index", lambda: retriever(sources, questions, sample=data == "sample"), recorded_index, replayed
     )
     module = make(index)
-    say_what_answers(model)
+    say_what_answers(model, how.prompts, module)
     for recipe in recipes_in(module) if how.program is not None else ():
         if recipe.task and recipe.task != task:  # it may be meant
             say(f"{how.program} was compiled for {recipe.task}, and the questions are of {task}")
@@ -149,7 +181,8 @@ def eval(
         planned = plan(module, questions, lm, sample=sample, ask_server=planning.ask_server, **shared)
         show(planned.text().rstrip("\n"))
         return
-    done = evaluate(module, questions, lm=lm, replay=replay, max_retries=max_retries, seed=seed, **shared)
+    with setting(GIVEN, settings_given(ctx)):
+        done = evaluate(module, questions, lm=lm, replay=replay, max_retries=max_retries, seed=seed, **shared)
     done.max_bad_replies, done.prices = max_bad_replies, lm.terms.prices
     _conclude(done, html=html)
 
@@ -184,8 +217,6 @@ def _conclude(done: Run, *, html: bool) -> None:
     if html:
         _write_page(done, [])
     show(f"run: {done.folder}")
-    if done.errors:
-        say(f"{done.errors} of {len(done.rows)} questions ended in an error; the same command asks them again")
     if warned := done.warnings:
         say("too many bad replies (the warnings at the top): blendfilter doctor says what to change")
     if done.errors or warned:
@@ -208,7 +239,13 @@ def report_command(
         list[Path],
         typer.Argument(help="A run's folder; more runs over the same questions stand beside it on the page."),
     ],
-    html: Annotated[bool, typer.Option(help="Write the page, report.html, into the (first) run's folder.")] = True,
+    html: Annotated[
+        bool, declared("Output", help="Write the page, report.html, into the (first) run's folder.")
+    ] = True,
+    trec: Annotated[
+        bool,
+        declared("Output", "--trec", help="Write its rankings by query, run.QUERY.trec, and qrels.trec (ir_measures)."),
+    ] = False,
     prices: PricesFile = None,
 ) -> None:
     """Show a run: scores with intervals, retrieval per query, losses, events, the ledger; every question on a page.
@@ -224,6 +261,9 @@ def report_command(
     for run in opened:
         run.prices = own
     show(*report(first))
+    if trec:
+        rankings, gold = first.trec()
+        show("TREC: " + ", ".join(map(str, [*rankings.values(), gold])))
     if html:
         _write_page(first, others)
 
@@ -233,11 +273,16 @@ def compare(
     runs: Annotated[
         list[Path], typer.Argument(help="Two runs or more over the same questions; the first is the baseline.")
     ],
-    against: Annotated[str | None, typer.Option(help="Another of them as the baseline.")] = None,
+    against: Annotated[str | None, declared("Method", help="Another of them as the baseline.")] = None,
     metric: Annotated[
-        list[str] | None, typer.Option(help="Which metrics, rescored ones too; all of the task's by default.")
+        list[str] | None,
+        declared(
+            "Method",
+            help="Which metrics, rescored ones too, or what was retrieved (q_ex.recall, union.precision); all of the "
+            "task's by default.",
+        ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of the bootstrap.")] = 0,
+    seed: Annotated[int, declared("Data", rare=True, help="Of the bootstrap.")] = 0,
     json: Json = False,
 ) -> None:
     """Compare runs with the first one: paired bootstrap intervals, exact McNemar, Holm's correction.
@@ -254,13 +299,14 @@ def compare(
 def rescore(
     run: Annotated[Path, typer.Argument(help="A finished run's folder.")],
     metric: Annotated[
-        list[str], typer.Option(help=f"{', '.join(METRICS)}, or llm-judge (a model judges, --lm); may be repeated.")
+        list[str],
+        declared("Method", help=f"{', '.join(METRICS)}, or llm-judge (a model judges, --lm); may be repeated."),
     ],
     judge: JudgeOptions,
     limits: SpendingOptions,
     prices: PricesFile = None,
-    concurrency: Annotated[int, typer.Option(help="The judge's calls in flight.")] = 16,
-    prompts: PromptsDir = None,
+    concurrency: Annotated[int, declared("Limits", help="The judge's calls in flight.")] = 16,
+    prompts: PromptsName = None,
 ) -> None:
     """Score a finished run by other metrics: no question is answered again, and no judgement is paid for twice.
 
@@ -268,6 +314,7 @@ def rescore(
     """
     State.goes_on = True
     from blendfilter.evaluation.rescoring import JUDGED, check_name
+    from blendfilter.evaluation.rows import failures, repeats_in
     from blendfilter.evaluation.run import Run
 
     for name in metric:  # all of them before the first is paid for
@@ -276,7 +323,7 @@ def rescore(
     if (judge.lm is not None or budget is not None) and JUDGED not in metric:
         what = "--lm" if judge.lm is not None else "--max-…"
         raise BadArgument(f"only --metric {JUDGED} asks a model: leave {what} out, or add that metric")
-    scored, failed = Run(run), 0
+    scored, failed = Run(run), False
     for name in metric:
         judged = name == JUDGED
         with Bars() as bars:
@@ -294,8 +341,9 @@ def rescore(
             show(f"judged by {judge.lm}: {took}; {done.unreadable} unreadable")
         if done.unreadable > UNSURE * len(done.rows):
             say(f"{done.unreadable} of {len(done.rows)} verdicts are unreadable and count as 0: take another judge")
-        failed += done.errors
+        failed |= done.errors > 0  # `rescore` warned
+    if scored.errors:
+        say(f"{failures(scored.rows, repeats_in(scored.settings))}, by every metric")
     show(f"kept in {run / 'rescore'}")
     if failed:
-        say(f"{failed} judgements ended in an error and count as 0; the same command asks for them again")
         raise typer.Exit(1)

@@ -8,12 +8,22 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from blendfilter.cli.app import State, command
 from blendfilter.cli.console import Bars, say, show
 from blendfilter.cli.making import DEFAULT_K, retriever
-from blendfilter.cli.options import ApiBase, Context, K, Label, Limit, PassageOptions, Task, Threads, given, option
+from blendfilter.cli.options import (
+    ApiBase,
+    Context,
+    K,
+    Label,
+    Limit,
+    PassageOptions,
+    Task,
+    Threads,
+    declared,
+    given,
+    option,
+)
 from blendfilter.errors import BadArgument, UnknownName
 
 if TYPE_CHECKING:
@@ -29,7 +39,7 @@ SCORERS = "local (SmolLM2), a .gguf file, hf/NAME, or any name with --api-base"
 class ScorerOptions:
     """The model that CXMI asks."""
 
-    lm: str | None = option(f"cxmi: the model that scores: {SCORERS}.", "--lm")
+    lm: str | None = option("Model", f"cxmi: the model that scores: {SCORERS}.", "--lm")
     api_base: ApiBase = None
     label: Label = ""
     context: Context = None
@@ -41,35 +51,43 @@ def silver(
     *,
     task: Task,
     data: Annotated[
-        str, typer.Option(help="A question file with answers; 'hub' (Hugging Face), or 'sample', the package's own.")
+        str,
+        declared("Data", help="A question file with answers; 'hub' (Hugging Face), or 'sample', the package's own."),
     ],
     out: Annotated[
-        Path, typer.Option(help="The file to write, JSON Lines; the same command again goes on where it stopped.")
+        Path, declared("Output", help="The file to write, JSON Lines; the same command again goes on where it stopped.")
     ],
     measure: Annotated[
         str | None,
-        typer.Option(
+        declared(
+            "Data",
             help="strinc (the first sentence with the answer in it), lexical (the most words in common) or cxmi (the "
-            "one that makes the answer likeliest for a model, --lm). Without it: the task's own, as in the paper."
+            "one that makes the answer likeliest for a model, --lm). Without it: the task's own, as in the paper.",
         ),
     ] = None,
     sources: PassageOptions,
     k: K = DEFAULT_K,
     limit: Limit = None,
     threshold: Annotated[
-        float | None, typer.Option(help="Choose only sentences that score above this (strinc 0, lexical 0.5, cxmi 0).")
+        float | None,
+        declared("Method", help="Choose only sentences that score above this (strinc 0, lexical 0.5, cxmi 0)."),
     ] = None,
-    num_sentences: Annotated[int, typer.Option(help="Sentences chosen of all passages together, at most.")] = 1,
-    batch: Annotated[int, typer.Option(help="Questions that are scored together.")] = 32,
+    num_sentences: Annotated[
+        int, declared("Method", rare=True, help="Sentences chosen of all passages together, at most.")
+    ] = 1,
+    batch: Annotated[int, declared("Data", rare=True, help="Questions that are scored together.")] = 32,
     allow_empty_answers: Annotated[
         bool,
-        typer.Option(
+        declared(
+            "Data",
             "--allow-empty-answers",
+            rare=True,
             help="Choose nothing where a question's answers are articles and punctuation alone; else it is refused.",
         ),
     ] = False,
     tokenizer: Annotated[
-        str | None, typer.Option(help="Whose tokens the summary counts: words, or one of tiktoken's (cl100k_base).")
+        str | None,
+        declared("Data", rare=True, help="Whose tokens the summary counts: words, or one of tiktoken's (cl100k_base)."),
     ] = None,
     model: ScorerOptions,
 ) -> None:
@@ -84,7 +102,7 @@ def silver(
     from blendfilter.lm.tokenisers import tokeniser
     from blendfilter.oracles.measures import MEASURES, measure_for
     from blendfilter.oracles.oracle import Oracle
-    from blendfilter.oracles.silver_making import Places, make_silver
+    from blendfilter.oracles.silver_making import Places, labelled, make_silver
     from blendfilter.tasks import TASKS, load
 
     places = Places.of(out)
@@ -99,6 +117,7 @@ def silver(
     scoring = _scorer(model, task) if chosen == "cxmi" else None
     oracle = Oracle(chosen, task=task, threshold=threshold, num_sentences=num_sentences, scorer=scoring)
     questions = load(task, data, limit=limit)
+    labelled(questions, chosen)
     if measure is None:
         say(f"no --measure: {chosen}, which is the one for {task}")
     searched = retriever(sources, questions, sample=data == "sample")
@@ -110,12 +129,22 @@ def silver(
         )  # fmt: skip
     if finished:
         say(f"{out} was finished before: nothing was asked")
+    say_left_out(chosen, summary.left_out, summary.n)
     _show(summary)
     show(f"silver: {out}, chosen by {chosen}")
     if summary.empty > MUCH:
         say(
             f"{chosen} chose nothing for {summary.empty:.0%} of the questions: SILVER is no upper bound here, and a "
             "filter learns from it to keep nothing; take another measure, a lower threshold or other passages"
+        )
+
+
+def say_left_out(measure: str, left_out: int, n: int) -> None:
+    """Say of how many questions a measure can say nothing."""
+    if left_out:
+        say(
+            f"{left_out} of {left_out + n} questions are left out: {measure} cannot label an answer of yes or no, "
+            "which no passage says (lexical and cxmi can)"
         )
 
 

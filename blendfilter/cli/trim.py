@@ -11,17 +11,20 @@ import typer
 
 from blendfilter.cli.app import State, command
 from blendfilter.cli.console import Bars, show
-from blendfilter.cli.making import connect, prompts_in, say_what_answers
+from blendfilter.cli.making import connect, prompts_in, say_unshown, say_what_answers
 from blendfilter.cli.options import (
     AllowHost,
+    DemosFile,
     Limit,
     MaxRetries,
     ModelOptions,
     PricesFile,
-    PromptsDir,
+    PromptsName,
+    ReplyTokens,
     RuleName,
     RulesFile,
     SpendingOptions,
+    declared,
     given,
     given_values,
     option,
@@ -43,26 +46,35 @@ class JudgingOptions:
     """What is judged, and how."""
 
     questions: str | None = option(
+        "Data",
         "Judge what the index finds for these: a question file (answers are not needed; .txt: one a line), "
-        "'hub', or 'sample'."
+        "'hub', or 'sample'.",
     )
-    task: str = option("The layout of the question file; qa is anyone's own JSON Lines.", default="qa")
+    task: str = option("Data", "The layout of the question file; qa is anyone's own JSON Lines.", default="qa")
     limit: Limit = None
-    k: int | None = option("Passages judged of each question (10); an overlay keeps its own.", "--k", "-k")
+    k: int | None = option("Method", "Passages judged of each question (10); an overlay keeps its own.", "--k", "-k")
     mode: str = option(
-        "word: one word, True or False; components: what was compared, the reason, the verdict.", default="word"
+        "Method",
+        "word: one word, True or False; components: what was compared, the reason, the verdict.",
+        default="word",
     )
     rule: RuleName = None
     rules: RulesFile = None
-    program: Path | None = option("A compiled judge (blendfilter compile cdit) of this mode.")
-    prompts: PromptsDir = None
+    program: Path | None = option("Method", "A compiled judge (blendfilter compile cdit) of this mode.", rare=True)
+    prompts: PromptsName = None
+    demos: DemosFile = None
+    reply_tokens: ReplyTokens = None
     no_reuse: bool = option(
-        "Judge every question, near as it may be to one that is judged.", "--no-reuse", default=False
+        "Method",
+        "Judge every question, near as it may be to one that is judged.",
+        "--no-reuse",
+        default=False,
+        rare=True,
     )
     dry_run: bool = option(
-        "Judge (the calls are kept), say what would be dropped, and trim nothing.", "--dry-run", default=False
+        "Output", "Judge (the calls are kept), say what would be dropped, and trim nothing.", "--dry-run", default=False
     )
-    concurrency: int = option("Model calls in flight.", default=16, min=1)
+    concurrency: int = option("Limits", "Model calls in flight.", default=16, min=1)
     max_retries: MaxRetries = None
 
 
@@ -71,25 +83,28 @@ class OverlayOptions:
     """What is looked at or changed without a model."""
 
     threshold: int | None = option(
-        "Witnesses that a pair needs before one of it is dropped, from 1 up (2); it is kept."
+        "Method", "Witnesses that a pair needs before one of it is dropped, from 1 up (2); it is kept."
     )
     min_similarity: float | None = option(
-        "How near a judged question must be for its verdicts to count; 1 is the same."
+        "Method", "How near a judged question must be for its verdicts to count; 1 is the same.", rare=True
     )
     one_way: bool | None = option(
+        "Method",
         "Count only witnesses that accepted the passage that stays, or, as the paper does, all of a pair's; "
         "it is kept.",
         "--one-way/--no-one-way",
+        rare=True,
     )
     show: str | None = option(
-        "What a passage (its id) is separated from, by whom and when.", "--show", metavar="PASSAGE"
+        "Output", "What a passage (its id) is separated from, by whom and when.", "--show", metavar="PASSAGE"
     )
     undo: list[str] | None = option(
+        "Output",
         "Take back a judged question (its id or its text), a pair (ID,ID), or ALL; may be given again.",
         metavar="QUERY|PAIR|ALL",
     )
     export: str | None = option(
-        "Write the separations with their witnesses: a file (.jsonl or .csv), or - for the screen."
+        "Output", "Write the separations with their witnesses: a file (.jsonl or .csv), or - for the screen."
     )
 
 
@@ -103,9 +118,9 @@ def trim_command(
     model: ModelOptions,
     limits: SpendingOptions,
     *,
-    out: Annotated[Path | None, typer.Option(help="The overlay's folder, where it is not INDEX.trimmed.")] = None,
+    out: Annotated[Path | None, declared("Output", help="The overlay's folder, where it is not INDEX.trimmed.")] = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="With --export: replace a file that is there.")
+        bool, declared("Output", "--overwrite", help="With --export: replace a file that is there.")
     ] = False,
     allow_host: AllowHost = None,
     prices: PricesFile = None,
@@ -208,7 +223,7 @@ def _judge(
     lm = connect(model, prices)
     RunContext(lm, **bounds)  # refuses bad limits before there is a folder
     searched, folder = _opened(index, place, judging.k, settings, allow_hosts)
-    say_what_answers(model)
+    say_what_answers(model, judging.prompts, judge)
     with Bars() as bars:
         done = trim(
             searched, questions, judge, folder, lm=lm, reuse=not judging.no_reuse, dry_run=judging.dry_run,
@@ -235,10 +250,11 @@ def _judge_of(judging: JudgingOptions) -> tuple[Judge, list[Question | str]]:
         questions = loaded = load(judging.task, data, limit=judging.limit)
         task = loaded.task
     templates, rules = prompts_in(judging.prompts), choose_rules(judging.rule or (), judging.rules)
-    wording = TaskWording.of(task.wording)
+    wording = TaskWording.of(task.wording).with_demos(judging.demos).with_reply_tokens(judging.reply_tokens)
     filter_ = CDITFilter(judging.mode, rules, wording=wording, prompts=templates)  # type: ignore[arg-type]
     if judging.program is not None:
         load_program(filter_, judging.program)
+    say_unshown(judging.demos, filter_, "the judge")
     return filter_.judge, [*questions]
 
 

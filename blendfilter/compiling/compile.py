@@ -23,18 +23,19 @@ from typing import Any, NamedTuple
 
 import dspy
 import tqdm  # type: ignore[import-untyped]
-from dspy.utils.exceptions import AdapterParseError
 
-from blendfilter.asking import Ask
+from blendfilter.asking import Ask, reply_tokens_of
 from blendfilter.compiling.demos import DemoCount, hold_to, keep_own_fields
 from blendfilter.compiling.measuring import CompilationStopped, CompilationWatch, CountedMetric, guarded, score
 from blendfilter.compiling.optimisers import Optimiser, OptimiserWork, optimiser_called
 from blendfilter.compiling.programs import (
     HeldOutScore,
+    PairedScores,
     ProgramRecipe,
     fields_of,
     fingerprint,
     kind_of,
+    outcome_of,
     question_digest,
     question_in,
     read_program,
@@ -44,6 +45,7 @@ from blendfilter.compiling.programs import (
     worded_of,
 )
 from blendfilter.compiling.silver import SilverMetric
+from blendfilter.dspy_surface import AdapterParseError, compiled_no_more
 from blendfilter.errors import BadArgument, BadData, CodeFailed, EmptyData, Leak, RunMismatch, WorkFailed, check_count
 from blendfilter.files import write_whole
 from blendfilter.journal import FILE, Journal
@@ -141,7 +143,7 @@ def compile_program(
     guide = (context.others or [context.model])[0]
     shuffled = random.Random(seed).sample(train, len(train))
     work = OptimiserWork(
-        _open_again(context.module.deepcopy()), shuffled, metric, guide, seed, max_demos, candidates, trials,
+        compiled_no_more(context.module.deepcopy()), shuffled, metric, guide, seed, max_demos, candidates, trials,
         metric_calls, concurrency,
     )  # fmt: skip
     searches: dict[str, dict[str, Any]] = {
@@ -155,7 +157,7 @@ def compile_program(
         "worded": worded_of(student), "task": task, "measure": measure, "optimizer": optimizer,
         "settings": {
             "max_demos": max_demos, **searches.get(optimizer, {}), **({} if max_demo_tokens is None else tokens),
-            "metric": weights,
+            "metric": weights, **reply_tokens_of(student),
         },
         "lm": context.model.name, "teacher": guide.name, "seed": seed,
         "data": {
@@ -166,14 +168,14 @@ def compile_program(
     with Journal(Path(run) / FILE, exclusive=True) as journal:
         bind(run, {**recipe, "student": fingerprint([dspy.Example(state_of(student))])})
         with context.opened(journal):
-            made, before, after, demos = _compiled(context, optimiser, work, valid, max_demo_tokens, progress)
+            made, before, after, paired, demos = _compiled(context, optimiser, work, valid, max_demo_tokens, progress)
         calls = [record for record in journal.records("call") if not record.get("error")]
         spent = JournaledCalls(
             len(calls), *(sum(int(each.get(name) or 0) for each in calls) for name in ("tokens_in", "tokens_out"))
         )
     dropped = {} if max_demo_tokens is None else {"demos_dropped": demos.dropped}
     recipe["settings"] |= {"demos": demos.left, **dropped}
-    program = _open_again(made)
+    program = compiled_no_more(made)
     theirs = {own.name: own.lm for own in lms_of(student)}
     for own in lms_of(program):  # its own models were journaled, and the journal is closed
         own.put(theirs.get(own.name))
@@ -184,6 +186,8 @@ def compile_program(
         trained_on=tuple(dict.fromkeys([*(question_digest(question_in(each)) for each in [*train, *valid]), *earlier])),
         versions={package: version(package) for package in ("blendfilter", "dspy")},
         note=note,
+        paired=paired,
+        outcome=outcome_of(before, after, paired),
     )
     return Compiled(program, program.compiled_by, spent)
 
@@ -195,7 +199,7 @@ def _compiled(
     valid: Sequence[dspy.Example],
     max_demo_tokens: int | None,
     progress: ProgressCallback,
-) -> tuple[dspy.Module, HeldOutScore, HeldOutScore, DemoCount]:
+) -> tuple[dspy.Module, HeldOutScore, HeldOutScore, PairedScores, DemoCount]:
     """Score, optimise, score again, while `context` is open. Raises: what ended it."""
     watch = CompilationWatch(type(work.student))
     lm, teacher = (guarded(context.journaled(each), watch) for each in (context.model, work.teacher))
@@ -210,7 +214,7 @@ def _compiled(
     try:
         with quiet(), dspy.context(lm=lm, callbacks=callbacks, trace=[]):
             counted.begin(BEFORE, len(valid))
-            before = score(work.student, valid, counted, work.threads)
+            before, each_before = score(work.student, valid, counted, work.threads)
             counted.begin(OPTIMISING, None)
             try:
                 program = optimiser(work)
@@ -218,14 +222,15 @@ def _compiled(
                 wanted = ", ".join(error.signature.output_fields)
                 raise WorkFailed(
                     f"{work.teacher.name} proposes nothing: what it replied, where DSPy asks it for {wanted}, cannot "
-                    "be read: name a better model to propose (--teacher-lm, teacher=), or take the optimiser bootstrap"
+                    "be read: name a better model to propose (--teacher-lm), or take the optimiser bootstrap"
                 ) from error
             finally:
                 watch.check()  # what ended the work comes before what came of it
             keep_own_fields(program)
             demos = hold_to(program, max_demo_tokens, tokeniser_for(context.model))
             counted.begin(AFTER, len(valid))
-            return program, before, score(program, valid, counted, work.threads), demos
+            after, each_after = score(program, valid, counted, work.threads)
+            return program, before, after, PairedScores.of(each_before, each_after), demos
     except CompilationStopped as stopped:
         _let_finish(context.gate)
         ended = stopped.error
@@ -244,12 +249,6 @@ def _let_finish(gate: Gate) -> None:
     while gate.in_flight and time.monotonic() < over:
         time.sleep(0.02)
     time.sleep(0.02)  # what has come back is being appended
-
-
-def _open_again(program: dspy.Module) -> dspy.Module:
-    """`program`, which DSPy would not compile, or not show the parameters of, once it was compiled."""
-    program._compiled = False
-    return program
 
 
 @contextmanager

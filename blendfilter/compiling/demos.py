@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 import dspy
 import pydantic
 
+from blendfilter.filters.filco import unquoted
+from blendfilter.filters.ids import read_ids
 from blendfilter.lm.tokenisers import TokenCounter
 from blendfilter.prompting import OPTIONAL_FIELDS
 
@@ -65,9 +67,22 @@ def reduced(row: Mapping[str, Any], predictor: dspy.Predict) -> dspy.Example:
 
 
 def keep_own_fields(module: dspy.Module) -> None:
-    """Reduce every predictor's demonstrations, and leave out those that do not fill its fields."""
+    """Reduce every predictor's demonstrations, and leave out those that do not fill its fields, or show no ids."""
     for _, predictor in module.named_predictors():
-        predictor.demos = [reduced(demo, predictor) for demo in predictor.demos if complete(demo, predictor)]
+        own = (reduced(demo, predictor) for demo in predictor.demos if complete(demo, predictor))
+        predictor.demos = [demo for demo in own if _with_plain_ids(demo)]
+
+
+def _with_plain_ids(demo: dspy.Example) -> bool:
+    """Write a reply of ids (a model's, in JSON or among words) as the prompt asks for it: ``0, 3``, or ``none``.
+
+    False where it cannot be read: it demonstrates what had to be asked for again.
+    """
+    if not ("ids" in demo and "knowledge" in demo):
+        return True
+    read = read_ids(unquoted(demo.ids, demo.knowledge), len(demo.knowledge))
+    demo.ids = ", ".join(map(str, sorted(read.ids))) or "none"
+    return read.status in ("ids", "none")
 
 
 def hold_to(module: dspy.Module, limit: int | None, tokeniser: TokenCounter) -> DemoCount:

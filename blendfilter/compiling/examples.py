@@ -116,7 +116,8 @@ def consistency(
     verdict = prediction.verdicts[0]
     right = verdict is example.consistent
     if pred_name is None:
-        return float(right) if trace is None else right
+        # What was read on the second request only is no demonstration of the first.
+        return float(right) if trace is None else right and "unread_verdict" not in (prediction.get("flags") or {})
     words = "Nothing could be read as a verdict." if verdict is None else f"The verdict was {verdict}."
     if right:
         return dspy.Prediction(score=1.0, feedback=f"{words} That is right.")

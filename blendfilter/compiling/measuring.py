@@ -15,15 +15,15 @@ import asyncio
 import inspect
 import math
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import dspy
-from dspy.utils.callback import BaseCallback
 
 from blendfilter.compiling.programs import HeldOutScore
+from blendfilter.dspy_surface import BaseCallback
 from blendfilter.errors import BadArgument, BlendFilterError, ModelError, WorkFailed, words_of
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.retrieval.base import ProgressCallback
@@ -104,12 +104,12 @@ class GuardedLM(ConnectedLM):
 
     watch: CompilationWatch
 
-    async def acall(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
-        """As `ConnectedLM.acall`. Raises: CompilationStopped, ModelError."""
+    async def samples(self, n: int, rollout_id: int | None, ask: Callable[[], Awaitable[Any]]) -> Any:
+        """As `ConnectedLM.samples`. Raises: CompilationStopped, ModelError."""
         self.watch.check()
         try:
             with self.watch.calling():
-                return await super().acall(prompt, messages=messages, **kwargs)
+                return await super().samples(n, rollout_id, ask)
         except asyncio.CancelledError:
             self.watch.check()  # which DSPy passes on, where it would log a cancellation as a failed question
             raise
@@ -191,7 +191,8 @@ class CountedMetric:
                 failed: Exception = error
             else:
                 what = f"{type(error).__name__}: {words_of(error)}"
-                failed = BadArgument(f"the metric failed ({what}): mend it, what was asked so far is kept")
+                words = f"the metric failed ({what}): mend it, what was asked so far is kept"
+                failed = BadArgument(words).quoting(what)
             if not for_good(failed):
                 raise self.watch.stop(failed) from error
             value = 0.0
@@ -225,8 +226,10 @@ def _number(value: Any) -> float:
     return float(number)
 
 
-def score(program: dspy.Module, examples: Sequence[dspy.Example], metric: CountedMetric, threads: int) -> HeldOutScore:
-    """The mean score of `program` on `examples`. Raises `BadArgument` where it fails on every one of them."""
+def score(
+    program: dspy.Module, examples: Sequence[dspy.Example], metric: CountedMetric, threads: int
+) -> tuple[HeldOutScore, list[float]]:
+    """The mean score of `program` on `examples`, and each one's. Raises `BadArgument` where it fails on all of them."""
     metric.watch.failed.clear()
     result = dspy.Evaluate(
         devset=list(examples), metric=metric, num_threads=threads, max_errors=len(examples) + 1, failure_score=0.0
@@ -236,6 +239,7 @@ def score(program: dspy.Module, examples: Sequence[dspy.Example], metric: Counte
     if failed == len(examples) and metric.watch.failed:
         first = metric.watch.failed[0]
         why = f"{type(first).__name__}: {words_of(first)}"
-        raise BadArgument(f"{type(program).__name__} fails on every question ({why}): mend it first")
+        quoted = words_of(first) if not isinstance(first, BlendFilterError) else first.quoted
+        raise BadArgument(f"{type(program).__name__} fails on every question ({why}): mend it first").quoting(quoted)
     values = [_number(value) for *_, value in result.results]
-    return HeldOutScore(round(sum(values) / len(values), 6), len(values), failed)
+    return HeldOutScore(round(sum(values) / len(values), 6), len(values), failed), values

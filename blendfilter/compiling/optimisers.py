@@ -66,12 +66,15 @@ def bootstrap(work: OptimiserWork) -> dspy.Module:
         max_labeled_demos=work.labelled,
         max_errors=len(work.train) + 1,
     )
-    return _labelled_kept(work, optimiser.compile(work.student, trainset=list(work.train)))
+    if not (rows := _teaching(work.train, work.student)):
+        return work.student.deepcopy()
+    return _labelled_kept(work, optimiser.compile(work.student, trainset=rows))
 
 
 def mipro(work: OptimiserWork) -> dspy.Module:
     """Instructions that a model proposes and bootstrapped demonstrations, searched together."""
     train, chooses = work.halves()
+    train = _teaching(train, work.student) or train
     optimiser = dspy.MIPROv2(
         metric=work.metric,
         prompt_model=work.teacher,
@@ -101,6 +104,12 @@ def gepa(work: OptimiserWork) -> dspy.Module:
         warn_on_score_mismatch=False,
     )
     return optimiser.compile(work.student, trainset=train, valset=chooses)
+
+
+def _teaching(rows: Sequence[dspy.Example], student: dspy.Module) -> list[dspy.Example]:
+    """`rows` but those whose output is given as None: of these no demonstration is made."""
+    outputs = {name for _, each in student.named_predictors() for name in each.signature.output_fields}
+    return [row for row in rows if not any(name in row and row[name] is None for name in outputs)]
 
 
 def _labelled_kept(work: OptimiserWork, compiled: dspy.Module) -> dspy.Module:

@@ -12,17 +12,17 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import dspy
 import pydantic
-from dspy.utils.saving import get_dependency_versions
 
 from blendfilter.asking import Ask
 from blendfilter.compiling.demos import wrong_demo
+from blendfilter.dspy_surface import dependency_versions
 from blendfilter.errors import BadArgument, BadData, BlendFilterError, MissingFile
 from blendfilter.files import json_line, write_whole
 from blendfilter.filters.cdit import Judge
@@ -42,6 +42,26 @@ class HeldOutScore:
     value: float
     n: int
     failed: int = 0
+
+
+@dataclass(frozen=True)
+class PairedScores:
+    """The same held-back questions before and after: the mean difference, and for how many the score rose or fell."""
+
+    difference: float
+    better: int
+    worse: int
+
+    @classmethod
+    def of(cls, before: Sequence[float], after: Sequence[float]) -> PairedScores:
+        """Those of two lists of scores, question by question.
+
+        >>> PairedScores.of([0.0, 1.0, 0.5, 0.0], [1.0, 1.0, 0.25, 0.0])
+        PairedScores(difference=0.1875, better=1, worse=1)
+        """
+        differences = [new - old for old, new in zip(before, after, strict=True)]
+        mean = sum(differences) / len(differences)
+        return cls(round(mean, 6), sum(each > 0 for each in differences), sum(each < 0 for each in differences))
 
 
 @dataclass(frozen=True)
@@ -66,7 +86,18 @@ class ProgramRecipe:
     """Digests of all questions that it was compiled on, also before: an evaluation on one of them is refused."""
     versions: Mapping[str, str]
     note: str = ""
+    paired: PairedScores | None = None  # None in programs of earlier versions
+    outcome: str = ""  # what `before`, `after` and `paired` come to, in words
     format: int = FORMAT
+
+
+def outcome_of(before: HeldOutScore, after: HeldOutScore, paired: PairedScores) -> str:
+    """Whether a program gained anything on the questions held back, in one line."""
+    scores = f"before {before.value:.3f}, after {after.value:.3f}"
+    counted = f"{paired.difference:+.3f} a question; of {after.n}, {paired.better} better, {paired.worse} worse"
+    if after.value > before.value:
+        return f"{scores}: gained {counted}"
+    return f"{scores}: nothing gained; not better than the prompt as it is ({counted})"
 
 
 def kind_of(module: dspy.Module) -> str:
@@ -158,7 +189,7 @@ def state_of(program: dspy.Module) -> dict[str, Any]:
 def save_program(program: dspy.Module, path: str | Path, recipe: ProgramRecipe) -> Path:
     """Write `program` with its recipe: the same ones, the same bytes. Raises `BadArgument` where `path` is a folder."""
     path = check_place(path)
-    metadata = {"dependency_versions": get_dependency_versions(), "recipe": dataclasses.asdict(recipe)}
+    metadata = {"dependency_versions": dependency_versions(), "recipe": dataclasses.asdict(recipe)}
     written = json_line({**state_of(program), "metadata": metadata}, indent=2, default=dataclasses.asdict)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, [written])
@@ -204,12 +235,19 @@ def read_program(path: str | Path) -> tuple[dict[str, Any], ProgramRecipe]:
     try:
         content = json.loads(Path(path).read_bytes())
     except FileNotFoundError:
-        raise MissingFile(f"no program at {path}: check the path, or make one (blendfilter compile)") from None
+        raise MissingFile(
+            f"no program at {path}: the package brings none, only the tasks' wordings, which are used without being "
+            "named; check the path, or make one (blendfilter compile)"
+        ) from None
     except (OSError, ValueError, RecursionError) as error:
         raise BadData(f"{path}: cannot be read as a program ({error}): {_AGAIN}") from None
     metadata = content.pop("metadata", None) if isinstance(content, dict) else None
     recipe = metadata.get("recipe") if isinstance(metadata, dict) else None
     if not isinstance(recipe, Mapping):
+        if isinstance(content, dict) and isinstance(content.get("demos"), list):
+            raise BadData(
+                f"{path}: a task's wording, which is used without being named, and no compiled program: leave it out"
+            )
         raise BadData(f"{path}: holds no recipe, so nobody knows what it was compiled for: {_AGAIN}")
     if recipe.get("format") != FORMAT:
         raise BadData(f"{path}: a program of format {recipe.get('format')!r}, this version reads {FORMAT}: {_AGAIN}")

@@ -9,6 +9,9 @@ kept, and few tokens: reward = (agreement·A + answer·F) / (agreement + answer)
 is the part of the candidates' words that was kept. The defaults: agreement 1; answer 0.5, because a filter may keep
 another sentence that answers as well; tokens 0.1, so that of two filters that answer alike the smaller one wins and no
 answer is worth losing for it. Where `answer` is 0, no answerer is called.
+
+A demonstration is right by silver: it names every sentence that silver chose. A row of which silver chose none is
+scored, and demonstrates nothing: naming none agrees with it, whatever the passages say.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from typing import Any
 
 import dspy
 
-from blendfilter.asking import Ask
+from blendfilter.asking import Ask, TaskWording
 from blendfilter.errors import BadArgument, BadData
 from blendfilter.filters.filco import Unit, candidates_of
 from blendfilter.lm.model import ConnectedLM
@@ -37,8 +40,9 @@ by the default weights."""
 def silver_examples(rows: Iterable[SilverRow], unit: Unit = "sentence") -> list[dspy.Example]:
     """Examples with the inputs `question` and `passages`.
 
-    Beside them: `knowledge` and `ids` (what the filter's predictor reads and should say), `chosen` (positions in the
-    numbering of its prompt), `golden_answers`.
+    Beside them: `knowledge` and `ids` (what the filter's predictor reads and should say; `ids` is None where silver
+    chose nothing, so that no demonstration is made of the row), `chosen` (positions in the numbering of its prompt),
+    `golden_answers`.
 
     Raises:
         BadData: a row's choice is none of the candidates that the prompt would show.
@@ -59,7 +63,7 @@ def silver_examples(rows: Iterable[SilverRow], unit: Unit = "sentence") -> list[
             question=row.question,
             passages=list(row.passages),
             knowledge=[each.line for each in candidates],
-            ids=", ".join(map(str, chosen)) or "none",
+            ids=", ".join(map(str, chosen)) or None,
             chosen=chosen,
             golden_answers=list(row.golden_answers),
         )
@@ -114,7 +118,8 @@ class SilverMetric:
             return score
         # a first reply that had to be repeated teaches nothing, whatever came of it
         again = any(getattr(predictor, "name", "") == "ids_again" for predictor, *_ in trace)
-        return score >= self.threshold and prediction.get("status", "ids") in ("ids", "none") and not again
+        right_by_silver = bool(wanted) and wanted <= kept
+        return right_by_silver and score >= self.threshold and prediction.get("status", "ids") == "ids" and not again
 
 
 def silver_metric(
@@ -123,8 +128,8 @@ def silver_metric(
     answer: float = 0.5,
     tokens: float = 0.1,
     threshold: float = THRESHOLD,
-    wording: str = "hotpotqa",
-    prompts: Prompts | None = None,
+    wording: TaskWording | str = "hotpotqa",
+    prompts: Prompts | str | None = None,
 ) -> SilverMetric:
     """A metric for filters on `silver_examples`.
 

@@ -4,12 +4,14 @@ Every difference is run - baseline, with a paired bootstrap interval over questi
 where a question has several); the same seed draws the same questions for every measure and run. A measure that is right
 or wrong (EM, accuracy, cover-EM, a judge's yes) is tested by exact McNemar where both runs have one answer a question,
 everything else by the paired bootstrap. With several runs against one baseline, Holm's correction goes over the runs,
-for each measure by itself. Figures are kept as fractions of 1 and printed in percent, differences in points.
+for each measure by itself. An answer that ended in an error counts as 0 in a score; figures of retrieval are over the
+questions that no run failed on; a run that failed on all of them is compared with nothing. Figures are kept as
+fractions of 1 and printed in percent, differences in points.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
@@ -18,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from blendfilter.errors import BadArgument, BadData, EmptyData, RunMismatch, UnknownName
 from blendfilter.evaluation.rescoring import Rescored, rescored
-from blendfilter.evaluation.rows import key_of, repeat_of
+from blendfilter.evaluation.rows import MEASURES, VARIANTS, key_of, repeat_of
 from blendfilter.evaluation.run import READS_GOLD, Run, labelled
 from blendfilter.evaluation.statistics import (
     RESAMPLES,
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
 
 CORRECT = "correct"
 NO_P_VALUE = "no p-value: the offline reader shows the pipeline, not its quality"
-FRACTIONS = ("f1",)
+FRACTIONS = ("f1", "rouge-l")
 """Measures that may lie between 0 and 1: which test is theirs must not hang on the scores that came out."""
 ASSUMED = (0.1, 0.3)
 """Shares of discordant questions for which the notes say what a sample of this size could show."""
@@ -55,7 +57,8 @@ class ComparisonRow:
 
     `won` and `lost` count the questions that only this run, or only the baseline, answers right; `smallest` is the
     least difference that McNemar could have found on them. These three stand only where the measure is right or wrong
-    and both runs have one answer a question. An answer that ended in an error counts as 0.
+    and both runs have one answer a question. An answer that ended in an error counts as 0; where all of a run's did,
+    it has `failed`, and is compared with nothing.
     """
 
     run: str
@@ -70,6 +73,7 @@ class ComparisonRow:
     won: int | None = None
     lost: int | None = None
     smallest: float | None = None
+    failed: bool = False
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -77,7 +81,7 @@ class Comparison:
     """Runs against one baseline over the same `n` questions; the baseline's rows come first.
 
     `repeats` says how often each run answered every question, by run; `also` what else differs between them, a line
-    each.
+    each; `over` how many questions a figure of retrieval is over, where errors leave some out.
     """
 
     baseline: str
@@ -88,6 +92,7 @@ class Comparison:
     p_values: bool = True
     repeats: Mapping[str, int] = field(default_factory=dict)
     also: tuple[str, ...] = ()
+    over: Mapping[str, int] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return self.text()  # what a prompt shows is the table
@@ -152,11 +157,15 @@ class Comparison:
                 interval = f"[{percent(row.low, '+z')}, {percent(row.high, '+z')}]"
                 flips = "" if row.won is None else f"{row.won}/{row.lost}"
                 tested = [chance(row.p), *[chance(row.p_holm)] * several]
-                compared = blank if run == self.baseline else [percent(row.difference, "+z"), interval, flips, *tested]
-                lines.append([f"  {visible(row.measure)}", percent(row.value), *compared, ""])
+                compared = (
+                    blank if row.difference is None else [percent(row.difference, "+z"), interval, flips, *tested]
+                )
+                value = "failed" if row.failed else percent(row.value)
+                lines.append([f"  {visible(row.measure)}", value, *compared, ""])
         return lines
 
     def _notes(self) -> Iterator[str]:
+        yield from self._failures()
         yield from (f"also differs: {line}" for line in self.also)
         several = [run for run, repeats in self.repeats.items() if repeats > 1]
         if any(row.won is not None for row in self.rows):
@@ -166,9 +175,20 @@ class Comparison:
         if several:
             counts = ", ".join(f"{run} {self.repeats[run]}" for run in several)
             yield f"answers a question: {counts}; the bootstrap draws them too, within each question"
-        if any(row.errors for row in self.rows):
-            yield "errors: questions that ended in an error; they count as 0"
         yield from self._tests(several) if self.p_values else [NO_P_VALUE]
+
+    def _failures(self) -> Iterator[str]:
+        for run, row in {row.run: row for row in self.rows if row.errors}.items():
+            if row.failed:
+                yield f"{run}: failed, every question ended in an error; there is no score to compare"
+            else:
+                repeats = self.repeats.get(run, 1)
+                of = f"{self.n * repeats} {'answers' if repeats > 1 else 'questions'}"
+                yield f"{run}: {row.errors} of {of} ended in an error and count as 0, in differences too"
+        yield from (
+            f"{measure}: over {n} of {self.n} questions, those that no run failed on"
+            for measure, n in self.over.items()
+        )
 
     def _tests(self, several: list[str]) -> Iterator[str]:
         if self.baseline in several:
@@ -223,7 +243,8 @@ def compare(
 ) -> Comparison:
     """Runs over the same questions, each against the first or `against` (a name or a folder among them).
 
-    `metrics` may be rescored ones, where every run was given them.
+    `metrics` may be rescored ones, where every run was given them, and figures of retrieval by query and name
+    (`q_ex.recall`, `union.precision`), where gold is known.
 
     Raises:
         RunMismatch: other questions, golden answers or another task. BadArgument: fewer than two runs. MissingFile: a
@@ -261,15 +282,35 @@ def compare(
 def _with_rescored(
     runs: Mapping[str, Run], metrics: Sequence[str]
 ) -> tuple[dict[str, list[dict[str, Any]]], list[str]]:
-    tables = {label: run.rows for label, run in runs.items()}
+    tables = {label: _with_retrieval(label, run.rows, metrics) for label, run in runs.items()}
     lines = []
     for name in metrics:
         lacking = [label for label, rows in tables.items() if not all(name in row for row in rows)]
         found = {label: rescored(runs[label], name) for label in lacking}
         for label, scores in found.items():
             tables[label] = [row | {name: scores.rows[key_of(row)]} for row in tables[label]]
+            lines += [f"{label}: {scores.errors} judgements ended in an error"] * bool(scores.errors)
         lines += differing_values(f"{name} judged by", {label: _judge_of(each) for label, each in found.items()})
     return tables, lines
+
+
+def _with_retrieval(label: str, rows: list[dict[str, Any]], metrics: Sequence[str]) -> list[dict[str, Any]]:
+    """The rows with those of `metrics` that are figures of retrieval. Raises: RunMismatch where a run has none."""
+    for name in metrics:
+        query, _, measure = name.rpartition(".")
+        if not _of_retrieval(name):
+            continue
+        # As in metrics.json: a question counts as 0 that lacks a query which others of the run have; an error has none.
+        fixed = query in VARIANTS and any(query in row["retrieval"] for row in rows)
+        empty = {measure: 0.0} if fixed else {}
+        found = [row["retrieval"].get(query, empty if row["retrieval"] else {}) for row in rows]
+        if not all(measure in figures or row["error"] for row, figures in zip(rows, found, strict=True)):
+            raise RunMismatch(
+                f"run '{label}' has no '{name}' for every question: no gold is known, there is no such query, or the "
+                "run is older than this figure (evaluate it anew with reuse=, --reuse: no call is paid for twice)"
+            )
+        rows = [row | {name: figures.get(measure)} for row, figures in zip(rows, found, strict=True)]
+    return rows
 
 
 def _judge_of(found: Rescored) -> str:
@@ -301,11 +342,15 @@ def compare_predictions(
     for label, table in tables.items():
         _check_questions(baseline, first, label, table)
     errors = {label: sum(bool(row.get("error")) for row in runs[label]) for label in tables}
+    failed = {label for label in tables if errors[label] == len(runs[label])}
+    answered = [id for id in first if not any(row.get("error") for table in tables.values() for row in table[id])]
 
     def of_all(measure: str) -> dict[str, Answers]:
+        ids = answered if _of_retrieval(measure) else first
+        if not ids:
+            raise EmptyData(f"no question was answered by every run: there is no '{measure}' to compare")
         return {
-            label: [[_score(label, row, measure) for row in table[id]] for id in first]
-            for label, table in tables.items()
+            label: [[_score(label, row, measure) for row in table[id]] for id in ids] for label, table in tables.items()
         }
 
     measured = {measure: of_all(measure) for measure in dict.fromkeys(metrics)}
@@ -313,22 +358,33 @@ def compare_predictions(
         measured[CORRECT] = of_all(CORRECT)
     rows: list[ComparisonRow] = []
     for measure, scores in measured.items():
-        rows += _compared(measure, scores, errors, seed, p_values)
+        rows += _compared(measure, scores, errors, failed, seed, p_values)
     by_run = tuple(row for label in tables for row in rows if row.run == label)
     repeats = {label: len(next(iter(table.values()))) for label, table in tables.items()}
-    return Comparison(baseline, len(first), by_run, seed, RESAMPLES, p_values, repeats, tuple(also))
+    over = {measure: len(answered) for measure in measured if _of_retrieval(measure) and len(answered) < len(first)}
+    return Comparison(baseline, len(first), by_run, seed, RESAMPLES, p_values, repeats, tuple(also), over)
 
 
 def _compared(
-    measure: str, scores: Mapping[str, Answers], errors: Mapping[str, int], seed: int, p_values: bool
+    measure: str,
+    scores: Mapping[str, Answers],
+    errors: Mapping[str, int],
+    failed: Collection[str],
+    seed: int,
+    p_values: bool,
 ) -> list[ComparisonRow]:
     means = {label: fmean(map(fmean, values)) for label, values in scores.items()}
-    baseline, *others = (ComparisonRow(label, measure, means[label], errors[label]) for label in scores)
-    tested = [_tested(row, scores[baseline.run], scores[row.run], seed) for row in others]
+    baseline, *others = (
+        ComparisonRow(label, measure, means[label], errors[label], failed=label in failed) for label in scores
+    )
+    tested = [
+        row if row.failed or baseline.failed else _tested(row, scores[baseline.run], scores[row.run], seed)
+        for row in others
+    ]
     if not p_values:
         return [baseline, *(replace(row, p=None, smallest=None) for row in tested)]
-    corrected = holm([row.p for row in tested if row.p is not None])
-    return [baseline, *(replace(row, p_holm=p) for row, p in zip(tested, corrected, strict=True))]
+    corrected = iter(holm([row.p for row in tested if row.p is not None]))
+    return [baseline, *(row if row.p is None else replace(row, p_holm=next(corrected)) for row in tested)]
 
 
 def _tested(row: ComparisonRow, before: Answers, after: Answers, seed: int) -> ComparisonRow:
@@ -342,7 +398,13 @@ def _tested(row: ComparisonRow, before: Answers, after: Answers, seed: int) -> C
 
 
 def _right_or_wrong(measure: str, *runs: Answers) -> bool:
-    return measure not in FRACTIONS and all(score in (0, 1) for run in runs for answers in run for score in answers)
+    fraction = measure in FRACTIONS or measure.rpartition(".")[2] in MEASURES
+    return not fraction and all(score in (0, 1) for run in runs for answers in run for score in answers)
+
+
+def _of_retrieval(measure: str) -> bool:
+    query, _, figure = measure.rpartition(".")
+    return bool(query) and figure in MEASURES
 
 
 def _by_id(label: str, rows: Sequence[Mapping[str, Any]]) -> Predictions:

@@ -20,16 +20,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import dspy
-from dspy import lm15
 
+from blendfilter import aio
 from blendfilter.context import QUESTION, REPEAT, STAGE
-from blendfilter.errors import BadArgument
+from blendfilter.dspy_surface import lm15
+from blendfilter.errors import BadArgument, NoKey
 from blendfilter.evaluation.ledger import money
 from blendfilter.evaluation.rows import repeat_of
 from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.run_folder import PREDICTIONS, iterate_rows
 from blendfilter.evaluation.run_loop import AnswerKey
-from blendfilter.evaluation.runner import as_questions, evaluate
+from blendfilter.evaluation.runner import as_questions, evaluated
+from blendfilter.files import paths_of
 from blendfilter.journal import FILE, Journal
 from blendfilter.lm.budget import Amount, Budget, spent_in
 from blendfilter.lm.journaled import prompt_of
@@ -91,13 +93,20 @@ def _stand_in(lm: ConnectedLM, made: list[RehearsedCall]) -> ConnectedLM:
     return ConnectedLM(lm.name, StandInEngine(lm, made), profile=lm.profile, identity=lm.identity, **settings)
 
 
+def _connected(lm: dspy.BaseLM | str) -> ConnectedLM:
+    try:
+        return connect(lm)
+    except NoKey:
+        return connect(lm, api_key="none")
+
+
 def rehearse(
     method: dspy.Module,
     questions: Questions,
     lm: ConnectedLM,
     folder: Path,
     *,
-    reuse: Iterable[str | Path] = (),
+    reuse: str | Path | Iterable[str | Path] = (),
     repeats: int = 1,
     name: str | None = None,
 ) -> tuple[Run, list[RehearsedCall]]:
@@ -109,10 +118,10 @@ def rehearse(
     copied = with_lms_connected(method)  # a model of the method's own that were called here would be paid for
     for own in lms_of(copied):
         own.put(_stand_in(connect(own.lm), made))
-    run = evaluate(
+    work = evaluated(
         copied, questions, lm=_stand_in(lm, made), run=folder, reuse=reuse, repeats=repeats, progress=False, name=name
     )
-    return run, made
+    return aio.run(work, "plan", "await asyncio.to_thread(plan, …)"), made
 
 
 # --- the estimate ---------------------------------------------------------------------------------------------------
@@ -357,7 +366,7 @@ def plan(
     lm: dspy.BaseLM | str | None = None,
     *,
     run: str | Path | None = None,
-    reuse: Iterable[str | Path] = (),
+    reuse: str | Path | Iterable[str | Path] = (),
     repeats: int = 1,
     sample: int = SAMPLE,
     concurrency: int = CONCURRENCY,
@@ -373,13 +382,13 @@ def plan(
         sample: how many of the questions still to be answered the plan is made from, evenly spread.
         ask_server: count tokens by the server's own tokeniser, where it has one to ask (vLLM, llama.cpp).
 
-    The other arguments and all errors are those of `evaluate`.
+    The other arguments and all errors are those of `evaluate`, but for a missing key: no call is made.
     """
     if sample < 1:
         raise BadArgument(f"a plan from {sample} questions: give 1 or more")
     every = as_questions(questions)
-    model, folder = connect(lm or dspy.settings.lm or "offline"), None if run is None else Path(run)
-    journals = [Path(each) for each in reuse]
+    model, folder = _connected(lm or dspy.settings.lm or "offline"), None if run is None else Path(run)
+    journals = paths_of(reuse)
     spent = Amount()
     if folder is not None and (folder / FILE).is_file():
         journals.insert(0, folder)

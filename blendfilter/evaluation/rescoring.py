@@ -2,7 +2,8 @@
 
 A metric is any of `metrics.METRICS`, or `llm-judge`. Scores are kept in the run's folder as `rescore/<metric>.json`; a
 judge's calls stand in `rescore/journal.jsonl`, so that none is made twice. An answer that ended in an error, or on
-which the judge gave no verdict, counts as 0; those are counted apart.
+which the judge gave no verdict, counts as 0; those are counted apart and named in the signature. Where every
+judgement failed the same way there is no score.
 
 The judge is asked whether an answer means the same as a golden one: yes or no, and nothing in between. One call an
 answer, greedy, through the prompt `judge/answer`; a reply that is neither leads to a second call with that reply in the
@@ -15,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -34,12 +36,14 @@ from blendfilter.errors import (
     EmptyData,
     MissingFile,
     ModelError,
+    RunFailed,
     RunMismatch,
     ServerRefused,
     UnknownName,
+    words_of,
 )
 from blendfilter.evaluation.ledger import ledger
-from blendfilter.evaluation.rows import DIGITS, NEAR, key_of, score_of, signature
+from blendfilter.evaluation.rows import DIGITS, MESSAGE, NEAR, key_of, score_of, signature
 from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.run_folder import read_json, write_json
 from blendfilter.journal import FILE, Journal, digest
@@ -47,6 +51,7 @@ from blendfilter.lm.model import ConnectedLM
 from blendfilter.metrics import METRICS, metric
 from blendfilter.records import one_line, whole_characters
 from blendfilter.run_context import RunContext
+from blendfilter.text import shortened
 
 if TYPE_CHECKING:
     from blendfilter.lm.budget import Budget
@@ -101,7 +106,7 @@ def rescore(
     *,
     lm: dspy.BaseLM | str | None = None,
     concurrency: int = 16,
-    prompts: Prompts | None = None,
+    prompts: Prompts | str | None = None,
     budget: Budget | None = None,
     progress: PhaseProgress = lambda phase, done, total: None,
 ) -> Rescored:
@@ -117,13 +122,19 @@ def rescore(
         progress: called with (phase, done, total).
 
     Raises:
-        MissingFile: the run is not finished. EmptyData: it knows no golden answers. BadArgument: `lm` for a metric that
-        needs no model, or a judge that cannot judge. BudgetSpent, ServerRefused: what was judged so far is kept.
+        MissingFile: the run is not finished. EmptyData: it knows no golden answers, or has no answer. BadArgument: `lm`
+        for a metric that needs no model, or a judge that cannot judge. RunFailed: every judgement ended in the same
+        error, and nothing is scored; a `UserWarning` says how many did, where some have a verdict. BudgetSpent,
+        ServerRefused: what was judged so far is kept.
     """
     check_name(name)
     rows = run.rows
     if not any(row["golden_answers"] for row in rows):
         raise EmptyData(f"{run.folder} has no golden answers to score by: evaluate on questions that have some")
+    if run.failed:
+        raise EmptyData(
+            f"{run.folder}: every question ended in an error, so no answer can be scored: evaluate it again"
+        )
     problems: dict[str, str] = {}
     judge = spent = None
     if name == JUDGED:
@@ -146,6 +157,7 @@ def rescore(
             spent = ledger(({"calls": found.calls} for found in verdicts), journal.read_call)["total"].stored()
         scores = [verdict.score for verdict in verdicts]
         problems = {key_of(row): found.problem for row, found in zip(rows, verdicts, strict=True) if found.problem}
+        _check_judged(run, [found for found in verdicts if found.judged])
         judge = answer_judge.settings
     elif lm is None:
         scores = _word_scores(rows, name)
@@ -155,16 +167,31 @@ def rescore(
     entry = score_of([row | {name: by_answer[key_of(row)]} for row in rows], name, run.settings["seed"])
     n = len({row["id"] for row in rows})
     unreadable = sum(problem == UNREADABLE for problem in problems.values())
+    errors = len(problems) - unreadable
     judged_by = "" if judge is None else f"|judge:{judge['lm']}/{judge['prompt']}"
+    judged_by += f"|judge_errors:{errors}" * bool(errors)
     done = Rescored(
-        metric=name, **entry, n=n, unreadable=unreadable, errors=len(problems) - unreadable, judge=judge, ledger=spent,
-        answers=_answers_digest(rows), signature=signature(run.settings, {name: entry}, n) + judged_by,
+        metric=name, **entry, n=n, unreadable=unreadable, errors=errors, judge=judge, ledger=spent,
+        answers=_answers_digest(rows), signature=signature(run.settings, {name: entry}, n, run.errors) + judged_by,
         problems=problems, rows=by_answer,
     )  # fmt: skip
     path = file_of(run, name)
     path.parent.mkdir(exist_ok=True)
     write_json(path, done.as_dict())
     return done
+
+
+def _check_judged(run: Run, judgements: Sequence[AnswerVerdict]) -> None:
+    """Warn of judgements that ended in an error. Raises: RunFailed, where all of them did, in the same one."""
+    failed = [found for found in judgements if found.error]
+    if not failed:
+        return
+    kinds, move = {found.problem for found in failed}, "the same command asks for them again"
+    words = f"{failed[0].problem}: {shortened(failed[0].error, MESSAGE)}"
+    if len(failed) == len(judgements) and len(kinds) == 1:
+        problem = f"all {len(failed)} judgements failed the same way: {words}; nothing is scored, and {move}"
+        raise RunFailed(problem, kind=failed[0].problem, folder=str(run.folder))
+    warnings.warn(f"{len(failed)} judgements ended in an error and count as 0 (first {words}); {move}", stacklevel=4)
 
 
 def check_name(name: str) -> None:
@@ -229,11 +256,16 @@ class JudgeAnswer(dspy.Signature):
 
 
 class AnswerVerdict(NamedTuple):
-    """1.0 for yes, else 0.0; where it is not the judge's no, `problem` says why, and `calls` are its (stage, key)."""
+    """1.0 for yes, else 0.0; where it is not the judge's no, `problem` says why, and `calls` are its (stage, key).
+
+    `judged`: the judge was called; `error`: the words of the error that the call ended in.
+    """
 
     score: float
     problem: str = ""
     calls: tuple[tuple[str, str], ...] = ()
+    judged: bool = False
+    error: str = ""
 
 
 def read_verdict(reply: str) -> bool | None:
@@ -258,10 +290,10 @@ def quoted(text: str) -> str:
 class AnswerJudge:
     """The prompts of a judge. Raises: BadArgument for the offline reader, which cannot judge."""
 
-    def __init__(self, lm: ConnectedLM, *, prompts: Prompts | None = None) -> None:
+    def __init__(self, lm: ConnectedLM, *, prompts: Prompts | str | None = None) -> None:
         self.lm = lm
         if lm.offline:
-            raise BadArgument("the offline reader cannot judge an answer: name a model with --lm (in Python, lm=…)")
+            raise BadArgument("the offline reader cannot judge an answer: name a model (--lm)")
         settings: dict[str, Any] = {"temperature": 0.0, "max_tokens": SHORT_TOKENS, "stop": STOP, "prompts": prompts}
         self.first = Ask("verdict", JudgeAnswer, TEMPLATE, **settings)
         self.again = Ask("verdict_again", JudgeAnswer, TEMPLATE, **settings)
@@ -305,7 +337,7 @@ class AnswerJudge:
             "answer": quoted(row["answer"]),
         }
         with setting(NOTES, []) as notes, dspy.context(lm=lm, trace=None, disable_history=True):
-            problem, verdict = "", None
+            problem, verdict, words = "", None, ""
             try:
                 reply = str((await self.first.acall(**fields, said="")).verdict)
                 verdict = read_verdict(reply)
@@ -313,6 +345,6 @@ class AnswerJudge:
                     verdict = read_verdict(str((await self.again.acall(**fields, said=quoted(reply))).verdict))
                     problem = UNREADABLE if verdict is None else ""
             except ModelError as error:
-                problem = error.kind
+                problem, words = error.kind, words_of(error) or error.kind
         calls = tuple((note.stage, note.key) for note in calls_of(notes))
-        return AnswerVerdict(float(verdict or 0), problem, calls)
+        return AnswerVerdict(float(verdict or 0), problem, calls, judged=True, error=words)

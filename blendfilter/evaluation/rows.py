@@ -10,7 +10,9 @@ runs lie apart; flags, losses and the ledger count every answer.
 from __future__ import annotations
 
 import json
+import math
 import re
+from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from operator import itemgetter
 from statistics import fmean, stdev
@@ -22,32 +24,43 @@ import blendfilter
 from blendfilter.context import CallNote, calls_of
 from blendfilter.errors import BadArgument, CodeFailed, ModelError, words_of
 from blendfilter.evaluation.statistics import interval
-from blendfilter.metrics import METRICS, metric, retrieval
+from blendfilter.metrics import METRICS, Retrieval, metric, retrieval
 from blendfilter.modules.base import FLAGS, union
 from blendfilter.records import Excerpt, Passage, Question
 from blendfilter.retrieval.callables import as_passage
 from blendfilter.tasks.base import Task
-from blendfilter.text import folded
+from blendfilter.text import folded, shortened
 
 PredictionRow = dict[str, Any]
-Loss = Literal["not_retrieved", "filtered_away", "answered_wrong", "right", "right_without_gold"]
+Loss = Literal["not_retrieved", "filtered_away", "answered_wrong", "right", "right_without_gold", "error"]
+ERROR: Loss = "error"
 LOSSES: tuple[Loss, ...] = get_args(Loss)
-"""Where a question can be lost, in the order of the pipeline; `metrics.json` and every report keep it."""
+"""Where a question can be lost, in the order of the pipeline; `metrics.json` and every report keep it.
+
+An `error` is lost to none of the others: what it would have retrieved is unknown.
+"""
 UNION = "union"
 """The name of all queries' passages together."""
 VARIANTS = ("q", "q_ex", "q_in", UNION, "kept")
 """The queries of BlendFilter, all together, and what was kept: for these a question without one counts as 0."""
 QUESTION_ALONE = "q@"
 """How the name of a search for the question alone begins, at another number of passages (`q@15`)."""
-MEASURES = ("recall", "precision", "s_precision")
+MEASURES = Retrieval._fields
+"""Figures of retrieval. Rows that an earlier version wrote have fewer, and so has their `metrics.json`."""
 DIGITS = 6
 """Decimals of every stored figure."""
 NEAR = 2e-6
 """How far figures may lie apart that were rounded so."""
+MESSAGE = 300
+"""Characters of an error's message in a line about a whole run."""
 _NO_FIGURE = frozenset({"queries", "branches", "knowledge", "spans", "calls", "answer", "golden_answers", "question"})
-_SAME_NAME = ("k", "without", "filter", "filter_union", "hops", "style", "iterations", "samples", "temperature")
+_SAME_NAME = (
+    "k", "without", "filter", "filter_union", "drop_conclusion", "hops", "style", "iterations", "samples",
+    "temperature",
+)  # fmt: skip
 _IN_SIGNATURE = {name: name for name in _SAME_NAME} | {"n": "filter_n", "by": "filter_by"}
 """Arguments of a method that are in its signature where they are set, as the command line calls them; never a path."""
+_N_IN_SIGNATURE = re.compile(r" \| n:\d+")
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 """Where an object lay in memory, in its repr."""
 
@@ -58,10 +71,12 @@ def answered(
     prediction: Any,
     notes: Sequence[CallNote],
     alone: Mapping[str, Iterable[Passage] | None] = MappingProxyType({}),
+    own: Mapping[str, float] = MappingProxyType({}),
 ) -> PredictionRow:
     """The row of an answered question, by whatever module: `answer` is required, all else is read where it is there.
 
-    `alone` are passages that the method never saw, beside the union; None in their place: that search failed.
+    `alone` are passages that the method never saw, beside the union; None in their place: that search failed. `own` are
+    the scores by the user's own metrics.
 
     Raises:
         BadArgument: there is no `answer`, or knowledge that cannot be read as passages.
@@ -84,7 +99,8 @@ def answered(
         if (measured := retrieval(_titles(found), question)) is not None  # gold is known
     }
     unsearched = [name for name, found in alone.items() if found is None and UNION in figures]
-    scores = {name: round(value, DIGITS) for name, value in task.score(answer, question).items()}
+    given = {**task.score(answer, question), **own}
+    scores = {name: round(given[name], DIGITS) for name in task.metrics}
     correct = scores[task.metrics[0]] == 1.0
     return {
         **_question_fields(question),
@@ -116,7 +132,7 @@ def answered(
 
 
 def failed(task: Task, question: Question, error: BaseException, notes: Sequence[CallNote]) -> PredictionRow:
-    """The row of a question that could not be answered: it counts as 0, and as an error."""
+    """The row of a question that ended in an error: it counts as 0, is a loss of its own, and has no retrieval."""
     return {
         **_question_fields(question),
         "answer": None,
@@ -126,7 +142,7 @@ def failed(task: Task, question: Question, error: BaseException, notes: Sequence
         "branches": {},
         "knowledge": [],
         "retrieval": {},
-        "loss": loss(False, [], [], question.evidence or (question.gold_titles,)),
+        "loss": ERROR,
         "calls": [[note.stage, note.key] for note in calls_of(notes)],
         "flags": dict.fromkeys(FLAGS, 0) | _events(notes),
         "error": {
@@ -138,20 +154,20 @@ def failed(task: Task, question: Question, error: BaseException, notes: Sequence
 
 
 def loss(correct: bool, retrieved: Iterable[str], knowledge: Iterable[str], evidence: Sequence[Sequence[str]]) -> Loss:
-    """Where this question is lost: titles retrieved, titles of the knowledge, and the gold titles of each annotator.
+    """Where an answered question is lost: titles retrieved, titles of the knowledge, gold titles of each annotator.
 
     Gold is *kept* (*retrieved*) where **all** titles of at least one annotator are among the knowledge (among what was
     retrieved); what is in the knowledge counts as retrieved, for a method that does not report its searches.
 
-    ==================== ============ ==================================
-    answer               gold is      the question is
-    ==================== ============ ==================================
-    right                kept         right
-    right                not kept     right_without_gold
-    wrong, or an error   kept         answered_wrong
-    wrong, or an error   retrieved    filtered_away
-    wrong, or an error   neither      not_retrieved
-    ==================== ============ ==================================
+    ======== ============ ==================================
+    answer   gold is      the question is
+    ======== ============ ==================================
+    right    kept         right
+    right    not kept     right_without_gold
+    wrong    kept         answered_wrong
+    wrong    retrieved    filtered_away
+    wrong    neither      not_retrieved
+    ======== ============ ==================================
 
     Where no gold is known nothing can be missing: such a question is `right` or `answered_wrong`.
 
@@ -211,6 +227,56 @@ def how_far(rows: Iterable[Mapping[str, Any]], answers: int, repeats: int = 1) -
     times = f" ({repeats} times each)" if repeats > 1 else ""
     ended = f", {sum(errors)} ended in an error" if any(errors) else ""
     return f"{errors.count(False)} of {answers} questions are answered{times}{ended}"
+
+
+# --- errors ---------------------------------------------------------------------------------------------------------
+
+
+def failures(rows: Iterable[Mapping[str, Any]], repeats: int = 1) -> str:
+    """How many answers ended in an error, of which kinds, and the first of them, in one line; empty for none.
+
+    >>> late = {"kind": "timeout", "stage": "ids", "message": ""}
+    >>> failures([{"id": "q1", "error": None}, {"id": "q2", "error": late}])
+    "1 of 2 questions ended in an error and counts as 0: 1 timeout (first 'q2', at ids)"
+    """
+    total, ended = 0, list[Mapping[str, Any]]()
+    for row in rows:
+        total += 1
+        if row["error"] is not None:
+            ended.append(row)
+    if not ended:
+        return ""
+    kinds = Counter(row["error"]["kind"] for row in ended)
+    counts = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
+    of, counting = "answers" if repeats > 1 else "questions", "counts" if len(ended) == 1 else "count"
+    first = f"first '{key_of(ended[0])}'{_place_and_words(ended[0]['error'])}"
+    return f"{len(ended)} of {total} {of} ended in an error and {counting} as 0: {counts} ({first})"
+
+
+def shared_failure(rows: Iterable[Mapping[str, Any]], repeats: int = 1) -> tuple[str, str] | None:
+    """The kind and the words of the error that every answer ended in; None where any was given, or kinds differ."""
+    kinds, words, total = set[str](), "", 0
+    for row in rows:
+        if row["error"] is None:
+            return None
+        kinds.add(row["error"]["kind"])
+        words = words or f"{row['error']['kind']}{_place_and_words(row['error'])}"
+        total += 1
+    if len(kinds) != 1:
+        return None
+    of = f"all {total} {'answers' if repeats > 1 else 'questions'} failed the same way"
+    of = "the only question failed" if total == 1 else of
+    return kinds.pop(), f"{of}: {words}"
+
+
+def _place_and_words(error: Mapping[str, Any]) -> str:
+    """Where an error arose and its message, for the end of a line.
+
+    >>> _place_and_words({"kind": "timeout", "stage": "ids", "message": "no reply"})
+    ', at ids: no reply'
+    """
+    at, words = error["stage"], shortened(error["message"], MESSAGE)
+    return f"{', at ' if at else ''}{at}{': ' if words else ''}{words}"
 
 
 # --- parts of a row -------------------------------------------------------------------------------------------------
@@ -283,8 +349,17 @@ def summarise(
         "flags": counts["flags"],
         "losses": counts["losses"],
         "ledger": ledger,
-        "signature": signature(settings, metrics, counts["n"]),
+        "signature": signature(settings, metrics, counts["n"], counts["flags"]["errors"]),
     }
+
+
+def with_errors_apart(metrics: Mapping[str, Any], rows: Iterable[PredictionRow]) -> dict[str, Any]:
+    """`metrics.json` of a version that counted an error as a question whose gold was not found, counted as now."""
+    if not (errors := metrics["flags"].get("errors")):
+        return {**metrics, "losses": {**metrics["losses"], "error": 0}}
+    counts = counted([*map(slim, rows)], [])
+    named = _N_IN_SIGNATURE.sub(rf"\g<0>|errors:{errors}", metrics["signature"], count=1)
+    return {**metrics, "retrieval": counts["retrieval"], "losses": counts["losses"], "signature": named}
 
 
 def counted(rows: Sequence[PredictionRow], metrics: Iterable[str]) -> dict[str, Any]:
@@ -299,8 +374,8 @@ def counted(rows: Sequence[PredictionRow], metrics: Iterable[str]) -> dict[str, 
     }
 
 
-def signature(settings: Mapping[str, Any], metrics: Mapping[str, Any], n: int) -> str:
-    """The headline with its recipe: what was measured, on what, with what."""
+def signature(settings: Mapping[str, Any], metrics: Mapping[str, Any], n: int, errors: int = 0) -> str:
+    """The headline with its recipe: what was measured, on what, with what; and how many answers are errors, if any."""
     name, score = next(iter(metrics.items()))
     half = (score["high"] - score["low"]) / 2
     method, data = settings["method"], settings["data"]
@@ -308,12 +383,14 @@ def signature(settings: Mapping[str, Any], metrics: Mapping[str, Any], n: int) -
     retrievers = "+".join(f"{index['kind']}/{index['fingerprint']}" for index in settings["retrievers"]) or "none"
     recipe = [
         f"n:{n}",
+        *[f"errors:{errors}"] * bool(errors),
         *[f"repeats:{repeats}"] * (repeats > 1),
         f"data:{data['source']}/{data['fingerprint']}",
         f"method:{method['name']}",
         f"lm:{settings['lm']['name']}",
         f"retriever:{retrievers}",
         *(f"{_IN_SIGNATURE[key]}:{value}" for key, value in arguments.items() if key in _IN_SIGNATURE and value),
+        *(f"prompts:{name}" for name in [method.get("prompts")] if name),
         f"program:{method['program']}",
         f"seed:{settings['seed']}",
         f"v{blendfilter.__version__}",
@@ -343,23 +420,29 @@ def _grouped(
 
 
 def _retrieval(rows: Sequence[PredictionRow]) -> dict[str, dict[str, float]]:
-    """Means over the questions whose gold is known; an error's question counts as 0, for it retrieved nothing.
+    """Means over the answers whose retrieval is known.
 
-    Beyond the five fixed names, a query that only some questions have (a third hop) is the mean over those, with `n`;
-    `q@15`, which stands beside the union, counts an error as the union does.
+    Beyond the five fixed names, a query that only some questions have (a third hop) is the mean over those, with `n`.
     """
-    known = [row for row in rows if row["gold_titles"] or row["retrieval"]]
+    known = [row for row in rows if retrieval_known(row)]
     found: dict[str, dict[str, float]] = {}
-    for name in sorted({name for row in rows for name in row["retrieval"]}, key=_place):
-        alone, fixed = name.startswith(QUESTION_ALONE), name in VARIANTS
-        having = [row for row in known if fixed or name in row["retrieval"] or (alone and row["error"] is not None)]
+    for name in sorted({name for row in known for name in row["retrieval"]}, key=_place):
+        fixed = name in VARIANTS
+        figures = [row["retrieval"][name] for row in known if name in row["retrieval"]]
+        n = len(known) if fixed else len(figures)
         found[name] = {
-            measure: round(fmean(row["retrieval"].get(name, {}).get(measure, 0.0) for row in having), DIGITS)
+            measure: round(math.fsum(figure[measure] for figure in figures) / n, DIGITS)
             for measure in MEASURES
+            if all(measure in figure for figure in figures)
         }
         if not fixed:
-            found[name]["n"] = len(having)
+            found[name]["n"] = n
     return found
+
+
+def retrieval_known(row: Mapping[str, Any]) -> bool:
+    """Whether an answer counts in the figures of retrieval: its gold is known, and it did not end in an error."""
+    return row["error"] is None and bool(row["gold_titles"] or row["retrieval"])
 
 
 def _place(name: str) -> tuple[float, str]:

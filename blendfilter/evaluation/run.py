@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blendfilter.errors import MissingExtra, MissingFile
-from blendfilter.evaluation.rows import LOSSES, how_far, repeats_in
-from blendfilter.evaluation.run_folder import METRICS, PREDICTIONS, RUN, read_json, read_rows
+from blendfilter.evaluation.rows import ERROR, LOSSES, how_far, repeats_in, with_errors_apart
+from blendfilter.evaluation.run_folder import METRICS, PREDICTIONS, RUN, iterate_rows, read_json, read_rows
 from blendfilter.journal import FILE, Journal
 from blendfilter.text import visible
 
@@ -30,6 +30,7 @@ _VIEWS = {
     "report": "blendfilter.report.run_text:report_text",
     "html": "blendfilter.report.page:write_report",
     "card": "blendfilter.report.card:card",
+    "trec": "blendfilter.report.trec:write_trec",
 }
 """What a method of `Run` calls, as `module:name`."""
 
@@ -82,7 +83,10 @@ class Run:
                 f"{self.folder} is not finished: {how_far(rows, answers, repeats)}, {answers - len(rows)} missing; "
                 "run the same command again to go on"
             )
-        return read_json(self.folder / METRICS)
+        metrics = read_json(self.folder / METRICS)
+        if ERROR in metrics["losses"]:
+            return metrics
+        return with_errors_apart(metrics, iterate_rows(self.folder / PREDICTIONS))
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
@@ -111,8 +115,13 @@ class Run:
         """How many answers ended in an error."""
         return int(self.metrics["flags"]["errors"])
 
+    @property
+    def failed(self) -> bool:
+        """Whether every answer ended in an error: what stands as its score is none."""
+        return self.errors >= int(self.metrics["n"]) * repeats_in(self.settings)
+
     def losses(self) -> dict[str, int]:
-        """Where questions are lost: not retrieved, filtered away, answered wrong; and how many are right."""
+        """Where questions are lost: not retrieved, filtered away, answered wrong, an error; and how many are right."""
         return {name: self.metrics["losses"][name] for name in LOSSES}
 
     def frame(self) -> pd.DataFrame:
@@ -148,6 +157,14 @@ class Run:
         than 1,000 answers gets a folder of pages beside it.
         """
         return Path(_view("html")(self, [*map(Run.of, others)], None if path is None else Path(path)))
+
+    def trec(self, folder: str | Path | None = None) -> tuple[dict[str, Path], Path]:
+        """Write its rankings, by query, and gold titles as TREC files, and return the paths.
+
+        `rankings["union"]` is `run.union.trec`, the gold `qrels.trec`.
+        """
+        rankings, gold = _view("trec")(self, None if folder is None else Path(folder))
+        return rankings, gold
 
     def __repr__(self) -> str:
         return visible(f"<run {self.name}: {self.metrics['signature'] if self.finished else 'not finished'}>")

@@ -8,6 +8,7 @@ that got nothing done leaves no settings that would stand in the way of the next
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -17,7 +18,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, TypeAdapter, ValidationError
 
 from blendfilter.errors import AskedWrong, BadArgument, BadData, BudgetSpent, MissingFile, RunMismatch, ServerRefused
-from blendfilter.evaluation.rows import LOSSES, Loss, how_far, key_of, misscored, repeats_in
+from blendfilter.evaluation.rows import ERROR, LOSSES, Loss, how_far, key_of, misscored, repeats_in
 from blendfilter.files import AppendOnly, check_regular, json_line, whole_lines, write_whole
 from blendfilter.journal import FILE, Count, Journal, Key
 from blendfilter.lm.budget import BudgetAccount
@@ -45,6 +46,8 @@ class _RetrievalFigures(_Shape):
     recall: FiniteFloat
     precision: FiniteFloat
     s_precision: FiniteFloat
+    ndcg: FiniteFloat = 0.0  # the oldest runs have neither this nor the next
+    mrr: FiniteFloat = 0.0
     n: Count = 0
 
 
@@ -83,6 +86,10 @@ class _StoredRow(_Shape):
     unsearched: list[str] = []
 
 
+ROW_FIELDS = frozenset({*_StoredRow.model_fields, "spans"})
+"""What no metric can be called."""
+
+
 class _ScoreFigures(_Shape):
     value: FiniteFloat
     low: FiniteFloat
@@ -96,6 +103,11 @@ class _LedgerFigures(_Shape):
     cost: FiniteFloat | None
 
 
+class _Flags(_Shape):
+    __pydantic_extra__: dict[str, Count] = Field(init=False)
+    errors: Count
+
+
 class _MetricsFile(_Shape):
     task: str
     method: str
@@ -103,7 +115,7 @@ class _MetricsFile(_Shape):
     repeats: _Repeats = 1
     metrics: Annotated[dict[str, _ScoreFigures], Field(min_length=1)]
     retrieval: dict[str, _RetrievalFigures]
-    flags: dict[str, Count]
+    flags: _Flags
     losses: dict[str, Count]
     ledger: dict[str, _LedgerFigures]
     signature: str
@@ -209,8 +221,9 @@ def read_json(path: Path, shape: type[Any] | None = None) -> dict[str, Any]:
         raise BadData(f"{path}: {_first(error)}; {mend}") from None
     except (ValueError, RecursionError) as error:
         raise BadData(f"{path}: not JSON ({error}); {mend}") from error
-    if path.name == METRICS and not value["losses"].keys() >= set(LOSSES):
-        raise BadData(f"{path}: losses lack {', '.join(sorted(set(LOSSES) - value['losses'].keys()))}; {mend}")
+    # Earlier versions had no loss of errors' own: `Run` counts those runs anew.
+    if path.name == METRICS and (lacking := {*LOSSES} - {ERROR} - value["losses"].keys()):
+        raise BadData(f"{path}: losses lack {', '.join(sorted(lacking))}; {mend}")
     return dict(value)
 
 
@@ -240,6 +253,8 @@ def iterate_rows(path: Path, metrics: Collection[str] = ()) -> Iterator[dict[str
             for name in metrics:
                 if not isinstance(row.get(name), int | float):
                     raise _not_a_row(path, number, f"{name}: not a number")
+            if row["error"] is not None:
+                row["loss"] = ERROR  # earlier versions counted it as a question whose gold was not found
             yield row
 
 
@@ -271,7 +286,13 @@ class RunFolder:
     def __init__(self, run: str | Path | None, settings: dict[str, Any], *, replay: bool) -> None:
         if run is None and replay:
             raise BadArgument("a replay needs the run's folder: run=…")
-        self.path = Path(run) if run is not None else Path(tempfile.mkdtemp(prefix="blendfilter-run-"))
+        # Named by the method in a temporary folder of its own: comparisons show a run by its folder's name.
+        self.path = Path(run if run is not None else tempfile.mkdtemp(prefix="blendfilter-run-"))
+        if run is None:
+            self.path /= (
+                re.sub(r"[^\w.-]+", "-", settings["method"]["name"].rpartition(":")[2].rpartition(".")[2]).strip(".-")
+                or "run"
+            )
         self.settings, self.replay = settings, replay
         self._first_session = False
         if replay:
@@ -288,7 +309,7 @@ class RunFolder:
             raise BadArgument(f"{self.path} is not empty and holds no run: name a new folder for this one")
 
     @contextmanager
-    def opened(self, reuse: Iterable[str | Path]) -> Iterator[Journal]:
+    def opened(self, reuse: str | Path | Iterable[str | Path]) -> Iterator[Journal]:
         """The journal, and the folder checked again now that no other writer can be there; a kill's leftovers go."""
         with Journal(self.path / FILE, "replay" if self.replay else "auto", reuse, exclusive=True) as journal:
             self.check()
@@ -311,7 +332,8 @@ class RunFolder:
             if self._first_session:
                 self._forget(journal, purse)
             if isinstance(error, ServerRefused) and (rows := read_rows(predictions)):
-                raise ServerRefused(f"{error} ({how_far(rows, answers)}; the same command goes on there)") from error
+                words = f"{error} ({how_far(rows, answers)}; the same command goes on there)"
+                raise ServerRefused(words).quoting(error.quoted) from error
             raise
         except BudgetSpent as error:
             paid = "" if purse is None else f"; paid in all, unfinished questions included: {purse.spent.words()}"

@@ -16,6 +16,7 @@ and the next session makes that row again, from the journal.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import functools
 import json
 import logging
@@ -93,6 +94,7 @@ class RunLoop:
         self.appender: RowAppender | None = None
         indexes = retrievers_of(method)
         self.index = indexes[0] if len(indexes) == 1 else None
+        self.around = contextvars.copy_context()  # with the settings of DSPy's that `evaluate` was called under
         self.unsearched: list[str] = []  # why, for each search for a question alone that failed
 
     async def lines(self, folder: Path, *, replay: bool, window: int) -> list[bytes]:
@@ -199,9 +201,18 @@ class RunLoop:
             call = functools.partial(self.method, question=question.question)
             prediction = await aio.in_thread(call, executor=self.pool)
         alone = await self._alone(question, prediction)
-        row = answered(self.task, question, prediction, self._in_order(notes), alone)
+        own = dict[str, float]()
+        if self.task.functions:  # in a thread, because one may ask a model
+            scored = functools.partial(self._score_own, question, as_prediction(prediction))
+            own = await aio.in_thread(self.around.copy().run, scored, executor=self.pool)
+        row = answered(self.task, question, prediction, self._in_order(notes), alone, own)
         check_row(json.loads(line_of(row)))  # what the file cannot store is this question's error, not the run's
         return row
+
+    def _score_own(self, question: Question, prediction: Any) -> dict[str, float]:
+        """The scores by the user's own metrics, which run outside of the run: no model under test judges itself."""
+        with dspy.context(trace=[]):  # else it would grow with the run
+            return self.task.score_own(question, prediction)
 
     async def _alone(self, question: Question, prediction: Any) -> dict[str, Sequence[Passage] | None]:
         """What the question alone retrieves, by the search's name; None in its place where the index fails."""
@@ -235,6 +246,13 @@ class RunLoop:
         """The row's line, the number of its repeat behind its id where there are several."""
         number = {"repeat": key[0]} if self.repeats > 1 else {}
         return line_of({"id": row["id"], **number, **{name: row[name] for name in row if name not in ("id", "repeat")}})
+
+
+def as_prediction(given: Any) -> Any:
+    """What a method returned, as a prediction."""
+    if isinstance(given, str):
+        return dspy.Prediction(answer=given)
+    return dspy.Prediction(**given) if isinstance(given, dict) else given
 
 
 class Admission:
@@ -336,10 +354,12 @@ class RunProgress:
 
     def text(self) -> str:
         """`EM 41.2  F1 52.0  312k tokens  1 failed  8 of 16 in flight`; the last where the server wants fewer calls."""
-        parts = [f"{name.upper()} {100 * value / max(self.seen, 1):.1f}" for name, value in self.sums.items()]
+        all_failed = 0 < self.errors == self.seen  # which is no score of 0
+        scores = {} if all_failed else self.sums
+        parts = [f"{name.upper()} {100 * value / max(self.seen, 1):.1f}" for name, value in scores.items()]
         parts.append(f"{self.tokens // 1000:,}k tokens" if self.tokens >= 10_000 else f"{self.tokens} tokens")
         if self.errors:
-            parts.append(f"{self.errors} failed")
+            parts.append(f"{'all ' * (all_failed and self.errors > 1)}{self.errors} failed")
         if self.gate is not None and self.gate.allowed < self.gate.limit:
             parts.append(f"{self.gate.allowed} of {self.gate.limit} in flight")
         return visible(("this session: " if self.before else "") + "  ".join(parts))

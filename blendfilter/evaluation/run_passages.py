@@ -11,8 +11,10 @@ from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from blendfilter.errors import BadData
+from blendfilter.evaluation.rows import UNION
 from blendfilter.evaluation.run import Run
 from blendfilter.journal import Journal
+from blendfilter.modules.base import union
 from blendfilter.records import Excerpt, Passage
 
 
@@ -110,6 +112,25 @@ def input_tokens(run: Run) -> Iterator[InputTokens]:
         yield from (_tokens(row, journal) for row in run.rows)
 
 
+def rankings(run: Run) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Sequence[str]]]]:
+    """Every answer's row, and the titles that each of its queries brought, all together (`union`) and kept, by rank.
+
+    Raises: BadData where the journal lacks a passage.
+    """
+    with run.journal() as journal:
+        passages = Passages(journal)
+        for row in run.rows:
+            ranked: dict[str, Sequence[Passage]] = {}
+            for name, branch in row["branches"].items():
+                found = passages.of(row["queries"].get(name, row["question"]))
+                ranked[name] = [_known(run, row, each, _passage(passages, found, each)) for each in branch["retrieved"]]
+            together = union(ranked.values())
+            by_id = {passage.id: passage for passage in together}
+            kept = [_whole(run, passages, row, name, by_id) for name in row["knowledge"]]
+            ranked |= {UNION: together or kept, "kept": kept}
+            yield row, {name: [passage.title for passage in listed] for name, listed in ranked.items()}
+
+
 def _retrieved(passages: Passages, row: Mapping[str, Any]) -> dict[str, Passage]:
     """What all queries brought, by id; a row that failed names none, but the question itself may be searched."""
     question = row["question"]
@@ -124,12 +145,20 @@ def _retrieved(passages: Passages, row: Mapping[str, Any]) -> dict[str, Passage]
 
 
 def _kept(run: Run, passages: Passages, row: Mapping[str, Any], name: str, found: Mapping[str, Passage]) -> Passage:
-    whole = found.get(name) or _passage(passages, passages.of(row["question"]), name)
-    if whole is None:
-        where = f"question '{row['id']}'"
-        raise BadData(f"{run.folder}: its journal holds no passage '{name}', which {where} was read with")
+    whole = _whole(run, passages, row, name, found)
     places = row.get("spans", {}).get(name)
     return whole if places is None else Excerpt.of(whole, [(start, end) for start, end in places])
+
+
+def _whole(run: Run, passages: Passages, row: Mapping[str, Any], name: str, found: Mapping[str, Passage]) -> Passage:
+    return _known(run, row, name, found.get(name) or _passage(passages, passages.of(row["question"]), name))
+
+
+def _known(run: Run, row: Mapping[str, Any], name: str, passage: Passage | None) -> Passage:
+    if passage is None:
+        where = f"question '{row['id']}'"
+        raise BadData(f"{run.folder}: its journal holds no passage '{name}', which {where} was read with")
+    return passage
 
 
 def _passage(passages: Passages, by_query: Mapping[str, str], name: str) -> Passage | None:

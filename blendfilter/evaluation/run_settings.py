@@ -5,20 +5,26 @@ For a replay they also stand in for an index or a model that is gone (`RecordedI
 
 from __future__ import annotations
 
+import functools
 import inspect
 import platform
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence, Set
 from importlib.metadata import version
-from pathlib import Path
+from operator import itemgetter
+from pathlib import Path, PurePath
+from types import CellType
 from typing import Any
 
 import dspy
 
 import blendfilter
-from blendfilter.asking import SHORT_ROOM, Ask
+from blendfilter.asking import SHORT_ROOM, Ask, reply_tokens_of
 from blendfilter.compiling.programs import question_digest, recipes_in
+from blendfilter.dspy_surface import configured_index
 from blendfilter.errors import AskedWrong, EmptyData, Leak, ReplayMiss
 from blendfilter.evaluation.run import Run
+from blendfilter.filters.cdit import Judge
 from blendfilter.journal import digest
 from blendfilter.lm.local import LOCAL, remembered
 from blendfilter.lm.model import ConnectedLM
@@ -26,7 +32,7 @@ from blendfilter.modules.base import Method
 from blendfilter.prompting import TemplateAdapter, questions_of
 from blendfilter.records import Passage
 from blendfilter.retrieval.base import Retriever
-from blendfilter.run_context import connected_lms
+from blendfilter.run_context import connected_lms, lms_of
 from blendfilter.tasks.base import Questions
 from blendfilter.text import normalize_answer
 
@@ -40,6 +46,7 @@ def settings_of(
     own = {label: _model(model) for label, model in connected_lms(method).items()}
     known = getattr(method, "method_name", None) or f"{type(method).__module__}:{type(method).__qualname__}"
     code = code_digest(method)
+    own_metrics = {name: digest(_made_of(each))[:12] for name, each in questions.task.functions.items()}
     retrievers = []
     for index in retrievers_of(method):
         info = index.info()  # one behind an address is the same index
@@ -48,11 +55,14 @@ def settings_of(
     return {
         "task": questions.task.name,
         "metrics": list(questions.task.metrics),
+        **({"metrics_code": own_metrics} if own_metrics else {}),
         "data": {"source": questions.source, "fingerprint": questions.fingerprint, "n": len(questions)},
         "method": {
             "name": name or str(known),
             "arguments": method.arguments() if isinstance(method, Method) else {},
             "program": program_digest(method),
+            **reply_tokens_of(method),
+            **prompts_of(method),
             **({"code": code} if code else {}),
         },
         "lm": _model(lm) | ({"of": own} if own else {}),
@@ -94,13 +104,58 @@ def code_digest(method: dspy.Module) -> str:
 def _users_source(kind: type) -> list[str]:
     """The source of a class and of those it builds on; empty where it is this package's or DSPy's."""
     users = [base for base in kind.__mro__ if base.__module__.split(".")[0] not in _NOT_USERS]
-    sources = []
-    for base in users if kind in users else ():
-        try:
-            sources.append(inspect.getsource(base))
-        except (OSError, TypeError):  # typed into a console: its name is all there is
-            sources.append(f"{base.__module__}.{base.__qualname__}")
-    return sources
+    return [_source(base) for base in users if kind in users]
+
+
+def _source(made: Any) -> str:
+    """The source of a class or a function; of one that was typed into a console its name is all there is."""
+    try:
+        return inspect.getsource(made)
+    except (OSError, TypeError):
+        named = made if hasattr(made, "__qualname__") else type(made)
+        return f"{named.__module__}.{named.__qualname__}"
+
+
+def _made_of(made: Any, within: tuple[Any, ...] = (), *, attribute: bool = False) -> Any:
+    """What a metric is made of, as JSON: source, and the values in its closure, defaults, arguments and attributes.
+
+    A `dspy.Module` counts as a method does, a model by its name, an `attribute` that is no plain value by its class.
+    """
+    if made is None or isinstance(made, str | int | float | bytes | re.Pattern | PurePath):
+        return repr(made)
+    if any(made is outer for outer in within):  # a function that calls itself
+        return ""
+    part = functools.partial(_made_of, within=(*within, made), attribute=attribute)
+    parts: Any
+    if isinstance(made, Mapping):
+        parts = sorted(([repr(key), part(value)] for key, value in made.items()), key=itemgetter(0))
+    elif isinstance(made, list | tuple):
+        parts = [*map(part, made)]
+    elif isinstance(made, Set):
+        parts = sorted(map(repr, made))
+    elif isinstance(made, functools.partial):
+        parts = [*map(part, (made.func, made.args, made.keywords))]
+    elif inspect.ismethod(made):
+        parts = [*map(part, (made.__func__, made.__self__))]
+    elif inspect.isfunction(made):
+        closure = [part(_content(cell)) for cell in made.__closure__ or ()]
+        parts = [_source(made), closure, part(made.__defaults__), part(made.__kwdefaults__)]
+    elif isinstance(made, dspy.BaseLM):
+        parts = made.model
+    elif isinstance(made, dspy.Module):
+        parts = [code_digest(made), program_digest(made), *(found.lm.model for found in lms_of(made))]
+    elif attribute or inspect.isclass(made) or not (sources := _users_source(type(made))):
+        parts = _source(made)
+    else:
+        parts = [sources, part(getattr(made, "__dict__", {}), attribute=True)]
+    return parts
+
+
+def _content(cell: CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # a name that has no value yet
+        return None
 
 
 def _is_plain(value: Any) -> bool:
@@ -117,7 +172,7 @@ def program_digest(method: dspy.Module) -> str:
     for predictor in state.values():
         if isinstance(predictor, dict):
             predictor.pop("lm", None)
-    asking = {name: part for name, part in parameters.items() if isinstance(part, Ask)}
+    asking = asked_by(method)
     templates = {name: ask.template.digest for name, ask in asking.items()}
     unusual = {}  # what neither state nor template says: another adapter than the usual, or another room
     for name, ask in asking.items():
@@ -125,7 +180,15 @@ def program_digest(method: dspy.Module) -> str:
             unusual[name] = type(ask.adapter).__name__
         elif ask.room not in ("", SHORT_ROOM):
             unusual[name] = ask.room
-    return digest(state, templates, *([unusual] if unusual else []))[:12]
+    raw = {name: [[*map(dict, demos)] for demos in ask.raw[:2]] for name, ask in asking.items() if ask.raw.demos}
+    return digest(state, templates, *([unusual] if unusual else []), *([raw] if raw else []))[:12]
+
+
+def prompts_of(method: dspy.Module) -> dict[str, str]:
+    """The set whose templates the method speaks through, as a run's setting `prompts`; nothing where all are ours."""
+    asking = asked_by(method).values()
+    names = {ask.template.of_set for ask in asking if isinstance(ask.adapter, TemplateAdapter)} - {""}
+    return {"prompts": "+".join(sorted(names))} if names else {}
 
 
 def parameters_of(method: dspy.Module) -> dict[str, Any]:
@@ -136,6 +199,17 @@ def parameters_of(method: dspy.Module) -> dict[str, Any]:
     return known | {name: part for name, part in parts if id(part) not in found}
 
 
+def asked_by(method: dspy.Module) -> dict[str, Ask]:
+    """The predictors of a module that speak through a template, by name; those of second requests too.
+
+    A judge's second request is a copy of its first one with a template of its own, and no parameter.
+    """
+    again = {
+        f"{path.removeprefix('self.')}.again": judge.second_request() for path, judge in method.named_sub_modules(Judge)
+    }
+    return {name: part for name, part in parameters_of(method).items() if isinstance(part, Ask)} | again
+
+
 def retrievers_of(method: dspy.Module) -> list[Retriever]:
     """The indexes of a module and its parts, each once and in the order of the attributes.
 
@@ -144,7 +218,7 @@ def retrievers_of(method: dspy.Module) -> list[Retriever]:
     found: dict[int, Retriever] = {}
     for _, module in method.named_sub_modules():
         for value in vars(module).values():
-            searched = dspy.settings.rm if isinstance(value, dspy.Retrieve) else value
+            searched = configured_index(value)
             if isinstance(searched, Retriever):
                 found[id(searched)] = searched
     return list(found.values())
@@ -192,10 +266,9 @@ def not_compiled_on(method: dspy.Module, questions: Questions) -> Questions:
 def check_prompts(method: dspy.Module) -> None:
     """Render every template once with made-up values. Raises: BadData for one that cannot be rendered."""
     made_up: Mapping[Any, Any] = {list[str]: ["? | ?"], bool: False}
-    for _, predictor in method.named_predictors():
-        if isinstance(predictor, Ask):
-            fields = predictor.signature.input_fields
-            predictor.render(**{name: made_up.get(field.annotation, "?") for name, field in fields.items()})
+    for predictor in asked_by(method).values():
+        fields = predictor.signature.input_fields
+        predictor.render(**{name: made_up.get(field.annotation, "?") for name, field in fields.items()})
 
 
 # --- for a replay without the index or the model --------------------------------------------------------------------

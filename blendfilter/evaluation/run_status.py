@@ -15,10 +15,10 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
-from blendfilter.errors import BadArgument, BadData, RunMismatch
+from blendfilter.errors import BadArgument, BadData, RunMismatch, worded
 from blendfilter.evaluation.ledger import LedgerEntry, ledger, taken
 from blendfilter.evaluation.rescoring import NAMES, Rescored, file_of, rescored
-from blendfilter.evaluation.rows import NEAR, counted, how_far, key_of, misscored, repeats_in, slim, summarise
+from blendfilter.evaluation.rows import NEAR, counted, failures, how_far, key_of, misscored, repeats_in, slim, summarise
 from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.run_folder import METRICS, PREDICTIONS, iterate_rows
 from blendfilter.journal import FILE
@@ -29,13 +29,13 @@ _BULK = frozenset({"queries", "branches", "knowledge", "spans", "calls"})
 READINGS = ("ids", "judge", "helpful")
 """The stages whose replies ids are read from, first tries."""
 _JUDGING = ("consistent",)
-"""The stage that verdicts are read from; there is no second try."""
+"""The stage that verdicts are read from, first tries."""
 BAD = ("unparseable_ids", "empty_reply", "cut_reply")
 _DOCTOR = "blendfilter doctor says what to change"
 _WARNED_OF = {
     "unparseable_ids": f"id replies could not be read; {_DOCTOR}",
     "empty_reply": f"replies were empty; {_DOCTOR}",
-    "cut_reply": f"replies were cut off at their cap; {_DOCTOR}",
+    "cut_reply": f"replies were cut off at their cap (--reply-tokens gives long ones more room); {_DOCTOR}",
     "no_verdict": "judging replies were no verdict (the passages are kept); cdit-components with --json-schema holds "
     "them to a form",
 }
@@ -110,6 +110,17 @@ class RunStatus:
         """The signature; of an unfinished run, that it is none."""
         return str(self.metrics["signature"]) if self.run.finished else f"{self.run.name}: {self.unfinished}"
 
+    @cached_property
+    def failures(self) -> str:
+        """How many answers ended in an error, and which, in one line that stands with every score; empty for none."""
+        line = failures(self.rows, self.repeats)
+        return line and f"{line}; the same command asks again"
+
+    @property
+    def failed(self) -> bool:
+        """Whether every answer so far ended in an error, so that there is no score to show."""
+        return bool(self.rows) and all(row["error"] is not None for row in self.rows)
+
     @property
     def repeats(self) -> int:
         """How many times each question is answered."""
@@ -174,7 +185,9 @@ class RunStatus:
             return []
         shares = bad_shares(flags, self.whole_rows()).items()
         return [
-            f"{share.words} of {_WARNED_OF[name]}." for name, share in shares if share.value > self.run.max_bad_replies
+            worded(f"{share.words} of {_WARNED_OF[name]}.")
+            for name, share in shares
+            if share.value > self.run.max_bad_replies
         ]
 
 

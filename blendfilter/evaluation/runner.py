@@ -4,29 +4,35 @@ A question's calls go out oldest question first through one gate, so that `concu
 the whole run. With `repeats` every question is answered so many times, because servers are not deterministic even at
 temperature 0. The first answer's calls are those of a run without repeats; searches are made once. A run may be given
 more repeats later, never fewer.
+
+A failed run is no low score: `evaluate` warns of questions that ended in an error, and raises where all of them ended
+in the same one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import warnings
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import dspy
 
 from blendfilter import aio
-from blendfilter.errors import BadArgument, EmptyData, check_count
+from blendfilter.context import GIVEN
+from blendfilter.errors import BadArgument, EmptyData, RunFailed, check_count
 from blendfilter.evaluation.ledger import ledger
-from blendfilter.evaluation.rows import slim, summarise
+from blendfilter.evaluation.rows import failures, repeats_in, shared_failure, slim, summarise
 from blendfilter.evaluation.run import Run
-from blendfilter.evaluation.run_folder import PREDICTIONS, RunFolder, iterate_rows
+from blendfilter.evaluation.run_folder import PREDICTIONS, ROW_FIELDS, RunFolder, iterate_rows
 from blendfilter.evaluation.run_loop import RunLoop, RunProgress
 from blendfilter.evaluation.run_settings import check_leak, check_prompts, settings_of, versions
 from blendfilter.lm.budget import Budget
 from blendfilter.run_context import CONCURRENCY, RunContext
-from blendfilter.tasks.base import Questions
+from blendfilter.tasks.base import MetricFunction, Questions, check_functions
 
 logger = logging.getLogger(__name__)
 OFFLINE_NOTE = "no model was named: the offline reader answers, which shows the pipeline, not its quality"
@@ -39,7 +45,7 @@ def evaluate(
     lm: dspy.BaseLM | str | None = None,
     run: str | Path | None = None,
     concurrency: int = CONCURRENCY,
-    reuse: Iterable[str | Path] = (),
+    reuse: str | Path | Iterable[str | Path] = (),
     replay: bool = False,
     repeats: int = 1,
     budget: Budget | None = None,
@@ -47,6 +53,7 @@ def evaluate(
     seed: int = 0,
     progress: RunProgress | bool = True,
     name: str | None = None,
+    metrics: Sequence[str | MetricFunction] | None = None,
 ) -> Run:
     """Evaluate `method` on `questions`. Waits for the run to be done; inside a notebook too.
 
@@ -57,7 +64,7 @@ def evaluate(
         lm: a model (`connect`, any `dspy.LM`, or a name); DSPy's configured one by default, else the offline reader.
         run: the run's folder; a temporary one by default. The same folder and settings again go on where it stopped.
         concurrency: model calls in flight in the whole run.
-        reuse: other run folders whose journaled calls may be used.
+        reuse: other run folders (or one) whose journaled calls may be used.
         replay: answer from the run's journal alone; a call that it lacks is an error.
         repeats: how many times each question is answered; a finished run may be given more.
         budget: what the run may take in all its sessions (`Budget(tokens=2_000_000)`); it is no setting of the run, so
@@ -67,15 +74,18 @@ def evaluate(
         seed: of the bootstrap intervals.
         progress: a `RunProgress`, or False for none.
         name: what the run's record calls the method.
+        metrics: in place of the task's own, the leading one first: names, or functions (example, prediction,
+            trace=None) as DSPy has them, each recorded under its name. Another function is another run.
 
     Returns:
-        The finished `Run`.
+        The finished `Run`. One `UserWarning` says how many of its questions ended in an error, if any did.
 
     Raises:
+        RunFailed: all questions ended in an error of one kind; the run's folder is kept, to be resumed.
         RunMismatch: the folder has a run with other settings. RunLocked: another process writes there. Leak: a question
         is also a demonstration. BudgetSpent: the limit is reached. ServerRefused, ReplayMiss: see `blendfilter.errors`.
     """
-    return aio.run(_evaluated(**locals()), "evaluate", "await aevaluate(…)")
+    return _concluded(aio.run(evaluated(**locals()), "evaluate", "await aevaluate(…)"))
 
 
 async def aevaluate(
@@ -85,7 +95,7 @@ async def aevaluate(
     lm: dspy.BaseLM | str | None = None,
     run: str | Path | None = None,
     concurrency: int = CONCURRENCY,
-    reuse: Iterable[str | Path] = (),
+    reuse: str | Path | Iterable[str | Path] = (),
     replay: bool = False,
     repeats: int = 1,
     budget: Budget | None = None,
@@ -93,27 +103,48 @@ async def aevaluate(
     seed: int = 0,
     progress: RunProgress | bool = True,
     name: str | None = None,
+    metrics: Sequence[str | MetricFunction] | None = None,
 ) -> Run:
     """Evaluate `method` on `questions`, to be awaited on any loop: arguments, result and errors are `evaluate`'s."""
-    return await asyncio.wrap_future(aio.submit(_evaluated(**locals())))
+    return _concluded(await asyncio.wrap_future(aio.submit(evaluated(**locals()))))
 
 
-async def _evaluated(
+def _concluded(run: Run) -> Run:
+    """`run`, as `evaluate` returns it. Warns of errors, with the place that called `evaluate`. Raises: RunFailed."""
+    if run.errors:
+        rows = [slim(row) for row in iterate_rows(run.folder / PREDICTIONS)]
+        repeats, move = repeats_in(run.settings), f"kept in {run.folder}, where the same evaluation asks them again"
+        if (failure := shared_failure(rows, repeats)) is not None:
+            kind, words = failure
+            raise RunFailed(f"{words}; {move}", kind=kind, folder=str(run.folder))
+        warnings.warn(f"{failures(rows, repeats)}; {move}", stacklevel=3)
+    return run
+
+
+async def evaluated(
     method: dspy.Module,
     questions: Questions | Sequence[Any],
-    lm: dspy.BaseLM | str | None,
-    run: str | Path | None,
-    concurrency: int,
-    reuse: Iterable[str | Path],
-    replay: bool,
-    repeats: int,
-    budget: Budget | None,
-    max_retries: int | None,
-    seed: int,
-    progress: RunProgress | bool,
-    name: str | None,
+    *,
+    lm: dspy.BaseLM | str | None = None,
+    run: str | Path | None = None,
+    concurrency: int = CONCURRENCY,
+    reuse: str | Path | Iterable[str | Path] = (),
+    replay: bool = False,
+    repeats: int = 1,
+    budget: Budget | None = None,
+    max_retries: int | None = None,
+    seed: int = 0,
+    progress: RunProgress | bool = True,
+    name: str | None = None,
+    metrics: Sequence[str | MetricFunction] | None = None,
 ) -> Run:
+    """The finished run whatever became of its questions, for callers that state its errors themselves."""
     questions = as_questions(questions)
+    if metrics is not None:
+        questions = replace(questions, task=questions.task.with_metrics(metrics))
+    if taken := ROW_FIELDS & questions.task.functions.keys():
+        raise BadArgument(f"a row of a run has a field '{min(taken)}': call that metric something else")
+    check_functions(questions)
     check_count("repeats", repeats)  # else it would only fail after calls were paid for
     check_count("seed", seed, 0)
     check_leak(method, questions)
@@ -130,7 +161,8 @@ async def _evaluated(
     with folder.opened(reuse) as journal, context.opened(journal), threads as pool:
         if not replay:
             notes = {"address": model.address, "concurrency": concurrency, "questions": [each.id for each in questions]}
-            folder.write_record(versions(), notes | ({} if budget is None else {"budget": budget.given()}))
+            notes |= {} if budget is None else {"budget": budget.given()}
+            folder.write_record(versions(), notes | ({} if (options := GIVEN.get()) is None else {"options": options}))
         if isinstance(progress, bool):
             progress = RunProgress(questions.task.metrics, context.gate, progress)
         loop = RunLoop(method, questions, context, pool, progress, repeats)
@@ -153,7 +185,7 @@ def as_questions(given: Questions | Sequence[Any]) -> Questions:
         raise BadArgument(
             f"evaluate wants questions, not a name: pass bf.load(task, '{given}'), task any of {', '.join(TASKS)}"
         )
-    questions = given if isinstance(given, Questions) else load("qa", list(given))
+    questions = given if isinstance(given, Questions) else load("qa", given)
     if not len(questions):
         raise EmptyData("no questions to evaluate on")
     return questions

@@ -30,7 +30,6 @@ from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from blendfilter.errors import BadArgument, check_count
 
@@ -42,8 +41,8 @@ _Z = NormalDist().inv_cdf((1 + LEVEL) / 2)
 _WORDS_AT_ONCE = 1 << 20
 """Positions drawn in one go: bounds the memory (about 25 MB) and never changes a result."""
 
-Array = NDArray[np.float64]
-Places = NDArray[np.int64]
+Array = np.typing.NDArray[np.float64]
+Places = np.typing.NDArray[np.int64]
 
 Scores = Sequence[float] | Sequence[Sequence[float]]
 """One number a question, or one list of numbers a question, as many for each: a number an answer."""
@@ -262,7 +261,7 @@ def drawn_places(n: int, seed: int, resamples: int, *, wide: int = 1) -> Iterato
         yield _scaled(bits.random_raw(rows * n), n).reshape(rows, n)
 
 
-def _scaled(words: NDArray[np.uint64], n: int) -> Places:
+def _scaled(words: np.typing.NDArray[np.uint64], n: int) -> Places:
     return ((words >> np.uint64(32)) * np.uint64(n) >> np.uint64(32)).astype(np.int64)
 
 

@@ -21,6 +21,7 @@ import anyio.to_thread
 import dspy
 
 from blendfilter import aio
+from blendfilter.asking import check_state
 from blendfilter.context import NOTES, CallNote, rejoined, setting
 from blendfilter.errors import BadArgument
 from blendfilter.records import Passage
@@ -53,6 +54,11 @@ class Filter(dspy.Module):
     async def aforward(self, question: str, passages: Sequence[Passage]) -> dspy.Prediction:
         """The passages kept, in their order."""
         raise NotImplementedError
+
+    def load_state(self, state: Mapping[str, Any], **options: Any) -> None:
+        """As `dspy.Module.load_state`. Raises: BadData where it was saved from another filter."""
+        check_state(self, state)
+        super().load_state(state, **options)
 
     def prepare(self) -> None:
         """Load what it needs; what is missing is an error here, before any call is paid for."""

@@ -9,12 +9,13 @@ discarded (Figure 3, step 4). What verdicts are worth beyond their question is f
 Differs from the paper: the words of rules and prompts are ours, and each rule says what its components are. What the
 question asks for is open and matches anything; a passage is judged by its nearest sentence. Besides the paper's one
 word (`word`) the judge may give its grounds (`components`), which are checked against its verdict. The released code
-takes whatever is not True for a rejection; here a reply that is no verdict is None: it is counted, the passage is kept,
-and it counts for no separation.
+takes whatever is not True for a rejection; here a reply that is no verdict is asked for once more, and a second one is
+None: it is counted, the passage is kept, and it counts for no separation.
 """
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import re
@@ -22,20 +23,22 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from itertools import chain
+from json import dumps, loads
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 import dspy
 
-from blendfilter import aio
+from blendfilter import aio, resources
 from blendfilter.aio import Steps
-from blendfilter.asking import REPLY_TOKENS, SHORT_TOKENS, STOP, Ask, TaskWording
+from blendfilter.asking import REPLY_TOKENS, SHORT_TOKENS, STOP, Ask, RawPrompting, TaskWording, demonstrations
 from blendfilter.context import JUDGED, setting
 from blendfilter.errors import BadArgument, BadData, MissingFile, UnknownName
 from blendfilter.filters.base import Filter, Signed, selection
 from blendfilter.filters.ids import unfenced
-from blendfilter.filters.knowledge import holds_to_schema, object_schema, reply_of, schema_of
+from blendfilter.filters.knowledge import PredictorReply, holds_to_schema, object_schema, reply_of, schema_of
 from blendfilter.lm.profiles import split_thinking
 from blendfilter.prompting import Prompts, TemplateAdapter
 from blendfilter.quoting import LONGEST_REPLY, own_lines, own_words
@@ -47,11 +50,11 @@ from blendfilter.text import shortened
 # --- rules ------------------------------------------------------------------------------------------------------------
 
 COMPONENTS: Mapping[str, str] = {
-    "subject": "who or what does it, has it or is it",
-    "predicate": "what is done, had or been: the verb with its particles, its complement and any not or never",
-    "object": "whom or what it is done to",
-    "attributive": "what tells more of a noun: which, whose, what kind, how many",
-    "adverbial": "when, where, how, why or on what condition it happens",
+    "subject": "who or what",
+    "predicate": "what is done, or not done",
+    "object": "to whom or what",
+    "attributive": "which, whose, what kind, how many",
+    "adverbial": "when, where, how, why",
 }
 """The components that our rules compare, and what each is. A user's rule may name others."""
 _COMPONENT = re.compile(r"[^\W\d_]+(?:[ -][^\W\d_]+){0,3}")
@@ -93,18 +96,8 @@ class Rule:
         return f"{sentence if sentence.endswith(('.', '!', '?')) else sentence + '.'} Components: {named}."
 
 
-PHI1 = Rule(
-    "phi1",
-    ("subject", "predicate", "object"),
-    "A sentence is consistent with the question only if both speak of the same subject, say the same predicate of it, "
-    "and name the same object.",
-)
-PHI2 = Rule(
-    "phi2",
-    ("attributive", "adverbial"),
-    "A sentence is consistent with the question only if both give the same attributives to the things they name, and "
-    "the same adverbials to what happens.",
-)
+PHI1 = Rule("phi1", ("subject", "predicate", "object"), "The same subject, predicate and object.")
+PHI2 = Rule("phi2", ("attributive", "adverbial"), "The same attributives and adverbials.")
 RULES: Mapping[str, Rule] = {rule.name: rule for rule in (PHI1, PHI2)}
 """The rules by name."""
 
@@ -170,11 +163,12 @@ def read_rules(path: Path) -> tuple[Rule, ...]:
 # that is quoted whole (``> Verdict: True``), unless the reply is nothing but a fence or a quotation.
 
 _MARKS = r"[\s\"'“”„‘’«»`*_#>(){}\[\]]*+"
+_IN_BRACKETS = r"(?:\s*\([^()\n]*+\))?"
 _ONE_WORD = re.compile(
-    rf"{_MARKS}(?:-\s++)?{_MARKS}(?:(?:final\s+)?(?:verdict|answer){_MARKS}:{_MARKS})?(true|false){_MARKS}\.?{_MARKS}",
+    rf"{_MARKS}(?:-\s++)?{_MARKS}(?:(?:final\s+)?(?:verdict|answer){_IN_BRACKETS}{_MARKS}:{_MARKS})?(true|false){_MARKS}\.?{_MARKS}",
     re.IGNORECASE,
 )
-_VERDICT = re.compile(rf"{_MARKS}(?:-\s++)?{_MARKS}(?:final\s+)?verdict{_MARKS}:", re.IGNORECASE)
+_VERDICT = re.compile(rf"{_MARKS}(?:-\s++)?{_MARKS}(?:final\s+)?verdict{_IN_BRACKETS}{_MARKS}:", re.IGNORECASE)
 _REASON = re.compile(rf"{_MARKS}(?:-\s++)?{_MARKS}reason{_MARKS}:{_MARKS}(.*)", re.IGNORECASE)
 _FENCE = re.compile(r"\s*```\w*\s*")
 _RULER = re.compile(r"[\s|:-]+")
@@ -338,7 +332,10 @@ class ComparedWith(dspy.Signature):
 
 
 class Judge(dspy.Module):
-    """Says of one passage whether it is consistent with a question; one call, `consistent`.
+    """Says of one passage whether it is consistent with a question: a call, `consistent`.
+
+    A reply without a verdict, or with one against its own comparison, is asked for once more, `consistent_again`: the
+    same prompt, instructions and demonstrations with one more line.
 
     Args:
         mode: `word`, the paper's one word, or `components`: what was compared, the reason, the verdict.
@@ -347,9 +344,10 @@ class Judge(dspy.Module):
             server can.
         wording: a task's instructions. prompts, adapter: see `blendfilter.asking.Ask`.
 
-    The result has `verdict` (True, False, or None), `reason` and `compared` (in the mode `components`), `reply`, and
-    `flags`: `no_verdict`, and `contradicted_verdict` where the verdict goes against its own comparison. A passage of no
-    text at all has no verdict, and costs no call.
+    The result has `verdict` (True, False, or None), `reason` and `compared` (in the mode `components`), `reply` (the
+    last one), and `flags`: `unread_verdict` where the first reply was no verdict, `contradicted_verdict` where it went
+    against its own comparison, `no_verdict` where the second one was none either. A passage of no text at all has no
+    verdict, and costs no call.
     """
 
     __signature__ = Signed()
@@ -361,7 +359,7 @@ class Judge(dspy.Module):
         *,
         json_schema: bool | None = None,
         wording: TaskWording | None = None,
-        prompts: Prompts | None = None,
+        prompts: Prompts | str | None = None,
         adapter: dspy.Adapter | None = None,
     ) -> None:
         super().__init__()
@@ -378,6 +376,9 @@ class Judge(dspy.Module):
         self.consistent = (wording or TaskWording())(
             Ask("consistent", signature, f"cdit/{mode}", max_tokens=tokens, **shared)
         )
+        self.consistent.raw = RawPrompting(
+            *(demonstrations(self.consistent, worked_examples(self.components, json=json)) for json in (False, True))
+        )
 
     def forward(self, question: str, passage: Passage) -> dspy.Prediction:
         return aio.run(self.aforward(question=question, passage=passage), type(self).__name__)
@@ -390,21 +391,43 @@ class Judge(dspy.Module):
         config: dict[str, Any] = {}
         if self.mode == "components" and holds_to_schema(self.json_schema, self.consistent):
             config = {"response_format": schema_of("comparison", comparison_schema(self.components))}
-        rules = [rule.line for rule in self.rules]
+        inputs = {"rules": [rule.line for rule in self.rules], "passage": passage.line, "question": question}
+        flags: dict[str, int] = {}
         with setting(JUDGED, (passage.id,)):
-            reply = await reply_of(self.consistent, rules=rules, passage=passage.line, question=question, config=config)
-        if self.mode == "word":
-            read = JudgeReply(read_verdict(reply.text), [], "")
-        else:
-            read = read_comparison(reply.text, self.components)
-        contradicted = read.contradicts_itself and not reply.cut
-        verdict = None if contradicted or reply.cut else read.verdict
-        flags = {"no_verdict": 1} if verdict is None else {}
-        if contradicted:
-            flags["contradicted_verdict"] = 1
+            verdict, read, reply = await self._judged(self.consistent, inputs, config)
+            if verdict is None:
+                flags["unread_verdict"] = 1
+                if read.contradicts_itself and not reply.cut:
+                    flags["contradicted_verdict"] = 1
+                verdict, read, reply = await self._judged(self.second_request(), inputs, config)
+        if verdict is None:
+            flags["no_verdict"] = 1
         return dspy.Prediction(
             verdict=verdict, reason=read.reason, compared=read.compared, reply=reply.text, flags=flags
         )
+
+    async def _judged(
+        self, predictor: Ask, inputs: Mapping[str, Any], config: dict[str, Any]
+    ) -> tuple[bool | None, JudgeReply, PredictorReply]:
+        """The verdict of one call, its reply as it was read, and the reply."""
+        reply = await reply_of(predictor, **inputs, config=config)
+        if self.mode == "word":
+            read = JudgeReply(read_verdict(reply.text), [], "")
+            # "False." on a line of its own is whole, wherever its reasons are cut off.
+            opening, broken, _ = reply.text.strip().partition("\n")
+            cut = reply.cut and not (broken and read_verdict(opening) is read.verdict)
+        else:
+            read, cut = read_comparison(reply.text, self.components), reply.cut
+        return None if cut or read.contradicts_itself else read.verdict, read, reply
+
+    def second_request(self) -> Ask:
+        """The predictor of the second request: a copy of the first, so that a compiled one has its words in both."""
+        again = copy.copy(self.consistent)
+        again.name = "consistent_again"
+        if isinstance(again.adapter, TemplateAdapter):
+            name, prompts = f"{self.consistent.template.name}_again", again.adapter.prompts
+            again.adapter, again.template = TemplateAdapter(name, prompts), prompts[name]
+        return again
 
     def arguments(self) -> dict[str, Any]:
         """Its settings, as JSON, for a run's record: a rule of ours by its name, a user's with all its fields."""
@@ -417,15 +440,59 @@ class Judge(dspy.Module):
     def identity(self) -> dict[str, Any]:
         """What its verdicts depend on beside the model, as JSON.
 
-        That is: mode, rules, and a digest of its program (instructions, demonstrations, and template or adapter).
+        That is: mode, rules, and a digest of its program (instructions, demonstrations, those that base and very small
+        models see among them, and template or adapter).
         """
         rules = [{**asdict(rule), "components": list(rule.components)} for rule in self.rules]
         schema = {"json_schema": self.json_schema} if self.mode == "components" else {}
         ask = self.consistent
-        spoken = ask.template.digest if isinstance(ask.adapter, TemplateAdapter) else type(ask.adapter).__qualname__
-        parts = [ask.signature.instructions, [dict(demo) for demo in ask.demos], spoken]
+        spoken: list[str] = [type(ask.adapter).__qualname__]
+        if isinstance(ask.adapter, TemplateAdapter):
+            spoken = [ask.adapter.prompts[name].digest for name in (ask.template.name, f"{ask.template.name}_again")]
+        demos = [[dict(demo) for demo in each] for each in (ask.demos, *ask.raw[:2])]
+        parts = [ask.signature.instructions, *demos, *spoken]
         program = hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:16]
-        return {"mode": self.mode, "rules": rules, **schema, "program": program}
+        cap = {} if ask.reply_tokens is None else {"reply_tokens": ask.reply_tokens}
+        return {"mode": self.mode, "rules": rules, **schema, **cap, "program": program}
+
+
+def worked_examples(components: Sequence[str], *, json: bool = False) -> list[dict[str, str]]:
+    """Demonstrations for a base model, `prompts/cdit/demos.json`, in these components; none where a user's is unknown.
+
+    Each has `passage`, `question`, `verdict` and `comparison` (`json`: as a reply that is held to a schema).
+
+    >>> [each["verdict"] for each in worked_examples(["subject", "predicate", "object"])]
+    ['True', 'False']
+    """
+    examples = []
+    for row in _read_examples():
+        if not {*components} <= row["compared"].keys():
+            return []
+        cells = {component: row["compared"][component] for component in components}
+        unlike = [component for component, (*_, found) in cells.items() if found == "unlike"]
+        reason = row["reasons"][unlike[0]] if unlike else "No component that the rules name is unlike."
+        rows = [" | ".join([component, *cells[component]]) for component in components]
+        comparison = "\n".join([*rows, f"Reason: {reason}", f"Verdict: {not unlike}"])
+        if json:
+            sides = {
+                name: dict(zip(("question", "passage", "alike"), each, strict=True)) for name, each in cells.items()
+            }
+            comparison = dumps({"comparison": sides, "reason": reason, "verdict": not unlike}, ensure_ascii=False)
+        examples.append(
+            {
+                "passage": row["passage"],
+                "question": row["question"],
+                "verdict": str(not unlike),
+                "comparison": comparison,
+            }
+        )
+    return examples
+
+
+@lru_cache(maxsize=1)
+def _read_examples() -> list[dict[str, Any]]:
+    read: list[dict[str, Any]] = loads((resources.prompts() / "cdit/demos.json").read_text(encoding="utf-8"))
+    return read
 
 
 def comparison_schema(components: Sequence[str]) -> dict[str, Any]:
@@ -448,9 +515,8 @@ class CDITFilter(Filter):
     Args: as `Judge` takes them.
 
     The result has `verdicts`, True, False or None for each passage; `status` is `kept 3 of 5`, with how many of them
-    have no verdict, or `empty`; `reason` has a line a passage; `flags` counts the replies that were `no_verdict`, and
-    of these `contradicted_verdict` apart. Passages are judged side by side, and those that read the same once. A call
-    that fails is the question's error, not a verdict.
+    have no verdict, or `empty`; `reason` has a line a passage; `flags` sums those of `Judge`. Passages are judged side
+    by side, and those that read the same once. A call that fails is the question's error, not a verdict.
     """
 
     def __init__(
@@ -460,7 +526,7 @@ class CDITFilter(Filter):
         *,
         json_schema: bool | None = None,
         wording: TaskWording | None = None,
-        prompts: Prompts | None = None,
+        prompts: Prompts | str | None = None,
         adapter: dspy.Adapter | None = None,
     ) -> None:
         super().__init__()

@@ -64,7 +64,7 @@ class FilCoFilter(Filter):
         offer_none: bool = True,
         json_schema: bool | None = None,
         wording: TaskWording | None = None,
-        prompts: Prompts | None = None,
+        prompts: Prompts | str | None = None,
         adapter: dspy.Adapter | None = None,
     ) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class FilCoFilter(Filter):
         self.json_schema = json_schema
         settings, template = PromptSettings.of(wording, prompts, adapter), f"filco/{unit}s"
         # A base model goes on with another example, whose numbers are not its reply.
-        stop = [*STOP, f"\n\n{unit} 0:"]
+        stop = [*STOP, "\n\nTitle:", f"\n\n{unit} 0:"]
         self.helpful = settings.predictor("helpful", Helpful, template, SHORT_TOKENS, stop=stop)
         self.ids_again = settings.predictor("ids_again", Helpful, f"{template}_again", SHORT_TOKENS, stop=stop)
 
@@ -122,14 +122,18 @@ def candidates_of(passages: Sequence[Passage], unit: Unit) -> list[Candidate]:
 def unquoted(reply: str, lines: Iterable[str]) -> str:
     """`reply` without what it writes out of the prompt's `lines`: the numbers in there are no ids.
 
-    A line goes with its title or without, and with its last mark or without. What holds too few words to be known as a
-    quotation stays: a sentence "3 and 7" must not take a reply apart.
+    A line goes with its title or without, and with its last mark or without; so does a title, by itself or as the
+    prompt has it. What holds too few words to be known as a quotation stays: a sentence "3 and 7" must not take a reply
+    apart.
 
-    >>> unquoted("2: It burned for 30 years.", ["Light of 1884 | It burned for 30 years."])
-    '2: '
+    >>> unquoted("Title: Light of 1884\\n2: It burned for 30 years.", ["Light of 1884 | It burned for 30 years."])
+    '\\n2: '
     """
-    wholes = [whole for line in lines for whole in (line, line.partition(" | ")[2])]
-    quotable = {*wholes, *(whole.rstrip(_MARKS) for whole in wholes)}
+    parts = [(line, *line.partition(" | ")) for line in lines]
+    quotable = {whole for line, title, bar, text in parts for whole in ((line, text, title) if bar else (line,))}
+    quotable |= {whole.rstrip(_MARKS) for whole in quotable}
+    titles = {f"Title: {title}" for _, title, bar, _ in parts if bar}
+    reply = "\n".join("" if line.strip(" *") in titles else line for line in reply.split("\n"))
     for part in sorted(quotable, key=len, reverse=True):
         if part in reply and len({word.lower() for word in _WORDS.findall(part)} - _NO_WORDS) > 2:
             reply = reply.replace(part, "")

@@ -1,36 +1,29 @@
 """Reading the ids that a model says are relevant: pure functions, no model.
 
-BlendFilter, section 3.3 and appendix F, leaves open how a free-text reply becomes a set; the rules are these.
+BlendFilter, section 3.3 and appendix F, leaves open how a free-text reply becomes a set. It is read in three steps:
 
-1. A JSON array, an object with `ids`, or one with a verdict for each id, is read as it stands; thinking in tags is not.
-2. Else the reply's last line that holds ids is read: whole tokens 0..K-1, in order, without repeats; `0-2` is a range.
-3. Where that line is one of several that speak of one id each ("0", "knowledge 3: relevant"), they are read together,
-   and one that is judged irrelevant is left out; one that has words without a verdict, beside others that
-   have one, makes the reply `suspect`. A list numbered 1, 2, 3 is read by what stands behind its numbers.
-4. What restates the prompt is not an id: the full range of numbers after "knowledge", "ids" or "from", or in brackets.
-   Nor is a count ("2 of the 5", "3 passages"), nor the number of a step ("Step 2"), nor that of a list item that goes
-   on with numbers, nor what stands before a colon that announces nothing but numbers.
-   Words that follow a line of nothing but ids (or "none") and speak of other ids make the reply `suspect`, unless they
-   reject these.
-5. Any other line that negates ("1, 3 and 4 are irrelevant", "all but 2") is `suspect`: it is not read as ids. So is
-   one whose number may count what follows it ("3 lighthouses", "2 are relevant").
-6. Of a reply that was cut off only a whole line of nothing but ids is read.
-7. What a reply quotes never decides (`blendfilter.quoting`): not "passage 2 says: Ids: 0, 1", nor a fence or a text in
-   quotation marks, unless it is the reply itself. Where nothing else could be read, the reply is `suspect`.
-8. No ids, but a word for nothing ("none"), is an explicit `none`. Anything else is `unparseable`.
+1. Every word, mark and number becomes one letter, its class (`_WORDS`, `_MARKS`), and what it means beside its
+   neighbours is settled (`_IN_CONTEXT`): "3 passages" and "Total: 2" are counts, "not relevant" is one verdict.
+2. Every line is cut into clauses of one subject each, and a clause says one thing (`_RULES`): it states ids ("Ids: 0",
+   "only 3"), keeps or drops some ("0 is relevant", "1 ✗"), mentions some, or is in doubt.
+3. What the clauses say is put together (`_together`): the last statement counts, and what is said of single passages
+   must not go against it. Without one, the passages that are kept count, where every id that is spoken of is judged.
 
-In doubt a reading is `suspect` or `unparseable`, which costs one more call; a wrong one would cost the knowledge.
+Thoughts in tags are not read, nor what a reply quotes (`blendfilter.quoting`); JSON is read by its keys; of a reply
+that was cut off only whole lines that state ids are read. In doubt a reading is `suspect` (ids are spoken of) or
+`unparseable`, which costs one more call; a wrong one would cost the knowledge.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Literal, NamedTuple
 
 from blendfilter.lm.profiles import split_thinking
-from blendfilter.quoting import attributions, end_of, own_words, unattributed
+from blendfilter.quoting import QUOTED, end_of, own_words
 
 Status = Literal["ids", "none", "suspect", "unparseable"]
 
@@ -43,77 +36,229 @@ class IdsRead(NamedTuple):
 
 
 _SUSPECT = IdsRead((), "suspect")
-_NOUN = r"(?:knowledge|passage|sentence|id|number|piece)s?"
+_UNPARSEABLE = IdsRead((), "unparseable")
+_NOUN = r"(?:knowledge|passage|sentence|id|number|piece|document|paragraph)s?"
 
-_NEGATION = re.compile(
-    r"\b(?:ir+elevant|unrelated|unhelpful|unnecessary|useless|not|\w+n't|cannot|no|none|neither|nor|without"
-    r"|except(?:ing)?|exclud\w+|remov\w+|discard\w+|drop\w*|omit\w*|ignor\w+|all but|other than|apart from)\b",
-    re.IGNORECASE,
-)
-_VERDICT = re.compile(
-    r"\b(?:ir+elevant|unrelated|(?:not|\w+n't) (?:\w+ )?(?:relevant|related|helpful|useful)|off[- ]topic)\b",
-    re.IGNORECASE,
-)
-_RELEVANT = re.compile(r"\b(?:relevant|not ir+elevant)\b", re.IGNORECASE)
-_FAVOURABLE = re.compile(
-    r"\b(?:relevant|helpful|useful|related|pertinent|necessary|needed|yes|keep|kept|answers)\b", re.IGNORECASE
-)
-_NOTHING = re.compile(
-    r"\b(?:none|nothing (?:\w+ ){0,6}(?:relevant|related|useful|helpful|helps)|no ids?|no numbers?|not any"
-    r"|no (?:\w+ )?(?:relevant|related|knowledge|passages?|pieces?|ones?|sentences?(?!,)))\b"
-    r"|^(?:\W*ids?\b)?\W*(?:nothing|empty|null|n/a)\W*$|^\W*\[\s*\]\W*$",
-    re.IGNORECASE,
-)
-_REMOVED = re.compile(
-    r"\b(?:ir+elevant|unrelated|unhelpful|unnecessary|useless|exclud\w+|remov\w+|discard\w+|drop\w*|omit\w*|ignor\w+)\b",
-    re.IGNORECASE,
-)
+# --- step 1: words, marks and numbers as letters ----------------------------------------------------------------------
+# Numbers become i (an id), I (ids in a row), c (a count, or no id) and j (in doubt); unknown words become w.
 
-_NUMBERS = re.compile(r"\d+")
-_NONE = re.compile(r"^\W*(?:ids?\W+)?none\W*$", re.IGNORECASE)
+_WORDS = {
+    "n": "knowledge passage passages sentence sentences id ids number numbers piece pieces document documents",
+    "k": "relevant helpful useful yes",  # kept
+    "d": "irrelevant unrelated unhelpful unnecessary useless off-topic off_topic",  # left out
+    "K": "keep kept related necessary needed need true answers help helps essential correct matter supporting y"
+    " contribute contributes",
+    "D": "exclude excluded remove removed drop dropped omit omitted ignore ignored false incorrect wrong skip n",
+    "x": "not cannot never neither nor without",
+    "N": "no",
+    "o": "none",
+    "z": "nothing empty null n/a",  # none, where nothing else is said
+    "a": "all every each everything",
+    "r": "others other rest remaining another different else elsewhere instead",
+    "e": "except excluding other_than apart_from",
+    "l": "only just",
+    "b": "is was be",
+    "B": "are were",
+    "g": "it it's that's here they these this those them",
+    "h": "maybe perhaps possibly potentially whether either may might could seem seems appears or if than",
+    "Q": "unsure uncertain unclear doubt so_on etc not_sure not_certain all_but everything_but so_is so_are",
+    "t": "total count score confidence rating rank relevance there_are there_were more_than at_least number_of",
+    "u": "part parts step steps",
+    "O": "of out_of",
+    "E": "is_in are_in",
+    ".": "but while whereas although though however so thus therefore",
+    ";": "because since which who",  # no statement stands behind these
+    ",": "and plus",
+    "p": "answer final output result conclusion choose chose select selected use list summary sum_up boxed think",
+    "P": "wait actually correction hmm oops thoughts reflection",  # what came before is taken back
+    "y": "also too as_well",
+    "v": "names name mention mentions state states tells give gives contain contains provide provides lists says say",
+    "f": "the a an to on at by for with that when i me my we you your do does did can would should both sure have"
+    " following json question asks given based context judgement been two three four five any most directly i'd i'll go"
+    " one ones",  # left out before the rules are applied
+}
+_MARKS = {"k": "✓✔✅☑👍", "d": "✗✘❌✖☒👎", ":": ":|=→⇒", ".": ".;!", "?": "?", ",": ",&/", "q": QUOTED}
+_CLASS = {word.replace("_", " "): code for code, words in _WORDS.items() for word in words.split()}
+_CLASS |= {mark: code for code, marks in _MARKS.items() for mark in marks}
+_TOKEN = re.compile(
+    r"(?P<range>(?<![\w./-])\d{1,4}\s{0,3}(?:-|–|—|to\b|through\b)\s{0,3}\d{1,4}(?![\w%-]|[.,/]\d))"
+    r"|(?P<number>(?:(?<!\w)-)?\d+(?:[./]\d+|,\d{3}(?!\d))*(?:[^\W\d]|%)*)"
+    rf"|(?P<word>\b(?:{'|'.join(word for word in _CLASS if ' ' in word)})\b|[^\W\d]+(?:['/-][^\W\d]+)*)"
+    rf"|(?P<dash>->|=>|(?<=\s)[-–—]+(?=\s)|—)|(?P<mark>[{re.escape(''.join(map(''.join, _MARKS.values())))}])",
+    re.IGNORECASE,
+)
+_IN_CONTEXT = [  # the letter that a group becomes beside its neighbours
+    (r"([KD])(?=[^.,:?]*[wv])|[wv][^.,:?KD]*([KD])", "w"),  # verdicts only where no other words stand beside them
+    (r"(K)", "k"),
+    (r"(D)", "d"),
+    (r"u(i)", "c"),  # "step 2"
+    (r"u(I)", "j"),  # "step 1, 3 gives …"
+    (r"(?<!n)(i)(?=O|u|[kr]?n(?!,?[iI]))", "c"),  # "2 of them", "3 relevant passages"
+    (r"O(i)", "c"),  # "2 of 5"
+    (r"(?<![nre])(i)(?=B)|(?<!n)(i)(?=k*w)", "j"),  # "3 lighthouses", "2 are relevant"
+    (r"gB(i)", "j"),  # "these are 2"
+    (r"(?:w[bBO]?|v[^.,:?iIE]{0,9})([iI])", "j"),  # "the year is 3", "says that the ids are 0 and 1"
+    (r"t[^i.]{0,6}(i)", "c"),  # "Total: 2"
+    (r"[iIkd]([,:])(?=r)|(,)(?=n?[iI]:)", "."),  # "0: relevant, others: irrelevant"
+    (r"^(N),", "P"),  # "No, wait"
+    (r"([xN]a|x[dD])", "h"),  # "not all", "not irrelevant"
+    (r"(Nk?n)(?![,iI])|(N)(?=r)", "o"),  # "no passage"
+    (r"([xN][^.,:?iIjahdozr]{0,5}k)", "d"),  # "does not help"
+    (r"(?<![^:iI,.])(N)(?![^,.:])", "d"),  # "0: no"
+    (r"(N)", "x"),
+]
+_CONTEXT = [(re.compile(pattern), letter) for pattern, letter in _IN_CONTEXT]
+_AROUND = [  # ticked and empty boxes; tokens of chat templates and markdown; brackets around a label
+    (
+        re.compile(
+            r"^\W*(?:the )?(?:context|judge?ment) (?:says?|states?|finds?|shows?|concludes?)(?: that)?(?= (?:\w+ )?\d)",
+            re.I,
+        ),
+        " ",
+    ),
+    (re.compile(r"\[[xX]\]"), " ✓ "),
+    (re.compile(r"\[\s*\]"), " none "),
+    (re.compile(r"</?s>|<\|?/?\w{1,20}\|?>|[*_`#~$\\{}\"]+"), " "),
+    (re.compile(rf"^\W*((?:{_NOUN}\s)?\d{{1,4}})\s*[)\]]\s*(?!and\b|or\b)(?=[^\W\d])"), r"\1: "),
+]
+_BRACKETS = re.compile(rf"\(([^()]{{0,200}}(?:[^\W\d]|{QUOTED})[^()]{{0,200}})\)")
 
-_RANGE = re.compile(r"(?<![\w.-])(\d{1,4})\s*(?:-|–|—|to|through)\s*(\d{1,4})(?![\w-]|\.\d)", re.IGNORECASE)
-_ID = re.compile(r"(?<![\w.,/-])(\d{1,4})(?![\w%/-]|[.,]\d)")
-_GLUED = re.compile(rf"\b(?:{_NOUN}|k)_?(?=\d)", re.IGNORECASE)  # "knowledge0"
-_WORD = re.compile(r"\b(?!and\b)[^\W\d_]+", re.IGNORECASE)
-_AFTER_COMMA = re.compile(r",(?=\d)(?!\d{3}\b)")  # "0,3", but not "1,000"
-_AFTER_ANY_COMMA = re.compile(r",(?=[1-9]|0\b)")  # "12,150" of hundreds, in a line of nothing but ids
-_COUNT = re.compile(
-    r"\b\d+\s+(?:out\s+)?of\s+(?:(?:the\s+)?\d+|the|these|those|them|all)\b|\bof\s+(?:the|these|those)\s+\d+\b"
-    r"|\b\d+\s+(?:(?:(?:ir)?relevant|useful|helpful|related|more|other|different|key|main)\s+){0,2}"
-    r"(?:passage|piece|id|number|item|document|text|source|entr(?:y|ie)|result|part|step|point|question|paragraph"
-    r"|sentence|thing|fact|candidate|option|one|other)s?\b"
-    r"|\b(?:step|part|point|stage|phase|rule|criterion|example|page|section|chapter|figure|hop|question|line|top)"
-    r"\s+#?\d+\b",
-    re.IGNORECASE,
+
+def _coded(line: str, k: int) -> tuple[str, list[tuple[int, ...]]]:
+    """A letter for each token of a line, less fillers, and the ids of each; ids in a row are one token."""
+    tokens = list[tuple[str, tuple[int, ...]]]()
+    for token in _TOKEN.finditer(line):
+        form, text = token.lastgroup, token[0].lower()
+        if form == "range":
+            first, last = (int(number) for number in re.findall(r"\d+", text))
+            row = tuple(range(first, last + 1))
+            tokens.append(("I", row) if first <= last < k else ("Q" if first < k else "c", ()))  # "0, 3 - 2 of them"
+        elif form == "number":
+            parts = text.split(",") if k > 100 else [text]  # "12,150" of hundreds
+            whole = all(re.fullmatch("0|[1-9][0-9]{0,3}", part) for part in parts)
+            named = tuple(int(part) for part in parts if int(part) < k) if whole else ()
+            tokens.append(("i" if named else "c", named))
+        else:
+            unknown = ":" if form == "dash" else "x" if text.endswith("n't") else "w"
+            tokens.append((_CLASS.get(text, unknown), ()))
+    tokens = [token for token in tokens if token[0] != "f"]
+    letters = "".join(letter for letter, _ in tokens)
+    rows = [found.span() for found in re.finditer(r"[iI](?:[,nc]*[iI])*|.", letters)]
+    ids = [tuple(dict.fromkeys(each for _, named in tokens[start:end] for each in named)) for start, end in rows]
+    letters = "".join(letters[start] if end == start + 1 else "I" for start, end in rows)
+    for pattern, letter in _CONTEXT:
+        letters = pattern.sub(partial(_replaced, letter), letters)
+    left = [at for at, letter in enumerate(letters) if letter not in "fO"]
+    ids = [ids[at] if letters[at] in "iIj" else () for at in left]
+    return "".join(letters[at] for at in left).replace("I", "i").replace("B", "b"), ids
+
+
+def _replaced(letter: str, found: re.Match[str]) -> str:
+    start, end = (at - found.start() for at in found.span(found.lastindex or 0))
+    return found[0][:start] + letter + "f" * (end - start - 1) + found[0][end:]
+
+
+def _letters(text: str) -> str:
+    return _coded(text.replace("_", " "), 10_000)[0]
+
+
+# --- step 2: clauses --------------------------------------------------------------------------------------------------
+
+_RULES = [  # what a clause says: the first rule that is found among its letters
+    ("doubt", r"[QP]|^x$|[h?].*[iozae]|[iozae].*[h?]"),
+    ("count", r"j"),
+    ("state", r"^(?=.*d)[^i]*a[^i]*e[^i]*i|o[^i]*e[^i]*i"),  # "none except 2"
+    ("all but", r"a[^i]*e[^i]*i"),
+    ("doubt", r"e.*i|^b.*i"),
+    ("words", r"o[^i]*r|^[^i]*r[^i]*(?:d|x$)"),  # "none of the others", "the rest is not"
+    ("rest kept", r"^[^iw]*r[^iw]*k"),
+    ("doubt", r"o.*d|d.*o|a.*x|k.*d.*i|i.*k.*d|i.*d.*k|d.*k.*i"),
+    ("state", r"^[^i]*o[^i]*$|^[^i]*a[^i]*d|^[zgnpbk:]*z[zgnpbk:]*$"),  # nothing
+    ("all", r"^[angbpyl:]*a[angbpyl:]*$|^[^i]*a[^i]*k[^i]*$"),
+    ("drop", r"d.*i|i.*d|ib?x$|[ox].*i"),
+    ("isnt", r"i.*x"),
+    ("ids", r"^n?i$"),
+    ("state", r"(?:^|[kbp:])ln*i|[kl][^iw]*[b:]n*i$|^[npbklgyac:]*i[npblgyc:]*$"),
+    ("keep", r"^[^wvi]*k[^wv]*i|i[^w]*k"),
+    ("mention", r"^n?i:|i[^iw]*v[^qrlz]*$|En?i$"),
+    ("aside", r"i"),
+    ("drop", r"^[^wcvh?]*d[^cvh?]*$"),  # of the id before it
+    ("keep", r"^[^wcvh?]*k[^cvh?]*$"),
+    ("isnt", r"[xzdr]"),
+    ("words", r""),
+]
+_FOUND = [(kind, re.compile(rule)) for kind, rule in _RULES]
+_IN_DOUBT = re.compile(r"^[^kd]*i|^[nc]+$|[kd].*[h?i]|[h?].*[kd]|[QP]")  # what says nothing clear of a label
+_ONE_SUBJECT = re.compile(
+    r"[^ikd]*[kd][^ikd]*i[^ikd]*"  # "relevant: 0"
+    r"|[^i]*i(?:(?!,?[kd][np]{0,2}[b:]n?i|[,nlxe]{0,3}i)[^i])*"  # "0 is relevant"
+    r"|[^i]+$"
 )
-# What may follow an id in a sentence. After any other word in small letters the number may be a count ("3 harbours").
-_AFTER_ID = (
-    r"(?:and|or|is|are|was|were|to|through|as|for|because|since|but|also|both|only|directly|clearly|in|on|at|by|from"
-    r"|with|which|who|that|where|when|while|if|so|then|than|it|they|the|an?|of|about|all|alone|together|here|above"
-    r"|below|plus|not|relevant|helpful|useful|irrelevant|has|have|had|can|could|may|might|will|would|does|do|did"
-    r"|(?:seem|appear|name|mention|state|say|tell|give|describe|contain|provide|explain|confirm|answer|show|help|relate"
-    r"|concern|talk|refer|include|support|link|point|hold|cover|bear|speak|establish|identif(?:y|ie)|discuss(?:e)?"
-    r"|address(?:e)?|match(?:e)?)(?:s|ed|ing)?)"
-)
-_COUNTS = re.compile(rf"(?<![\w.,/#-])(?P<id>\d{{1,4}})\s+(?:(?P<are>are|were)\b|(?!{_AFTER_ID}\b)[a-z]{{2,}})")
-_NAMED = re.compile(rf"\b(?:{_NOUN}|k)\W*$|#\s*$", re.IGNORECASE)
-_ITEM = re.compile(r"^\s*[1-9]\d*[.)]\s+(?!and\b|or\b)(?=\w|\[)")
-_BARE = re.compile(  # one id and nothing else, but not "Ids: 1", which is about all
-    r"^\W*(?:(?:knowledges?|passages?|sentences?|pieces?|id|number)\W*)?#?(?P<id>\d{1,4})\W*$", re.IGNORECASE
-)
-_LABELLED = re.compile(  # "knowledge 3: …", "0 is …": one id, then words about it
-    rf"^\W*(?P<noun>{_NOUN}\W*)?#?(?P<id>\d{{1,4}})"
-    r"(?:[\s*_`\"]*(?P<mark>[:|)]|\.(?!\d)|[(\]](?=\W*[^\W\d_])|[-–—](?!\s*\d))"
-    r"|\s+(?!(?:and|or|to|through|of|out)\b)(?=[^\W\d_]))\W*(?P<rest>.*)$",
-    re.IGNORECASE,
-)
+_LONGEST = 400  # letters of a clause: what is longer says nothing
+
+
+class _Clause(NamedTuple):
+    kind: str
+    ids: tuple[int, ...] = ()
+    letters: str = ""
+
+
+_ANNOUNCED = _Clause("words", (), ":")
+
+
+def _clauses(line: str, k: int) -> Iterator[_Clause]:
+    """What a line says, clause by clause."""
+    line = _full_range_pattern(k).sub(" ", line)
+    for pattern, by in _AROUND:
+        line = pattern.sub(by, line)
+    letters, ids = _coded(_BRACKETS.sub(_unbracketed, line.strip("| \t")), k)
+    for sentence in re.finditer(r"[^.;?]+\??", letters):
+        start, end = sentence.span()
+        if label := re.match(r"[,:p]*n?i:(?=.)", sentence[0]):
+            named = next(each for each in ids[start:end] if each)
+            yield _Clause("mention", named)
+            for part in re.findall(r"[^:,]+", sentence[0][label.end() :]):
+                verdict = _clause(part, (), k).kind
+                if _IN_DOUBT.search(part):
+                    yield _Clause("doubt", named)
+                elif verdict in ("keep", "drop") or re.search("[xozr]", part):
+                    yield _Clause(verdict if verdict in ("keep", "drop") else "isnt")
+            continue
+        for found in _ONE_SUBJECT.finditer(letters, start, end):
+            named = tuple(each for some in ids[found.start() : found.end()] for each in some)
+            clause = _clause(found[0], named, k)
+            if clause.kind == "ids" and found.start() and letters[found.start() - 1] not in ".:":
+                clause = clause._replace(kind="aside")  # "0 contradicts 1"
+            yield clause
+
+
+def _unbracketed(found: re.Match[str]) -> str:
+    """Ids in brackets are a sentence, a verdict belongs to what it stands behind; the rest says nothing."""
+    letters = _letters(found[1])
+    if re.search("[ijr]", letters):
+        return f". {found[1]}. "
+    return f": {found[1]}, " if re.search("[kdhx]", letters) else " "
+
+
+def _clause(letters: str, ids: tuple[int, ...], k: int) -> _Clause:
+    letters = re.sub(r"^[q:]+|:+$|(?<!v)q+$", "", letters.replace(",", ""))
+    kind = next(kind for kind, rule in _FOUND if rule.search(letters)) if len(letters) <= _LONGEST else "words"
+    if kind == "all but":
+        return _Clause("state", tuple(each for each in range(k) if each not in ids), letters)
+    return _Clause(kind, ids, letters)
+
+
+# --- step 3: a whole reply --------------------------------------------------------------------------------------------
+
+_ITEM = re.compile(r"^\W*(\d{1,4})[.)]\s+(?!\d+\.\s*\d|and\b|or\b)(?P<rest>\S.*)")
+_NAMES = re.compile(rf"\W*\d|.{{0,80}}\b{_NOUN}\W{{0,3}}(?:(?:is|are)\s)?\W{{0,3}}\d", re.IGNORECASE)
+_NEXT_PROMPT = re.compile(r"^(?:Context|Question|Judgement)\s*:", re.IGNORECASE)
 
 
 def read_ids(reply: str, k: int, *, cut: bool = False) -> IdsRead:
     """The ids in `reply`, of `k` numbered passages; of one that was `cut` off, those that it had stated before.
 
-    >>> read_ids("The relevant ones are 0 and 3.", 5)
+    >>> read_ids("The relevant ones are 0 and 3. The others are not.", 5)
     IdsRead(ids=(0, 3), status='ids')
     >>> read_ids("1, 3 and 4 are irrelevant", 5).status
     'suspect'
@@ -136,7 +281,7 @@ def in_own_words(reply: str, read: Callable[[str], IdsRead], whole: IdsRead | No
     if own.words is reply:
         return read(reply)
     stated = read(own.words)
-    quotes_ids = own.announced is not None and _NUMBERS.findall(own.announced) != _NUMBERS.findall(own.words)
+    quotes_ids = own.announced is not None and re.findall(r"\d+", own.announced) != re.findall(r"\d+", own.words)
     announced = read(own.announced) if own.announced is not None and (quotes_ids or stated.status != "ids") else stated
     if stated.status in ("ids", "none"):
         return stated if announced == stated else _SUSPECT
@@ -146,64 +291,9 @@ def in_own_words(reply: str, read: Callable[[str], IdsRead], whole: IdsRead | No
     return _SUSPECT if stated.status == "suspect" or quotes else stated
 
 
-def _read(text: str, k: int, cut: bool) -> IdsRead:
-    plain = text.replace("’", "'")
-    lines = [line for line in plain.splitlines() if re.search(r"\w", line) and not line.lstrip().startswith("```")]
-    if cut:  # the last line is not whole, and what others named one by one need not be all
-        lines = [line for line in lines[:-1] if _is_statement(line) and not _BARE.match(line)]
-    for end in range(len(lines), 0, -1):
-        line = lines[end - 1]
-        block = _block(lines, end)
-        before = end - len(block)
-        if block and not _is_bare(block[0]) and (stated := _stated(lines, before, k)) is not None:
-            return _read_about(stated, block, k)
-        if block and _is_bare(block[0]) and not _agrees(block, _block(lines, before), k):
-            return _SUSPECT
-        if len(block) > 1:
-            read = _read_block(block, k)
-            return read if _is_bare(block[0]) else _unless_stated(lines[:before], read, k)
-        ids = _ids_in(line, k)
-        if ids and (
-            _NEGATION.search(line) or _may_count(line, ids, k) or _reports(line, k) or _goes_on_about_another(line, k)
-        ):
-            return _SUSPECT
-        if ids:
-            read = IdsRead(ids, "ids")
-            return read if _is_statement(line) else _unless_stated(lines[: end - 1], read, k)
-    return _read_nothing(lines)
-
-
-def _read_nothing(lines: Sequence[str]) -> IdsRead:
-    nothing = [line for line in lines if _NOTHING.search(line)]
-    if any(_REMOVED.search(line) for line in nothing):  # "none of them is irrelevant"
-        return _SUSPECT
-    return IdsRead((), "none" if nothing else "unparseable")
-
-
-def _goes_on_about_another(line: str, k: int) -> bool:
-    """Whether a line states ids, and then has a sentence about a passage that is not among them, without a verdict."""
-    first, *rest = _SENTENCE_ENDS.split(line)
-    if not rest or not _is_statement(first):
-        return False
-    stated = set(_ids_in(first, k))
-    return any(
-        len(_WORDS.findall(sentence)) > 2 and set(_ids_in(sentence, k)) - stated and not _FAVOURABLE.search(sentence)
-        for sentence in rest
-    )
-
-
-_SENTENCE_ENDS = re.compile(r"(?<=[.!?;])\s+")
-_WORDS = re.compile(r"[^\W\d_]{2,}")
-
-
-def _reports(line: str, k: int) -> bool:
-    """Whether a line names a passage only as the one that says what is quoted, and gives no verdict on it."""
-    sources = {int(number) for source in attributions(line) for number in re.findall(r"\d{1,4}", source)}
-    if not sources:
-        return False
-    rest = unattributed(line)
-    others = set(_ids_in(rest, k))
-    return not (sources <= others or (not others and _FAVOURABLE.search(rest)))
+def unfenced(reply: str) -> str:
+    """What stands inside a fence around the whole reply, or the reply."""
+    return reply.strip().removeprefix("```json").removeprefix("```").removesuffix("```").strip()
 
 
 def negates(reply: str) -> bool:
@@ -212,8 +302,8 @@ def negates(reply: str) -> bool:
     >>> negates("1, 3 and 4 are irrelevant"), negates("0\\nOn reflection it is 2.")
     (True, False)
     """
-    lines = reply.replace("’", "'").splitlines()
-    return any(re.search(r"\d", line) and _NEGATION.search(line) for line in lines)
+    lines = end_of(reply).replace("’", "'").splitlines()
+    return any(re.search(r"\d", line) and set("xdoe") & set(_letters(line)) for line in lines)
 
 
 def restates_range(reply: str, k: int) -> bool:
@@ -225,181 +315,181 @@ def restates_range(reply: str, k: int) -> bool:
     return _full_range_pattern(k).search(reply) is not None
 
 
-def _unless_stated(before: Sequence[str], read: IdsRead, k: int) -> IdsRead:
-    """`read`, unless an earlier line of nothing but ids (or "none") says otherwise: words about it came afterwards."""
-    for line in reversed(before):
-        if _is_statement(line):
-            return read if set(_ids_in(line, k)) == set(read.ids) else _SUSPECT
-    return read
-
-
-def _is_statement(line: str) -> bool:
-    numbers = _announced(line)
-    return bool(re.search(r"\d", numbers) and not _WORD.search(numbers)) or bool(_NONE.match(line))
-
-
-def unfenced(reply: str) -> str:
-    """What stands inside a fence around the whole reply, or the reply."""
-    return reply.strip().removeprefix("```json").removeprefix("```").removesuffix("```").strip()
-
-
-def _read_json(reply: str, k: int) -> IdsRead | None:
-    text = unfenced(reply)
-    if not text.startswith(("[", "{")):
-        return None
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    items = value.get("ids", value) if isinstance(value, dict) else value
-    if isinstance(items, dict) and any(isinstance(each, bool) for each in items.values()):
-        items = [name for name, relevant in items.items() if relevant is True]  # {"0": true, "1": false}
-    if not isinstance(items, list):
-        return None
-    ids = _within((int(item) for item in items if _is_integer(item)), k)
-    if ids:
-        return IdsRead(ids, "ids")
-    return IdsRead((), "unparseable" if items else "none")
-
-
-def _is_integer(item: object) -> bool:
-    return (isinstance(item, int) and not isinstance(item, bool)) or (
-        isinstance(item, str) and item.isascii() and item.isdigit() and len(item) < 5
-    )
-
-
-def _block(lines: Sequence[str], end: int) -> list[re.Match[str]]:
-    """The lines up to `end` that speak of one id each, in their order: all of them bare, or all with words about it."""
-    block: list[re.Match[str]] = []
-    for at in range(end - 1, -1, -1):
-        line = lines[at]
-        match = _BARE.match(line) or (None if _COUNT.match(line.lstrip()) else _LABELLED.match(line))
-        if match is None or (block and _is_bare(match) is not _is_bare(block[0])):
-            break
-        block.append(match)
-    return block[::-1]
-
-
-def _is_bare(line: re.Match[str]) -> bool:
-    return line.re is _BARE
-
-
-def _stated(lines: Sequence[str], end: int, k: int) -> IdsRead | None:
-    """What the lines up to `end` state, where the last of them is nothing but ids, or "none"."""
-    if not end or not _is_statement(lines[end - 1]):
-        return None
-    if _NONE.match(lines[end - 1]):
-        return IdsRead((), "none")
-    if _NEGATION.search(lines[end - 1]):  # "Irrelevant: 1, 2"
-        return _SUSPECT
-    bare = [int(each["id"]) for each in _block(lines, end) if _is_bare(each)]
-    ids = _within(bare, k) if bare else _ids_in(lines[end - 1], k)
-    return IdsRead(ids, "ids") if ids else None
-
-
-def _read_about(stated: IdsRead, block: Sequence[re.Match[str]], k: int) -> IdsRead:
-    """A statement of ids, and behind it words about passages one by one: they may only bear it out."""
-    for match in block:
-        verdict = _verdict_in(match["rest"])
-        borne_out = (int(match["id"]) in stated.ids) is (verdict is not False)
-        if stated.status == "suspect" or (int(match["id"]) < k and not borne_out):
-            return _SUSPECT
-    return stated
-
-
-def _read_block(block: Sequence[re.Match[str]], k: int) -> IdsRead:
-    if _is_numbered(block):
-        return _read_numbered([match["rest"] for match in block], k)
-    kept, unjudged = [], 0
-    for match in block:
-        words = match.groupdict().get("rest") or ""
-        verdict = _verdict_in(words)
-        if verdict is False:
-            continue
-        if _NEGATION.search(words) or _COUNTS.match(match.string.lstrip()) or _reports(match.string, k):
-            return _SUSPECT
-        unjudged += verdict is None
-        kept.append(int(match["id"]))
-    if not kept or 0 < unjudged < len(block):  # words about a passage without a verdict, which the others have
-        return _SUSPECT
-    ids = _within(kept, k)
-    return IdsRead(ids, "ids") if ids else IdsRead((), "unparseable")
-
-
-def _agrees(bare: Sequence[re.Match[str]], judged: Sequence[re.Match[str]], k: int) -> bool:
-    """Whether a list of bare ids goes with the verdicts right above it: it leaves out none that these call relevant."""
-    ids = {int(each["id"]) for each in bare}
-    called = {int(each["id"]) for each in judged if not _is_bare(each) and _verdict_in(each["rest"])}
-    return {each for each in called if each < k} <= ids
-
-
-def _verdict_in(words: str) -> bool | None:
-    """Whether words about a passage call it relevant; None where they do neither, or both."""
-    judged, rest = _VERDICT.search(words), _VERDICT.sub("", words)
-    if judged:
-        return None if _RELEVANT.search(rest) or re.search(r"\bnot ir", words, re.I) else False
-    return True if _FAVOURABLE.search(rest) else None
-
-
-def _is_numbered(block: Sequence[re.Match[str]]) -> bool:
-    """Whether the lines count "1. …", "2. …": then their numbers are the list's, not the passages'."""
-    groups = [match.groupdict() for match in block]
-    marked = all(each.get("mark") in (".", ")") and not each.get("noun") for each in groups)
-    return marked and [int(each["id"]) for each in groups] == list(range(1, len(groups) + 1))
-
-
-def _read_numbered(items: Sequence[str], k: int) -> IdsRead:
-    each = [_ids_in(item, k) for item in items]
-    if not all(each) or any(_NEGATION.search(item) for item in items):
-        return _SUSPECT
-    return IdsRead(_within((number for ids in each for number in ids), k), "ids")
-
-
-def _ids_in(line: str, k: int) -> tuple[int, ...]:
-    comma = _AFTER_ANY_COMMA if k > 100 and _is_statement(line) else _AFTER_COMMA
-    numbers = _ID.findall(comma.sub(", ", _numbers_in(line, k)))
-    return _within((int(number) for number in numbers), k)
-
-
-def _may_count(line: str, ids: Sequence[int], k: int) -> bool:
-    """Whether one of a line's numbers may be how many there are of what follows it, in place of an id."""
-    text = _numbers_in(line, k)
-    for match in _COUNTS.finditer(text):
-        number, named = int(match["id"]), _NAMED.search(text[: match.start()])
-        alone = len(ids) == 1 and number > 1  # "2 are relevant"
-        if number in ids and not named and (alone or not match["are"]):
-            return True
-    return False
-
-
-def _numbers_in(line: str, k: int) -> str:
-    """The line with its ranges spelled out, less the numbers that are no ids."""
-    line = _GLUED.sub(" ", _announced(line))
-    line = _COUNT.sub(" ", _full_range_pattern(k).sub(" ", line))
-    if _ITEM.match(line) and re.search(r"\d", _ITEM.sub("", line)):
-        line = _ITEM.sub("", line)
-    return _RANGE.sub(lambda match: _spelled_out(match, k), line)
-
-
-def _announced(line: str) -> str:
-    """The numbers alone, where a colon announces nothing else: "three of them: 0, 1 and 2"."""
-    words = list(_WORD.finditer(line))
-    numbers = line[words[-1].end() if words else 0 :].partition(":")[2]
-    return numbers if re.search(r"\d", numbers) else line
-
-
 def _full_range_pattern(k: int) -> re.Pattern[str]:
     """The prompt's own range: "knowledge 0-4", "numbered from 0 to 4", "(0-4)"."""
     span = rf"0\s*(?:-|–|—|to|through)\s*{k - 1}"
     return re.compile(rf"(?:\b(?:{_NOUN}|numbered|from)\s+{span}\b|[(\[]\s*{span}\s*[)\]])", re.IGNORECASE)
 
 
-def _spelled_out(match: re.Match[str], k: int) -> str:
-    first, last = int(match.group(1)), int(match.group(2))
-    if first <= last < k:
-        return " " + ", ".join(str(number) for number in range(first, last + 1)) + " "
-    return " "
+_DOUBTED = re.compile(  # verdicts by half, scores and orders, second thoughts, and what a passage says or is
+    r"\b(?:least|less|somewhat|marginally|barely|hardly|scarcely|partially|partly|slightly|loosely|tangentially) ?\b"
+    r"|\banything but\b|\bnothing (?:\w+ )?relevant\b|\bcan go\b|~~|\d\s?>\s?\d|\(0?\.\d|\d\.\.\.|, no\)"
+    rf"|\b(?:according to|per) (?:the )?{_NOUN} #?\d|\b(?:from|in) (?:the )?{_NOUN} #?\d+(?::|,? it\b)"
+    rf"|\b{_NOUN} #?\d+ (?:\w+ ){{0,3}}(?:ids?:|relevant:\s?\d)"
+    rf"|^\W*{_NOUN} #?\d+: (?-i:(?:The |An? )?(?!(?:It|This|That|There|Yes|No)\b)[A-Z][\w'’]+(?: [A-Z][\w'’]+)*)"
+    r" (?:is|was|are|were|has|had)\b"
+    r"|; \d[\d, -]{0,20} are\s*\.?\s*$|^\W*(?:knowledge|passage|sentence) \d+: [^|\n]{1,120} \| ",
+    re.IGNORECASE | re.MULTILINE,
+)
 
 
-def _within(numbers: Iterable[int], k: int) -> tuple[int, ...]:
-    return tuple(dict.fromkeys(number for number in numbers if 0 <= number < k))
+def _read(text: str, k: int, cut: bool) -> IdsRead:
+    if re.search(r"\d", text) and _DOUBTED.search(text):
+        return _SUSPECT
+    if re.search(rf"\{{\s*[{QUOTED}\"]", text):  # an object that is not whole, or whose names are quoted
+        return _UNPARSEABLE
+    said = [(line, clauses) for line in _lines(text.replace("’", "'")) if (clauses := [*_clauses(line, k)])]
+    if cut:  # the last line is not whole, and what others name one by one need not be all
+        said = [each for each in said[:-1] if each[1][0].kind in ("ids", "state")]
+        said = [each for each in said if each[1][0].kind == "state" or len(each[1][0].ids) > 1]
+    read = _together(_attributed(said), k)
+    return _SUSPECT if 1 in read.ids and 0 not in read.ids and _ends_with(k, text) else read
+
+
+def _ends_with(k: int, text: str) -> bool:
+    """Whether a list in a reply ends with `k`, which is the last number where one counts from 1."""
+    return re.search(rf"\d\s*(?:,|\band\b|\n)(?:\s*and\b)?\s*{k}\W*(?:$|[.;\n])", text) is not None
+
+
+def _lines(text: str) -> list[str]:
+    """The lines of a reply; the numbers of a list are taken off, made labels, or doubts where it counts from 1."""
+    lines = list[str]()
+    for line in text.splitlines():
+        if lines and _NEXT_PROMPT.match(line):  # a base model goes on with a next example
+            break
+        item = _ITEM.match(line)
+        lines.append(item["rest"] if item and item[1] != "0" and _NAMES.match(item["rest"]) else line)
+    items = [item for line in lines if (item := _ITEM.match(line))]
+    counted = [int(item[1]) for item in items] == [*range(1, len(items) + 1)]
+    return [_ITEM.sub(r"maybe \1 \2" if counted else r"\1: \2", line) for line in lines]
+
+
+def _attributed(said: Sequence[tuple[str, list[_Clause]]]) -> list[_Clause]:
+    """The clauses of all lines: "Irrelevant:" is said of the lines below it, "Irrelevant" of the id before it."""
+    heading, all_said, subject = "", list[_Clause](), -1
+    for line, clauses in said:
+        announces = line.rstrip(" *_`").endswith(":")
+        if announces:
+            heading = clauses[0].kind if clauses[0].kind in ("keep", "drop") and not clauses[0].ids else ""
+        for each in clauses:
+            clause, last = each, all_said[subject] if subject >= 0 else _ANNOUNCED
+            if each.kind in ("mention", "ids") and (announces or heading):
+                clause = each._replace(kind="mention" if announces else heading)
+            elif each.kind in ("keep", "drop") and not each.ids and not announces:
+                clause = each._replace(ids=last.ids)
+                if last.kind in ("mention", "aside", "isnt") or (last.kind == "ids" and len(last.ids) == 1):
+                    all_said[subject] = clause
+                    continue
+            elif each.kind == "isnt" and not each.ids and last.kind in ("mention", "aside"):
+                all_said[subject] = each._replace(ids=last.ids)
+                continue
+            all_said.append(clause)
+            subject = len(all_said) - 1 if clause.ids else subject
+        if announces:
+            all_said.append(_ANNOUNCED)
+    return all_said
+
+
+def _together(said: Sequence[_Clause], k: int) -> IdsRead:
+    """The last statement, where nothing goes against it; without one what is kept, where all ids named are judged."""
+    stated: dict[int, None] | None = None
+    named, last, spoken = dict[str, dict[int, None]](), _ANNOUNCED, False
+    for clause in said:
+        kind, ids = clause.kind, dict.fromkeys(clause.ids)
+        if kind == "all" and stated:  # "0, 2. All of these are relevant"
+            continue
+        if kind == "all" and not ("g" in clause.letters and spoken):
+            kind, ids = "state", dict.fromkeys(range(k))
+            if 0 < len({each for some in named.values() for each in some}) < k:  # "0 is a light. All are relevant"
+                return _SUSPECT
+        if kind not in ("ids", "state"):
+            also = stated if kind == "keep" and "y" in clause.letters else None  # "2 is relevant as well"
+            (also or named.setdefault(kind, {})).update(ids)
+        elif stated and last.kind == kind and last.letters == clause.letters and ":" in clause.letters:
+            if not stated.keys() <= ids.keys():
+                named["doubt"] = {}  # "Ids: 0", and below it "Ids: 3"
+            stated = ids
+        elif stated is None or last is _ANNOUNCED or re.search("p|n[b:]", clause.letters):
+            named, stated = {kind: named[kind] for kind in ("keep", "drop") if kind in named}, ids
+        elif last.kind == kind == "ids" and len(last.ids) == len(ids) == 1:
+            stated |= ids
+        elif not ids.keys() <= stated.keys() or (stated and not ids):
+            named["doubt"] = {}
+        last, spoken = clause, spoken or bool(ids)
+    if stated is None and not spoken:
+        return _SUSPECT if any(kind == "doubt" and "o" in letters for kind, _, letters in said) else _UNPARSEABLE
+    drops = named.get("drop", {}).keys()
+    bound = named.keys() if stated is None else {"keep", "mention", "aside"}  # what must be among the ids
+    ids = _judged(named, k) if stated is None else stated
+    unsettled = (stated is None and not ids and len(drops) < k) or ("rest kept" in named and (stated or not drops))
+    left = {each for kind in bound for each in named.get(kind, ())} - drops - ids.keys()
+    if unsettled or left or "doubt" in named or (drops | named.get("isnt", {}).keys()) & ids.keys():
+        return _SUSPECT
+    return IdsRead(tuple(ids), "ids" if ids else "none")
+
+
+def _judged(named: Mapping[str, dict[int, None]], k: int) -> dict[int, None]:
+    """Without a statement: the ids that are kept; what is left where the rest is; or what is mentioned, and no more."""
+    if "rest kept" in named and "drop" in named:
+        return dict.fromkeys(each for each in range(k) if each not in named["drop"])
+    if named.keys() <= {"mention", "words"} and len(named.get("mention", ())) < max(k, 2):
+        return named.get("mention", {})
+    return named.get("keep", {})
+
+
+# --- JSON -------------------------------------------------------------------------------------------------------------
+
+
+def _read_json(reply: str, k: int) -> IdsRead | None:
+    """What JSON says, with no more than an announcement before it and no word of ids behind it; None: it is none."""
+    start = re.search(r"[\[{]", reply[:200])
+    if start is None or set(_letters(reply[: start.start()])) - set("gpknb:.,"):
+        return None
+    lines, at = list[str](), start.start()
+    try:
+        while opened := re.compile(r"[\s,]*(?=[\[{])").match(reply, at):
+            value, at = json.JSONDecoder(object_pairs_hook=_once).raw_decode(reply, opened.end())
+            lines += _in_words(value)
+    except (ValueError, RecursionError):
+        return None
+    return None if set(_letters(reply[at:])) & set("ijcdxoerhQk") else _read("\n".join(lines), k, cut=False)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object each of whose names stands once; of `{"ids": [0], "ids": [1]}` nobody knows which is meant."""
+    if len(pairs) > len(dict(pairs)):
+        raise ValueError("a name twice")
+    return dict(pairs)
+
+
+def _in_words(value: Any, name: str = "") -> Iterator[str]:
+    """A JSON value as the lines of a reply: "ids: 0, 3", "0: not relevant". Other texts and numbers are left out."""
+    if isinstance(value, list):
+        numbers = ", ".join(str(each) for each in value if not isinstance(each, list | dict))
+        if numbers and set(_letters(numbers)) <= set("inc,"):
+            yield f"{name}: {numbers}"
+        elif not value and set(_letters(name)) <= set("npk"):
+            yield f"{name}: none"
+        for each in value:
+            yield from _in_words(each, name) if isinstance(each, list | dict) else ()
+        return
+    numbered = [str(value[key]) for key in value if "n" in _letters(key) and re.fullmatch(r"\d{1,4}", str(value[key]))]
+    if len(numbered) == 1:
+        verdicts = [verdict for key, each in value.items() if (verdict := _verdict(key, each))]
+        yield f"{numbered[0]}: {': '.join(verdicts) or 'maybe relevant'}"
+        return
+    for key, each in value.items():
+        if isinstance(each, list | dict):
+            yield from _in_words(each, f"{name} {key}")
+        elif "i" in _letters(key):
+            yield f"{key}: {_verdict('yes', each) or 'maybe relevant'}"
+        elif isinstance(each, str) and set(_letters(each)) <= set("inc,"):
+            yield f"{key}: {each}"
+
+
+def _verdict(name: str, value: object) -> str:
+    """What a field says of a passage: the verdict in its text, or its name, which is true or false; else nothing."""
+    verdict = name if isinstance(value, bool) else value if isinstance(value, str) else ""
+    if not re.fullmatch("[gb]*[kd]+", _letters(verdict)):
+        return ""
+    return f"not {verdict}" if value is False else verdict

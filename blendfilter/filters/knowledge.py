@@ -10,6 +10,11 @@ What the paper leaves open is decided so for both: a reply whose ids are unreada
 with one added line (`ids_again`), then the whole branch is kept; both events are counted apart, and so are replies that
 are empty or cut off, which are not called unparseable; an explicit "none" keeps nothing. Above five passages the caps
 of all replies grow with them. Where the server can, the ids follow a JSON schema.
+
+A judgement that is cut off at its cap drops nothing that it did not reach. The check is requested once more with twice
+the room, unless it repeats itself; where that is cut too, and where a `judge` reply is cut, the ids are read from what
+is there, every passage whose judgement is missing or unfinished is kept beside them, the branch is `suspect`, and
+`cut_judgement` counts it.
 """
 
 from __future__ import annotations
@@ -21,7 +26,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import dspy
 
-from blendfilter.asking import REPLY_TOKENS, SHORT_TOKENS, Ask, PromptSettings, TaskWording
+from blendfilter.asking import JUDGEMENT_TOKENS, SHORT_TOKENS, Ask, PromptSettings, TaskWording
 from blendfilter.filters.base import Filter, noted, selection
 from blendfilter.filters.ids import IdsRead, in_own_words, read_ids, unfenced
 from blendfilter.lm.profiles import split_thinking
@@ -30,19 +35,46 @@ from blendfilter.quoting import end_of
 from blendfilter.records import Passage
 from blendfilter.retrieval.callables import as_passage
 
-_JUDGE_TOKENS = REPLY_TOKENS + 128
+_JUDGE_TOKENS = JUDGEMENT_TOKENS + 128
 """Cap of a judgement with its ids, which as JSON needs some more."""
+_LOOP = 40
+"""Letters at the end of a reply that are looked for before it."""
 _MANY = 500
 """Values that a schema may list (OpenAI's limit)."""
 _UNPARSEABLE = IdsRead((), "unparseable")
 _EVENTS = {"none": "explicit_none", "suspect": "suspect_ids", "unparseable": "unparseable_ids"}
 _NUMBERS_ALONE = re.compile(r"(?:[\W\d_]|\band\b|\bnone\b)+", re.IGNORECASE)
 _IDS = re.compile(
-    r"(?:^[^\w\n]{0,12}(?:the\s)?(?:relevant\s)?|(?<=[.;]\s)[^\w\n]{0,4}(?:relevant\s)?|(?<=\"))"
-    r"\bids?\b(?:[^\w\n]{0,8}:|[^\w\n]{0,8}$)",
+    r"(?:^[^\w\n]{0,12}(?:(?:so|thus|therefore|hence|and),?\s)?|(?<=[.;]\s)[^\w\n]{0,4}|(?<=\"))"
+    r"(?:(?:the|my|final|relevant)\s){0,3}"
+    r"(?:\bids?\b(?:\s(?:is|are)\b(?=\s\d)|(?:\s(?:is|are))?(?:[^\w\n]{0,8}[:=]|\s[-\u2013\u2014]\s|[^\w\n]{0,8}$))"
+    r"|(?<!\")\brelevant(?:\s(?:passages?|numbers?|knowledge|ones))?[^\w\n]{0,4}:(?=[^\w\n]{0,4}(?:\d|none\b)))",
     re.IGNORECASE | re.MULTILINE,
 )
 """The opening of the last line, or of a sentence; inside one, a judgement may quote it of a passage."""
+_NEXT_PROMPT = re.compile(
+    r"^(?:Context|Question|Knowledge|Judgement)(?: \([^()\n]{1,60}\))?\s?:|(?<=\n\n)knowledge 0:", re.MULTILINE
+)
+"""Where a base model goes on with a next example."""
+_ITEM = re.compile(
+    r"[^\w\n]{0,8}(?:\d{1,3}[.)]\s{1,3}(?=[^\d\s]))?"
+    r"(?:(?P<noun>knowledge|passage|sentence)[^\w\n]{0,4})?(?P<id>\d{1,4})(?!\w|[.,/]\d)"
+    r"(?!\s?(?:,|and|or|to|&|-|\u2013)\s?#?\d)(?P<mark>[^\w\n]{0,3}?[:.)\]|\u2013\u2014-]|\s(?:is|are)\b)?",
+    re.IGNORECASE,
+)
+"""The number that opens a passage's judgement."""
+_ITEMS = re.compile(r"\n|(?<=[.;])[^\S\n]{1,3}(?=(?:(?:knowledge|passage|sentence) )?\d{1,4}\s?[:)])", re.IGNORECASE)
+_VERDICT = r"(?P<not>(?:\bnot|n['\u2019]t)\s(?:directly\s|very\s|really\s)?)?\b(?P<ir>ir)?relevant"
+_VERDICT_FIRST = re.compile(rf"[^\w\n]{{0,6}}{_VERDICT}\b", re.IGNORECASE)
+_VERDICT_APART = re.compile(
+    rf"[:,;|\u2013\u2014-][^\w\n]{{0,4}}(?:so\s|thus\s)?(?:it is\s)?{_VERDICT}\b", re.IGNORECASE
+)
+_VERDICT_LAST = re.compile(rf"{_VERDICT}[^\w\n]{{0,6}}$", re.IGNORECASE)
+_IN_DOUBT = re.compile(
+    r"\b(?:may|might|could|maybe|perhaps|possibly|potentially|partially|partly|somewhat|indirectly|slightly|neither|nor"
+    r"|or|whether|if|not)\b",
+    re.IGNORECASE,
+)
 
 
 class Topic(dspy.Signature):
@@ -90,8 +122,9 @@ class KnowledgeFilter(Filter):
         json_schema: hold the ids reply to a JSON schema; None: where the model's profile says that its server can.
         wording: a task's instructions for these steps. prompts, adapter: see `blendfilter.asking.Ask`.
 
-    The result's `status` is `ids`, `none`, `suspect` or `unparseable` (the last two: the branch was kept whole), or
-    `empty` where there was nothing to filter; `flags` counts the events on the way.
+    The result's `status` is `ids`, `none`, `suspect` or `unparseable` (the last two: the branch was kept whole, or with
+    all that a judgement that was cut off did not reach), or `empty` where there was nothing to filter; `flags` counts
+    the events on the way.
     """
 
     def __init__(
@@ -101,7 +134,7 @@ class KnowledgeFilter(Filter):
         ask_topic: bool = True,
         json_schema: bool | None = None,
         wording: TaskWording | None = None,
-        prompts: Prompts | None = None,
+        prompts: Prompts | str | None = None,
         adapter: dspy.Adapter | None = None,
     ) -> None:
         super().__init__()
@@ -110,7 +143,7 @@ class KnowledgeFilter(Filter):
         self.json_schema = json_schema
         settings = PromptSettings.of(wording, prompts, adapter)
         self.topic = settings.predictor("topic", Topic, "blendfilter/topic", SHORT_TOKENS)
-        self.check = settings.predictor("check", Check, "blendfilter/check")
+        self.check = settings.predictor("check", Check, "blendfilter/check", JUDGEMENT_TOKENS)
         self.ids = settings.predictor("ids", Ids, "blendfilter/ids", SHORT_TOKENS)
         self.ids_again = settings.predictor("ids_again", Ids, "blendfilter/ids_again", SHORT_TOKENS)
 
@@ -132,13 +165,15 @@ class KnowledgeFilter(Filter):
         if topic is None:
             topic = await self.topic_of(question)
         inputs = _inputs(question, passages, self.offer_none)
-        cap = {"max_tokens": room(REPLY_TOKENS, 48, len(passages))}
-        reason = str((await self.check.acall(topic=topic, **inputs, config=cap)).relevance)
+        cap = room(self.check.config.get("max_tokens") or JUDGEMENT_TOKENS, 48, len(passages))
+        check = await reply_of(self.check, topic=topic, **inputs, config={"max_tokens": cap})
+        if check.cut and unreached(check.text, len(passages)) and not check.repeats_itself:
+            check = await reply_of(self.check, topic=topic, **inputs, config={"max_tokens": 2 * cap})
         return await select_ids(
             passages,
-            reason,
-            lambda: ask_ids(self.ids, self.json_schema, context=reason, **inputs),
-            lambda: ask_ids(self.ids_again, self.json_schema, context=reason, **inputs),
+            check,
+            lambda: ask_ids(self.ids, self.json_schema, context=check.text, **inputs),
+            lambda: ask_ids(self.ids_again, self.json_schema, context=check.text, **inputs),
         )
 
 
@@ -159,7 +194,7 @@ class OneCallFilter(Filter):
         offer_none: bool = False,
         json_schema: bool | None = None,
         wording: TaskWording | None = None,
-        prompts: Prompts | None = None,
+        prompts: Prompts | str | None = None,
         adapter: dspy.Adapter | None = None,
     ) -> None:
         super().__init__()
@@ -180,16 +215,18 @@ class OneCallFilter(Filter):
             return selection()
         k = len(passages)
         inputs = _inputs(question, passages, self.offer_none)
-        config: dict[str, Any] = {"max_tokens": room(_JUDGE_TOKENS, 64, k)}
-        if holds_to_schema(self.json_schema, self.judge):
-            config["response_format"] = schema_of("judgement", _judgement_schema(k))
+        config: dict[str, Any] = {"max_tokens": room(self.judge.config.get("max_tokens") or _JUDGE_TOKENS, 64, k)}
+        held = holds_to_schema(self.json_schema, self.judge)
+        if held:
+            config["response_format"] = schema_of("judgement", _judgement_schema(k, offer_none=self.offer_none))
         reply = await reply_of(self.judge, **inputs, config=config)
 
         async def at_its_end() -> IdsReply:
-            return _UNPARSEABLE if reply.cut else read_judgement(reply.text, k), reply.whole
+            read = _UNPARSEABLE if reply.cut else read_judgement(reply.text, k)
+            return _permitted(read, held=held, offer_none=self.offer_none), reply.whole
 
         again = lambda: ask_ids(self.ids_again, self.json_schema, context=reply.text, **inputs)  # noqa: E731
-        return await select_ids(passages, reply.text, at_its_end, again)
+        return await select_ids(passages, reply, at_its_end, again)
 
 
 # --- asking for ids ---------------------------------------------------------------------------------------------------
@@ -211,6 +248,11 @@ class PredictorReply(NamedTuple):
         """Whether there is something to read, and its end."""
         return bool(self.text.strip()) and not self.cut
 
+    @property
+    def repeats_itself(self) -> bool:
+        """Whether its end stood in it twice before: more room would bring more of the same."""
+        return len(self.text) > _LOOP and self.text.count(self.text[-_LOOP:]) > 2
+
 
 IdsReply: TypeAlias = tuple[IdsRead, bool]
 """How a reply's ids were read, and whether it was a whole reply."""
@@ -227,13 +269,23 @@ async def reply_of(predictor: Ask, **inputs: Any) -> PredictorReply:
 async def ask_ids(
     predictor: Ask, json_schema: bool | None, *, own: Callable[[str], str] = str, **inputs: Any
 ) -> IdsReply:
-    """One call for ids into `knowledge`, read; `own` leaves of a reply what may name ids."""
+    """One call for ids into `knowledge`, read; `own` leaves of a reply what may name ids.
+
+    Held to a schema, a reply names at least one, unless the prompt offers none.
+    """
     k = len(inputs["knowledge"])
     config: dict[str, Any] = {"max_tokens": room(SHORT_TOKENS, 4, k)}
-    if holds_to_schema(json_schema, predictor):
-        config["response_format"] = schema_of("ids", {"ids": ids_schema(k)})
+    held, offer_none = holds_to_schema(json_schema, predictor), inputs["offer_none"]
+    if held:
+        config["response_format"] = schema_of("ids", {"ids": ids_schema(k, offer_none=offer_none)})
     reply = await reply_of(predictor, **inputs, config=config)
-    return read_ids(own(reply.text), k, cut=reply.cut), reply.whole
+    read = read_ids(own(reply.text), k, cut=reply.cut)
+    return _permitted(read, held=held, offer_none=offer_none), reply.whole
+
+
+def _permitted(read: IdsRead, *, held: bool, offer_none: bool) -> IdsRead:
+    """`read`; suspect where it names nothing against the schema that it was held to (not every server heeds it)."""
+    return IdsRead((), "suspect") if held and not offer_none and read.status == "none" else read
 
 
 async def choose_ids(
@@ -254,15 +306,44 @@ async def choose_ids(
 
 async def select_ids(
     passages: Sequence[Passage],
-    reason: str,
+    judgement: PredictorReply,
     first: Callable[[], Awaitable[IdsReply]],
     again: Callable[[], Awaitable[IdsReply]],
 ) -> dspy.Prediction:
-    """The passages that `choose_ids` leaves, in rank order: all of them where no reply could be read."""
+    """The passages that `choose_ids` leaves, in rank order: all of them where no reply could be read.
+
+    Beside them those that a `judgement` that was cut off did not reach.
+    """
     read, flags = await choose_ids(first, again)
-    unread = read.status in ("suspect", "unparseable")
-    kept = list(passages) if unread else [passages[i] for i in sorted(read.ids)]
-    return selection(kept, read.status, reason, flags=flags)
+    missing = unreached(judgement.text, len(passages)) if judgement.cut else []
+    if missing:
+        flags["cut_judgement"] = 1
+    if read.status in ("suspect", "unparseable"):
+        return selection(passages, read.status, judgement.text, flags=flags)
+    ids = {*read.ids, *missing}
+    status = "suspect" if missing else read.status
+    return selection([passages[i] for i in sorted(ids)], status, judgement.text, flags=flags)
+
+
+def unreached(judgement: str, k: int) -> list[int]:
+    """The ids, of `k`, that a judgement that was cut off says nothing whole about.
+
+    Judged is what opens a line, or an object of JSON, that another such opening follows: the last is cut itself.
+
+    >>> unreached("0: names the town - relevant\\n1: a hill - irrelevant\\n2: about the", 4)
+    [2, 3]
+    """
+    *judged, _ = [int(next(filter(None, match.groups()))) for match in _JUDGED.finditer(judgement)] or [-1]
+    return [number for number in range(k) if number not in judged]
+
+
+_JUDGED = re.compile(
+    r"^[^\w\n]{0,8}(?:knowledge|passage|sentence)[^\w\n]{0,4}(\d{1,4})\b"
+    r"|^[^\w\n]{0,8}(\d{1,4})[^\w\n]{0,3}?[:.)\]|\u2013\u2014-]"
+    r"|\"id\"\s{0,2}:\s{0,2}(\d{1,4})\b",
+    re.IGNORECASE | re.MULTILINE,
+)
+"""What opens the judgement of a passage."""
 
 
 def room(cap: int, more: int, k: int) -> int:
@@ -278,10 +359,10 @@ def holds_to_schema(wanted: bool | None, predictor: Ask) -> bool:
     return bool(profile and profile.json_schema)
 
 
-def ids_schema(k: int) -> dict[str, Any]:
-    """The JSON schema of a list of ids of k passages; a range where there are too many to list."""
+def ids_schema(k: int, *, offer_none: bool) -> dict[str, Any]:
+    """The JSON schema of a list of ids of k passages, empty only where that is offered; a range of many numbers."""
     some = {"enum": list(range(k))} if k <= _MANY else {"minimum": 0, "maximum": k - 1}
-    return {"type": "array", "items": {"type": "integer", **some}, "maxItems": k}
+    return {"type": "array", "items": {"type": "integer", **some}, "minItems": 0 if offer_none else 1, "maxItems": k}
 
 
 def schema_of(name: str, properties: dict[str, Any]) -> dict[str, Any]:
@@ -305,11 +386,14 @@ def object_schema(properties: Mapping[str, Any]) -> dict[str, Any]:
 def read_judgement(reply: str, k: int) -> IdsRead:
     """The ids at the end of a judgement of `k` passages: what stands from its last "Ids:" on, or in its JSON.
 
-    A judgement of several lines that ends without them, or in the middle of its JSON, is `unparseable`: what it named
-    so far need not be all. JSON that calls some relevant and lists none is `suspect`.
+    Without them it is read where it is a plain verdict on every passage, and nothing else. What ends before, or in the
+    middle of its JSON, is `unparseable`: what it named so far need not be all. Where its ids are not those of the
+    passages that it calls relevant it is `suspect`.
 
     >>> read_judgement("0 names the town: relevant.\\n1 is about a hill: irrelevant.\\nIds: 0", 2)
     IdsRead(ids=(0,), status='ids')
+    >>> read_judgement("0 names the town: relevant.\\n1 is about a hill: irrelevant.\\nIds: 1", 2).status
+    'suspect'
     """
     own = split_thinking(reply)[1].strip()
     if (json_text := unfenced(own)).startswith("{"):
@@ -318,9 +402,85 @@ def read_judgement(reply: str, k: int) -> IdsRead:
 
 
 def _read_text(text: str, k: int) -> IdsRead:
-    if openings := list(_IDS.finditer(text)):
-        return read_ids(text[openings[-1].start() :], k)
-    return read_ids(text, k) if _NUMBERS_ALONE.fullmatch(text) else _UNPARSEABLE
+    openings = [found for found in _IDS.finditer(text) if not _inside_a_judgement(text, found.start())]
+    if openings and (end := _NEXT_PROMPT.search(text, openings[0].end())):
+        text = text[: end.start()]
+        openings = [found for found in openings if found.end() <= len(text)]
+    if openings:
+        if -1 < (begin := text.find("{")) < openings[-1].start() and text[openings[-1].start() - 1] == '"':
+            return _read_json(unfenced(text[begin:]), k)
+        at = openings[-1].start()
+        numbers = {int(item["id"]) for line in _ITEMS.split(text[:at]) if (item := _ITEM.match(line))}
+        if k in numbers and 0 not in numbers:  # it counts from 1
+            return IdsRead((), "suspect")
+        return _compared(read_ids(text[at:], k), _verdicts(text[:at], k))
+    return read_ids(text, k) if _NUMBERS_ALONE.fullmatch(text) else _by_verdicts(text, k)
+
+
+def _by_verdicts(text: str, k: int) -> IdsRead:
+    """The ids that a judgement without a line of ids calls relevant, where it is one plain verdict on each passage.
+
+    Behind the verdicts may stand a sentence that names the same ids. All of them irrelevant is no "none" yet: that is
+    asked for.
+    """
+    lines = [line for line in _ITEMS.split(text) if line.strip()]
+    judged = [(int(item["id"]), _verdict(line)) for line in lines[:k] if (item := _ITEM.match(line))]
+    if sorted(number for number, _ in judged) != [*range(k)] or any(verdict is None for _, verdict in judged):
+        return _UNPARSEABLE
+    relevant = tuple(number for number, verdict in judged if verdict)
+    if not (below := "\n".join(lines[k:])):
+        return IdsRead(relevant, "ids") if relevant else _UNPARSEABLE
+    read = read_ids(below, k)
+    return read if read.status in ("ids", "none") and {*read.ids} == {*relevant} else _UNPARSEABLE
+
+
+def _inside_a_judgement(text: str, at: int) -> bool:
+    """Whether ids that open no line belong to a passage's judgement, whose verdict has yet to come: a title, quoted."""
+    line = text[max(text.rfind("\n", 0, at) + 1, at - _LONGEST_JUDGEMENT) : at]
+    last = _ITEMS.split(line)[-1]
+    return bool(line.strip(' \t*_`#>-"') and _ITEM.match(last)) and _verdict(last) is None
+
+
+_LONGEST_JUDGEMENT = 1_000
+"""Letters of one passage's judgement in which ids may be quoted."""
+
+
+def _verdicts(text: str, k: int) -> dict[int, bool]:
+    """Which of `k` passages a judgement calls relevant or irrelevant in so many words, the last word on each.
+
+    >>> _verdicts("0: gives the year - relevant\\n1: a hill - not relevant\\n2: may be relevant\\n3: irrelevant", 5)
+    {0: True, 1: False, 3: False}
+    """
+    found = dict[int, bool]()
+    for line in _ITEMS.split(text):
+        if (item := _ITEM.match(line)) and int(item["id"]) < k and (verdict := _verdict(line)) is not None:
+            found[int(item["id"])] = verdict
+    return found
+
+
+def _verdict(line: str) -> bool | None:
+    """What the judgement of a passage calls it; None where that is not plain."""
+    item = _ITEM.match(line)
+    if item is None:
+        return None
+    about = line[item.end() :]
+    found = list(_VERDICT_APART.finditer(about))
+    if item["mark"] and (first := _VERDICT_FIRST.match(about)):
+        found.append(first)
+    if (item["mark"] or item["noun"]) and (last := _VERDICT_LAST.search(about)):  # not "2 passages are relevant"
+        if _IN_DOUBT.search(re.split("[.:;,]", about[: last.start()])[-1]):
+            return None
+        found.append(last)
+    verdicts = {not (verdict["not"] or verdict["ir"]) for verdict in found}
+    return verdicts.pop() if len(verdicts) == 1 else None
+
+
+def _compared(read: IdsRead, verdicts: Mapping[int, bool]) -> IdsRead:
+    """`read`; suspect where its ids are not those that were called relevant."""
+    if read.status not in ("ids", "none"):
+        return read
+    agrees = all((number in read.ids) is relevant for number, relevant in verdicts.items())
+    return read if agrees else IdsRead((), "suspect")
 
 
 def _read_json(text: str, k: int) -> IdsRead:
@@ -328,14 +488,22 @@ def _read_json(text: str, k: int) -> IdsRead:
         value = json.loads(text)
     except (ValueError, RecursionError):
         return _UNPARSEABLE
-    if not isinstance(value.get("ids"), list):
+    if not isinstance(value, dict) or not isinstance(value.get("ids"), list):
         return _UNPARSEABLE
-    read, judged = read_ids(text, k), value.get("judgements")
-    verdicts = [each.get("relevant") for each in judged if isinstance(each, dict)] if isinstance(judged, list) else []
-    return IdsRead((), "suspect") if read.status == "none" and True in verdicts else read
+    judged = value.get("judgements")
+    judgements = [each for each in judged if isinstance(each, dict)] if isinstance(judged, list) else []
+    verdicts = {
+        each["id"]: each["relevant"]
+        for each in judgements
+        if type(each.get("id")) is int and 0 <= each["id"] < k and isinstance(each.get("relevant"), bool)
+    }
+    return _compared(read_ids(text, k), verdicts)
 
 
-def _judgement_schema(k: int) -> dict[str, Any]:
+def _judgement_schema(k: int, *, offer_none: bool) -> dict[str, Any]:
     number = {"type": "integer", "enum": list(range(k))}
     judgement = object_schema({"id": number, "reason": {"type": "string"}, "relevant": {"type": "boolean"}})
-    return {"judgements": {"type": "array", "items": judgement, "maxItems": k}, "ids": ids_schema(k)}
+    return {
+        "judgements": {"type": "array", "items": judgement, "maxItems": k},
+        "ids": ids_schema(k, offer_none=offer_none),
+    }

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 
 import dspy
 
-from blendfilter.asking import TaskWording
+from blendfilter.asking import PromptSettings, TaskWording
 from blendfilter.errors import BadArgument, BlendFilterError, UnknownName, words_of
+from blendfilter.filters.base import Filter
 from blendfilter.filters.cdit import CDITFilter, Rule
 from blendfilter.filters.extractive import By, FullFilter, PassageFilter, SentenceFilter
 from blendfilter.filters.filco import FilCoFilter
@@ -33,10 +34,12 @@ MEND = "mend it (blendfilter --debug eval … shows where)"
 
 
 FILTERS: Mapping[str, Callable[..., dspy.Module]] = {
-    "knowledge": lambda wording, prompts: KnowledgeFilter(
-        offer_none=wording.offer_none, ask_topic=wording.ask_topic, wording=wording, prompts=prompts
+    "knowledge": lambda wording, prompts, adapter: KnowledgeFilter(
+        offer_none=wording.offer_none, ask_topic=wording.ask_topic, wording=wording, prompts=prompts, adapter=adapter
     ),
-    "one-call": lambda wording, prompts: OneCallFilter(offer_none=wording.offer_none, wording=wording, prompts=prompts),
+    "one-call": lambda wording, prompts, adapter: OneCallFilter(
+        offer_none=wording.offer_none, wording=wording, prompts=prompts, adapter=adapter
+    ),
     "full": FullFilter,
     "passage": PassageFilter,
     "sentence": SentenceFilter,
@@ -51,7 +54,8 @@ def make_filter(
     name: str,
     *,
     wording: TaskWording | str = "hotpotqa",
-    prompts: Prompts | None = None,
+    prompts: Prompts | str | None = None,
+    adapter: dspy.Adapter | None = None,
     n: int | None = None,
     by: By | None = None,
     model: str | None = None,
@@ -59,8 +63,8 @@ def make_filter(
 ) -> dspy.Module:
     """The filter called `name`, or a `package:Class` of the user's.
 
-    `n`, `by`, `model` and `rules` are for those that take them; a user's class is given them, `wording` and `prompts`
-    by name where its arguments are called so.
+    `n`, `by`, `model` and `rules` are for those that take them; a user's class is given them, `wording`, `prompts` and
+    `adapter` by name where its arguments are called so.
 
     >>> make_filter("sentence", n=2).arguments()
     {'n': 2, 'by': 'bm25', 'model': None}
@@ -71,7 +75,7 @@ def make_filter(
     given = {"n": n, "by": by, "model": model, "rules": rules}
     wanted = {key: value for key, value in given.items() if value is not None}
     worded = TaskWording.of(wording) if isinstance(wording, str) else wording
-    offered: dict[str, Any] = {"wording": worded, "prompts": prompts}
+    offered: dict[str, Any] = {"wording": worded, "prompts": prompts, "adapter": adapter}
     if ":" in name:
         return make_own(name, FILTER, offered=offered, wanted=wanted)
     if name not in FILTERS:
@@ -82,6 +86,14 @@ def make_filter(
             takers = ", ".join(filters_taking(argument))
             raise BadArgument(f"the filter {name} takes no {argument}: {takers} do")
     return FILTERS[name](**{key: value for key, value in offered.items() if key in taken}, **wanted)
+
+
+def filter_of(filter: Filter | str | None, settings: PromptSettings) -> Filter | None:
+    """`filter` itself, or the one of that name in the words of `settings`. Raises as `make_filter` does."""
+    if not isinstance(filter, str):
+        return filter
+    made: Any = make_filter(filter, **settings._asdict())
+    return made  # type: ignore[no-any-return]
 
 
 def filters_taking(argument: str) -> list[str]:
@@ -118,7 +130,8 @@ def make_own(
     except BlendFilterError:
         raise
     except (Exception, SystemExit) as error:  # whatever a user's code raises
-        raise BadArgument(f"{name} cannot be made ({type(error).__name__}: {words_of(error)}): {MEND}") from error
+        words = words_of(error)
+        raise BadArgument(f"{name} cannot be made ({type(error).__name__}: {words}): {MEND}").quoting(words) from error
     if not isinstance(module, dspy.Module):
         raise BadArgument(f"{name} makes no dspy.Module: {kind.meaning}")
     return module
@@ -150,7 +163,7 @@ def _imported(name: str, kind: ModuleKind) -> Any:
         ) from error
     except (Exception, SystemExit) as error:  # whatever a user's code raises
         reason = f"{type(error).__name__}: {words_of(error)}"
-        raise BadArgument(f"module '{module_name}' cannot be imported ({reason}): {MEND}") from error
+        raise BadArgument(f"module '{module_name}' cannot be imported ({reason}): {MEND}").quoting(reason) from error
     if not hasattr(module, attribute):
         own = [each for each, value in vars(module).items() if getattr(value, "__module__", "") == module_name]
         raise UnknownName.of("class", attribute, own, f"in {module_name}")

@@ -10,7 +10,7 @@ offer it: reports of such answers must say that they read gold.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeAlias
 
@@ -19,6 +19,8 @@ import dspy
 from blendfilter.errors import BadArgument, BadData, EmptyData
 from blendfilter.filters.base import Filter, selection
 from blendfilter.journal import digest
+from blendfilter.oracles.measures import can_label
+from blendfilter.oracles.silver_making import measure_of
 from blendfilter.oracles.silver_rows import SilverRow, read_silver
 from blendfilter.records import Excerpt, Passage, one_line
 from blendfilter.retrieval.callables import as_passage
@@ -45,27 +47,34 @@ class SilverFilter(Filter):
         path: a file of `make_silver`. Questions are known by their text.
         partly: drop passages that the file does not have, as in a branch of BlendFilter that searched with another
             query; without it such a passage is an error.
+        unlabelled: questions that the file's measure cannot label (STRINC, a yes or no): everything is kept for them;
+            without it such a question is an error, as any that the file does not have.
+
+    Rows of a file of STRINC's whose answer is a yes or no, which earlier versions wrote, are not read.
 
     Raises:
         MissingFile, BadData: no such file, or no silver file; one question with two contexts. EmptyData: no rows.
     """
 
-    def __init__(self, path: str | Path, *, partly: bool = False) -> None:
+    def __init__(self, path: str | Path, *, partly: bool = False, unlabelled: Iterable[str] = ()) -> None:
         super().__init__()
         self.file = Path(path)
         self.partly = partly
+        self.unlabelled = frozenset(map(one_line, unlabelled))
         self.chosen = _SilverContexts()
+        measure = measure_of(path)
         for row in read_silver(path):
+            if not can_label(measure, row.golden_answers):
+                continue
             question, context = one_line(row.question), _context(row)
             if self.chosen.setdefault(question, context) != context:
                 raise BadData(
                     f"{path}: the question {question[:80]!r} has two different contexts: leave one of the two"
                 )
         if not self.chosen:
-            raise EmptyData(f"{path} has no rows: is it the right file?")
-        self.fingerprint = digest(
-            sorted((question, sorted(context.items())) for question, context in self.chosen.items())
-        )
+            raise EmptyData(f"{path} has no rows that its measure could label: is it the right file?")
+        contexts = sorted((question, sorted(context.items())) for question, context in self.chosen.items())
+        self.fingerprint = digest(contexts, *([sorted(self.unlabelled)] if self.unlabelled else []))
 
     def arguments(self) -> dict[str, Any]:
         """A digest of the file: another file's contexts are another run."""
@@ -79,9 +88,13 @@ class SilverFilter(Filter):
         """
         context = self.chosen.get(one_line(question))
         if context is None:
+            if one_line(question) in self.unlabelled:
+                return selection(
+                    list(map(as_passage, passages)), "no silver for this question: all was kept", UPPER_BOUND
+                )
             raise BadArgument(
-                f"no silver context in {self.file} for the question {question.strip()[:80]!r}: "
-                "make the file over the questions of the run"
+                f"no silver context in {self.file} for the question {question.strip()[:80]!r}: make the file over the "
+                "questions of the run (strinc leaves those out that are answered by a yes or no: take lexical or cxmi)"
             )
         given: dict[_Key, Passage] = {}
         for passage in map(as_passage, passages):

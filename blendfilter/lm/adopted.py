@@ -1,94 +1,246 @@
-"""A user's own `dspy.LM` (or `BaseLM`) as an engine, so that its calls are journaled and counted like ours.
+"""A `dspy.LM` (or `BaseLM`) as an engine, so that its calls are journaled and counted like ours.
 
-DSPy's cache, its retries, its history and its usage are off on this inner call: the journal is the cache, ours are the
-retries, and the model around it is the one that DSPy counts. Whatever the model raises becomes an lm15 error.
+It is a user's own, or the one that `connect()` makes for a provider that only DSPy's client speaks to. DSPy's cache,
+its retries, its history and its usage are off on this inner call: the journal is the cache, ours are the retries, and
+the model around it is the one that DSPy counts. Its family's profile applies as to any model; what that does not know,
+refusals teach for the engine's life. Whatever the model raises becomes an lm15 error.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from contextvars import ContextVar
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
 import dspy
-import httpx
-import openai
-from dspy import lm15
-from dspy.utils import exceptions
 
 from blendfilter import aio, http, secrets
-from blendfilter.context import setting
+from blendfilter.dspy_surface import (
+    ContextWindowExceededError,
+    LMError,
+    LMLockTimeoutError,
+    LMNotConfiguredError,
+    answers_asynchronously,
+    lm15,
+    unobserved,
+    unobserved_copy,
+)
 from blendfilter.errors import BadArgument, MissingExtra
 from blendfilter.lm import faults
+from blendfilter.lm.attempts import another_attempt
 from blendfilter.lm.prices import stated
-from blendfilter.lm.profiles import Profile, holds_schema
+from blendfilter.lm.profiles import Profile, cut_at_stop, holds_schema, profile_for, split_thinking
+from blendfilter.lm.streamed import LISTENER
+
+MAX_ADAPTATIONS = 5
+"""Refused settings that one call may give up before the refusal counts as its error."""
+MOST_STOPS = 4
+"""Stop strings that are sent: OpenAI takes no more, and a reply is cut on this end anyway."""
 
 _FAULTS: Mapping[type[BaseException], type[lm15.LM15Error]] = {
-    exceptions.ContextWindowExceededError: lm15.ContextLengthError,
-    exceptions.LMNotConfiguredError: lm15.AuthError,  # no key, as a rule: nothing that a second call could mend
-    exceptions.LMLockTimeoutError: lm15.TransportError,  # another process holds the credentials for a moment
-    exceptions.LMError: lm15.LM15Error,
+    ContextWindowExceededError: lm15.ContextLengthError,
+    LMNotConfiguredError: lm15.AuthError,  # no key, as a rule: nothing that a second call could mend
+    LMLockTimeoutError: lm15.TransportError,  # another process holds the credentials for a moment
+    LMError: lm15.LM15Error,
 }
 """What engines call DSPy's errors; those in between have the same name there, but for an LM before it."""
 
-_SECRET = frozenset({"api_key", "aws_access_key_id", "aws_secret_access_key", "aws_session_token", "azure_ad_token"})
-"""Settings of a user's model that are as secret as its key."""
-_HISTORY: ContextVar[list[Mapping[str, Any]] | None] = ContextVar("blendfilter_adopted_history", default=None)
+_SECRET = re.compile(r"(?:^|(?<!cache)[-_ ])key$|token(?:_provider)?$|(?:auth|pass|passphrase|query)$", re.IGNORECASE)
+"""Names of a model's settings that are as secret as its key, beside those that `secrets` knows."""
+_ADDRESS = re.compile(r"://(?:[^/?#\s]*@)?([^?#\s]*)(?:[?#]\S*)?")
+_SAMPLING = ("temperature", "top_p", "top_k", "frequency_penalty", "presence_penalty", "logprobs")
+"""What a model refuses that samples as it likes."""
+_SPELLED: Mapping[str, tuple[str, ...]] = {
+    **{name: (name,) for name in (*_SAMPLING, "seed", "service_tier", "store")},
+    "logprobs": ("logprobs", "top_logprobs"),
+    "stop": ("stop", "stop_sequences", "stopSequences"),
+    "response_format": ("response_format", "output_format", "output_config", "response_schema", "responseSchema"),
+    "reasoning": ("reasoning_effort", "reasoning", "thinking", "thinkingConfig", "thinking_config"),
+}
+"""What providers call the settings that a call can do without, in refusals too."""
 
 
 class AdoptedEngine:
     """Answers a request through `lm`: awaited where it can be, in a worker thread where it is synchronous only.
 
     Args:
-        lm: the user's model, which is left as it is.
+        lm: the model, which is left as it is.
+        profile: what its family accepts (`profile_of`).
+        effort: how much it is asked to think (`profiles.effort_of`); a request's own goes before.
+        extra: fields for every request as they stand, beside those of the model itself.
         estimate: hand on what a call costs by DSPy's prices, which are those of the providers.
+        place: what a fault says refused: the address, or the provider.
+        key_hint: what to do where the key is refused.
     """
 
-    def __init__(self, lm: dspy.BaseLM, *, estimate: bool = False) -> None:
+    def __init__(
+        self,
+        lm: dspy.BaseLM,
+        *,
+        profile: Profile = Profile(),
+        effort: str | None = None,
+        extra: Mapping[str, Any] | None = None,
+        estimate: bool = False,
+        place: str = "",
+        key_hint: str = "",
+    ) -> None:
         self.lm = lm
-        self._estimate = estimate
-        self._extra = extra_of(lm)
-        self._inner = lm.copy(cache=False, num_retries=0)
-        self._inner.update_history = _keep
-        secrets.know(*(str(value) for name, value in lm.kwargs.items() if name in _SECRET and value))
+        self.refused: set[str] = set()
+        self._profile, self._effort, self._estimate = profile, effort, estimate
+        self._place, self._key_hint = place, key_hint
+        self._extra = {**extra_of(lm), **(extra or {})}
+        own = lm.kwargs.get("max_tokens") or lm.kwargs.get("max_completion_tokens")
+        self._own_cap: int | None = own if isinstance(own, int) else None
+        self._inner = unobserved_copy(lm)
+        secrets.know(*(value for name, value in lm.kwargs.items() if isinstance(value, str) and _is_secret(name)))
         secrets.know(unquote(_parts_of(lm).password or ""))
 
     async def complete(self, request: lm15.Request) -> lm15.Response:
         """The model's response. Raises: lm15 errors; `MissingExtra` where DSPy lacks a package for this model."""
-        fields = {**self._extra, **(request.config.extensions or {})}
-        config = replace(request.config, extensions=fields) if fields else request.config
-        own = replace(request, model=self.lm.model, config=config)
+        adapted = 0
+        while True:
+            sent = replace(request, model=self.lm.model, config=self._fit(request.config))
+            fault: lm15.LM15Error
+            try:
+                return self._read(request, *await self._asked(sent, request.config.stop))
+            except lm15.LM15Error as error:
+                fault = error
+            refused = faults.refused_setting(fault, _spellings(sent.config))
+            if refused is None or adapted == MAX_ADAPTATIONS:
+                if self._place:
+                    fault.address = self._place
+                if self._key_hint:
+                    fault.key_hint = self._key_hint
+                # Outside the except block: a provider's own error may hold the request, and with it the key.
+                raise fault
+            self.refused.add(refused)
+            adapted += 1
+            await another_attempt(fault)
+
+    def reply_cap(self, request: lm15.Request) -> int | None:
+        """Tokens that a reply to `request` has at the most, thinking included; None: it is sent without a cap."""
+        return self._cap(request.config)
+
+    async def _asked(self, sent: lm15.Request, stop: Sequence[str]) -> tuple[lm15.Response, Mapping[str, Any]]:
+        """The response to one request, yet to be cut at `stop`, and DSPy's entry. Raises: lm15 errors."""
         fault: lm15.LM15Error
         try:
-            with (
-                setting(_HISTORY, []) as history,  # nobody else sees the call
-                dspy.context(send_stream=None, callbacks=[], usage_tracker=None, disable_history=False),
-            ):
-                if aio.is_asynchronous(self._inner):
-                    response: lm15.Response = await aio.awaiting(self._inner.acall(request=own))
+            with unobserved(self._telling(stop)) as entries:
+                if answers_asynchronously(self._inner):
+                    response: lm15.Response = await aio.awaiting(self._inner.acall(request=sent))
                 else:
-                    response = await aio.in_thread(partial(self._inner, request=own))
-        except exceptions.LMError as error:
+                    response = await aio.in_thread(partial(self._inner, request=sent))
+        except LMError as error:
             fault = _fault(error)
         except ImportError as error:
             raise MissingExtra(f"{self.lm.model} cannot be called: {error}") from None
         else:
-            data = dict(response.provider_data or {})
-            cost = stated(history[-1].get("cost")) if history and self._estimate else None
-            if cost is None or stated(data.get("cost")) is not None:
-                return response
-            return replace(response, provider_data={**data, "cost": cost, "cost_by": "dspy"})
-        # Outside the except block: a provider's own error may hold the request, and with it the key.
+            return response, entries[-1] if entries else {}
         raise fault
+
+    def _telling(self, stop: Sequence[str]) -> Callable[[str], Awaitable[None]] | None:
+        """What passes the reply so far to the call's listener; None without one, or where DSPy cannot stream."""
+        listener = LISTENER.get()
+        if listener is None or not called_by_dspy(self.lm):
+            return None
+        return partial(listener.so_far, stop=stop)
+
+    def _effort_of(self, config: lm15.Config) -> str | None:
+        return config.reasoning.effort if config.reasoning else self._effort
+
+    def _cap(self, config: lm15.Config) -> int | None:
+        if config.max_tokens is None:
+            return None
+        thinks = self._profile.thinks_at(self._effort_of(config))
+        return room_for(config.max_tokens, self._own_cap, self._profile if thinks else None)
+
+    def _fit(self, config: lm15.Config) -> lm15.Config:
+        """`config` as the model's family takes it, without what was refused."""
+        profile, effort = self._profile, self._effort_of(config)
+        changes: dict[str, Any] = {"max_tokens": self._cap(config), "stop": config.stop[:MOST_STOPS]}
+        if config.reasoning is None and effort is not None:
+            word = profile.off if effort == "off" and profile.switch == "reasoning_effort" else effort
+            # "none" is OpenAI's word for what DSPy calls off.
+            changes["reasoning"] = lm15.Reasoning(effort="off" if word == "none" else word)
+        if not profile.accepts_temperature:
+            changes |= dict.fromkeys(_SAMPLING)
+        if not profile.accepts_stop or profile.thinks_at(effort):
+            changes["stop"] = ()
+        if profile.json_schema is False:
+            changes["response_format"] = None
+        changes |= {name: () if name == "stop" else None for name in self.refused}
+        if fields := {**self._extra, **(config.extensions or {})}:
+            changes["extensions"] = deepcopy(fields)  # litellm writes into the objects that it is given
+        return replace(config, **changes)
+
+    def _read(self, request: lm15.Request, response: lm15.Response, entry: Mapping[str, Any]) -> lm15.Response:
+        """The response as ours are: thoughts apart, cut at the stop strings, its tokens counted as providers bill them.
+
+        lm15 hands counts on as they are: Anthropic's without cached tokens, Gemini's without thoughts. DSPy's entry
+        has them together.
+        """
+        data, parts = dict(response.provider_data or {}), response.message.parts
+        changes: dict[str, Any] = {}
+        if all(isinstance(part, lm15.TextPart | lm15.ThinkingPart) for part in parts):
+            raw = "".join(part.text for part in parts if isinstance(part, lm15.TextPart))
+            hidden, reply = split_thinking(raw)
+            text = cut_at_stop(reply, request.config.stop)
+            if text != raw:
+                thoughts = [part for part in parts if isinstance(part, lm15.ThinkingPart)]
+                thoughts += [lm15.ThinkingPart(hidden)] if hidden else []
+                changes["message"] = replace(response.message, parts=(*thoughts, lm15.TextPart(text)))
+            if text != reply:  # log-probabilities of what was cut off are those of nothing
+                changes |= {"finish_reason": "stop", "logprobs": None}
+                data["ran_on"] = True
+        counted = entry.get("usage") or {}
+        tokens_in, tokens_out = counted.get("prompt_tokens"), counted.get("completion_tokens")
+        usage = response.usage
+        if (
+            isinstance(tokens_in, int)
+            and isinstance(tokens_out, int)
+            and (tokens_in, tokens_out) != (usage.input_tokens, usage.output_tokens)
+        ):
+            changes["usage"] = replace(usage, input_tokens=tokens_in, output_tokens=tokens_out, total_tokens=None)
+        cost = stated(entry.get("cost")) if self._estimate else None
+        if cost is not None and stated(data.get("cost")) is None:
+            data |= {"cost": round(cost, 12), "cost_by": "dspy"}  # as exact as prices are: sums of floats are not
+        return replace(response, **changes, provider_data=data) if changes or data else response
+
+
+def _spellings(config: lm15.Config) -> dict[str, str]:
+    """What a refusal may name of a request's settings, and which setting it is."""
+    given = [name for name in _SPELLED if getattr(config, name) not in (None, ())]
+    return {spelling: name for name in given for spelling in _SPELLED[name]}
 
 
 def extra_of(lm: dspy.BaseLM) -> dict[str, Any]:
     """The fields that a user's model adds to every request; DSPy puts no `extra_body` into one that it is handed."""
     return dict(lm.kwargs.get("extra_body") or {}) if called_by_dspy(lm) else {}
+
+
+def state_of(lm: dspy.BaseLM) -> dict[str, Any]:
+    """What makes the model again, by its own `dump_state`: without keys, headers, and an address's login and query."""
+    return dict(_without_secrets(lm.dump_state()))
+
+
+def _without_secrets(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        clean = {name: _without_secrets(inner) for name, inner in value.items() if not _is_secret(str(name))}
+        return {
+            name: inner for name, inner in clean.items() if not isinstance(inner, str) or inner == secrets.hidden(inner)
+        }
+    if isinstance(value, list | tuple):
+        return [_without_secrets(inner) for inner in value]
+    return _ADDRESS.sub(r"://\1", value) if isinstance(value, str) else value
+
+
+def _is_secret(name: str) -> bool:
+    return bool(_SECRET.search(name)) or secrets.names_key(name)
 
 
 def called_by_dspy(lm: dspy.BaseLM) -> bool:
@@ -124,40 +276,84 @@ def address_of(lm: dspy.BaseLM) -> str:
 
 
 def profile_of(lm: dspy.BaseLM) -> Profile:
-    """What is known of a user's model: a schema is taken where DSPy itself speaks to a provider that documents it."""
+    """What is known of a user's model, by its name: its family's profile.
+
+    A schema is taken where DSPy itself speaks to a provider that documents it.
+    """
     provider, _, name = str(lm.model).partition("/")
+    family = profile_for(str(lm.model))
     if not called_by_dspy(lm) or lm.model_type != "chat" or _place_of(lm):
-        return Profile()
-    return Profile(json_schema=holds_schema(provider, name) if provider in ("openai", "mistral") else None)
+        return family
+    return replace(family, json_schema=holds_schema(provider, name) if provider in ("openai", "mistral") else None)
 
 
-def _keep(entry: Mapping[str, Any]) -> None:
-    """An entry belongs to the call that made it, and to no module's history: in place of `update_history`."""
-    history = _HISTORY.get()
-    if history is not None:
-        history.append(entry)
+def family_of(lm: Any) -> Profile:
+    """The profile of any model: its own where it has one, as a connected model does; else its family's, by its name."""
+    own = getattr(lm, "profile", None)
+    return own if isinstance(own, Profile) else profile_for(str(getattr(lm, "model", "")))
 
 
-def _fault(error: exceptions.LMError) -> lm15.LM15Error:
+def config_for(lm: Any, config: Mapping[str, Any]) -> dict[str, Any]:
+    """What a call's `config` becomes where it goes to a user's model as it is, and not through an engine of ours.
+
+    Settings that the model's family refuses are left out (None), and a cap gets room for thoughts, under the name that
+    the model's own cap has.
+
+    >>> config_for(dspy.LM("openai/gpt-5-mini", max_tokens=16000), {"max_tokens": 32, "stop": ["\\n"]})
+    {'max_tokens': None, 'stop': None, 'max_completion_tokens': 16000}
+    """
+    if isinstance(getattr(lm, "profile", None), Profile):
+        return dict(config)
+    settings, profile, fitted = getattr(lm, "kwargs", None) or {}, family_of(lm), dict(config)
+    thinks = profile.thinks_at(config.get("reasoning_effort") or settings.get("reasoning_effort"))
+    if "stop" in fitted and (thinks or not profile.accepts_stop):
+        fitted["stop"] = None
+    if not profile.accepts_temperature:
+        fitted |= {name: None for name in _SAMPLING if name in fitted}
+        if any((fitted.get(name) or settings.get(name) or 1) > 1 for name in ("n", "num_generations")):
+            fitted["temperature"] = 1.0  # what such a family samples at, and takes: DSPy puts 0.7 in the place of None
+    if (asked := config.get("max_tokens")) is not None:
+        spelled = "max_completion_tokens" if "max_completion_tokens" in settings else "max_tokens"
+        fitted |= {"max_tokens": None, spelled: room_for(asked, settings.get(spelled), profile if thinks else None)}
+    return fitted
+
+
+def room_for(asked: int, own: int | None, profile: Profile | None) -> int:
+    """The cap of a reply: what is asked, and room for thoughts where `profile` is of a model that thinks.
+
+    A cap of the model's own (`own`) that leaves the room already is taken as it is.
+
+    >>> thinking = profile_for("gpt-5")
+    >>> room_for(32, None, None), room_for(32, None, thinking), room_for(32, 16000, thinking), room_for(9, 9, thinking)
+    (32, 8224, 16000, 9)
+    """
+    if profile is None or (own is not None and asked >= own):
+        return asked
+    return max(own or 0, asked + profile.thinking_tokens)
+
+
+def _fault(error: LMError) -> lm15.LM15Error:
     """What went wrong, in the language of engines: the engine's own error where there is one, without its causes."""
     cause = _of_client(error.__cause__)
     if isinstance(cause, lm15.ProviderError) and (cause.status or 0) // 100 == 2:  # a page, or a body cut off
         return lm15.TransportError(str(cause.message))
     if isinstance(cause, lm15.TransportError) and _unreached(cause):
         return lm15.TransportError(str(cause.message), provider_code=faults.NO_CONNECTION)
-    renamed = isinstance(error, exceptions.LMLockTimeoutError | exceptions.LMNotConfiguredError)
+    renamed = isinstance(error, LMLockTimeoutError | LMNotConfiguredError)
     if isinstance(cause, lm15.LM15Error) and not renamed:
         cause.__cause__ = cause.__context__ = None
         return cause
     names = ((own, own.__name__.removeprefix("LM")) for own in type(error).__mro__)
     kind = next(kind for own, name in names if (kind := _FAULTS.get(own) or getattr(lm15, name, None)))
     facts = {name: getattr(error, name) for name in ("status", "provider_code", "retry_after")}
+    if isinstance(error, LMNotConfiguredError):
+        facts["provider_code"] = faults.NOT_SET_UP
     return kind(error.message or str(error), **facts)
 
 
 def _of_client(error: BaseException | None) -> Any:
     """The lm15 error for what an HTTP client raised inside a model of the user's own making; others as they are."""
-    if isinstance(error, openai.OpenAIError | httpx.HTTPError):
+    if isinstance(error, faults.of_a_client()):
         return faults.translate(error)
     if isinstance(error, TimeoutError) and not isinstance(error, lm15.LM15Error):  # one kind of which is both
         return lm15.TimeoutError(str(error) or "no reply in time")
@@ -170,6 +366,8 @@ def _of_client(error: BaseException | None) -> Any:
 
 def _unreached(error: BaseException | None) -> bool:
     """Whether no connection came about, by what an error came of."""
+    import httpx
+
     seen: list[BaseException] = []  # a user's error may come of itself
     while error is not None and error not in seen:
         if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | ConnectionRefusedError):

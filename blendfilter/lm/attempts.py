@@ -30,10 +30,9 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from dspy import lm15
-
 from blendfilter.aio import WaitingQueue
 from blendfilter.context import setting
+from blendfilter.dspy_surface import lm15
 from blendfilter.errors import BadArgument, check_count
 from blendfilter.lm import faults
 from blendfilter.lm.budget import BudgetAccount, BudgetMeter, tally
@@ -71,16 +70,22 @@ class Meter(Protocol):
         """The attempt came back: with a response, or with what it (or a later meter) raised."""
 
 
-_AGAIN: ContextVar[Callable[[BaseException], Awaitable[None]] | None] = ContextVar("blendfilter_again", default=None)
+_AGAIN: ContextVar[Callable[[BaseException | lm15.Response, lm15.Request | None], Awaitable[None]] | None] = ContextVar(
+    "blendfilter_again", default=None
+)
 
 
-async def another_attempt(fault: BaseException) -> None:
-    """For an engine that asks its server again by itself, after `fault`: that one is an attempt too.
+async def another_attempt(outcome: BaseException | lm15.Response, raised: lm15.Request | None = None) -> None:
+    """For an engine that asks again by itself, after a fault or a response that it does not take: an attempt too.
+
+    Args:
+        outcome: what the last attempt came to.
+        raised: what is asked from here on, where that is another request: a call has one such at the most.
 
     Raises: what a meter raises that lets nothing go any more.
     """
     if (again := _AGAIN.get()) is not None:
-        await again(fault)
+        await again(outcome, raised)
 
 
 class Gate:
@@ -340,7 +345,7 @@ class AttemptingEngine:
             tried += 1
             left = started + account.waited + self.retry.deadline - self._clock()
             try:
-                response = await self._attempt(request, left)
+                response = await self._attempt(account.raised or request, left)
             except lm15.LM15Error as error:
                 self._reached = self._reached or getattr(error, "provider_code", None) != faults.NO_CONNECTION
                 error.attempts = tried
@@ -378,14 +383,23 @@ class AttemptingEngine:
                 meter, ticket = passed.pop()
                 meter.after(ticket, response, error)
 
-        async def again(fault: BaseException) -> None:
-            leave(None, fault)
+        async def again(outcome: BaseException | lm15.Response, raised: lm15.Request | None) -> None:
+            nonlocal request
+            if isinstance(outcome, lm15.Response):
+                account.first = answered = believed(request, outcome)
+                account.lost += (answered.usage.input_tokens or 0) + (answered.usage.output_tokens or 0)
+                leave(answered, None)
+            else:
+                leave(None, outcome)
+            if raised is not None:
+                request = account.raised = raised
             await enter()
 
         try:
             await enter()
             with setting(_AGAIN, again):
-                response = believed(request, await self._in_time(request, left))
+                response = await self._in_time(request, left)
+            response = believed(request, response)
         except BaseException as error:
             leave(None, error)
             raise

@@ -24,10 +24,9 @@ from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
-from dspy import lm15
-
 from blendfilter.aio import WaitingQueue
 from blendfilter.context import setting
+from blendfilter.dspy_surface import lm15
 from blendfilter.errors import BadArgument, BlendFilterError, BudgetSpent, check_count
 from blendfilter.journal import Journal, digest
 from blendfilter.lm import faults
@@ -48,7 +47,10 @@ class Tally:
         waited: seconds spent before the meters, and for a turn at a model in this process.
         went_out: when the first attempt went out, or its turn came (the clock's seconds).
         attempts: how many went out, those that an engine made by itself included.
-        lost: tokens that attempts without a reply may have cost, as far as a budget reserved them.
+        lost: tokens that attempts without a reply may have cost, as far as a budget reserved them, and those of a reply
+            that was asked for once more.
+        first: that reply; None: there is none.
+        raised: what the call asks from then on.
         unheard: the bounds of those attempts, until a reply states how long their prompt was.
         failed_at: addresses where an attempt failed: where there are several, the next goes elsewhere first.
     """
@@ -57,6 +59,8 @@ class Tally:
     went_out: float = 0.0
     attempts: int = 0
     lost: int = 0
+    first: lm15.Response | None = None
+    raised: lm15.Request | None = None
     unheard: list[Any] = field(default_factory=list)
     failed_at: set[str] = field(default_factory=set)
 
@@ -357,11 +361,15 @@ def spent_in(journal: Journal, prices: Mapping[str, Price | None], budget: Budge
         if record.get("reused"):
             continue
         tokens_in, tokens_out, lost = (record.get(name) or 0 for name in ("tokens_in", "tokens_out", "tokens_lost"))
+        first = record.get("first") or {}
+        first_in, first_out = first.get("tokens_in") or 0, first.get("tokens_out") or 0
+        unheard = lost - first_in - first_out  # what the first reply took is in the call's cost
         cost, price = stated(record.get("cost")), prices.get(record["model"])
         if price is not None:
             paid = price.of(tokens_in, tokens_out, record.get("tokens_cached") or 0)
-            cost = max(paid, cost or 0.0) + max(price.of(lost, 0), price.of(0, lost))
-        elif budget.dollars is not None and (cost is None or lost) and tokens_in + tokens_out + lost:
+            paid += price.of(first_in, first_out, first.get("tokens_cached") or 0)
+            cost = max(paid, cost or 0.0) + max(price.of(unheard, 0), price.of(0, unheard))
+        elif budget.dollars is not None and (cost is None or unheard) and tokens_in + tokens_out + lost:
             raise unpriced(record["model"])
         summed += Amount(record.get("attempts") or 1, tokens_in + tokens_out + lost, cost or 0.0)
     return summed.most(marked(journal))

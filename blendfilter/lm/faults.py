@@ -8,25 +8,26 @@ through the journal. No key passes: `translate` takes it out of whatever the ser
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
-from typing import Any
-
-import httpx
-import openai
-from dspy import lm15
+from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from blendfilter import http, secrets
-from blendfilter.errors import ModelError, ServerRefused
+from blendfilter.dspy_surface import lm15
+from blendfilter.errors import ModelError, ServerRefused, words_of
+
+if TYPE_CHECKING:
+    import openai
 
 NO_CONNECTION = "no_connection"
 """`provider_code` of a `TransportError` where no connection came about: refused, unknown host, no route."""
 
+NOT_SET_UP = "not_set_up"
+"""`provider_code` of an `AuthError` where a client lacks a key, an address or the like: nothing was asked."""
+
 OF_A_REPLY = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """What reading a reply may raise, whatever stands in it."""
-OF_A_CALL = (openai.OpenAIError, httpx.HTTPError, httpx.InvalidURL, OSError, RuntimeError, *OF_A_REPLY)
-"""What a client may raise over a request, and over a reply of any kind: all of it is a fault of that call."""
 
-_REFUSED = frozenset({NO_CONNECTION, "unauthorized", "no_model", "not_found", "no_credit"})
+_REFUSED = frozenset({NO_CONNECTION, NOT_SET_UP, "unauthorized", "no_model", "not_found", "no_credit"})
 _CONTEXT_CODES = frozenset({"context_length_exceeded", "exceed_context_size_error"})
 _CONTEXT = re.compile(
     # OpenAI, vLLM, llama-cpp-python
@@ -42,7 +43,7 @@ _NO_MODEL = re.compile(
 )
 _REFUSES = re.compile(
     r"unsupported|not supported|(?:does not|doesn't) support|unrecogni[sz]ed|unknown|unexpected|not permitted"
-    r"|not allowed|extra inputs|extra fields",
+    r"|not allowed|extra inputs|extra fields|deprecated|may only be set|cannot both be",
     re.IGNORECASE,
 )
 _KEYS = re.compile(r"\b(?:sk|gsk|pk|xai|hf)[-_][\w*.-]{8,}|\bbearer\s+\S{8,}", re.IGNORECASE)
@@ -60,11 +61,27 @@ _CLASSES: Mapping[int, type[Any]] = {
 _LONGEST = 400  # characters of a server's message that are passed on
 
 
+def of_a_client() -> tuple[type[Exception], ...]:
+    """What the `openai` client and `httpx` raise; they are imported when a call has failed, because that takes long."""
+    import httpx
+    import openai
+
+    return openai.OpenAIError, httpx.HTTPError, httpx.InvalidURL
+
+
+def of_a_call() -> tuple[type[Exception], ...]:
+    """What may be raised over a request, and over a reply of any kind: all of it is a fault of that call."""
+    return *of_a_client(), OSError, RuntimeError, *OF_A_REPLY
+
+
 def translate(error: Exception, *, key: str = "") -> lm15.LM15Error:
     """The lm15 error for what the `openai` client or `httpx` raised, with `key` taken out of its message.
 
     Raise it outside the `except` block: the cause still holds the request and its headers.
     """
+    import httpx
+    import openai
+
     if isinstance(error, openai.APIStatusError):
         return _of_status(error.status_code, _body(error), error.response.headers, key)
     cause = error.__cause__ if isinstance(error, openai.APIConnectionError) and error.__cause__ else error
@@ -152,9 +169,11 @@ def _clean(text: str, key: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
-def refused_parameter(error: openai.APIStatusError, sent: Collection[str]) -> str | None:
+def refused_parameter(error: Exception, sent: Collection[str]) -> str | None:
     """The parameter among `sent` that a 400 or 422 refuses as such, or None where it refuses something else."""
-    if error.status_code not in (400, 422):
+    import openai
+
+    if not isinstance(error, openai.APIStatusError) or error.status_code not in (400, 422):
         return None
     body = _body(error)
     code, message = _code(body), _message(body, error.status_code)
@@ -165,7 +184,32 @@ def refused_parameter(error: openai.APIStatusError, sent: Collection[str]) -> st
     param = _text(body.get("param")).split(".")[0]
     if param in sent:
         return param
-    matches = ((re.search(rf"(?<!\w){re.escape(name)}(?!\w)", message), name) for name in sent)
+    return _first_named(message, sent)
+
+
+def refused_setting(fault: lm15.LM15Error, sent: Mapping[str, str]) -> str | None:
+    """The setting that a fault of DSPy's client refuses as such, or None where it refuses something else.
+
+    `sent` has what a message may call it, and the setting that this is.
+    """
+    if isinstance(fault, lm15.UnsupportedFeatureError):
+        named = str(getattr(fault, "feature", "") or "").removeprefix("config.")
+        if named in sent:
+            return sent[named]
+    elif not isinstance(fault, lm15.InvalidRequestError) or isinstance(
+        fault, lm15.ContextLengthError | lm15.UnsupportedModelError
+    ):
+        return None
+    code, message = str(getattr(fault, "provider_code", "") or ""), str(getattr(fault, "message", "") or fault)
+    refuses = code.startswith(("unsupported_", "unknown_parameter")) or _REFUSES.search(message)
+    if _CONTEXT.search(message) or not refuses:
+        return None
+    name = _first_named(message, sent)
+    return None if name is None else sent[name]
+
+
+def _first_named(message: str, names: Iterable[str]) -> str | None:
+    matches = ((re.search(rf"(?<!\w){re.escape(name)}(?!\w)", message), name) for name in names)
     return min(((match.start(), name) for match, name in matches if match), default=(0, None))[1]
 
 
@@ -188,7 +232,7 @@ def final(error: BaseException, *, address: str, stage: str = "") -> ServerRefus
 def describe(error: BaseException, *, address: str = "") -> dict[str, Any]:
     """The final form of `error` for the journal: ``{"kind", "message", "status"}`` (`status` is HTTP's, or None)."""
     if isinstance(error, ModelError | ServerRefused):
-        return {"kind": getattr(error, "kind", "refused"), "message": str(error), "status": None}
+        return {"kind": getattr(error, "kind", "refused"), "message": words_of(error), "status": None}
     kind = _kind(error)
     return {"kind": kind, "message": _worded(kind, error, address), "status": getattr(error, "status", None)}
 
@@ -197,13 +241,15 @@ def restore(record: Mapping[str, Any], *, stage: str = "") -> ServerRefused | Mo
     """The error that `describe` described."""
     kind, message = str(record["kind"]), str(record.get("message", ""))
     if kind == "refused" or kind in _REFUSED:
-        return ServerRefused(message)
+        return ServerRefused(message).quoting(_quoted_in(message))
     return ModelError(message, kind=kind, stage=stage)
 
 
 def _kind(error: BaseException) -> str:
     if isinstance(error, lm15.TransportError):
         return NO_CONNECTION if error.provider_code == NO_CONNECTION else "server_error"
+    if isinstance(error, lm15.AuthError) and error.provider_code == NOT_SET_UP:
+        return NOT_SET_UP
     if isinstance(error, lm15.InvalidRequestError) and error.status == 404:
         return "no_model" if isinstance(error, lm15.UnsupportedModelError) else "not_found"
     return next((kind for known, kind in _KINDS if isinstance(error, known)), "unexpected")
@@ -221,12 +267,22 @@ _KINDS = (
 )
 _WORDS: Mapping[str, str] = {
     NO_CONNECTION: "no model server answers at {where}: {why}; start it, or give its address (--api-base URL)",
+    NOT_SET_UP: "{where} cannot be asked: {why}",
     "unauthorized": "{where} refuses the key{http}: {why}; {hint}",
     "no_credit": "{where} refuses to go on without credit{http}: {why}; check the account's plan and limits",
     "no_model": "{where} does not serve this model{http}: {why}; check the model's name (--lm)",
     "not_found": "{where} has nothing at this path{http}: {why}; check that the address ends in /v1, and --endpoint",
     "context_too_long": "the prompt is longer than the model's context: {why}",
 }
+
+
+def _quoted_in(message: str) -> str:
+    """What the server wrote in a refusal's message; nothing where that cannot be found."""
+    for template in _WORDS.values():
+        wanted = re.escape(template).replace(r"\{why\}", "(?P<why>.*)")
+        if found := re.match(re.sub(r"\\\{\w+\\\}", ".*?", wanted), message, re.DOTALL):
+            return found["why"]
+    return ""
 
 
 def _worded(kind: str, error: BaseException, address: str) -> str:

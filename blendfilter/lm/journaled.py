@@ -2,24 +2,26 @@
 
 A hit is served from the file; a miss is called, appended, then used. Equal requests in flight share one call. A call
 that failed for good is recorded too: a replay fails the same way, `auto` calls again. The server's address is recorded
-and never hashed: a job may come back on another port.
+and not hashed: a job may come back on another port. In a user's cache it is hashed: what answers at another address may
+be another model of that name, and no job depends on it.
+
+A response of the cache has no usage, and says `cache_hit`: it was paid for before.
 """
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
-
-from dspy import lm15
-from dspy._vendor.lm15.serde import response_from_dict, response_to_dict
 
 from blendfilter import secrets
 from blendfilter.aio import SingleFlight
-from blendfilter.context import BRANCH, JUDGED, REPEAT, SAMPLE, STAGE, note, who
+from blendfilter.context import ANEW, BRANCH, JUDGED, REPEAT, SAMPLE, STAGE, note, who
+from blendfilter.dspy_surface import CACHE_HIT, lm15, response_as_dict, response_of
 from blendfilter.errors import BadArgument, ModelError, ReplayMiss, ServerRefused
-from blendfilter.journal import Journal, digest
+from blendfilter.journal import CallCache, Journal, digest
 from blendfilter.lm import faults
 from blendfilter.lm.attempts import ModelEngine
 from blendfilter.lm.budget import tallied
@@ -40,7 +42,7 @@ class JournaledEngine:
         model, label, endpoint, options: what a key names beside the request (`label` is the user's, for two servers
             that serve one name; `options` are settings that change replies: thinking, effort, extra body).
         address: where the calls go; recorded, not hashed.
-        journal: where they are kept.
+        journal: where they are kept: a run's journal, or the user's cache.
         price: what a call costs where its server does not say; None: unknown.
     """
 
@@ -53,7 +55,7 @@ class JournaledEngine:
         endpoint: str = "chat",
         options: Mapping[str, Any] | None = None,
         address: str = "",
-        journal: Journal | None = None,
+        journal: Journal | CallCache | None = None,
         price: Price | None = None,
     ) -> None:
         self.inner = inner
@@ -79,8 +81,15 @@ class JournaledEngine:
             # The first answer's calls are those of a run without repeats, so that either can be reused for the other.
             "sample": [sample.rollout_id, sample.i, *([repeat] if repeat > 1 else [])],
         }
-        key = digest(hashed)
-        record = await self._flights.do(key, lambda: self._found(key), lambda: self._call(key, hashed, request))
+        key = digest(hashed, self.address) if isinstance(self.journal, CallCache) else digest(hashed)
+        called = False
+
+        async def call() -> dict[str, Any]:
+            nonlocal called
+            called = True
+            return await self._call(key, hashed, request)
+
+        record = await self._flights.do(key, lambda: self._found(key), call)
         if record.get("error"):
             error = faults.restore(record["error"])
             if isinstance(error, ModelError):
@@ -88,11 +97,14 @@ class JournaledEngine:
                 note(key, "error")
             raise error
         note(key, event_of(record))
-        return _response(record, self.model)
+        response = replace(_response(record, self.model), provider_data={"cost": record["cost"]})
+        if called or not isinstance(self.journal, CallCache):  # a run that is resumed reads what the first one read
+            return response
+        return replace(response, provider_data={"cost": 0.0, CACHE_HIT: True}, usage=lm15.Usage())
 
     def _found(self, key: str) -> dict[str, Any] | None:
         """The record that the journal's mode may serve; None: the model is to be called."""
-        if self.journal is None:
+        if self.journal is None or (ANEW.get() and isinstance(self.journal, CallCache)):
             return None
         record = self.journal.find(key, "call")
         if record is not None and (not record.get("error") or self.journal.mode == "replay"):
@@ -114,7 +126,7 @@ class JournaledEngine:
         with tallied() as tally:
             try:
                 response = await self.inner.complete(request)
-                reply = _recorded(response, self.price)
+                reply = _recorded(response, tally.first, self.price)
                 tried = (response.provider_data or {}).get("attempts", 1)
             except (lm15.LM15Error, RecursionError) as fault:  # the latter of a tool call that is nested without bound
                 tried = getattr(fault, "attempts", 1)
@@ -173,9 +185,12 @@ def _parameters(request: lm15.Request) -> dict[str, Any]:
     return given
 
 
-def _recorded(response: lm15.Response, price: Price | None) -> dict[str, Any]:
-    """The part of a record that the model gave, and what it cost then: prices change, a record does not."""
-    usage, data = response.usage, response.provider_data or {}
+def _recorded(response: lm15.Response, first: lm15.Response | None, price: Price | None) -> dict[str, Any]:
+    """The part of a record that the model gave, and what it cost then: prices change, a record does not.
+
+    `first` is a reply that was asked for once more, for which `response` is the second: both were paid for.
+    """
+    data = response.provider_data or {}
     parts = response.message.parts
     reply, thought = (
         whole_characters("".join(part.text for part in parts if isinstance(part, kind)))
@@ -192,27 +207,52 @@ def _recorded(response: lm15.Response, price: Price | None) -> dict[str, Any]:
         "finish": response.finish_reason,
         # It went on past a stop string, and was cut there: tokens that are not read.
         **({"ran_on": True} if data.get("ran_on") else {}),
+        # Tokens that it had beside the cap that was asked for, since the model thinks.
+        **({"room": data["room"]} if data.get("room") else {}),
         **({"logprobs": logprobs} if logprobs else {}),
-        "tokens_in": usage.input_tokens,
-        "tokens_out": usage.output_tokens,
-        "tokens_cached": usage.cache_read_tokens,
-        **({} if plain else {"response": secrets.hidden_in(response_to_dict(response))}),
+        **_tokens(response),
+        **({"first": _tokens(first)} if first is not None else {}),
+        **({} if plain else {"response": secrets.hidden_in(response_as_dict(response))}),
     }
-    paid, by_us = stated(data.get("cost")), cost_of(record, price)
-    by_price = by_us is not None and by_us > (paid or 0.0)
-    record["cost"] = by_us if paid is None or by_price else paid
-    if paid is not None:
-        record["cost_by"] = "price" if by_price else data.get("cost_by", "server")
-        if by_price:
-            record["cost_stated"] = paid
-    if wrong := data.get("disbelieved"):
+    both = [response] if first is None else [first, response]
+    record |= _paid(both, price)
+    if wrong := {name: why for each in both for name, why in (each.provider_data or {}).get("disbelieved", {}).items()}:
         record["disbelieved"] = wrong
     return record
 
 
+def _tokens(response: lm15.Response) -> dict[str, int | None]:
+    usage = response.usage
+    return {
+        "tokens_in": usage.input_tokens,
+        "tokens_out": usage.output_tokens,
+        "tokens_cached": usage.cache_read_tokens,
+    }
+
+
+def _paid(responses: Iterable[lm15.Response], price: Price | None) -> dict[str, Any]:
+    """What these responses cost together, whose figure that is, and what their server stated where ours is more."""
+    total: dict[str, Any] = {"cost": 0.0}
+    for response in responses:
+        data = response.provider_data or {}
+        told, by_us = stated(data.get("cost")), cost_of(_tokens(response), price)
+        by_price = by_us is not None and by_us > (told or 0.0)
+        cost = by_us if told is None or by_price else told
+        if cost is None:
+            return {"cost": None}
+        if by_price and told is not None:
+            total |= {"cost_by": "price", "cost_stated": total.get("cost_stated", total["cost"]) + told}
+        elif "cost_stated" in total:
+            total["cost_stated"] += cost
+        elif told is not None:
+            total["cost_by"] = data.get("cost_by", "server")
+        total["cost"] += cost
+    return total
+
+
 def _response(record: Mapping[str, Any], model: str) -> lm15.Response:
     if "response" in record:
-        return response_from_dict(record["response"])
+        return response_of(record["response"])
     parts: list[Any] = [lm15.ThinkingPart(text=record["reasoning"])] if record["reasoning"] else []
     scores = record.get("logprobs")
     return lm15.Response(

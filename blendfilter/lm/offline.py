@@ -18,8 +18,7 @@ from itertools import chain, takewhile
 from typing import Any
 from xml.sax.saxutils import escape
 
-from dspy import lm15
-
+from blendfilter.dspy_surface import lm15
 from blendfilter.lm.journaled import prompt_of
 from blendfilter.lm.offline_reading import (
     STOP_WORDS,
@@ -38,12 +37,16 @@ from blendfilter.lm.offline_reading import (
 )
 from blendfilter.text import Choices, choices, sentences
 
+NOTHING = "(nothing relevant was found)"
 THINK, RESPONSE = "Let's think step by step.", "### Response:"
 NEEDED, INTERMEDIATE, FINAL = "Are follow-up questions needed here:", "Intermediate answer:", "So the final answer is:"
 VERDICT, COMPARISON = "Verdict:", "Comparison:"
 SUPPORTS, REFUTES, UNDECIDED = "SUPPORTS", "REFUTES", "NOT ENOUGH INFO"
-_OPENS_A_BLOCK = re.compile(r"Question:|Context:|Knowledge:\s*$|(?:knowledge|sentence|passage) \d+:")
+_OPENS_A_BLOCK = re.compile(r"Question:|Context:|Title:|Knowledge:\s*$|(?:knowledge|sentence|passage) \d+:")
+_REMINDER = re.compile(r" \([^()]{1,80}\):$")
+"""What a cue says of the form of its reply: ``Ids (numbers only):``."""
 _NUMBERED = re.compile(r"(?:knowledge|sentence|passage) (\d{1,6}):(.*)")
+_TITLE, _NO_TITLE = "Title:", "(no title)"
 
 
 def read(prompt: str) -> str:
@@ -55,15 +58,20 @@ def read(prompt: str) -> str:
     'Orm Pier'
     """
     lines = prompt.rstrip().split("\n")
-    cue = lines[-1].strip()
+    lines[-1] = cue = _REMINDER.sub(":", lines[-1].strip())
     if _RESPOND.match(cue):
         return _fields(lines)
-    if cue in (VERDICT, COMPARISON) and len(lines) > 2 and lines[-3].startswith("Passage:"):
-        return _consistency(lines)
+    if cue in (VERDICT, COMPARISON):
+        opens = [line.partition(":")[0] for line in lines[-4:-1]]
+        if len(opens) > 2 and {"Passage", "Question"} == set(opens[:2]):
+            del lines[-2]  # the line that a second request adds
+        if {"Passage", "Question"} in (set(opens[:2]), set(opens[-2:])):
+            return _consistency(lines)
     if cue in (NEEDED, INTERMEDIATE, FINAL) or _THOUGHT.fullmatch(cue) or _FINISH.fullmatch(cue):
         return _hop(_transcript(lines))
     sheet = _response_sheet(lines) if cue == RESPONSE else take_apart(lines)
-    return _REPLIES.get(cue, _answer)(sheet)
+    primed = _PRIMED.match(cue)
+    return _REPLIES.get(primed[1] if primed else cue, _answer)(sheet)
 
 
 class OfflineEngine:
@@ -129,17 +137,22 @@ def take_apart(lines: Sequence[str]) -> PromptSheet:
     PromptSheet(cue='Answer:', question='What is Ormskerry?', passages=('Ormskerry | A harbour town.',), ...)
     """
     *above, cue = lines
+    cue = _REMINDER.sub(":", cue.strip())
     at = _last(above, "Question:")
     if at < 0:
         question = next((line.strip() for line in reversed(above) if line.strip()), "")
-        return PromptSheet(cue.strip(), question, instructions="\n".join(above))
+        return PromptSheet(cue, question, instructions="\n".join(above))
     passages = _knowledge(above, at) or _numbered(above[:at])
     first = at - len(passages)
+    below = above[at + 1 :]
+    if not passages:  # the papers' order: the question before what is numbered
+        passages = [match[2] for match in map(_NUMBERED.match, below) if match]
+        below = [line for line in below if not _NUMBERED.match(line)]
     begin = _last(above[:first], "Context:")
     context = "\n".join(above[begin:first]).removeprefix("Context:").strip() if begin >= 0 else ""
-    instructions = "\n".join([_opening(above), *above[at + 1 :]])
+    instructions = "\n".join([_opening(above), *below])
     question = above[at].removeprefix("Question:").strip()
-    return PromptSheet(cue.strip(), question, tuple(line.strip() for line in passages), context, instructions)
+    return PromptSheet(cue, question, tuple(line.strip() for line in passages), context, instructions)
 
 
 def _last(lines: Sequence[str], opening: str) -> int:
@@ -149,7 +162,8 @@ def _last(lines: Sequence[str], opening: str) -> int:
 def _knowledge(lines: Sequence[str], end: int) -> list[str]:
     """The lines under ``Knowledge:`` above `end`."""
     block = list(takewhile(str.strip, reversed(lines[:end])))[::-1]
-    return block[1:] if block and block[0].rstrip() == "Knowledge:" else []
+    found = block[1:] if block and block[0].rstrip() == "Knowledge:" else []
+    return [] if found == [NOTHING] else found
 
 
 def _opening(lines: Sequence[str]) -> str:
@@ -157,15 +171,22 @@ def _opening(lines: Sequence[str]) -> str:
 
 
 def _numbered(lines: Sequence[str]) -> list[str]:
-    """The lines ``knowledge N: …`` at the end, up to the one with the number 0."""
+    """The lines ``knowledge N: …`` at the end, up to the one with the number 0; a title stands once, above its lines.
+
+    >>> _numbered(["Title: Orm Pier", "sentence 0: It opened in 1871.", "sentence 1: It burned."])
+    ['Orm Pier | It opened in 1871.', 'Orm Pier | It burned.']
+    """
     found: list[str] = []
-    for match in map(_NUMBERED.match, reversed(lines)):
-        if match is None:
-            break
-        found.append(match[2])
+    title = ""
+    for line in [*takewhile(lambda line: line.startswith(_TITLE) or _NUMBERED.match(line), reversed(lines))][::-1]:
+        if (match := _NUMBERED.match(line)) is None:
+            named = line.removeprefix(_TITLE).strip()
+            title = "" if named == _NO_TITLE else f"{named} | "
+            continue
         if int(match[1]) == 0:
-            break
-    return found[::-1]
+            found = []
+        found.append(f"{title}{match[2].strip()}")
+    return found
 
 
 def _response_sheet(lines: Sequence[str]) -> PromptSheet:
@@ -250,7 +271,8 @@ _SOUGHT = {
     "person": "the person", "place": "the place", "time": "the date", "count": "the number",
     "yes_no": "whether this holds", "thing": "the name",
 }  # fmt: skip
-_JUDGED = re.compile(r"^\W{0,8}knowledge\W{0,3}(\d{1,6})\b(.{0,60})", re.IGNORECASE | re.MULTILINE)
+_JUDGED = re.compile(r"^\W{0,8}(?:knowledge|passage)?\W{0,3}(\d{1,6})\b(.*)$", re.IGNORECASE | re.MULTILINE)
+_VERDICT = re.compile(r"\W{0,4}(ir)?relevant -", re.IGNORECASE)
 _DENIED = re.compile(r"\b(?:not|irrelevant|unrelated|no)\b", re.IGNORECASE)
 _CONCLUDES = re.compile(r"so the (?:final )?answer is:?|\bfinish\[", re.IGNORECASE)
 
@@ -294,22 +316,25 @@ def _relevance(sheet: PromptSheet) -> str:
     wanted = [word for word in dict.fromkeys(WORD.findall(sheet.question)) if word.lower() not in STOP_WORDS]
     lines = []
     for number, line in enumerate(sheet.passages):
-        verdict = "is relevant" if number in kept else "is not relevant"
         words = [word for word in wanted if stem(word) in stems(line)][:8]
         why = f"shares {_enumerated(words) if words else 'no word'} with the question"
-        step = " and is a step towards the answer" if number in steps else ""
-        title = bare_title(split_line(line)[0]) or "this passage"
-        lines.append(f"Knowledge {number} {verdict}: {title[:120]} {why}{step}.")
-    return "\n".join(lines) or "There is no knowledge to judge."
+        step = ", a step towards the answer" if number in steps else ""
+        lines.append(f"{number}: {'relevant' if number in kept else 'irrelevant'} - {why}{step}")
+    return "\n".join(lines) or "There is no passage to judge."
+
+
+def _found_relevant(judged: str) -> bool:
+    """The verdict of a line of a judgement: it opens it (``relevant - …``), else it is among its first words."""
+    if opened := _VERDICT.match(judged):
+        return not opened[1]
+    return not _DENIED.search(judged[:60].lstrip(" :").partition(":")[0])
 
 
 def _ids(sheet: PromptSheet) -> str:
     """The numbers that the check's reply calls relevant; by overlap where it names none."""
     count = len(sheet.passages)
     verdicts = {
-        int(match[1]): not _DENIED.search(match[2].lstrip(" :").partition(":")[0])
-        for match in _JUDGED.finditer(sheet.context)
-        if int(match[1]) < count
+        int(match[1]): _found_relevant(match[2]) for match in _JUDGED.finditer(sheet.context) if int(match[1]) < count
     }
     chosen = [number for number in sorted(verdicts) if verdicts[number]]
     if not chosen and not (verdicts and sheet.offers_none):
@@ -354,6 +379,8 @@ _REPLIES: dict[str, Callable[[PromptSheet], str]] = {
     THINK: _think, "Passage:": _passage, "Topic:": _topic, "Relevance:": _relevance, "Ids:": _ids,
     "Judgement:": _judgement,
 }  # fmt: skip
+_PRIMED = re.compile(r"(Topic:) .")
+"""A cue behind which the reply's opening stands already."""
 
 
 # ---- multi-hop transcripts: Self-Ask and ReAct
@@ -396,7 +423,7 @@ def _transcript(lines: Sequence[str]) -> PromptSheet:
             inside = True
         elif follow_up or _TURN.match(line):
             inside = False
-        elif inside and line.strip():
+        elif inside and line.strip() not in ("", NOTHING):
             found.append(line)
     question, instructions = lines[at].removeprefix("Question:").strip(), _opening(lines[:at])
     passages = tuple(dict.fromkeys(line.strip() for line in found))
@@ -456,9 +483,12 @@ def _consistency(lines: Sequence[str]) -> str:
     Verdict: False
     """
     *above, passage, question, cue = lines
+    if passage.startswith("Question:"):  # the paper's order
+        passage, question = question, passage
     title, text = split_line(passage.removeprefix("Passage:").strip())
     question = question.removeprefix("Question:").strip()
-    rules = takewhile(lambda line: line.startswith("- "), above[_last(above, "Rules:") + 1 :])
+    begin = max(_last(above, "Rules:"), _last(above, "### Rules:"))
+    rules = takewhile(lambda line: line.startswith("- "), above[begin + 1 :])
     named = [re.sub(r"\([^()]*\)", "", line).partition("Components:")[2].split(",") for line in rules]
     found = dict.fromkeys(component.strip(" .") for part in named for component in part)
     components = list(filter(None, found)) or ["subject", "predicate", "object"]  # of the paper's phi1

@@ -7,24 +7,23 @@ refuses is its `Profile`'s business; what the profile does not know, the server'
 
 from __future__ import annotations
 
-import asyncio
 import base64
-import ssl
-import threading
-import weakref
-from collections.abc import Iterable, Mapping
-from typing import Any, Literal, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from urllib.parse import unquote, urlsplit
 
-import httpx
-import openai
-from dspy import lm15
-
 from blendfilter import http, secrets
+from blendfilter.context import setting
+from blendfilter.dspy_surface import lm15
 from blendfilter.lm import faults
 from blendfilter.lm.attempts import another_attempt
 from blendfilter.lm.profiles import Profile, cut_at_stop, effort_of, split_thinking
+from blendfilter.lm.streamed import LISTENER, ReplyEvents, ReplyListener
 from blendfilter.lm.tokens import noted
+
+if TYPE_CHECKING:
+    import httpx
 
 E = TypeVar("E", bound="OpenAIEngine")
 
@@ -73,6 +72,8 @@ class OpenAIEngine:
         reasoning: str | None = None,
         extra_body: Mapping[str, Any] | None = None,
     ) -> None:
+        from blendfilter.lm.clients import HTTPClients
+
         self.model, self.endpoint = model, endpoint
         self.address, login = _without_login(base_url.rstrip("/"))
         self.refused: set[str] = set()
@@ -89,15 +90,20 @@ class OpenAIEngine:
     async def complete(self, request: lm15.Request) -> lm15.Response:
         """The model's response, in one attempt. Raises: an lm15 error (`faults.translate`)."""
         body = self._body(request)
+        listener = LISTENER.get()
+        if listener is not None:
+            body |= {"stream": True, "stream_options": {"include_usage": True}}
         adapted = 0
         while True:
             refused = None
             try:
-                reply = await self._clients.send("POST", self.path, self._fit(body))
-            except faults.OF_A_CALL as error:
+                if listener is None:
+                    reply = await self._clients.send("POST", self.path, self._fit(body))
+                else:
+                    reply = await self._streamed(self._fit(body), request.config.stop, listener)
+            except faults.of_a_call() as error:
                 fault = faults.translate(error, key=self._key)
-                if isinstance(error, openai.APIStatusError):
-                    refused = faults.refused_parameter(error, body.keys() - _ESSENTIAL)
+                refused = faults.refused_parameter(error, body.keys() - _ESSENTIAL)
             else:
                 return self._answer(request, body, reply)
             # Outside the except block: the caught error's request holds the key, and would ride along as context.
@@ -108,6 +114,23 @@ class OpenAIEngine:
             self.refused |= {refused, "top_logprobs"} if refused == "logprobs" else {refused}
             adapted += 1
             await another_attempt(fault)
+
+    async def _streamed(self, body: dict[str, Any], stop: Sequence[str], listener: ReplyListener) -> httpx.Response:
+        """The reply as if it had come in one piece, `listener` being told what comes. Raises: as `_clients.send`."""
+        import httpx  # by now the clients have imported it
+
+        events = ReplyEvents()
+
+        async def arriving(content: bytearray) -> None:
+            with suppress(ValueError, TypeError, AttributeError):  # whoever reads the reply says what is wrong with it
+                events.take(content)
+            await listener.so_far(events.text, stop)
+
+        with setting(http.ARRIVING, arriving):
+            reply = await self._clients.send("POST", self.path, body)
+        if not events.data:
+            return reply
+        return httpx.Response(reply.status_code, content=events.whole(), request=reply.request)
 
     def body_of(self, request: lm15.Request) -> dict[str, Any]:
         """What `request` is sent as, less what the server is known to refuse."""
@@ -125,7 +148,7 @@ class OpenAIEngine:
         """The server's own reply at `path`, in one attempt; without a body it is a GET. Raises: an lm15 error."""
         try:
             reply = await self._clients.send("GET" if body is None else "POST", path, body)
-        except faults.OF_A_CALL as error:
+        except faults.of_a_call() as error:
             fault = faults.translate(error, key=self._key)
         else:
             return _json_of(reply)
@@ -242,48 +265,6 @@ class OpenAIEngine:
             },
             logprobs_complete=complete,
         )
-
-
-class HTTPClients:
-    """`openai` clients of one server, kept for each event loop: a connection belongs to the loop that opened it.
-
-    Each client carries one call at a time. A pool looks over all its connections for every call, so one client with 32
-    in flight costs about twice the processor time of 32 clients with one connection each.
-    """
-
-    def __init__(self, base_url: str, key: str, timeout: float, headers: Mapping[str, str]) -> None:
-        self._settings: dict[str, Any] = {
-            "base_url": base_url,
-            "api_key": key or "none",  # never None: the client would look for one in the environment
-            "timeout": httpx.Timeout(timeout, connect=min(timeout, 10.0)),
-            "max_retries": 0,
-            "default_headers": dict(headers),
-        }
-        self._lock = threading.Lock()  # loops of several threads may come at once
-        self._trust: ssl.SSLContext | None = None
-        self._idle = weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, list[openai.AsyncOpenAI]]()
-
-    async def send(self, method: str, path: str, body: dict[str, Any] | None) -> httpx.Response:
-        """The raw reply, of a bounded size. Raises: the `openai` client's errors."""
-        loop = asyncio.get_running_loop()
-        idle = self._idle.get(loop)
-        if idle is None:
-            with self._lock:
-                for dead in [known for known in self._idle if known.is_closed()]:
-                    del self._idle[dead]
-                idle = self._idle[loop] = []
-        if idle:
-            client = idle.pop()
-        else:
-            self._trust = self._trust or httpx.create_ssl_context()  # some 20 ms: once for all clients
-            inner = http.AsyncClient(verify=self._trust, timeout=self._settings["timeout"])
-            client = openai.AsyncOpenAI(http_client=inner, **self._settings)
-        try:
-            if method == "GET":
-                return await client.get(path, cast_to=httpx.Response)
-            return await client.post(path, body=body, cast_to=httpx.Response)
-        finally:
-            idle.append(client)
 
 
 def _without_login(url: str) -> tuple[str, dict[str, str]]:

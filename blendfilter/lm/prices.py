@@ -1,7 +1,7 @@
 """What tokens cost: `prices.toml` (dollars for a million tokens, with its date), and files of the user's own before it.
 
-The shipped prices hold for a model called at its provider; a server at an address of the user's own costs what the
-user's file says. An unknown price is None, never 0.
+What neither names costs what litellm's list says, in the copy that comes with DSPy. Both hold for a model called at its
+provider; a server at an address of the user's own costs what the user's file says. An unknown price is None, never 0.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from typing import Annotated, Any
 import pydantic.dataclasses
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, StrictBool, ValidationError
 
-from blendfilter.errors import BadData, MissingFile
+from blendfilter.dspy_surface import listed_rates
+from blendfilter.errors import BadData, MissingFile, worded
 from blendfilter.lm.profiles import PROVIDERS
 
 A_MILLION = 1_000_000
@@ -74,12 +75,14 @@ class Prices:
 
 
 def price_of(model: str, provider: str | None = None, own: Prices | None = None) -> Price | None:
-    """What `model` costs at `provider` (None: at an address of the user's own), by the user's file and then by ours.
+    """What `model` costs at `provider` (None: at a user's address), by the user's file, ours, and then litellm's.
 
     >>> price_of("gpt-4o-mini", "openai")
     Price(input=0.15, output=0.6, cached=0.075)
-    >>> price_of("gpt-4o-mini") is None
-    True
+    >>> price_of("claude-opus-4-6", "anthropic")
+    Price(input=5.0, output=25.0, cached=0.5)
+    >>> price_of("gpt-4o-mini") is None, price_of("claude-new", "anthropic") is None
+    (True, True)
     """
     names = [f"{provider}/{model}"] if provider else []
     if own is not None:
@@ -88,13 +91,34 @@ def price_of(model: str, provider: str | None = None, own: Prices | None = None)
         for name in (*names, *bare):
             if (price := own.named(name)) is not None:
                 return price
-    return shipped().named(names[0]) if names else None
+    if not names or provider is None:
+        return None
+    return shipped().named(names[0]) or listed_price(model, provider)
+
+
+@functools.cache
+def listed_price(model: str, provider: str) -> Price | None:
+    """litellm's price of `model` at `provider`, of the standard tier and of ordinary context; None where it has none.
+
+    A server on the user's own machine has no price: litellm's 0 for those is a default, not a figure.
+    """
+    known = PROVIDERS.get(provider)
+    if known is not None and not known.key_variable:
+        return None
+    if (rates := listed_rates(_LITELLM_NAMES.get(provider, provider), model)) is None:
+        return None
+    each = [None if rate is None else round(rate * A_MILLION, 9) for rate in rates]
+    return Price(*each) if any(each) else None  # type: ignore[arg-type]
+
+
+_LITELLM_NAMES = {"together": "together_ai"}
+"""What litellm calls a provider of ours, where it calls it something else."""
 
 
 def unknown_price(model: str, own: Prices | None) -> str:
     """Why the price of `model` is unknown, in words."""
     if own is None:
-        return "no price is known (--prices FILE)"
+        return worded("no price is known (--prices FILE)")
     return f"no price is known: {own.path} names no model '{model}'"
 
 
@@ -120,13 +144,20 @@ def stated(cost: Any) -> float | None:
 
 
 def cost_of(record: Mapping[str, Any], price: Price | None) -> float | None:
-    """What a journaled call cost: what is recorded of it, else by `price`; None: unknown."""
+    """What a journaled call cost: what is recorded of it, else by `price`; None: unknown.
+
+    A reply that was asked for once more (the record's `first`) was paid for too. What attempts without a reply may have
+    cost is in no sum: a budget counts it, by `tokens_lost`.
+    """
     if (recorded := stated(record.get("cost"))) is not None:
         return recorded
-    tokens_in, tokens_out = record.get("tokens_in"), record.get("tokens_out")
-    if price is None or tokens_in is None or tokens_out is None:
-        return None
-    return price.of(tokens_in, tokens_out, record.get("tokens_cached") or 0)
+    dollars = 0.0
+    for reply in (record, *([record["first"]] if record.get("first") else [])):
+        tokens_in, tokens_out = reply.get("tokens_in"), reply.get("tokens_out")
+        if price is None or tokens_in is None or tokens_out is None:
+            return None
+        dollars += price.of(tokens_in, tokens_out, reply.get("tokens_cached") or 0)
+    return dollars
 
 
 @functools.cache

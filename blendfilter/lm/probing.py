@@ -12,9 +12,8 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
-from dspy import lm15
-
 from blendfilter import aio, secrets
+from blendfilter.dspy_surface import lm15
 from blendfilter.errors import ServerRefused
 from blendfilter.lm import faults
 from blendfilter.lm.model import ConnectedLM

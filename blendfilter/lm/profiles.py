@@ -13,12 +13,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
-import httpx
-
 from blendfilter import http
-from blendfilter.errors import BadArgument, NoKey, UnknownName
+from blendfilter.dspy_surface import key_variables, known_providers
+from blendfilter.errors import BadArgument, NoKey, UnknownName, guess
 from blendfilter.secrets import Key, checked
 
+THINKING_TOKENS = 4096
+"""What is added to a reply's cap where a model thinks, unless its family wants more."""
 EFFORTS = ("off", "minimal", "low", "medium", "high")
 """Levels of thinking; `off` is `thinking=False`."""
 
@@ -35,29 +36,34 @@ class Profile:
         thinks: thinks before it replies unless that is switched off.
         thinking_tokens: added to the cap where it thinks, since thinking counts against it.
         switch: how thinking is steered: `reasoning_effort`, or a flag of the chat template
-            (`enable_thinking`, `thinking`) in `chat_template_kwargs`; None where it cannot be.
+            (`enable_thinking`, `thinking`, `thinking_budget`, which is 0 or left alone) in `chat_template_kwargs`; None
+            where it cannot be, or no switch is known.
         off: the word of `reasoning_effort` that comes nearest to no thinking.
         can_stop_thinking: the switch really turns it off (else `off` only makes it short).
         json_schema: the server holds a reply to a JSON schema (`holds_schema`, or the user's word); None: unknown.
+        small: by its name it has fewer than a billion parameters; such a model does not follow a form that it is only
+            told, so it is shown demonstrations of every step, as a base model is.
     """
 
     accepts_stop: bool = True
     accepts_temperature: bool = True
     max_tokens_param: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     thinks: bool = False
-    thinking_tokens: int = 0
-    switch: Literal["reasoning_effort", "enable_thinking", "thinking"] | None = None
+    thinking_tokens: int = THINKING_TOKENS
+    switch: Literal["reasoning_effort", "enable_thinking", "thinking", "thinking_budget"] | None = None
     off: str = "none"
     can_stop_thinking: bool = False
     json_schema: bool | None = None
+    small: bool = False
 
     def thinks_at(self, effort: str | None) -> bool:
-        """Whether a reply comes with thinking at this effort (None: as the model likes)."""
+        """Whether a reply comes with thinking at this effort (None: as the model likes).
+
+        Where some is asked for, an unknown family may think: its server may have been told so.
+        """
         if effort is None:
             return self.thinks
-        if effort == "off":
-            return self.thinks and not self.can_stop_thinking
-        return self.thinks or self.switch is not None
+        return effort != "off" or (self.thinks and not self.can_stop_thinking)
 
     def steering(self, effort: str | None) -> dict[str, Any]:
         """The request fields that ask for `effort`; none where the family has no switch.
@@ -71,7 +77,27 @@ class Profile:
             return {}
         if self.switch == "reasoning_effort":
             return {"reasoning_effort": self.off if effort == "off" else effort}
+        if self.switch == "thinking_budget":
+            return {"chat_template_kwargs": {self.switch: 0}} if effort == "off" else {}
         return {"chat_template_kwargs": {self.switch: effort != "off"}}
+
+    def unsteered(self, effort: str | None) -> str:
+        """What a user who asked for `effort` has to know where no switch is known; else empty.
+
+        >>> profile_for("QwQ-32B").unsteered("off")[:62]
+        'no switch that turns its thinking off is known, so --no-thinki'
+        """
+        if effort is None or self.switch is not None or (effort == "off" and not self.thinks):
+            return ""
+        what = (
+            "that turns its thinking off is known, so --no-thinking"
+            if effort == "off"
+            else ("for its thinking is known, so --thinking and --reasoning")
+        )
+        return (
+            f"no switch {what} sends nothing; its replies have {self.thinking_tokens:,} tokens more for thoughts. A "
+            "server's own field goes into connect(…, extra_body=…)"
+        )
 
 
 _OPENAI = Profile(max_tokens_param="max_completion_tokens")
@@ -79,9 +105,15 @@ _REASONING = replace(
     _OPENAI, accepts_stop=False, accepts_temperature=False, thinks=True, thinking_tokens=8192,
     switch="reasoning_effort", off="low",
 )  # fmt: skip
-_OPEN = Profile(thinks=True, thinking_tokens=4096)
+_OPEN = Profile(thinks=True)
+_ENABLED = replace(_OPEN, switch="enable_thinking", can_stop_thinking=True)
+_GEMINI = replace(_OPEN, thinking_tokens=8192, switch="reasoning_effort", off="low")
+_GROK = replace(_OPEN, accepts_stop=False, thinking_tokens=8192)
 
+# Switches as the families' cards and servers' documents have them (vLLM and SGLang: reasoning outputs; Gemini: OpenAI
+# compatibility; xAI and Z.ai: reasoning, thinking mode). The first pattern that is found decides.
 _FAMILIES: tuple[tuple[str, Profile], ...] = (
+    (r"(?:non|no|not)[-_]?(?:think|reason)", Profile()),
     (r"gpt-5[\w.-]*-chat", _OPENAI),
     (r"gpt-5\.\d", replace(_REASONING, off="none", can_stop_thinking=True)),
     (r"gpt-5", replace(_REASONING, off="minimal")),
@@ -89,9 +121,22 @@ _FAMILIES: tuple[tuple[str, Profile], ...] = (
     (r"gpt-oss", replace(_OPEN, switch="reasoning_effort", off="low")),
     (r"qwen-?3[\w.-]*(?:instruct|coder)", Profile()),
     (r"qwen-?3[\w.-]*thinking", _OPEN),
-    (r"qwen-?3", replace(_OPEN, switch="enable_thinking", can_stop_thinking=True)),
-    (r"deepseek-v3\.[1-9]", replace(_OPEN, thinks=False, switch="thinking", can_stop_thinking=True)),
-    (r"deepseek-(?:r\d|reasoner)|qwq|magistral", _OPEN),
+    (r"qwen-?3", _ENABLED),
+    (r"deepseek-v3\.[1-9]|granite-3\.[23]", replace(_ENABLED, thinks=False, switch="thinking")),
+    (r"gemini-2\.5-flash-lite", replace(_GEMINI, thinks=False, off="none", can_stop_thinking=True)),
+    (r"gemini-2\.5-flash", replace(_GEMINI, off="none", can_stop_thinking=True)),
+    (r"gemini-(?:2\.5|[3-9])", _GEMINI),
+    (r"glm-5\.[3-9]", replace(_OPEN, switch="reasoning_effort", off="low")),
+    (r"glm-(?:4\.[5-9]|5)|smol-?lm-?3|nemotron-3", _ENABLED),
+    (r"gemma-?4", replace(_ENABLED, thinks=False)),
+    (r"kimi-k2\.[5-9]", replace(_ENABLED, switch="thinking")),
+    (r"seed-oss", replace(_ENABLED, switch="thinking_budget")),
+    (r"grok-3-mini", replace(_GROK, switch="reasoning_effort", off="low")),
+    (r"grok-4\.[3-9]", replace(_GROK, switch="reasoning_effort", can_stop_thinking=True)),
+    (r"grok-(?:4|code)", _GROK),
+    (r"nemotron-nano-\d+b-v2|nemotron-[\w.-]*v1[._]5|minimax-m\d", _OPEN),
+    (r"deepseek-(?:r\d|reasoner)|qwq|magistral|glm-z1", _OPEN),
+    (r"(?:think|thinking|reason|reasoning|reasoner)(?![a-z])", _OPEN),  # kimi-k2-thinking, phi-4-reasoning, …
 )
 _COMPILED = tuple((re.compile(rf"(?:^|[^a-z0-9])(?:{pattern})"), profile) for pattern, profile in _FAMILIES)
 
@@ -101,9 +146,18 @@ def profile_for(model: str) -> Profile:
 
     >>> profile_for("openai/o3-mini").accepts_stop, profile_for("gpt-4o-mini").accepts_stop
     (False, True)
+    >>> profile_for("SmolLM2-135M-Instruct").small, profile_for("Qwen/Qwen3-8B").small
+    (True, False)
     """
     name = model.lower()
-    return next((profile for pattern, profile in _COMPILED if pattern.search(name)), Profile())
+    family = next((profile for pattern, profile in _COMPILED if pattern.search(name)), Profile())
+    sizes = [float(number) * _UNITS[unit] for number, unit in _SIZE.findall(name)]
+    return replace(family, small=True) if sizes and max(sizes) < 1e9 else family
+
+
+_SIZE = re.compile(r"(?<![\dx.])(\d{1,4}(?:\.\d{1,3})?)([mb])(?![a-z0-9])")
+"""The number of parameters in a model's name: ``135m``, ``0.5b``."""
+_UNITS = {"m": 1e6, "b": 1e9}
 
 
 _SCHEMA_SERVERS = frozenset({"vllm", "llamacpp", "ollama"})
@@ -221,6 +275,8 @@ PROVIDERS: Mapping[str, Provider] = {
     "ollama": Provider("http://localhost:11434/v1"),
 }
 """Providers by the first part of a model's name."""
+IN_PROCESS = ("offline", "local")
+"""The models that need no server, beside a ``.gguf`` file."""
 
 
 def place_of(name: str, api_base: str | None, api_key: str | None) -> tuple[str, str, Key]:
@@ -235,13 +291,56 @@ def place_of(name: str, api_base: str | None, api_key: str | None) -> tuple[str,
         return api_base, model, _key(api_key, variable)
     if not rest:
         where = "or say where it is served (--api-base URL)"
-        raise BadArgument(f"'{name}' names no provider: write provider/model (openai/{name}), {where}")
+        near = guess(name, IN_PROCESS)
+        words = f"write provider/model (openai/{name}), {where}"
+        raise BadArgument(f"'{name}' names no provider{f'.{near} Or ' if near else ': '}{words}")
     if known is None:
-        raise UnknownName.of("provider", prefix, PROVIDERS, f"- or say where '{name}' is served (--api-base URL)")
+        raise UnknownName(
+            f"no provider '{prefix}'.{guess(prefix, {*PROVIDERS, *known_providers()})} (known: {', '.join(_NAMED)}, "
+            f"and others that DSPy knows) - or say where '{name}' is served (--api-base URL)"
+        )
     key = _key(api_key, known.key_variable)
     if known.key_variable and key == _NO_KEY and not api_key:
         raise NoKey(f"{name} wants a key: set {known.key_variable}, or point --api-base at a server of your own")
     return known.base_url, rest, key
+
+
+_NAMED = sorted([*PROVIDERS, "anthropic", "azure", "bedrock", "gemini", "vertex_ai", "xai"])
+"""Providers that an error names, of the hundred and more."""
+AT_OWN_ADDRESS = frozenset({"azure", "azure_ai"})
+"""Providers that serve each customer at an address of his own, and price its models all the same."""
+
+
+def spoken_by_dspy(name: str, api_base: str | Sequence[str] | None) -> bool:
+    """Whether `name` is of a provider that we leave to DSPy's own client: not one of ours, but one that it knows.
+
+    At an address of the user's own an OpenAI-compatible server is expected, whatever the model is called, except for
+    providers that have no other address. (For a gateway that speaks a provider's own protocol: a `dspy.LM`.)
+
+    >>> [spoken_by_dspy(name, None) for name in ("anthropic/claude-opus-4-6", "openai/gpt-4o", "nowhere/model")]
+    [True, False, False]
+    >>> spoken_by_dspy("anthropic/claude-opus-4-6", "http://localhost:4000/v1")
+    False
+    """
+    prefix, _, rest = name.partition("/")
+    if not rest or prefix in PROVIDERS or (api_base is not None and prefix not in AT_OWN_ADDRESS):
+        return False
+    return prefix in known_providers()
+
+
+def key_of(name: str, given: str | None) -> tuple[Key | None, str]:
+    """The key that DSPy's client is given for `name`, or None where it finds its own, and what to do if it is refused.
+
+    Raises: NoKey, where the provider is known to want one and none is there.
+    """
+    provider = name.partition("/")[0]
+    variables = key_variables(provider)
+    if given:
+        return _key(given, ""), "check the key that was given (api_key=)"
+    set_here = [variable for variable in variables if os.environ.get(variable)]
+    if variables and not set_here:
+        raise NoKey(f"{name} wants a key: set {' or '.join(variables)}")
+    return None, f"check the key in the variable {set_here[0]}" if set_here else ""
 
 
 _NO_KEY = "none"  # sent to servers that want no key
@@ -278,6 +377,8 @@ def addresses_of(api_base: str | Sequence[str] | None) -> tuple[str | None, ...]
 
 def check_address(api_base: str) -> None:
     """Raise `BadArgument`, without a login, where it is none, or holds a query."""
+    import httpx
+
     try:
         url, parts = httpx.URL(api_base), urlsplit(api_base)
         good = url.scheme in ("http", "https") and bool(parts.hostname) and (80 if url.port is None else url.port) > 0

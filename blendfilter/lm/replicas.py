@@ -18,8 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dspy import lm15
-
+from blendfilter.dspy_surface import lm15
 from blendfilter.lm import faults
 from blendfilter.lm.budget import tally
 

@@ -20,9 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dspy import lm15
-
 from blendfilter import aio
+from blendfilter.dspy_surface import lm15
 from blendfilter.errors import MissingFile, UnknownName
 from blendfilter.lm.offline import OfflineEngine
 from blendfilter.lm.tokens import bytes_of

@@ -13,8 +13,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from dspy import lm15
-
+from blendfilter.dspy_surface import lm15
 from blendfilter.lm.prices import stated
 
 A_REQUEST = 512

@@ -16,19 +16,21 @@ import dspy
 
 from blendfilter import aio
 from blendfilter.aio import relayed
-from blendfilter.asking import SHORT_TOKENS, Ask, PromptSettings, TaskWording
+from blendfilter.asking import SHORT_TOKENS, Ask, PromptSettings, TaskWording, check_state
 from blendfilter.context import JUDGED, calls_of, setting
 from blendfilter.errors import BadArgument
 from blendfilter.filters.base import Filter, Signed, ask_filter, noted
+from blendfilter.filters.registry import filter_of
 from blendfilter.prompting import Prompts
 from blendfilter.records import Excerpt, Passage, one_line
-from blendfilter.retrieval.base import Retriever, check_search
+from blendfilter.retrieval.base import Retriever, Searcher, check_search
 from blendfilter.retrieval.callables import as_passage, as_retriever
 from blendfilter.text import html_of, shortened
 
 FLAGS = (
     "unparseable_ids", "explicit_none", "suspect_ids", "empty_knowledge", "empty_reply", "cut_reply", "query_cut",
-    "invented_observation", "hops_exhausted", "unreadable_hop", "refused_reply", "no_verdict", "contradicted_verdict",
+    "invented_observation", "hops_exhausted", "unreadable_hop", "repeated_hop", "refused_reply", "unread_verdict",
+    "no_verdict", "contradicted_verdict", "cut_judgement",
 )  # fmt: skip
 """The events that a method counts per question."""
 
@@ -54,6 +56,11 @@ class QuestionModule(dspy.Module):
     async def aforward(self, question: str) -> dspy.Prediction:
         raise NotImplementedError
 
+    def load_state(self, state: Mapping[str, Any], **options: Any) -> None:
+        """As `dspy.Module.load_state`. Raises: BadData where it was saved from another module."""
+        check_state(self, state)
+        super().load_state(state, **options)
+
     def cleaned(self, question: object) -> str:
         """A question on one line. Raises: BadArgument where there is none."""
         line = one_line(question) if isinstance(question, str) else ""
@@ -65,8 +72,8 @@ class QuestionModule(dspy.Module):
 class Method(QuestionModule):
     """Base class of methods: from a question to a `dspy.Prediction`; subclasses write `answer`, a coroutine.
 
-    The prediction has `answer`, `reasoning`, `knowledge` (passages kept), `queries`, `branches`, `flags` and `calls`
-    (stage, key) in plan order.
+    The prediction has `reasoning`, `knowledge` (passages kept), `context` (their texts, for DSPy's metrics), `queries`,
+    `branches`, `flags`, `calls` (stage, key) in plan order, and `answer`.
 
     Raises:
         BadArgument: an empty question. UseAcall: the synchronous call on the loop thread.
@@ -85,6 +92,7 @@ class Method(QuestionModule):
         flags.update(note.event for note in notes if note.event in FLAGS)
         prediction["flags"] = dict(flags)
         prediction["calls"] = [(note.stage, note.key) for note in calls_of(notes)]
+        prediction["context"] = [passage.line for passage in prediction.get("knowledge") or ()]
         return MethodPrediction.of(prediction)
 
     async def answer(self, question: str) -> dspy.Prediction:
@@ -101,15 +109,18 @@ class RetrievingMethod(Method):
     Args:
         retriever: an index, or any callable (query, k).
         k: passages per search.
-        filter: any filter.
+        filter: any filter, or the name of one (`filco`).
+        settings: the words that a filter by name has.
     """
 
-    def __init__(self, retriever: Retriever, k: int, filter: Filter | None) -> None:
+    def __init__(
+        self, retriever: Searcher, k: int, filter: Filter | str | None, settings: PromptSettings | None = None
+    ) -> None:
         super().__init__()
         self.retriever: Retriever | None = as_retriever(retriever)
         check_search([], k)
         self.k = k
-        self.select = filter
+        self.select = filter_of(filter, settings or PromptSettings.of("hotpotqa", None, None))
 
     def arguments(self) -> dict[str, Any]:
         return {"k": self.k, **filter_arguments(self.select)}
@@ -123,8 +134,15 @@ class RetrievingMethod(Method):
 
 
 async def search(retriever: Retriever, query: str, k: int) -> list[Passage]:
-    """The k best passages for one query, searched in a worker thread."""
-    return (await aio.in_thread(retriever.search, [query], k))[0]
+    """The k best passages for one query, searched in a worker thread; to DSPy's callbacks it is a tool's call."""
+
+    async def tool(query: str, k: int) -> list[Passage]:
+        return (await aio.in_thread(retriever.search, [query], k))[0]
+
+    if not dspy.settings.callbacks:
+        return await tool(query, k)
+    described = f"The passages that {type(retriever).__name__} finds for a query, best first."
+    return await dspy.Tool(tool, "search", described).acall(query=query, k=k)  # type: ignore[no-any-return]
 
 
 async def filtered(select: Filter | None, question: str, passages: Sequence[Passage], **more: Any) -> dspy.Prediction:
@@ -254,7 +272,7 @@ class Answering(QuestionModule):
         template: str = "blendfilter/answer",
         *,
         wording: TaskWording | str = "hotpotqa",
-        prompts: Prompts | None = None,
+        prompts: Prompts | str | None = None,
         adapter: dspy.Adapter | None = None,
     ) -> None:
         super().__init__()
@@ -289,13 +307,17 @@ def query_words(name: str) -> str:
 
 
 class MethodPrediction(dspy.Prediction):
-    """A `dspy.Prediction` that a notebook shows as a trace: every text escaped, long ones cut."""
+    """A `dspy.Prediction` that a notebook shows as a trace: every text escaped, long ones cut.
+
+    It is one completion, whose last field is the answer: that is the one that `dspy.majority` counts.
+    """
 
     @classmethod
     def of(cls, prediction: dspy.Prediction) -> MethodPrediction:
         """The same prediction with a display."""
-        same = cls(**dict(prediction.items()))
-        same._completions, same._lm_usage = prediction._completions, prediction._lm_usage
+        fields = {name: value for name, value in prediction.items() if name != "answer"}
+        same: MethodPrediction = cls.from_completions([{**fields, "answer": prediction.get("answer")}])
+        same.set_lm_usage(prediction.get_lm_usage())
         return same
 
     def _repr_html_(self) -> str:

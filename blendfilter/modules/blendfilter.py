@@ -30,6 +30,7 @@ from blendfilter.asking import PromptSettings, TaskWording
 from blendfilter.errors import BadArgument, UnknownName
 from blendfilter.filters.base import Filter
 from blendfilter.filters.knowledge import KnowledgeFilter
+from blendfilter.filters.registry import filter_of
 from blendfilter.modules.base import (
     Answering,
     Branch,
@@ -46,7 +47,7 @@ from blendfilter.modules.base import (
 )
 from blendfilter.prompting import Prompts
 from blendfilter.records import Passage, one_line
-from blendfilter.retrieval.base import Retriever, check_search
+from blendfilter.retrieval.base import Searcher, check_search
 from blendfilter.retrieval.callables import as_retriever
 
 QUERIES = ("q", "q_ex", "q_in")
@@ -55,7 +56,9 @@ QUERIES = ("q", "q_ex", "q_in")
 Retrieved: TypeAlias = tuple[str, list[Passage]]  # a query and its passages
 Filtered: TypeAlias = tuple[dict[str, Branch], list[Passage], list[dspy.Prediction]]  # branches, kept, the filter's own
 
-_CONCLUSION = re.compile(r"\bso,? the (?:final )?answer is\b", re.IGNORECASE)
+_CONCLUSION = re.compile(
+    r"[*_]{0,3}\b(?:so|therefore|thus|hence),? the (?:(?:final|correct) )?answer(?: is\b|[*_ ]{0,4}:)", re.IGNORECASE
+)
 
 
 class Recall(dspy.Signature):
@@ -107,7 +110,7 @@ class Blending(QuestionModule):
         retriever: an index, or any callable (query, k).
         k: passages per query.
         without: queries left out.
-        drop_conclusion: leave the closing "So the answer is …" out of a_ex.
+        drop_conclusion: leave the closing "So the answer is …" out of a_ex (section 3.2 has it in, Figure 6 not).
         wording: the task's instructions and demonstrations (a task's name, or a `TaskWording`).
         prompts, adapter: see `blendfilter.asking.Ask`.
 
@@ -116,13 +119,13 @@ class Blending(QuestionModule):
 
     def __init__(
         self,
-        retriever: Retriever,
+        retriever: Searcher,
         k: int = 5,
         *,
         without: str | Iterable[str] = (),
         drop_conclusion: bool = False,
         wording: TaskWording | str = "hotpotqa",
-        prompts: Prompts | None = None,
+        prompts: Prompts | str | None = None,
         adapter: dspy.Adapter | None = None,
     ) -> None:
         super().__init__()
@@ -132,6 +135,8 @@ class Blending(QuestionModule):
         self.k = k
         self.use = used_queries(without)
         self.drop_conclusion = drop_conclusion
+        if drop_conclusion and "q_ex" not in self.use:
+            raise BadArgument("drop_conclusion changes q_ex, which without leaves out: give one of the two")
         self.external = settings.predictor("external", Reasoning, "blendfilter/external")
         self.internal = settings.predictor("internal", Recall, "blendfilter/internal")
 
@@ -177,9 +182,9 @@ class BlendFilter(Method):
     Args:
         retriever: an index, or any callable (query, k).
         k: passages per query (K).
-        task: whose wording and demonstrations to use (`hotpotqa`, `twowiki`, `strategyqa`), or a `TaskWording`.
+        task: whose wording and demonstrations to use (`hotpotqa`, `strategyqa`, `qa`, …), or a `TaskWording`.
         without: queries left out, any of `q`, `q_ex`, `q_in` (Table 5).
-        filter: any filter; BlendFilter's own (`KnowledgeFilter`) by default.
+        filter: any filter, or the name of one (`filco`); BlendFilter's own (`KnowledgeFilter`) by default.
         filter_union: filter the union of the three lists once, in place of each list.
         fallback: answer from K_q where the filter keeps nothing, in place of an empty knowledge block.
         drop_conclusion: leave "So the answer is …" out of the external query.
@@ -192,28 +197,28 @@ class BlendFilter(Method):
 
     def __init__(
         self,
-        retriever: Retriever,
+        retriever: Searcher,
         k: int = 5,
         *,
         task: TaskWording | str = "hotpotqa",
         without: str | Iterable[str] = (),
-        filter: Filter | None = None,
+        filter: Filter | str | None = None,
         filter_union: bool = False,
         fallback: bool = False,
         drop_conclusion: bool = False,
         offer_none: bool | None = None,
         ask_topic: bool | None = None,
         json_schema: bool | None = None,
-        prompts: Prompts | None = None,
+        prompts: Prompts | str | None = None,
         adapter: dspy.Adapter | None = None,
     ) -> None:
         super().__init__()
-        shared = PromptSettings.of(task, prompts, adapter)._asdict()
-        wording = shared["wording"]
+        settings = PromptSettings.of(task, prompts, adapter)
+        shared, wording = settings._asdict(), settings.wording
         self.fallback = fallback
         self.filter_union = filter_union
         self.blending = Blending(retriever, k, without=without, drop_conclusion=drop_conclusion, **shared)
-        self.select = filter or KnowledgeFilter(
+        self.select = filter_of(filter, settings) or KnowledgeFilter(
             offer_none=wording.offer_none if offer_none is None else offer_none,
             ask_topic=wording.ask_topic if ask_topic is None else ask_topic,
             json_schema=json_schema,

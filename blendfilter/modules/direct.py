@@ -16,7 +16,7 @@ from blendfilter.filters.base import Filter
 from blendfilter.modules.base import Answering, Method, RetrievingMethod, prediction_of
 from blendfilter.prompting import Prompts
 from blendfilter.records import Passage
-from blendfilter.retrieval.base import Retriever, check_search
+from blendfilter.retrieval.base import Searcher, check_search
 
 
 class DirectAnswer(dspy.Signature):
@@ -39,16 +39,17 @@ class _Baseline(RetrievingMethod):
 
     def __init__(
         self,
-        retriever: Retriever | None = None,
+        retriever: Searcher | None = None,
         k: int = 5,
         *,
-        filter: Filter | None = None,
+        filter: Filter | str | None = None,
         task: TaskWording | str = "hotpotqa",
-        prompts: Prompts | None = None,
+        prompts: Prompts | str | None = None,
         adapter: dspy.Adapter | None = None,
     ) -> None:
+        settings = PromptSettings.of(task, prompts, adapter)
         if retriever is not None:
-            super().__init__(retriever, k, filter)
+            super().__init__(retriever, k, filter, settings)
             self.method_name = f"{self.method_name}-retrieval"
         elif filter is not None:
             raise BadArgument(f"{type(self).__name__} without an index has nothing to filter: give it one")
@@ -56,7 +57,7 @@ class _Baseline(RetrievingMethod):
             check_search([], k)
             Method.__init__(self)
             self.retriever, self.k, self.select = None, k, None
-        self.speak(PromptSettings.of(task, prompts, adapter))
+        self.speak(settings)
 
     def speak(self, settings: PromptSettings) -> None:
         """Make the predictors."""

@@ -15,13 +15,13 @@ from typing import Any
 
 import dspy
 
-from blendfilter.asking import TaskWording
+from blendfilter.asking import PromptSettings, TaskWording
 from blendfilter.errors import check_count
 from blendfilter.filters.base import Filter
 from blendfilter.modules.base import Answering, Branch, RetrievingMethod, prediction_of, topic_for
 from blendfilter.modules.blendfilter import blend
 from blendfilter.prompting import Prompts
-from blendfilter.retrieval.base import Retriever
+from blendfilter.retrieval.base import Searcher
 
 
 class IterRetGen(RetrievingMethod):
@@ -41,17 +41,17 @@ class IterRetGen(RetrievingMethod):
 
     def __init__(
         self,
-        retriever: Retriever,
+        retriever: Searcher,
         k: int = 5,
         *,
         iterations: int = 2,
-        filter: Filter | None = None,
+        filter: Filter | str | None = None,
         task: TaskWording | str = "hotpotqa",
-        prompts: Prompts | None = None,
+        prompts: Prompts | str | None = None,
         adapter: dspy.Adapter | None = None,
     ) -> None:
         check_count("iterations", iterations)
-        super().__init__(retriever, k, filter)
+        super().__init__(retriever, k, filter, PromptSettings.of(task, prompts, adapter))
         self.iterations = iterations
         self.answering = Answering("blendfilter/external", wording=task, prompts=prompts, adapter=adapter)
 

@@ -22,7 +22,7 @@ from blendfilter.asking import PromptSettings, TaskWording
 from blendfilter.filters.base import Filter
 from blendfilter.modules.base import RetrievingMethod, prediction_of
 from blendfilter.prompting import WHOLE_READERS, Prompts, TemplateAdapter
-from blendfilter.retrieval.base import Retriever
+from blendfilter.retrieval.base import Searcher
 
 
 class Response(dspy.Signature):
@@ -59,18 +59,18 @@ class RALM(RetrievingMethod):
 
     def __init__(
         self,
-        retriever: Retriever,
+        retriever: Searcher,
         k: int = 10,
         *,
-        filter: Filter | None = None,
+        filter: Filter | str | None = None,
         rewrite: bool = False,
         task: TaskWording | str = "hotpotqa",
-        prompts: Prompts | None = None,
+        prompts: Prompts | str | None = None,
         adapter: dspy.Adapter | None = None,
     ) -> None:
-        super().__init__(retriever, k, filter)
-        self.rewrite = rewrite
         settings = PromptSettings.of(task, prompts, adapter)
+        super().__init__(retriever, k, filter, settings)
+        self.rewrite = rewrite
         signature = ResponseToRewritten if rewrite else Response
         self.respond = settings.predictor("respond", signature, "cdit/answer", 100, stop=["\n###"])
         if isinstance(self.respond.adapter, TemplateAdapter):

@@ -15,13 +15,13 @@ from typing import Any
 
 import dspy
 
-from blendfilter.asking import TaskWording
+from blendfilter.asking import PromptSettings, TaskWording
 from blendfilter.errors import BadArgument, check_count
 from blendfilter.filters.base import Filter
 from blendfilter.modules.base import Answering, RetrievingMethod, prediction_of
 from blendfilter.modules.multi_hop import conclusion
 from blendfilter.prompting import Prompts
-from blendfilter.retrieval.base import Retriever
+from blendfilter.retrieval.base import Searcher
 from blendfilter.text import normalize_answer
 
 COLDEST = 0.15
@@ -63,20 +63,20 @@ class SelfConsistency(RetrievingMethod):
 
     def __init__(
         self,
-        retriever: Retriever,
+        retriever: Searcher,
         k: int = 5,
         *,
         samples: int = 10,
         temperature: float = 0.7,
-        filter: Filter | None = None,
+        filter: Filter | str | None = None,
         task: TaskWording | str = "hotpotqa",
-        prompts: Prompts | None = None,
+        prompts: Prompts | str | None = None,
         adapter: dspy.Adapter | None = None,
     ) -> None:
         check_count("samples", samples)
         if samples > 1 and not temperature > COLDEST:
             raise BadArgument(f"temperature must be above {COLDEST} for samples to differ, got {temperature!r}")
-        super().__init__(retriever, k, filter)
+        super().__init__(retriever, k, filter, PromptSettings.of(task, prompts, adapter))
         self.samples = samples
         self.temperature = temperature
         self.answering = Answering("blendfilter/external", wording=task, prompts=prompts, adapter=adapter)

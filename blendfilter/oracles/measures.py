@@ -11,7 +11,8 @@ Differs from the paper: several right outputs (aliases) count, each by itself, a
 words: "art" is not in "party". CXMI is the difference of logarithms in place of the ratio of probabilities, which a
 computer loses for long outputs (zero by zero). Both rank spans alike. A ratio is never below the text's threshold of 0;
 its footnote 4 has 1.0 in that place, which is 0 here: a span must make the output likelier. `num_sentences` above 1 is
-ours.
+ours. A verdict (yes or no, the label of a claim) is no text that a passage could hold: STRINC labels no such question,
+and LEXICAL compares spans with the question, as the paper does in fact verification alone.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from types import MappingProxyType
 from typing import Literal, get_args
 
 from blendfilter.errors import UnknownName, check_count
+from blendfilter.metrics import VERDICTS
 from blendfilter.records import Question
+from blendfilter.replies import LABELS
 from blendfilter.text import normalize_answer, overlap, tokens
 
 Measure = Literal["strinc", "lexical", "cxmi"]
@@ -93,10 +96,31 @@ def measure_for(task: str) -> Measure:
 
 
 def references_for(measure: Measure, task: str, question: Question) -> tuple[str, ...]:
-    """What spans are compared with: the golden answers, or the claim where LEXICAL serves fact verification."""
-    if measure == "lexical" and task == "fever":  # a label shares no words with any evidence; the claim does
-        return (question.question,)
+    """What spans are compared with: the golden answers, or the question where LEXICAL is to support a verdict."""
+    if measure == "lexical" and (task == "fever" or is_verdict(question.golden_answers)):
+        return (question.question,)  # a label shares no words with any evidence; the claim does
     return question.golden_answers
+
+
+def is_verdict(answers: Iterable[str]) -> bool:
+    """Whether every answer is a yes or no, a true or false, or the label of a claim.
+
+    >>> is_verdict(["Yes."]), is_verdict(["REFUTES"]), is_verdict(["No", "Dr. No"])
+    (True, True, False)
+    """
+    listed = list(_each(answers))
+    return bool(listed) and all(
+        normalize_answer(answer) in VERDICTS or answer.strip().upper() in LABELS for answer in listed
+    )
+
+
+def can_label(measure: str, answers: Iterable[str]) -> bool:
+    """Whether `measure` can say which span helps towards `answers`: STRINC cannot where they are a verdict.
+
+    It would find none nearly everywhere (and the word "no" where it means nothing), and a filter that learns from that
+    learns to keep nothing.
+    """
+    return measure != "strinc" or not is_verdict(answers)
 
 
 def _each(texts: Iterable[str]) -> Iterable[str]:

@@ -33,7 +33,17 @@ from blendfilter.lm.scoring.base import TOO_LONG, Result, Score, TextPair
 from blendfilter.lm.scoring.kept import KeptScorer
 from blendfilter.lm.scoring.served import CAN
 from blendfilter.oracles.candidates import Candidate, sentences_of
-from blendfilter.oracles.measures import MEASURES, THRESHOLDS, Measure, best, cxmi, lexical, references_for, strinc
+from blendfilter.oracles.measures import (
+    MEASURES,
+    THRESHOLDS,
+    Measure,
+    best,
+    can_label,
+    cxmi,
+    lexical,
+    references_for,
+    strinc,
+)
 from blendfilter.prompting import Prompts
 from blendfilter.records import Passage, Question, one_line
 from blendfilter.tasks import TASKS
@@ -42,6 +52,8 @@ from blendfilter.text import folded, normalize_answer
 
 STAGE_NAME = "cxmi"
 """The stage under which a journal keeps CXMI's scores."""
+INSTEAD = "take the measure lexical (compares with the question) or cxmi (asks a model)"
+"""What to do where STRINC cannot label."""
 NO_QUESTION = Question("", "question", ("answer",))
 Batch = Sequence[tuple[Question, Sequence[Passage]]]
 
@@ -81,7 +93,7 @@ class Oracle:
         num_sentences: int = 1,
         scorer: KeptScorer | None = None,
         wording: TaskWording | None = None,
-        prompts: Prompts | None = None,
+        prompts: Prompts | str | None = None,
     ) -> None:
         if measure not in MEASURES:
             raise UnknownName.of("measure", measure, MEASURES)
@@ -112,7 +124,8 @@ class Oracle:
         """Raise now what would go wrong later. With CXMI the model gives one score, which is kept.
 
         Raises:
-            BadData: a question without an answer that the measure could look for. Leak: CXMI's prompt shows the answer.
+            BadData: a question without an answer that the measure could look for (a yes or no, for STRINC).
+            Leak: CXMI's prompt shows the answer.
             ServerRefused, BadArgument: the model cannot score. ModelError: it failed, or a prompt is too long for it.
         """
         wanted = list(questions)
@@ -170,6 +183,11 @@ class Oracle:
     def _answerable(self, question: Question) -> None:
         if not question.golden_answers:
             raise BadData(f"question '{question.id}' has no golden answers: an oracle chooses by them, drop the row")
+        if not can_label(self.measure, question.golden_answers):
+            raise BadData(
+                f"question '{question.id}': {self.measure} cannot look for '{question.golden_answers[0]:.20}', which "
+                f"no passage says: {INSTEAD}, or drop the row"
+            )
         # CXMI scores the first answer alone
         looked_for = question.golden_answers[:1] if self._ask else references_for(self.measure, self.task, question)
         if not any(map(normalize_answer, looked_for)):
@@ -196,7 +214,7 @@ class AnswerFromSentence(dspy.Signature):
 class CXMIGenerator:
     """A model that scores, and its prompt. Raises `BadArgument`: no model."""
 
-    def __init__(self, scorer: KeptScorer | None, wording: TaskWording | str, prompts: Prompts | None) -> None:
+    def __init__(self, scorer: KeptScorer | None, wording: TaskWording | str, prompts: Prompts | str | None) -> None:
         if scorer is None:
             raise BadArgument(
                 "cxmi asks a model for log-probabilities: give the oracle one (scorer=blendfilter.scorer('local')); "

@@ -28,8 +28,8 @@ from blendfilter.lm.tokenisers import TokenCounter
 from blendfilter.lm.tokenisers import tokeniser as default_tokeniser
 from blendfilter.metrics import recall
 from blendfilter.oracles.candidates import sentences_of
-from blendfilter.oracles.measures import MEASURE_OF, Measure, strinc
-from blendfilter.oracles.oracle import Oracle, OracleChoice
+from blendfilter.oracles.measures import MEASURE_OF, Measure, can_label, is_verdict, strinc
+from blendfilter.oracles.oracle import INSTEAD, Oracle, OracleChoice
 from blendfilter.oracles.silver_rows import SilverRow, SilverSentence, Summary, line_of, read_silver, row_of, summarise
 from blendfilter.records import Passage, Question
 from blendfilter.retrieval.base import ProgressCallback, Retriever, check_search, silent
@@ -40,9 +40,9 @@ from blendfilter.tasks.base import Questions
 FORMAT = 1
 BATCH = 32
 WITHOUT_MODEL: Mapping[str, Measure] = MappingProxyType(
-    {"hotpotqa": "strinc", "twowiki": "strinc", "fever": "lexical", "eli5": "lexical"}
+    {"hotpotqa": "strinc", "twowiki": "strinc", "fever": "lexical", "strategyqa": "lexical", "eli5": "lexical"}
 )
-"""A measure without a model for tasks whose own is cxmi; for a yes or no there is none."""
+"""A measure without a model for tasks whose own is cxmi; a yes or no among hotpotqa's and twowiki's is left out."""
 
 
 def make_silver(
@@ -59,6 +59,9 @@ def make_silver(
 ) -> Summary:
     """Write the silver contexts of `questions` to `out`, JSON Lines that `read_silver` reads.
 
+    Questions that the measure cannot label (STRINC, those answered by a yes or no) have no row; the summary counts
+    them.
+
     Args:
         questions: with answers, from `load`.
         oracle: what chooses; `Oracle("cxmi", …)` asks a model, whose scorer keeps a journal if it was given one.
@@ -72,6 +75,7 @@ def make_silver(
         tokeniser: what the summary counts tokens by; by default tiktoken's where it is at hand.
 
     Raises:
+        BadArgument: the measure can label none of the questions (STRINC, a data set of yes/no questions).
         RunMismatch: the file was made, or begun, with other settings. RunLocked: another process writes it.
         BadData, EmptyData, BadArgument: what cannot be chosen from, before any work. ModelError: a model failed.
     """
@@ -84,18 +88,33 @@ def make_silver(
             f"the questions of {questions.source} bring no paragraphs of their own: name an index or a corpus"
         )
     oracle = oracle.asking(questions.task)
+    asked = labelled(questions, oracle.measure)
     settings = settings_of(questions, oracle, searched, k)
     check_settings(places, settings)  # before a model is called
     if not places.out.exists():
-        allowed = [q for q in questions if allow_empty_answers and q.golden_answers and not oracle.answerable(q)]
-        oracle.check(question for question in questions if question not in allowed)  # before a file is made
-        _make(questions, oracle, searched, k, batch, places, settings, progress)
+        allowed = [q for q in asked if allow_empty_answers and q.golden_answers and not oracle.answerable(q)]
+        oracle.check(question for question in asked if question not in allowed)  # before a file is made
+        _make(asked, oracle, searched, k, batch, places, settings, progress)
         check_settings(places, settings)
     counting = tokeniser or default_tokeniser()
-    summary = summarise(read_silver(places.out), threshold=oracle.threshold, tokeniser=counting)
+    made = summarise(read_silver(places.out), threshold=oracle.threshold, tokeniser=counting)
+    summary = dataclasses.replace(made, left_out=len(questions) - len(asked))
     if "summary" not in read_recipe(places):
         write_recipe(places, settings, dataclasses.asdict(summary))
     return summary
+
+
+def labelled(questions: Questions, measure: str) -> list[Question]:
+    """The questions that `measure` can label. Raises `BadArgument` where it can label none, for there is no need to
+    search before.
+    """
+    found = [question for question in questions if can_label(measure, question.golden_answers)]
+    if len(questions) and not found:
+        raise BadArgument(
+            f"{measure} cannot label the questions of {questions.source}: each is answered by a verdict (yes or no, a "
+            f"label), which no passage says: {INSTEAD}"
+        )
+    return found
 
 
 def settings_of(questions: Questions, oracle: Oracle, retriever: Retriever | None, k: int) -> dict[str, Any]:
@@ -108,17 +127,20 @@ def settings_of(questions: Questions, oracle: Oracle, retriever: Retriever | Non
         info: Mapping[str, Any] = {"kind": "the questions' own", "fingerprint": paragraphs.hexdigest()[:16]}
     else:
         info = retriever.info()
+    verdicts = sum(is_verdict(question.golden_answers) for question in questions)
+    name = {"strinc": "left_out", "lexical": "compared_with_the_question"}.get(oracle.measure)
     return {
         "task": questions.task.name,
         "data": {"source": questions.source, "fingerprint": questions.fingerprint, "n": len(questions)},
         "oracle": oracle.identity(),
+        **({name: verdicts} if name and verdicts else {}),
         # An index behind an address is the same index.
         "passages": {"kind": str(info.get("of", info["kind"])), "fingerprint": info["fingerprint"], "k": k},
     }
 
 
 def _make(
-    questions: Questions,
+    questions: Sequence[Question],
     oracle: Oracle,
     retriever: Retriever | None,
     k: int,
@@ -268,6 +290,15 @@ def read_recipe(places: Places) -> dict[str, Any]:
     if not isinstance(recipe, dict) or recipe.get("format") != FORMAT:
         raise BadData(f"{places.recipe} is there, and is no recipe of a silver file: name another file")
     return recipe
+
+
+def measure_of(path: str | Path) -> str:
+    """The measure of a silver file, by the recipe beside it; "" where there is none, or none of ours."""
+    try:
+        recipe = read_recipe(Places.of(str(path).removesuffix(".gz")))
+    except BlendFilterError:
+        return ""
+    return str(recipe.get("settings", {}).get("oracle", {}).get("measure", ""))
 
 
 def write_recipe(places: Places, settings: Mapping[str, Any], summary: Mapping[str, Any] | None = None) -> None:

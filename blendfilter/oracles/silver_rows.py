@@ -186,6 +186,7 @@ class Summary:
         unscored: sentences that were too long for the model that scores, of all questions.
         tokeniser: whose tokens these are.
         groups: `all`, and of these `positive` and `negative` where there are any.
+        left_out: questions without a row, because the measure cannot label them (STRINC, a yes or no).
     """
 
     n: int
@@ -195,6 +196,7 @@ class Summary:
     unscored: int
     tokeniser: str
     groups: dict[str, SilverGroup] = field(repr=False)
+    left_out: int = 0
 
     @property
     def empty(self) -> float:

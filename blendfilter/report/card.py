@@ -1,11 +1,11 @@
-"""A run in a notebook: its headline, its scores and where questions are lost, on a card."""
+"""A run in a notebook: its headline, its scores and where questions are lost, on a card; errors in red above them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from blendfilter.evaluation.rows import LOSSES
+from blendfilter.evaluation.rows import ERROR, LOSSES
 from blendfilter.evaluation.run_folder import REPORT
 from blendfilter.evaluation.run_status import RunStatus
 from blendfilter.report.run_text import LOSS_WORDS, OFFLINE
@@ -20,8 +20,10 @@ COLOURS = {
     "answered_wrong": "#cc79a7",
     "right": "#009e73",
     "right_without_gold": "#56b4e9",
+    ERROR: "#7f7f7f",
 }
 _WIDTH, _GAP = 1000.0, 3.0
+_BANNER = "background:#b3261e;color:#fff;border-radius:6px;padding:.4em .7em;margin:.4em 0;overflow-wrap:anywhere"
 _BOX = "border:1px solid #8886;border-radius:10px;padding:.8em 1em;max-width:46em"
 
 
@@ -35,12 +37,14 @@ def _parts(run: Run) -> Iterator[str]:
     metrics = known.metrics
     title = " · ".join((settings["task"], settings["method"]["name"], settings["lm"]["name"]))
     yield f"<div><b><bdi>{html_of(run.name)}</bdi></b> <small>{html_of(title)}</small></div>"
+    if known.failures:
+        yield f'<div role="alert" style="{_BANNER}"><b>Failed:</b> {html_of(known.failures)}.</div>'
     if not run.finished:
         yield f"<p>{html_of(known.unfinished)}</p>"
-    if metrics:
+    if metrics and not known.failed:
         yield f'<div style="display:flex;gap:2em;margin:.3em 0">{"".join(_scores(metrics["metrics"]))}</div>'
-        if any(row.get("gold_titles") for row in known.rows):
-            yield f'{loss_bar(metrics["losses"], 16)}<div style="margin:.3em 0">{_legend(metrics["losses"])}</div>'
+    if metrics and any(row.get("gold_titles") for row in known.rows):
+        yield f'{loss_bar(metrics["losses"], 16)}<div style="margin:.3em 0">{_legend(metrics["losses"])}</div>'
     if run.offline:
         yield f"<div><small>{html_of(OFFLINE)}</small></div>"
     if run.finished:
@@ -66,7 +70,7 @@ def _legend(losses: dict[str, int]) -> str:
 
 
 def loss_bar(losses: Mapping[str, int], height: int = 28) -> str:
-    """One bar with the five parts, in the order of the pipeline.
+    """One bar with a part for each loss, in the order of the pipeline.
 
     >>> loss_bar({"right": 1}).count("<rect")
     1

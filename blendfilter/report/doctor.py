@@ -1,8 +1,9 @@
 """`examine`: does a model do what the pipeline asks? Sample questions, counted replies, a probed server, advice.
 
-The questions are a run like any other, journaled and resumable; the probes are not journaled, because they are about
-the server as it is now. `findings` names what is wrong, the worst first, with the options that mend it;
-`text_of` prints an examination, 80 columns wide at most and without colour.
+The questions are a run like any other, journaled and resumable; so are the short cases of CDIT's judge and FilCo's
+filter (`doctor_cases`), beside the run. The probes are not journaled: they are about the server as it is now.
+`findings` names what is wrong, the worst first, with the options that mend it; `text_of` prints an examination, 80
+columns wide at most and without colour.
 """
 
 from __future__ import annotations
@@ -12,19 +13,21 @@ import re
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import dspy
 
+from blendfilter import aio
+from blendfilter.asking import TaskWording
 from blendfilter.errors import BadArgument
 from blendfilter.evaluation.ledger import LedgerEntry
 from blendfilter.evaluation.run import MAX_BAD_REPLIES, Run
 from blendfilter.evaluation.run_loop import RunProgress
 from blendfilter.evaluation.run_passages import Passages
 from blendfilter.evaluation.run_status import BAD, RunStatus, Share, check_share, stage_of
-from blendfilter.evaluation.runner import evaluate
+from blendfilter.evaluation.runner import evaluated
 from blendfilter.evaluation.statistics import wilson_interval
 from blendfilter.filters.ids import negates, read_ids, restates_range
 from blendfilter.lm.budget import Budget
@@ -33,8 +36,10 @@ from blendfilter.lm.model import connect
 from blendfilter.lm.probing import Probe, probe
 from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.modules.multi_hop import conclusion
+from blendfilter.prompting import Prompts
 from blendfilter.quoting import LONGEST_REPLY
 from blendfilter.records import Question
+from blendfilter.report.doctor_cases import SENTENCES, CaseReplies, ask_cases
 from blendfilter.report.run_text import cost, share
 from blendfilter.resources import sample
 from blendfilter.retrieval.bm25 import BM25
@@ -48,7 +53,8 @@ WIDTH = 80
 NOTED = 0.05
 """The share above which what is not bad in itself is worth a line."""
 KEPT_ALL, DROPPED_GOLD = 0.95, 0.2
-"""A filter that keeps more than this filters nothing; one that drops more of the gold than this costs answers."""
+"""A filter that keeps more than this filters nothing; one that drops more of the gold, or judges more wrong, than this
+costs answers."""
 OFFLINE = (
     "The offline reader is rules, no model: it shows what this command says of one that does all that it is asked."
 )
@@ -92,6 +98,7 @@ class Examination:
                 for stage, shares in self.seen.stages.items()
             },
             "errors": dict(self.seen.errors),
+            "cases": {"count": self.seen.cases, "errors": dict(self.seen.case_errors)},
             "ledger": {
                 **total.stored(),
                 "tokens_cached": total.tokens_cached if total.cached_of else None,
@@ -117,6 +124,8 @@ def examine(
     concurrency: int = CONCURRENCY,
     budget: Budget | None = None,
     max_bad_replies: float = MAX_BAD_REPLIES,
+    prompts: Prompts | str | None = None,
+    wording: TaskWording | str = "hotpotqa",
     progress: RunProgress | bool = True,
 ) -> Examination:
     """Ask `lm` some of the sample's questions through BlendFilter, and say whether it does what the pipeline asks.
@@ -124,8 +133,9 @@ def examine(
     Args:
         questions: how many of the sample's, spread over its kinds.
         run: the run's folder, where the same call goes on; a temporary one by default.
-        budget: what the questions may take; the probes, some ten tiny calls, come on top.
+        budget: what the questions may take; the short cases and the probes, some thirty tiny calls, come on top.
         max_bad_replies: the share of unparseable, empty or cut replies above which it is not healthy.
+        prompts, wording: other templates, other demonstrations, as in `BlendFilter`.
 
     Raises:
         BadArgument: more questions than the sample has, or none. ServerRefused: the server is not there, or refuses us.
@@ -134,11 +144,13 @@ def examine(
     check_share(max_bad_replies, "max_bad_replies")
     picked = chosen(questions)
     model = connect(lm)
-    done = evaluate(
-        BlendFilter(BM25.for_corpus(sample("corpus.jsonl"))), picked, lm=model, run=run, concurrency=concurrency,
-        budget=budget, progress=RunProgress([]) if progress is True else progress,
+    work = evaluated(
+        BlendFilter(BM25.for_corpus(sample("corpus.jsonl")), task=wording, prompts=prompts), picked, lm=model, run=run,
+        concurrency=concurrency, budget=budget, progress=RunProgress([]) if progress is True else progress,
     )  # fmt: skip
-    counts, probes = count_replies(RunStatus(done)), probe(model)
+    done = aio.run(work, "examine", "await asyncio.to_thread(examine, …)")
+    cases = ask_cases(model, done.folder, concurrency)
+    counts, probes = count_replies(RunStatus(done), cases), probe(model)
     return Examination(done, model.name, counts, probes, list(findings(counts, max_bad_replies)))
 
 
@@ -191,6 +203,14 @@ SHARES: Mapping[str, str] = {
     "rambling": f"short replies of over {RAMBLES} words",
     "long_answer": f"answers of over {LONG} words",
     "not_yes_no": "yes/no questions answered otherwise",
+    "read_verdict": "verdicts read at once",
+    "unread_verdict": "no verdict, asked again",
+    "no_verdict": "no verdict the second time either",
+    "wrong_verdict": "verdicts wrong",
+    "read_sentences": "FilCo's numbers read at once",
+    "unread_sentences": "FilCo's not read, asked again",
+    "unparseable_sentences": "FilCo's unparseable",
+    "dropped_sentence": "FilCo drops what answers",
 }
 """Every share by name, in words."""
 
@@ -203,6 +223,8 @@ _ALOUD = re.compile(
     re.IGNORECASE | re.MULTILINE,
 )
 _NEXT = re.compile(r"\n\W{0,4}(?:context|question|knowledge|passage|topic|ids|relevance)(?: \d+)?\s?:", re.IGNORECASE)
+AT_ONCE = "read_at_once"
+"""The share of a stage's first replies that its reader could use."""
 _READ_AS = ("read_ids", "explicit_none", "suspect_ids", "unparseable_ids", "unfinished_ids")
 """What becomes of an ids reply, one of these: their shares add up to 1."""
 
@@ -213,9 +235,12 @@ class ReplyCounts:
 
     questions: int
     shares: Mapping[str, Share]  # by every name of `SHARES`
-    stages: Mapping[str, Mapping[str, Share]]  # `empty_reply`, `cut_reply` and the like
+    stages: Mapping[str, Mapping[str, Share]]  # `read_at_once`, `empty_reply`, `cut_reply` and the like
     errors: Mapping[str, int]  # questions by the error's kind
-    entries: Mapping[str, LedgerEntry]
+    entries: Mapping[str, LedgerEntry]  # of the questions
+    cases: int = 0
+    case_errors: Mapping[str, int] = field(default_factory=dict)
+    case_entries: Mapping[str, LedgerEntry] = field(default_factory=dict)
 
 
 class _Counts:
@@ -233,8 +258,8 @@ class _Counts:
         return {name: Share(self.events[name], self.of[name]) for name in names}
 
 
-def count_replies(known: RunStatus) -> ReplyCounts:
-    """Count what a run's replies were like."""
+def count_replies(known: RunStatus, cases: CaseReplies | None = None) -> ReplyCounts:
+    """Count what a run's replies were like, and those to short cases beside it."""
     counts, stages, errors = _Counts(), dict[str, _Counts](), Counter[str]()
     with known.run.journal() as journal:
         passages, questions = Passages(journal), 0
@@ -246,15 +271,29 @@ def count_replies(known: RunStatus) -> ReplyCounts:
                 record, stage = journal.read_call(key), stage_of(named)
                 if record is not None and "reply" in record:
                     found = list(_any_reply(record))
-                    stages.setdefault(stage, _Counts()).add(found)
-                    counts.add([*found, *_of_stage(stage, record)])
+                    more = list(_of_stage(stage, record))
+                    stages.setdefault(stage, _Counts()).add(
+                        [*found, (AT_ONCE, _read_at_once(stage, record, dict(more)))]
+                    )
+                    counts.add([*found, *more])
             counts.add([*_filtered(row, passages), *_answered(row)])
+    for outcome in cases.outcomes if cases else ():
+        what = "sentences" if outcome.stage == SENTENCES else "verdict"
+        read = [(f"read_{what}", outcome.read_at_once), (f"unread_{what}", not outcome.read_at_once)]
+        counts.add([*outcome.events.items(), *(read if not outcome.error else ())])
+        stages.setdefault(outcome.stage, _Counts()).add([(AT_ONCE, outcome.read_at_once)])
+    for stage, replies in cases.records.items() if cases else ():
+        for reply in replies:
+            stages[stage].add(_any_reply(reply))
     return ReplyCounts(
         questions=questions,
         shares=counts.shares(SHARES),
         stages={stage: counted.shares(counted.of) for stage, counted in stages.items()},
         errors=errors,
         entries=known.entries,
+        cases=len(cases.outcomes) if cases else 0,
+        case_errors=Counter(outcome.error for outcome in cases.outcomes if outcome.error) if cases else {},
+        case_entries=cases.entries if cases else {},
     )
 
 
@@ -297,6 +336,18 @@ def _of_stage(stage: str, record: Mapping[str, Any]) -> Iterator[tuple[str, bool
         yield "rambling", len(text.split()) > RAMBLES
 
 
+def _read_at_once(stage: str, record: Mapping[str, Any], found: Mapping[str, bool]) -> bool:
+    """Whether the step could use a first reply as it stands: `found` is what was counted of it."""
+    event, text = event_of(record), (record["reply"] or "").strip()
+    if event in ("empty_reply", "refused_reply"):
+        return False
+    if stage in ("ids", "ids_again"):
+        return any(found.get(name, False) for name in ("read_ids", "explicit_none", "read_again"))
+    if stage in ("topic", "short_answer"):  # the first line counts, and is whole where another one follows
+        return event != "cut_reply" or "\n" in text
+    return event != "cut_reply" and found.get("concluded", True)
+
+
 def _filtered(row: Mapping[str, Any], passages: Passages) -> Iterator[tuple[str, bool]]:
     gold = {folded(title) for title in row["gold_titles"]}
     for name, branch in row["branches"].items():
@@ -325,12 +376,21 @@ _IDS = (
     "--json-schema holds the ids to numbers where the server obeys a schema (vLLM, llama.cpp; --no-json-schema where "
     f"it does not); --no-thinking for a model that thinks; {_LARGER}"
 )
+_FILCO = ("unread_sentences", "unparseable_sentences")
+_VERDICT = (
+    "a passage without a verdict stays: --filter cdit-components with --json-schema holds the reply to a form; "
+    f"--no-thinking for a model that thinks; {_LARGER}"
+)
 _THINKING = "--no-thinking or --reasoning low, where the model's family has a switch; else turn it off at the server"
 _ADVICE: Mapping[str, str] = {
-    **dict.fromkeys(("unparseable_ids", "suspect_ids", "negated_ids", "restated_range"), _IDS),
+    **dict.fromkeys(("unparseable_ids", "suspect_ids", "negated_ids", "restated_range", *_FILCO), _IDS),
+    **dict.fromkeys(("unread_verdict", "no_verdict"), _VERDICT),
+    "wrong_verdict": "try it on the opposites (eval/opposites.py) before --filter cdit or trim: it may be at chance",
+    "dropped_sentence": "FilCo's filter would cost answers: a larger model, or --filter sentence, which asks none",
     "explicit_none": "it keeps nothing where it says none; in Python BlendFilter(…, fallback=True) keeps K_q",
     "empty_reply": f"look at the trace (blendfilter report on this run): thinking may use the cap up; {_LARGER}",
-    "cut_reply": "it writes more than the prompts ask for, or thinks: --no-thinking, words of your own (--prompts "
+    "cut_reply": "it writes more than the prompts ask for, or thinks: --no-thinking, more room for reasonings and "
+    "judgements (--reply-tokens N), words of your own (--prompts "
     "DIR), or a larger model",
     "refused_reply": "it declines harmless questions: another model, or words of your own (--prompts DIR)",
     "thinking": f"it is set apart and costs tokens: {_THINKING}",
@@ -352,8 +412,10 @@ _ADVICE: Mapping[str, str] = {
 """What to change, by a finding's name or an error's kind."""
 _HABITS = (
     "suspect_ids", "negated_ids", "restated_range", "explicit_none", "refused_reply", "thinking", "thinks_aloud",
-    "ran_on", "rambling", "markdown", "long_answer", "not_yes_no",
+    "ran_on", "rambling", "markdown", "long_answer", "not_yes_no", "unread_verdict", "unread_sentences",
 )  # fmt: skip
+
+_WRONG = ("gold_dropped", "wrong_verdict", "dropped_sentence")
 
 
 def findings(counts: ReplyCounts, limit: float = MAX_BAD_REPLIES) -> Iterator[Finding]:
@@ -362,7 +424,10 @@ def findings(counts: ReplyCounts, limit: float = MAX_BAD_REPLIES) -> Iterator[Fi
     for kind, count in counts.errors.items():
         words = f"{Share(count, counts.questions).words} of questions ended in an error ({kind})"
         yield Finding("errors", True, words, _ADVICE.get(kind, "the run's report shows the server's words (--run DIR)"))
-    for name in BAD:
+    for kind, count in counts.case_errors.items():
+        words = f"{Share(count, counts.cases).words} of short cases ended in an error ({kind})"
+        yield Finding("errors", True, words, _ADVICE.get(kind, "the journal beside the run shows the server's words"))
+    for name in (*BAD, "unparseable_sentences", "no_verdict"):
         if shares[name].value > limit:
             by_stage = {stage: shares[name] for stage, shares in counts.stages.items() if name in shares}
             worst = max(by_stage, key=lambda stage: by_stage[stage].count, default="")
@@ -374,7 +439,7 @@ def findings(counts: ReplyCounts, limit: float = MAX_BAD_REPLIES) -> Iterator[Fi
         *((name, SHARES[name], shares[name], NOTED) for name in _HABITS),
         ("no_conclusion", "reasonings without “So the answer is”", without, NOTED),
         ("keeps_all", SHARES["kept"], shares["kept"], KEPT_ALL),
-        ("gold_dropped", SHARES["gold_dropped"], shares["gold_dropped"], DROPPED_GOLD),
+        *((name, SHARES[name], shares[name], DROPPED_GOLD) for name in _WRONG),
     ]  # fmt: skip
     for name, words, seen, least in others:
         if seen.value > least:
@@ -391,6 +456,10 @@ _GROUPS: Mapping[str, Sequence[str]] = {
     "Filtering and answering": ("kept", "gold_kept", "gold_dropped", "concluded", "long_answer", "not_yes_no"),
     "Replies": (
         "empty_reply", "cut_reply", "refused_reply", "thinking", "thinks_aloud", "ran_on", "rambling", "markdown",
+    ),
+    "Short cases: judging (CDIT) and choosing sentences (FilCo)": (
+        "read_verdict", "unread_verdict", "no_verdict", "wrong_verdict",
+        "read_sentences", "unread_sentences", "unparseable_sentences", "dropped_sentence",
     ),
 }  # fmt: skip
 _STAGE_EVENTS = {"empty_reply": "empty", "cut_reply": "cut", "refused_reply": "refused", "ran_on": "ran on"}
@@ -436,19 +505,30 @@ def _share_line(words: str, share: Share) -> str:
 
 
 def _stages(counts: ReplyCounts) -> Iterator[str]:
-    """A line a stage: calls as the ledger has them, events a use."""
-    events = [name for name in _STAGE_EVENTS if counts.shares[name].count]
-    heads = "".join(f"{_STAGE_EVENTS[name]:>8}" for name in events)
-    yield f"{'Stage':<14}{'calls':>7}{'out a call':>12}{'s a call':>10}{'cached':>10}{heads}"
-    for stage, entry in counts.entries.items():
-        shares = counts.stages.get(stage, {}) if stage != "total" else counts.shares
-        numbers = "".join(f"{shares[name].count if name in shares else 0:>8}" for name in events)
+    """A line a stage: calls as the ledger has them, events a use; `read` is the share of replies read at once."""
+    events = [
+        name for name in _STAGE_EVENTS if any(each[name].count for each in counts.stages.values() if name in each)
+    ]
+    heads = "".join(f" {_STAGE_EVENTS[name]}" for name in events)
+    yield f"{'Stage':<16}{'calls':>6}{'read':>8}{'out/call':>9}{'s/call':>8}{'cached':>7}{heads}"
+    first = [shares[AT_ONCE] for stage, shares in counts.stages.items() if stage in counts.entries]
+    total = {**counts.shares, AT_ONCE: Share(sum(each.count for each in first), sum(each.of for each in first))}
+
+    def row(stage: str, entry: LedgerEntry) -> str:
+        shares = counts.stages.get(stage, {}) if stage != "total" else total
+        at_once = shares.get(AT_ONCE, Share(0, 0))
+        read = f"{100 * at_once.value:.1f} %" if at_once.of else "-"
+        counted = (f"{shares[name].count if name in shares else 0:>{len(_STAGE_EVENTS[name]) + 1}}" for name in events)
         calls = max(entry.calls, 1)
         out, seconds = "-" if entry.untold else f"{entry.tokens_out / calls:.1f}", entry.seconds / calls
-        yield f"  {stage:<12}{entry.calls:>7,}{out:>12}{seconds:>10.3f}{share(entry):>10}{numbers}"
-    n, total = max(counts.questions, 1), counts.entries["total"]
-    tokens = "" if total.untold else f"{total.tokens_in / n:,.0f} tokens in, {total.tokens_out / n:,.0f} out, "
-    yield f"  a question: {total.calls / n:.1f} calls, {tokens}{total.seconds / n:.2f} s of calls"
+        cells = f"{entry.calls:>6,}{read:>8}{out:>9}{seconds:>8.3f}{share(entry):>7}"
+        return f"{stage:<16}{cells}{''.join(counted)}"
+
+    yield from (row(stage, entry) for stage, entry in counts.entries.items())
+    n, whole = max(counts.questions, 1), counts.entries["total"]
+    tokens = "" if whole.untold else f"{whole.tokens_in / n:,.0f} tokens in, {whole.tokens_out / n:,.0f} out, "
+    yield f"  a question: {whole.calls / n:.1f} calls, {tokens}{whole.seconds / n:.2f} s of calls"
+    yield from (row(stage, entry) for stage, entry in counts.case_entries.items())
 
 
 def _changes(examination: Examination) -> Iterator[str]:

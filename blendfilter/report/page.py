@@ -27,7 +27,7 @@ from urllib.parse import quote
 from blendfilter.errors import BadArgument
 from blendfilter.evaluation.comparison import CORRECT, Comparison, chance, compare, percent
 from blendfilter.evaluation.ledger import LedgerEntry, tokens_of
-from blendfilter.evaluation.rows import LOSSES, key_of
+from blendfilter.evaluation.rows import ERROR, LOSSES, key_of, retrieval_known
 from blendfilter.evaluation.run import Run, labelled
 from blendfilter.evaluation.run_folder import REPORT, write_text
 from blendfilter.evaluation.run_passages import Passages
@@ -37,15 +37,18 @@ from blendfilter.modules.base import query_words
 from blendfilter.report.card import interval, loss_bar, swatch
 from blendfilter.report.run_text import (
     LOSS_WORDS,
+    MEASURE_WORDS,
     OFFLINE,
     PARTIAL,
     UPPER_BOUND,
     cost,
     ledger_notes,
+    measures_in,
     share,
     tokens,
     unsearched,
     variant_words,
+    without_errors,
 )
 from blendfilter.report.trace import reasons_of
 from blendfilter.text import folded, visible
@@ -57,8 +60,8 @@ KEPT, GOLD = 1, 2
 _LINE = re.compile(r"(knowledge \d+: )?(?:([^|]*?)( \| ))?(.*)", re.DOTALL)
 """A passage in a prompt: its number, its title, the bar, its text; so a passage's own pieces serve every prompt."""
 _FIGURES = ("model", "tokens_in", "tokens_cached", "tokens_out", "seconds", "finish", "attempts", "cost")
-_ONE_BY_ONE = "consistent"
-"""The stage of CDIT's judge, which reads a passage a call."""
+_ONE_BY_ONE = ("consistent", "consistent_again")
+"""The stages of CDIT's judge, which reads a passage a call; the second reply counts where there is one."""
 
 
 class Part(NamedTuple):
@@ -236,17 +239,31 @@ def head_of(known: RunStatus, others: Sequence[RunStatus]) -> dict[str, Any]:
         "title": f"{run.settings['task']} · {run.settings['method']['name']}",
         "signature": metrics["signature"] if run.finished else "",
         "recipe": _recipe(known),
+        "failures": known.failures,
         "notes": list(_notes(known)),
     }
     if not metrics:
-        parts = ("scores", "sides", "side_notes", "losses", "retrieval", "ledger", "ledger_notes", "events")
+        parts = (
+            "scores",
+            "sides",
+            "side_notes",
+            "losses",
+            "retrieval",
+            "measures",
+            "retrieval_note",
+            "ledger",
+            "ledger_notes",
+            "events",
+        )
         return head | dict.fromkeys(parts, ())
     return head | {
-        "scores": list(_scores(known)),
+        "scores": [] if known.failed else list(_scores(known)),
         "sides": [_side(label, one, compared) for label, one in runs.items()] if compared else [],
         "side_notes": compared.notes if compared else [],
         "losses": [_loss_bars(label, one) for label, one in runs.items()],
         "retrieval": list(_retrieval(known)),
+        "measures": [MEASURE_WORDS.get(name, name) for name in measures_in(known.metrics["retrieval"])],
+        "retrieval_note": without_errors(known),
         "ledger": list(_ledger(known.entries, len(known.rows))),
         "ledger_notes": list(ledger_notes(known.entries["total"], known.paid)),
         "events": [(name.replace("_", " "), count) for name, count in metrics["flags"].items() if count],
@@ -283,7 +300,8 @@ def _scores(known: RunStatus) -> Iterator[dict[str, str]]:
         spread = f", {percent(score['between_repeats'])} between them" if "between_repeats" in score else ""
         yield _score(name, score, f"{known.repeats} repeats{spread}" if known.repeats > 1 else "")
     for rescored in known.rescored:
-        yield _score(rescored.metric, vars(rescored), "rescored")
+        failed = f", {rescored.errors} judgements ended in an error" if rescored.errors else ""
+        yield _score(rescored.metric, vars(rescored), f"rescored{failed}")
 
 
 def _score(name: str, score: Mapping[str, Any], note: str = "") -> dict[str, str]:
@@ -313,6 +331,8 @@ def _side(label: str, known: RunStatus, compared: Comparison) -> dict[str, Any]:
         "method": settings["method"]["name"],
         "lm": settings["lm"]["name"],
         "score": _score(name, score),
+        "errors": known.run.errors,
+        "failed": known.run.failed,
         "calls": f"{total['calls'] / n:.1f}",
         "tokens": "-" if (spent := tokens_of(total)) is None else f"{spent / n:,.0f}",
         **dict.fromkeys(("difference", "won_lost", "p", "p_holm"), ""),
@@ -340,7 +360,7 @@ def _loss_bars(label: str, known: RunStatus) -> dict[str, Any]:
     words = LOSS_WORDS
     if not gold:
         notes.append("No gold titles are known: where questions are lost cannot be told, only which are right.")
-        names, words = ("answered_wrong", "right"), LOSS_WORDS | {"answered_wrong": "wrong"}
+        names, words = ("answered_wrong", "right", ERROR), LOSS_WORDS | {"answered_wrong": "wrong"}
     elif gold < rows:
         notes.append(f"Gold titles are known for {gold} of {rows}; the others count as kept.")
     parts = [(name, words[name], swatch(name), losses[name], percent(losses[name] / rows)) for name in names]
@@ -348,10 +368,10 @@ def _loss_bars(label: str, known: RunStatus) -> dict[str, Any]:
 
 
 def _retrieval(known: RunStatus) -> Iterator[tuple[str, str, Sequence[str], str]]:
-    """(name, words, the three measures in %, over how many questions where not over all whose gold is known)."""
-    every = sum(bool(row["gold_titles"] or row["retrieval"]) for row in known.rows)
+    """(name, words, the measures in %, over how many questions where not over all whose gold is known)."""
+    every, measures = sum(map(retrieval_known, known.rows)), measures_in(known.metrics["retrieval"])
     for name, scores in known.metrics["retrieval"].items():
-        figures = [percent(scores[measure]) for measure in ("recall", "precision", "s_precision")]
+        figures = [percent(scores.get(measure)) for measure in measures]
         yield name, variant_words(name), figures, str(scores["n"]) if scores.get("n", every) < every else ""
 
 
@@ -534,14 +554,15 @@ def judgements(
             for place, (_, record) in enumerate(calls)
             if ids and record and record.get("judged") and record.get("branch") in (None, name)
         }
-        alone = [place for place in judged if stage_of(calls[place][0]) == _ONE_BY_ONE and judged[place][0] in ids]
+        alone = [place for place in judged if stage_of(calls[place][0]) in _ONE_BY_ONE and judged[place][0] in ids]
         whole = [place for place in judged if judged[place] == ids]
         texts: dict[str, str] = {}
         for place in sorted({*alone, *(whole or (place for place in judged if {*ids} <= {*judged[place]}))}):
             judged_for[place].append(name)
             stage, record = calls[place]
             for passage, reason in zip(judged[place], _reasons(stage, record, len(judged[place])), strict=False):
-                texts.setdefault(passage, reason)
+                if passage not in texts or stage_of(stage) == _ONE_BY_ONE[-1]:
+                    texts[passage] = reason
         reasons[name] = [texts.get(passage, "") for passage in ids] if any(texts.values()) else []
     return judged_for, reasons
 
@@ -549,6 +570,6 @@ def judgements(
 def _reasons(stage: str, record: Mapping[str, Any] | None, k: int) -> Sequence[str]:
     """What a call's reply says of each of the `k` passages that it judged; nothing where it gives numbers alone."""
     reply = (record or {}).get("reply") or ""
-    if stage_of(stage) == _ONE_BY_ONE:
+    if stage_of(stage) in _ONE_BY_ONE:
         return ["; ".join(reply.split("\n"))]
     return reasons_of(reply, k) if stage_of(stage) in ("check", "judge") else ()

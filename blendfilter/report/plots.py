@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from blendfilter.errors import BadArgument, RunMismatch, UnknownName
 from blendfilter.evaluation.ledger import latency, tokens_of
+from blendfilter.evaluation.rows import ERROR
 from blendfilter.evaluation.run import READS_GOLD, Run, labelled
 from blendfilter.evaluation.run_passages import input_tokens
 from blendfilter.extras import needed
@@ -68,13 +69,15 @@ _LOSSES = {
     "answered_wrong": ("kept, answered wrong", PURPLE, ""),
     "filtered_away": ("retrieved, filtered away", ORANGE, ".."),
     "not_retrieved": ("not retrieved", VERMILLION, ""),
+    ERROR: ("ended in an error", GREY, "xx"),
 }
 
 
 class RunPoint(NamedTuple):
     """One run in a plot of scores: its score with its interval, and what a question costs (nan: unknown).
 
-    `bound`: its filter reads the answer, so that no other run compares with it; it is never on the front.
+    `bound`: its filter reads the answer, so that no other run compares with it; it is never on the front. `errors`:
+    answers that ended in an error, and count as 0 in its score; where all of them did, it has `failed`.
     """
 
     label: str
@@ -87,6 +90,18 @@ class RunPoint(NamedTuple):
     tokens_in: float = math.nan
     prompt_tokens: float = math.nan
     bound: bool = False
+    errors: int = 0
+    failed: bool = False
+
+    @property
+    def named(self) -> str:
+        """Its label, with its errors where there are any."""
+        return f"{self.label} (errors: {self.errors})" if self.errors else self.label
+
+    @property
+    def percent(self) -> str:
+        """Its score in %, to one decimal; in words where it is none."""
+        return "failed" if self.failed else f"{100 * self.value:.1f}"
 
 
 def plot(runs: Runs, path: str | Path, kind: str = "headline") -> Path:
@@ -118,9 +133,12 @@ def draw(
     panels: Sequence[str] = PANELS,
 ) -> list[Path]:  # fmt: skip
     """The headline plot of `points`: panels that share their scores, one for each cost that all runs know."""
-    ranked = sorted(points, key=lambda point: (-point.value, point.calls))
+    ranked = sorted(points, key=lambda point: (point.failed, -point.value, point.calls))
     numbers = [str(place) for place in range(1, len(ranked) + 1)]
-    costs = [cost for cost in panels if not any(math.isnan(getattr(point, cost)) for point in ranked)]
+    scored = [point for point in ranked if not point.failed]
+    if not scored:
+        raise BadArgument("every question of these runs ended in an error: there are no scores to draw")
+    costs = [cost for cost in panels if not any(math.isnan(getattr(point, cost)) for point in scored)]
     if not costs:
         raise BadArgument(
             "not every run knows its tokens, for a server stated none: there is nothing to draw scores by"
@@ -130,7 +148,7 @@ def draw(
         drawn: list[Axes] = []
         for column, cost in enumerate(costs):
             drawn.append(figure.add_subplot(grid[column], sharey=drawn[0] if drawn else None))
-            _scatter(drawn[-1], ranked, cost)
+            _scatter(drawn[-1], scored, cost)
             drawn[-1].tick_params(labelleft=not column)
         drawn[0].set_ylabel(f"{metric.upper() if len(metric) < 3 else metric} (%)")
         _key(figure.add_subplot(grid[len(costs)]), ranked, numbers)
@@ -139,10 +157,8 @@ def draw(
             stamp(figure)
         figure.draw_without_rendering()  # the numbers are placed where everything else has come to rest
         for axes, cost in zip(drawn, costs, strict=True):
-            heights = [100 * point.value for point in ranked]
-            label_points(
-                axes, [(getattr(point, cost), height) for point, height in zip(ranked, heights, strict=True)], numbers
-            )
+            places = [(getattr(point, cost), 100 * point.value) for point in scored]
+            label_points(axes, places, numbers[: len(scored)])
         return save(figure, *paths)
 
 
@@ -155,11 +171,11 @@ def _key(axes: Axes, ranked: Sequence[RunPoint], numbers: Sequence[str]) -> None
         axes.text(0.11, last - 1.8, "diamond: reads the answer, a bound", va="center", fontsize=6.5, color=GREY)
     axes.text(0.11, last - 1, "filled: none is as good for less", va="center", fontsize=6.5, color=GREY)
     axes.text(0.11, last - 0.2, "lines: 95 % intervals", va="center", fontsize=6.5, color=GREY)
-    labels = [_cut(point.label) for point in ranked]
+    labels = [_cut(point.named) for point in ranked]
     size = min(7.0, 7 * 38 / max(1, *map(len, labels)))  # a long name has to fit too
     for place, (number, label, point) in enumerate(zip(numbers, labels, ranked, strict=True)):
         axes.text(0.06, place, number, ha="right", va="center", fontsize=7, fontweight="bold")
-        axes.text(0.11, place, f"{label}  {100 * point.value:.1f}", va="center", fontsize=size)
+        axes.text(0.11, place, f"{label}  {point.percent}", va="center", fontsize=size)
 
 
 def _cut(label: str, most: int = 60) -> str:
@@ -200,13 +216,13 @@ def losses(runs: Runs, *paths: str | Path) -> list[Path]:
 
 
 def _bar_parts(runs: Iterable[Run]) -> Mapping[str, tuple[str, str, str]]:
-    """The parts of a bar; where no run's questions name their gold, there is only right and wrong."""
-    if any(row.get("gold_titles") for run in runs for row in run.rows):
-        return _LOSSES
-    return {
-        "right": _LOSSES["right"],
-        "answered_wrong": ("wrong (no gold titles known)", *_LOSSES["answered_wrong"][1:]),
-    }
+    """The parts of a bar; where no run's questions name their gold, only right and wrong; errors if there are any."""
+    runs = list(runs)
+    parts = _LOSSES
+    if not any(row.get("gold_titles") for run in runs for row in run.rows):
+        wrong = ("wrong (no gold titles known)", *_LOSSES["answered_wrong"][1:])
+        parts = {"right": _LOSSES["right"], "answered_wrong": wrong, ERROR: _LOSSES[ERROR]}
+    return parts if any(run.errors for run in runs) else {name: parts[name] for name in parts if name != ERROR}
 
 
 def point_of(label: str, run: Run) -> RunPoint:
@@ -215,7 +231,16 @@ def point_of(label: str, run: Run) -> RunPoint:
     total, n = run.metrics["ledger"]["total"], len(run.rows)
     tokens = tokens_of(total)
     costs = total["calls"] / n, math.nan if tokens is None else tokens / n, latency(run).median
-    return RunPoint(label, score["value"], score["low"], score["high"], *costs, bound=run.reads_gold)
+    return RunPoint(
+        label,
+        score["value"],
+        score["low"],
+        score["high"],
+        *costs,
+        bound=run.reads_gold,
+        errors=run.errors,
+        failed=run.failed,
+    )
 
 
 def front(points: Sequence[RunPoint], cost: str) -> list[RunPoint]:
@@ -228,7 +253,7 @@ def front(points: Sequence[RunPoint], cost: str) -> list[RunPoint]:
     best = float("-inf")
     kept = []
     for point in sorted(points, key=lambda one: (getattr(one, cost), -one.value)):
-        if point.value > best and not point.bound:
+        if point.value > best and not (point.bound or point.failed):
             kept.append(point)
             best = point.value
     return kept
@@ -288,8 +313,8 @@ class Frontier:
         return front(self.dots, cost) if self.known(cost) else []
 
     def known(self, cost: str) -> bool:
-        """Whether all runs know what they cost."""
-        return not any(math.isnan(getattr(point, cost)) for point in self.dots)
+        """Whether all runs that did not fail know what they cost."""
+        return not any(math.isnan(getattr(point, cost)) for point in self.dots if not point.failed)
 
     def draw(self, *paths: str | Path) -> list[Path]:
         """Draw it into every file of `paths`, .svg or .png.
@@ -306,14 +331,15 @@ class Frontier:
         notes = [
             f"score: {self.metric}, percent; ±: half of the 95 % interval; tokens: input tokens a question",
             "*: on the front, no other run is as good for fewer tokens",
+            *["errors: answers that ended in an error; they count as 0"] * any(point.errors for point in self.dots),
             *[f"† {READS_GOLD}, never on the front"] * any(point.bound for point in self.dots),
             *["the offline reader answered: this shows the pipeline, not its quality"] * self.offline,
         ]
         return "\n".join([self.title, "", header, "-" * max(map(len, [header, *lines])), *lines, "", *notes]) + "\n"
 
     def _cells(self, point: RunPoint) -> Sequence[str]:
-        cells = [f"{point.label} †" if point.bound else point.label]
-        cells.append(f"{100 * point.value:.1f} ± {50 * (point.high - point.low):.1f}")
+        cells = [f"{point.named} †" if point.bound else point.named]
+        cells.append(point.percent + f" ± {50 * (point.high - point.low):.1f}" * (not point.failed))
         for cost in FRONTIER_COSTS:
             tokens = getattr(point, cost)
             cells += ["-" if math.isnan(tokens) else f"{tokens:,.0f}", "*" if point in self.front(cost) else ""]
@@ -334,7 +360,7 @@ def frontier(runs: Runs) -> Frontier:
     """
     named = named_runs(runs)
     points = [frontier_point(label, run) for label, run in named.items()]
-    points.sort(key=lambda point: (-point.value, point.tokens_in))
+    points.sort(key=lambda point: (point.failed, -point.value, point.tokens_in))
     metric = next(iter(next(iter(named.values())).metrics["metrics"]))
     return Frontier(tuple(points), metric, title_of(named), any(run.offline for run in named.values()))
 

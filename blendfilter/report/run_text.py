@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from blendfilter.evaluation.comparison import percent
 from blendfilter.evaluation.ledger import LedgerEntry, money
-from blendfilter.evaluation.rows import LOSSES, MEASURES
+from blendfilter.evaluation.rows import ERROR, LOSSES, MEASURES, retrieval_known
 from blendfilter.evaluation.run import READS_GOLD, Run
 from blendfilter.evaluation.run_status import RunStatus
 from blendfilter.text import visible
@@ -24,10 +24,12 @@ LOSS_WORDS = {
     "answered_wrong": "kept and answered wrong",
     "right": "right",
     "right_without_gold": "right without gold",
+    ERROR: "ended in an error",
 }
 OFFLINE = "The offline reader answered: this shows the pipeline, not the quality of a method or a model."
 UPPER_BOUND = f"The filter {READS_GOLD}."
 PARTIAL = "Partial: the figures are over the questions answered so far, and will change."
+MEASURE_WORDS = {"s_precision": "S-precision", "ndcg": "nDCG", "mrr": "MRR"}
 _VARIANT_WORDS = {"union": "all together", "kept": "kept for the answer"}
 _NOTHING = ("0", "0 %", "-")
 
@@ -51,7 +53,7 @@ def as_text(parts: Iterable[RenderableType], width: int) -> str:
 def report(run: Run) -> list[RenderableType]:
     """The report's parts, for a rich console; of an unfinished run, what is known so far, and that it is that."""
     status = RunStatus(run)
-    parts: list[RenderableType] = [status.headline]
+    parts: list[RenderableType] = [status.headline, *[f"FAILED: {status.failures}."] * bool(status.failures)]
     parts += [OFFLINE] * run.offline + [UPPER_BOUND] * run.reads_gold
     parts += [*(f"Warning: {line}" for line in status.warnings), *unsearched(status), *status.outdated]
     gone = ", ".join(
@@ -84,9 +86,15 @@ def variant_words(name: str) -> str:
     return f"q alone, {deeper[1]} passages" if deeper else _VARIANT_WORDS.get(name, name)
 
 
+def measures_in(retrieval: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """The figures of retrieval that a run has; one that an earlier version made has fewer."""
+    return [measure for measure in MEASURES if any(measure in scores for scores in retrieval.values())]
+
+
 def _figures(status: RunStatus) -> Iterator[RenderableType]:
     metrics, several = status.metrics, status.repeats > 1
-    yield _scores(status)
+    if not status.failed:
+        yield _scores(status)
     if metrics["retrieval"]:
         yield _retrieval(status)
     yield _losses(status, "answers" if several else "questions")
@@ -113,7 +121,9 @@ def _scores(status: RunStatus) -> Any:
     metrics, several = status.metrics, status.repeats > 1
     over = f"{metrics['n']} questions" + (f", {status.repeats} answers each" if several else "")
     table = sheet(f"Scores over {over}, in %", "metric", "value", "95 % interval", *["between repeats"] * several)
-    scores = dict(metrics["metrics"]) | {found.metric: vars(found) for found in status.rescored}
+    scores = dict(metrics["metrics"])
+    for found in status.rescored:
+        scores[found.metric + f" (judge errors: {found.errors})" * bool(found.errors)] = vars(found)
     for name, score in scores.items():
         between = [percent(score.get("between_repeats")) or "-"] * several
         table.add_row(name, percent(score["value"]), f"{percent(score['low'])} to {percent(score['high'])}", *between)
@@ -121,20 +131,27 @@ def _scores(status: RunStatus) -> Any:
 
 
 def _retrieval(status: RunStatus) -> Any:
-    table = sheet("Gold titles, in %", "query", "recall", "precision", "S-precision")
-    every = sum(bool(row["gold_titles"] or row.get("retrieval")) for row in status.rows)
+    measures = measures_in(status.metrics["retrieval"])
+    table = sheet("Gold titles, in %", "query", *(MEASURE_WORDS.get(measure, measure) for measure in measures))
+    every = sum(map(retrieval_known, status.rows))
     partly = []
     for name, scores in status.metrics["retrieval"].items():
-        table.add_row(variant_words(name), *(percent(scores[measure]) for measure in MEASURES))
+        table.add_row(variant_words(name), *(percent(scores.get(measure)) for measure in measures))
         if scores.get("n", every) < every:
             partly.append(f"{variant_words(name)} {scores['n']}")
-    if partly:
-        table.caption = f"over the questions that have the query: {', '.join(partly)}"
+    captions = [without_errors(status)]
+    captions += [f"over the questions that have the query: {', '.join(partly)}"] * bool(partly)
+    table.caption = "; ".join(filter(None, captions))
     return table
 
 
+def without_errors(status: RunStatus) -> str:
+    """What the figures of retrieval leave out, where answers ended in an error; else empty."""
+    errors, of = status.metrics["flags"]["errors"], "answers" if status.repeats > 1 else "questions"
+    return f"without {errors} of {len(status.rows)} {of}, which ended in an error" if errors else ""
+
+
 def _losses(status: RunStatus, counted: str) -> Any:
-    """The five, and what ended in an error as a sixth: it was not searched for, so the fate of its gold is unknown."""
     rows, n = status.rows, len(status.rows)
     known = sum(bool(row["gold_titles"]) for row in rows)
     if not known:
@@ -142,11 +159,10 @@ def _losses(status: RunStatus, counted: str) -> Any:
     table = sheet("Where questions are lost", "", counted, "%")
     if known < n:
         table.caption = f"gold titles are known for {known} of {n}; the others count as kept"
-    counts = {LOSS_WORDS[name]: sum(row["loss"] == name and not row["error"] for row in rows) for name in LOSSES}
-    if errors := sum(bool(row["error"]) for row in rows):
-        counts["ended in an error"] = errors
-    for words, count in counts.items():
-        table.add_row(words, str(count), percent(count / n))
+    for name in LOSSES:
+        count = sum(row["loss"] == name for row in rows)
+        if count or name != ERROR:
+            table.add_row(LOSS_WORDS[name], str(count), percent(count / n))
     return table
 
 

@@ -58,7 +58,8 @@ def _branch(branch: Any, width: int | None) -> Iterator[str]:
     if not branch.retrieved:
         yield "       nothing retrieved"
     elif branch.ids_read in ("suspect", "unparseable"):
-        yield f"       the filter's reply was {branch.ids_read}: the whole branch is kept"
+        what = "the whole branch" if len(kept) == len(branch.retrieved) else "what the judgement did not reach"
+        yield f"       the filter's reply was {branch.ids_read}: {what} is kept"
     if branch.reason and width is None:
         yield _cut(branch.reason, None, "     the filter said  ")
 

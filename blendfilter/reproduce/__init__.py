@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from shutil import get_terminal_size
 
+from blendfilter.asking import TaskWording
 from blendfilter.errors import BadArgument, MissingExtra, UnknownName, check_count
 from blendfilter.journal import digest
 from blendfilter.lm.model import ConnectedLM
@@ -47,7 +48,9 @@ def reproduce(
     scorer: str | None = None,
     scorer_api_base: str | None = None,
     programs: Sequence[str] = (),
-    prompts: Path | None = None,
+    prompts: Prompts | str | Path | None = None,
+    demos: Sequence[str] = (),
+    reply_tokens: int | None = None,
     limit: int | None = None,
     tasks: Sequence[str] | None = None,
     methods: Sequence[str] | None = None,
@@ -73,11 +76,14 @@ def reproduce(
     found = sources.gather(
         paper, data=data, index=index, corpus=corpus, tasks=tasks, limit=limit, allow_hosts=allow_hosts
     )
-    templates = None if prompts is None else Prompts(prompts)
+    templates = None if prompts is None else Prompts.of(prompts)
+    spoken = [f"the prompts are the set {templates.set_name}"] if templates and templates.set_name else []
+    TaskWording().with_reply_tokens(reply_tokens)  # a cap out of range is an error before anything is made
 
     def wanted(scratch: Path | None) -> tuple[list[TableRun], RowInputs]:
         inputs = RowInputs(
             paper, lm, runs, programs=programs, measures=chosen_by, scorer_named=scorer is not None, prompts=templates,
+            demos=demos, reply_tokens=reply_tokens,
             scorer=lambda journal: make_scorer(scorer or lm, journal=journal, api_base=scorer_api_base),
             scratch=scratch, concurrency=concurrency, say=(lambda line: None) if scratch else say,
         )  # fmt: skip
@@ -90,13 +96,13 @@ def reproduce(
         with tempfile.TemporaryDirectory(prefix="blendfilter-planned-") as folder:
             every, inputs = wanted(Path(folder))
             cost = plan(every, repeats=repeats).text()
-        show("\n".join([cost, *found.notes, *inputs.notes, *_to_serve(paper)]))
+        show("\n".join([cost, *found.notes, *spoken, *inputs.notes, *_to_serve(paper)]))
         return 0
     every, inputs = wanted(None)
     if (scorer or measures) and not any(one.row.reads_gold(one.task) for one in every):
         say(f"--scorer and --measure change nothing: no row of {paper.name} reads the answer")
     done = do(every, concurrency=concurrency, repeats=repeats, say=say)
-    result = results.result(paper, every, done, notes=[*found.notes, *inputs.notes])
+    result = results.result(paper, every, done, notes=[*found.notes, *spoken, *inputs.notes])
     # tables of another model, other questions, rows or repeats lie elsewhere
     most, name = max(len(run.questions) for run in every), file_name(lm.name.rpartition("/")[2])
     place = runs / f"{paper.name}-{name}-{most}-{digest(sorted({run.folder.name for run in every}))[:8]}"

@@ -15,7 +15,7 @@ from typing import Any
 
 import dspy
 
-from blendfilter.asking import TaskWording
+from blendfilter.asking import TaskWording, read_demos
 from blendfilter.compiling.programs import load_program, read_program, recipes_in
 from blendfilter.errors import BadArgument, ServerRefused, UnknownName
 from blendfilter.evaluation.plan import spread
@@ -26,7 +26,7 @@ from blendfilter.filters.silver import SilverFilter
 from blendfilter.journal import FILE, Journal, digest
 from blendfilter.lm.model import ConnectedLM, connect
 from blendfilter.lm.scoring.kept import KeptScorer
-from blendfilter.oracles.measures import MEASURES, Measure, measure_for
+from blendfilter.oracles.measures import MEASURES, Measure, can_label, measure_for
 from blendfilter.oracles.oracle import Oracle
 from blendfilter.oracles.silver_making import make_silver, settings_of
 from blendfilter.prompting import Prompts
@@ -43,7 +43,7 @@ from blendfilter.trimming.witnesses import Witnesses
 Say = Callable[[str], object]
 SILVER_FOLDER, TRIMMED_FOLDER = "silver", "trimmed"
 CXMI: Measure = "cxmi"
-JUDGE, JUDGING_STAGE = "cdit", "consistent"
+JUDGE, JUDGING_STAGES = "cdit", ("consistent", "consistent_again")
 FILTER_OF_TEMPLATE: Mapping[str, str] = {
     "filco/sentences": "filco",
     "filco/passages": "filco-passage",
@@ -60,12 +60,13 @@ class RowInputs:
 
     Args:
         programs: `[TASK=]FILE`, of `blendfilter compile`; each goes into the rows whose filter it was compiled for.
+        demos: `[TASK=]FILE`, demonstrations in place of a task's own.
         measures: what silver contexts are chosen by, by task, in place of the paper's; under "" for all tasks.
         scorer: makes what gives CXMI its log-probabilities, from where its scores are kept.
         scorer_named: a scorer that cannot score is an error, and no reason to leave a row out.
         scratch: the folder of a plan, which calls no model and makes nothing in `folder`.
 
-    Raises: BadArgument for a program that no row takes.
+    Raises: BadArgument for a program that no row takes. MissingFile, BadData: demonstrations that cannot be read.
     """
 
     def __init__(
@@ -79,11 +80,13 @@ class RowInputs:
         scorer: Callable[[Path], KeptScorer] | None = None,
         scorer_named: bool = False,
         prompts: Prompts | None = None,
+        reply_tokens: int | None = None,
+        demos: Iterable[str] = (),
         scratch: Path | None = None,
         concurrency: int = CONCURRENCY,
         say: Say = lambda line: None,
     ) -> None:
-        self.prompts, self.errors = prompts, 0
+        self.prompts, self.reply_tokens, self.errors = prompts, reply_tokens, 0
         self._lm, self._folder, self._scratch, self._say = lm, folder, scratch, say
         self._measures, self._concurrency = measures or {}, concurrency
         self._scorer, self._scorer_named = None if scratch else scorer, scorer_named
@@ -94,16 +97,20 @@ class RowInputs:
         settings = [row.settings(task) for row in table.rows for task in table.tasks]
         used = {each.get("filter") for each in settings} | {JUDGE for each in settings if "trimmed" in each}
         for words in programs:
-            task, path = re.fullmatch(r"(?:(\w*)=)?(.*)", words, re.DOTALL).groups(default="")  # type: ignore[union-attr]
-            table.named("task", [task] if task else [], table.tasks)
-            if not path:
-                raise BadArgument("a program is written [TASK=]FILE, and this one names no file")
+            task, path = _task_and_file("a program is", words, table)
             recipe = read_program(path)[1]
             template = next((each.partition(" ")[0] for each in recipe.templates.values()), "")
             name = FILTER_OF_TEMPLATE.get(template, recipe.module)
             if name not in used:
                 raise BadArgument(f"{path} was compiled for {name}, which no row of {table.name} has: leave it out")
             self._programs[task, name] = Path(path)
+        named = [_task_and_file("demonstrations are", words, table) for words in demos]
+        self._demos = {task: read_demos(path) for task, path in named}
+
+    def wording(self, name: str, task: str) -> TaskWording:
+        """The wording of that name, with the demonstrations given for `task` and the cap of long replies asked for."""
+        demos = self._demos.get(task) or self._demos.get("")
+        return TaskWording.of(name).with_demos(demos).with_reply_tokens(self.reply_tokens)
 
     @property
     def notes(self) -> list[str]:
@@ -142,6 +149,13 @@ class RowInputs:
         oracle = self._oracles[task, measure]
         if oracle is None:
             return None
+        unlabelled = [each.question for each in questions if not can_label(measure, each.golden_answers)]
+        if unlabelled:
+            share = f"{len(unlabelled):,} of {len(questions):,} questions, which are answered by a verdict (yes or no)"
+            if own is not None and len(unlabelled) == len(questions):
+                self._notes[f"{task}: {row.label} is left out: {measure} cannot label {share}"] = None
+                return None
+            self._notes[f"{task}: SILVER by {measure} keeps everything for {share}"] = None
         what = f"silver contexts of {task}"
         name = digest(settings_of(questions[:], oracle, retriever, k) | {"data": questions.fingerprint})[:8]
         folder = (self._scratch or self._folder) / SILVER_FOLDER
@@ -155,7 +169,7 @@ class RowInputs:
 
         make_silver(questions, oracle, path, retriever=retriever, k=k, progress=progress)
         # Other queries than the question bring passages that its silver context knows nothing of.
-        return SilverFilter(path, partly=row.method not in QUESTION_ONLY)
+        return SilverFilter(path, partly=row.method not in QUESTION_ONLY, unlabelled=unlabelled)
 
     def _oracle(self, questions: Questions, measure: Measure) -> Oracle | None:
         task = questions.task.name
@@ -166,7 +180,8 @@ class RowInputs:
             return None
         try:
             scorer = self._scorer(self._folder / SILVER_FOLDER / f"{task}-{CXMI}.journal")
-            oracle = Oracle(CXMI, task=task, scorer=scorer, prompts=self.prompts).asking(questions.task)
+            wording = self.wording(questions.task.wording, task)
+            oracle = Oracle(CXMI, task=task, scorer=scorer, wording=wording, prompts=self.prompts)
             oracle.check(questions[:1])
         except (BadArgument, ServerRefused) as error:
             if self._scorer_named:
@@ -197,7 +212,8 @@ class RowInputs:
     def _overlay(self, row: PaperRow, questions: Questions, retriever: Retriever, k: int) -> TrimFolder:
         """Its judge is that of `--filter cdit`, by the row's rules; a compiled one speaks as its program says."""
         task, kind, rules = questions.task.name, kind_of(retriever), row.settings(questions.task.name).get("rules")
-        select = make_filter(JUDGE, wording=TaskWording.of(questions.task.wording), prompts=self.prompts, rules=rules)
+        wording = self.wording(questions.task.wording, task)
+        select = make_filter(JUDGE, wording=wording, prompts=self.prompts, rules=rules)
         assert isinstance(select, CDITFilter)
         self.load_program_into(select, row, task, JUDGE)
         if recipes_in(select):
@@ -250,7 +266,7 @@ def _take_over(others: Iterable[Path], journal: Path) -> None:
     with Journal(journal) as mine:
         for other in others:
             with Journal(other, "replay") as theirs:
-                calls = (call for call in theirs.records("call") if call.get("stage") == JUDGING_STAGE)
+                calls = (call for call in theirs.records("call") if call.get("stage") in JUDGING_STAGES)
                 mine.append(*(dict(call) | {"reused": True} for call in calls if not call.get("error")), new_only=True)
 
 
@@ -273,3 +289,12 @@ def parse_measures(words: Iterable[str]) -> dict[str, Measure]:
             raise UnknownName.of("measure", name, MEASURES)
         found[task] = measure
     return found
+
+
+def _task_and_file(what: str, words: str, table: PaperTable) -> tuple[str, str]:
+    """A `[TASK=]FILE`; the task is "" for all. Raises: BadArgument for another task than the table's, or no file."""
+    task, path = re.fullmatch(r"(?:(\w*)=)?(.*)", words, re.DOTALL).groups(default="")  # type: ignore[union-attr]
+    table.named("task", [task] if task else [], table.tasks)
+    if not path:
+        raise BadArgument(f"{what} written [TASK=]FILE, and {words!r} names no file")
+    return task, path

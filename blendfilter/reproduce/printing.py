@@ -31,7 +31,7 @@ WORDS = {
 }  # fmt: skip
 """What measures are called."""
 _UNITS = {"tokens": "tokens", "judging": "of the stage that judges, a question's"}
-_FAILED = {**dict.fromkeys(("precision", "tokens", "judging"), "are left out"),
+_FAILED = {**dict.fromkeys(("retrieval", "precision", "tokens", "judging"), "are left out"),
            "frontier": "count as 0, their tokens left out"}  # fmt: skip
 """What becomes of a question that ended in an error, where it does not count as 0."""
 
@@ -164,7 +164,7 @@ def _cells(line: ResultLine, before: tuple[str, ...]) -> list[str]:
         line.point if new else "",
         WORDS.get(line.measure, line.measure),
         f"{line.published:,.2f}" if line.published is not None and line.measure in NUMBERS else percent(line.published),
-        _with_half(line.measure, line.value, line.low, line.high),
+        "failed" if line.failed else _with_half(line.measure, line.value, line.low, line.high),
         percent(line.difference, "+z"),
         f"{percent(line.of_reference)} %" if line.of_reference is not None else "",
         _with_half(line.measure, line.gain, line.gain_low, line.gain_high, "+z"),
@@ -200,13 +200,14 @@ def draw(result: TableResult, wanted: Sequence[TableRun], done: Mapping[Path, Ru
     def files(stem: str) -> list[Path]:
         return [folder / f"{stem}.{suffix}" for suffix in ("svg", "png")]
 
-    runs = by_label([(one, done[one.folder]) for one in wanted])
+    every = by_label([(one, done[one.folder]) for one in wanted])
+    runs = {task: named for task, named in every.items() if not all(run.failed for run in named.values())}
     if table.kind == "frontier":
         for task, named in runs.items():
             found = plots.frontier(named)
             if any(map(found.known, plots.FRONTIER_COSTS)):  # else the server has given too little to draw it
                 paths += found.draw(*files(f"{table.name}-{task}"))
-    elif table.kind != "scores" and result.lines:
+    elif table.kind != "scores" and not all(line.failed for line in result.lines):
         paths += _panels(result, files(table.name))
     if table.kind in ("scores", "settings"):
         for task, named in runs.items():
@@ -217,9 +218,10 @@ def draw(result: TableResult, wanted: Sequence[TableRun], done: Mapping[Path, Ru
 def _panels(result: TableResult, files: Sequence[Path]) -> list[Path]:
     """A panel a task and measure (and side, and retriever): a bar a row, or over K a line a row, with intervals.
 
-    Rows that read the answer are hatched. Figures that FilCo draws show what the paper measures, or what leads.
+    Rows that read the answer are hatched; rows that failed have no bar. Figures that FilCo draws show what the paper
+    measures, or what leads.
     """
-    table, lines = result.table, result.lines
+    table, lines = result.table, tuple(line for line in result.lines if not line.failed)
     if table.kind in ("settings", *OF_CONTEXTS):
         leading = {line.task: line.measure for line in reversed(lines)}
         leading |= {line.task: line.measure for line in lines if line.published is not None}

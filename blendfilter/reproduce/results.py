@@ -20,7 +20,7 @@ from statistics import fmean
 from typing import Any
 
 from blendfilter.evaluation.ledger import busy_seconds, tokens_of
-from blendfilter.evaluation.rows import repeats_in
+from blendfilter.evaluation.rows import repeats_in, retrieval_known
 from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.run_passages import AnswerContext, contexts
 from blendfilter.evaluation.statistics import holm, interval, mcnemar_exact, paired_bootstrap
@@ -30,7 +30,7 @@ from blendfilter.oracles.silver_making import supported
 from blendfilter.oracles.silver_rows import figures_of
 from blendfilter.records import Question
 from blendfilter.report import plots
-from blendfilter.reproduce.inputs import JUDGING_STAGE
+from blendfilter.reproduce.inputs import JUDGING_STAGES
 from blendfilter.reproduce.runs import PlannedPoint, TableRun
 from blendfilter.reproduce.tables import OF_CONTEXTS, PaperTable
 from blendfilter.tasks import TASKS
@@ -55,8 +55,9 @@ class ResultLine:
 
     `calls` and `tokens` are a question's (None: unknown), `difference` is measured - published. `gain` is measured -
     the reference's measured, with the ends of its paired interval; `p` tests that one. `bound`: the row's filter reads
-    the answer. A measure of `NUMBERS` is a number; `of_reference` is its share of the reference's. `prompt_tokens`,
-    `tokens_in` and `fronts` are a frontier's.
+    the answer; `failed`: every question of its run ended in an error, so that its value is none. A measure of `NUMBERS`
+    is a number; `of_reference` is its share of the reference's. `prompt_tokens`, `tokens_in` and `fronts` are a
+    frontier's.
     """
 
     task: str
@@ -85,6 +86,7 @@ class ResultLine:
     prompt_tokens: float | None = None
     tokens_in: float | None = None
     fronts: tuple[str, ...] = ()
+    failed: bool = False
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,8 @@ def result(
     keys = {(run.settings["task"], key) for run in done.values() for row in run.rows for _, key in row["calls"]}
     return TableResult(
         table, tuple(lines if offline else corrected(lines)),
-        (*notes, *_counted(table, pairs, counting), *_empty_bounds(pairs), *_dropped(table, pairs)), len(done),
+        (*notes, *_failures(pairs), *_counted(table, pairs, counting), *_empty_bounds(pairs), *_dropped(table, pairs)),
+        len(done),
         sum(run.metrics["ledger"]["total"]["calls"] for run in done.values()), len(keys), wanted[0].lm.name,
         max(repeats_in(run.settings) for run in done.values()), offline, sum(run.errors for run in done.values()),
     )  # fmt: skip
@@ -128,16 +131,24 @@ def result(
 
 def _lines(table: PaperTable, pairs: Pairs, counting: TokenCounter, offline: bool) -> Iterator[ResultLine]:
     measured = {(one.place, one.point): (run.name, _measured(table, one, run, counting)) for one, run in pairs}
+    failed = {run.name for _, run in pairs if run.failed}
     # What the offline reader answers is compared with nothing; what its filters leave can be.
     compared = table.kind in _OF_WHAT_IS_LEFT or not (offline or table.kind in ("retrieval", "frontier"))
     for one, run in pairs:
         reference = table.reference(one.row)
         place = (one.task, reference.group, reference.label) if reference else one.place
         name, before = measured.get((place, one.point), ("", {}))
+        if run.failed:
+            # A row that said nothing of itself would be missing: its measures are those of the other rows.
+            others = (values for (place, _), (_, values) in measured.items() if place[0] == one.task and values)
+            for measure, side in next(others, {}):
+                yield line_of(one, run, measure, (0.0, 0.0, 0.0), side or one.point.name)
+            continue
         for (measure, side), values in measured[one.place, one.point][1].items():
             point = f"{side} ({len(values)})" if side else one.point.name
             line = line_of(one, run, measure, _interval(measure, values), point)
-            paired = before.get((measure, side)) if compared and name != run.name else None
+            apart = compared and name not in {run.name, *failed}
+            paired = before.get((measure, side)) if apart else None
             yield line if paired is None else with_gain(line, paired, values, p_values=not offline)
 
 
@@ -147,8 +158,8 @@ def line_of(one: TableRun, run: Run, measure: str, ends: Sequence[float], point:
     published = getattr(one.row.printed(one.task, one.point.k), measure, None)
     return ResultLine(
         *one.place, one.row.ours, measure, value, low, high, run.metrics["n"], run.errors, *a_question(run), run.name,
-        point, published, None if published is None or measure in NUMBERS else value - published,
-        bound=one.row.reads_gold(one.task),
+        point, published, None if published is None or measure in NUMBERS or run.failed else value - published,
+        bound=one.row.reads_gold(one.task), failed=run.failed,
     )  # fmt: skip
 
 
@@ -212,7 +223,7 @@ def _best_of(pairs: Pairs) -> Iterator[ResultLine]:
             yield replace(
                 line_of(first, run, metric, interval(best, seed=0), f"best of {len(points)}"),
                 calls=sum(calls for calls, _ in spent), tokens=sum(tokens) if len(tokens) == len(points) else None,
-                published=None, difference=None,
+                published=None, difference=None, failed=all(each.failed for _, each in points),
             )  # fmt: skip
 
 
@@ -280,7 +291,7 @@ def _measured(table: PaperTable, one: TableRun, run: Run, counting: TokenCounter
         found = {
             measure: _values(
                 (row["id"], row["retrieval"].get("kept", {}).get(measure, 0.0))
-                for row in run.rows if row["gold_titles"] or row["retrieval"]
+                for row in run.rows if retrieval_known(row)
             )
             for measure in ("recall", "precision", "s_precision")
         }  # fmt: skip
@@ -344,7 +355,7 @@ def judging_values(run: Run) -> dict[str, Values]:
     with run.journal() as journal:
         for row in run.rows:
             if row["error"] is None:
-                keys = dict.fromkeys(key for stage, key in row["calls"] if stage == JUDGING_STAGE)
+                keys = dict.fromkeys(key for stage, key in row["calls"] if stage in JUDGING_STAGES)
                 judged.append((str(row["id"]), [call for key in keys if (call := journal.read_call(key)) is not None]))
     once = {call["key"]: call for _, calls in judged for call in calls}
     figures_by_call: dict[str, Callable[[Mapping[str, Any]], Sequence[float | None]]] = {
@@ -363,6 +374,13 @@ def judging_values(run: Run) -> dict[str, Values]:
 
 
 # --- notes ---
+
+
+def _failures(pairs: Pairs) -> Iterator[str]:
+    """A line a row that has no score."""
+    for one, run in pairs:
+        if run.failed:
+            yield f"{one.task}: {one.label}: failed, every question ended in an error"
 
 
 def _counted(table: PaperTable, pairs: Pairs, counting: TokenCounter) -> Iterator[str]:

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 import dspy
 
-from blendfilter.asking import TaskWording
 from blendfilter.compiling.programs import recipes_in
+from blendfilter.errors import RunFailed
 from blendfilter.evaluation.ledger import money
 from blendfilter.evaluation.plan import Estimator, added, left_of, rehearse, spread
 from blendfilter.evaluation.run import Run
@@ -125,13 +125,14 @@ def _method(
     name, n, by, rules, *_ = [
         settings.pop(key, None) for key in ("filter", "filter_n", "filter_by", "rules", "measure", "trimmed")
     ]
+    worded = inputs.wording(wording, task)
     if name == SILVER:
         settings["filter"] = silver
     elif name is not None:
-        select = make_filter(name, wording=TaskWording.of(wording), prompts=inputs.prompts, n=n, by=by, rules=rules)
+        select = make_filter(name, wording=worded, prompts=inputs.prompts, n=n, by=by, rules=rules)
         inputs.load_program_into(select, row, task, name)
         settings["filter"] = select
-    return make_method(row.method, retriever, task=wording, prompts=inputs.prompts, **settings)
+    return make_method(row.method, retriever, task=worded, prompts=inputs.prompts, **settings)
 
 
 def _name(method: dspy.Module, questions: Questions, lm: ConnectedLM, row: PaperRow, repeats: int) -> str:
@@ -144,7 +145,8 @@ def _name(method: dspy.Module, questions: Questions, lm: ConnectedLM, row: Paper
         words.append(f"k{arguments['k']}")
     if arguments.get("without"):
         words.append(f"without_{arguments['without']}")
-    words += [word for key, word in (("filter_union", "union"), ("rewrite", "rewritten")) if arguments.get(key)]
+    switches = (("filter_union", "union"), ("drop_conclusion", "unconcluded"), ("rewrite", "rewritten"))
+    words += [word for key, word in switches if arguments.get(key)]
     if "filter" in arguments and not (name == "blendfilter" and arguments["filter"] == "KnowledgeFilter"):
         words.append(row.settings(task).get("filter") or str(arguments["filter"]))
     words += [f"{key}{arguments[key]}" for key in ("iterations", "samples") if key in arguments]
@@ -176,10 +178,14 @@ def do(
 ) -> dict[Path, Run]:
     """Every run of `runs`, finished, by its folder; each takes over the calls of earlier ones.
 
-    The same call goes on where an earlier one was stopped; a run that is finished without an error is not touched.
+    The same call goes on where an earlier one was stopped; a run that is finished without an error is not touched. A
+    run whose every question failed the same way does not stop those after it.
+
+    Raises: RunFailed, where no run has an answer.
     """
     distinct = {each.folder: each for each in runs}
     done: dict[Path, Run] = {}
+    failure: RunFailed | None = None
     for number, (folder, each) in enumerate(distinct.items(), 1):
         where = f"run {number} of {len(distinct)}: {folder.name}"
         if (there := finished(folder)) is not None and not there.errors:
@@ -188,12 +194,16 @@ def do(
             continue
         say(where)
         reuse = [*earlier(folder, each.task), *journals_of(folder.parent / TRIMMED_FOLDER, each.task)]
-        done[folder] = evaluate(
-            each.method, each.questions, lm=each.lm, run=folder, concurrency=concurrency, reuse=reuse,
-            name=each.row.method, progress=progress, repeats=repeats,
-        )  # fmt: skip
-        if errors := done[folder].errors:
-            say(f"{folder.name}: {errors} of {len(each.questions)} questions ended in an error")
+        try:
+            done[folder] = evaluate(
+                each.method, each.questions, lm=each.lm, run=folder, concurrency=concurrency, reuse=reuse,
+                name=each.row.method, progress=progress, repeats=repeats,
+            )  # fmt: skip
+        except RunFailed as error:
+            say(str(error))
+            done[folder], failure = Run(folder), failure or error
+    if failure is not None and all(run.failed for run in done.values()):
+        raise failure
     return done
 
 

@@ -63,6 +63,7 @@ class RowArguments(_Strict):
     filter_n: Count | None = None
     filter_by: str | None = None
     filter_union: bool | None = None
+    drop_conclusion: bool | None = None
     without: tuple[Literal["q", "q_ex", "q_in"], ...] = ()
     iterations: Count | None = None
     samples: Count | None = None

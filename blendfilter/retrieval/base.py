@@ -14,14 +14,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Protocol, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from blendfilter.context import JOURNAL, note, rejoined, who
 from blendfilter.errors import BadArgument, ReplayMiss, check_count
 from blendfilter.journal import Journal, digest
 from blendfilter.records import Passage
 
-Scores = NDArray[np.float64]
+Scores = np.typing.NDArray[np.float64]  # `from numpy.typing import` fails behind DSPy 3.4.0, whose lazy numpy it meets
 
 _GROUP = 64
 _GRAIN = 2.0**30  # scores within one part in 10^9 are one score: two sums of the same terms may differ in the last bits
@@ -44,6 +43,12 @@ class Hits(list[Passage]):
 def cut_of(hits: Sequence[Passage]) -> bool:
     """Whether the query of these hits was cut."""
     return isinstance(hits, Hits) and hits.cut
+
+
+class Searcher(Protocol):
+    """What finds passages for a method: an index, or any callable (query, k), whatever shape its passages come in."""
+
+    def __call__(self, query: str, k: int, /) -> Any: ...
 
 
 class Retriever(ABC):
@@ -110,6 +115,16 @@ class Retriever(ABC):
         """One query's passages. This makes any index a retrieval model for `dspy.configure(rm=index)`."""
         return self.search([query], k)[0]
 
+    def as_tool(self, name: str = "search", description: str = "", k: int = 5) -> Any:
+        """A `dspy.Tool` that searches here: `dspy.ReAct("question -> answer", tools=[index.as_tool()])`.
+
+        A model reads its name and `description` (what there is to find, and how to ask); optimisers may rewrite both.
+        """
+        import dspy
+
+        check_count("k", k)
+        return dspy.Tool(SearchTool(self, k), name=name, desc=description or _TOOL.format(k=k))
+
     def info(self) -> dict[str, Any]:
         """What this index is, for people and for a run's record: its kind, its fingerprint, and what else it knows."""
         return {"kind": type(self).__name__, "fingerprint": self.fingerprint}
@@ -127,6 +142,24 @@ class Retriever(ABC):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self
+
+
+_TOOL = (
+    "Find the {k} passages that best match a query, each as a line 'Title | text'. "
+    "Ask for one fact at a time, in a few words that its passage would contain."
+)
+
+
+class SearchTool:
+    """An index as a model calls it: from a query to lines."""
+
+    def __init__(self, index: Retriever, k: int) -> None:
+        self.index = index
+        self.k = k
+
+    def __call__(self, query: str) -> list[str]:
+        found = self.index.search([query], self.k)[0]
+        return [passage.line for passage in found] or ["No passage matches this query: try other words."]
 
 
 class ProgressCallback(Protocol):

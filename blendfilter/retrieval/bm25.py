@@ -30,7 +30,7 @@ from blendfilter.errors import BadArgument, BadData, EmptyData
 from blendfilter.records import Passage
 from blendfilter.retrieval.analyser import Analyser
 from blendfilter.retrieval.base import ProgressCallback, Scores, best, fingerprint_of, silent
-from blendfilter.retrieval.corpus import corpus_hash
+from blendfilter.retrieval.corpus import Corpus, corpus_hash
 from blendfilter.retrieval.manifest import (
     FORMAT,
     MANIFEST,
@@ -41,7 +41,7 @@ from blendfilter.retrieval.manifest import (
     versions_of,
     write_manifest,
 )
-from blendfilter.retrieval.stored import Corpus, Stored, StoredPassages, corpus_name, gather, manifest_of
+from blendfilter.retrieval.stored import Stored, StoredPassages, corpus_name, gather, manifest_of
 
 
 class Documents:
@@ -134,7 +134,7 @@ class Lexical(LexicalSearch):
         share: bool = False,
         progress: ProgressCallback = silent,
     ) -> Self:
-        """Index `corpus` (a file, or passages) into the folder `out`, or in memory without one.
+        """Index `corpus` (whatever `passages_of` takes) into the folder `out`, or in memory without one.
 
         With `out` the corpus is streamed. The folder appears whole or not at all; one that is there already is
         refused, replaced (`overwrite`), or, where another builder was faster, used instead (`share`).
@@ -185,7 +185,7 @@ class Lexical(LexicalSearch):
         analyser: Analyser | None = None,
         progress: ProgressCallback = silent,
     ) -> Self:
-        """The index of a corpus file, built the first time and used again while the file's content is the same.
+        """The index of a corpus file or a folder of texts, built once and used again while its content is the same.
 
         It is kept under `cache_dir`, by default `$BLENDFILTER_CACHE/indexes` or `~/.cache/blendfilter/indexes`; a
         damaged one is built again. Two builders at once both end well: the first to finish is kept.
@@ -218,7 +218,7 @@ def settings_of(k1: float, b: float, analyser: Analyser | None) -> dict[str, Any
 class BM25(Lexical):
     """The BM25 index to use. `BM25.build("corpus.jsonl.gz", "indexes/mine")`, then `open_index("indexes/mine")`.
 
-    >>> index = BM25.build([Passage("1", "Ormskerry", "A harbour town."), Passage("2", "Fell", "A hill.")])
+    >>> index = BM25.build(["Ormskerry | A harbour town.", "Fell | A hill."])
     >>> [passage.title for passage in index("Which town has harbours?", k=2)]
     ['Ormskerry']
     """

@@ -6,7 +6,6 @@ Read are our `Passage`, mappings (`{title, text}`, FlashRAG's `{contents}`, `dsp
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from blendfilter.errors import BadArgument
-from blendfilter.records import Passage
+from blendfilter.records import Passage, content_id
 from blendfilter.retrieval.base import Retriever, fingerprint_of
 from blendfilter.retrieval.corpus import IDS, at_bar, headed
 
@@ -131,5 +130,5 @@ def _from_mapping(row: Mapping[str, Any]) -> Passage:
 
 
 def _passage(title: str, text: str, name: Any = None, score: Any = None) -> Passage:
-    content = hashlib.sha256(f"{title}\n{text}".encode("utf-8", "surrogatepass")).hexdigest()[:16]
-    return Passage(content if name is None else str(name), title, text, None if score is None else float(score))
+    own = content_id(title, text) if name is None else str(name)
+    return Passage(own, title, text, None if score is None else float(score))

@@ -1,4 +1,5 @@
-"""Corpora as passages: files in the common layouts, read as a stream, and the paragraphs that questions bring along.
+"""Corpora as passages, read as a stream: files in the common layouts, folders of documents, texts and rows in memory,
+and the paragraphs that questions bring along. `passages_of` takes any of them.
 
 A file is plain or gzipped. Its first row decides the layout:
 
@@ -14,8 +15,10 @@ ColBERT, DPR              tab-separated ``pid, passage[, title]``, with a header
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -23,16 +26,20 @@ from typing import Any
 
 import numpy as np
 
-from blendfilter.errors import BadData, EmptyData
+from blendfilter.errors import BadArgument, BadData, EmptyData, MissingFile
 from blendfilter.files import JsonRow, TextLine, first_character, json_rows, lines, opened
-from blendfilter.records import Passage, Question
+from blendfilter.records import Passage, Question, content_id
+from blendfilter.retrieval.documents import WORDS, chunked, is_document, read_documents, text_files
 from blendfilter.text import folded
 
 IDS = ("id", "_id", "pid", "docid")
 TEXTS = ("text", "contents", "passage", "paragraph_text")
 BAR = " | "
+SHAPES = "a text ('Title | text'), a mapping with a 'text', a tuple (title, text) or (id, title, text), or a Passage"
+Corpus = str | os.PathLike[str] | Iterable[Passage | str | Mapping[str, Any] | tuple[Any, ...]]
+"""What an index is built of: a path, or passages in any of the `SHAPES`."""
 
-
+_NAME = 80  # characters of a path that messages show
 _Placed = tuple[str, Passage]  # the words for its place in the file
 
 
@@ -58,6 +65,53 @@ class IdCheck:
 
     def __len__(self) -> int:
         return len(self._hashes)
+
+
+def passages_of(corpus: Corpus, words: int | None = None) -> Iterator[Passage]:
+    """The passages of a corpus, one by one.
+
+    A path is a file in one of the layouts above, one text, or a folder of texts (`read_documents`). In memory, passages
+    come in any of the `SHAPES`, mappings with the fields of a file's rows; one without an id has its position for one.
+    `words` cuts texts into passages of at most so many words, by default those of documents alone (100).
+
+    Raises as `read_corpus` and `read_documents` do, and `BadArgument` for what is no corpus.
+
+    >>> [(p.id, p.title, p.text) for p in passages_of(["Fell | A hill.", ("Tane", "A river."), {"text": "A pier."}])]
+    [('0', 'Fell', 'A hill.'), ('1', 'Tane', 'A river.'), ('2', '', 'A pier.')]
+    """
+    if not isinstance(corpus, (str, os.PathLike)):
+        passages = _in_memory(corpus)
+    else:
+        path = _existing(corpus)
+        if path.is_dir() or is_document(path):
+            return read_documents(path, WORDS if words is None else words)
+        passages = read_corpus(path)
+    return passages if words is None else chunked(passages, words)
+
+
+def _existing(corpus: str | os.PathLike[str]) -> Path:
+    path = Path(corpus)
+    try:
+        there = path.exists()
+    except (OSError, ValueError):  # too long for a name, or characters that none can have
+        there = False
+    if there:
+        return path
+    name = os.fspath(corpus)
+    hint = "a text goes in a list: ['…']" if any(map(str.isspace, name)) else "check the path"
+    raise MissingFile(f"no file or folder '{name if len(name) <= _NAME else name[:_NAME] + '…'}': {hint}")
+
+
+def _in_memory(corpus: Any) -> Iterator[Passage]:
+    if hasattr(corpus, "iterrows"):
+        raise BadArgument(
+            "a corpus in a frame: pass its rows, frame.to_dict('records'), with the columns title and text"
+        )
+    if isinstance(corpus, (bytes, Mapping)) or not isinstance(corpus, Iterable):
+        raise BadArgument(f"a corpus is a path or a list, each item {SHAPES}; got {type(corpus).__name__}")
+    plain = (value.toDict() if hasattr(value, "toDict") else value for value in corpus)  # a `dspy.Example`
+    rows = (JsonRow(f"passage {at + 1} of the corpus", at, value) for at, value in enumerate(plain))
+    return (passage for _, passage in _from_rows(rows))
 
 
 def read_corpus(path: str | Path) -> Iterator[Passage]:
@@ -110,7 +164,14 @@ def pooled(questions: Iterable[Question]) -> list[Passage]:
 
 
 def corpus_hash(path: str | Path) -> str:
-    """SHA-256 of the file's bytes as they lie on disk, in hexadecimal. Raises `MissingFile` or `BadData`."""
+    """SHA-256 of the file's bytes as they lie on disk, or of a folder's texts and their paths, in hexadecimal.
+
+    Raises `MissingFile` or `BadData`, and as `read_documents` does.
+    """
+    folder = Path(path)
+    if folder.is_dir():
+        texts = [f"{file.relative_to(folder).as_posix()}\n{corpus_hash(file)}\n" for file in text_files(folder)]
+        return hashlib.sha256("".join(texts).encode("utf-8", "surrogateescape")).hexdigest()
     with opened(path, unpack=False) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
@@ -119,18 +180,25 @@ def corpus_hash(path: str | Path) -> str:
 
 
 def _placed_passages(path: str | Path) -> Iterator[_Placed]:
-    return _from_json(json_rows(path)) if first_character(path) in ("[", "{") else _from_columns(lines(path))
+    return _from_rows(json_rows(path)) if first_character(path) in ("[", "{") else _from_columns(lines(path))
 
 
-def _from_json(rows: Iterable[JsonRow]) -> Iterator[_Placed]:
-    """Passages of JSON rows: objects with a text under one of several names, or plain ``Title | text`` strings.
+def _from_rows(rows: Iterable[JsonRow]) -> Iterator[_Placed]:
+    """Passages of rows: mappings with a text under one of several names, plain ``Title | text``, tuples, passages.
 
     The first object decides under which names the id (None: there is none, positions serve) and the text stand.
     """
     id_name, text_name = None, ""
+    made = Counter[str]()  # ids that nobody gave
     for row in rows:
         if isinstance(row.value, str):
             yield _placed(row.where, str(row.position), *at_bar(row.value))
+            continue
+        if isinstance(row.value, Passage):  # those of a file are mappings
+            yield row.where, _told_apart(row.value, made)
+            continue
+        if isinstance(row.value, tuple):
+            yield _from_tuple(row)
             continue
         if not isinstance(row.value, Mapping):
             raise BadData(f"{row.where}: expected an object with 'id', 'title' and 'text', found {row.value!r:.40}")
@@ -138,6 +206,27 @@ def _from_json(rows: Iterable[JsonRow]) -> Iterator[_Placed]:
             id_name = next((name for name in IDS if name in row.value), None)
             text_name = next((name for name in TEXTS if name in row.value), TEXTS[0])
         yield _from_object(row, id_name, text_name)
+
+
+def _told_apart(passage: Passage, made: Counter[str]) -> Passage:
+    """`passage`, with its number behind an id that is made of its content, where that comes again."""
+    if passage.id != content_id(passage.title, passage.text):
+        return passage
+    made[passage.id] += 1
+    return passage if made[passage.id] == 1 else replace(passage, id=f"{passage.id}-{made[passage.id]}")
+
+
+def _from_tuple(row: JsonRow) -> _Placed:
+    name, title, text = (
+        (row.position, *row.value) if len(row.value) == 2 else row.value if len(row.value) == 3 else [0] * 3
+    )
+    if (
+        not (isinstance(title, str) and isinstance(text, str))
+        or isinstance(name, bool)
+        or not isinstance(name, str | int)
+    ):
+        raise BadData(f"{row.where}: expected (title, text) or (id, title, text), found {row.value!r:.60}")
+    return _placed(row.where, str(name), title, text)
 
 
 def _from_object(row: JsonRow, id_name: str | None, text_name: str) -> _Placed:

@@ -27,9 +27,10 @@ from blendfilter.errors import BadArgument, BadData, MissingFile, UnknownName, c
 from blendfilter.extras import needed
 from blendfilter.records import Passage
 from blendfilter.retrieval.base import Hits, ProgressCallback, coarse, fingerprint_of, silent
+from blendfilter.retrieval.corpus import Corpus
 from blendfilter.retrieval.encoders import WHY, Encoded, Encoder, EncodingOptions, Similarity, Vectors, load_encoder
 from blendfilter.retrieval.manifest import CorpusInfo, Manifest, building, opening, versions_of, write_manifest
-from blendfilter.retrieval.stored import Corpus, Stored, StoredPassages, gather, manifest_of
+from blendfilter.retrieval.stored import Stored, StoredPassages, gather, manifest_of
 
 Kind = Literal["flat", "hnsw", "ivf"]
 KINDS = {"flat": (), "hnsw": ("m", "ef_construction", "ef_search"), "ivf": ("nlist", "nprobe")}  # and their settings
@@ -86,7 +87,7 @@ class Dense(Stored):
         share: bool = False,
         progress: ProgressCallback = silent,
     ) -> Self:
-        """Index `corpus` (a file, or passages) into the folder `out`, or in memory without one.
+        """Index `corpus` (whatever `passages_of` takes) into the folder `out`, or in memory without one.
 
         `encoder`, the prefixes, `similarity`, `max_length` and `device` are `load_encoder`'s; `m` and the two `ef_…`
         belong to hnsw, `nlist` and `nprobe` to ivf. On disk the vectors lie twice while FAISS takes them in.

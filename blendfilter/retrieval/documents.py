@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from blendfilter.errors import BadArgument, BadData, EmptyData, MissingFile, check_count
-from blendfilter.files import LONGEST, opened, too_long
+from blendfilter.files import LONGEST, first_character, lines, opened, too_long
 from blendfilter.records import Passage, one_line
 from blendfilter.retrieval.manifest import read_manifest, reraise
 
@@ -75,21 +75,30 @@ def read_documents(folder: str | os.PathLike[str], words: int = WORDS) -> Iterat
 
     Ids are `path#0`, `path#1`, …; the title is the way through the headings to the passage's first line of text
     (`Guide > Install`), or the file's name without its suffix where there are none above it. Hidden files, other
-    suffixes and links are left out, and one warning says how many.
+    suffixes and links are left out, and one warning says how many. `folder` may be one text file, too.
 
     Raises:
-        MissingFile, BadData: no such folder, or it is a file. BadArgument: it is an index, or `words` is below 1.
-        EmptyData: no text files in it. BadData: a file that is not UTF-8 (which byte), while the passages are read.
+        MissingFile: no such folder. BadArgument: it is an index, or `words` is below 1. EmptyData: no text files in it.
+        BadData: a file of another kind; a text that is not UTF-8 (which byte), while the passages are read.
     """
     where = Path(folder)
-    if not where.exists():
-        raise MissingFile(f"no folder '{folder}': check the path")
-    if not where.is_dir():
-        raise BadData(f"'{folder}' is a file, not a folder of documents: read_corpus reads a file of passages")
-    refuse_index(where)
     chunk("", words)  # a wrong number is an error now, not at the first file
+    files = text_files(where)
+    base = where if where.is_dir() else where.parent
+    return (passage for path in files for passage in _document(base, path, words))
+
+
+def text_files(folder: Path) -> list[Path]:
+    """The text files under `folder`, which may be one itself, in the order of `read_documents`; raises as it does."""
+    if not folder.exists():
+        raise MissingFile(f"no folder '{folder}': check the path")
+    if not folder.is_dir():
+        if folder.suffix.lower() not in SUFFIXES:
+            raise BadData(f"'{folder}' is a file, not a folder of documents: read_corpus reads a file of passages")
+        return [folder]
+    refuse_index(folder)
     files, others = list[Path](), 0
-    for parent, folders, names in os.walk(where, onerror=reraise):
+    for parent, folders, names in os.walk(folder, onerror=reraise):
         folders[:] = sorted(name for name in folders if not name.startswith("."))  # links are not followed
         for path in (Path(parent, name) for name in sorted(names)):
             text = path.suffix.lower() in SUFFIXES and not path.name.startswith(".") and not path.is_symlink()
@@ -99,8 +108,14 @@ def read_documents(folder: str | os.PathLike[str], words: int = WORDS) -> Iterat
         raise EmptyData(f"'{folder}' has no text files ({', '.join(SUFFIXES)}); others in it: {others}")
     if others:
         left_out = f"{others} of other kinds, hidden or links left out"
-        warnings.warn(f"{folder}: {len(files)} text files are read, {left_out}", stacklevel=2)
-    return (passage for path in files for passage in _document(where, path, words))
+        warnings.warn(f"{folder}: {len(files)} text files are read, {left_out}", stacklevel=3)
+    return files
+
+
+def is_document(path: Path) -> bool:
+    """Whether a file is one text, not a file of passages, which a `.txt` may be too (JSON, or columns behind tabs)."""
+    text = path.suffix.lower() in SUFFIXES and first_character(path) not in ("", "[", "{")
+    return text and "\t" not in next(lines(path)).text
 
 
 def chunked(passages: Iterable[Passage], words: int = WORDS) -> Iterator[Passage]:

@@ -16,13 +16,12 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from blendfilter.errors import BadArgument, BadData, MissingFile
 from blendfilter.extras import needed, quiet_transformers
 from blendfilter.records import whole_characters
 
-Vectors = NDArray[np.float32]
+Vectors = np.typing.NDArray[np.float32]
 Similarity = Literal["cosine", "dot"]
 SIMILARITIES = ("cosine", "dot")
 WHY = "a dense index"

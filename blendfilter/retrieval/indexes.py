@@ -15,8 +15,8 @@ from typing import Any
 from blendfilter import http
 from blendfilter.errors import BadData, MissingFile, UnknownName
 from blendfilter.retrieval.base import Retriever
+from blendfilter.retrieval.corpus import Corpus
 from blendfilter.retrieval.manifest import MANIFEST, read_manifest
-from blendfilter.retrieval.stored import Corpus
 
 HERE = "blendfilter.retrieval"
 

@@ -23,6 +23,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from blendfilter import resources
 from blendfilter.errors import BadArgument, BadData, BlendFilterError, MissingFile
 from blendfilter.files import writing
 
@@ -45,7 +46,7 @@ UNREADABLE = (
 
 def index_cache() -> Path:
     """Where indexes are kept: `$BLENDFILTER_CACHE/indexes`, by default `~/.cache/blendfilter/indexes`."""
-    return Path(os.environ.get("BLENDFILTER_CACHE") or Path.home() / ".cache" / "blendfilter") / "indexes"
+    return resources.cache("indexes")
 
 
 def _inside(name: str) -> str:
@@ -203,9 +204,7 @@ def building(out: str | os.PathLike[str], *, overwrite: bool = False, share: boo
     if why := _in_the_way(target):
         raise BadArgument(f"{target} is there already and is not an index ({why}): name another folder")
     if (target / MANIFEST).exists() and not (overwrite or share):
-        raise BadArgument(
-            f"there is an index at {target} already: name another folder, or overwrite it (--overwrite, overwrite=True)"
-        )
+        raise BadArgument(f"there is an index at {target} already: name another folder, or overwrite it (--overwrite)")
     target.parent.mkdir(parents=True, exist_ok=True)
     folder = _sibling(target, "building")
     folder.mkdir()

@@ -188,11 +188,12 @@ class ServerAddress(NamedTuple):
 
 
 class _PassingFault(Exception):
-    """A fault that may pass. `wait` is what the server wants, in seconds."""
+    """A fault that may pass. `wait` is what the server wants, in seconds; `stated` is its own words."""
 
-    def __init__(self, message: str, wait: float = 0.0) -> None:
+    def __init__(self, message: str, wait: float = 0.0, stated: str = "") -> None:
         super().__init__(message)
         self.wait = wait
+        self.stated = stated
 
 
 def _wait(state: tenacity.RetryCallState) -> float:
@@ -235,10 +236,10 @@ class ServerConnection:
         try:
             return retrying(self._once, path, body, foreign, limit)
         except _PassingFault as fault:
-            why = str(fault)
+            why, stated = str(fault), fault.stated
         tried = retrying.statistics["attempt_number"]
         # outside the except block: what was caught leads to the request, which holds the token
-        raise ServerRefused(f"the index server at {self.url} {why} (attempts: {tried})")
+        raise ServerRefused(f"the index server at {self.url} {why} (attempts: {tried})").quoting(stated)
 
     def _once(self, path: str, body: bytes | None, foreign: str, limit: int) -> Any:
         method, where = "GET" if body is None else "POST", self.url + path
@@ -286,14 +287,15 @@ class ServerConnection:
         message = value.get("message") if isinstance(value, Mapping) else None
         stated = quoted(str(message or reply.reason_phrase or "no reason given"), self.token)
         if status in (408, 429) or status >= 500:
-            raise _PassingFault(f"failed with {status}: {stated}", http.seconds_to_wait(reply.headers) or 0.0)
+            wait = http.seconds_to_wait(reply.headers) or 0.0
+            raise _PassingFault(f"failed with {status}: {stated}", wait, stated)
         if status in (400, 413, 422):
-            raise BadArgument(f"{self.url} refuses it: {stated}")
+            raise BadArgument(f"{self.url} refuses it: {stated}").quoting(stated)
         why = f"refuses with {status}: {stated}"
         if status == 401:
             wants = f"wants a token: {self._how_to_give}"
             why = f"does not know the token it was given ({TOKEN})" if self.token else wants
-        raise ServerRefused(f"the index server at {self.url} {why}")
+        raise ServerRefused(f"the index server at {self.url} {why}").quoting(stated)
 
 
 def quoted(text: str, token: str | None = None) -> str:
@@ -343,7 +345,7 @@ def check_host(url: str, allow_hosts: Sequence[str], whose: str) -> None:
     name = quoted(f"[{host}]" if ":" in host else host) + ("" if port is None else f":{port}")
     raise BadArgument(
         f"{whose} lies over an index at {name}, and an address out of a file is called only where its host is named: "
-        f"if you trust it, add --allow-host {name} (in Python allow_hosts=['{name}'])"
+        f"if you trust it, add --allow-host {name}"
     )
 
 

@@ -10,20 +10,20 @@ import json
 import os
 from abc import abstractmethod
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple, overload
 
 import numpy as np
-from numpy.typing import NDArray
 
 from blendfilter.errors import BadArgument, BadData, EmptyData
 from blendfilter.records import Passage
 from blendfilter.retrieval.base import ProgressCallback, Retriever, SearchWarnings, silent
-from blendfilter.retrieval.corpus import IdCheck, read_corpus
+from blendfilter.retrieval.corpus import Corpus, IdCheck, passages_of
 from blendfilter.retrieval.manifest import (
     HASHED_WHOLE,
+    MANIFEST,
     WHOLE,
     CorpusInfo,
     Manifest,
@@ -32,7 +32,6 @@ from blendfilter.retrieval.manifest import (
     read_manifest,
 )
 
-Corpus = str | os.PathLike[str] | Iterable[Passage]
 PASSAGES = "passages.jsonl"
 OFFSETS = "offsets.npy"
 READING = "reading passages"
@@ -60,11 +59,33 @@ class Stored(Retriever):
         fields = self.manifest.model_dump(include={"kind", "fingerprint", "passages", "corpus", "settings"})
         return fields | ({"path": str(self.path)} if self.path else {})
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        # In a saved program an index that lies in a folder is that folder; one in memory goes along whole.
+        if self.path is not None and (self.path / MANIFEST).is_file():
+            return _opened_again, (type(self), str(self.path.resolve()), self.fingerprint)
+        if hasattr(self, "encoder"):
+            raise BadArgument(
+                f"{self!r} holds its encoder in memory and cannot be saved: build it into a folder (out='DIR'), which "
+                "a saved program names"
+            )
+        return super().__reduce_ex__(protocol)
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {len(self):,} passages, fingerprint {self.fingerprint}>"
 
     def __len__(self) -> int:
         return len(self.passages)
+
+
+def _opened_again(kind: Any, path: str, fingerprint: str) -> Stored:
+    """The index that a pickle names. Raises: as `open` does; BadData where another one lies there by now."""
+    index: Stored = kind.open(path)
+    if index.fingerprint != fingerprint:
+        raise BadData(
+            f"the index at {path} is another one ({index.fingerprint}) than when the program was saved ({fingerprint}):"
+            " put that one back, or save the program again"
+        )
+    return index
 
 
 def manifest_of(
@@ -108,7 +129,7 @@ class PassageLines(Sequence[Passage]):
     `offsets` say where each line begins, and at the end where the last one ends. Subclasses read a line.
     """
 
-    def __init__(self, file: Path, offsets: NDArray[np.int64]) -> None:
+    def __init__(self, file: Path, offsets: np.typing.NDArray[np.int64]) -> None:
         size = file.stat().st_size
         self._bytes = np.asarray(np.memmap(file, dtype=np.uint8, mode="r")) if size else np.empty(0, np.uint8)
         self.offsets = offsets
@@ -131,7 +152,7 @@ class PassageLines(Sequence[Passage]):
         return self.read(at, self._bytes[self.offsets[at] : self.offsets[at + 1]].tobytes())
 
 
-def line_offsets(file: Path) -> NDArray[np.int64]:
+def line_offsets(file: Path) -> np.typing.NDArray[np.int64]:
     """Where each line of a file begins, and where the last one ends."""
     offsets = array("q", [0])
     with open(file, "rb") as stream:
@@ -173,21 +194,16 @@ def gather(
 ) -> GatheredCorpus:
     """Read `corpus` through: passages go to `folder` one by one (or stay in memory), and `visit` is called with each.
 
-    The corpus' hash is over ids, titles, texts and metadata in order, however the corpus was packed. Raises `EmptyData`
-    where there are none, `BadData` for an id that occurs twice or metadata that JSON cannot hold.
+    The corpus' hash is over ids, titles, texts and metadata in order, however the corpus was packed. Raises as
+    `passages_of`, `EmptyData` where there are none, `BadData` for an id that occurs twice or metadata that JSON cannot
+    hold.
     """
-    stream: Iterable[Any]
-    if isinstance(corpus, (str, os.PathLike)):
-        name, stream = Path(corpus).name, read_corpus(Path(corpus))
-    else:
-        name, stream = str(getattr(corpus, "name", "")), corpus
+    path = Path(corpus) if isinstance(corpus, (str, os.PathLike)) else None
+    name = str(getattr(corpus, "name", "")) if path is None else path.name or path.absolute().name
     digest, ids, kept = hashlib.sha256(), IdCheck(), list[Passage]()
     offsets = array("q", [0])
     with open(folder / PASSAGES, "wb") if folder else nullcontext() as file:
-        for passage in stream:
-            if not isinstance(passage, Passage):
-                what = type(passage).__name__
-                raise BadArgument(f"passage {len(ids) + 1} of the corpus is a {what}, not a Passage(id, title, text)")
+        for passage in passages_of(corpus):
             line = _encoded(passage)
             digest.update(line)
             ids.add(passage.id)

@@ -10,7 +10,7 @@ with claims and passages). A row (made up, in the official layout)::
 
 The title is the question, as in KILT and ALCE; what else was written stays beside it (`metadata["selftext"]`). Answers
 stand in the order of their votes, so that the first is the one people liked best; KILT's stand in its own order. Scored
-by unigram F1, one of KILT's two measures; the best answer counts.
+by unigram F1 and ROUGE-L, KILT's two measures; the best answer counts.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def parse(row: JsonRow) -> Question:
 
 TASK = Task(
     "eli5",
-    metrics=("f1",),
+    metrics=("f1", "rouge-l"),
     wording="eli5",
     parse=parse,
     hub=Hub("facebook/kilt_tasks", "eli5", "validation"),

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -15,7 +14,7 @@ from blendfilter.extras import how_to_install
 from blendfilter.files import JsonRow, json_rows, lines
 from blendfilter.records import Question
 from blendfilter.tasks import arc, eli5, fever, popqa, pubhealth, strategyqa, triviaqa, twowiki, wow
-from blendfilter.tasks.base import Hub, Parser, Questions, Task
+from blendfilter.tasks.base import Hub, MetricFunction, Parser, Questions, Task
 from blendfilter.tasks.layouts import mapping, question
 
 # HotPotQA (Yang et al. 2018; https://hotpotqa.github.io): two-hop questions over Wikipedia introductions; its official
@@ -56,15 +55,16 @@ def load(
     data: Data | None = None,
     *,
     limit: int | None = None,
-    metrics: Sequence[str] | None = None,
+    metrics: Sequence[str | MetricFunction] | None = None,
     split: str | None = None,
 ) -> Questions:
     """The questions of `task` in `data`.
 
     `data` is a file (plain or gzipped), ``"hub"`` for the Hugging Face hub, ``"sample"`` for the package's own sample
-    world, or rows or `Question` records in memory. With one argument, that is the data and the task is `qa`. `limit`
-    takes the first questions only, `metrics` replaces the task's own, `split` names the hub's split, or keeps the rows
-    of a file that are marked with it: ``load("strategyqa", "hub", split="train")``, ``load("mine.jsonl", limit=500)``.
+    world, or rows, `dspy.Example`s or `Question` records in memory. With one argument, that is the data and the task is
+    `qa`. `limit` takes the first questions only, `metrics` replaces the task's own, `split` names the hub's split, or
+    keeps the rows of a file that are marked with it: ``load("strategyqa", "hub", split="train")``,
+    ``load("mine.jsonl", limit=500)``.
 
     Raises:
         UnknownName: no such task or metric. BadArgument: limit below 1, or no data named.
@@ -75,9 +75,7 @@ def load(
         raise BadArgument(f"limit is {limit}: it must be 1 or more")
     chosen, data = _task_and_data(task, data)
     if metrics is not None:
-        if isinstance(metrics, str) or not metrics:
-            raise BadArgument("metrics is a list of names, such as ['em', 'f1']")
-        chosen = replace(chosen, metrics=tuple(metrics))
+        chosen = chosen.with_metrics(metrics)
     source = _source(chosen, data, split)
     questions = _kept(source, split if data != "hub" else None, limit)
     return Questions(tuple(questions), chosen.asking(questions), source.label)
@@ -107,7 +105,11 @@ def _source(task: Task, data: Data, split: str | None) -> _Source:
         return _Source("sample", filter(task.of_sample, rows) if task.of_sample else rows, task.parse, drain=True)
     if isinstance(data, str | Path):
         path = Path(data)
+        if not path.exists():
+            raise MissingFile.of(path, ("hub", "sample"))
         return _Source(path.name, task.rows(path), task.beside(path) if task.beside else task.parse, drain=True)
+    if isinstance(data, Mapping) or not isinstance(data, Iterable):
+        raise BadArgument(f"questions are a file or a list of rows, [{{'question': …, 'answer': …}}]; got {data!r:.60}")
     label = data.source if isinstance(data, Questions) else "rows"
     return _Source(label, _rows(data, "the given rows"), task.parse)
 
@@ -134,7 +136,9 @@ def _hub_rows(hub: Hub, split: str | None) -> Iterator[JsonRow]:
 
 
 def _rows(values: Iterable[Any], name: str) -> Iterator[JsonRow]:
-    return (JsonRow(f"{name}, item {position + 1}", position, value) for position, value in enumerate(values))
+    """Rows in memory; a `dspy.Example` is one of its fields."""
+    plain = (value.toDict() if hasattr(value, "toDict") else value for value in values)
+    return (JsonRow(f"{name}, item {position + 1}", position, value) for position, value in enumerate(plain))
 
 
 def _kept(source: _Source, split: str | None, limit: int | None) -> list[Question]:

@@ -13,7 +13,7 @@ layout of the authors)::
 A question is the dialogue up to a turn of the wizard, the answer is that turn. A question is one line: the
 turns (KILT: one a line) stand one after the other with " // " between them, the oldest first. Where the wizard opens
 the dialogue, the question is its topic. Gold is the page of the sentence that the wizard ticked, `context` the passages
-it saw. Scored by unigram F1, one of KILT's two measures.
+it saw. Scored by unigram F1 and ROUGE-L, KILT's two measures.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def _asked(whole: WizardDialogue, before: Sequence[WizardTurn], turn: WizardTurn
 
 TASK = Task(
     "wow",
-    metrics=("f1",),
+    metrics=("f1", "rouge-l"),
     wording="wow",
     parse=parse,
     hub=Hub("facebook/kilt_tasks", "wow", "validation"),

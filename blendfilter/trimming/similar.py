@@ -30,7 +30,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from blendfilter.errors import BadData
 from blendfilter.files import write_whole
@@ -51,7 +50,7 @@ _UNBOUNDED = 256
 """Below so many judged questions the plain product is as quick, and directions mean little."""
 _SLACK = 1e-4
 """More than the error of 32-bit sums."""
-Numbers = NDArray[np.int32]
+Numbers = np.typing.NDArray[np.int32]
 
 
 class Neighbour(NamedTuple):
@@ -199,7 +198,9 @@ class ByWords:
         near = Neighbour(int(candidates[best]), float(similarities[best]))
         return near if near.similarity >= floor else None
 
-    def _scores(self, terms: Sequence[_QueryTerm], candidates: Numbers, per_word: float) -> NDArray[np.float64]:
+    def _scores(
+        self, terms: Sequence[_QueryTerm], candidates: Numbers, per_word: float
+    ) -> np.typing.NDArray[np.float64]:
         """BM25 of each candidate, words added in the order of the new question."""
         scores = np.zeros(len(candidates))
         plain = _PLAIN + per_word * _numbers(self._lengths)[candidates]

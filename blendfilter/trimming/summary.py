@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import difflib
 import json
 import sys
 from collections import Counter
@@ -13,7 +12,7 @@ from io import StringIO
 from pathlib import Path
 from typing import NamedTuple
 
-from blendfilter.errors import UnknownName, check_count
+from blendfilter.errors import UnknownName, check_count, guess
 from blendfilter.files import write_whole
 from blendfilter.journal import Journal
 from blendfilter.lm.prices import Prices, cost_of, price_in
@@ -247,10 +246,9 @@ def passage_text(
     one_way, judged = folder.one_way, witnesses.judged
     known = {name for each in judged.values() for name in each.passages}
     if passage not in known:
-        near = difflib.get_close_matches(passage, known, n=1)
-        guess = f" Did you mean '{near[0]}'?" if near else ""
+        near = guess(passage, known)
         raise UnknownName(
-            f"no judged question retrieved a passage '{passage}'.{guess} (--export - lists those that are separated)"
+            f"no judged question retrieved a passage '{passage}'.{near} (--export - lists those that are separated)"
         )
     separations = list[tuple[int, str, list[JudgedQuestion], list[JudgedQuestion]]]()
     for other in witnesses.partners(passage, 1):

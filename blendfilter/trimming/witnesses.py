@@ -21,7 +21,6 @@ model and the time, and any of them can be taken back.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import sys
@@ -35,7 +34,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from blendfilter.errors import BadArgument, BadData, CannotWrite, MissingFile, UnknownName, check_count
+from blendfilter.errors import BadArgument, BadData, CannotWrite, MissingFile, UnknownName, check_count, guess
 from blendfilter.files import AppendOnly, check_regular, json_line, whole_lines
 from blendfilter.records import one_line, whole_characters
 
@@ -487,11 +486,8 @@ def question_known(witnesses: Witnesses, name: str) -> str:
     for known, text in texts.items():
         if text == wanted:
             return known
-    near = difflib.get_close_matches(wanted, [*texts.values(), *texts], n=1)
-    guess = f" Did you mean '{near[0]}'?" if near else ""
-    raise UnknownName(
-        f"no judged question '{wanted}'.{guess} (blendfilter trim INDEX lists {LISTED} of {len(texts):,})"
-    )
+    near = guess(wanted, [*texts.values(), *texts])
+    raise UnknownName(f"no judged question '{wanted}'.{near} (blendfilter trim INDEX lists {LISTED} of {len(texts):,})")
 
 
 def pair_named(witnesses: Witnesses, name: str) -> tuple[str, str]:

@@ -2,18 +2,24 @@
 
     python eval/bench/local.py [--limit 20] [--lm local] [--runs DIR]   # accuracy, seconds, ids
 
-The questions are run twice: with the ids held to a grammar, and without.
+    python eval/bench/local.py --journal RUN/journal.jsonl …                  # what kept beginnings save of its prompts
+
+The questions are run twice: with the ids held to a grammar, and without. What is saved is counted, not timed: the
+tokens of all prompts against those that are read, in the journal's order.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import blendfilter as bf
 from blendfilter.evaluation.ledger import LedgerEntry
 from blendfilter.evaluation.run_status import RunStatus
+from blendfilter.lm.local import LocalEngine, chunk_keys, weights_of
 from blendfilter.resources import sample
 
 CONCURRENCY = 8
@@ -48,14 +54,42 @@ def _told(entry: LedgerEntry) -> str:
     return f"{entry.calls:5} calls {entry.tokens_in:8,} tokens in {entry.tokens_out:7,} out"
 
 
+def count_saved(journal: Path, name: str) -> None:
+    """How many tokens the prompts of a journal have, and how many of them are read."""
+    engine = LocalEngine(weights_of(name))
+    whole = read = calls = 0
+    seen: set[bytes] = set()
+    kept: set[bytes] = set()
+    for record in map(json.loads, journal.read_text(encoding="utf-8").splitlines()):
+        if record.get("kind") != "call" or not isinstance(record["prompt"], str):
+            continue
+        endpoint = engine._raw_tokens if record["endpoint"] == "completions" else _chat(engine)
+        tokens = endpoint(record["prompt"])
+        keys = chunk_keys(tokens)
+        whole, calls = whole + len(tokens), calls + 1
+        read += len(tokens) - max((at for at, key in keys.items() if key in kept), default=0)
+        if shared := max((at for at, key in keys.items() if key in seen), default=0):
+            kept.add(keys[shared])
+        seen.update(keys.values())
+    print(f"{journal.parent.name}: {calls} calls, {whole:,} tokens of prompts, {read:,} read ({whole / read:.2f} x)")
+
+
+def _chat(engine: LocalEngine) -> Callable[[str], list[int]]:
+    return lambda prompt: engine._chat_tokens([["user", prompt]], None)
+
+
 def main() -> None:
     """Read the arguments, measure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--limit", type=int, default=20)
     parser.add_argument("--lm", default="local")
     parser.add_argument("--runs", type=Path, default=Path("runs/bench-local"))
+    parser.add_argument("--journal", type=Path, action="append", default=[])
     given = parser.parse_args()
-    run_sample(given.lm, given.limit, given.runs)
+    for journal in given.journal:
+        count_saved(journal, given.lm)
+    if not given.journal:
+        run_sample(given.lm, given.limit, given.runs)
 
 
 if __name__ == "__main__":

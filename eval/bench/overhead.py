@@ -18,9 +18,8 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from dspy import lm15
-
 import blendfilter as bf
+from blendfilter.dspy_surface import lm15
 from blendfilter.lm.attempts import FREE, CallPolicy, Gate, ModelEngine, Retry, Traffic, on_terms
 from blendfilter.lm.budget import Budget, BudgetAccount
 from blendfilter.lm.journaled import JournaledEngine

@@ -53,7 +53,7 @@ def calls(_: argparse.Namespace) -> None:
     """Requests that a server counts for one question at temperature 0, three ranked lists that differ."""
     for task, expected in (("hotpotqa", 11), ("strategyqa", 10)):
         with serve(reply="offline", keep=True) as server:
-            lm = bf.connect("any/model", api_base=server.url, temperature=0.0)
+            lm = bf.connect("any/model", api_base=server.url, temperature=0.0, cache=False)
             method = bf.BlendFilter(index(), task=task)
             (question,) = questions_with_three_lists(method, bf.connect("offline"), 1)
             with dspy.context(lm=lm):
@@ -73,15 +73,17 @@ def methods(_: argparse.Namespace) -> None:
         counted = []
         for task in ("hotpotqa", "strategyqa"):
             method = make_method(name, searched, task=task, **more)
-            with serve(reply="offline") as server, dspy.context(lm=bf.connect("any/model", api_base=server.url)):
-                made = [_requests(server, method, question) for question in questions]
+            with serve(reply="offline") as server:
+                lm = bf.connect("any/model", api_base=server.url, cache=False)
+                made = [_requests(server, method, question, lm) for question in questions]
             counted.append(f"{task} {statistics.mean(made):.2f} ({min(made)} to {max(made)})")
         print(f"{label}: {'; '.join(counted)}", flush=True)
 
 
-def _requests(server: Server, method: dspy.Module, question: str) -> int:
+def _requests(server: Server, method: dspy.Module, question: str, lm: dspy.LM) -> int:
     before = server.stats()["requests"]
-    method(question=question)
+    with dspy.context(lm=lm):
+        method(question=question)
     return int(server.stats()["requests"]) - before
 
 
@@ -89,7 +91,7 @@ def wall(args: argparse.Namespace) -> None:
     """Wall time of one question in units of the server's delay: the pipeline is 5 calls deep."""
     delay = args.delay or 0.2
     with serve(reply="offline", delay=delay) as server:
-        lm = bf.connect("any/model", api_base=server.url)
+        lm = bf.connect("any/model", api_base=server.url, cache=False)
         method = bf.BlendFilter(index())
         questions = questions_with_three_lists(method, bf.connect("offline"), 12)
         times = []

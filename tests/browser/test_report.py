@@ -125,6 +125,35 @@ def test_filters(window: Browser, runs: dict[str, Run]) -> None:
     assert "direct" in window.ask("document.querySelector('.trace .answers').textContent")
 
 
+def test_errors_are_no_wrong_answers(window: Browser, tmp_path: Path) -> None:
+    """Two of six questions fail: a red banner above, a filter of their own, nothing said of their gold."""
+    questions = load("hotpotqa", "sample", limit=6)
+
+    async def refuse(stage: str, prompt: str) -> None:
+        if any(question.question in prompt for question in questions[:2]):
+            raise RuntimeError("out of luck")
+
+    method = BlendFilter(BM25.build(sample("corpus.jsonl")))
+    with pytest.warns(UserWarning, match="2 of 6 questions ended in an error"):
+        run = evaluate(method, questions, lm=CountingEngine(refuse).lm(), run=tmp_path / "run", progress=False)
+    window.open(run.html())
+    banner = "document.querySelector('.failure')"
+    assert window.ask(f"{banner}.textContent").startswith("Failed: 2 of 6 questions ended in an error")
+    assert window.ask(f"getComputedStyle({banner}).backgroundColor") == "rgb(179, 38, 30)"
+    asked = [row["question"] for row in run.rows]
+    assert choose(window, "errors") == asked[:2]
+    open_first(window)
+    trace = window.ask("document.querySelector('.trace').textContent")
+    assert "ended in an error" in trace
+    assert "out of luck" in trace
+    assert "? unknown" in trace
+    assert "not retrieved" not in trace
+    wrong = [row["question"] for row in run.rows if not row["correct"] and row["error"] is None]
+    for name in ("wrong", "not_retrieved", "filtered_away"):
+        if not window.ask(f"document.querySelector('[data-filter={name}]').disabled"):
+            assert set(choose(window, name)) <= set(wrong)
+
+
 def test_search_in_questions_and_in_prompts(window: Browser, runs: dict[str, Run]) -> None:
     run = runs["blend"]
     window.open(run.html())
@@ -136,7 +165,7 @@ def test_search_in_questions_and_in_prompts(window: Browser, runs: dict[str, Run
     assert run.rows[3]["question"] in found
     window.press("\ue00c")  # Escape empties it
     window.wait("document.getElementById('count').textContent.startsWith('84')")
-    window.press(*"Write the numbers alone")
+    window.press(*"Ids (numbers only):")  # the cue of a prompt, in no question
     window.wait("document.getElementById('count').textContent.startsWith('0')")
     window.ask("document.getElementById('deep').click()")
     window.wait("document.getElementById('count').textContent.startsWith('84')")

@@ -109,13 +109,19 @@ class TestMetric:
         assert [consistency(gold, each) for each in verdicts] == [0.0, 1.0, 0.0]
         assert [consistency(self.PAIR, each, trace=[]) for each in verdicts] == [True, False, False]
 
+    def test_a_verdict_of_the_second_request_shows_no_first_reply(self) -> None:
+        """It is right, and what was replied at first is no demonstration."""
+        second = dspy.Prediction(kept=[], verdicts=[False], reason="", flags={"unread_verdict": 1})
+        assert consistency(self.PAIR, second) == 1.0
+        assert consistency(self.PAIR, second, trace=[]) is False
+
 
 def by_title(stage: str, prompt: str) -> str:
     """A model that always says True, and False where a demonstration shows it a rejected passage."""
     if stage != "consistent":
         return read(prompt)
     asked_now = re.findall(r"Passage: (\w+) \|", prompt)[-1]
-    rejected = re.findall(r"Passage: (\w+) \|[^\n]*\n[^\n]*\nVerdict:\s+False", prompt)
+    rejected = re.findall(r"Passage: (\w+) \|[^\n]*\n[^\n]*\nVerdict \(True or False\):\s+False", prompt)
     return "False" if asked_now in rejected else "True"
 
 
@@ -138,7 +144,9 @@ class TestCompiled:
         assert done.recipe.after.value == 1.0
         assert (done.recipe.before.n, done.recipe.settings["metric"]) == (8, "consistency")
         # The prompt shows a demonstration as it shows what it asks.
-        assert re.search(r"Passage: Gold \|[^\n]*\nQuestion: Who kept[^\n]*\nVerdict:\s+True\n", lm.prompts[-1][1])
+        assert re.search(
+            r"Passage: Gold \|[^\n]*\nQuestion: Who kept[^\n]*\nVerdict \(True or False\):\s+True\n", lm.prompts[-1][1]
+        )
 
 
 REWORDED = Rule("own", PHI1.components, "Both say the same.")

@@ -9,7 +9,7 @@ import dspy
 import pytest
 from scripted import ScriptedLM
 
-from blendfilter.compiling.demos import DemoCount, hold_to, reduced
+from blendfilter.compiling.demos import DemoCount, complete, hold_to, keep_own_fields, reduced
 from blendfilter.compiling.measuring import AcceptingMetric, CompilationStopped, CompilationWatch, CountedMetric
 from blendfilter.compiling.silver import overlap, silver_examples, silver_metric
 from blendfilter.errors import BadArgument, BadData, ModelError
@@ -37,7 +37,7 @@ def test_a_tasks_metric_is_read_in_three_ways() -> None:
     result = metric(QUESTION, ANSWERED, [], "answer", [])
     assert result.score == pytest.approx(2 / 3)
     assert result.feedback == (
-        "The score is 0.67 of 1. The answer given was 'Ada Brennock', the right one is: Ada; A. B."
+        "The answer was 'Ada Brennock'. It scores 0.67 of 1. The right answer is 'Ada' or 'A. B.'."
     )
     assert metric.done == 3
 
@@ -94,6 +94,12 @@ class TestExamples:
         assert set(made.inputs().keys()) == {"question", "passages"}
         assert made.passages == list(PASSAGES)
 
+    def test_where_silver_chose_nothing_there_is_no_reply_to_demonstrate(self) -> None:
+        made = example()
+        assert (made.ids, made.chosen) == (None, [])
+        assert not complete(made, FilCoFilter().helpful)
+        assert complete(example(1), FilCoFilter().helpful)
+
     def test_a_passage_is_chosen_with_any_of_its_sentences(self) -> None:
         made = silver_examples([row(0, 1)], "passage")[0]
         assert (made.ids, made.chosen, len(made.knowledge)) == ("0", [0], 2)
@@ -145,6 +151,20 @@ class TestThreeReadings:
     @pytest.mark.parametrize(("got", "accepted"), [((0, 1), True), ((0, 1, 2), False), ((), False)])
     def test_yes_or_no_where_there_is_a_trace(self, got: tuple[int, ...], accepted: bool) -> None:
         assert self.metric(example(1), kept(*got), []) is accepted
+
+    @pytest.mark.parametrize(
+        ("got", "wanted", "score"),
+        [((), (), 1.0), ((0,), (0, 1), 2 / 3), ((2,), (0, 1), 0.0), ((), (0, 1), 0.0)],
+    )
+    def test_what_contradicts_silver_is_no_demonstration(
+        self, got: tuple[int, ...], wanted: tuple[int, ...], score: float
+    ) -> None:
+        """Whatever it scores: a sentence that silver chose is missing, or silver has nothing to say."""
+        status = "ids" if got else "none"
+        said = dspy.Prediction(**{**kept(*got), "status": status})
+        lenient = silver_metric(answer=0, tokens=0, threshold=0)
+        assert lenient(example(*wanted), said) == pytest.approx(score)
+        assert lenient(example(*wanted), said, []) is False
 
     def test_a_reply_that_was_not_read_is_no_demonstration(self) -> None:
         """Everything was kept, which may be right by chance; a second reply does not mend what the first one shows."""
@@ -199,6 +219,25 @@ def test_the_longest_goes_first_and_of_equals_the_last(limit: int | None, kept: 
     predictor = asking("a b", "c", "d e", "f g")
     assert hold_to(predictor, limit, WORDS) == DemoCount(4 - len(kept), len(kept))
     assert [demo.question for demo in predictor.demos] == kept
+
+
+@pytest.mark.parametrize(
+    ("reply", "shown"),
+    [
+        ('{"ids": [2, 0]}', "0, 2"),
+        ("Ids: 1 and 2", "1, 2"),
+        ("2: Honey is sold in two villages here.", "2"),
+        ("none", "none"),
+        ("I cannot say.", None),
+        ("not 1", None),
+    ],
+)
+def test_ids_are_demonstrated_as_the_prompt_asks_for_them(reply: str, shown: str | None) -> None:
+    """One that could not be read, and had to be asked for again, not at all."""
+    sent = FilCoFilter()
+    sent.helpful.demos = [dspy.Example(knowledge=example(1).knowledge, question="Who?", ids=reply)]
+    keep_own_fields(sent)
+    assert [demo.ids for demo in sent.helpful.demos] == ([] if shown is None else [shown])
 
 
 def test_what_a_model_filled_stays_marked_and_marks_cost_nothing() -> None:

@@ -14,17 +14,22 @@ from scripted import ScriptedLM
 
 from blendfilter import resources
 from blendfilter.compiling.compile import Compiled, compile_program
-from blendfilter.compiling.programs import load_program, read_program, save_program
+from blendfilter.compiling.programs import (
+    HeldOutScore,
+    PairedScores,
+    load_program,
+    outcome_of,
+    read_program,
+    save_program,
+)
 from blendfilter.errors import BadData, MissingFile
 from blendfilter.filters.filco import FilCoFilter
-from blendfilter.filters.registry import make_filter
 from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.modules.direct import Direct
 from blendfilter.prompting import Prompts
 
 GONE: Any = object()
 """A field that is taken out."""
-COMMITTED = sorted(path for path in resources.programs().glob("*/*.json") if path.name != "default.json")
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +53,9 @@ class TestSaved:
             again(question=QUESTION, passages=PASSAGES)
         demos = done.program.helpful.demos
         assert len(demos) == 2
-        assert all(f"Question: {demo['question']}\nIds:\n{demo['ids']}\n" in lm.prompts[0][1] for demo in demos)
+        assert all(
+            f"Question: {demo['question']}\nIds (numbers only):\n{demo['ids']}\n" in lm.prompts[0][1] for demo in demos
+        )
 
     def test_the_same_bytes_and_no_model(self, done: Compiled, path: Path, tmp_path: Path) -> None:
         assert saved(done, tmp_path / "again.json") == path.read_bytes()
@@ -140,7 +147,7 @@ class TestRefused:
 
     def test_another_unit_or_template(self, path: Path, tmp_path: Path) -> None:
         other = r"'helpful' was compiled with 'the template filco/sentences \w+', and here it has 'the template filco/"
-        self.refused(path, rf"{other}passages \w+': leave out what changed it \(--prompts", FilCoFilter("passage"))
+        self.refused(path, rf"{other}passages \w+': leave out what changed it \(prompts=", FilCoFilter("passage"))
         (tmp_path / "own" / "filco").mkdir(parents=True)
         text = "{{ instructions }} {{ knowledge }} {{ question }}\nIds:"
         (tmp_path / "own" / "filco" / "sentences.j2").write_text(text)
@@ -163,19 +170,48 @@ class TestRefused:
         load_program(BlendFilter(sample_index(), task="strategyqa"), path)
 
 
-class TestCommitted:
-    """The programs that ship: every one fits the code as it is."""
+class TestShipped:
+    """No program ships that gained nothing, and so far none did: whoever names one is told."""
 
-    @pytest.mark.parametrize("path", COMMITTED, ids=lambda path: f"{path.parent.name}/{path.stem}")
-    def test_it_loads_and_says_what_it_is(self, path: Path) -> None:
-        _, recipe = read_program(path)
-        module = make_filter(path.stem)
-        load_program(module, path)
-        own = {name: list(each.signature.fields) for name, each in module.named_predictors()}
-        assert recipe.fields == own
-        assert recipe.task == path.parent.name
-        assert recipe.note == "compiled on the sample world: shows the form, not a gain"
-        assert recipe.before.n == recipe.after.n > 0
-        result = {"filco": "0", "cdit": "True"}[path.stem]
-        with dspy.context(lm=ScriptedLM(lambda stage, prompt: result)):
-            assert len(module(question=QUESTION, passages=PASSAGES).kept) == {"0": 1, "True": len(PASSAGES)}[result]
+    def test_the_package_brings_wordings_alone(self) -> None:
+        assert {path.name for path in resources.programs().glob("*/*")} == {"default.json"}
+
+    def test_one_that_used_to_ship(self) -> None:
+        with pytest.raises(
+            MissingFile, match=r"no program at .*filco\.json: the package brings none, .*make one"
+        ) as error:
+            read_program(resources.programs() / "nq" / "filco.json")
+        assert "\n" not in str(error.value)
+
+    def test_a_tasks_wording_is_no_program(self) -> None:
+        with pytest.raises(BadData, match=r"default\.json: a task's wording, which is used without being named"):
+            load_program(FilCoFilter(), resources.programs() / "nq" / "default.json")
+
+
+class TestOutcome:
+    """What the scores before and after come to stands in the file."""
+
+    @pytest.mark.parametrize(
+        ("before", "after", "words"),
+        [
+            ([0, 1, 0.5], [0, 1, 0.5], "before 0.500, after 0.500: nothing gained; not better than the prompt as it is "
+             "(+0.000 a question; of 3, 0 better, 0 worse)"),
+            ([1, 1, 0], [1, 0, 0.5], "before 0.667, after 0.500: nothing gained; not better than the prompt as it is "
+             "(-0.167 a question; of 3, 1 better, 1 worse)"),
+            ([0, 0, 1], [1, 0, 1], "before 0.333, after 0.667: gained +0.333 a question; of 3, 1 better, 0 worse"),
+        ],
+    )  # fmt: skip
+    def test_in_words(self, before: list[float], after: list[float], words: str) -> None:
+        scores = [HeldOutScore(sum(each) / len(each), len(each)) for each in (before, after)]
+        assert outcome_of(*scores, PairedScores.of(before, after)) == words
+
+    def test_it_is_saved_and_read_and_older_files_have_none(self, done: Compiled, path: Path) -> None:
+        recipe = read_program(path)[1]
+        assert recipe.paired == PairedScores(0.0, 0, 0)
+        assert recipe.outcome == outcome_of(recipe.before, recipe.after, recipe.paired)
+        assert "nothing gained; not better than the prompt as it is" in recipe.outcome
+        saved = json.loads(path.read_text(encoding="utf-8"))
+        for name in ("paired", "outcome"):
+            del saved["metadata"]["recipe"][name]
+        path.write_text(json.dumps(saved), encoding="utf-8")
+        assert (read_program(path)[1].paired, read_program(path)[1].outcome) == (None, "")

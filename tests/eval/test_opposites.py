@@ -16,6 +16,7 @@ from pathlib import Path
 
 import dspy
 import pytest
+from compiled import judge_program
 from scripted import ScriptedLM
 
 from blendfilter import resources
@@ -87,10 +88,8 @@ def scripted_by(judge: Callable[[Opposites], str]) -> Callable[[str, str], str]:
     """A model that knows each pair by its prompt, and says what `judge` says of it."""
 
     def reply(stage: str, prompt: str) -> str:
-        assert stage == "consistent"
-        (pair,) = [
-            each for each in PAIRS if f"Passage: {each.passage.line}\nQuestion: {each.question}\nVerdict:" in prompt
-        ]
+        assert stage in ("consistent", "consistent_again")
+        (pair,) = [each for each in PAIRS if f"Passage: {each.passage.line}\nQuestion: {each.question}\n" in prompt]
         return judge(pair)
 
     return reply
@@ -133,16 +132,16 @@ class TestConfusion:
         assert [table.rules for table in tables] == list(BOTH)
         assert [PHI2.line in prompt for prompt in lm.prompts_of("consistent")] == [False] * 4 + [True] * 4
 
-    def test_a_program_is_of_one_set_of_rules_and_the_other_asks_nobody(self) -> None:
+    def test_a_program_is_of_one_set_of_rules_and_the_other_asks_nobody(self, tmp_path: Path) -> None:
         lm = ScriptedLM(lambda stage, prompt: "True")
-        program = resources.programs() / "hotpotqa" / "cdit.json"
+        program = judge_program(tmp_path / "cdit.json")
         with dspy.context(lm=lm):
-            with pytest.raises(BadData, match=r"with 'the rules phi1 .*has 'the rules phi1\+phi2 .*--rule"):
+            with pytest.raises(BadData, match=r"with 'the rules phi1 .*has 'the rules phi1\+phi2 .*rule="):
                 confusion(judging(program=program), PAIRS[:2])
             assert lm.calls == 0
             (table,) = confusion(judging(program=program), PAIRS[:2], [("phi1",)])
         assert table.total.n == lm.calls == 2
-        assert all(prompt.count("\nVerdict:\n") == 4 for prompt in lm.prompts_of("consistent"))
+        assert all(prompt.count("\nVerdict (True or False):\n") == 4 for prompt in lm.prompts_of("consistent"))
 
 
 ROW: dict[str, object] = {

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import unruly
+from chatty import chat
 from scripted import ScriptedLM, response
 
-from blendfilter import BM25, BlendFilter, Run, evaluate
+from blendfilter import BM25, BlendFilter, Run, evaluate, load
 from blendfilter.errors import BadArgument
 from blendfilter.evaluation.run_folder import METRICS, PREDICTIONS, read_rows, write_rows
 from blendfilter.evaluation.run_status import Share, bad_shares, check_share
@@ -18,6 +20,7 @@ from blendfilter.filters.cdit import CDITFilter
 from blendfilter.lm.offline import read
 from blendfilter.modules.direct import Direct
 from blendfilter.tasks import Questions
+from blendfilter.text import normalize_answer
 
 
 def row(*stages: str, error: Any = None) -> dict[str, Any]:
@@ -43,8 +46,8 @@ def test_how_ids_were_read_is_unknown_where_a_question_failed() -> None:
 
 @pytest.mark.parametrize("value", [-0.1, 1.1, math.nan, math.inf])
 def test_a_share_is_from_0_to_1(value: float) -> None:
-    with pytest.raises(BadArgument, match=r"^--max-bad-replies is .*: give a share from 0 to 1 \(0\.05 is 5 %\)$"):
-        check_share(value, "--max-bad-replies")
+    with pytest.raises(BadArgument, match=r"^max_bad_replies is .*: give a share from 0 to 1 \(0\.05 is 5 %\)$"):
+        check_share(value, "max_bad_replies")
 
 
 def moody(mood: str) -> ScriptedLM:
@@ -74,7 +77,7 @@ def test_no_verdicts_are_warned_of_and_doctor_is_not_promised(
     index: BM25, questions: Questions, tmp_path: Path
 ) -> None:
     def reply(stage: str, prompt: str) -> str:
-        return "Hard to tell." if stage == "consistent" else read(prompt)
+        return "Hard to tell." if stage.startswith("consistent") else read(prompt)
 
     method = Direct(index, filter=CDITFilter())
     run = evaluate(method, questions, lm=ScriptedLM(reply), run=tmp_path / "run", progress=False)
@@ -83,6 +86,22 @@ def test_no_verdicts_are_warned_of_and_doctor_is_not_promised(
     assert warning.startswith(f"100.0 % ({judged} of {judged}) of judging replies were no verdict")
     assert "doctor" not in warning
     assert run.metrics["flags"]["no_verdict"] == judged
+
+
+def test_a_model_that_chats_is_understood_at_the_first_word(index: BM25, tmp_path: Path) -> None:
+    """Its replies mean what the plain ones of the offline reader do: the same passages kept, the same answers."""
+    questions = load("qa", "sample")
+
+    def run(say: Callable[[str], str], name: str) -> Run:
+        lm = ScriptedLM(lambda stage, prompt: say(prompt))
+        return evaluate(BlendFilter(index, k=5), questions, lm=lm, run=tmp_path / name, progress=False)
+
+    plain, chatty = run(read, "plain"), run(chat, "chat")
+    assert [row["knowledge"] for row in chatty.rows] == [row["knowledge"] for row in plain.rows]
+    answers = [[normalize_answer(row["answer"]) for row in each.rows] for each in (plain, chatty)]
+    assert answers[0] == answers[1]
+    assert sum(len(row["calls"]) for row in chatty.rows) / len(questions) <= 11.3
+    assert {name: count for name, count in chatty.metrics["flags"].items() if count} == {}
 
 
 def test_a_replay_and_a_resumed_run_warn_the_same(index: BM25, questions: Questions, tmp_path: Path) -> None:

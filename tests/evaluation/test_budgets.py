@@ -61,7 +61,8 @@ def tokens_of(server: Server) -> int:
 
 
 def test_a_budget_of_calls_is_never_passed_over_three_sittings(index: BM25, tmp_path: Path) -> None:
-    with serve(reply="offline", delay=0.02, jitter=1, jitter_max=0.01) as server:
+    # a delay that leaves even a busy machine the time to send many calls before the first reply
+    with serve(reply="offline", delay=0.15, jitter=1, jitter_max=0.01) as server:
         for limit in (50, 51, 120):
             spent = sitting(index, server.url, tmp_path / "run", Budget(calls=limit))
             assert spent is not None

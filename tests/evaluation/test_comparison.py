@@ -95,7 +95,7 @@ def test_an_error_counts_as_zero_and_is_shown_as_its_own_number() -> None:
     compared = compare_predictions({"plain": PLAIN, "blend": failed}, metrics=["em", "f1"])
     assert row(compared, "blend", "em").value == 6 / 8
     assert {r.errors for r in compared.rows if r.run == "blend"} == {1}
-    assert "errors: questions that ended in an error; they count as 0" in compared.notes
+    assert compared.notes[0] == "blend: 1 of 8 questions ended in an error and count as 0, in differences too"
     assert compared.text().splitlines()[7].split() == ["blend", "1"]
 
 

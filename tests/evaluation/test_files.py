@@ -15,7 +15,8 @@ from blendfilter.evaluation.run_folder import RowAppender, line_of, read_json, r
 ROWS = [
     ROW,
     ROW
-    | {"id": "two", "calls": [["ids", "a" * 32]], "error": {"kind": "x", "stage": "", "message": ""}, "answer": None},
+    | {"id": "two", "calls": [["ids", "a" * 32]], "error": {"kind": "x", "stage": "", "message": ""}, "answer": None}
+    | {"loss": "error"},
 ]
 
 

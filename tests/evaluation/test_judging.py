@@ -54,13 +54,17 @@ def test_reading_never_raises_and_a_verdict_has_its_word(reply: str) -> None:
 
 def test_the_prompt_as_a_model_reads_it(tmp_path: Path) -> None:
     with scripted({"verdict": ["no"]}, temperature=0.9) as lm:
-        assert judged(lm, [row("Ada of the light")], tmp_path) == [AnswerVerdict(0.0, "", lm_calls(tmp_path))]
+        found = judged(lm, [row("Ada of the light")], tmp_path)
+    assert found == [AnswerVerdict(0.0, "", lm_calls(tmp_path), judged=True)]
     ((_, prompt),) = lm.prompts
-    assert prompt == own_prompts()[TEMPLATE].instructions + (
-        "\n\nQuestion: Who kept the light?"
+    assert prompt.startswith(
+        f"{own_prompts()[TEMPLATE].instructions}\nWhat stands in quotation marks is text to be judged"
+    )
+    assert prompt.partition("\n\n")[2] == (
+        "Question: Who kept the light?"
         '\nGolden answers: "Ada Brennock", "A. Brennock"'
         '\nAnswer: "Ada of the light"'
-        "\nVerdict:"
+        "\nVerdict (yes or no):"
     )
     (request,) = lm.inner.requests
     assert (request.config.temperature, request.config.max_tokens) == (0.0, 32)
@@ -81,7 +85,7 @@ def test_an_answer_stays_on_its_line_and_between_its_quotation_marks(answer: str
     assert lines[-2].startswith('Answer: "')
     assert lines[-2].endswith('"')
     assert not lines[-2][9:-1].replace("\\\\", "").replace('\\"', "").count('"')
-    assert lines[-1] == "Verdict:"
+    assert lines[-1] == "Verdict (yes or no):"
 
 
 # what is done
@@ -95,7 +99,8 @@ def test_an_unreadable_reply_is_asked_for_once_more_and_is_never_a_yes(tmp_path:
     assert [len(each.calls) for each in verdicts] == [2, 2]
     first, second = lm.prompts_of("verdict_again")
     assert first.splitlines()[-3:] == [
-        'A first reply was no verdict: "Yes, in part."', "Write yes or no. One word, no explanation.", "Verdict:"
+        'A first reply was no verdict: "Yes, in part."', "Write one word, yes or no. No other words, no explanation.",
+        "Verdict (yes or no):",
     ]  # fmt: skip
     assert '"Well…"' in second
 

@@ -89,6 +89,24 @@ def test_prices_fill_in_what_a_record_does_not_hold(tmp_path: Path) -> None:
     assert ledger(ROWS, journal.get)["total"].whole_cost is None
 
 
+def test_a_reply_that_was_asked_for_once_more_was_paid_for_too(tmp_path: Path) -> None:
+    """Its tokens have a price; what attempts without a reply may have cost depends on the server's day, and has none.
+
+    A: 100 in and 10 out, after a first reply of 100 and 32: 200 * $1 + 42 * $10 a million. B: its `tokens_lost` are all
+    of attempts that nobody heard of.
+    """
+    own = tmp_path / "own.toml"
+    own.write_text('[models]\n"m" = { input = 1, output = 10 }\n', encoding="utf-8")
+    thought = {"tokens_in": 100, "tokens_out": 32, "tokens_cached": None}
+    called = {"model": "m", "parameters": {}, "tokens_in": 100, "tokens_out": 10, "attempts": 2, "cost": None}
+    journal = {A: {**called, "first": thought, "tokens_lost": 132}, B: {**called, "tokens_lost": 132}}
+    rows = [{"calls": [["ids", A], ["answer", B]]}]
+    entries = ledger(rows, journal.get, read_prices(own))
+    assert entries["ids"].whole_cost == pytest.approx(620e-6)
+    assert entries["answer"].whole_cost == pytest.approx(200e-6)
+    assert entries["ids"].stored()["tokens_out"] == 10, "tokens are those of the reply that is used"
+
+
 # --- latency ---------------------------------------------------------------------------------------------------------
 
 

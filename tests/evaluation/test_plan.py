@@ -220,3 +220,9 @@ def test_the_command_plans_without_a_key_and_makes_no_run(
     refused = blendfilter(*words)
     assert refused.code == 2
     assert "wants a key" in refused.error
+
+
+def test_a_plan_wants_no_key(wanted: Questions, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    made = plan(Direct(None), wanted[:3], "openai/gpt-4o-mini")
+    assert (made.total.calls, made.total.cost is not None) == (3, True)

@@ -30,6 +30,17 @@ def test_running_means_are_over_what_this_session_saw(capsys: pytest.CaptureFixt
     assert capsys.readouterr().err == ""
 
 
+def test_no_score_is_shown_while_every_question_fails() -> None:
+    running = RunProgress(["em", "f1"], show=False)
+    running.start(total=3, done=0)
+    running.advance(row(0.0, {"kind": "timeout"}), 0)
+    assert running.text() == "0 tokens  1 failed"
+    running.advance(row(0.0, {"kind": "timeout"}), 0)
+    assert running.text() == "0 tokens  all 2 failed"
+    running.advance(row(1.0), 100)
+    assert running.text() == "EM 33.3  F1 16.7  100 tokens  2 failed"
+
+
 def test_lines_come_each_tenth_and_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
     lines = RunProgress(["em"])
     lines.start(total=43, done=3)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from small_world import CountingEngine, done_by, stable
 
-from blendfilter import BM25, BlendFilter, ChainOfThought, Prompts, evaluate
+from blendfilter import BM25, BlendFilter, ChainOfThought, Direct, Prompts, evaluate
 from blendfilter.errors import BadArgument, MissingFile, ReplayMiss, RunMismatch
 from blendfilter.evaluation.run_folder import read_rows, write_rows
 from blendfilter.evaluation.run_settings import RecordedIndex
@@ -35,6 +35,13 @@ def test_reuse_copies_calls(index: BM25, questions: Questions, tmp_path: Path) -
     replayed, silent = done_by(BlendFilter(index), questions, tmp_path / "run", replay=True)
     assert silent.calls == 0, "the run is whole by itself"
     assert stable(replayed.folder) == stable(alone.folder)
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+def test_one_run_to_reuse_needs_no_list(kind: Any, index: BM25, questions: Questions, tmp_path: Path) -> None:
+    old, _ = done_by(Direct(index), questions[:1], tmp_path / "old")
+    _, engine = done_by(Direct(index), questions[:1], tmp_path / "new", reuse=kind(old.folder))
+    assert engine.calls == 0
 
 
 def test_a_replay_does_not_replace_rows_by_what_a_shorter_journal_gives(

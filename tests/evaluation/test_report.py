@@ -53,7 +53,7 @@ def made(folder: Path, *, lm: str = "m", errors: int = 1, retrieval: bool = True
             "metrics": {"em": {"value": 0.5, "low": 0.0, "high": 1.0}},
             "retrieval": {"q": measures, "kept": {**measures, "recall": 0.5}} if retrieval else {},
             "flags": {**dict.fromkeys([*FLAGS, "errors"], 0), "explicit_none": 3, "errors": errors},
-            "losses": dict.fromkeys(LOSSES, 0) | {"right": 1, "not_retrieved": 1},
+            "losses": dict.fromkeys(LOSSES, 0) | {"right": 1, "error": errors},
             "ledger": {},
             "signature": SIGNATURE,
         },
@@ -64,7 +64,7 @@ def made(folder: Path, *, lm: str = "m", errors: int = 1, retrieval: bool = True
         "retrieval": {"q": measures, "kept": {**measures, "recall": 0.5}} if retrieval else {},
     }
     error = {"kind": "timeout", "stage": "check", "message": REFUSED}
-    failed = known | {"answer": None, "em": 0.0, "loss": "not_retrieved", "error": error, "calls": [["external", C]]}
+    failed = known | {"answer": None, "em": 0.0, "loss": "error", "error": error, "calls": [["external", C]]}
     right = known | {"id": "q-0", "answer": "Ormskerry", "em": 1.0, "loss": "right", "flags": {"explicit_none": 3}}
     right |= {"calls": [["external", A], ["ids", B]]}
     write_rows(folder / PREDICTIONS, [right, *(failed | {"id": f"q-{n}"} for n in range(1, errors + 1))])
@@ -77,8 +77,13 @@ def test_a_report_word_for_word(tmp_path: Path) -> None:
     assert report_text(made(tmp_path / "run"), width=90).splitlines() == GOLDEN.splitlines()
 
 
-GOLDEN = """\
+FAILURE = (
+    "FAILED: 1 of 2 questions ended in an error and counts as 0: 1 timeout (first 'q-1', at check: the key [key] and "
+    "the tag [/red] stand as they are); the same command asks again."
+)
+GOLDEN = f"""\
 hotpotqa EM 50.0 ± 50.0 | n:2|data:dev[1].jsonl/0123|method:blendfilter|lm:m|retriever:bm25/feed|k:5|v0
+{FAILURE}
 Scores over 2 questions, in %
 
  metric   value   95 % interval
@@ -92,6 +97,7 @@ Gold titles, in %
  q                       75.0        30.0           0.0
  kept for the answer     50.0        30.0           0.0
 
+without 1 of 2 questions, which ended in an error
 Where questions are lost
 
                                questions      %

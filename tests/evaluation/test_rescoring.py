@@ -20,6 +20,8 @@ from blendfilter.errors import (
     BudgetSpent,
     EmptyData,
     MissingFile,
+    ModelError,
+    RunFailed,
     RunMismatch,
     ServerRefused,
     UnknownName,
@@ -230,11 +232,36 @@ def test_the_command_judges_through_a_server(run: Run, blendfilter: Command) -> 
     assert "judged by judge: calls 6, tokens_in " in result.out
 
 
+def refused(prompt: str) -> bool:
+    return "tide" in prompt.splitlines()[-2]
+
+
+def test_judgements_that_fail_are_warned_of_and_named_in_the_signature(run: Run) -> None:
+    def reply(stage: str, prompt: str) -> Any:
+        return ModelError("late", kind="timeout", stage=stage) if refused(prompt) else "yes"
+
+    with pytest.warns(UserWarning, match=r"2 judgements ended in an error and count as 0 \(first timeout: late\)"):
+        done = run.rescore("llm-judge", lm=ScriptedLM(reply))
+    assert (done.value, done.errors) == (pytest.approx(4 / 6, abs=1e-6), 2)
+    assert done.signature.endswith("|judge_errors:2")
+    assert "llm-judge (judge errors: 2)" in " ".join(run.report().split())
+    assert "rescored, 2 judgements ended in an error" in run.html().read_text(encoding="utf-8")
+
+
+def test_where_every_judgement_fails_the_same_way_there_is_no_score(run: Run) -> None:
+    def reply(stage: str, prompt: str) -> Any:
+        return ModelError("late", kind="timeout", stage=stage)
+
+    with pytest.raises(RunFailed, match="all 6 judgements failed the same way: timeout: late; nothing is scored"):
+        run.rescore("llm-judge", lm=ScriptedLM(reply))
+    assert not (run.folder / "rescore" / "llm-judge.json").exists()
+
+
 @pytest.mark.parametrize(
     ("served", "code", "line"),
     [
         ({"reply": "Hard to say."}, 0, "6 of 6 verdicts are unreadable and count as 0"),
-        ({"context_limit": 10}, 1, "6 judgements ended in an error and count as 0; the same command asks for them "),
+        ({"context_limit": 10}, 1, "all 6 judgements failed the same way: context_too_long"),
     ],
 )
 def test_the_command_counts_verdicts_that_are_none(

@@ -27,7 +27,7 @@ from blendfilter import (
     files,
     load,
 )
-from blendfilter.errors import CannotWrite, MissingFile, RunLocked, ServerRefused
+from blendfilter.errors import CannotWrite, MissingFile, RunFailed, RunLocked, ServerRefused
 from blendfilter.journal import FILE, Journal
 from blendfilter.lm.attempts import Retry
 from blendfilter.tasks import Questions
@@ -312,10 +312,12 @@ def asking() -> Iterator[Server]:
 
 def test_a_run_says_once_that_its_retries_are_used_up(asking: Server, index: BM25, tmp_path: Path) -> None:
     questions = load("qa", [{"question": f"[9 x 500] Who is {i}?", "answer": "x"} for i in range(8)])
-    with pytest.warns(UserWarning, match="the 3 retries that this run may make are used up") as result:
-        run = evaluate(
+    used_up = "the 3 retries that this run may make are used up"
+    with pytest.warns(UserWarning, match=used_up) as result, pytest.raises(RunFailed, match="all 8 questions failed"):
+        evaluate(
             ChainOfThought(index), questions, lm=asked_at(asking), run=tmp_path / "run", max_retries=3, progress=False
         )
+    run = Run(tmp_path / "run")
     assert len([each for each in result if "used up" in str(each.message)]) == 1
     assert run.errors == 8
     assert asking.stats()["requests"] == 8 + 3

@@ -50,10 +50,10 @@ def test_a_whole_row() -> None:
         },
         "knowledge": ["p", "h"],
         "retrieval": {
-            "q": {"recall": 0.5, "precision": 0.5, "s_precision": 0.0},
-            "q_ex": {"recall": 0.5, "precision": 1.0, "s_precision": 0.0},
-            "union": {"recall": 1.0, "precision": 0.666667, "s_precision": 0.0},
-            "kept": {"recall": 1.0, "precision": 1.0, "s_precision": 1.0},
+            "q": {"recall": 0.5, "precision": 0.5, "s_precision": 0.0, "ndcg": 0.613147, "mrr": 1.0},
+            "q_ex": {"recall": 0.5, "precision": 1.0, "s_precision": 0.0, "ndcg": 0.613147, "mrr": 1.0},
+            "union": {"recall": 1.0, "precision": 0.666667, "s_precision": 0.0, "ndcg": 0.919721, "mrr": 1.0},
+            "kept": {"recall": 1.0, "precision": 1.0, "s_precision": 1.0, "ndcg": 1.0, "mrr": 1.0},
         },
         "loss": "right",
         "calls": [["external", "a" * 32], ["ids", "b" * 32]],
@@ -107,7 +107,7 @@ def test_the_least_a_module_may_give(prediction: Any) -> None:
 )
 def test_knowledge_of_any_shape_is_measured_by_its_titles(knowledge: list[Any]) -> None:
     result = row(dspy.Prediction(answer="x", knowledge=knowledge))
-    whole = {"recall": 1.0, "precision": 1.0, "s_precision": 1.0}
+    whole = {"recall": 1.0, "precision": 1.0, "s_precision": 1.0, "ndcg": 1.0, "mrr": 1.0}
     assert result["retrieval"] == {"union": whole, "kept": whole}
     assert len(result["knowledge"]) == 2
     assert result["loss"] == "answered_wrong"
@@ -126,7 +126,7 @@ def test_the_row_of_an_error() -> None:
     assert (result["answer"], result["em"], result["f1"], result["correct"]) == (None, 0.0, 0.0, False)
     assert result["calls"] == [["external", "a" * 32], ["t", "d" * 32]], "what was paid for, not what failed"
     assert result["flags"] == NO_FLAGS | {"empty_reply": 1}
-    assert result["loss"] == "not_retrieved"
+    assert result["loss"] == "error", "what it would have retrieved is unknown"
 
 
 def test_an_errors_message_holds_no_place_in_memory() -> None:

@@ -26,6 +26,7 @@ from blendfilter.asking import TaskWording
 from blendfilter.errors import BadData, Leak, RunMismatch
 from blendfilter.evaluation.run_folder import check_same
 from blendfilter.evaluation.run_settings import check_leak, check_prompts, program_digest, retrievers_of, settings_of
+from blendfilter.filters.cdit import CDITFilter
 from blendfilter.filters.filco import FilCoFilter
 from blendfilter.journal import digest
 from blendfilter.tasks import Questions
@@ -84,6 +85,26 @@ def test_a_program_is_its_instructions_demonstrations_and_templates(tmp_path: Pa
     overridden = BlendFilter(INDEX, prompts=Prompts(tmp_path))
     digests = [plain, *map(program_digest, (demos, instructed, overridden, BlendFilter(INDEX, task="strategyqa")))]
     assert len(set(digests)) == 5
+
+
+@pytest.mark.parametrize("mode", ["word", "components"])
+def test_the_words_of_a_judges_second_request_are_part_of_the_program(mode: Any, tmp_path: Path) -> None:
+    """They are in a template of their own, which no predictor among the module's parameters has."""
+    template = tmp_path / f"cdit/{mode}_again.j2"
+    own = Prompts()[f"cdit/{mode}_again"].path.read_text()
+
+    def method() -> ChainOfThought:
+        return ChainOfThought(INDEX, filter=CDITFilter(mode, prompts=Prompts(tmp_path)))
+
+    template.parent.mkdir()
+    template.write_text(own)
+    plain = program_digest(method())
+    template.write_text(own + "\n{# changed #}")
+    assert program_digest(method()) != plain
+    check_prompts(method())
+    template.write_text("{{ instructions }} {{ pasage }}")
+    with pytest.raises(BadData, match=rf"{mode}_again\.j2: .*pasage"):
+        check_prompts(method())
 
 
 def test_what_is_read_of_an_answer_tells_programs_apart() -> None:

@@ -48,7 +48,7 @@ def row(em: float, loss: str, *, retrieval: dict[str, Any], gold: bool = True, *
 ROWS = [
     row(1.0, "right", retrieval={"q": measured(1, 0.2), "kept": measured(1, 1, 1)}, flags={"explicit_none": 2}),
     row(0.0, "filtered_away", retrieval={"q": measured(0.5, 0.2), "kept": measured(0, 0)}, flags={"query_cut": 1}),
-    row(0.0, "not_retrieved", retrieval={}, error={"kind": "timeout"}, flags={"explicit_none": 1}),
+    row(0.0, "error", retrieval={}, error={"kind": "timeout"}, flags={"explicit_none": 1}),
     row(1.0, "right", retrieval={}, gold=False),
 ]
 
@@ -96,25 +96,37 @@ def test_repeats_are_means_of_means_with_the_spread_between_them() -> None:
     assert " n:4|repeats:3|" in result["signature"]
 
 
+def test_a_figure_that_rows_of_an_earlier_version_lack_is_left_out() -> None:
+    """So a finished run's `metrics.json` stays the same bytes, and one that was resumed shows no mean over a part."""
+    ranked = measured(1, 0.2) | {"ndcg": 0.5, "mrr": 0.25}
+    old, resumed, new = (
+        [row(1.0, "right", retrieval={"q": figures}) for figures in both]
+        for both in ([measured(1, 0.2)] * 2, [measured(0, 0.2), ranked], [ranked] * 2)
+    )
+    assert summary(old)["retrieval"]["q"] == measured(1, 0.2)
+    assert summary(resumed)["retrieval"]["q"] == measured(0.5, 0.2)
+    assert summary(new)["retrieval"]["q"] == ranked
+
+
 def test_a_query_that_some_questions_have_is_the_mean_over_those() -> None:
-    """Two of four questions made a third hop; q@15 stands beside the union; the five fixed names count everybody."""
+    """Two of four questions made a third hop; q@15 stands beside the union; an error counts in none of them."""
     rows = [
         row(1.0, "right", retrieval={"q": measured(1, 1), "q@15": measured(1, 0.2), "hop_3": measured(1, 0.5)}),
         row(1.0, "right", retrieval={"q": measured(0, 0), "union": measured(1, 1), "hop_3": measured(0, 0.1)}),
         row(1.0, "right", retrieval={"q": measured(1, 1), "q@15": measured(0, 0.1)}),
-        row(0.0, "not_retrieved", retrieval={}, error={"kind": "timeout"}),
+        row(0.0, "error", retrieval={}, error={"kind": "timeout"}),
     ]
     result = summary(rows)["retrieval"]
     assert list(result) == ["q", "union", "q@15", "hop_3"]
     assert result["hop_3"] == measured(0.5, 0.3) | {"n": 2}
-    assert result["q@15"] == measured(0.333333, 0.1) | {"n": 3}, "the error counts, as it does in the union"
-    assert result["q"] == measured(0.5, 0.5)
-    assert result["union"] == measured(0.25, 0.25)
+    assert result["q@15"] == measured(0.5, 0.15) | {"n": 2}
+    assert result["q"] == measured(0.666667, 0.666667)
+    assert result["union"] == measured(0.333333, 0.333333)
 
 
 def test_retrieval_is_the_mean_over_questions_whose_gold_is_known() -> None:
-    """Three such questions; the one that failed retrieved nothing and counts as 0: recall of q = (1 + .5 + 0) / 3."""
-    assert summary()["retrieval"] == {"q": measured(0.5, 0.133333), "kept": measured(0.333333, 0.333333, 0.333333)}
+    """Two such questions, for one failed and of one no gold is known: recall of q = (1 + .5) / 2."""
+    assert summary()["retrieval"] == {"q": measured(0.75, 0.2), "kept": measured(0.5, 0.5, 0.5)}
 
 
 def test_events_and_losses_are_counted_and_all_named() -> None:
@@ -122,7 +134,12 @@ def test_events_and_losses_are_counted_and_all_named() -> None:
     assert result["flags"] == dict.fromkeys(FLAGS, 0) | {"explicit_none": 3, "query_cut": 1, "errors": 1}
     assert list(result["flags"])[-1] == "errors"
     assert list(result["losses"]) == list(LOSSES)
-    assert result["losses"] == dict.fromkeys(LOSSES, 0) | {"right": 2, "filtered_away": 1, "not_retrieved": 1}
+    assert result["losses"] == dict.fromkeys(LOSSES, 0) | {"right": 2, "filtered_away": 1, "error": 1}
+
+
+def test_errors_stand_in_the_headline_and_only_where_there_are_any() -> None:
+    assert " | n:4|errors:1|data:" in summary()["signature"]
+    assert "errors" not in summary([ROWS[0], ROWS[3]])["signature"]
 
 
 def test_the_signature_is_the_headline_with_its_recipe() -> None:
@@ -142,6 +159,10 @@ def test_the_signature_is_the_headline_with_its_recipe() -> None:
         (
             {"method": {"name": "s", "arguments": {"samples": 9, "temperature": 0.7}, "program": "p"}},
             "|samples:9|temperature:0.7|program:p|",
+        ),
+        (
+            {"method": {"name": "x", "arguments": {"drop_conclusion": True, "fallback": False}, "program": "p"}},
+            "|drop_conclusion:True|program:p|",
         ),
         ({"method": {"name": "mine:M", "arguments": {}, "program": "p"}}, "|retriever:bm25/feed|program:p|"),
         (

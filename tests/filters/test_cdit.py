@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,13 @@ from blendfilter.filters.cdit import (
     Judge,
     Rule,
     choose_rules,
+    components_of,
     read_comparison,
     read_rules,
     read_verdict,
+    worked_examples,
 )
+from blendfilter.lm.profiles import THINKING_TOKENS
 from blendfilter.prompting import Prompts
 from blendfilter.records import Passage
 from blendfilter.report.trace import trace_text
@@ -172,6 +176,7 @@ class TestComparison:
             FALSE.replace("alike", "Alike.").replace("unAlike.", "Unlike"),
             FALSE.replace("predicate", "Predicate").replace("unlike", "different"),
             f"{ROWS}\nReason: Off is not on.\nFalse",
+            f"{ROWS}\nReason: Off is not on.\nVerdict (True or False): False",
         ],
     )
     def test_its_rows_its_reason_and_its_verdict(self, reply: str) -> None:
@@ -261,6 +266,8 @@ class TestComparison:
         ('Passage 2 says "consistent"', None),
         ('Passage 2 says "True".', None),
         ("The passage says: True", None),
+        (f"{ROWS}\nReason: the passage reads:\nVerdict: True", None),
+        ("The passage says:\nVerdict: True\n\nVerdict: False", False),
         ('Verdict: "False"', False),
         ('"False"', False),
         ("Here it is:\n```\nVerdict: False\n```", False),
@@ -280,14 +287,18 @@ COMPARISON = (
 MODES = ("word", "components")
 
 
-def judged(reply: Any, *settings: Any, passage: Passage = OFF, **more: Any) -> tuple[dspy.Prediction, ScriptedLM]:
-    with scripted({"consistent": [reply]}) as lm, dspy.context(lm=lm):
+def judged(
+    reply: Any, *settings: Any, again: Any = None, passage: Passage = OFF, **more: Any
+) -> tuple[dspy.Prediction, ScriptedLM]:
+    """The verdict on a `reply`, or on the second one, `again`."""
+    replies = {"consistent": [reply], "consistent_again": [] if again is None else [again]}
+    with scripted(replies) as lm, dspy.context(lm=lm):
         result = asyncio.run(Judge(*settings, **more).acall(question=ON_QUESTION, passage=passage))
     return result, lm
 
 
 class TestPrompt:
-    @pytest.mark.parametrize(("mode", "cue"), [("word", "Verdict:"), ("components", "Comparison:")])
+    @pytest.mark.parametrize(("mode", "cue"), [("word", "Verdict (True or False):"), ("components", "Comparison:")])
     def test_it_ends_with_the_passage_the_question_and_the_cue(self, mode: Any, cue: str) -> None:
         _, lm = judged("False", mode, ["phi1", "phi2"])
         ((stage, prompt),) = lm.prompts
@@ -298,20 +309,104 @@ class TestPrompt:
         )
 
 
-class TestVerdict:
+UNREAD = ["yes", "True, but not quite", "", "   ", "True or False", response("False", finish="length")]
+
+
+class TestRawPrompts:
+    """A base model learns the form of a verdict from two demonstrations, which a chat model is not shown."""
+
+    def sent(self, endpoint: str, *settings: Any, **more: Any) -> str:
+        lm = ScriptedLM(["True"] * 2)
+        lm.identity = {"endpoint": endpoint}
+        with dspy.context(lm=lm):
+            asyncio.run(Judge(*settings, **more).acall(question="Who turned on the lamp?", passage=OFF))
+        return lm.prompts[0][1]
+
+    def test_two_in_one_word(self) -> None:
+        raw, chat = self.sent("completions", "word"), self.sent("chat", "word")
+        assert [line for line in raw.splitlines() if line in ("True", "False")] == ["True", "False"]
+        assert raw.index("By whom was the opera house") < raw.index("Who turned on the lamp?")
+        assert "opera house" not in chat
+
     @pytest.mark.parametrize(
-        "reply",
-        ["yes", "True, but not quite", "", "   ", "True or False", response("False", finish="length"), "<think>True"],
+        ("rules", "verdicts"), [((PHI1,), [True, False]), ((PHI2,), [True, False]), ((PHI1, PHI2), [True, False])]
     )
+    @pytest.mark.parametrize("json_schema", [False, True])
+    def test_their_comparisons_are_of_the_rules_and_read_as_what_they_say(
+        self, rules: tuple[Rule, ...], verdicts: list[bool], json_schema: bool
+    ) -> None:
+        components = components_of(rules)
+        shown = worked_examples(components, json=json_schema)
+        for example, verdict in zip(shown, verdicts, strict=True):
+            read = read_comparison(example["comparison"], components)
+            assert (read.verdict, read.contradicts_itself) == (verdict, False)
+            assert [row.component for row in read.compared] == list(components)
+            assert read.reason
+            assert example["verdict"] == str(verdict)
+        raw = self.sent("completions", "components", rules, json_schema=json_schema)
+        assert all(example["comparison"] in raw for example in shown)
+
+    def test_of_components_that_they_do_not_have_there_is_none(self) -> None:
+        assert worked_examples(UNIT.components) == []
+        assert "opera house" not in self.sent("completions", "components", (UNIT,))
+
+
+class TestVerdict:
+    @pytest.mark.parametrize("reply", UNREAD)
     @pytest.mark.parametrize("mode", MODES)
-    def test_all_else_is_no_verdict_and_is_not_asked_again(self, reply: Any, mode: Any) -> None:
-        result, lm = judged(reply, mode)
-        assert (result.verdict, result.flags, lm.calls) == (None, {"no_verdict": 1}, 1)
+    def test_all_else_is_asked_for_once_more(self, reply: Any, mode: Any) -> None:
+        result, lm = judged(reply, mode, again="Verdict: False")
+        assert (result.verdict, result.flags, lm.calls) == (False, {"unread_verdict": 1}, 2)
+        (_, first), (stage, second) = lm.prompts
+        above, cue = first.rsplit("\n", 1)
+        assert (stage, second.startswith(f"{above}\n"), second.endswith(f"\n{cue}")) == ("consistent_again", True, True)
+        assert second.count("\n") == first.count("\n") + 1, "the same prompt and one more line"
+
+    @pytest.mark.parametrize("reply", UNREAD)
+    @pytest.mark.parametrize("mode", MODES)
+    def test_a_second_such_reply_is_no_verdict(self, reply: Any, mode: Any) -> None:
+        result, lm = judged(reply, mode, again=reply)
+        assert (result.verdict, result.flags, lm.calls) == (None, {"unread_verdict": 1, "no_verdict": 1}, 2)
+
+    def test_thoughts_that_do_not_end_are_no_verdict_with_more_room_either(self) -> None:
+        with scripted(["<think>True"] * 4) as lm, dspy.context(lm=lm):
+            result = Judge()(question=ON_QUESTION, passage=OFF)
+        assert (result.verdict, result.flags) == (None, {"unread_verdict": 1, "no_verdict": 1})
+        room = 32 + THINKING_TOKENS  # of the second attempt at each request
+        assert [request.config.max_tokens for request in lm.inner.requests] == [32, room, 32, room]
+
+    @pytest.mark.parametrize(
+        ("reply", "at_once"),
+        [
+            ("False.\n\nThe passage is inconsistent with", True),
+            ("False. The passage is inconsistent with", False),
+            ("False\nReason: on reflection it is True, as", False),
+        ],
+    )
+    def test_a_verdict_on_its_own_line_is_whole_though_its_reasons_are_cut(self, reply: str, at_once: bool) -> None:
+        result, lm = judged(response(reply, finish="length"), again=None if at_once else "False")
+        assert (result.verdict, lm.calls) == (False, 1 if at_once else 2)
 
     def test_a_verdict_against_its_own_comparison_is_none_and_counted_apart(self) -> None:
-        result, _ = judged(COMPARISON.replace("Verdict: False", "Verdict: True"), "components")
-        assert (result.verdict, result.flags) == (None, {"no_verdict": 1, "contradicted_verdict": 1})
+        against = COMPARISON.replace("Verdict: False", "Verdict: True")
+        result, _ = judged(against, "components", again=COMPARISON)
+        assert (result.verdict, result.flags) == (False, {"unread_verdict": 1, "contradicted_verdict": 1})
+        result, _ = judged(against, "components", again=against)
+        assert (result.verdict, result.flags.keys()) == (
+            None, {"unread_verdict", "contradicted_verdict", "no_verdict"},
+        )  # fmt: skip
         assert [each.alike for each in result.compared] == [True, False, True]
+
+    def test_the_second_request_has_the_words_of_a_compiled_judge(self) -> None:
+        judge = Judge()
+        judge.consistent.signature = judge.consistent.signature.with_instructions("Judge as in court.")
+        judge.consistent.demos = [dspy.Example(passage="A | B.", question="C?", verdict="False")]
+        with scripted({"consistent": ["?"], "consistent_again": ["True"]}) as lm, dspy.context(lm=lm):
+            assert judge(question=ON_QUESTION, passage=OFF).verdict is True
+        for _, prompt in lm.prompts:
+            assert prompt.startswith("Judge as in court.\n")
+            assert "Passage: A | B.\nQuestion: C?\nVerdict (True or False):\nFalse\n" in prompt
+        assert [name for name, _ in judge.named_predictors()] == ["consistent"]
 
     @pytest.mark.parametrize("passage", [Passage("1", "", ""), Passage("1", " ", "\n \n")])
     def test_no_text_is_no_call(self, passage: Passage) -> None:
@@ -343,11 +438,15 @@ class TestIdentity:
         compiled, listed = Judge(), Judge()
         compiled.consistent.signature = compiled.consistent.signature.with_instructions("Judge.")
         listed.consistent.demos = [dspy.Example(passage="A", question="b?", verdict="False")]
+        # What base and very small models see more, and models that are held to a schema.
+        raw, held = Judge(), Judge()
+        raw.consistent.raw = raw.consistent.raw._replace(demos=raw.consistent.raw.demos[:1])
+        held.consistent.raw = held.consistent.raw._replace(json_demos=())
         judges = [
             Judge(), Judge("components"), Judge(rules=["phi2"]), Judge(rules=["phi2", "phi1"]), compiled, listed,
             Judge(rules=[Rule("own", PHI1.components, PHI1.sentence)]), Judge(prompts=Prompts(tmp_path)),
             Judge(adapter=dspy.ChatAdapter()), Judge("components", json_schema=True),
-            Judge(wording=TaskWording(instructions={"cdit/word": "Judge it."})),
+            Judge(wording=TaskWording(instructions={"cdit/word": "Judge it."})), raw, held,
         ]  # fmt: skip
         assert len({json.dumps(judge.identity(), sort_keys=True) for judge in judges}) == len(judges)
 
@@ -390,8 +489,9 @@ class TestFilter:
         result, lm = filtered(says("True", "False", "I cannot tell", "False", "True"))
         assert ids(result.kept) == ["p0", "p2", "p4"]
         assert result.verdicts == [True, False, None, False, True]
-        assert (result.status, result.flags) == ("kept 3 of 5, 1 without a verdict", {"no_verdict": 1})
-        assert [stage for stage, _ in lm.prompts] == ["consistent"] * 5
+        assert result.status == "kept 3 of 5, 1 without a verdict"
+        assert result.flags == {"unread_verdict": 1, "no_verdict": 1}
+        assert Counter(stage for stage, _ in lm.prompts) == {"consistent": 5, "consistent_again": 1}
         assert result.reason.splitlines() == [
             "knowledge 0: consistent",
             "knowledge 1: inconsistent",
@@ -405,7 +505,7 @@ class TestFilter:
     )
     def test_what_differs_is_reported(self, verdict: str, message: str) -> None:
         reply = f"predicate | kept | sold | unlike\nReason: It was sold.\nVerdict: {verdict}"
-        result, _ = filtered([reply], FIVE[:1], "components")
+        result, _ = filtered(lambda stage, prompt: reply, FIVE[:1], "components")
         assert result.reason == f"knowledge 0: {message} (predicate: kept / sold; It was sold.)"
 
 
@@ -413,8 +513,9 @@ class TestWhatIsJudged:
     def test_passages_that_read_the_same_are_judged_once(self) -> None:
         twice = [FIVE[0], Passage("other", FIVE[0].title, FIVE[0].text), FIVE[1], FIVE[0]]
         result, lm = filtered(says("perhaps", "True", "", "", ""), twice)
-        assert lm.calls == 2
-        assert (result.verdicts, result.flags) == ([None, None, True, None], {"no_verdict": 1})
+        assert Counter(stage for stage, _ in lm.prompts) == {"consistent": 2, "consistent_again": 1}
+        assert result.verdicts == [None, None, True, None]
+        assert result.flags == {"unread_verdict": 1, "no_verdict": 1}
         assert ids(result.kept) == ["p0", "other", "p1", "p0"]
 
 
@@ -433,7 +534,8 @@ class TestErrors:
 class TestMethods:
     @pytest.mark.parametrize("make", [ChainOfThought, IterRetGen, BlendFilter])
     def test_no_verdict_is_counted_and_reported(self, make: Any) -> None:
-        with scripted(replies(consistent="Hard to tell.")) as lm, dspy.context(lm=lm):
+        unread = replies(consistent="Hard to tell.", consistent_again="Hard to tell.")
+        with scripted(unread) as lm, dspy.context(lm=lm):
             result = make(BM25.build(PASSAGES), k=2, filter=CDITFilter())(question=QUESTION)
         assert result.flags["no_verdict"] == len(lm.prompts_of("consistent")) > 0
         assert f"no_verdict {result.flags['no_verdict']}" in trace_text(result)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import tomllib
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given
@@ -26,11 +28,15 @@ IDS: dict[tuple[int, ...], list[str]] = {
         "Knowledge 0: Tolm Harbour\nKnowledge 3: Ada Brennock", "0 - Tolm Harbour\n3 - Ada Brennock",
         "[0] Tolm Harbour\n[3] Ada Brennock", "0: relevant\n1: irrelevant\n3: relevant",
         "0 (relevant)\n1 (irrelevant)\n3 (relevant)", "0, 3\n\nThese tell where the light is.",
-        "Irrelevant: 1, 2, 4\nRelevant: 0, 3",
+        "Irrelevant: 1, 2, 4\nRelevant: 0, 3", "Relevant: 0, 3\nIrrelevant: 1, 2, 4",
+        "0: relevant, while 1 is irrelevant\n3: relevant",
     ],
+    (0, 2): ["0 and 2 are relevant, 1 is not"],
+    (0, 1, 3, 4): ["all except 2", "everything other than 2"],
     (3,): ["3", '```\n{"ids": [3]}\n```', "Of the knowledge numbered from 0 to 4, only 3 is relevant."],
     (0,): [
-        "0.", "Only 0.", "0 | Tolm Harbour", "0 is relevant because it was built in 1884.", "0 (1884)",
+        "0.", "Only 0.", "0 is relevant; 1, 2 are irrelevant.",
+        "0 | Tolm Harbour", "0 is relevant because it was built in 1884.", "0 (1884)",
         "Step 1: read. Step 2: judge. Ids: 0", "0, 7", "0, 1884", "0 is relevant.\n1 is not relevant.",
         "**Knowledge 0**: relevant\n**Knowledge 1**: irrelevant",
     ],
@@ -38,7 +44,7 @@ IDS: dict[tuple[int, ...], list[str]] = {
     (0, 1, 2): ["0-2", "0 to 2"],
     (1, 2, 3): ["1–3", "1 through 3 are relevant"],
     (0, 2, 3, 4): ["0, 2-4"],
-    (0, 1, 2, 3, 4): ["0-4"],
+    (0, 1, 2, 3, 4): ["0-4", "They are all relevant."],
     (1, 2): ["The relevant knowledge ids (0-4) are 1 and 2.", "Of knowledges 0-4, the relevant are 1, 2."],
     (0, 1, 4): ["3 relevant passages: 0, 1, 4"],
     (2,): ["0.5, 2"],
@@ -49,10 +55,9 @@ IDS: dict[tuple[int, ...], list[str]] = {
 
 SUSPECT = [
     "1, 3 and 4 are irrelevant", "1 is not relevant", "1 isn't relevant", "1 isn’t relevant",
-    "0 and 2 are relevant, 1 is not", "0 is relevant; 1, 2 are irrelevant.", "All but 2", "all except 2",
-    "everything other than 2", "Remove 1 and 2.", "Relevant: 0, 3\nIrrelevant: 1, 2, 4",
+    "All but 2", "Remove 1 and 2.",
     "0, 3\n\nThe other 3 are irrelevant.", "0 or none", "0: irrelevant\n1: irrelevant",
-    "0: not irrelevant\n3: relevant", "0: relevant, while 1 is irrelevant\n3: relevant",
+    "0: not irrelevant\n3: relevant",
     "1. Relevant\n2. Irrelevant\n3. Relevant", "1. Tolm Harbour\n2. Skerry Light", "None of them is irrelevant.",
     "None of these can be removed.",
 ]  # fmt: skip
@@ -64,7 +69,7 @@ NONE = [
 ]  # fmt: skip
 
 UNPARSEABLE = [
-    "", " \n ", "banana", "I cannot say.", "No.", "They are all relevant.", "No sentence, no explanation.",
+    "", " \n ", "banana", "I cannot say.", "No.", "No sentence, no explanation.",
     "Not all are relevant.", "The first is not relevant.", "I have no doubt the passages help.",
     "The harbour is empty.", "There is nothing wrong with them.", "Still nothing to say.", "zero and three", "5",
     "7, 9", "[7]", '{"ids": [9]}', "[true]", "-1", "1.5", "1,000", "100%", "1884",
@@ -154,7 +159,7 @@ def test_json_reads_back(ids: list[int]) -> None:
     [
         ("0, 1\n\nKnowledge 2 talks about another subject.", None),
         ("Ids: 2, 4\n\nThe film was made in 3 parts.", (2, 4)),
-        ("Ids: 2, 4\n\nThe film was made in 3 harbours.", None),
+        ("Ids: 2, 4\n\nThe film was made in 3 harbours.", (2, 4)),
         ("None.\n\nKnowledge 0 describes a different film.", None),
         ("0, 1\n\nKnowledge 2: about a ship\nKnowledge 3: about a bird", None),
         ("0, 3\nSo 0 and 3 are relevant.", (0, 3)),
@@ -179,7 +184,6 @@ def test_words_after_a_statement_do_not_overrule_it(reply: str, ids: tuple[int, 
         ("The question has 2 parts.", "unparseable"),
         ("Step 1: I read.\nStep 2: I judge.", "unparseable"),
         ("<think>1 or 2, then", "unparseable"),
-        ('{"relevant": true, "id": 3}', "unparseable"),
     ],
 )
 def test_how_many_there_are_of_something_is_no_id(reply: str, status: str) -> None:
@@ -198,6 +202,7 @@ def test_how_many_there_are_of_something_is_no_id(reply: str, status: str) -> No
         ("<think>1 or 2?</think>0", (0,)),
         ('{"0": true, "1": false, "3": true}', (0, 3)),
         ('{"ids": {"0": false, "3": true}}', (3,)),
+        ('{"relevant": true, "id": 3}', (3,)),
     ],
 )
 def test_an_id_in_a_sentence_is_read_where_it_can_be_nothing_else(reply: str, ids: tuple[int, ...]) -> None:
@@ -269,7 +274,7 @@ def test_a_reply_that_only_quotes_ids_is_suspect(reply: str) -> None:
         'Passage "0" and passage "3" are relevant.', 'I choose "0" and "3".', "Here are the ids:\n```json\n[0, 3]\n```",
         "```json\n[0, 3]\n```\nThese name the keeper.", 'Sure! {"ids": ["0", "3"]}', "**Ids:** `0, 3`", '- "0"\n- "3"',
         '0 ("Apollo 2") and 3', '"Tolm Harbour" (0)\n"Apollo" (3)', 'Passage 0 says "1871", and 0 and 3 are relevant.',
-        'Ids: 0, 3 (Passage 2 says: "Ids: 1")', "The keepers' names are in 0; the lights' in 3",
+        'Ids: 0, 3 (Passage 2 says: "Ids: 1")', "The keepers' names are in 0; the lights' are in 3",
     ],
 )  # fmt: skip
 def test_a_reply_that_is_a_fence_or_stands_in_quotes_is_read(reply: str) -> None:
@@ -305,3 +310,23 @@ def test_ids_that_a_passage_gives_and_a_passage_without_a_verdict_decide_nothing
 )
 def test_what_a_reply_says_of_the_ids_that_it_states_is_no_doubt(reply: str, ids: tuple[int, ...]) -> None:
     assert read_ids(reply, 5) == (ids, "ids")
+
+
+TABLE = tomllib.loads((Path(__file__).parent.parent / "replies_ids.toml").read_text(encoding="utf-8"))["rows"]
+
+
+def test_no_reply_of_the_table_is_read_wrong_and_hardly_a_clear_one_is_deferred() -> None:
+    clear, wrong, deferred = 0, list[str](), list[str]()
+    for row in TABLE:
+        for reply in row["replies"]:
+            ids, status = read_ids(reply, row["k"])
+            read = {"ids": sorted(ids), "none": "none"}.get(status, "unclear")
+            clear += row["ids"] != "unclear"
+            if read != row["ids"]:
+                (deferred if read == "unclear" else wrong).append(f"{reply!r} of {row['k']}: {read}, not {row['ids']}")
+    total = sum(len(row["replies"]) for row in TABLE)
+    print(f"{total} replies, {clear} of them clear: {len(wrong)} read wrong, {len(deferred)} deferred")
+    assert wrong == []
+    assert len(deferred) <= 0.03 * clear, deferred
+    assert clear >= 350
+    assert total - clear >= 100

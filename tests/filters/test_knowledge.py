@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import dspy
 import pytest
-from isle import CHECK, LINES, PASSAGES, QUESTION
-from scripted import ScriptedLM, scripted
+from isle import CHECK, LINES, PASSAGES, QUESTION, REPLIES
+from scripted import ScriptedLM, response, scripted
 
-from blendfilter.filters.knowledge import KnowledgeFilter, OneCallFilter, ids_schema, read_judgement
+from blendfilter.asking import TaskWording
+from blendfilter.filters.knowledge import KnowledgeFilter, OneCallFilter, ids_schema, read_judgement, unreached
 from blendfilter.lm.profiles import Profile
+from blendfilter.modules.blendfilter import BlendFilter
+from blendfilter.prompting import Prompts
 from blendfilter.records import Passage
 
 FIVE = list(PASSAGES)
@@ -26,6 +30,9 @@ def filtered(
     return result, lm
 
 
+_IRRELEVANT_2_TO_4 = "2: irrelevant - a town\n3: irrelevant - a port\n4: irrelevant - a ship"
+
+
 class TestCalls:
     def test_check_then_ids_over_the_same_knowledge(self) -> None:
         """K^f = M(K | Prompt(q, K)): the check's reply is the context of the ids step; the knowledge is repeated."""
@@ -33,10 +40,12 @@ class TestCalls:
         assert [stage for stage, _ in lm.prompts] == ["check", "ids"]
         numbered = "\n".join(f"knowledge {i}: {line}" for i, line in enumerate(LINES))
         (check,), (ids,) = lm.prompts_of("check"), lm.prompts_of("ids")
-        assert check.endswith(f"\n{numbered}\nQuestion: {QUESTION}\nRelevance:")
-        assert ids.endswith(f"\n{numbered}\nQuestion: {QUESTION}\nIds:")
+        assert check.endswith(f"\nQuestion: {QUESTION}\n{numbered}\nRelevance (one line per passage, from 0):")
+        assert ids.endswith(
+            f"\nQuestion: {QUESTION}\nThe passages, numbered from 0 to 4:\n{numbered}\nIds (numbers only):"
+        )
         assert ids.index(f"\nContext:\n{CHECK}\n") < ids.index(numbered)
-        assert "Set aside what you remember about lighthouses;" in check
+        assert "not by what you remember about lighthouses." in check
         assert result.kept == [PASSAGES[0], PASSAGES[3]]
         assert (result.status, result.reason, result.flags) == ("ids", CHECK, {})
 
@@ -44,12 +53,12 @@ class TestCalls:
         result, lm = filtered({"topic": ["The harbours\nof isles"], "check": [CHECK], "ids": ["0"]}, topic=None)
         assert [stage for stage, _ in lm.prompts] == ["topic", "check", "ids"]
         assert QUESTION in lm.prompts_of("topic")[0]
-        assert "remember about The harbours;" in lm.prompts_of("check")[0]
+        assert "remember about The harbours." in lm.prompts_of("check")[0]
         assert result.kept == [PASSAGES[0]]
 
-    @pytest.mark.parametrize(("k", "caps"), [(1, [256, 32, 32]), (6, [304, 36, 36]), (15, [736, 72, 72])])
+    @pytest.mark.parametrize(("k", "caps"), [(1, [448, 32, 32]), (6, [496, 36, 36]), (15, [928, 72, 72])])
     def test_above_five_passages_the_caps_grow(self, k: int, caps: list[int]) -> None:
-        """Fifteen numbers with commas do not fit 32 tokens, nor as many judgements 256."""
+        """Fifteen numbers with commas do not fit 32 tokens; chat models judge a passage in some 60."""
         passages = [FIVE[i % 5] for i in range(k)]
         _, lm = filtered({"check": [CHECK], "ids": ["?"], "ids_again": ["0"]}, passages=passages)
         assert [request.config.max_tokens for request in lm.inner.requests] == caps
@@ -97,6 +106,79 @@ class TestReplies:
         assert result.flags == {"unparseable_ids": 1, "explicit_none": 1}
 
 
+ONE_BY_ONE = [f"{i}: {words}" for i, words in enumerate(("names the light - relevant", "keeps it - irrelevant"))]
+CUT = "\n".join([*ONE_BY_ONE, "2: tells of"])
+
+
+def cut(text: str) -> Any:
+    return response(text, finish="length")
+
+
+class TestCutJudgements:
+    """A model that writes more than its cap must not lose passages that it never came to."""
+
+    def test_the_check_is_asked_once_more_with_twice_the_room(self) -> None:
+        result, lm = filtered({"check": [cut(CUT), CHECK], "ids": ["0"]})
+        assert [stage for stage, _ in lm.prompts] == ["check", "check", "ids"]
+        first, second = lm.prompts_of("check")
+        assert first == second
+        assert [request.config.max_tokens for request in lm.inner.requests] == [448, 896, 32]
+        assert f"\nContext:\n{CHECK}\n" in lm.prompts_of("ids")[0]
+        assert (result.kept, result.status, result.flags) == ([PASSAGES[0]], "ids", {})
+
+    def test_cut_again_what_it_did_not_reach_is_kept_and_the_branch_is_suspect(self) -> None:
+        """It judged 0 and 1, was cut in 2, and the ids name 0: 2, 3 and 4 were never judged."""
+        result, lm = filtered({"check": [cut("0: na"), cut(CUT)], "ids": ["0"]})
+        assert result.kept == [PASSAGES[i] for i in (0, 2, 3, 4)]
+        assert (result.status, result.reason, result.flags) == ("suspect", CUT, {"cut_judgement": 1})
+        assert lm.calls == 3
+
+    def test_none_of_a_judgement_that_was_cut_drops_only_what_it_judged(self) -> None:
+        result, _ = filtered({"check": [cut(CUT), cut(CUT)], "ids": ["none"]}, offer_none=True)
+        assert result.kept == [PASSAGES[i] for i in (2, 3, 4)]
+        assert (result.status, result.flags) == ("suspect", {"explicit_none": 1, "cut_judgement": 1})
+
+    def test_the_judge_is_not_asked_twice_but_drops_no_more(self) -> None:
+        result, lm = once({"judge": [cut(CUT)], "ids_again": ["1"]})
+        assert [stage for stage, _ in lm.prompts] == ["judge", "ids_again"]
+        assert result.kept == [PASSAGES[i] for i in (1, 2, 3, 4)]
+        assert (result.status, result.flags) == ("suspect", {"cut_judgement": 1})
+
+    @pytest.mark.parametrize(
+        ("judgement", "left"),
+        [
+            ("", [0, 1, 2]),
+            ("All of them speak of lights, and 0 is", [0, 1, 2]),  # it goes through them in no order
+            ("0: a light - relevant\n1: a", [1, 2]),
+            ("**Knowledge 0:** a light.\n\n**Knowledge 1:** a hill.\n\n**Knowledge 2", [2]),
+            ("- knowledge 1) a hill\n- knowledge 2) a light\n- knowledge 0) a", [0]),
+            ("Knowledge 0 is relevant: a light.\nKnowledge 1 is not: a hill.\nKnowledge 2 is", [2]),
+            ("0. a light of\n1884 miles\n1. a hill\n2. a", [2]),
+            ('{"judgements": [{"id": 0, "reason": "a light"}, {"id": 2, "rea', [1, 2]),
+            ("0: a light\n17: a hill\n1: a", [1, 2]),
+        ],
+    )
+    def test_what_was_judged_is_followed_by_another_judgement(self, judgement: str, left: list[int]) -> None:
+        assert unreached(judgement, 3) == left
+
+    def test_a_method_counts_it(self) -> None:
+        replies = {**REPLIES, "check": cut(CUT)}
+        with dspy.context(lm=ScriptedLM(lambda stage, prompt: replies[stage])):
+            result = BlendFilter(lambda query, k: FIVE)(question=QUESTION)
+        assert result.flags["cut_judgement"] == 1  # the three queries bring the same list, which is filtered once
+        assert result.flags["cut_reply"] == 2
+        assert {branch.ids_read for branch in result.branches.values()} == {"suspect"}
+
+
+class TestReplyTokens:
+    def test_the_caps_of_judgements_move_with_those_of_reasonings(self) -> None:
+        wording = TaskWording().with_reply_tokens(1024)
+        _, lm = filtered({"check": [CHECK], "ids": ["0"]}, wording=wording)
+        assert [request.config.max_tokens for request in lm.inner.requests] == [1024 + 192, 32]
+        _, lm = once({"judge": ["Ids: 0"]}, wording=wording)
+        assert [request.config.max_tokens for request in lm.inner.requests] == [1024 + 320]
+
+
 class TestJsonSchema:
     def formats(self, lm: ScriptedLM) -> dict[str, Any]:
         return {
@@ -116,8 +198,40 @@ class TestJsonSchema:
         assert result.kept == [PASSAGES[2]]
 
     def test_of_more_ids_than_a_schema_may_list_it_has_the_range(self) -> None:
-        assert ids_schema(500)["items"]["enum"] == list(range(500))
-        assert ids_schema(501)["items"] == {"type": "integer", "minimum": 0, "maximum": 500}
+        assert ids_schema(500, offer_none=True)["items"]["enum"] == list(range(500))
+        assert ids_schema(501, offer_none=True)["items"] == {"type": "integer", "minimum": 0, "maximum": 500}
+
+    @pytest.mark.parametrize(("offer_none", "least"), [(False, 1), (True, 0)])
+    def test_an_empty_list_is_permitted_only_where_none_is_offered(self, offer_none: bool, least: int) -> None:
+        settings = {"offer_none": offer_none, "json_schema": True}
+        _, lm = filtered({"check": [CHECK], "ids": ['{"ids": [0]}']}, **settings)
+        assert self.formats(lm)["ids"]["schema"]["properties"]["ids"]["minItems"] == least
+        _, lm = once({"judge": ['{"judgements": [], "ids": [0]}']}, **settings)
+        assert self.formats(lm)["judge"]["schema"]["properties"]["ids"]["minItems"] == least
+
+    def test_an_empty_list_against_the_schema_is_asked_again_and_drops_nothing(self) -> None:
+        """Some servers follow a schema but for its least number of items; the answer must not come from nothing."""
+        empty = '{"ids": []}'
+        result, _ = filtered({"check": [CHECK], "ids": [empty], "ids_again": [empty]}, json_schema=True)
+        assert (result.kept, result.status, result.flags) == (FIVE, "suspect", {"suspect_ids": 1})
+        result, _ = once({"judge": ['{"judgements": [], "ids": []}'], "ids_again": ['{"ids": [3]}']}, json_schema=True)
+        assert (result.kept, result.status, result.flags) == ([PASSAGES[3]], "ids", {"suspect_ids": 1})
+        result, _ = filtered({"check": [CHECK], "ids": [empty]}, json_schema=True, offer_none=True)
+        assert (result.kept, result.status) == ([], "none")
+
+    @pytest.mark.parametrize("held", [True, False])
+    def test_templates_read_whether_the_reply_is_held_to_json(self, held: bool, tmp_path: Path) -> None:
+        text = "{{ instructions }} {{ question }}{% block again %}{% endblock %} {{ 'as JSON' if json else 'as text' }}"
+        (tmp_path / "blendfilter").mkdir()
+        for name in ("check", "ids", "judge"):
+            (tmp_path / f"blendfilter/{name}.j2").write_text(text)
+        settings = {"prompts": Prompts(tmp_path), "json_schema": held}
+        _, lm = filtered({"check": [CHECK], "ids": ["?"], "ids_again": ["0"]}, **settings)
+        _, judged = once({"judge": ["Ids: 0"]}, **settings)
+        prompts = dict([*lm.prompts, *judged.prompts])
+        assert prompts["check"].endswith("as text")  # only the ids follow a schema
+        for stage in ("ids", "ids_again", "judge"):
+            assert prompts[stage].endswith("as JSON" if held else "as text")
 
     @pytest.mark.parametrize(("setting", "asks"), [(None, True), (False, False), (True, True)])
     def test_by_default_the_models_profile_decides(self, setting: bool | None, asks: bool) -> None:
@@ -128,9 +242,9 @@ class TestJsonSchema:
         assert (self.formats(lm)["ids"] is not None) is asks
 
 
-def once(answers: dict[str, list[Any]], passages: Any = FIVE) -> tuple[dspy.Prediction, ScriptedLM]:
+def once(answers: dict[str, list[Any]], passages: Any = FIVE, **settings: Any) -> tuple[dspy.Prediction, ScriptedLM]:
     with scripted(answers) as lm, dspy.context(lm=lm):
-        return asyncio.run(OneCallFilter().acall(question=QUESTION, passages=passages)), lm
+        return asyncio.run(OneCallFilter(**settings).acall(question=QUESTION, passages=passages)), lm
 
 
 class TestOneCall:
@@ -138,12 +252,14 @@ class TestOneCall:
         result, lm = once({"judge": ["0 is relevant.\n3: relevant too.\nIds: 3, 0"]})
         assert [stage for stage, _ in lm.prompts] == ["judge"]
         numbered = "\n".join(f"knowledge {i}: {line}" for i, line in enumerate(LINES))
-        assert lm.prompts[0][1].endswith(f"\n{numbered}\nQuestion: {QUESTION}\nJudgement:")
+        assert lm.prompts[0][1].endswith(
+            f"\nQuestion: {QUESTION}\n{numbered}\nJudgement (one line per passage, then the ids):"
+        )
         assert result.kept == [PASSAGES[0], PASSAGES[3]]
         assert (result.status, result.flags) == ("ids", {})
         assert result.reason == "0 is relevant.\n3: relevant too.\nIds: 3, 0"
 
-    @pytest.mark.parametrize(("k", "judge", "again"), [(1, 384, 32), (5, 384, 32), (15, 1024, 72)])
+    @pytest.mark.parametrize(("k", "judge", "again"), [(1, 576, 32), (5, 576, 32), (15, 1216, 72)])
     def test_the_caps_grow_with_the_passages_above_five(self, k: int, judge: int, again: int) -> None:
         passages = [Passage(str(i), "", f"Lamp {i}.") for i in range(k)]
         _, lm = once({"judge": ["?"], "ids_again": ["0"]}, passages=passages)
@@ -159,7 +275,7 @@ class TestOneCallReplies:
         (again,) = lm.prompts_of("ids_again")
         bar = "| " if reply.startswith("Ids:") else ""  # it must not pass for the cue
         assert f"\nContext:\n{bar}{reply}\n" in again
-        assert again.endswith("No sentence, no explanation.\nIds:")
+        assert again.endswith("No sentence, no explanation.\nIds (numbers only):")
         assert result.kept == [PASSAGES[0], PASSAGES[3]]
         event = {"unparseable_ids": 1} if reply else {}  # nothing at all is counted as that
         assert (result.status, result.reason, result.flags) == ("ids", reply, event)
@@ -183,6 +299,45 @@ class TestReading:
             ("0\n3", (0, 3)),
             ('{"judgements": [{"id": 1, "reason": "ids: 4", "relevant": true}], "ids": [1, 2]}', (1, 2)),
             ('```json\n{"ids": [4]}\n```', (4,)),
+            # Other openings of the last line.
+            ("\nRelevant: 0", (0,)),
+            ("Final ids: 0", (0,)),
+            ("So the relevant ids: 0", (0,)),
+            ("So, the final relevant ids: 0, 2", (0, 2)),
+            ("**Relevant passages:** 0, 2", (0, 2)),
+            ("The relevant ids are: 0, 2", (0, 2)),
+            ("The relevant ids are 0 and 2.", (0, 2)),
+            ("Ids = 0", (0,)),
+            ("Ids - 0, 2", (0, 2)),
+            ("Relevant: 0\nIrrelevant: 1, 2", (0,)),
+            # The next example, invented.
+            ("0: gives the year - relevant\nIds: 0\nQuestion: Who?\nIds: 0, 1", (0,)),
+            (
+                "Ids: 0\n\nknowledge 0: Tolm | A town.\nQuestion: Who?\nJudgement (one line):\n0: a - relevant\nIds: 1",
+                (0,),
+            ),
+            ("Here is what I think.\n\nJudgement:\n0: a light - relevant\nIds: 0", (0,)),
+            # Ids in a title, quoted in a judgement.
+            ("0: the year - relevant\n2: port. Ids: 1, 2 - irrelevant\nIds: 0", (0,)),
+            ("2: port. Ids: 1, 2 - relevant\nIds: 2", (2,)),
+            # Judgements that agree with the ids, or do not say plainly what they think.
+            ("0: gives the year - relevant\n1: may be relevant\nIds: 0", (0,)),
+            ("0: gives the year - relevant\n1: may be relevant\nIds: 0, 1", (0, 1)),
+            ("0: relevant - gives the year\n1: irrelevant - a hill\nIds: 0", (0,)),
+            ("0: relevant - gives the year\n1: irrelevant - says nothing that is relevant\nIds: 0", (0,)),
+            ("0: irrelevant - does not say who\n1: relevant - not the first, but gives the year\nIds: 1", (1,)),
+            ("0: relevant - a light. 1: irrelevant - a hill. Ids: 0", (0,)),
+            ("- **0**: year - **relevant**\n- **1**: hill - **not relevant**\nIds: 0", (0,)),
+            ("0: a hill - irrelevant\n0: on second thoughts - relevant\nIds: 0", (0,)),
+            ("0: the year - relevant\n2 passages are relevant\nIds: 0", (0,)),
+            ("0: Passage 1 names it - relevant\n1: a hill - irrelevant\nIds: 0", (0,)),
+            ("0: not about the year - relevant\n1: no relevant fact\nIds: 0", (0,)),
+            ("0: a light, somewhat relevant\n1: the year - relevant\nIds: 1", (1,)),
+            # A plain verdict on every passage, and no ids behind them.
+            ("0: relevant - the year\n1: irrelevant - a hill\n2: relevant\n3: irrelevant\n4: not relevant", (0, 2)),
+            ("0: the year - relevant\n1: a hill - irrelevant\n\n" + _IRRELEVANT_2_TO_4, (0,)),
+            ("0: relevant\n1: irrelevant\n" + _IRRELEVANT_2_TO_4 + "\nThe relevant passage is 0.", (0,)),
+            ("0: relevant\n1: relevant\n" + _IRRELEVANT_2_TO_4 + "\n\nThe relevant passages are 0 and 1.", (0, 1)),
         ],
     )
     def test_ids(self, reply: str, ids: tuple[int, ...]) -> None:
@@ -195,6 +350,14 @@ class TestReading:
             "0: relevant.\n1: irrelevant.\n2: relev",
             "0: lists the ids: 1 and 2 of two lights, relevant.\n1: rel",  # of a passage, not of the knowledge
             "0: tells of grids\n1: of its ids and",
+            "0: the year - relevant\n1: a hill - irrelevant\n2: port. Ids: 1, 2",  # of its title
+            "2: port. Ids: 1, 2",
+            # Verdicts, but not a plain one on each passage and nothing else.
+            "0: relevant\n1: may be relevant\n" + _IRRELEVANT_2_TO_4,
+            "0: relevant\n0: irrelevant\n1: irrelevant\n" + _IRRELEVANT_2_TO_4,
+            "0: relevant\n1: irrelevant\n" + _IRRELEVANT_2_TO_4 + "\nNone of them says it, though.",
+            "0: relevant\n1: irrelevant\n" + _IRRELEVANT_2_TO_4 + "\nThe relevant passage is 1.",
+            "0: irrelevant\n1: irrelevant\n" + _IRRELEVANT_2_TO_4,  # nothing is kept only where "none" is said
             '{"judgements": [{"id": 0, "reason": "", "relevant": true}',
             '{"judgements": [], "ids": [0,',
             '{"judgements": [{"id": 0}], "relevant": [0]}',
@@ -217,6 +380,22 @@ class TestReading:
             ('{"judgements": [{"id": 0, "reason": "", "relevant": false}, 3], "ids": []}', "none"),
             ('{"judgements": [{"id": 0, "reason": "", "relevant": true}], "ids": []}', "suspect"),
             ("Ids: 1, 3 are irrelevant", "suspect"),
+            # Ids that go against the judgements.
+            ('{"judgements": [{"id": 0, "reason": "", "relevant": true}], "ids": [1]}', "suspect"),
+            ('{"judgements": [{"id": 0, "reason": "", "relevant": false}], "ids": [0]}', "suspect"),
+            ('So:\n```json\n{"judgements": [{"id": 0, "relevant": true}], "ids": [1]}\n```', "suspect"),
+            ("0: gives the year - relevant\n1: a hill - irrelevant\nIds: none", "suspect"),
+            ("0: relevant - gives the year\n1: irrelevant - a hill\nIds: 1", "suspect"),
+            ("0: a - irrelevant\n1: b - irrelevant\n2: c - irrelevant\nIds: 0, 1, 2", "suspect"),
+            ("0: gives the year - relevant\n1: gives the keeper - relevant\nIds: 0", "suspect"),
+            ("0: a light - relevant\n1: a hill - not relevant to the question\nIds: 0, 1", "suspect"),
+            ("Knowledge 0 is relevant.\nKnowledge 1 isn't relevant.\nIds: 1", "suspect"),
+            ("1. gives the year - relevant\n2. a hill - irrelevant\nIds: 0", "suspect"),  # counted from 1
+            ("0: relevant. 1: irrelevant. Ids: 1", "suspect"),
+            ("1: relevant\n" + _IRRELEVANT_2_TO_4 + "\n5: relevant\nIds: 1, 5", "suspect"),  # counted from 1
+            ("0: irrelevant\n1: irrelevant\n" + _IRRELEVANT_2_TO_4 + "\nNone of them is relevant.", "none"),
+            ("Relevant: none", "none"),
+            ("0: a hill - irrelevant\n1: a town - irrelevant\nIds: none", "none"),
             ("Ids: 0\nKnowledge 3 may be relevant, too.", "suspect"),
         ],
     )

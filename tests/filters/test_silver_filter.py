@@ -75,6 +75,20 @@ def test_a_question_or_passage_that_the_file_does_not_hold_is_an_error(index: BM
     assert kept(partly, WHERE, [missing]) == []
 
 
+def test_a_yes_or_no_has_no_silver_of_strincs(index: BM25, path: Path) -> None:
+    """Named as such, all is kept for it; a row that an earlier version wrote, with nothing chosen, is not read."""
+    asked = "Is Orm Pier a pier in Tavenby?"
+    row = json.loads(path.read_text("utf-8").splitlines()[0])
+    old = {**row, "id": "y", "question": asked, "golden_answers": ["yes"], "output": "yes", "chosen": [], "target": ""}
+    path.write_text(path.read_text("utf-8") + json.dumps(old) + "\n", "utf-8")
+    found = index(asked, 3)
+    with pytest.raises(BadArgument, match=r"no silver context .*answered by a yes or no: take lexical or cxmi"):
+        kept(SilverFilter(path), asked, found)
+    named = SilverFilter(path, unlabelled=[asked])
+    assert kept(named, asked, found) == found
+    assert named.arguments() != SilverFilter(path).arguments()
+
+
 def test_of_one_question_with_two_contexts_none_is_right(path: Path) -> None:
     row = json.loads(path.read_text("utf-8").splitlines()[0])
     again, path_again = {**row, "id": "again"}, path.with_name("again.jsonl")

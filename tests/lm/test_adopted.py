@@ -8,6 +8,7 @@ import logging
 import threading
 import traceback
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import dspy
@@ -120,6 +121,25 @@ def test_a_base_lm_from_before_engines_works(tmp_path: Path, kind: type[Legacy])
     assert [(seen["messages"][-1]["content"], seen["temperature"]) for seen in inner.seen] == [
         ("hello", 0.2), ("hello", 0.9),
     ]  # fmt: skip
+
+
+class Attributes(Legacy):
+    """A `BaseLM` whose replies are objects with as much as DSPy wants."""
+
+    def forward(self, prompt: Any = None, messages: Any = None, **kwargs: Any) -> Any:
+        message = SimpleNamespace(content=f"{prompt or messages[-1]['content']}!")
+        return SimpleNamespace(choices=[SimpleNamespace(message=message)], usage={}, model="m")
+
+
+class AsyncAttributes(Attributes):
+    async def aforward(self, prompt: Any = None, messages: Any = None, **kwargs: Any) -> Any:
+        return self.forward(prompt, messages, **kwargs)
+
+
+@pytest.mark.parametrize("kind", [Attributes, AsyncAttributes])
+def test_a_base_lm_may_answer_with_objects_as_it_may_in_dspy(kind: type[Legacy]) -> None:
+    own = kind("old/model")
+    assert own("hello") == connect(own)("hello") == ["hello!"]
 
 
 def test_a_dspy_lm_reaches_its_own_server_with_its_own_settings_and_no_secret_is_kept(

@@ -57,9 +57,9 @@ def tokens(count: int) -> Amount:
 @pytest.mark.parametrize(
     ("limits", "message"),
     [
-        ({"calls": 0}, "calls (--max-calls) is 0: give a whole number of 1 or more"),
-        ({"tokens": 1.5}, "tokens (--max-tokens) is 1.5"),
-        ({"dollars": 0}, "0 dollars (--max-cost): give a number above 0"),
+        ({"calls": 0}, "calls (Budget(calls=…)) is 0: give a whole number of 1 or more"),
+        ({"tokens": 1.5}, "tokens (Budget(tokens=…)) is 1.5"),
+        ({"dollars": 0}, "0 dollars (Budget(dollars=…)): give a number above 0"),
         ({"dollars": float("nan")}, "nan dollars"),
     ],
 )

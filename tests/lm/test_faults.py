@@ -152,7 +152,7 @@ def test_lost_late_and_missing_connections_are_told_apart() -> None:
         caught = raised(cause)
         assert faults.retryable(faults.translate(caught))
         assert getattr(final(caught), "kind", "refused") == kind
-        assert (ADDRESS in str(final(caught)) and "--api-base" in str(final(caught))) is (kind == "refused")
+        assert (ADDRESS in str(final(caught)) and "api_base=URL" in str(final(caught))) is (kind == "refused")
 
 
 @pytest.mark.parametrize(
@@ -160,8 +160,8 @@ def test_lost_late_and_missing_connections_are_told_apart() -> None:
     [
         (401, error("no such key"), "key"),
         (403, error("not yours"), "key"),
-        (404, error("The model `m` does not exist", code="model_not_found"), "--lm"),
-        (400, error("foo/bar is not a valid model ID"), "--lm"),
+        (404, error("The model `m` does not exist", code="model_not_found"), "(lm=)"),
+        (400, error("foo/bar is not a valid model ID"), "(lm=)"),
         (404, '{"detail":"Not Found"}', "/v1"),
         (402, error("pay first"), "account"),
         (429, error("You exceeded your current quota", code="insufficient_quota"), "account"),

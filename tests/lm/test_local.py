@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -12,6 +13,7 @@ import time
 from pathlib import Path
 
 import dspy
+import numpy as np
 import pytest
 from dspy import lm15
 from local_model import engine, reply, request, text_of, weights
@@ -19,12 +21,14 @@ from small_world import Command, journaled, stable
 
 from blendfilter.context import REPEAT, SAMPLE, CallSample, setting
 from blendfilter.errors import BadArgument, BadData, MissingExtra, MissingFile
+from blendfilter.filters.knowledge import ids_schema, schema_of
 from blendfilter.lm import local
 from blendfilter.lm.local import LocalEngine, context_of, fingerprint, open_llama, open_vocabulary, weights_of
 from blendfilter.lm.model import ConnectedLM, connect
 from blendfilter.lm.profiles import profile_for
 from blendfilter.lm.tokenisers import tokeniser_for
 
+LogitsProcessorList = pytest.importorskip("llama_cpp").LogitsProcessorList
 CAPITAL = "What is the capital of France? Answer in one sentence."
 IDS = {
     "type": "json_schema",
@@ -176,6 +180,18 @@ class TestCalls:
         with pytest.raises(json.JSONDecodeError):
             json.loads(text_of(reply(request(prompt, max_tokens=40))))
 
+    def test_no_list_of_ids_is_empty_where_none_is_not_offered(self) -> None:
+        """Left free, SmolLM2 names nothing in most of these draws: the grammar is what keeps something in the list."""
+        prompt = 'None of the passages 0, 1 and 2 helps. Reply with JSON and no ids: {"ids": []}'
+        drawn = {}
+        for offer_none in (False, True):
+            wanted = schema_of("ids", {"ids": ids_schema(3, offer_none=offer_none)})["json_schema"]
+            settings = {"temperature": 1.5, "max_tokens": 40, "response_format": {"type": "json_schema", **wanted}}
+            lists = [json.loads(text_of(reply(request(prompt, seed=seed, **settings))))["ids"] for seed in range(4)]
+            drawn[offer_none] = [bool(ids) for ids in lists]
+        assert all(drawn[False])
+        assert not all(drawn[True])
+
     def test_a_schema_without_a_grammar_is_refused(self) -> None:
         with pytest.raises(lm15.UnsupportedFeatureError, match="cannot be made a grammar"):
             reply(request("Who?", response_format={"type": "json_schema", "schema": {"$ref": "#/nowhere"}}))
@@ -234,6 +250,92 @@ class TestCalls:
         picture = lm15.Request(model="m", messages=(lm15.Message("user", (lm15.ImagePart(url="http://x/y.png"),)),))
         with pytest.raises(lm15.UnsupportedFeatureError, match="text only"):
             reply(picture)
+
+
+TALE = "The keeper of the lighthouse wrote down each ship that passed, its colours and where it was bound. " * 9
+OTHER = "A baker in the harbour counts loaves: forty before sunrise, sixty at noon, and none on Sundays. " * 7
+PROMPTS = [
+    head + f"\n\nQuestion: {asked}\nAnswer in a word:"
+    for asked in ("Who wrote it down?", "Where were they bound?", "Was it dark, and did it rain all night?")
+    for head in (TALE, OTHER, TALE[:400])
+]
+
+
+class TestBeginnings:
+    """Demonstrations that prompts share are read once, and no digit shows it."""
+
+    @staticmethod
+    def fresh() -> LocalEngine:
+        return LocalEngine(weights(), context=512)
+
+    @staticmethod
+    def as_read(prompt: str, by: LocalEngine) -> tuple[str, list[float]]:
+        """The reply, and the logits' exact sum at each of its tokens."""
+        sums: list[float] = []
+
+        def look(tokens: object, logits: np.ndarray) -> np.ndarray:
+            sums.append(math.fsum(logits))
+            return logits
+
+        asked, weights = request(prompt, max_tokens=4), by._weights
+        settings = {"logits_processor": LogitsProcessorList([look]), "temperature": 0.0, "max_tokens": 4}
+        done = weights.completion(by._prompt(asked), lambda: False, logprobs=None, **settings)
+        return done["choices"][0]["text"], sums
+
+    def test_a_reply_has_the_same_digits_whatever_was_asked_before(self) -> None:
+        alone = {}
+        for prompt in PROMPTS[:6]:
+            by = self.fresh()
+            alone[prompt] = self.as_read(prompt, by)
+            by.close()
+        assert len({digit for _, digits in alone.values() for digit in digits}) > 12  # they tell states apart
+        by = self.fresh()
+        for order in ([0, 3, 0, 2, 5, 4, 1], [5, 4, 3, 2, 1, 0], [1, 4, 0, 1]):
+            assert [self.as_read(PROMPTS[at], by) for at in order] == [alone[PROMPTS[at]] for at in order]
+        assert by._weights.beginnings.bytes > 0
+
+    def test_log_probabilities_too(self) -> None:
+        asked = [request(prompt, max_tokens=3, logprobs=2) for prompt in PROMPTS[::3]]
+        by = self.fresh()
+        first = [reply(to, by).logprobs for to in asked]
+        assert [reply(to, by).logprobs for to in reversed(asked)] == first[::-1]
+        assert by._weights.beginnings.bytes > 0
+        alone = self.fresh()
+        assert reply(asked[-1], alone).logprobs == first[-1]
+
+    def test_what_two_prompts_share_is_read_once(self) -> None:
+        by, read = self.fresh(), []
+        llama = by._weights._open(False)
+        of_model = llama.eval
+        llama.eval = lambda tokens: (read.append(len(tokens)), of_model(tokens))  # type: ignore[method-assign]
+        saved, prompts = [], [by._prompt(request(prompt)) for prompt in PROMPTS[::3]]  # one tale, three questions
+        for at, tokens in enumerate(prompts):
+            read.clear()
+            reply(request(PROMPTS[3 * at], max_tokens=1), by)
+            saved.append(len(tokens) - sum(read))
+        shared = next(at for at, pair in enumerate(zip(*prompts[:2], strict=False)) if len(set(pair)) > 1)
+        shared -= shared % local.CHUNK
+        assert shared >= 128
+        assert saved == [0, 0, shared]  # what two share is kept when the second comes
+
+    def test_memory_is_bounded_and_closing_frees_it(self) -> None:
+        by = self.fresh()
+        kept = by._weights.beginnings = local._Beginnings(most=6 * 2**20)  # 23 kB a token: two of 128 tokens
+        most = 0
+        for prompt in PROMPTS:
+            reply(request(prompt, max_tokens=1), by)
+            assert kept.bytes == sum(len(state) for state in kept._states.values()) <= 6 * 2**20
+            most = max(most, len(kept._states))
+        assert most == 2
+        by.close()
+        assert (kept.bytes, len(kept._states)) == (0, 0)
+
+    def test_what_is_larger_than_the_bound_is_not_kept(self) -> None:
+        by = self.fresh()
+        kept = by._weights.beginnings = local._Beginnings(most=2**20)
+        same = self.as_read(PROMPTS[0], by)
+        assert self.as_read(PROMPTS[0], by) == self.as_read(PROMPTS[0], by) == same
+        assert kept.bytes == 0
 
 
 class TestEndings:

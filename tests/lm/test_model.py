@@ -185,8 +185,8 @@ def test_settings_reach_the_server_and_a_call_may_set_otherwise() -> None:
 @pytest.mark.parametrize(
     ("name", "options", "kind", "message"),
     [
-        ("openai/gpt-4o-mini", {}, NoKey, "openai/gpt-4o-mini wants a key: set OPENAI_API_KEY, or point --api-base at"),
-        ("opnai/gpt-4o-mini", {}, UnknownName, r"no provider 'opnai'\. Did you mean 'openai'\?.*groq.*--api-base URL"),
+        ("openai/gpt-4o-mini", {}, NoKey, "openai/gpt-4o-mini wants a key: set OPENAI_API_KEY, or point api_base= at"),
+        ("opnai/gpt-4o-mini", {}, UnknownName, r"no provider 'opnai'\. Did you mean 'openai'\?.*groq.*api_base=URL"),
         ("gpt-4o-mini", {}, BadArgument, r"names no provider: write provider/model \(openai/"),
         ("", {}, BadArgument, r"names no provider: write provider/model \(openai/"),
         ("openai/", {}, BadArgument, r"names no provider: write provider/model \(openai/"),

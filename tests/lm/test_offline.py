@@ -97,20 +97,18 @@ def test_topic_and_passage_are_made_of_the_questions_own_words() -> None:
 class TestFiltering:
     def test_check_judges_each_passage_on_its_own_line(self) -> None:
         lines = read(f"Judge.\nSeveral may be relevant.\n\n{numbered()}Question: {BORN}\nRelevance:").split("\n")
-        assert [line.split(":")[0] for line in lines] == [
-            "Knowledge 0 is not relevant",
-            "Knowledge 1 is relevant",
-            "Knowledge 2 is not relevant",
-            "Knowledge 3 is relevant",
-        ]
+        assert [(line.partition(":")[0], line.split()[1]) for line in lines] == [
+            ("0", "irrelevant"), ("1", "relevant"), ("2", "irrelevant"), ("3", "relevant"),
+        ]  # fmt: skip
         assert "Orm" in lines[1]
 
     def test_ids_follow_the_check_or_overlap_where_it_says_nothing(self) -> None:
         check = read(f"Judge.\n\n{numbered()}Question: {BORN}\nRelevance:")
-        assert read(ids_prompt(check)) == read(ids_prompt("I cannot tell.")) == "1, 3"
+        said = "Knowledge 0 is not relevant: no.\nKnowledge 1 is relevant: yes.\nPassage 3 is relevant, too."
+        assert read(ids_prompt(check)) == read(ids_prompt(said)) == read(ids_prompt("I cannot tell.")) == "1, 3"
 
     def test_none_only_where_it_is_offered(self) -> None:
-        nothing = "\n".join(f"Knowledge {i} is not relevant: no." for i in range(4))
+        nothing = "\n".join(f"{i}: irrelevant - about other things" for i in range(4))
         offered = "Write the numbers.\nIf no knowledge is relevant, write: none"
         assert read(ids_prompt(nothing, "What is quartz?", offered)) == "none"
         assert read(ids_prompt(nothing, BORN)) == "1, 3"
@@ -292,6 +290,21 @@ class TestReAct:
         assert second.endswith("\nAction 2: Search[What is known about Hanna Vell regarding designer born?]")
         block += f"Thought 2: {second}\nObservation 2:\n{ENGINEER}\n"
         assert read(f"Ask.\n\n{block}Thought 3: Hm.\nAction 3: Finish[") == "Dunmarrow]"
+
+    @pytest.mark.parametrize(
+        ("turn", "cue"),
+        [
+            ("Thought 1: Hm.\nAction 1: Search[Orm Pier]\nObservation 1:\n", "Thought 2:"),
+            (
+                "Are follow-up questions needed here: Yes.\nFollow-up: Who built Orm Pier?\nKnowledge:\n",
+                "Intermediate answer:",
+            ),
+        ],
+        ids=["thought-action", "lineage"],
+    )
+    def test_a_search_that_found_nothing_is_no_passage(self, turn: str, cue: str) -> None:
+        block = f"Ask.\n\nQuestion: {BIRTHPLACE}\n{turn}"
+        assert read(f"{block}(nothing relevant was found)\n{cue}") == read(f"{block}{cue}")
 
 
 @pytest.mark.parametrize("style", ["self-ask", "lineage", "thought-action"])

@@ -100,7 +100,7 @@ def test_a_users_file_goes_before_ours_and_names_brokers_by_their_own_names(tmp_
 """))  # fmt: skip
     assert price_of("gpt-4o", "openai", own) == Price(1, 1)
     assert price_of("gpt-4o", "openai") == Price(2.5, 10, 1.25)
-    assert price_of("openai/gpt-4o", "openrouter", own) is None, "that broker's price is another"
+    assert price_of("openai/gpt-4o", "openrouter", own) == price_of("openai/gpt-4o", "openrouter")
     assert price_of("mine", None, own) == price_of("mine", "vllm", own) == Price(2, 2)
     assert price_of("Qwen/Qwen2.5-7B", "together", own) == Price(3, 3)
     assert price_of("o3", "openai", own) == Price(2, 8, 0.5)

@@ -197,7 +197,7 @@ class TestKnowledge:
     def test_everything_filtered_away_is_an_empty_block_and_flagged(self) -> None:
         result, lm = ask(BlendFilter(three_lists(), task="strategyqa"), ids="none")
         assert result.knowledge == []
-        assert f"\nKnowledge:\nQuestion: {QUESTION}\n" in lm.prompts_of("answer")[0]
+        assert f"\nKnowledge:\n(nothing relevant was found)\nQuestion: {QUESTION}\n" in lm.prompts_of("answer")[0]
         assert result.flags == {**dict.fromkeys(FLAGS, 0), "explicit_none": 3, "empty_knowledge": 1}
         assert {branch.ids_read for branch in result.branches.values()} == {"none"}
 
@@ -302,7 +302,7 @@ class TestState:
         before = json.dumps(method.dump_state())
         state = json.loads(before.replace('"Context:"', '"Reasoning So Far:"'))
         state["blending.external"]["signature"]["instructions"] = "Changed."
-        with pytest.raises(BadData, match=r"'ids' has the fields Reasoning So Far: "):
+        with pytest.raises(BadData, match=r"'select.ids' has the fields Reasoning So Far: "):
             method.load_state(state)
         assert json.dumps(method.dump_state()) == before
 
@@ -347,6 +347,6 @@ class TestUnion:
     def test_nothing_kept(self) -> None:
         result, lm = ask(BlendFilter(three_lists(), filter_union=True, task="strategyqa"), ids="none")
         assert (result.knowledge, result.flags["empty_knowledge"], result.flags["explicit_none"]) == ([], 1, 1)
-        assert f"Knowledge:\nQuestion: {QUESTION}" in lm.prompts_of("answer")[0]
+        assert f"Knowledge:\n(nothing relevant was found)\nQuestion: {QUESTION}" in lm.prompts_of("answer")[0]
         result, _ = ask(BlendFilter(three_lists(), filter_union=True, fallback=True, task="strategyqa"), ids="none")
         assert result.knowledge == list(PASSAGES[:2])

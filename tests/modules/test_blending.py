@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from isle import EXTERNAL, LINES, Q_EX, Q_IN, QUESTION, replies, three_lists
 from scripted import ScriptedLM
 
+from blendfilter.errors import BadArgument
 from blendfilter.modules.blendfilter import Blending, blend, used_queries, without_conclusion
 
 
@@ -36,6 +37,8 @@ class TestBlend:
             ("A b. So the answer is C.", "A b."),
             ("A b.\nso the final answer is: C. D. E.\n", "A b."),
             ("A b.\nSo, the answer is C", "A b."),
+            ("A b.\n**Therefore, the final answer is: C**", "A b."),
+            ("A b. Thus the correct answer is **C**.", "A b."),
             ("So the answer is C.", ""),
             ("A b.", "A b."),
             ("So the answer is C.\nBut wait, A b.", "So the answer is C.\nBut wait, A b."),
@@ -77,9 +80,13 @@ class TestBlending:
         assert sorted(query for query, _ in shelf.searches) == sorted([QUESTION, Q_EX, Q_IN])
         own = "\n".join(["Knowledge:", *LINES[:2], f"Question: {QUESTION}", "Let's think step by step."])
         assert lm.prompts_of("external")[0].endswith("\n" + own)
-        assert lm.prompts_of("internal")[0].endswith(f"\nQuestion: {QUESTION}\nPassage:")
+        assert lm.prompts_of("internal")[0].endswith(f"\nQuestion: {QUESTION}\nPassage (a few sentences):")
         assert not any(line in lm.prompts_of("internal")[0] for line in LINES)
 
     def test_the_conclusion_can_be_dropped(self) -> None:
         result, _ = blended(three_lists(), drop_conclusion=True)
         assert result.queries["q_ex"] == f"{EXTERNAL.splitlines()[0]} {QUESTION}"
+
+    def test_there_is_none_to_drop_where_q_ex_is_left_out(self) -> None:
+        with pytest.raises(BadArgument, match="drop_conclusion changes q_ex, which without leaves out"):
+            Blending(three_lists(), without="q_ex", drop_conclusion=True)

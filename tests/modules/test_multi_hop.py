@@ -17,9 +17,12 @@ from blendfilter.modules.multi_hop import (
     forced_answer,
     read_action,
     read_hop,
+    second_reply,
     transcript_line,
+    without_echo,
 )
 
+NONE_NEEDED = "Ada kept it. No more follow-up questions are needed."
 FIVE = (
     "Yes.\nFollow-up: Which lighthouse is it?\nIntermediate answer: Skerry Light.\n"
     "Follow-up: Who kept it?\nIntermediate answer: Ada Brennock.\nSo the final answer is: Ada Brennock"
@@ -51,7 +54,9 @@ class TestHop:
             ("Yes.\nFollow-up questions:\n1. Who kept it?\n2. When?", Hop("Yes.", "Who kept it?", invented=True)),
             ("Yes.\nFollow-up: 1. FC Skerry won when?", Hop("Yes.", "1. FC Skerry won when?")),
             ("Ada.\nFollow-up: None\nSo the final answer is: Ada", Hop("Ada.", final="Ada")),
-            ("Ada.\nFollow-up: No further follow-up questions needed.", Hop("Ada.")),
+            ("Ada.\nFollow-up: No further follow-up questions needed.", Hop("Ada.", enough=True)),
+            ("Ada kept it. No more follow-up questions are needed.", Hop(NONE_NEEDED, enough=True)),
+            ('Passage 2 says "no follow-ups needed".', Hop('Passage 2 says "no follow-ups needed".')),
             ("Hm.\nFollow-up: No Man's Isle lies where?", Hop("Hm.", "No Man's Isle lies where?")),
             ("Ada.\nTherefore, the final answer is: **Ada**", Hop("Ada.", final="Ada")),
             ("No, so the final answer is: Ada", Hop("No,", final="Ada")),
@@ -89,6 +94,10 @@ class TestAction:
             ("I could Search[it].\nAction 1: Search[Skerry]", Hop("I could Search[it].", "Skerry")),
             ("Nothing is left. Finish[Ada]", Hop("Nothing is left.", final="Ada")),
             ("I search the light.", Hop("I search the light.")),
+            ("I need it.\nAction 1: Search Skerry Light", Hop("I need it.", "Skerry Light")),
+            ("I need it.\nAction 1: Look up the keeper", Hop("I need it.", "the keeper")),
+            ("Action 1: Answer the question", Hop("Action 1: Answer the question")),
+            ("Which lighthouse is it?", Hop("Which lighthouse is it?")),
             ("I need it.\nAction 1: Lookup[keeper]", Hop("I need it.", follow_up="keeper")),
             ("I research[1] it.", Hop("I research[1] it.")),
             ("I need it.\nAction 1: Search[]", Hop("I need it.")),
@@ -104,6 +113,74 @@ class TestAction:
         assert read_action("First.\nAction 1: Search[a] and Search[b]").invented
 
 
+CONTINUED = Hop(follow_up="Who kept it?")
+
+
+@pytest.mark.parametrize(
+    ("reply", "hop"),
+    [
+        (" Who kept it?", CONTINUED),
+        ("**Who kept it?**", CONTINUED),
+        ("Follow-up: Who kept it?", CONTINUED),
+        ("Yes, who kept it?", Hop(follow_up="who kept it?")),
+        ("Here is my follow-up question:\nWho kept it?", CONTINUED),
+        ("Who kept it?\nIntermediate answer: Ada.\nFollow-up: When?", CONTINUED._replace(invented=True)),
+        ("Who kept it? Intermediate answer: Ada.", CONTINUED._replace(invented=True)),
+        ('"Who kept it?"', CONTINUED),
+        ('Follow-up: "Who kept it?"', CONTINUED),
+        ("Skerry Light.\nFollow-up: Who kept it?", Hop("Skerry Light.", "Who kept it?")),
+        ("the keeper of Skerry Light", Hop(follow_up="the keeper of Skerry Light")),
+        ("Find the keeper of Skerry Light.", Hop(follow_up="Find the keeper of Skerry Light.")),
+        ("None.", Hop(enough=True)),
+        ("No further questions.", Hop(enough=True)),
+        ("None needed.\nSo the final answer is: Ada", Hop("None needed.", final="Ada")),
+        ("So the final answer is: Ada", Hop(final="Ada")),
+        ("So the final answer is:\nAda", Hop(final="Ada")),
+        ("I cannot say.", Hop("I cannot say.")),
+        ("", Hop()),
+    ],
+)
+def test_what_a_second_reply_says_behind_the_cue_of_the_follow_up(reply: str, hop: Hop) -> None:
+    assert second_reply(FOLLOW_UPS, 2, reply) == hop
+
+
+@pytest.mark.parametrize(
+    ("reply", "hop"),
+    [
+        (" Search[Skerry Light]", Hop(follow_up="Skerry Light")),
+        ("Action 2: Search[Skerry Light]", Hop(follow_up="Skerry Light")),
+        ("Search Skerry Light", Hop(follow_up="Skerry Light")),
+        ("Who kept it?", CONTINUED),
+        ("Finish[Ada]", Hop(final="Ada")),
+        ("So the final answer is: Ada", Hop(final="Ada")),
+        ("I think it is Ada.", Hop("I think it is Ada.")),
+        ("Skerry Light", Hop("Skerry Light")),
+    ],
+)
+def test_what_a_second_reply_does_behind_the_cue_of_the_action(reply: str, hop: Hop) -> None:
+    assert second_reply(THOUGHTS_AND_ACTIONS, 2, reply) == hop
+
+
+@pytest.mark.parametrize(
+    ("reply", "follow_up", "left"),
+    [
+        ("Who kept it? Ada.", "Who kept it?", "Ada."),
+        ("**Follow-up:** who  kept it?\nIntermediate answer: Ada.", "Who kept it?", "Intermediate answer: Ada."),
+        ("Intermediate answer: Who kept it?\nAda.\nFollow-up: When?", "Who kept it?", "Ada.\nFollow-up: When?"),
+        ("Action 1: Search[Skerry Light]\nI see.", "Skerry Light", "I see."),
+        ("Skerry Light\nIt is one.", "Skerry Light", "It is one."),
+        # Not an echo: a sentence about it, another question, or nothing behind it (which repeats it).
+        ("Skerry Light is one.", "Skerry Light", "Skerry Light is one."),
+        ("Skerry Lights\nAda.", "Skerry Light", "Skerry Lights\nAda."),
+        ("Ada. Who kept it? Ada.", "Who kept it?", "Ada. Who kept it? Ada."),
+        ("Follow-up: Who kept it?", "Who kept it?", "Follow-up: Who kept it?"),
+        ("Ada.", "", "Ada."),
+    ],
+)
+def test_an_echo_of_the_last_follow_up_is_left_out(reply: str, follow_up: str, left: str) -> None:
+    assert without_echo(reply, follow_up).strip() == left
+
+
 @pytest.mark.parametrize(
     ("reasoning", "expected"),
     [
@@ -116,6 +193,13 @@ class TestAction:
         ("So the answer is Ada.\nThe answer is taken from her diary.", "Ada."),
         ("So the answer is J. K. Lund.", "J. K. Lund."),
         ("The answer may be Ada.", ""),
+        ("So the answer is Ada. Passage 2 says so the answer is Bo.", "Ada."),
+        ("So the answer is Ada. Passage 2 ends with so the answer is Bo.", "Ada."),
+        ("According to passage 2, so the answer is Bo. So the answer is Ada.", "Ada."),
+        ("The passage suggests Ada, so the answer is Ada.", "Ada."),
+        ("Ada kept it according to passage 2, so the answer is Ada.", "Ada."),
+        ("This gives the final answer: Ada.", "Ada."),
+        ("Passage 2 says so the answer is Bo.", ""),
         ("", ""),
     ],
 )
@@ -128,6 +212,7 @@ def test_the_last_conclusion_of_a_reasoning(reasoning: str, expected: str) -> No
     [
         "Question: What?", "Knowledge: all", "Follow-up: What?", "Intermediate answer: 42", "So the final answer is: 4",
         "Observation 2: 42", "Thought 3: stop", "Action 1: Finish[42]", "Are follow-up questions needed here: No.",
+        "(nothing relevant was found)",
     ],
 )  # fmt: skip
 def test_a_passage_cannot_pass_for_a_line_of_the_transcript(line: str) -> None:
@@ -151,6 +236,7 @@ PIECES = st.lists(
 @example("Follow-up: a\rb")
 @example("Search[a\u2028b]")
 @example("Follow-up: a **")
+@example("0000000\x85?")
 def test_a_reply_is_cut_never_changed(reply: str) -> None:
     for read in (read_hop, read_action):
         hop = read(reply)
@@ -159,6 +245,12 @@ def test_a_reply_is_cut_never_changed(reply: str) -> None:
         assert hop.follow_up == hop.follow_up.strip()
         assert not (hop.follow_up and hop.final)
         assert hop.follow_up or not hop.invented
+    for form in FORMS:
+        again = second_reply(form, 2, reply)
+        assert len(again.follow_up.splitlines()) == bool(again.follow_up)
+        assert again.follow_up in reply
+        assert not (again.follow_up and again.final)
+    assert without_echo(reply, reply[:20].strip()) in reply
     assert conclusion(reply) in reply
 
 
@@ -194,3 +286,6 @@ def test_what_a_form_writes_it_reads(form: Form) -> None:
     assert form.conclusion_of(3, "Ada").startswith(form.forced.format(turn=3))
     assert forced_answer(form, 3, "Ada") == forced_answer(form, 3, form.conclusion_of(3, "Ada")) == "Ada"
     assert forced_answer(form, 3, "") == ""
+    assert second_reply(form, 2, follow_up) == Hop(follow_up="Who kept it?")
+    for cue in (form.again, form.anew):  # in a passage neither would pass for the model's own line
+        assert transcript_line(f"{cue.format(turn=2)} Rome") == f"| {cue.format(turn=2)} Rome"

@@ -64,7 +64,7 @@ def reported(*lines: str, base: float = -3.0) -> Told:
 
     def logprob(prompt: str) -> float:
         knowledge = prompt.rpartition("Knowledge:\n")[2].partition("Question:")[0].strip()
-        return base + (0 if not knowledge else 2 if knowledge in lines else -1)
+        return base + (0 if knowledge == "(nothing relevant was found)" else 2 if knowledge in lines else -1)
 
     return Told(logprob)
 
@@ -261,8 +261,19 @@ def test_measures_that_ask_no_model() -> None:
     (alike,) = Oracle("lexical", task="fever").choose([(claim, PASSAGES)])
     assert chosen(alike) == ["Quillmere | Quillmere is an island of two villages."]
     assert alike.scores[alike.chosen[0]] == pytest.approx(5 / 6)  # 6 words each, all but the number shared
-    (reported,) = Oracle("lexical", task="hotpotqa").choose([(claim, PASSAGES)])
+    told = Question("c", claim.question, ("Five villages lie on it.",))
+    (reported,) = Oracle("lexical", task="hotpotqa").choose([(told, PASSAGES)])
     assert reported.chosen == ()
+
+
+@pytest.mark.parametrize("verdict", ["yes", "No.", "true", "REFUTES"])
+def test_a_verdict_stands_in_no_passage(verdict: str) -> None:
+    """STRINC refuses to look for one, LEXICAL takes the sentence that is most like the question."""
+    asked = Question("c", "Is Quillmere an island of five villages?", (verdict,))
+    with pytest.raises(BadData, match=r"question 'c': strinc cannot look for .*: take the measure lexical .* or cxmi"):
+        Oracle("strinc", task="hotpotqa").choose([(asked, PASSAGES)])
+    (alike,) = Oracle("lexical", task="hotpotqa").choose([(asked, PASSAGES)])
+    assert chosen(alike) == ["Quillmere | Quillmere is an island of two villages."]
 
 
 class TestIdentity:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from blendfilter import BM25, Oracle, load, make_silver, read_silver
 from blendfilter.errors import BadArgument, BadData, EmptyData, ModelError, RunLocked, RunMismatch
 from blendfilter.journal import Journal
 from blendfilter.lm.scoring.kept import KeptScorer
-from blendfilter.oracles.silver_making import Places, supported
+from blendfilter.oracles.silver_making import Places, read_recipe, supported
 from blendfilter.records import Passage, Question
 from blendfilter.retrieval.base import Retriever
 from blendfilter.tasks import Questions
@@ -87,6 +88,46 @@ def test_the_rows_and_what_they_come_to(tmp_path: Path) -> None:
     assert (three.passages, three.sentences, three.target, three.positive) == ((), (), "", False)
     assert (summary.n, summary.no_passages, summary.empty) == (3, 1, pytest.approx(2 / 3))
     assert {path.name for path in tmp_path.iterdir()} == {"silver.jsonl", "silver.recipe.json"}
+
+
+YES_NO = [
+    {"id": "pier", "question": "Is Orm Pier a pier in Tavenby?", "answer": "yes"},
+    {"id": "hill", "question": "Is Fell an island?", "answer": "No"},
+]
+
+
+def test_a_yes_or_no_has_no_row_of_strincs_and_is_counted(tmp_path: Path) -> None:
+    """As a row without a choice it would teach a filter that nothing helps."""
+    out = tmp_path / "silver.jsonl"
+    mixed = load("qa", [ROWS[0], YES_NO[0], *ROWS[1:], YES_NO[1]])
+    summary = make_silver(mixed, strinc(), out, retriever=Searching(), k=3)
+    assert (summary.n, summary.left_out, summary.empty) == (3, 2, 0.0)
+    assert [row.id for row in read_silver(out)] == [row["id"] for row in ROWS]
+    assert read_recipe(Places.of(out))["summary"]["left_out"] == 2
+    assert make_silver(mixed, strinc(), out, retriever=Searching(), k=3) == summary, "finished, it says the same"
+    make_silver(mixed, Oracle("lexical", task="qa"), tmp_path / "all.jsonl", retriever=Searching(), k=3)
+    by_question = {row.id: row.target for row in read_silver(tmp_path / "all.jsonl")}
+    assert len(by_question) == 5
+    assert by_question["pier"] == "Orm Pier is a pier in Tavenby."
+
+
+def test_a_data_set_of_yes_and_no_is_refused_by_strinc_before_any_work(tmp_path: Path) -> None:
+    index = Searching()
+    with pytest.raises(BadArgument, match=r"strinc cannot label the questions of .*: take the measure lexical .*cxmi"):
+        make_silver(load("qa", YES_NO), strinc(), tmp_path / "s.jsonl", retriever=index, k=3)
+    assert (index.searches, list(tmp_path.iterdir())) == ([], [])
+
+
+def test_a_file_that_has_rows_for_them_is_not_gone_on_with(tmp_path: Path) -> None:
+    """Earlier versions wrote a row with nothing chosen for a yes or no."""
+    out = tmp_path / "silver.jsonl"
+    mixed = load("qa", [*ROWS, YES_NO[0]])
+    make_silver(mixed, strinc(), out, retriever=Searching(), k=3)
+    recipe = json.loads(Places.of(out).recipe.read_bytes())
+    del recipe["settings"]["left_out"]
+    Places.of(out).recipe.write_text(json.dumps(recipe))
+    with pytest.raises(RunMismatch, match="left_out"):
+        make_silver(mixed, strinc(), out, retriever=Searching(), k=3)
 
 
 def test_without_an_index_it_is_the_questions_own_paragraphs(tmp_path: Path) -> None:

@@ -132,8 +132,8 @@ def test_the_checks_words_stand_under_their_passages(run: Callable[[str], Run]) 
         for branch in trace["branches"]:
             (reply,) = [page.joined(call["reply"]) for call in checks if branch["name"] in call["of"]]
             for number, (reason, marked) in enumerate(zip(branch["reasons"], branch["passages"], strict=True)):
-                assert f"{number} {reason}" in reply
-                assert reason.startswith("is relevant" if marked[1] & 1 else "is not relevant")
+                assert f"{number}: {reason}" in reply
+                assert reason.startswith("relevant - " if marked[1] & 1 else "irrelevant - ")
 
 
 def test_an_error_and_what_the_journal_lacks(run: Callable[[str], Run]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from compiled import compile_small, silver_rows
+from compiled import compile_small, judge_program, silver_rows
 from reproduce_world import JUDGED_HEAD, JUDGED_ROWS, consistent_for_odd, made, verdicts, wanted, written
 from small_world import CountingEngine
 
@@ -23,12 +23,11 @@ from blendfilter.journal import Journal
 from blendfilter.lm.scoring.base import Done, Score, TextPair
 from blendfilter.lm.scoring.kept import KeptScorer
 from blendfilter.prompting import Prompts
+from blendfilter.records import Passage
 from blendfilter.reproduce import printing, runs, tables
 from blendfilter.reproduce.inputs import RowInputs
 from blendfilter.reproduce.tables import PaperTable
 from blendfilter.resources import sample
-
-SHIPPED = resources.programs() / "hotpotqa"
 
 
 @pytest.fixture
@@ -41,7 +40,7 @@ def judged(tmp_path: Path) -> PaperTable:
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Programs for sentences with one demonstration and with three, one for passages, one of BlendFilter."""
+    """Programs for sentences with one demonstration and with three, one for passages, of BlendFilter, of a judge."""
     folder = tmp_path_factory.mktemp("programs")
     done = {
         "one": compile_small("filco", "labeled", "offline", folder / "run-one", max_demos=1),
@@ -53,7 +52,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         FilCoFilter("passage"), examples[:4], valset=examples[4:6], metric=silver_metric(), run=folder / "run-passages",
         optimizer="labeled", lm="offline", task="nq", measure="strinc",
     )  # fmt: skip
-    return {name: save_program(each.program, folder / f"{name}.json", each.recipe) for name, each in done.items()}
+    found = {name: save_program(each.program, folder / f"{name}.json", each.recipe) for name, each in done.items()}
+    return {**found, "judge": judge_program(folder / "judge.json")}
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ def test_a_question_that_a_program_was_compiled_on_is_refused_before_any_call(
     with pytest.raises(Leak, match="compiled on"):
         wanted("filco-figure4", tmp_path / "runs", engine.lm(), tasks=["nq"], programs=[str(files["one"])])
     with pytest.raises(Leak, match="is one of those that the program of CDITFilter was compiled on"):
-        wanted(judged, tmp_path / "runs", engine.lm(), rows=["trimmed at 1"], programs=[str(SHIPPED / "cdit.json")])
+        wanted(judged, tmp_path / "runs", engine.lm(), rows=["trimmed at 1"], programs=[str(files["judge"])])
     assert engine.calls == 0
     assert not (tmp_path / "runs").exists()
 
@@ -132,7 +132,7 @@ def test_programs_that_no_row_takes_are_refused(files: dict[str, Path], judged: 
     with pytest.raises(BadArgument, match=r"one\.json was compiled for filco, which no row of table4 has"):
         inputs(files["one"], tables.read("table4"))
     with pytest.raises(BadArgument, match="compiled for cdit, which no row of small has"):
-        inputs(SHIPPED / "cdit.json", judged.cut(labels=["original"]))
+        inputs(files["judge"], judged.cut(labels=["original"]))
     with pytest.raises(BadArgument, match=r"blend\.json was compiled for BlendFilter"):
         inputs(files["blend"])
     with pytest.raises(UnknownName, match="no task 'strategyqa'"):
@@ -169,13 +169,35 @@ def test_what_no_model_here_can_score_is_left_out_and_noted(tmp_path: Path) -> N
         raise BadArgument("m gives no log-probabilities of given text")
 
     found = wanted("filco-table5", tmp_path, limit=1, tasks=["fever"], scorer=refused)
-    (note,) = [each for each in found.inputs.notes if "left out" in each]
+    (note,) = [each for each in found.inputs.notes if "SILVER by cxmi is left out" in each]
     assert "CXMI" not in {each.row.label for each in found.runs}
     assert note.startswith("fever: SILVER by cxmi is left out: m gives no log-probabilities")
     assert "--scorer" in note
     assert len(tries) == 1, "one try for both readers"
     with pytest.raises(BadArgument, match="m gives no log-probabilities"):
         wanted("filco-figure4", tmp_path, limit=1, tasks=["fever"], scorer=refused, scorer_named=True)
+
+
+def test_strinc_and_a_yes_or_no(tmp_path: Path) -> None:
+    """All is kept where it has no silver; where it has none at all, the row is left out, or what was asked refused."""
+    rows = [
+        {"id": one.id, "question": one.question, "answer": one.golden_answers[0]}
+        for one in [*load("hotpotqa", "sample", limit=3), *load("strategyqa", "sample", limit=2)]
+    ]
+    (path := tmp_path / "mixed.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    how: dict[str, Any] = {"data": [str(path)], "corpus": ["sample"], "tasks": ["hotpotqa"], "measures": {"": "strinc"}}
+    found = wanted("filco-table4", tmp_path / "runs", limit=5, **how)
+    note = (
+        "hotpotqa: SILVER by strinc keeps everything for 2 of 5 questions, which are answered by a verdict (yes or no)"
+    )
+    assert note in found.inputs.notes
+    (silver,) = {one.method.select for one in found.runs if one.row.label == "SILVER"}
+    passages = [Passage("1", "Tolm", "A port.")]
+    assert silver(question=rows[-1]["question"], passages=passages).kept == passages
+    labels = {one.row.label for one in wanted("filco-table5", tmp_path / "five", limit=1, tasks=["fever"]).runs}
+    assert (any("STRINC" in each for each in labels), any("LEXICAL" in each for each in labels)) == (False, True)
+    with pytest.raises(BadArgument, match="strinc cannot label the questions of"):
+        wanted("filco-figure4", tmp_path / "four", limit=1, tasks=["fever"], measures={"fever": "strinc"})
 
 
 def fake_scorer(pairs: list[TextPair]) -> Callable[[Any], KeptScorer]:

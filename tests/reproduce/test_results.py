@@ -15,7 +15,7 @@ from reproduce_world import HEAD, JUDGED_HEAD, ROWS, consistent_for_odd, made, w
 from small_world import CountingEngine
 
 from blendfilter import Run, compare, load
-from blendfilter.errors import BadArgument
+from blendfilter.errors import BadArgument, RunFailed
 from blendfilter.evaluation.run_passages import contexts
 from blendfilter.evaluation.statistics import holm
 from blendfilter.journal import Journal
@@ -289,6 +289,54 @@ def test_an_answer_that_failed_is_no_short_prompt_and_no_empty_context(name: str
         assert one[:2] == other[:2]
         assert one[2:] == pytest.approx(other[2:])
     assert "16 questions ended in an error and are left out" in printing.text(some.result)
+
+
+REFUSING = '[[rows]]\nlabel = "Refused"\nmethod = "direct-retrieval"\npublished.hotpotqa = { em = 0.3, f1 = 0.4 }\n'
+
+
+def refusing(*stages: str) -> CountingEngine:
+    """A model that has no answer at some stages; at any, where none is named."""
+
+    async def refuse(stage: str, prompt: str) -> None:
+        if not stages or stage in stages:
+            raise RuntimeError("the prompt is too long")
+
+    return CountingEngine(before=refuse)
+
+
+def test_a_row_that_failed_is_no_row_of_zeros_and_stops_no_other(tmp_path: Path) -> None:
+    paper = written(tmp_path, HEAD + ROWS + REFUSING)
+    table = made(
+        paper, tmp_path / "runs", refusing("direct").lm(), tasks=["hotpotqa"], rows=["Refused", "Chain", "Whole"]
+    )
+    assert table.run("Refused").failed
+    assert not table.run("Chain").errors
+    failed, chain = table.line("Refused", "em"), table.line("Chain", "em")
+    assert (failed.failed, failed.errors, failed.difference, failed.gain, failed.p) == (True, 4, None, None, None)
+    assert not chain.failed
+    assert chain.gain is not None
+    assert chain.p_holm == chain.p, "what failed is no test"
+    text = printing.text(table.result)
+    assert "hotpotqa: Refused: failed, every question ended in an error" in text
+    (line,) = (each for each in text.splitlines() if each.strip().startswith("Refused "))
+    assert "failed" in line.split()
+    assert "0.0 ±" not in line
+    assert [each["failed"] for each in printing.plain(table.result)["lines"] if each["label"] == "Refused"] == [
+        True
+    ] * 2
+
+
+def test_a_row_that_failed_stands_in_a_table_of_what_is_kept_too(tmp_path: Path) -> None:
+    """Nothing of it is known, so it has no value; the other rows say in which measures."""
+    figure = written(tmp_path, HEAD + ROWS + REFUSING).model_copy(update={"kind": "retrieval", "tasks": ("hotpotqa",)})
+    table = made(figure, tmp_path / "runs", refusing("direct").lm(), rows=["Refused", "Chain"])
+    assert {line.measure for line in table.result.lines if line.failed} == {"recall", "precision", "s_precision"}
+    assert {line.label for line in table.result.lines if not line.failed} == {"Chain", "Whole"}
+
+
+def test_a_table_of_which_every_run_failed_is_that_one_error(small: PaperTable, tmp_path: Path) -> None:
+    with pytest.raises(RunFailed, match="all 4 questions failed the same way"):
+        made(small, tmp_path / "runs", refusing().lm(), tasks=["hotpotqa"], rows=["Chain"])
 
 
 # --- what judging takes ---

@@ -29,6 +29,10 @@ method = "blendfilter"
 label = "Less"
 method = "blendfilter"
 arguments = { without = ["q"] }
+[[rows]]
+label = "Unconcluded"
+method = "blendfilter"
+arguments = { drop_conclusion = true }
 """, "other")  # fmt: skip
 
     def folders(table: PaperTable, **more: Any) -> dict[str, Path]:
@@ -38,6 +42,7 @@ arguments = { without = ["q"] }
     assert first["Whole"] == second["Whole"] != second["Less"]
     assert first["Whole"].name.startswith("hotpotqa-blendfilter-k5-bm25-offline-4-")
     assert "without_q" in second["Less"].name
+    assert second["Unconcluded"].name.startswith("hotpotqa-blendfilter-k5-unconcluded-bm25-offline-4-")
     filters = {
         each.row.label: each.folder.name for each in wanted("filco-table4", tmp_path, limit=1, tasks=["nq"]).runs
     }
@@ -85,9 +90,10 @@ def test_a_question_that_failed_is_asked_again_by_the_same_call_and_a_plan_count
 
     lines: list[str] = []
     every = wanted(small, tmp_path / "runs", CountingEngine(before).lm(), tasks=["hotpotqa"], methods=["direct"]).runs
-    (run,) = runs.do(every, progress=False, say=lines.append).values()
+    with pytest.warns(UserWarning, match="of 4 questions ended in an error") as warned:
+        (run,) = runs.do(every, progress=False, say=lines.append).values()
     assert 0 < (errors := run.errors) < 4
-    assert lines[-1].endswith(f"{errors} of 4 questions ended in an error")
+    assert str(warned[0].message).startswith(f"{errors} of 4 questions ended in an error")
     planned = runs.plan(every)
     assert planned.total("new_calls") == errors
     assert f"finished, {errors} failed" in planned.text()
@@ -106,7 +112,7 @@ def test_a_plan_of_all_questions_is_what_then_happens(small: PaperTable, tmp_pat
     assert not (tmp_path / "runs").exists()
     assert engine.prompts == []
     assert planned.total("new_cost") is None
-    assert "cost: no price is known (--prices FILE)" in planned.text()
+    assert "cost: no price is known (prices=FILE)" in planned.text()
     result = made(small, tmp_path / "runs", engine.lm(), limit=5).result
     assert planned.total("calls") == result.calls_used
     assert planned.total("new_calls") == result.calls_different < result.calls_used

@@ -45,9 +45,9 @@ def test_a_place_says_for_what_it_is() -> None:
 def test_what_is_missing_is_named_with_the_next_move(small: PaperTable, bare: str) -> None:
     with pytest.raises(UnknownName, match=r"no task 'hotpoqa'\. Did you mean 'hotpotqa'"):
         Place.of("hotpoqa=dev.json")
-    with pytest.raises(BadArgument, match=r"questions of hotpotqa\? Add --data hotpotqa=FILE, or leave it out"):
+    with pytest.raises(BadArgument, match=r"questions of hotpotqa\? Add data='hotpotqa=FILE', or leave it out"):
         gather(small, data=[])
-    with pytest.raises(BadArgument, match=r"which index is bm25 for hotpotqa\? Add --index bm25:hotpotqa=DIR"):
+    with pytest.raises(BadArgument, match=r"which index is bm25 for hotpotqa\? Add index='bm25:hotpotqa=DIR'"):
         gather(small, data=["sample"], index=["colbert:nowhere"])
     with pytest.raises(BadArgument, match="hotpotqa 2 times"):
         gather(small, data=["hotpotqa=sample", "hotpotqa=sample"])

@@ -7,14 +7,17 @@ import json
 import tracemalloc
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
+import dspy
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from blendfilter.errors import BadArgument, BadData, BlendFilterError, EmptyData
 from blendfilter.records import Passage, Question
-from blendfilter.retrieval.corpus import pooled, read_corpus
+from blendfilter.retrieval.bm25 import BM25
+from blendfilter.retrieval.corpus import passages_of, pooled, read_corpus
 from blendfilter.retrieval.stored import gather
 
 MILL = Passage("m1", "Tide Mill", "A mill at Bremsund. It turns.")
@@ -162,8 +165,72 @@ def test_an_id_that_occurs_twice_is_named_with_both_places() -> None:
         gather(passages, None)
 
 
+def test_passages_without_an_id_may_be_equal_as_texts_may(tmp_path: Path) -> None:
+    same, other = Passage("A mill."), Passage("A quay.")
+    index = BM25.build([same, other, same, same], tmp_path / "index")
+    assert [passage.text for passage in index.passages] == ["A mill.", "A quay.", "A mill.", "A mill."]
+    assert [passage.id for passage in index.passages] == [same.id, other.id, f"{same.id}-2", f"{same.id}-3"]
+
+
 def test_what_is_no_passage() -> None:
-    with pytest.raises(BadArgument, match="passage 2 of the corpus is a dict, not a Passage"):
-        gather([Passage("1", "T", "x"), {"id": "2"}], None)  # type: ignore[list-item]
+    with pytest.raises(BadData, match="passage 2 of the corpus: field 'text' is missing"):
+        gather([Passage("1", "T", "x"), {"id": "2"}], None)
     with pytest.raises(BadData, match="passage '1' has metadata that JSON cannot hold"):
         gather([Passage("1", "T", "x", metadata={"a": {1}})], None)
+
+
+# --- what people have -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "corpus",
+    [
+        ["Tide Mill | A mill.", "A quay."],
+        [{"title": "Tide Mill", "text": "A mill."}, {"title": "", "text": "A quay."}],
+        [{"contents": '"Tide Mill"\nA mill.'}, {"contents": "A quay."}],
+        [("Tide Mill", "A mill."), ("", "A quay.")],
+        [("0", "Tide Mill", "A mill."), (1, "", "A quay.")],
+        [Passage("0", "Tide Mill", "A mill."), "A quay."],
+        [dspy.Example(title="Tide Mill", text="A mill."), dspy.Example(title="", text="A quay.")],
+        (text for text in ("Tide Mill | A mill.", "A quay.")),
+    ],
+    ids=["texts", "rows", "FlashRAG's rows", "pairs", "triples", "mixed", "examples", "a generator"],
+)
+def test_an_index_is_built_of_what_people_have(corpus: list[str]) -> None:
+    index = BM25.build(corpus)
+    assert list(index.passages) == [Passage("0", "Tide Mill", "A mill."), Passage("1", "", "A quay.")]
+
+
+def test_a_folder_and_a_text_are_documents(tmp_path: Path) -> None:
+    written(tmp_path, "# Mills\n\nA mill turns.\n", "mills.md")
+    for corpus in (tmp_path, str(tmp_path), tmp_path / "mills.md"):
+        (passage,) = BM25.build(corpus).passages
+        assert (passage.id, passage.title, passage.metadata["source"]) == ("mills.md#0", "Mills", "mills.md")
+    assert [passage.text for passage in passages_of(tmp_path / "mills.md", words=3)] == ["# Mills", "A mill turns."]
+
+
+@pytest.mark.parametrize(
+    ("corpus", "message"),
+    [
+        ("The mill turns twice a day.", r"no file or folder 'The mill turns twice a day.': a text goes in a list"),
+        ("mill " * 200, r"no file or folder 'mill .*…': a text goes in a list"),
+        ("mills.jsonl", "no file or folder 'mills.jsonl': check the path"),
+        ({"Tide Mill": "A mill."}, "a corpus is a path or a list, each item a text .*; got dict"),
+        (None, "got NoneType"),
+        ([("A mill.",)], r"passage 1 of the corpus: expected \(title, text\) or \(id, title, text\), found"),
+        (["A mill.", 7], "passage 2 of the corpus: expected an object with"),
+        (["A mill.", " "], "passage 2 of the corpus: passage '1' has no text"),
+        (["A mill.", {"body": "A quay."}], r"passage 2 of the corpus: field 'text' is missing \(it has: body\)"),
+    ],
+)
+def test_what_is_no_corpus_is_named(corpus: Any, message: str) -> None:
+    with pytest.raises(BlendFilterError, match=message):
+        BM25.build(corpus)
+
+
+def test_a_frame_is_given_row_by_row() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame([{"title": "Tide Mill", "text": "A mill."}])
+    with pytest.raises(BadArgument, match=r"pass its rows, frame\.to_dict\('records'\)"):
+        BM25.build(frame)
+    assert BM25.build(frame.to_dict("records")).passages == [Passage("0", "Tide Mill", "A mill.")]

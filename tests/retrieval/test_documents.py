@@ -89,8 +89,9 @@ def test_what_is_no_folder_of_documents(docs: Path, tmp_path: Path) -> None:
     """All of it is said at the call, before anybody asks for the first passage."""
     with pytest.raises(MissingFile, match="no folder"):
         read_documents(tmp_path / "gone")
+    (tmp_path / "rows.jsonl").write_text("{}")
     with pytest.raises(BadData, match="is a file, not a folder"):
-        read_documents(docs / "z.txt")
+        read_documents(tmp_path / "rows.jsonl")
     with pytest.raises(BadArgument, match="words is 0: give a whole number of 1 or more"):
         read_documents(docs, 0)
     (tmp_path / "empty" / "deeper").mkdir(parents=True)

@@ -116,6 +116,8 @@ def test_a_split_keeps_the_rows_marked_with_it() -> None:
         (("stratgyqa",), {}, UnknownName, r"no task 'stratgyqa'. Did you mean 'strategyqa'.*no file of that name"),
         (("hotpotqa",), {}, BadArgument, "where are the questions of 'hotpotqa'"),
         (("hotpotqa", "nowhere.json"), {}, MissingFile, "no file 'nowhere"),
+        (("qa", 5), {}, BadArgument, "questions are a file or a list of rows, .*; got 5"),
+        (("qa", ROWS[0]), {}, BadArgument, "questions are a file or a list of rows"),
         (("qa", "hub"), {}, BadArgument, "'qa' has no data set on the hub: give a file"),
         (("qa", [QUAY, QUAY]), {}, BadData, "item 2: question id '2' was used before, at .*item 1"),
         (("qa", [{**ROWS[1], "question": " \n"}]), {}, BadData, "item 1: question 'm1' is empty"),

@@ -78,7 +78,7 @@ def scorer(
     }  # fmt: skip
     settings = {name: value for name, value in given.items() if value is not None}
     backend = _connected(model, settings) if isinstance(model, dspy.BaseLM) else _named(str(model), settings)
-    if journal is None and isinstance(model, ConnectedLM):
+    if journal is None and isinstance(model, ConnectedLM) and isinstance(model.journal, Journal):
         journal = model.journal
     if isinstance(journal, str | Path):
         return KeptScorer(backend, Journal(journal, mode))

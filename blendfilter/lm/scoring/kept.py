@@ -15,7 +15,7 @@ from typing import Any
 
 from blendfilter import aio
 from blendfilter.context import STAGE, who
-from blendfilter.errors import BadArgument, ModelError, ReplayMiss
+from blendfilter.errors import BadArgument, ModelError, ReplayMiss, words_of
 from blendfilter.journal import Journal, digest
 from blendfilter.lm import faults
 from blendfilter.lm.scoring.base import Backend, Result, Score, TextPair, unusable
@@ -46,7 +46,7 @@ class KeptScorer:
         """The same, awaited."""
         results = await self.aresults(pairs)
         if error := next((each for each in results if isinstance(each, ModelError)), None):
-            raise ModelError(str(error), kind=error.kind, stage=STAGE.get())
+            raise ModelError(words_of(error), kind=error.kind, stage=STAGE.get())
         return [each for each in results if isinstance(each, Score)]
 
     async def aresults(self, pairs: Sequence[tuple[str, str]]) -> list[Result]:

@@ -19,8 +19,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from dspy import lm15
-
+from blendfilter.dspy_surface import lm15
 from blendfilter.errors import ServerRefused, check_count
 from blendfilter.lm import faults
 from blendfilter.lm.attempts import FREE, CallPolicy, Retry, Traffic, on_terms

@@ -10,6 +10,7 @@ const LOSS_WORDS = {
   answered_wrong: "answered wrong",
   right: "right",
   right_without_gold: "right without gold",
+  error: "ended in an error",
 };
 
 let unpacking = null;

@@ -3,7 +3,7 @@
 const STEP = 200; // rows that enter the document at a time
 const FILTERS = [
   ["all", "all", () => true],
-  ["wrong", "wrong", (row) => !row.right],
+  ["wrong", "wrong", (row) => !row.right && !row.error],
   ["right", "right", (row) => row.right],
   ["changed", "changed between runs", (row) => (row.others || []).some((other) => other && other[1] !== row.right)],
   ["unsteady", "differs between repeats", (row) => unsteady.has(row.id)],
@@ -84,7 +84,7 @@ function item(row) {
     make("span", { class: "sign", title: state, role: "img", "aria-label": state }, SIGNS[state]),
     make("span", { class: "place" }, String(page.first + row.place + 1)),
     make("span", { class: "asked" }, apart(row.question, { class: "clip" }), row.repeat ? make("small", {}, `repeat ${row.repeat}`) : null),
-    make("span", { class: "said" }, apart(row.answer ?? "no answer", { class: "clip" }), golden, changed ? make("small", { class: "changed" }, "⇄ changed") : null),
+    make("span", { class: "said" }, apart(row.answer ?? (row.error ? LOSS_WORDS.error : "no answer"), { class: "clip" }), golden, changed ? make("small", { class: "changed" }, "⇄ changed") : null),
   ];
   const element = make("li", { class: `row is-${state}`, "data-place": row.place }, opener(row, parts));
   return element;

@@ -38,7 +38,7 @@ function answers(row) {
   line("answer", row.answer === null ? "none" : block("div", row.answer, 600));
   line(row.right ? "golden answers" : "right would be", apart(row.golden.join("  ·  ") || "not known"));
   (row.others || []).forEach((other, i) => {
-    line(page.beside[i], other === null ? "not asked" : make("span", {}, `${other[1] ? SIGNS.right : SIGNS.wrong} `, apart(other[0] ?? "none")));
+    line(page.beside[i], other === null ? "not asked" : other[0] === null ? `${SIGNS.error} ${LOSS_WORDS.error}` : make("span", {}, `${other[1] ? SIGNS.right : SIGNS.wrong} `, apart(other[0] ?? "none")));
   });
   const scores = page.metrics.map((name, i) => `${name} ${percent(row.scores[i])}`).join(", ");
   line("scores", row.loss ? `${scores} (${LOSS_WORDS[row.loss]})` : scores);
@@ -54,7 +54,7 @@ function failure(trace) {
 
 function golds(trace) {
   if (!trace.gold.length) return null;
-  const words = { kept: "+ kept", dropped: "− retrieved and dropped", missing: "✗ not retrieved" };
+  const words = { kept: "+ kept", dropped: "− retrieved and dropped", missing: trace.error ? "? unknown" : "✗ not retrieved" };
   const items = trace.gold.map(([title, fate, by]) =>
     make("li", {}, "★ ", apart(title), " ", make("small", {}, words[fate] + (by.length ? ` (found by ${by.join(", ")})` : ""))));
   return make("div", {}, heading("Gold titles"), make("ul", { class: "golds" }, ...items));

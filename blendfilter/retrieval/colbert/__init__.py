@@ -7,11 +7,6 @@ On colbert-ai (extra `[colbert]`): its model, its compression, its scorer, its f
 
 from __future__ import annotations
 
-from blendfilter.extras import needed
-
-for package in ("torch", "transformers"):
-    needed(package, "colbert", "a ColBERT index")
-
-from blendfilter.retrieval.colbert.index import ColBERT  # noqa: E402 - after the check that says what is missing
+from blendfilter.retrieval.colbert.index import ColBERT
 
 __all__ = ["ColBERT"]

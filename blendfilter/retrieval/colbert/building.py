@@ -29,12 +29,11 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 
 from blendfilter.errors import BadArgument, WorkFailed, check_count
 from blendfilter.records import Passage
 from blendfilter.retrieval.base import ProgressCallback, silent
-from blendfilter.retrieval.colbert.compat import gpus_seen, parts
+from blendfilter.retrieval.colbert.compat import gpus_seen, parts, torch
 from blendfilter.retrieval.colbert.encoder import ColBERTCheckpoint, TokenEncoder
 from blendfilter.retrieval.stored import StoredPassages
 

@@ -29,13 +29,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-import torch
-
 from blendfilter.errors import MissingExtra
-from blendfilter.extras import needed
+from blendfilter.extras import LazyModule, needed
 from blendfilter.retrieval.manifest import index_cache
 
 logger = logging.getLogger(__name__)
+torch: Any = LazyModule("torch", "colbert", "a ColBERT index")  # the class and its documentation are there without it
 _loading = threading.RLock()
 
 KERNELS = ("segmented_maxsim_cpp", "segmented_lookup_cpp", "filter_pids_cpp", "decompress_residuals_cpp")

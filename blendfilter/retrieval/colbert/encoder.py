@@ -21,13 +21,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from blendfilter.errors import BadData, MissingFile
 from blendfilter.extras import needed, quiet_transformers
 from blendfilter.records import whole_characters
-from blendfilter.retrieval.colbert.compat import parts
+from blendfilter.retrieval.colbert.compat import parts, torch
 
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 SETTINGS = "artifact.metadata"

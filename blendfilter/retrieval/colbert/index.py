@@ -23,8 +23,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar, NamedTuple, Self
 
-import torch
-
 from blendfilter.errors import BadArgument, BadData, MissingFile
 from blendfilter.records import Passage
 from blendfilter.retrieval.base import Hits, ProgressCallback, fingerprint_of, silent
@@ -43,12 +41,11 @@ from blendfilter.retrieval.colbert.building import (
     train,
     writing,
 )
-from blendfilter.retrieval.colbert.compat import load_kernels, parts
+from blendfilter.retrieval.colbert.compat import load_kernels, parts, torch
 from blendfilter.retrieval.colbert.encoder import ColBERTCheckpoint, TokenEncoder
-from blendfilter.retrieval.corpus import at_bar, corpus_hash
+from blendfilter.retrieval.corpus import Corpus, at_bar, corpus_hash
 from blendfilter.retrieval.manifest import CorpusInfo, Manifest, building, opening, versions_of, write_manifest
 from blendfilter.retrieval.stored import (
-    Corpus,
     PassageLines,
     Stored,
     StoredPassages,
@@ -108,7 +105,7 @@ class ColBERT(Stored):
         share: bool = False,
         progress: ProgressCallback = silent,
     ) -> Self:
-        """Index `corpus` (a file, or passages) into the folder `out`; without one, in a temporary folder.
+        """Index `corpus` (whatever `passages_of` takes) into the folder `out`; without one, in a temporary folder.
 
         `checkpoint` is a folder or a name on the hub; `nbits` (1, 2, 4, 8) are kept of each dimension, by default 4
         for up to 100,000 passages and 2 beyond; `doc_maxlen` counts tokens; `gpus` are all there are by default, 0 is
@@ -188,6 +185,7 @@ class ColBERT(Stored):
         the checkpoint is another one.
         """
         manifest, path = manifest_of(folder, cls.kind), Path(folder)
+        parts()  # what is not installed is an error of its own, before anything of the index is read
         with opening(folder):
             settings = manifest.settings
             named, sha256, doc_maxlen = settings["checkpoint"], settings["checkpoint_sha256"], settings["doc_maxlen"]
@@ -311,6 +309,7 @@ def open_plaid(
         BadArgument: it does not say where its collection lies. MissingFile: there is none.
     """
     path = Path(folder)
+    parts()
     with opening(path):
         metadata = json.loads((path / "metadata.json").read_bytes())
         config, chunks = metadata["config"], range(metadata["num_chunks"])

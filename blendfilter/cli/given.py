@@ -1,0 +1,133 @@
+"""Options that do not stand on the command line: of a TOML file (`--config`), or of an earlier run (`--like`).
+
+Either becomes the command's defaults, so that the command line goes before the file, and the file before the run. Paths
+mean what they mean on the command line: from the folder that the command is run in, wherever the file lies.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import typer
+from typer.core import TyperOption
+
+from blendfilter.errors import BadData, MissingFile, UnknownName, guess
+
+SETTINGS = ("Data", "Method", "Model")
+"""The panels whose options are settings of a run."""
+NO_SETTINGS = frozenset({"api_base", "allow_host", "threads"})
+"""Options in them that are none: where a model or an index is reached, and by how many processors."""
+SOURCES = ("corpus", "index", "retrieved")
+"""Options of which one excludes the others: where it is named, those of the file and the run are left out."""
+NOTE = "options"
+"""What `run.json` calls them among its notes."""
+
+
+def from_file(ctx: typer.Context, path: Path | None) -> Path | None:
+    """The callback of `--config`."""
+    if path is not None:
+        ctx.default_map = _before(_read(ctx, path), ctx.default_map or {})
+    return path
+
+
+def from_run(ctx: typer.Context, run: Path | None) -> Path | None:
+    """The callback of `--like`."""
+    if run is not None:
+        from blendfilter.evaluation.run_folder import RUN, read_json
+
+        options = read_json(run / RUN).get("notes", {}).get(NOTE)
+        if not isinstance(options, dict):
+            raise BadData(f"{run / RUN} names no options: only a run that blendfilter eval made can be given back")
+        ctx.default_map = _before(ctx.default_map or {}, _checked(ctx, options, str(run / RUN)))
+    return run
+
+
+def take_named_source(ctx: typer.Context) -> None:
+    """Leave out the sources of passages of the file and the run where the command line names one."""
+    origins = {name: origin for name in _sources(ctx) if (origin := ctx.get_parameter_source(name)) is not None}
+    if any(origin.name == "COMMANDLINE" for origin in origins.values()):
+        for name, origin in origins.items():
+            if origin.name == "DEFAULT_MAP":
+                ctx.params[name] = None
+                ctx.set_parameter_source(name, type(origin).DEFAULT)
+
+
+def _sources(ctx: typer.Context) -> list[str]:
+    """The command's sources of passages that exclude each other; `reproduce` has one for each task."""
+    params = {param.name: param for param in ctx.command.params if isinstance(param, TyperOption)}
+    corpus = params.get("corpus")
+    return [] if corpus is None or corpus.multiple else [name for name in SOURCES if name in params]
+
+
+def _before(file: Mapping[str, Any], run: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a file and of a run together; the file's go before."""
+    replaced = SOURCES if any(name in file for name in SOURCES) else ()
+    return {name: value for name, value in run.items() if name not in replaced} | dict(file)
+
+
+def settings_given(ctx: typer.Context) -> dict[str, Any]:
+    """The settings that the command was given, as `--like` gives them back; addresses lose their logins."""
+    from blendfilter.http import without_login
+    from blendfilter.secrets import hidden
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, list | tuple):
+            return [plain(item) for item in value]
+        if isinstance(value, str | Path):
+            return hidden(without_login(str(value)) if "://" in str(value) else str(value))
+        return value
+
+    given = {}
+    for name, param in _params(ctx).items():
+        source = ctx.get_parameter_source(param.name)
+        is_setting = getattr(param, "rich_help_panel", None) in SETTINGS or param.param_type_name == "argument"
+        if is_setting and param.name not in NO_SETTINGS and source is not None and source.name != "DEFAULT":
+            given[name] = plain(ctx.params[param.name])
+    return given
+
+
+def _params(ctx: typer.Context) -> dict[str, Any]:
+    """What a file may set, by the names that it is written under: long options without dashes, and arguments."""
+    return {
+        max(param.opts, key=len).lstrip("-"): param
+        for param in ctx.command.params
+        if not (isinstance(param, TyperOption) and param.is_eager)
+    }
+
+
+def _read(ctx: typer.Context, path: Path) -> dict[str, Any]:
+    try:
+        return _checked(ctx, tomllib.loads(path.read_text(encoding="utf-8")), str(path))
+    except FileNotFoundError as error:
+        raise MissingFile(f'no file {path}: --config takes a TOML file of options, such as lm = "offline"') from error
+    except (OSError, ValueError) as error:
+        if isinstance(error, BadData):
+            raise
+        raise BadData(f"{path}: cannot be read as TOML ({error})") from error
+
+
+def _checked(ctx: typer.Context, values: dict[str, Any], where: str) -> dict[str, Any]:
+    """`values` by parameter, each as the command line would read it. Raises `UnknownName` and `BadData`."""
+    params, read = _params(ctx), {}
+    for key, value in values.items():
+        name = key.replace("_", "-") if key not in params else key
+        if name not in params:
+            near = guess(name, params)
+            raise UnknownName(f"{where}: {ctx.command_path} has no option '{key}'.{near} Its --help lists them")
+        param = params[name]
+        is_switch = getattr(param, "is_flag", False)
+        takes_several = param.nargs != 1 or getattr(param, "multiple", False)
+        items = value if isinstance(value, list) and takes_several else [value]
+        if not all(isinstance(item, bool) if is_switch else type(item) in (str, int, float) for item in items):
+            wanted = "true or false" if is_switch else "a text or a number" + ", or a list of them" * takes_several
+            raise BadData(f"{where}: {key} = {value!r:.60}: expected {wanted}")
+        words = value if is_switch else [*map(str, items)] if takes_several else str(value)
+        try:
+            param.process_value(ctx, words)
+        except typer.BadParameter as error:
+            raise BadData(f"{where}: {key} = {value!r:.60}: {error.message.rstrip('.')}") from error
+        read[param.name] = words
+    return read

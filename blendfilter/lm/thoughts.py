@@ -1,0 +1,104 @@
+"""Room for thoughts: an engine around an engine, for models that think though their family is not known to.
+
+Thoughts count against a reply's cap, and ids and answers have 32 tokens. A reply that its own thoughts (a part of its
+own, tags, reasoning tokens in the usage) left empty or cut is asked for once more with `THINKING_TOKENS` more, as a
+second attempt at the same call. Nothing is learned for other calls: what a call comes to depends neither on the order
+in which replies come nor on which process asks. A call's key has the cap that was asked for; its record says what was
+added (`room`), that it took two attempts, and what the first one took (`tokens_lost`, `first`). Engines that give a
+reply room themselves (`Profile.thinks`) are left alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from typing import Any
+
+from blendfilter.dspy_surface import lm15
+from blendfilter.errors import worded
+from blendfilter.lm.attempts import ModelEngine, another_attempt
+from blendfilter.lm.budget import tally
+from blendfilter.lm.profiles import THINKING_TOKENS, Profile, split_thinking
+
+logger = logging.getLogger(__name__)
+
+_SWITCH = "--no-thinking asks it not to; where that was given, its server ignores it. --reply-tokens caps long replies"
+_NO_SWITCH = (
+    "No switch that turns it off is known: --no-thinking sends nothing. Turn it off at its server, or send the "
+    "server's own field: in Python connect(…, extra_body=…). --reply-tokens caps long replies"
+)
+
+
+@dataclasses.dataclass
+class ThinkingNotice:
+    """Whether a model's user was told that it thinks."""
+
+    given: bool = False
+
+
+class ThoughtfulEngine:
+    """`inner`, which is asked once more, with room, where thoughts left a reply empty or cut.
+
+    Args:
+        inner: the engine that calls.
+        model, profile: its name, and what is known of its family, for the one notice.
+        notice: whether that was given, shared by the model's copies.
+    """
+
+    def __init__(self, inner: ModelEngine, model: str, profile: Profile, notice: ThinkingNotice) -> None:
+        self.inner, self.model, self.profile, self.notice = inner, model, profile, notice
+
+    async def complete(self, request: lm15.Request) -> lm15.Response:
+        """The response, with its room as ``provider_data["room"]``. Raises: as `inner` does."""
+        response = await self.inner.complete(request)
+        if request is tally().raised:  # the second time, tried again after a fault
+            return _with_its_room(response)
+        cap = request.config.max_tokens
+        if cap is None or self._has_room(request, cap) or not thinks(response):
+            return response
+        self._say_so()
+        if response.finish_reason != "length" and _spoken(response):
+            return response
+        raised = dataclasses.replace(
+            request, config=dataclasses.replace(request.config, max_tokens=cap + THINKING_TOKENS)
+        )
+        await another_attempt(response, raised)
+        return _with_its_room(await self.inner.complete(raised))
+
+    def reply_cap(self, request: lm15.Request) -> int | None:
+        """Tokens that the reply of one attempt has at the most; None: it is sent without a cap."""
+        of_inner: Any = getattr(self.inner, "reply_cap", None)
+        cap: int | None = of_inner(request) if of_inner is not None else request.config.max_tokens
+        return cap
+
+    def _has_room(self, request: lm15.Request, asked: int) -> bool:
+        cap = self.reply_cap(request)
+        return cap is None or cap > asked
+
+    def _say_so(self) -> None:
+        if self.notice.given:
+            return
+        self.notice.given = True
+        line = (
+            f"{self.model} thinks before it replies: a reply that its thoughts leave empty or cut is asked for once "
+            f"more, with {THINKING_TOKENS:,} tokens more. --thinking (or --reasoning low) gives every reply that room "
+            f"at once, which saves the second call. {_SWITCH if self.profile.switch else _NO_SWITCH}"
+        )
+        logger.warning("%s", worded(line))
+
+
+def thinks(response: lm15.Response) -> bool:
+    """Whether there are thoughts in a response: in a part of their own, in tags, or in its usage."""
+    parts = response.message.parts
+    if response.usage.reasoning_tokens or any(isinstance(part, lm15.ThinkingPart) and part.text for part in parts):
+        return True
+    return any(split_thinking(part.text)[0] for part in parts if isinstance(part, lm15.TextPart))
+
+
+def _spoken(response: lm15.Response) -> bool:
+    parts = [part for part in response.message.parts if not isinstance(part, lm15.ThinkingPart)]
+    return any(not isinstance(part, lm15.TextPart) or split_thinking(part.text)[1].strip() for part in parts)
+
+
+def _with_its_room(response: lm15.Response) -> lm15.Response:
+    return dataclasses.replace(response, provider_data={**(response.provider_data or {}), "room": THINKING_TOKENS})

@@ -1,0 +1,146 @@
+"""DSPy's private and changing names stand in one file, which says of each what DSPy 3.5 has instead."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import dspy
+import pytest
+from dspy.utils.callback import BaseCallback
+from model_server import serve
+
+from blendfilter import Direct, connect, dspy_surface
+from blendfilter.dspy_surface import key_variables, known_providers, listed_rates
+from blendfilter.prompting import TemplateAdapter
+
+ROOT = Path(__file__).parents[1]
+SURFACE = ROOT / "blendfilter" / "dspy_surface.py"
+OTHERS = sorted({*(ROOT / "blendfilter").rglob("*.py"), *(ROOT / "eval").rglob("*.py")} - {SURFACE})
+OF_DSPY = {
+    "lm15", "clients", "adapters", "utils", "core", "dsp", "retrievers", "teleprompt", "predict", "primitives",
+    "signatures", "propose", "Retrieve", "ColBERTv2", "ChatAdapter", "JSONAdapter", "XMLAdapter",
+    "TwoStepAdapter", "Adapter",
+}  # fmt: skip
+"""Attributes of `dspy`: its modules but the documented `dspy.streaming`, and what 3.5 changes; types may be named."""
+OF_SETTINGS = {"send_stream", "caller_modules", "caller_predict", "usage_tracker", "rm"}
+"""Settings that DSPy keeps for itself, and that of `Retrieve`."""
+OF_OBJECTS = {
+    "_call_postprocess", "_call_preprocess", "_engine_spec", "_async_engine_spec", "_get_initial_kwargs", "_compiled",
+    "update_history", "forward_contract", "complete_legacy",
+}  # fmt: skip
+"""Attributes and methods of DSPy's objects that are private or go."""
+
+
+def private_names(source: str) -> Iterator[str]:
+    """What a file names of DSPy, or of litellm, that only the one file may."""
+    tree = ast.parse(source)
+    types = {id(node) for found in ast.walk(tree) for node in _annotations(found)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names if re.match(r"dspy\.|litellm\b", name.name))
+        elif isinstance(node, ast.ImportFrom) and re.match(r"(dspy|litellm)\b", node.module or ""):
+            yield from (f"{node.module}.{name.name}" for name in node.names)
+        elif isinstance(node, ast.Attribute):
+            owner = ast.unparse(node.value)
+            if owner == "dspy" and (node.attr in OF_DSPY or node.attr.startswith("_")) and id(node) not in types:
+                yield f"dspy.{node.attr}"
+            if node.attr in OF_OBJECTS or (owner == "dspy.settings" and node.attr in OF_SETTINGS):
+                yield f"{owner}.{node.attr}"
+            if owner in ("dspy.BaseLM", "dspy.LM") and node.attr in ("forward", "aforward"):
+                yield f"{owner}.{node.attr}"
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name in OF_OBJECTS - {"_compiled"}:
+            yield f"def {node.name}"
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "dspy.context":
+            yield from (f"dspy.context({word.arg}=)" for word in node.keywords if word.arg in OF_SETTINGS)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield from re.findall(r"^dspy\.(?:clients|adapters|_vendor)[\w.]*$", node.value)
+
+
+def _annotations(node: ast.AST) -> Iterator[ast.AST]:
+    for each in (getattr(node, "annotation", None), getattr(node, "returns", None)):
+        if isinstance(each, ast.AST):
+            yield from ast.walk(each)
+
+
+@pytest.mark.parametrize("path", OTHERS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_other_file_names_what_is_private_in_dspy(path: Path) -> None:
+    assert list(private_names(path.read_text(encoding="utf-8"))) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from dspy import lm15", "import dspy.clients.lm", "from dspy._vendor.lm15.serde import response_to_dict",
+        "import litellm", "x = dspy.lm15.Request", "dspy._vendor", "lm._async_engine_spec", "lm.update_history = f",
+        "class A(dspy.Adapter):\n    def _call_postprocess(self): ...", "dspy.settings.caller_modules",
+        "with dspy.context(send_stream=None): ...", "isinstance(part, dspy.Retrieve)",
+        "type(lm) is dspy.BaseLM.aforward",
+        "logging.getLogger('dspy.clients.lm')",
+    ],
+)  # fmt: skip
+def test_the_search_finds_each_kind(line: str) -> None:
+    assert list(private_names(line))
+
+
+def test_what_dspy_documents_may_be_named_anywhere() -> None:
+    source = "def f(lm: dspy.BaseLM, adapter: dspy.Adapter) -> dspy.Prediction:\n    return dspy.settings.lm\n"
+    assert list(private_names(source)) == []
+
+
+def test_each_name_says_what_35_has_instead() -> None:
+    """Every public function, class and constant; a method's is said by its class."""
+    silent = []
+    nodes = ast.parse(SURFACE.read_text(encoding="utf-8")).body
+    for node, after in zip(nodes, [*nodes[1:], None], strict=True):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+            name, text = node.name, ast.get_docstring(node) or ""
+        elif isinstance(node, ast.Assign) and not ast.unparse(node.targets[0]).startswith("_"):
+            name, text = ast.unparse(node.targets[0]), ast.unparse(after) if isinstance(after, ast.Expr) else ""
+        else:
+            continue
+        if "3.5:" not in text:
+            silent.append(name)
+    assert silent == []
+    assert len(dspy_surface.__all__) > 5
+
+
+# --- what the file does -----------------------------------------------------------------------------------------------
+
+
+def test_callbacks_see_an_adapter_write_and_read_once() -> None:
+    """DSPy wraps the methods of each subclass, and would wrap inherited ones twice."""
+
+    class Counting(BaseCallback):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self.seen: list[str] = []
+
+        def on_adapter_format_start(self, call_id: str, instance: object, inputs: object) -> None:
+            self.seen.append("format")
+
+        def on_adapter_parse_start(self, call_id: str, instance: object, inputs: object) -> None:
+            self.seen.append("parse")
+
+    callback = Counting()
+    with dspy.context(lm=connect("offline"), callbacks=[callback]):
+        Direct()(question="Who?")
+    assert callback.seen == ["format", "parse"]
+
+
+def test_without_a_template_dspys_chat_adapter_speaks() -> None:
+    signature = dspy.Signature("question -> answer")
+    with serve(reply="[[ ## answer ## ]]\nAda\n[[ ## completed ## ]]", keep=True) as server:
+        lm = connect("m", api_base=server.url)
+        with dspy.context(lm=lm, adapter=TemplateAdapter()):
+            assert dspy.Predict(signature)(question="Who?").answer == "Ada"
+        (prompt,) = server.stats()["prompts"]
+    assert "[[ ## question ## ]]" in prompt
+
+
+def test_providers_keys_and_prices_are_read_without_importing_litellm() -> None:
+    assert {"anthropic", "gemini", "azure", "bedrock", "vertex_ai", "fireworks_ai"} <= known_providers()
+    assert (key_variables("anthropic"), key_variables("bedrock")) == (("ANTHROPIC_API_KEY",), ())
+    assert listed_rates("vertex_ai", "gemini-2.5-pro") == listed_rates("gemini", "gemini-2.5-pro")
+    assert listed_rates("azure", "claude-sonnet-4-5") is None, "another provider's price is none"
