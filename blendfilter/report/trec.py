@@ -35,7 +35,8 @@ def write_trec(run: Run, folder: Path | None = None) -> tuple[dict[str, Path], P
     In the run's folder they replace those of an earlier call; a folder that is named may hold none of them.
 
     Raises:
-        BadArgument: one of them is there already. EmptyData: no gold titles are known. MissingFile: the run is not finished. BadData: its journal lacks a passage.
+        BadArgument: one of them is there already. EmptyData: no gold titles are known. MissingFile: the run is not
+        finished. BadData: its journal lacks a passage.
     """
     ranked: dict[str, list[str]] = {}
     gold: list[str] = []

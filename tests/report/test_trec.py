@@ -12,7 +12,7 @@ import pytest
 from small_world import Command, done_by, small_eval
 
 from blendfilter import BM25, BlendFilter, Passage, load
-from blendfilter.errors import BadData, EmptyData, MissingFile
+from blendfilter.errors import BadArgument, BadData, EmptyData, MissingFile
 from blendfilter.evaluation.run import Run
 from blendfilter.report.trec import GOLD
 from blendfilter.resources import sample
@@ -56,6 +56,19 @@ def test_documents_are_titles_at_their_first_passage_and_fields_have_no_blanks(t
     for query, file in rankings.items():
         assert file.read_text().splitlines() == [f"{line} {query}" for line in lines]
     assert gold.read_text().splitlines() == ["q%201 0 100%20%25%20Ada 1", "q%201 0 Tolm 1"]
+
+
+@pytest.mark.filterwarnings("ignore:1 of 3 questions ended in an error")
+def test_files_that_are_there_stay_unless_they_are_the_runs_own(tmp_path: Path) -> None:
+    run, _ = done_by(Found(), load("qa", ROWS), tmp_path / "run")
+    run.trec()
+    run.trec()  # the run's own are written anew
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / GOLD).write_text("somebody's own\n")
+    with pytest.raises(BadArgument, match=r"qrels\.trec is there already: name another folder, or remove it"):
+        run.trec(folder)
+    assert [(each.name, each.read_text()) for each in folder.iterdir()] == [(GOLD, "somebody's own\n")]
 
 
 def test_ir_measures_finds_in_them_what_the_report_says(tmp_path: Path) -> None:
