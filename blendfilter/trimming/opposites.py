@@ -86,6 +86,66 @@ _NUMBER = re.compile(r"\d+(?:[.,:/-]\d+)*")
 _ENDS = ".!?:"
 _BETWEEN = " \t\n\"'“”‘’("
 _PARTS_CACHED = 2**15
+
+_ASKS = (  # what a question begins with
+    r"(?:(?:about|at|by|during|for|from|in|into|of|on|since|through|to|under|until|with) )?"
+    r"(?:who|whom|whose|what|which|when|where|why|how|whether)\b"
+)
+_ASKS_DIRECTLY = (
+    rf"(?:{_ASKS}|(?:am|is|are|was|were|do|does|did|has|have|had|can|could|will|would|shall|should|may|might|must)"
+    r"(?:n['’]t)?\b)"
+)
+_PLEASE = r"(?:please|pls|kindly)"
+_SOMEBODY = r"(?:you|any(?:one|body)|some(?:one|body))"
+_WOULD_YOU = rf"(?:(?:can|could|will|would|might) {_SOMEBODY} (?:possibly |perhaps )?|{_PLEASE},? |just )*"
+_TELL_ME = rf"{_WOULD_YOU}(?:tell (?:me|us)|let (?:me|us) know)|would you mind telling (?:me|us)"
+_ONE_QUESTION = r"(?: (?:a|one|this|the following|my))?(?: (?:quick|simple))?(?: question)?"
+_I_ASK = "|".join(
+    (
+        rf"{_WOULD_YOU}(?:say|(?:remind|inform) (?:me|us)|answer(?: (?:me|us))?{_ONE_QUESTION})",
+        r"(?:do|would) you (?:happen to )?(?:know|remember|recall)",
+        r"(?:does )?any(?:one|body) (?:here )?(?:knows?|remembers?|recalls?)",
+        r"(?:do you have |have you (?:got )?)?any idea",
+        r"(?:i|we)(?: (?:would|should)|['’]d)?(?: (?:also|just|only|really))? (?:like|love|need|want|wish)"
+        r" to (?:ask(?: you)?|find out|know|learn)",
+        r"(?:i|we)(?: (?:am|are|was|were)|['’](?:m|re))?(?: (?:also|just|only|really))?"
+        r" (?:curious|wonder|wondered|wondering)"
+        rf"(?: (?:if|whether) {_SOMEBODY} (?:(?:can|could|might|would|happens? to) )?(?:{_PLEASE} )?"
+        r"(?:knows?|say|tell (?:me|us)))?",
+        r"(?:i|we)(?: (?:am|are)|['’](?:m|re)) trying to (?:find out|learn|recall|remember)",
+        rf"(?:may|might|can|could) (?:i|we) (?:{_PLEASE} )?ask(?: you)?{_ONE_QUESTION}",
+    )
+)
+_GREETINGS = (
+    r"(?:hi|hello|hey|good (?:morning|afternoon|evening|day))(?: there| all| everyone)?|excuse me|pardon me|sorry"
+    r"|if (?:i|we) may ask"
+)
+_FILLERS = "(?:well|ok|okay),? so|so|well|ok|okay"
+_LABELS = r"q|question|(?:a |one )?(?:quick|simple) question|(?:here is |the )?my question(?: is)?|the question is"
+_MARK = r" ?[,:;.!?–—-]+ "
+_OPENING = re.compile(
+    rf"(?:{_TELL_ME})(?:{_MARK}| )(?=[^ ])"
+    rf"|(?:{_I_ASK})(?: (?={_ASKS})|{_MARK}(?={_ASKS_DIRECTLY}))"
+    rf"|(?:{_GREETINGS}|{_FILLERS}|{_LABELS}){_MARK}(?={_ASKS_DIRECTLY}|{_PLEASE}\b|{_TELL_ME}|{_I_ASK})"
+    rf"|(?:{_GREETINGS}|{_FILLERS}) (?={_ASKS})"
+    rf"|(?:(?:can|could|will|would) you )?{_PLEASE},? "
+    rf"(?={_ASKS_DIRECTLY}|(?:define|describe|explain|find|give|identify|list|name|provide|specify|state)\b)",
+    re.IGNORECASE,
+)
+"""Before a question, a phrase that only asks for its answer."""
+_CLOSING = re.compile(
+    rf"[,:;.!?–—-] ?(?:{_TELL_ME}|{_PLEASE}|(?:may|might|can|could) (?:i|we) ask"
+    r"|(?:many )?(?:thanks|thx|cheers)(?: a lot| so much| in advance)?|thank you(?: so much| very much| in advance)?"
+    r"|(?:do|would) you (?:happen to )?(?:know|remember|recall)|(?:do you have |have you (?:got )?)?any ideas?|i wonder"
+    r"|i(?: would|['’]d) (?:like|love) to know|i (?:want|need) to know"
+    r"|if (?:i|we) may(?: ask)?|if you (?:know|please|happen to know)"
+    r"|if you (?:do not|don['’]t) mind(?: my| me)?(?: asking)?)\Z"
+    r"| (?<!\bplease )please\Z",
+    re.IGNORECASE,
+)
+"""The same behind a question."""
+_LONGEST_CLOSING = 80
+_LAST_MARKS = " .?!,;:…。？！"
 _STEM = snowball("english")
 _STEMMED: dict[str, list[tuple[int, int]]] = {}
 """For each stem the pairs that it is one side of, and which."""
@@ -106,6 +166,41 @@ class _QuestionParts(NamedTuple):
     asks: frozenset[str]
     sides: dict[int, int]
     """For each pair of opposites that it holds a word of: 1, 2, or 3 where it holds both."""
+
+
+def plain_question(text: str) -> str:
+    """The question itself: without phrases that only ask for an answer, small letters, without its last mark.
+
+    What it asks for stays, and so does a question that is nothing but such a phrase. Equal for equal questions in
+    politer words, and nothing more: another order of words is another plain question.
+
+    >>> plain_question("Please tell me who turned on the radio."), plain_question("Who turned on  the radio ?")
+    ('who turned on the radio', 'who turned on the radio')
+    >>> plain_question("Hello, do you know when the pier was built? Thanks!")
+    'when the pier was built'
+    >>> plain_question("Who do you know in Orm?"), plain_question("Tell me.")
+    ('who do you know in orm', 'tell me')
+    """
+    plain = " ".join(text.casefold().split())
+    start, end = _question_itself(plain)
+    return plain[start:end]
+
+
+def _question_itself(text: str) -> tuple[int, int]:
+    """Where the question begins and ends in a text whose white space is single spaces; a word is always left."""
+    start, end = 0, len(text)
+    while True:
+        bare = len(text[:end].rstrip(_LAST_MARKS))
+        closing = _CLOSING.search(text, max(start, end - _LONGEST_CLOSING), end)
+        for left in (bare, closing.start() if closing else end):
+            if left < end and _WORD.search(text, start, left):
+                end = left
+                break
+        else:
+            opening = _OPENING.match(text, start, end)
+            if opening is None:
+                return start, end
+            start = opening.end()
 
 
 def unlike(a: str, b: str) -> str:
@@ -173,9 +268,11 @@ def _parts(text: str) -> _QuestionParts:
     plain = text
     if not text.isascii():
         plain = "".join(c for c in unicodedata.normalize("NFKD", text) if not unicodedata.combining(c))
-    found = [(match.group(), _opens(plain, match.start())) for match in _WORD.finditer(plain)]
+    plain = " ".join(plain.split())
+    start, end = _question_itself(plain)
+    found = [(match.group(), _opens(plain, match.start())) for match in _WORD.finditer(plain, start, end)]
     words = [_folded(word) for word, _ in found]
-    numbers = {_THOUSANDS.sub("", match.group()) for match in _NUMBER.finditer(plain)}
+    numbers = {_THOUSANDS.sub("", match.group()) for match in _NUMBER.finditer(plain, start, end)}
     sides: dict[int, int] = {}
     for stem in _STEMMED.keys() & set(map(_STEM, words)):
         for pair, side in _STEMMED[stem]:
