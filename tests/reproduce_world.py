@@ -71,14 +71,14 @@ method = "ralm"
 arguments = { filter = "cdit" }
 
 [[rows]]
-label = "trimmed at 1"
+label = "trimmed"
 method = "ralm"
-arguments = { trimmed = 1 }
+arguments = { trimmed = "left" }
 
 [[rows]]
-label = "trimmed at 2"
+label = "trimmed, refilled"
 method = "ralm"
-arguments = { trimmed = 2 }
+arguments = { trimmed = "refilled" }
 """
 
 

@@ -57,7 +57,7 @@ def test_what_it_prints(radio: Command, here: Path) -> None:
     questions, verdicts, separations, calls, use = outcome.out.splitlines()
     assert questions.startswith("questions: 3; judged 3, judged before 0, ")
     assert verdicts == "verdicts: 6 accepted, 2 rejected, 0 no verdict"
-    assert separations.endswith("with 1 or more, which is the threshold")
+    assert separations.endswith("with 1 or more for one side, which is the threshold")
     assert calls.startswith("judge: ")
     assert use == 'use it: blendfilter search radio.trimmed "…", or --index radio.trimmed of eval and ask'
     assert {*tree(here / "radio.trimmed")} == {"manifest.json", "witnesses.jsonl", "journal.jsonl"}
@@ -94,26 +94,45 @@ def test_nothing_asked_is_a_summary_and_a_threshold_is_kept(trimmed: Command) ->
         assert "questions judged: 3, 5 passages each at most\n" in outcome.out
         assert "judged by offline, word, phi1, program " in outcome.out
     bare = trimmed("search", "radio", WHO_ON).out
-    assert "of them with 3 or more, which is the threshold" in trimmed("trim", "radio", "--threshold", 3).out
+    assert (
+        "of them with 3 or more for one side, which is the threshold" in trimmed("trim", "radio", "--threshold", 3).out
+    )
     assert "3 or more" in trimmed("trim", "radio").out
-    assert trimmed("search", "radio.trimmed", WHO_ON).out == bare, "no pair has three witnesses"
+    assert trimmed("search", "radio.trimmed", AGAIN).out == trimmed("search", "radio", AGAIN).out, "no pair has three"
+    assert trimmed("search", "radio.trimmed", WHO_ON).out != bare, "its own verdicts count at once"
 
 
-def test_witnesses_are_counted_one_way(trimmed: Command) -> None:
-    """`on` and `off` have two witnesses, one for each: enough by the paper, too few one way."""
-    bare = trimmed("search", "radio", WHO_ON).out
-    assert trimmed("trim", "radio", "--threshold", 2).code == 0
-    assert trimmed("search", "radio.trimmed", WHO_ON).out != bare
-    outcome = trimmed("trim", "radio", "--one-way")
-    assert "0 of them with 2 or more for one side (one way), which is the threshold\n" in outcome.out
+def test_freed_places_stay_free_as_in_the_paper(trimmed: Command) -> None:
+    filled = trimmed("search", "radio.trimmed", WHO_ON, "-k", 2)
+    assert [line.split("\t")[2] for line in filled.out.splitlines()] == ["on", "sold"]
+    assert "blendfilter: filled in sold: not rejected\n" in filled.err
+    assert trimmed("trim", "radio", "--no-refill").code == 0
+    left = trimmed("search", "radio.trimmed", WHO_ON, "-k", 2)
+    assert [line.split("\t")[2] for line in left.out.splitlines()] == ["on"]
+    assert "filled in" not in left.err
+
+
+def test_witnesses_are_counted_for_one_side(trimmed: Command) -> None:
+    """`on` and `off` have two witnesses, one for each: enough by Theorem 1, too few for the passage that stays."""
+    bare = trimmed("search", "radio", AGAIN).out
+    outcome = trimmed("trim", "radio", "--threshold", 2)
+    assert "0 of them with 2 or more for one side, which is the threshold\n" in outcome.out
     view = trimmed("trim", "radio", "--show", "off").out
-    assert "often enough from 0 of them (the threshold is 2, counted one way)\n" in view
+    assert "often enough from 0 of them (the threshold is 2, counted for one side)\n" in view
     assert "  2 witnesses (1 for off, 1 for on), below the threshold\n" in view
     rows = [json.loads(line) for line in trimmed("trim", "radio", "--export", "-").out.splitlines()]
     assert {row["reached"] for row in rows} == {False}
-    assert trimmed("search", "radio.trimmed", WHO_ON)[1:] == (bare, "")
-    assert "1 of them with 2 or more, which is the threshold" in trimmed(*TRIM[:-2], "--no-one-way").out
-    assert trimmed("search", "radio.trimmed", WHO_ON).out != bare
+    assert trimmed("search", "radio.trimmed", AGAIN).out == bare
+    assert "1 of them with 2 or more for either side, which is" in trimmed(*TRIM[:-2], "--no-one-way").out
+    assert trimmed("search", "radio.trimmed", AGAIN).out != bare
+
+
+def test_pairs_by_line_11_of_algorithm_1(trimmed: Command) -> None:
+    every = trimmed("trim", "radio").out
+    assert "separations: 3 pairs" in every
+    fewer = trimmed("trim", "radio", "--pairing", "algorithm").out
+    assert "separations: 1 pair " in fewer
+    refused(trimmed("trim", "radio", "--pairing", "lemma"), "pairing is theorem or algorithm, got 'lemma'")
 
 
 def test_a_users_rules_and_components(radio: Command, here: Path) -> None:
@@ -152,14 +171,13 @@ def test_a_passage_is_shown_with_its_separations(trimmed: Command) -> None:
     outcome = trimmed("trim", "radio", "--show", "off")
     assert outcome.code == 0, outcome.err
     assert outcome.out.startswith("passage off: Morning in Tolm | Mary turned off the radio in the kitchen.\n")
-    assert (
-        "\nfrom on: Evening in Tolm | Jack turned on the radio in the kitchen.\n  2 witnesses, the thr" in outcome.out
-    )
+    assert "\nfrom on: Evening in Tolm | Jack turned on the radio in the kitchen.\n" in outcome.out
+    assert "  2 witnesses (1 for off, 1 for on), the threshold is reached\n" in outcome.out
     won, lost = outcome.out.index("  off won for:"), outcome.out.index("  on won for:")
     assert f"    {question_id(WHO_OFF)} '{WHO_OFF}' (offline, word, phi1, program " in outcome.out[won:lost]
     assert f"    {question_id(WHO_ON)} '{WHO_ON}' (offline, word, phi1, program " in outcome.out[lost:]
     trimmed("trim", "radio", "--threshold", 3)
-    assert "2 witnesses, below the threshold" in trimmed("trim", "radio", "--show", "off").out
+    assert "2 witnesses (1 for off, 1 for on), below the threshold" in trimmed("trim", "radio", "--show", "off").out
     unknown = trimmed("trim", "radio", "--show", "of")
     refused(unknown, "no judged question retrieved a passage 'of'. Did you mean 'off'?")
 

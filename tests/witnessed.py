@@ -8,16 +8,16 @@ from typing import Any
 from blendfilter.records import Passage
 from blendfilter.retrieval.base import Hits, Retriever, fingerprint_of
 from blendfilter.trimming import witnesses
-from blendfilter.trimming.witnesses import JudgedBy, Witnesses, question_id
+from blendfilter.trimming.witnesses import JudgedBy, Pairing, Witnesses, question_id
 
 BY = JudgedBy("9f3a", "word", ("phi1",), "some-model", "shipped")
 Verdicts = Mapping[str, Mapping[str, bool | None]]
 """Question to the verdicts on its passages, in rank order."""
 
 
-def witnesses_of(verdicts: Verdicts) -> Witnesses:
+def witnesses_of(verdicts: Verdicts, pairing: Pairing = "theorem") -> Witnesses:
     """A state in memory in which each of these questions is judged and closed."""
-    state = Witnesses()
+    state = Witnesses(pairing)
     for question, found in verdicts.items():
         judge(state, question, found)
     return state

@@ -83,16 +83,28 @@ class OverlayOptions:
     """What is looked at or changed without a model."""
 
     threshold: int | None = option(
-        "Method", "Witnesses that a pair needs before one of it is dropped, from 1 up (2); it is kept."
+        "Method", "Witnesses that a pair needs, for another question than those judged, from 1 up (1); it is kept."
     )
     min_similarity: float | None = option(
         "Method", "How near a judged question must be for its verdicts to count; 1 is the same.", rare=True
     )
     one_way: bool | None = option(
         "Method",
-        "Count only witnesses that accepted the passage that stays, or, as the paper does, all of a pair's; "
-        "it is kept.",
+        "Count only witnesses that accepted the passage that stays (the default), or, as Theorem 1 does, all of a "
+        "pair's; it is kept.",
         "--one-way/--no-one-way",
+        rare=True,
+    )
+    refill: bool | None = option(
+        "Method",
+        "Fill freed places from further down the ranking (the default), or, as the paper does, leave them; it is kept.",
+        "--refill/--no-refill",
+    )
+    pairing: str | None = option(
+        "Method",
+        "Pairs that a judged question separates: theorem (each accepted passage from each rejected one) or algorithm "
+        "(a rejected one from those accepted above it); it is kept.",
+        metavar="theorem|algorithm",
         rare=True,
     )
     show: str | None = option(
@@ -137,7 +149,7 @@ def trim_command(
     and: blendfilter trim indexes/wiki --undo "Who turned on the radio?"
     """
     State.goes_on = judging.questions is not None  # before the imports: these take a second
-    settings = given_values(looking, "threshold", "min_similarity", "one_way")
+    settings = given_values(looking, "threshold", "min_similarity", "one_way", "refill", "pairing")
     actions = [*given(judging, "questions"), *given(looking, "show", "undo", "export")]
     if len(actions) > 1 or (settings and actions and not State.goes_on):
         other = actions[1] if len(actions) > 1 else given(looking, *settings)[0]
@@ -151,7 +163,6 @@ def trim_command(
         raise BadArgument("--overwrite goes with --export FILE: add that, or leave it out")
     from blendfilter.trimming.folder import TrimFolder
     from blendfilter.trimming.summary import STDOUT, counted, export, state_text
-    from blendfilter.trimming.witnesses import Witnesses
 
     hosts, place = allow_host or (), _place(index, out)
     if judging.questions is not None:
@@ -168,14 +179,14 @@ def trim_command(
             raise BadArgument(
                 f"--export {out_file} is no kind of file: name one that ends in .jsonl or .csv, or - (the screen)"
             )
-        witnesses = Witnesses.read(folder.witnesses)
+        witnesses = folder.state()
         count = export(witnesses, out_file, threshold=folder.threshold, one_way=folder.one_way, overwrite=overwrite)
         if out_file != STDOUT:
             show(f"{out_file}: {counted(count, 'row')}, one for each witness of each separation")
     else:
         if settings:  # a trim that is at work takes them up next time
             folder = folder.set(**settings)
-        show(state_text(folder, Witnesses.read(folder.witnesses)).rstrip("\n"))
+        show(state_text(folder, folder.state()).rstrip("\n"))
 
 
 def _place(index: str, out: Path | None) -> Path:
@@ -288,9 +299,8 @@ def _show_passage(folder: TrimFolder, index: str, passage: str, allow_hosts: Seq
     """What a passage is separated from, by whom and when; its text where the index is there."""
     from blendfilter.trimming.gathering import check_folder
     from blendfilter.trimming.summary import found_again, passage_text
-    from blendfilter.trimming.witnesses import Witnesses
 
-    witnesses = Witnesses.read(folder.witnesses)
+    witnesses = folder.state()
     texts: dict[str, Passage] = {}
     note = ""
     try:
@@ -305,7 +315,7 @@ def _show_passage(folder: TrimFolder, index: str, passage: str, allow_hosts: Seq
 def _take_back(folder: TrimFolder, undo: list[str]) -> None:
     """Undo questions, pairs, or ALL; where one name is wrong, nothing is undone."""
     from blendfilter.trimming.summary import counted
-    from blendfilter.trimming.witnesses import Witnesses, WitnessWriter, pair_named, question_known
+    from blendfilter.trimming.witnesses import WitnessWriter, pair_named, question_known
 
     with WitnessWriter(folder.witnesses) as writer:
         state = writer.witnesses
@@ -328,9 +338,10 @@ def _take_back(folder: TrimFolder, undo: list[str]) -> None:
         for known, text in questions.items():
             writer.undo_question(known)
             show(f"undone: question {known}, {text!r}")
-    left = Witnesses.read(folder.witnesses)
+    left = folder.state()
+    inert = "" if left.rejects() else ": it answers as the bare index does"
     reached = sum(1 for _ in left.separated(folder.threshold, one_way=folder.one_way))
     show(
         f"left: {counted(len(left.judged), 'question')}, {counted(left.separations(), 'separation')}, "
-        f"{reached:,} at the threshold of {folder.threshold}{'' if reached else ': it answers as the bare index does'}"
+        f"{reached:,} at the threshold of {folder.threshold}{inert}"
     )

@@ -38,7 +38,6 @@ from blendfilter.tasks import TASKS, Questions
 from blendfilter.trimming.folder import TrimFolder
 from blendfilter.trimming.gathering import trim
 from blendfilter.trimming.overlay import Trimmed
-from blendfilter.trimming.witnesses import Witnesses
 
 Say = Callable[[str], object]
 SILVER_FOLDER, TRIMMED_FOLDER = "silver", "trimmed"
@@ -195,7 +194,7 @@ class RowInputs:
     # --- trimmed indexes ---
 
     def trimmed(self, row: PaperRow, questions: Questions, retriever: Retriever, k: int) -> Trimmed:
-        """`retriever` as trimmed by `questions`, each judged on its `k` nearest passages, at the row's threshold.
+        """`retriever` as trimmed by `questions`, each judged on its `k` nearest passages, as the row has it.
 
         Raises: as `trim` does, and what was judged until then stays; Leak: a question that the judge was compiled on.
         """
@@ -205,8 +204,7 @@ class RowInputs:
             self._overlays[key] = self._overlay(row, questions, retriever, k)
         folder = self._overlays[key]
         return Trimmed(
-            retriever, Witnesses.read(folder.witnesses), threshold=settings["trimmed"],
-            min_similarity=folder.min_similarity,
+            retriever, folder.state(), min_similarity=folder.min_similarity, refill=settings["trimmed"] == "refilled",
         )  # fmt: skip
 
     def _overlay(self, row: PaperRow, questions: Questions, retriever: Retriever, k: int) -> TrimFolder:
@@ -243,14 +241,13 @@ class RowInputs:
             )
             failed = len(found.errors)
             self.errors += failed
-        there = Witnesses.read(folder.witnesses)
+        there = folder.state()
         accepted, rejected, silent = (
             sum(len(getattr(verdicts, side)) for verdicts in there.judged.values())
             for side in ("accepted", "rejected", "silent")
         )
-        separated = " and ".join(f"{sum(1 for _ in there.separated(least)):,} at {least}" for least in (1, 2))
         counts = f"{accepted:,} passages accepted, {rejected:,} rejected, {silent:,} without a verdict"
-        self._notes[f"{what}: {len(there.judged):,} judged, {counts}; pairs separated: {separated}"] = None
+        self._notes[f"{what}: {len(there.judged):,} judged, {counts}; pairs separated: {there.separations():,}"] = None
         if failed:
             self._notes[f"{what}: {failed} could not be judged, for a call failed; the same command asks again"] = None
         return folder

@@ -55,7 +55,8 @@ class _Strict(BaseModel):
 class RowArguments(_Strict):
     """The arguments of a row's method; what is left out is the method's own default.
 
-    `trimmed`: it searches an index that was trimmed by the same questions, so many of which must witness a separation.
+    `trimmed`: it searches an index that was trimmed by the same questions, and reads what is left of the first k, as
+    the paper does, or k passages, filled up from further down (`refilled`).
     """
 
     k: Count | None = None
@@ -69,7 +70,7 @@ class RowArguments(_Strict):
     samples: Count | None = None
     measure: Measure | None = None
     rules: tuple[Annotated[str, _one_of("rule", RULES)], ...] = ()
-    trimmed: Count | None = None
+    trimmed: Literal["left", "refilled"] | None = None
     rewrite: bool | None = None
 
 

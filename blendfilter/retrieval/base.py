@@ -10,10 +10,11 @@ import hashlib
 import json
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, Self
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict
 
 from blendfilter.context import JOURNAL, note, rejoined, who
 from blendfilter.errors import BadArgument, ReplayMiss, check_count
@@ -26,23 +27,58 @@ _GROUP = 64
 _GRAIN = 2.0**30  # scores within one part in 10^9 are one score: two sums of the same terms may differ in the last bits
 
 
-class Hits(list[Passage]):
-    """Passages, best first. `cut`: the engine could not read the whole query.
+class Trim(BaseModel):
+    """What a trimmed index did to one search's ranking, and by which judged question (see `blendfilter.trimming`)."""
 
-    A plain list of passages does where nothing was cut.
+    model_config = ConfigDict(frozen=True, extra="ignore")
+    judged: str
+    """The judged question, or the nearest of several, whose verdicts applied."""
+    similarity: float
+    """How near it is to the query; 1 is the same."""
+    dropped: Mapping[str, str]
+    """The ids that went, each with the id of the accepted passage beside which it stood; empty: by its own verdict."""
+    refilled: tuple[str, ...] = ()
+    """The ids that came from below the first k in their place."""
+    unjudged: tuple[str, ...] = ()
+    """Those of `refilled` on which no verdict is known for such a question."""
+
+
+class Hits(list[Passage]):
+    """Passages, best first. `cut`: the engine could not read the whole query. `trim`: what a trimmed index changed.
+
+    A plain list of passages does where nothing was cut or trimmed.
 
     >>> cut_of(Hits([], cut=True)), cut_of([])
     (True, False)
     """
 
-    def __init__(self, passages: Iterable[Passage] = (), *, cut: bool = False) -> None:
+    def __init__(self, passages: Iterable[Passage] = (), *, cut: bool = False, trim: Trim | None = None) -> None:
         super().__init__(passages)
         self.cut = cut
+        self.trim = trim
 
 
 def cut_of(hits: Sequence[Passage]) -> bool:
     """Whether the query of these hits was cut."""
     return isinstance(hits, Hits) and hits.cut
+
+
+def trim_of(hits: Sequence[Passage]) -> Trim | None:
+    """What a trimmed index changed in these hits; None: nothing."""
+    return hits.trim if isinstance(hits, Hits) else None
+
+
+def flags_of(hits: Sequence[Passage]) -> dict[str, Any]:
+    """What is to be kept of hits beside their passages, as JSON; empty for a plain list."""
+    trim = trim_of(hits)
+    return ({"query_cut": True} if cut_of(hits) else {}) | ({"trim": trim.model_dump(mode="json")} if trim else {})
+
+
+def with_flags(passages: Iterable[Passage], flags: Mapping[str, Any]) -> Hits:
+    """Hits as `flags_of` kept them. Raises `ValueError` for a `trim` that is none."""
+    trim = flags.get("trim")
+    known = Trim.model_validate(trim) if isinstance(trim, Mapping) else None  # a user's own column may have the name
+    return Hits(passages, cut=bool(flags.get("query_cut")), trim=known)
 
 
 class Searcher(Protocol):
@@ -100,7 +136,7 @@ class Retriever(ABC):
                     "ids": [passage.id for passage in found],
                     "scores": [None if passage.score is None else float(passage.score) for passage in found],
                     "passages": [passage["key"] for passage in passages],
-                    **({"query_cut": True} if cut_of(found) else {}),
+                    **flags_of(found),
                 }
                 # a search made twice at once is kept once; `record` mode replaces what an earlier run found
                 journal.append(record, new_only=journal.mode != "record")
@@ -247,7 +283,7 @@ def _recorded(journal: Journal, key: str) -> list[Passage] | None:
         if kept is None:
             return None
         passages.append(Passage(kept["id"], kept["title"], kept["text"], score, kept.get("metadata", {})))
-    return Hits(passages, cut=True) if record.get("query_cut") else passages
+    return with_flags(passages, record)
 
 
 # --- the best k of many scores --------------------------------------------------------------------------------------

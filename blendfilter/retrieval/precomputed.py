@@ -24,7 +24,16 @@ from typing import Any, NamedTuple
 from blendfilter.errors import BadArgument, BadData, EmptyData
 from blendfilter.files import json_rows, write_whole
 from blendfilter.records import Passage
-from blendfilter.retrieval.base import Hits, ProgressCallback, Retriever, cut_of, fingerprint_of, silent
+from blendfilter.retrieval.base import (
+    Hits,
+    ProgressCallback,
+    Retriever,
+    cut_of,
+    fingerprint_of,
+    flags_of,
+    silent,
+    with_flags,
+)
 from blendfilter.retrieval.callables import as_passage
 from blendfilter.retrieval.corpus import corpus_hash
 
@@ -103,7 +112,7 @@ class Precomputed(Retriever):
             if len(hits) < k and not self._few:
                 self._few = True
                 warnings.warn(f"k={k} is more than {self.file} holds for a query: {len(hits)} come back", stacklevel=3)
-            found.append(Hits(hits[:k], cut=cut_of(hits)))
+            found.append(Hits(hits[:k], cut=hits.cut, trim=hits.trim))
         return found
 
     def missing(self, queries: Iterable[str]) -> list[str]:
@@ -180,8 +189,7 @@ def _row(row: Mapping[str, Any], hits: Sequence[Passage]) -> str:
         }
         for passage in hits
     ]
-    cut = {"query_cut": True} if cut_of(hits) else {}
-    return json.dumps({**row, **cut, "passages": passages}, ensure_ascii=False) + "\n"
+    return json.dumps({**row, **flags_of(hits), "passages": passages}, ensure_ascii=False) + "\n"
 
 
 def _hits(value: Mapping[str, Any], where: str) -> Hits:
@@ -189,7 +197,10 @@ def _hits(value: Mapping[str, Any], where: str) -> Hits:
     if not isinstance(value[name], list):
         raise BadData(f"{where}: field '{name}' is wrong: expected a list of passages, found {value[name]!r:.40}")
     found = [_passage(item, f"{where}, passage {rank}") for rank, item in enumerate(value[name], start=1)]
-    return Hits(found, cut=bool(value.get("query_cut")))
+    try:
+        return with_flags(found, value)
+    except ValueError:
+        raise BadData(f"{where}: field 'trim' is wrong: take it out, or write the hits again") from None
 
 
 def _named(value: Mapping[str, Any], names: Sequence[str], where: str) -> str:

@@ -23,7 +23,7 @@ from pydantic import BaseModel, Field, ValidationError
 from blendfilter import http, secrets
 from blendfilter.errors import BadArgument, BadData, IndexChanged, ServerRefused, check_count
 from blendfilter.records import Passage
-from blendfilter.retrieval.base import Hits, Retriever, SearchWarnings
+from blendfilter.retrieval.base import Hits, Retriever, SearchWarnings, Trim
 
 SERVER = "blendfilter"
 """How `/info` states that a server is ours."""
@@ -41,6 +41,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 class _RemoteHits(BaseModel):
     query_cut: bool = False
+    trim: Trim | None = None
     passages: list[Passage]
 
 
@@ -168,7 +169,7 @@ class Remote(Retriever):
             )
         if len(found.results) != len(batch) or any(len(result.passages) > k for result in found.results):
             raise BadData(f"{self.url} answered {len(batch)} queries with something else: look what runs there")
-        return [Hits(result.passages, cut=result.query_cut) for result in found.results]
+        return [Hits(result.passages, cut=result.query_cut, trim=result.trim) for result in found.results]
 
     def _checked(self, model: type[Model], reply: Any) -> Model:
         try:

@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from blendfilter.errors import BadArgument, check_count
 from blendfilter.records import Passage
-from blendfilter.retrieval.base import check_search, cut_of
+from blendfilter.retrieval.base import check_search, cut_of, flags_of
 
 _NUMBER = re.compile(r"[+-]?[0-9]{1,9}")
 
@@ -109,6 +109,7 @@ def results(fingerprint: str, found: Sequence[Sequence[Passage]]) -> dict[str, A
     rows = [
         {
             "query_cut": cut_of(hits),
+            **flags_of(hits),
             "passages": [
                 {
                     "id": passage.id,

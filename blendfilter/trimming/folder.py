@@ -27,7 +27,7 @@ from blendfilter.retrieval.manifest import MANIFEST, CorpusInfo, Manifest, build
 from blendfilter.retrieval.remote import address_of, check_host
 from blendfilter.trimming.overlay import Trimmed, check_similarity
 from blendfilter.trimming.similar import VECTORS_FILE, similar_named
-from blendfilter.trimming.witnesses import FILE, THRESHOLD, Witnesses
+from blendfilter.trimming.witnesses import FILE, THRESHOLD, Pairing, Witnesses
 
 KIND = "trimmed"
 SUFFIX = ".trimmed"
@@ -51,12 +51,20 @@ class TrimFolder(BaseModel):
     """None: the similarity's own default."""
     similarity: str
     one_way: bool = False
-    """Whether only witnesses count that accepted the same passage as the nearest judged question."""
+    """Whether only witnesses count that accepted the passage that stays; old folders do not say so."""
+    refill: bool = True
+    """Whether freed places are filled from further down the ranking."""
+    pairing: Pairing = "theorem"
+    """Which pairs a judged question separates."""
 
     @property
     def witnesses(self) -> Path:
         """The file of witnesses."""
         return self.place / FILE
+
+    def state(self) -> Witnesses:
+        """What the file of witnesses says. Raises as `Witnesses.read` does."""
+        return Witnesses.read(self.witnesses, self.pairing)
 
     @property
     def journal(self) -> Path:
@@ -73,7 +81,9 @@ class TrimFolder(BaseModel):
         threshold: int = THRESHOLD,
         min_similarity: float | None = None,
         similarity: str = "",
-        one_way: bool = False,
+        one_way: bool = True,
+        refill: bool = True,
+        pairing: Pairing = "theorem",
     ) -> TrimFolder:
         """A new folder over `index` (open, or its folder or address), beside it or at `out`, without witnesses.
 
@@ -81,7 +91,7 @@ class TrimFolder(BaseModel):
             BadArgument: a folder that is there already, an index that is trimmed itself, an address without `out`, a
             setting out of range.
         """
-        min_similarity = _check(k, threshold, min_similarity, one_way)
+        min_similarity = _check(k, threshold, min_similarity, one_way, refill, pairing)
         retriever = index if isinstance(index, Retriever) else open_index(index)
         if KIND in (retriever.info().get("kind"), retriever.info().get("of")):
             where = location_of(retriever) or "the index"
@@ -107,6 +117,8 @@ class TrimFolder(BaseModel):
             min_similarity=min_similarity,
             similarity=similarity,
             one_way=one_way,
+            refill=refill,
+            pairing=pairing,
         )
         with building(place) as folder:
             corpus = retriever.info().get("corpus") or {}
@@ -149,10 +161,19 @@ class TrimFolder(BaseModel):
         return at.model_copy(update={"base": os.path.normpath(os.path.join(os.path.realpath(folder), at.base))})
 
     def set(
-        self, *, threshold: int | None = None, min_similarity: float | None = None, one_way: bool | None = None
+        self,
+        *,
+        threshold: int | None = None,
+        min_similarity: float | None = None,
+        one_way: bool | None = None,
+        refill: bool | None = None,
+        pairing: Pairing | None = None,
     ) -> TrimFolder:
         """The folder with other settings, written by a temporary file and a rename; what is not named stays."""
-        given = {"threshold": threshold, "min_similarity": min_similarity, "one_way": one_way}
+        given = {
+            "threshold": threshold, "min_similarity": min_similarity, "one_way": one_way, "refill": refill,
+            "pairing": pairing,
+        }  # fmt: skip
         settings: dict[str, Any] = {
             name: getattr(self, name) if value is None else value for name, value in given.items()
         }
@@ -206,12 +227,16 @@ def _damaged(place: Path, what: str) -> BadData:
     )
 
 
-def _check(k: int, threshold: int, min_similarity: float | None, one_way: bool) -> float | None:
+def _check(
+    k: int, threshold: int, min_similarity: float | None, one_way: bool, refill: bool, pairing: Pairing
+) -> float | None:
     """Raise `BadArgument` for a setting out of range; the similarity as it is stored."""
     check_count("k", k)
     check_count("threshold", threshold)
-    if not isinstance(one_way, bool):
-        raise BadArgument(f"one_way is True or False, got {one_way!r}")
+    for name, value in (("one_way", one_way), ("refill", refill)):
+        if not isinstance(value, bool):
+            raise BadArgument(f"{name} is True or False, got {value!r}")
+    Witnesses(pairing)
     return None if min_similarity is None else check_similarity(min_similarity)
 
 
@@ -225,6 +250,7 @@ def open_trimmed(
     min_similarity: float | None = None,
     guard: bool = True,
     one_way: bool | None = None,
+    refill: bool | None = None,
     allow_hosts: Sequence[str] = (),
     **options: Any,
 ) -> Retriever:
@@ -259,7 +285,7 @@ def open_trimmed(
             f"{index.fingerprint} by now; open {at.base} itself, or move {place} away and trim again"
         )
     try:
-        witnesses = Witnesses.read(at.witnesses)
+        witnesses = at.state()
         similar = similar_named(at.similarity, index, kept=place / VECTORS_FILE)
     except (BadData, MissingFile) as error:
         return _untrimmed(index, at.base, error)
@@ -271,6 +297,7 @@ def open_trimmed(
         similar=similar,
         guard=guard,
         one_way=at.one_way if one_way is None else one_way,
+        refill=at.refill if refill is None else refill,
     )
 
 

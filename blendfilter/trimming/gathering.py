@@ -134,7 +134,7 @@ async def _trimmed(
         writer = stack.enter_context(WitnessWriter(path))
         journal = stack.enter_context(Journal(folder.journal))
         stack.enter_context(context.opened(journal))
-        before, spent = Witnesses.read(path), spent_in(journal, prices)
+        before, spent = Witnesses.read(path, folder.pairing), spent_in(journal, prices)
         session = _JudgingSession(index, folder.k, context, writer, before)
         judged = {  # but what another judge closed without one verdict
             name: each
@@ -151,7 +151,7 @@ async def _trimmed(
                 f"{error}; {count:,} of {counted(len(plan), 'question')} are judged, and the same command with a "
                 "higher limit goes on"
             ) from error
-        after, total = Witnesses.read(path), spent_in(journal, prices)
+        after, total = Witnesses.read(path, folder.pairing), spent_in(journal, prices)
     reusing = [each for each in plan if each.kind == "reuse"]
     reused = [after.judged[each.source] for each in reusing if each.source in after.judged]
     failed = [FailedQuestion(each.planned.question, words_of(each.error)) for each in done if each.error is not None]
@@ -173,6 +173,7 @@ async def _trimmed(
         silent=verdicts[None],
         separations=after.separations(),
         reached=sum(1 for _ in after.separated(folder.threshold, one_way=folder.one_way)),
+        rejects=after.rejects(),
         threshold=folder.threshold,
         one_way=folder.one_way,
         spent=total.since(spent),
@@ -210,6 +211,7 @@ def _would_drop(
         Trimmed(
             index, witnesses, threshold=folder.threshold, min_similarity=folder.min_similarity,
             similar=similar_named(folder.similarity, index), guard=guard, one_way=folder.one_way,
+            refill=folder.refill,
         )
         for witnesses in (before, after)
     )  # fmt: skip

@@ -1,34 +1,41 @@
-"""A trimmed index: what CDIT's witnesses separate is dropped from the results of any index, and can be taken back.
+"""A trimmed index: what CDIT's judge rejected is dropped from the results of any index, and can be taken back.
 
-Ma et al. 2024 ("Context-Driven Index Trimming", sections 4.3 and 4.4, Algorithm 1): passages that a judge rejected for
-a question are taken away from those it accepted, and a question like one judged before gets the stored verdicts.
+Ma et al. 2024 ("Context-Driven Index Trimming", sections 4.1 and 4.3, Algorithm 1). For a query:
+
+1. Its *own* verdicts count at once: where the query was judged itself, or the same question in a polite frame
+   (`plain_question`), every passage that it rejected is dropped.
+2. Else the *near* judged questions are looked up: those that have a verdict on a passage found, are as near as
+   `min_similarity`, and are not told apart by `unlike`. They vote on each passage. One that more of them rejected than
+   accepted is dropped where an accepted one is found beside it and `threshold` witnesses separate the two. So is one
+   that none of them judged, in either case: other questions separated it from what is accepted here.
+3. With `refill` the freed places are filled from further down the ranking; without, fewer passages come back, as in the
+   paper. `Hits.trim` names what was dropped, what was filled in, and which of that was never judged.
+
+A witness counts for one side (`one_way`): it accepted the passage that stays. Theorem 1 counts a pair's witnesses
+whichever side they accepted; then one that errs costs a right passage of another question.
 
 Differs from the paper: nothing is cut out of the index, because searches walk around cut links; its ranking is trimmed
-instead, whatever kind of index it is, and filled up to k from further down. A separation counts from a number of
-witnesses up, applies only where both passages stand in the ranking, and only to a question whose nearest judged
-question accepted one of the two. The paper counts a pair's witnesses whichever side they accepted (Theorem 1);
-`one_way` counts only those that accepted the same one as the nearest question did.
-
-An index that finds approximately (hnsw, ColBERT) looks further when it is asked for more, and may find better ones.
+instead, whatever kind of index it is. An index that finds approximately (hnsw, ColBERT) looks further when it is asked
+for more, and may find better ones.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import combinations
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from blendfilter.errors import BadArgument, check_count
-from blendfilter.records import Passage
-from blendfilter.retrieval.base import Hits, Retriever, check_search, cut_of, fingerprint_of
+from blendfilter.records import Passage, one_line
+from blendfilter.retrieval.base import Hits, Retriever, Trim, check_search, cut_of, fingerprint_of
 from blendfilter.retrieval.callables import as_retriever
 from blendfilter.retrieval.dense import Dense
 from blendfilter.retrieval.encoders import Encoded, Vectors
 from blendfilter.text import shortened
-from blendfilter.trimming.opposites import unlike
+from blendfilter.trimming.opposites import plain_question, unlike
 from blendfilter.trimming.similar import ByVector, Neighbour, Similar, similar_for
 from blendfilter.trimming.witnesses import THRESHOLD, JudgedQuestion, Witnesses
 
@@ -56,9 +63,9 @@ class DroppedPassage(NamedTuple):
     rank: int
     """Its place in the bare index's ranking, from 1."""
     kept: str
-    """The accepted passage beside which it stood."""
+    """The accepted passage beside which it stood; empty: the query's own verdict dropped it."""
     witnesses: tuple[str, ...]
-    """The questions that separate the two, by id; counted one way those that accepted the one that is kept."""
+    """The questions that rejected it, by id: those that separate the two, or whose own verdict it was."""
     judged: str
     """The judged question that it goes by."""
     similarity: float
@@ -74,32 +81,61 @@ class UndecidedPair(NamedTuple):
 class Explanation(NamedTuple):
     """A search's passages, and what the overlay did."""
 
-    passages: Sequence[Passage]
+    passages: Hits
     dropped: tuple[DroppedPassage, ...]
     undecided: tuple[UndecidedPair, ...]
     nearest: NearestQuestion
     questions: Mapping[str, str] = MappingProxyType({})
     """The texts of the witnesses named above, by id."""
-    one_way: bool = False
+    one_way: bool = True
     """Whether only those witnesses count that accepted the one that is kept."""
 
     def lines(self) -> list[str]:
-        """For people: three lines for each passage that was dropped, two for each pair that stayed."""
+        """For people: what was dropped and why, what came in its place, which separated pairs stayed and why."""
         lines = []
         for each in self.dropped:
+            lines.append(f"dropped {each.passage.id} (rank {each.rank}): {shortened(each.passage.line, _WIDTH)}")
+            judged = shortened(each.judged, _WIDTH)
+            if not each.kept:
+                lines.append(f"  rejected for the judged question {judged!r}, which this one is")
+                continue
             named = [self.questions[name] for name in each.witnesses if name in self.questions]
             listed = ", ".join(f"{shortened(text, _WIDTH)!r}" for text in named[:_MOST_NAMED])
             more = f" and {len(each.witnesses) - _MOST_NAMED:,} more" if len(named) > _MOST_NAMED else ""
             side = f" for {each.kept}" if self.one_way else ""
-            judged = shortened(each.judged, _WIDTH)
             lines += [
-                f"dropped {each.passage.id} (rank {each.rank}): {shortened(each.passage.line, _WIDTH)}",
                 f"  the judged question {judged!r} ({each.similarity:.2f} near) accepted {each.kept}",
                 f"  {_witnesses(len(each.witnesses))}{side}: {listed}{more}",
             ]
+        if (trim := self.passages.trim) is not None:
+            for name in trim.refilled:
+                verdict = "not judged for such a question" if name in trim.unjudged else "not rejected"
+                lines.append(f"filled in {name}: {verdict}")
         for (a, b), why in self.undecided:
             lines += [f"both stay: {a} and {b}", f"  {why}"]
         return lines
+
+
+class Verdicts(NamedTuple):
+    """The verdicts of judged questions that apply to one query, the nearest question first."""
+
+    near: tuple[Neighbour, ...]
+    own: bool
+    """Whether it is the query that was judged, and not one near it."""
+    votes: Mapping[str, int]
+    """For each passage with a verdict how many more accepted it than rejected it."""
+
+    @property
+    def gone(self) -> frozenset[str]:
+        """What goes wherever it stands."""
+        return frozenset(name for name, vote in self.votes.items() if vote < 0) if self.own else frozenset()
+
+    def accept(self, passage: str) -> bool:
+        return self.votes.get(passage, 0) > 0
+
+    def may_drop(self, passage: str) -> bool:
+        """Whether it goes beside an accepted one from which it is separated."""
+        return passage not in self.votes or self.votes[passage] < 0
 
 
 class TrimmedRanking(NamedTuple):
@@ -108,63 +144,72 @@ class TrimmedRanking(NamedTuple):
     kept: list[Passage]
     gone: list[tuple[Passage, int, str]]
     full: bool
-    """Whether k passages are left; otherwise a longer ranking may have more."""
+    """Whether all that was wanted is left; otherwise a longer ranking may have more."""
+    refilled: list[str]
+    """The ids of those of `kept` that stood below the first k."""
 
 
-def trim_ranking(ranking: Sequence[Passage], k: int, dropping: Mapping[str, Sequence[str]]) -> TrimmedRanking:
-    """The shortest head of `ranking` that has `k` passages left when all that its accepted ones drop is dropped.
+def trim_ranking(
+    ranking: Sequence[Passage],
+    k: int,
+    verdicts: Verdicts,
+    apart: Mapping[str, Collection[str]],
+    *,
+    refill: bool = True,
+) -> TrimmedRanking:
+    """The shortest head of `ranking` that has `k` passages left when all that `verdicts` drop is dropped.
 
-    A passage found lower down may drop one that stands above it. `dropping`: under each accepted passage the ids that
-    go where it stands.
+    Without `refill` it is the first `k` of the ranking. A passage found lower down may drop one that stands above it.
+    `apart`: under each passage those that enough witnesses separate from it.
 
     >>> a, b, c = (Passage(name, "", name) for name in "abc")
-    >>> [p.id for p in trim_ranking([b, a, c], 2, {"a": ["b"]}).kept]
+    >>> verdicts = Verdicts((Neighbour(0, 1.0),), False, {"a": 1, "b": -1})
+    >>> [p.id for p in trim_ranking([b, a, c], 2, verdicts, {"a": ["b"]}).kept]
     ['a', 'c']
     """
-    standing: dict[str, int] = {}
-    beside: dict[str, str] = {}
+    standing = Counter[str]()
+    beside = dict.fromkeys(verdicts.gone, "")
     left = read = 0
     for passage in ranking:
-        if left == k:
+        if (left if refill else read) == k:
             break
         read += 1
         name = passage.id
-        standing[name] = standing.get(name, 0) + 1
+        if name not in standing and name not in beside:
+            if verdicts.accept(name):
+                for other in standing:
+                    if other not in beside and other in apart.get(name, ()) and verdicts.may_drop(other):
+                        beside[other] = name
+                        left -= standing[other]
+            elif verdicts.may_drop(name):
+                by = next((a for a in standing if verdicts.accept(a) and name in apart.get(a, ())), None)
+                if by is not None:
+                    beside[name] = by
+        standing[name] += 1
         left += name not in beside
-        for other in dropping.get(name, ()):
-            if other not in beside:
-                beside[other] = name
-                left -= standing.get(other, 0)
     head = ranking[:read]
     gone = [(each, rank, beside[each.id]) for rank, each in enumerate(head, start=1) if each.id in beside]
-    kept = Hits([each for each in head if each.id not in beside], cut=cut_of(ranking))
-    return TrimmedRanking(kept, gone, left == k)
+    kept = [each for each in head if each.id not in beside]
+    refilled = [each.id for each in head[k:] if each.id not in beside]
+    return TrimmedRanking(kept, gone, left == k or not refill, refilled)
 
 
 # --- the index --------------------------------------------------------------------------------------------------------
 
 
-class _Effect(NamedTuple):
-    """What one judged question does to a ranking: under each accepted passage what goes where it stands."""
-
-    dropping: Mapping[str, Sequence[str]]
-    most: int
-    """How many passages it may drop."""
-
-
 class Trimmed(Retriever):
     """`Trimmed(index, Witnesses.read(file))`, searched as any index; `index` itself is never written to.
 
-    The witnesses count as they are now: an index does not change once it is open. Where no pair has `threshold` of them
+    The witnesses count as they are now: an index does not change once it is open. Where no question rejected anything
     it is the index itself, under the index's own fingerprint.
 
     Args:
-        threshold: witnesses that a separation takes.
-        min_similarity: how near the nearest judged question must be; by default the measure's own.
+        threshold: witnesses that a separation takes, for another question than those that were judged.
+        min_similarity: how near a judged question must be; by default the measure's own.
         similar: an empty measure, by default `similar_for(index)`.
         guard: whether `unlike` keeps opposite questions apart.
-        one_way: only what `threshold` witnesses rejected beside the very passage that stays is dropped, not what they
-            accepted beside it.
+        one_way: only witnesses count that accepted the very passage that stays, not those that rejected it.
+        refill: fill freed places from further down the ranking; without, as in the paper, fewer passages come back.
 
     Raises:
         BadArgument: a threshold below 1, or a similarity that is none.
@@ -179,7 +224,8 @@ class Trimmed(Retriever):
         min_similarity: float | None = None,
         similar: Similar | None = None,
         guard: bool = True,
-        one_way: bool = False,
+        one_way: bool = True,
+        refill: bool = True,
     ) -> None:
         if not isinstance(witnesses, Witnesses):
             raise BadArgument(
@@ -196,54 +242,57 @@ class Trimmed(Retriever):
         )
         self.guard = guard
         self.one_way = one_way
-        self._beside = _beside(witnesses, threshold, one_way)
-        self._judged: Sequence[JudgedQuestion] = tuple(witnesses.judged.values()) if self._beside else ()
-        self._effects = [_effect(each, self._beside) for each in self._judged]
+        self.refill = refill
+        self.fingerprint = self.index.fingerprint
+        digest = witnesses.digest(threshold, one_way=one_way)
+        self._judged: Sequence[JudgedQuestion] = tuple(witnesses.judged.values()) if digest else ()
+        self._rejected = [witnesses.rejected_by(each.id) for each in self._judged]
+        self._apart = _apart(witnesses, threshold, one_way) if digest else {}
+        self._same: dict[str, list[int]] = defaultdict(list)
+        self._judging: dict[str, list[int]] = defaultdict(list)
+        for at, (judged, rejected) in enumerate(zip(self._judged, self._rejected, strict=True)):
+            self._same[plain_question(judged.question)].append(at)
+            for passage in (*judged.accepted, *rejected):
+                self._judging[passage].append(at)
         limits = [] if (most := getattr(self.index, "max_k", None)) is None else [int(most)]
         with suppress(TypeError):  # of unknown size
             limits.append(len(self.index))
         self._deepest = min(limits, default=None)
-        self.fingerprint = self.index.fingerprint
-        if self._beside:
+        if digest:
             self.similar.add([each.question for each in self._judged])
             measured = [self.min_similarity, self.similar.name, self.similar.identity, guard, one_way]
-            digest = witnesses.digest(threshold, one_way=one_way)
-            self.fingerprint = fingerprint_of("trimmed", self.index.fingerprint, threshold, *measured, digest)
+            rules = ["own verdicts count", refill, witnesses.pairing]
+            self.fingerprint = fingerprint_of("trimmed", self.index.fingerprint, threshold, *measured, digest, *rules)
 
     def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         """At most `k` passages a query; exactly the index's where nothing applies. Cut where the index cut it."""
-        if not self._beside or not queries:
+        if not self._judged or not queries:
             return self.index.find(queries, k)
-        rankings, vectors = self._rankings(queries)
-        nearest = self.similar.nearest(queries, vectors=vectors, floor=self.min_similarity)
-        effects = [self._effect_on(query, near) for query, near in zip(queries, nearest, strict=True)]
-        if not any(effect.most for effect in effects):
-            return [*rankings(range(len(queries)), k)]
-        return [trim.kept for trim in self._trims(rankings, effects, k)]
+        return [self._hits(*each) for each in self._trimmed(queries, k)]
 
     def explain(self, query: str, k: int) -> Explanation:
         """One search, with what was dropped, what stayed though some witness separates it, and why."""
         check_search([query], k)
-        if not self._beside:
-            nearest = NearestQuestion("", 0.0, "nothing is separated")
-            return Explanation(self.index.find([query], k)[0], (), (), nearest)
-        rankings, vectors = self._rankings([query])
-        near = self.similar.nearest([query], vectors=vectors)[0]
-        nearest = self._nearest(query, near)
-        (trim,) = self._trims(rankings, [self._effect_on(query, near)], k)
-        judged = self._judged[near.at] if near is not None and not nearest.why else None
+        if not self._judged:
+            nearest = NearestQuestion("", 0.0, "nothing was rejected")
+            (bare,) = self.index.find([query], k)
+            return Explanation(Hits(bare, cut=cut_of(bare)), (), (), nearest)
+        ((verdicts, trim, found),) = self._trimmed([query], k)
+        nearest = self._nearest(query, verdicts)
         dropped = tuple(
-            DroppedPassage(passage, rank, kept, self._counting(kept, passage.id), nearest.question, nearest.similarity)
-            for passage, rank, kept in trim.gone
+            DroppedPassage(
+                passage, rank, kept, self._rejecting(verdicts, kept, passage.id), nearest.question, nearest.similarity
+            )
+            for passage, rank, kept in ([] if trim is None else trim.gone)
         )
         texts = {name: self.witnesses.judged[name].question for each in dropped for name in each.witnesses}
-        undecided = tuple(self._undecided(trim.kept, judged, nearest))
-        return Explanation(trim.kept, dropped, undecided, nearest, texts, self.one_way)
+        hits = self._hits(verdicts, trim, found)
+        return Explanation(hits, dropped, tuple(self._undecided(hits, verdicts, nearest)), nearest, texts, self.one_way)
 
     def info(self) -> dict[str, Any]:
         """Kind, fingerprint, the overlay's settings, how much of it counts, and the index's own `info()`."""
         own = self.index.info()
-        pairs = len({frozenset((a, b)) for a, others in self._beside.items() for b in others})
+        pairs = len({frozenset((a, b)) for a, others in self._apart.items() for b in others})
         return {
             "kind": "trimmed",
             "fingerprint": self.fingerprint,
@@ -254,6 +303,8 @@ class Trimmed(Retriever):
                 "similarity": self.similar.name,
                 "guard": self.guard,
                 "one_way": self.one_way,
+                "refill": self.refill,
+                "pairing": self.witnesses.pairing,
             },
             "witnesses": {
                 "judged": len(self.witnesses.judged),
@@ -285,68 +336,127 @@ class Trimmed(Retriever):
 
         return near, encoded.vectors
 
-    def _counting(self, kept: str, other: str) -> tuple[str, ...]:
-        """The witnesses that count where `kept` is accepted."""
-        return (self.witnesses.witnesses_for if self.one_way else self.witnesses.witnesses_of)(kept, other)
+    def _trimmed(
+        self, queries: Sequence[str], k: int
+    ) -> list[tuple[Verdicts | None, TrimmedRanking | None, Sequence[Passage]]]:
+        """For each query the verdicts that apply, the trimmed ranking where any do, and the index's own first `k`.
 
-    def _effect_on(self, query: str, near: Neighbour | None) -> _Effect:
-        """What the nearest judged question drops, if it is near enough and not another question."""
-        if near is None or not self._effects[near.at].most or self._nearest(query, near).why:
-            return _Effect({}, 0)
-        return self._effects[near.at]
+        Queries of one depth are searched together; those that come out short are searched again, deeper.
+        """
+        rankings, vectors = self._rankings(queries)
+        found = [*rankings(range(len(queries)), k)]
+        applying = [
+            self._verdicts(query, hits, None if vectors is None else vectors[at])
+            for at, (query, hits) in enumerate(zip(queries, found, strict=True))
+        ]
+        trims: dict[int, TrimmedRanking] = {}
+        depths = {at: k for at, verdicts in enumerate(applying) if verdicts is not None}
+        ranked: dict[int, Sequence[Passage]] = dict(enumerate(found))
+        while depths:
+            deeper: dict[int, list[int]] = defaultdict(list)
+            for at, depth in depths.items():
+                verdicts = applying[at]
+                assert verdicts is not None
+                trims[at] = trim = trim_ranking(ranked[at], k, verdicts, self._apart, refill=self.refill)
+                wanted = self._depth(k, k + len(trim.gone) if depth == k else 2 * depth)
+                if not trim.full and len(ranked[at]) == depth < wanted:
+                    deeper[wanted].append(at)
+            depths = {at: depth for depth, some in deeper.items() for at in some}
+            for depth, some in deeper.items():
+                ranked |= zip(some, rankings(some, depth), strict=True)
+        return [(verdicts, trims.get(at), found[at]) for at, verdicts in enumerate(applying)]
 
-    def _nearest(self, query: str, near: Neighbour | None) -> NearestQuestion:
+    def _hits(self, verdicts: Verdicts | None, trim: TrimmedRanking | None, found: Sequence[Passage]) -> Hits:
+        """What comes back: the index's own hits where nothing was dropped."""
+        cut = cut_of(found)
+        if verdicts is None or trim is None or not trim.gone:
+            return Hits(found, cut=cut)
+        near = verdicts.near[0]
+        return Hits(trim.kept, cut=cut, trim=Trim(
+            judged=self._judged[near.at].question,
+            similarity=near.similarity,
+            dropped={passage.id: kept for passage, _, kept in trim.gone},
+            refilled=tuple(trim.refilled),
+            unjudged=tuple(name for name in trim.refilled if name not in verdicts.votes),
+        ))  # fmt: skip
+
+    def _verdicts(self, query: str, found: Sequence[Passage], vector: Vectors | None) -> Verdicts | None:
+        """The verdicts that apply to a query which found these passages; None where none does."""
+        near = [Neighbour(at, 1.0) for at in self._itself(query)]
+        own = bool(near)
+        if not own:
+            near = self._near(query, found, vector)
+        if not near:
+            return None
+        votes = Counter[str]()
+        for at, _ in near:
+            votes.update(self._judged[at].accepted)
+            votes.subtract(self._rejected[at])
+        return Verdicts(tuple(near), own, votes)
+
+    def _itself(self, query: str) -> list[int]:
+        """The judged questions that are the query: in the same words alone, where it was judged in these."""
+        same = self._same.get(plain_question(query), [])
+        text = one_line(query)
+        return [at for at in same if self._judged[at].question == text] or same
+
+    def _near(self, query: str, found: Sequence[Passage], vector: Vectors | None) -> list[Neighbour]:
+        """The judged questions near the query that have a verdict on a passage found, the nearest first."""
+        places = sorted({at for passage in found for at in self._judging.get(passage.id, ())})
+        near = [
+            Neighbour(at, similarity)
+            for at, similarity in zip(places, self.similar.among(query, places, vector=vector), strict=True)
+            if similarity >= self.min_similarity and not (self.guard and unlike(query, self._judged[at].question))
+        ]
+        return sorted(near, key=lambda each: (-each.similarity, each.at))
+
+    def _rejecting(self, verdicts: Verdicts | None, kept: str, other: str) -> tuple[str, ...]:
+        """The questions that count against `other` where `kept` is accepted; with none kept, those that rejected it."""
+        if kept or verdicts is None:
+            return (self.witnesses.witnesses_for if self.one_way else self.witnesses.witnesses_of)(kept, other)
+        return tuple(sorted(self._judged[at].id for at, _ in verdicts.near if other in self._rejected[at]))
+
+    def _nearest(self, query: str, verdicts: Verdicts | None) -> NearestQuestion:
+        """The nearest judged question, and why none applies, where none does."""
+        if verdicts is not None:
+            return NearestQuestion(self._judged[verdicts.near[0].at].question, verdicts.near[0].similarity, "")
+        (near,) = self.similar.nearest([query])
         if near is None:
             return NearestQuestion("", 0.0, "no judged question shares anything with it")
         question = self._judged[near.at].question
         if near.similarity < self.min_similarity:
             why = f"the nearest judged question is not near enough ({near.similarity:.2f} of {self.min_similarity:g})"
+        elif apart := unlike(query, question) if self.guard else "":
+            why = f"the nearest judged question is another one: {apart}"
         else:
-            apart = unlike(query, question) if self.guard else ""
-            why = f"the nearest judged question is another one: {apart}" if apart else ""
+            why = "the nearest judged question has no verdict on what was found"
         return NearestQuestion(question, near.similarity, why)
-
-    def _trims(self, rankings: Rankings, effects: Sequence[_Effect], k: int) -> list[TrimmedRanking]:
-        """Each query's trimmed ranking.
-
-        Queries of one depth are searched together; those that come out short are searched again, deeper.
-        """
-        done: dict[int, TrimmedRanking] = {}
-        depths = {at: self._depth(k, k + min(k, each.most)) for at, each in enumerate(effects)}
-        while depths:
-            by_depth: dict[int, list[int]] = defaultdict(list)
-            for at, depth in depths.items():
-                by_depth[depth].append(at)
-            depths = {}
-            for depth, some in by_depth.items():
-                for at, found in zip(some, rankings(some, depth), strict=True):
-                    trim = trim_ranking(found, k, effects[at].dropping)
-                    deeper = self._depth(k, min(2 * depth, k + effects[at].most))
-                    if trim.full or len(found) < depth or deeper <= depth:
-                        done[at] = trim
-                    else:
-                        depths[at] = deeper
-        return [done[at] for at in range(len(effects))]
 
     def _depth(self, k: int, wanted: int) -> int:
         """No deeper than the index goes, because it would warn or refuse; but `k` is the caller's own."""
         return max(k, wanted if self._deepest is None else min(wanted, self._deepest))
 
     def _undecided(
-        self, passages: Sequence[Passage], judged: JudgedQuestion | None, nearest: NearestQuestion
+        self, passages: Sequence[Passage], verdicts: Verdicts | None, nearest: NearestQuestion
     ) -> Iterator[UndecidedPair]:
-        """The pairs among `passages` that some question separates; `judged` where its verdicts apply."""
+        """The pairs among `passages` that some question separates, each with why both are still there."""
         for a, b in combinations(dict.fromkeys(passage.id for passage in passages), 2):
-            if judged is not None and (a in judged.accepted) != (b in judged.accepted):
-                kept, other = (a, b) if a in judged.accepted else (b, a)
-                if self.witnesses.witnesses_of(a, b):
-                    found = _witnesses(len(self._counting(kept, other))) + (f" for {kept}" if self.one_way else "")
-                    yield UndecidedPair((a, b), f"{found}, and {self.threshold} are asked for")
-            elif b in self._beside.get(a, ()) or a in self._beside.get(b, ()):
+            if verdicts is not None and verdicts.accept(a) != verdicts.accept(b):
+                kept, other = (a, b) if verdicts.accept(a) else (b, a)
+                if not self.witnesses.witnesses_of(a, b):
+                    continue
+                if verdicts.may_drop(other):
+                    side = f" for {kept}" if self.one_way else ""
+                    count = _witnesses(len(self._rejecting(verdicts, kept, other)))
+                    why = f"{count}{side}, and {self.threshold} are asked for"
+                else:
+                    why = f"the judged questions like this one do not reject {other}"
+                yield UndecidedPair((a, b), why)
+            elif b in self._apart.get(a, ()) or a in self._apart.get(b, ()):
                 why = nearest.why
-                if judged is not None:
-                    both = "both" if a in judged.accepted else "neither of them"
-                    why = f"the nearest judged question, {shortened(judged.question, _WIDTH)!r}, accepted {both}"
+                if verdicts is not None:
+                    both = "both" if verdicts.accept(a) else "neither of them"
+                    why = f"the nearest judged question, {shortened(nearest.question, _WIDTH)!r}, accepted {both}"
                 yield UndecidedPair((a, b), why)
 
 
@@ -357,24 +467,17 @@ def check_similarity(value: float) -> float:
     return float(value)
 
 
-def _beside(witnesses: Witnesses, threshold: int, one_way: bool) -> dict[str, list[str]]:
+def _apart(witnesses: Witnesses, threshold: int, one_way: bool) -> dict[str, set[str]]:
     """For each passage those that may go where it is accepted: enough witnesses separate them from it."""
-    beside: dict[str, list[str]] = defaultdict(list)
-    for separation in witnesses.separated(threshold):
+    apart: dict[str, set[str]] = defaultdict(set)
+    for separation in witnesses.separated(threshold, one_way=one_way):
         a, b = separation.pair
         for_a, for_b = witnesses.sides(separation) if one_way else (threshold, threshold)
         if for_a >= threshold:
-            beside[a].append(b)
+            apart[a].add(b)
         if for_b >= threshold:
-            beside[b].append(a)
-    return beside
-
-
-def _effect(judged: JudgedQuestion, beside: Mapping[str, Sequence[str]]) -> _Effect:
-    dropping = {
-        a: gone for a in judged.accepted if (gone := [b for b in beside.get(a, ()) if b not in judged.accepted])
-    }
-    return _Effect(dropping, len(set().union(*dropping.values())))
+            apart[b].add(a)
+    return apart
 
 
 def _witnesses(count: int) -> str:

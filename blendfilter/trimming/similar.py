@@ -23,7 +23,7 @@ import math
 import re
 from array import array
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
@@ -36,6 +36,7 @@ from blendfilter.files import write_whole
 from blendfilter.retrieval.analyser import Analyser
 from blendfilter.retrieval.base import Retriever, coarse
 from blendfilter.retrieval.encoders import Encoder, Vectors
+from blendfilter.trimming.opposites import plain_question
 
 VECTORS_FILE = "vectors.npz"
 K1, B = 0.9, 0.4
@@ -81,6 +82,9 @@ class Similar(Protocol):
         without vectors ignores them.
         """
 
+    def among(self, question: str, places: Sequence[int], *, vector: Vectors | None = None) -> list[float]:
+        """How near those of the added questions are that have these places (sorted); `vector` is the question's."""
+
 
 def similar_for(index: Retriever, *, kept: Path | None = None) -> Similar:
     """The measure that goes with an index: by vector with a dense index's own encoder, else by words.
@@ -99,6 +103,22 @@ def similar_named(name: str, index: Retriever, *, kept: Path | None = None) -> S
     if name not in ("", found.name):
         raise BadData(f"the similarity '{name}' does not go with this index, which has '{found.name}': name an encoder")
     return found
+
+
+class _Questions:
+    """The places of questions by their texts: by the very text, else by the same question in a polite frame."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, int] = {}
+        self._plain: dict[str, int] = {}
+
+    def add(self, question: str, place: int) -> None:
+        self._texts.setdefault(question, place)
+        self._plain.setdefault(plain_question(question), place)
+
+    def find(self, question: str) -> int | None:
+        exact = self._texts.get(question)
+        return self._plain.get(plain_question(question)) if exact is None else exact
 
 
 # --- by words ---------------------------------------------------------------------------------------------------------
@@ -143,7 +163,7 @@ class ByWords:
 
     def __init__(self) -> None:
         self._analyse = Analyser(stop_words=())
-        self._itself: dict[str, int] = {}
+        self._itself = _Questions()
         self._postings: dict[str, _Postings] = {}
         self._lengths = array("i")
         self._total = 0
@@ -153,7 +173,7 @@ class ByWords:
         for question in questions:
             terms = self._terms(question)
             number = len(self._lengths)
-            self._itself.setdefault(question, number)
+            self._itself.add(question, number)
             for term, count in Counter(terms).items():
                 self._postings.setdefault(term, _Postings()).add(number, count, len(terms))
             self._lengths.append(len(terms))
@@ -163,15 +183,47 @@ class ByWords:
         """For each question the nearest judged one; None where there is none, or none as near as `floor`."""
         return [self._nearest(question, floor) for question in questions]
 
+    def among(self, question: str, places: Sequence[int], *, vector: Any = None) -> list[float]:
+        """How near those with these places are."""
+        if not places:
+            return []
+        found = self._ratios(question, lambda terms, whole: np.asarray(places, dtype=np.int32))
+        return [0.0] * len(places) if found is None else [float(each) for each in found[1]]
+
     def _terms(self, question: str) -> list[str]:
+        question = plain_question(question)
         if "'" in question or "’" in question:
             for pattern, written in _CONTRACTIONS:
                 question = pattern.sub(written, question)
         return self._analyse(question)
 
     def _nearest(self, question: str, floor: float) -> Neighbour | None:
-        if (itself := self._itself.get(question)) is not None:  # others may have the same words in another order
+        if (itself := self._itself.find(question)) is not None:  # others may have the same words in another order
             return Neighbour(itself, 1.0)
+
+        def candidates(terms: Sequence[_QueryTerm], whole: float) -> Numbers:
+            marked = np.zeros(len(self._lengths), dtype=np.bool_)
+            for postings in _needed(terms, floor * whole):
+                marked[_numbers(postings.questions)] = True
+            return np.flatnonzero(marked).astype(np.int32)
+
+        found = self._ratios(question, candidates)
+        if found is None:
+            return None
+        places, similarities = found
+        if not len(places):
+            return None if floor > 0 else Neighbour(0, 0.0)
+        best = int(np.argmax(similarities))
+        near = Neighbour(int(places[best]), float(similarities[best]))
+        return near if near.similarity >= floor else None
+
+    def _ratios(
+        self, question: str, choose: Callable[[Sequence[_QueryTerm], float], Numbers]
+    ) -> tuple[Numbers, np.typing.NDArray[np.float64]] | None:
+        """The judged questions that `choose` takes, given the words and the question's own score, and their ratios.
+
+        None where there is nothing to compare.
+        """
         counted = Counter(self._terms(question))
         number, length = len(self._lengths), counted.total()
         if not number or not length:
@@ -187,16 +239,8 @@ class ByWords:
             if postings:
                 most = weight * postings.most / (postings.most + _PLAIN + per_word * postings.shortest)
                 terms.append(_QueryTerm(most, weight, postings))
-        marked = np.zeros(number, dtype=np.bool_)
-        for postings in _needed(terms, floor * whole):
-            marked[_numbers(postings.questions)] = True
-        candidates = np.flatnonzero(marked).astype(np.int32)
-        if not len(candidates):
-            return None if floor > 0 else Neighbour(0, 0.0)
-        similarities = np.minimum(1.0, coarse(self._scores(terms, candidates, per_word) / whole))
-        best = int(np.argmax(similarities))
-        near = Neighbour(int(candidates[best]), float(similarities[best]))
-        return near if near.similarity >= floor else None
+        places = choose(terms, whole)
+        return places, np.minimum(1.0, coarse(self._scores(terms, places, per_word) / whole))
 
     def _scores(
         self, terms: Sequence[_QueryTerm], candidates: Numbers, per_word: float
@@ -297,7 +341,7 @@ class ByVector:
         self._kept = kept
         self.identity = encoder.identity
         self._rows = _Rows(encoder.dimension)
-        self._itself: dict[str, int] = {}
+        self._itself = _Questions()
         self._bound: _Bound | None = None
         self._ahead: dict[str, Vectors] = {}
 
@@ -318,7 +362,7 @@ class ByVector:
         kept = self._kept
         given = _unit(_kept_vectors(questions, self.encoder, kept) if kept else self._encoded(questions))
         for at, question in enumerate(questions, start=len(self._rows.all)):
-            self._itself.setdefault(question, at)
+            self._itself.add(question, at)
         self._rows.append(given)
         count = len(self._rows.all)
         if self._bound is not None and count < 2 * self._bound.made_of:
@@ -340,8 +384,15 @@ class ByVector:
             self._nearest(question, vector, floor) for question, vector in zip(questions, _unit(given), strict=True)
         ]
 
+    def among(self, question: str, places: Sequence[int], *, vector: Vectors | None = None) -> list[float]:
+        """How near those with these places are."""
+        if not places:
+            return []
+        given = self._encoded([question])[0] if vector is None else vector
+        return [float(each) for each in _cosines(self._rows.all[list(places)], _unit(given[None])[0])]
+
     def _nearest(self, question: str, vector: Vectors, floor: float) -> Neighbour | None:
-        if (itself := self._itself.get(question)) is not None:
+        if (itself := self._itself.find(question)) is not None:
             return Neighbour(itself, 1.0)
         if floor <= 0 or self._bound is None:
             candidates = np.arange(len(self._rows.all))
@@ -353,11 +404,16 @@ class ByVector:
         cosines = kept @ vector
         close = cosines >= cosines.max() - _SLACK
         candidates, kept = candidates[close], kept[close]
-        # a sum that a matrix product makes depends on how many rows it has
-        exact = coarse(np.einsum("ij,j->i", kept.astype(np.float64), vector.astype(np.float64)))
+        exact = _cosines(kept, vector)
         best = int(np.argmax(exact))
-        similarity = max(0.0, min(1.0, float(exact[best])))
+        similarity = float(exact[best])
         return Neighbour(int(candidates[best]), similarity) if similarity >= floor else None
+
+
+def _cosines(rows: Vectors, vector: Vectors) -> np.typing.NDArray[np.float64]:
+    """Summed in 64 bits row by row: a sum that a matrix product makes depends on how many rows it has."""
+    exact = coarse(np.einsum("ij,j->i", rows.astype(np.float64), vector.astype(np.float64)))
+    return np.clip(exact, 0.0, 1.0)
 
 
 def _unit(vectors: Vectors) -> Vectors:

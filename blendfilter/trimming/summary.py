@@ -87,7 +87,10 @@ class FailedQuestion(NamedTuple):
 
 
 class WouldDrop(NamedTuple):
-    """A passage that a search for `question` would no longer give, and the accepted one that it is separated from."""
+    """A passage that a search for `question` would no longer give, and the accepted one that it is separated from.
+
+    `kept` is empty where the question's own verdict drops it.
+    """
 
     question: str
     passage: str
@@ -104,6 +107,7 @@ class Trimming:
             another's verdicts (`saved`: the passages that were not judged for it); the rest are in `errors`.
         accepted, rejected, silent: verdicts of the questions that this session closed; `silent` are no verdicts.
         separations: pairs with a witness, in all. reached: those of them that reach the threshold.
+        rejects: whether any verdict on file drops a passage.
         spent, total: calls of this session, and of all of them.
         dropped: of a dry run, what would be dropped for these questions; else None.
     """
@@ -119,6 +123,7 @@ class Trimming:
     silent: int
     separations: int
     reached: int
+    rejects: bool
     threshold: int
     one_way: bool
     spent: CallCosts
@@ -148,11 +153,9 @@ class Trimming:
         ]
         if self.dropped is not None:
             lines.append(f"would be dropped for these questions: {len(self.dropped):,}")
-            lines += [
-                f"  {each.passage} for {each.question!r}: {each.kept} stays "
-                f"({counted(each.witnesses, 'witness', 'witnesses')})"
-                for each in self.dropped
-            ]
+            for each in self.dropped:
+                beside = f"{each.kept} stays ({counted(each.witnesses, 'witness', 'witnesses')})"
+                lines.append(f"  {each.passage} for {each.question!r}: {beside if each.kept else 'rejected for it'}")
         if self.errors:
             lines.append(f"still open, and asked again by the same command: {counted(len(self.errors), 'question')}")
             lines += _first([f"  {each.question!r}: {each.why}" for each in self.errors])
@@ -164,12 +167,11 @@ class Trimming:
             )
         if self.dropped is not None:
             then = "a dry run: the witnesses are as they were; without --dry-run the same calls cost nothing again"
-        elif self.reached:
+        elif self.rejects:
             then = f'use it: blendfilter search {self.place} "…", or --index {self.place} of eval and ask'
         else:
             then = (
-                f"no pair has reached the threshold, so {self.place} answers as the bare index does: judge more "
-                "questions, or lower it (--threshold)"
+                f"no question rejected a passage, so {self.place} answers as the bare index does: judge more questions"
             )
         return "\n".join([*lines, then]) + "\n"
 
@@ -178,9 +180,9 @@ def _first(lines: list[str], most: int = LISTED) -> list[str]:
     return lines[:most] + [f"  and {len(lines) - most:,} more"] * (len(lines) > most)
 
 
-def separations_text(separations: int, reached: int, threshold: int, *, one_way: bool = False) -> str:
+def separations_text(separations: int, reached: int, threshold: int, *, one_way: bool = True) -> str:
     """How many pairs have a witness, and how many of them enough."""
-    side = " for one side (one way)" if one_way else ""
+    side = " for one side" if one_way else " for either side"
     return (
         f"separations: {counted(separations, 'pair')} with a witness, {reached:,} of them with {threshold} or more"
         f"{side}, which is the threshold"
@@ -266,7 +268,7 @@ def passage_text(
         f"judged for {counted(accepted + rejected + silent, 'question')}: {accepted:,} accepted it, {rejected:,} "
         f"rejected it, {silent:,} no verdict",
         f"separated from {counted(len(separations), 'passage')}, often enough from {reached:,} of them (the threshold "
-        f"is {folder.threshold}{', counted one way' if one_way else ''})",
+        f"is {folder.threshold}, counted for {'one' if one_way else 'either'} side)",
     ]
     for counting, other, won, lost in separations:
         state = "the threshold is reached" if counting >= folder.threshold else "below the threshold"
@@ -309,7 +311,7 @@ class WitnessRow(NamedTuple):
     at: str
 
 
-def rows(witnesses: Witnesses, threshold: int, *, one_way: bool = False) -> Iterator[WitnessRow]:
+def rows(witnesses: Witnesses, threshold: int, *, one_way: bool = True) -> Iterator[WitnessRow]:
     """Every separation with any witness, below the threshold too, sorted."""
     check_count("threshold", threshold)
     for separation in witnesses.separated(1):
@@ -327,7 +329,7 @@ def rows(witnesses: Witnesses, threshold: int, *, one_way: bool = False) -> Iter
 
 
 def export(
-    witnesses: Witnesses, target: str | Path, *, threshold: int, one_way: bool = False, overwrite: bool = False
+    witnesses: Witnesses, target: str | Path, *, threshold: int, one_way: bool = True, overwrite: bool = False
 ) -> int:
     """Write the rows to `target`: CSV where its name ends in .csv, else JSON Lines; `-` is standard output.
 

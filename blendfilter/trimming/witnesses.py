@@ -32,7 +32,7 @@ from functools import partial
 from itertools import chain, product
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal, get_args
 
 from blendfilter.errors import BadArgument, BadData, CannotWrite, MissingFile, UnknownName, check_count, guess
 from blendfilter.files import AppendOnly, check_regular, json_line, whole_lines
@@ -40,8 +40,12 @@ from blendfilter.records import one_line, whole_characters
 
 FILE = "witnesses.jsonl"
 FORMAT = 1
-THRESHOLD = 2
-"""Witnesses that a separation takes by default; the authors' released code takes 1."""
+THRESHOLD = 1
+"""Witnesses that a separation takes by default, for another question than those that were judged; measured by
+`eval/bench/harm.py`. The authors' released code takes 1."""
+Pairing = Literal["theorem", "algorithm"]
+"""Which pairs a judged question separates: by Theorem 1 each accepted passage from each rejected one; by line 11 of
+Algorithm 1 a rejected one from those accepted before it in the ranking alone."""
 LISTED = 20
 """Lines of questions that a summary has at most."""
 
@@ -151,23 +155,32 @@ _FIRST_BEGINS = _encoded(_FIRST)[:-1]
 class Witnesses:
     """The state that a witnesses file describes; a new one is empty.
 
-    A pair whose witnesses were all undone keeps its place, empty: memory is bounded by the pairs ever seen.
+    A pair whose witnesses were all undone keeps its place, empty: memory is bounded by the pairs ever seen. By the
+    `pairing` of Algorithm 1 a passage that ranks above all accepted ones, as in the paper's own Figure 8, is separated
+    from none; so that of Theorem 1 is the default.
+
+    Raises:
+        BadArgument: another pairing.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, pairing: Pairing = "theorem") -> None:
+        if pairing not in get_args(Pairing):
+            raise BadArgument(f"pairing is {' or '.join(get_args(Pairing))}, got {pairing!r}")
+        self.pairing: Pairing = pairing
+        self._overruled: dict[str, set[str]] = {}
         self._judged: dict[str, JudgedQuestion] = {}
         self._in_order: Mapping[str, JudgedQuestion] | None = None
         self._open: dict[str, _OpenQuestion] = {}
         self._pairs: dict[tuple[str, str], tuple[str, ...]] = {}
 
     @classmethod
-    def read(cls, path: str | Path) -> Witnesses:
+    def read(cls, path: str | Path, pairing: Pairing = "theorem") -> Witnesses:
         """The state of the file at `path`; a last line that a kill tore is left out.
 
         Raises:
             MissingFile: there is none. BadData: a line that no torn write explains, or that a newer version wrote.
         """
-        state, path = cls(), Path(path)
+        state, path = cls(pairing), Path(path)
         try:
             check_regular(path)
             with open(path, "rb") as file:
@@ -205,6 +218,14 @@ class Witnesses:
         """The questions that were begun and not closed, id to text."""
         return {name: half.text for name, half in self._open.items()}
 
+    def rejected_by(self, question_id: str) -> frozenset[str]:
+        """What a judged question rejected; without the passages of which all its separations were undone."""
+        return frozenset(self._judged[question_id].rejected) - self._overruled.get(question_id, set())
+
+    def rejects(self) -> bool:
+        """Whether any verdict drops a passage."""
+        return any(self.rejected_by(name) for name in self._judged)
+
     def witnesses_of(self, a: str, b: str) -> tuple[str, ...]:
         """The sorted ids of the questions that separate two passages, in either order; none for unknown passages."""
         return tuple(sorted(self._pairs.get(_pair(a, b), ())))
@@ -213,7 +234,7 @@ class Witnesses:
         """Those of `witnesses_of` that accepted `a`, and rejected `b`."""
         return tuple(name for name in self.witnesses_of(a, b) if a in self._judged[name].accepted)
 
-    def separated(self, threshold: int, *, one_way: bool = False) -> Iterator[Separation]:
+    def separated(self, threshold: int, *, one_way: bool = True) -> Iterator[Separation]:
         """The pairs with at least `threshold` witnesses, sorted; `one_way`: so many that accepted the same one."""
         check_count("threshold", threshold)
         for pair, names in sorted(item for item in self._pairs.items() if len(item[1]) >= threshold):
@@ -236,17 +257,17 @@ class Witnesses:
         reached = (pair for pair, names in self._pairs.items() if passage in pair and len(names) >= threshold)
         return tuple(sorted(b if a == passage else a for a, b in reached))
 
-    def digest(self, threshold: int, *, one_way: bool = False) -> str:
+    def digest(self, threshold: int, *, one_way: bool = True) -> str:
         """16 hex digits over what a search can see of this state, however it came about.
 
-        That is: the pairs that reach `threshold` (see `separated`) with their witnesses, and the text and accepted
-        passages of every judged question, since any of them may be the nearest one to a query. Empty where no pair
-        reaches it.
+        That is: the text of every judged question, what it accepted and rejected, and the pairs that reach `threshold`
+        (see `separated`) with their witnesses. Empty where no question rejected anything.
         """
-        separated = [(each.pair, each.witnesses) for each in self.separated(threshold, one_way=one_way)]
-        if not separated:
+        rejected = {name: sorted(self.rejected_by(name)) for name in self.judged}
+        if not any(rejected.values()):
             return ""
-        judged = ((each.question, sorted(each.accepted)) for each in self.judged.values())
+        separated = ((each.pair, each.witnesses) for each in self.separated(threshold, one_way=one_way))
+        judged = ((each.question, sorted(each.accepted), rejected[each.id]) for each in self.judged.values())
         hashed = hashlib.sha256()
         for value in chain(separated, judged):
             hashed.update(json.dumps(value, separators=(",", ":")).encode() + b"\n")
@@ -285,26 +306,35 @@ class Witnesses:
         self._judged[name] = JudgedQuestion(name, half.text, accepted, rejected, silent, half.by, _text(record["at"]))
         self._in_order = None
         alone, pairs = (name,), self._pairs  # pairs that one question separates share their tuple
+        places = {passage: place for place, passage in enumerate(passages)}
         for a, b in product(accepted, rejected):
-            pair = _pair(a, b)
-            pairs[pair] = pairs.get(pair, ()) + alone
+            if self.pairing == "theorem" or places[a] < places[b]:
+                pair = _pair(a, b)
+                pairs[pair] = pairs.get(pair, ()) + alone
 
     def _undo(self, record: Mapping[str, Any]) -> None:
         if record.get("all") is True:
-            vars(self).update(vars(Witnesses()))
+            vars(self).update(vars(Witnesses(self.pairing)))
         elif "pair" in record:
             pair = _pair(*record["pair"])
-            if not self._pairs[pair]:
+            witnesses = self._pairs.get(pair, ())
+            if not witnesses and self.pairing == "theorem":
                 raise ValueError("a pair without witnesses")
             self._pairs[pair] = ()
+            for name in witnesses:
+                judged = self._judged[name]
+                (rejected,) = set(pair) & set(judged.rejected)
+                if not any(name in self._pairs.get(_pair(a, rejected), ()) for a in judged.accepted):
+                    self._overruled.setdefault(name, set()).add(rejected)
         elif record["question"] in self._open:
             del self._open[record["question"]]
         else:
             gone = self._judged.pop(record["question"])
+            self._overruled.pop(gone.id, None)
             self._in_order = None
-            for a, b in product(gone.accepted, gone.rejected):
-                pair = _pair(a, b)
-                self._pairs[pair] = tuple(name for name in self._pairs[pair] if name != gone.id)
+            for pair in (_pair(a, b) for a, b in product(gone.accepted, gone.rejected)):
+                if pair in self._pairs:
+                    self._pairs[pair] = tuple(name for name in self._pairs[pair] if name != gone.id)
 
     def _replay(self, lines: Iterable[bytes], path: Path) -> None:
         """Apply the lines of a file. Raises `BadData` for one that cannot be."""

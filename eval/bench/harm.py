@@ -8,12 +8,13 @@ is right, and turns its verdict over at a given rate, by a seed, independently f
 That is the kindest way to err: a model that misreads a passage for one wording misreads it for the next one, too. So
 `alike` is the other end: what it gets wrong for a question it gets wrong for all of that question's paraphrases.
 
-Ways of gathering: every question judged `once`; or `thrice`, with two paraphrases that are judged too (no reuse),
-so that a pair may have witnesses of its own kind; or that with errors `alike`. Searched are the questions themselves
-and a paraphrase that nobody judged. Over what the bare index has in its first ten: the share of right passages that is
-gone, of wrong ones that is still there, and of questions that had a right passage and have none. `one way`: the
-overlay's setting of that name, by which only witnesses count that decided the pair as the nearest question does, and
-not a pair's witnesses whichever side won (as the paper has it, and the overlay by itself).
+Ways of gathering: every question judged `once`; or `thrice`, with two paraphrases that are judged too (no reuse), so
+that a pair may have several witnesses; or that with errors `alike`. Searched are the questions themselves, for which
+their own verdicts count at once; the same in a polite frame that was not judged; and two other paraphrases. Over what
+the bare index has in its first ten: the share of right passages that is gone (`lost`), and of these alone the ones that
+the judged question had not rejected (`beside`: not by the verdict that was used); the share of wrong ones that is still
+there (`left`), of questions that had a right passage and have none, and of queries to which a judged question applied.
+`either side`: a pair's witnesses count whichever side they accepted (Theorem 1).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parent))
-from paraphrases import ended, moved, opened
+from paraphrases import bare, ended, moved, opened, polite
 
 from blendfilter import BM25, load, pooled
 from blendfilter.oracles.measures import strinc
@@ -46,7 +47,7 @@ GATHERED = {"once": (str,), "thrice": (str, opened, ended)}
 """Under what texts a question is judged."""
 WAYS = {"once": ("once", False), "thrice": ("thrice", False), "thrice, errs alike": ("thrice", True)}
 """How witnesses are gathered, and whether the judge errs alike for a question's paraphrases."""
-SEARCHED: dict[str, Callable[[str], str]] = {"itself": str, "paraphrase": moved}
+SEARCHED: dict[str, Callable[[str], str]] = {"itself": str, "polite": polite, "moved": moved, "bare": bare}
 BY = JudgedBy("scripted", "word", ("phi1",), "scripted", "")
 
 
@@ -120,14 +121,16 @@ class Counts(NamedTuple):
     emptied: int = 0
     applied: int = 0
     asked: int = 0
+    beside: int = 0
 
     def __add__(self, other: object) -> Counts:
         return Counts(*(a + b for a, b in zip(self, other, strict=True))) if isinstance(other, Counts) else self
 
-    def shares(self) -> tuple[float, float, float, float]:
-        """Right lost, wrong left, questions emptied, queries that a judged question applied to."""
+    def shares(self) -> tuple[float, ...]:
+        """Right lost, wrong left, right lost that was not rejected, questions emptied, queries with a judged one."""
         return (
-            self.lost / self.right, self.left / self.wrong, self.emptied / self.had, self.applied / self.asked,
+            self.lost / self.right, self.left / self.wrong, self.beside / self.right, self.emptied / self.had,
+            self.applied / self.asked,
         )  # fmt: skip
 
 
@@ -143,21 +146,25 @@ def measured(world: World, trimmed: Trimmed, query: Callable[[str], str]) -> Cou
         right = [passage.id for passage in bare if world.right(question, passage)]
         wrong = [passage.id for passage in bare if not world.right(question, passage)]
         held = sum(name in kept for name in right)
+        rejecting = {each for gone in told.dropped if gone.kept == "" for each in gone.witnesses}
+        if applies:
+            rejecting.add(witnesses.question_id(told.nearest.question))
+        rejected = {name for each in rejecting for name in trimmed.witnesses.judged[each].rejected}
         total += Counts(
             len(right), len(right) - held, len(wrong), sum(name in kept for name in wrong), bool(right),
-            bool(right) and not held, applies, 1,
+            bool(right) and not held, applies, 1, sum(name not in kept and name not in rejected for name in right),
         )  # fmt: skip
     return total
 
 
-def row(name: str, counts: Sequence[Counts]) -> tuple[float, float, float, float]:
+def row(name: str, counts: Sequence[Counts]) -> tuple[float, ...]:
     """Print one row: means over the seeds, and the spread of what was lost."""
     shares = [each.shares() for each in counts]
     means = tuple(statistics.mean(column) for column in zip(*shares, strict=True))
     spread = max(each[0] for each in shares) - min(each[0] for each in shares)
-    lost, left, emptied, applied = (f"{100 * mean:8.1f}" for mean in means)
-    print(f"{name:34}{lost} ±{50 * spread:4.1f}{left}{emptied}{applied}")
-    return means  # type: ignore[return-value]
+    lost, left, beside, emptied, applied = (f"{100 * mean:9.1f}" for mean in means)
+    print(f"{name:34}{lost} ±{50 * spread:4.1f}{beside}{left}{emptied}{applied}")
+    return means
 
 
 def main() -> None:
@@ -184,15 +191,18 @@ def main() -> None:
                 states = [gathered(world, GATHERED[how], rate, seed, alike=alike) for seed in range(asked.seeds)]
                 pairs = [sum(1 for _ in states[0].separated(threshold)) for threshold in THRESHOLDS]
                 print(f"\njudged {gathering}, errs {100 * rate:g} %; pairs from 1, 2, 3 witnesses up: {pairs}")
-                print(f"{'threshold, searched':34}{'lost %':>8}      {'left %':>8}{'none %':>8}{'applied':>8}")
+                heads = "".join(f"{head:>9}" for head in ("beside", "left %", "none %", "applied"))
+                print(f"{'threshold, searched':34}{'lost %':>8}      {heads}")
                 for name, query in SEARCHED.items():
-                    for threshold, one_way in itertools.product(THRESHOLDS, (False, True)):
-                        if one_way and threshold == 1:
+                    for threshold, one_way in itertools.product(THRESHOLDS, (True, False)):
+                        if name == "itself" and (threshold > 1 or not one_way):
+                            continue  # its own verdicts count whatever these are
+                        if not one_way and (threshold == 1 or how == "once"):
                             continue  # whoever rejects it is witness enough
                         overlays = [Trimmed(world.index, each, threshold=threshold, one_way=one_way) for each in states]
-                        way = ", one way" * one_way
+                        way = "" if one_way else ", either side"
                         means = row(f"{threshold}, {name}{way}", [measured(world, each, query) for each in overlays])
-                        if rate == 0.1 and name == "paraphrase":
+                        if rate == 0.1 and name == "moved":
                             curve = curves.setdefault(f"{world.name}, judged {gathering}{way}", [])
                             curve.append((threshold, means[0], means[1]))
     if asked.png:

@@ -26,6 +26,15 @@ def opened(question: str) -> str:
     return f"Please say, {question[0].lower()}{question[1:]}"
 
 
+def polite(question: str) -> str:
+    """In a polite frame.
+
+    >>> polite("Who kept Skerry Light?")
+    'Could you tell me who kept Skerry Light?'
+    """
+    return f"Could you tell me {question[0].lower()}{question[1:]}"
+
+
 def ended(question: str) -> str:
     """With an ending.
 

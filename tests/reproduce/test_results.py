@@ -139,7 +139,7 @@ at.5.popqa = { inclusion = 0.35 }
 [[rows]]
 label = "trimmed"
 method = "ralm"
-arguments = { trimmed = 1 }
+arguments = { trimmed = "refilled" }
 """
 
 

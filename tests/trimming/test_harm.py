@@ -26,7 +26,7 @@ def bench(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def test_paraphrases_are_what_they_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert doctest.testmod(bench("paraphrases", monkeypatch)) == (0, 4)
+    assert doctest.testmod(bench("paraphrases", monkeypatch)) == (0, 5)
 
 
 def test_what_an_erring_judge_loses(shared_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,9 +40,14 @@ def test_what_an_erring_judge_loses(shared_data: Path, monkeypatch: pytest.Monke
         state = harm.gathered(popqa, harm.GATHERED["thrice"], rate, seed=1)
         assert state.digest(1) == harm.gathered(popqa, harm.GATHERED["thrice"], rate, seed=1).digest(1)
         for threshold in (1, 2, 3):
-            report = harm.measured(popqa, Trimmed(popqa.index, state, threshold=threshold), str)
-            assert (report.asked, report.right + report.wrong) == (40, found)
-            lost[rate, threshold], left[rate, threshold], *_ = report.shares()
-    assert [lost[0.0, each] for each in (1, 2, 3)] == [0, 0, 0], "a judge that never errs loses nothing"
+            trimmed = Trimmed(popqa.index, state, threshold=threshold)
+            own, other = (harm.measured(popqa, trimmed, query) for query in (str, harm.moved))
+            assert (own.asked, own.right + own.wrong) == (40, found)
+            assert own.beside == 0, "what a question loses is what its own verdicts say"
+            if rate == 0:
+                assert (own.left, own.lost, other.lost) == (0, 0, 0), "a judge that never errs loses nothing"
+            else:
+                assert own.lost > 0
+            lost[rate, threshold], left[rate, threshold], *_ = other.shares()
     assert lost[0.2, 1] > lost[0.2, 3]
     assert left[0.0, 1] < left[0.0, 2] < left[0.0, 3]

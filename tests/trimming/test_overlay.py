@@ -21,9 +21,10 @@ from judged import RADIO as VILLAGE
 from witnessed import Written, ids, judge, witnesses_of
 
 from blendfilter.context import JOURNAL, setting
+from blendfilter.errors import BadArgument
 from blendfilter.journal import Journal
 from blendfilter.records import Passage
-from blendfilter.retrieval.base import Retriever, cut_of
+from blendfilter.retrieval.base import Retriever, cut_of, trim_of
 from blendfilter.retrieval.callables import as_retriever
 from blendfilter.retrieval.dense import Dense
 from blendfilter.retrieval.hybrid import Hybrid
@@ -36,18 +37,20 @@ ON, OFF = "Who turned on the radio?", "Who turned off the radio?"
 RADIO = {ON: {"jack": True, "mary": False}}
 
 
-def by_definition(ranking: Sequence[str], k: int, accepted: set[str], pairs: Mapping[tuple[str, str], int], threshold: int) -> list[str]:  # fmt: skip # noqa: E501
+def by_definition(ranking: Sequence[str], k: int, own: bool, known: Mapping[str, bool | None], pairs: Mapping[tuple[str, str], int], threshold: int) -> list[str]:  # fmt: skip # noqa: E501
     """Straight from the definition: every head of the ranking in turn, and in it every pair.
 
-    `pairs`: how many witnesses count where the first of the two is accepted.
+    `known`: the verdicts of the one judged question that applies. `pairs`: how many witnesses count where the first of
+    the two is accepted.
     """
     left: list[str] = []
     for m in range(len(ranking) + 1):
         head = ranking[:m]
-        gone = {
+        gone = {b for b in head if own and known.get(b) is False}
+        gone |= {
             b
             for a, b in product(head, head)
-            if a in accepted and b not in accepted and pairs.get((a, b), 0) >= threshold
+            if known.get(a) is True and known.get(b) is not True and pairs.get((a, b), 0) >= threshold
         }
         left = [each for each in head if each not in gone]
         if len(left) >= k:
@@ -57,60 +60,142 @@ def by_definition(ranking: Sequence[str], k: int, accepted: set[str], pairs: Map
 
 NAMES = [f"p{number}" for number in range(12)]
 QUESTIONS = [f"What is the {word} of the harbour?" for word in ("depth", "name", "age", "owner")]
+TURNED = {
+    f"What of the harbour is the {word}?": question
+    for question, word in zip(QUESTIONS, ("depth", "name", "age", "owner"), strict=True)
+}
+"""The same words in another order, so as near as can be, and not the same question."""
 verdicts = st.dictionaries(st.sampled_from(NAMES), st.sampled_from([True, False, False, None]), max_size=8)
 
 
 @settings(max_examples=300)
 @given(
     judged=st.dictionaries(st.sampled_from(QUESTIONS), verdicts, max_size=4),
-    rankings=st.tuples(*[st.permutations(NAMES) for _ in QUESTIONS]),
+    rankings=st.tuples(*[st.permutations(NAMES) for _ in [*QUESTIONS, *TURNED]]),
     length=st.integers(0, 12),
     k=st.integers(1, 13),
     threshold=st.integers(1, 3),
-    known=st.booleans(),
+    indexed=st.booleans(),
     one_way=st.booleans(),
+    refill=st.booleans(),
 )
 def test_a_search_is_its_definition(
     judged: dict[str, dict[str, bool | None]], rankings: tuple[list[str], ...], length: int, k: int, threshold: int,
-    known: bool, one_way: bool,
+    indexed: bool, one_way: bool, refill: bool,
 ) -> None:  # fmt: skip
-    written = {question: found[:length] for question, found in zip(QUESTIONS, rankings, strict=True)}
-    index = Written({**written, "": rankings[0][:length]}, known=known)
+    asked = [*QUESTIONS, *TURNED]
+    written = {question: found[:length] for question, found in zip(asked, rankings, strict=True)}
+    index = Written({**written, "": rankings[0][:length]}, known=indexed)
     witnesses = witnesses_of(judged)
     pairs: Counter[tuple[str, str]] = Counter()
     for found in judged.values():
         for a, b in product(found, found):
             if found[a] is True and found[b] is False:
                 pairs.update([(a, b)] if one_way else [(a, b), (b, a)])
-    trimmed = Trimmed(index, witnesses, threshold=threshold, one_way=one_way)
+    trimmed = Trimmed(index, witnesses, threshold=threshold, one_way=one_way, refill=refill)
     reached = {frozenset(pair) for pair, count in pairs.items() if count >= threshold}
+    rejects = any(False in found.values() for found in judged.values())
     assert {frozenset(each.pair) for each in witnesses.separated(threshold, one_way=one_way)} == reached
-    assert trimmed.info()["witnesses"]["reached"] == len(reached)
-    assert (trimmed.fingerprint == index.fingerprint) == (not reached)
-    sent = [*QUESTIONS, "Was it raining yesterday?"]
+    assert trimmed.info()["witnesses"]["reached"] == (len(reached) if rejects else 0)
+    assert (trimmed.fingerprint == index.fingerprint) == (not rejects)
+    sent = [*asked, "Was it raining yesterday?"]
     found = trimmed.find(sent, k)
-    alone = [trimmed.find([query], k)[0] for query in sent]
-    assert found == alone
+    assert found == [trimmed.find([query], k)[0] for query in sent]
     for query, passages in zip(sent, found, strict=True):
         bare = index.rankings.get(query, index.rankings[""])
-        accepted = {name for name, verdict in judged.get(query, {}).items() if verdict}
-        assert ids(passages) == by_definition(bare, k, accepted, pairs, threshold)
+        known = judged.get(TURNED.get(query, query), {})
+        near = {name for name in bare[:k] if known.get(name) is not None}
+        known = known if query in judged or near else {}
+        reading = len(bare) if refill else k
+        assert ids(passages) == by_definition(bare[:reading], k, query in judged, known, pairs, threshold)
         # what follows from it
         places = [bare.index(name) for name in ids(passages)]
         assert places == sorted(set(places))
-        assert {name for name in bare[:k] if name in accepted} <= set(ids(passages))
+        assert {name for name in bare[:k] if known.get(name)} <= set(ids(passages)), "what was accepted stays"
+        if query in judged:
+            assert not {name for name in ids(passages) if known.get(name) is False}, "its own verdict counts at once"
         explained = trimmed.explain(query, k)
+        assert explained.passages == passages
         dropped = {each.passage.id for each in explained.dropped}
-        assert all(len(each.witnesses) == pairs[each.kept, each.passage.id] for each in explained.dropped)
+        assert all(len(each.witnesses) == pairs[each.kept, each.passage.id] for each in explained.dropped if each.kept)
         listed = {frozenset(pair) for pair in combinations(ids(passages), 2)}
         assert {frozenset(each.pair) for each in explained.undecided} >= listed & reached
-        assert len(passages) == min(k, len(bare) - len(dropped))
-        if query not in judged or not dropped:
+        if refill:
+            assert len(passages) == min(k, len(bare) - len(dropped))
+        trim = trim_of(passages)
+        if not dropped:
+            assert trim is None
             assert passages == index.find([query], k)[0]
+        else:
+            assert trim is not None
+            assert trim.dropped == {each.passage.id: each.kept for each in explained.dropped}
+            assert list(trim.refilled) == [name for name in ids(passages) if name not in bare[:k]]
+            assert set(trim.unjudged) == {name for name in trim.refilled if known.get(name) is None}
         stricter = Trimmed(index, witnesses, threshold=threshold + 1, one_way=one_way).explain(query, len(NAMES))
         assert {each.passage.id for each in stricter.dropped} <= {
-            each.passage.id for each in trimmed.explain(query, len(NAMES)).dropped
+            each.passage.id
+            for each in Trimmed(index, witnesses, threshold=threshold, one_way=one_way)
+            .explain(query, len(NAMES))
+            .dropped
         }
+
+
+RADIO_ON, RADIO_OFF = Passage("s1", "", "Mary turned off the radio."), Passage("s2", "", "Jack turned on the radio.")
+
+
+def test_figure_8_of_the_paper(figure_8: Retriever) -> None:
+    """Judged once, at defaults: q and q1 get s_2 alone, and the opposite question is not misled."""
+    judged = witnesses_of({ON: {name: name == "s2" for name in ids(figure_8.find([ON], K)[0])}})
+    trimmed = Trimmed(figure_8, judged)
+    for question in (
+        ON,
+        "Please tell me who turned on the radio.",
+        "who turned on the radio",
+        "Who turned the radio on?",
+    ):
+        assert ids(trimmed.search([question], K)[0]) == ["s2"], question
+    for question in (OFF, "Please tell me who turned off the radio."):
+        assert trimmed.search([question], K) == figure_8.search([question], K)
+
+
+def test_judged_questions_that_are_near_vote_and_one_that_is_the_query_decides_alone() -> None:
+    index = Written({"": ["a", "b", "c", "d"]})
+    wordings = ["Who built the mill?", "Please tell me who built the mill.", "Could you tell me who built the mill?"]
+    witnesses = witnesses_of({
+        wordings[0]: {"a": True, "b": False, "c": True, "d": False},
+        wordings[1]: {"a": True, "b": True, "c": False, "d": False},
+        wordings[2]: {"a": True, "b": False, "c": False, "d": True},
+    })  # fmt: skip
+    trimmed = Trimmed(index, witnesses, refill=False)
+    assert [ids(found) for found in trimmed.find(wordings, 4)] == [["a", "c"], ["a", "b"], ["a", "d"]]
+    assert ids(trimmed.find(["who built the mill"], 4)[0]) == ["a"], "two of three rejected each of the others"
+    assert ids(trimmed.find(["The mill, who built it?"], 4)[0]) == ["a", "b", "c", "d"]
+    even = Trimmed(index, witnesses_of({wordings[0]: {"a": True, "b": False}, wordings[1]: {"a": True, "b": True}}))
+    assert ids(even.find(["Who built the mill, please?"], 4)[0]) == ["a", "b", "c", "d"], "a draw drops nothing"
+
+
+def test_what_was_undone_drops_nothing() -> None:
+    """A pair that is undone overrules the verdict that made it; another pair of the same passage still counts."""
+    index = Written({"": ["a", "b", "c"]})
+    witnesses = witnesses_of({ON: {"a": True, "b": False, "c": True}})
+    witnesses.apply(undone_line(pair=("a", "b")))
+    assert ids(Trimmed(index, witnesses).find([ON], 3)[0]) == ["a", "c"]
+    witnesses.apply(undone_line(pair=("b", "c")))
+    assert Trimmed(index, witnesses).find([ON], 3) == index.find([ON], 3)
+    assert Trimmed(index, witnesses).fingerprint == index.fingerprint
+
+
+def test_line_11_of_algorithm_1_separates_from_what_was_accepted_before() -> None:
+    verdicts = {ON: {"s1": False, "s2": True, "s3": False}}
+    assert witnesses_of(verdicts, "algorithm").witnesses_of("s2", "s3")
+    assert not witnesses_of(verdicts, "algorithm").witnesses_of("s2", "s1"), "it stood above all accepted ones"
+    assert witnesses_of(verdicts).witnesses_of("s2", "s1")
+    index = Written({"": ["s1", "s2", "s3"]})
+    aside = "Who on turned the radio?"
+    assert ids(Trimmed(index, witnesses_of(verdicts, "algorithm")).find([aside], 3)[0]) == ["s1", "s2"]
+    assert ids(Trimmed(index, witnesses_of(verdicts)).find([aside], 3)[0]) == ["s2"]
+    with pytest.raises(BadArgument, match="pairing is theorem or algorithm, got 'figure'"):
+        Witnesses("figure")  # type: ignore[arg-type]
 
 
 def test_the_guard_is_what_keeps_the_opposite_question_apart() -> None:
@@ -130,7 +215,7 @@ def test_the_index_is_asked_once_a_depth_and_never_deeper_than_it_goes() -> None
     index = Written({"": ["mary", "jack", *NAMES]})
     trimmed = Trimmed(index, witnesses_of(RADIO), threshold=1)
     trimmed.find(["a pier", ON, "a mill", ON], 3)
-    assert index.searches == [(("a pier", "a mill"), 3), ((ON, ON), 4)]
+    assert index.searches == [(("a pier", ON, "a mill", ON), 3), ((ON, ON), 4)]
     index.searches.clear()
     trimmed.find([ON], 14)
     assert index.searches == [((ON,), 14)]
@@ -163,7 +248,8 @@ def test_fingerprints_tell_states_apart_and_undoing_gives_the_old_one_back() -> 
         Trimmed(index, witnesses, threshold=1),
         Trimmed(index, witnesses, threshold=1, min_similarity=0.5),
         Trimmed(index, witnesses, threshold=1, guard=False),
-        Trimmed(index, witnesses, threshold=1, one_way=True),
+        Trimmed(index, witnesses, threshold=1, one_way=False),
+        Trimmed(index, witnesses, threshold=1, refill=False),
         Trimmed(index, witnesses, threshold=1, similar=OtherWords()),
         Trimmed(index, witnesses_of(RADIO), threshold=1),
         Trimmed(Written({"": ["jack"]}), witnesses, threshold=1),
@@ -209,19 +295,25 @@ def test_explaining_what_was_dropped() -> None:
     explained = trimmed.explain("Who turned the radio on?", 3)
     assert list(explained.passages) == trimmed.find(["Who turned the radio on?"], 3)[0]
     (dropped,) = explained.dropped
-    assert (dropped.passage.id, dropped.rank, dropped.kept) == ("mary", 1, "jack")
+    assert (dropped.passage.id, dropped.rank, dropped.kept) == ("mary", 1, "jack")  # another order: a question near it
     assert (dropped.judged, dropped.similarity) == (ON, 1.0)
     assert dropped.witnesses == witnesses.witnesses_of("jack", "mary")
     assert explained.undecided == ()
     assert explained.lines() == [
         "dropped mary (rank 1): Title mary | Text of mary.",
         "  the judged question 'Who turned on the radio?' (1.00 near) accepted jack",
-        "  1 witness: 'Who turned on the radio?'",
+        "  1 witness for jack: 'Who turned on the radio?'",
+        "filled in bob: not judged for such a question",
+    ]
+    assert trimmed.explain("Please tell me who turned on the radio.", 3).lines() == [
+        "dropped mary (rank 1): Title mary | Text of mary.",
+        "  rejected for the judged question 'Who turned on the radio?', which this one is",
+        "filled in bob: not judged for such a question",
     ]
 
 
 BOTH = {ON: {"jack": True, "mary": False}, "Is there a radio?": {"jack": True, "mary": True},
-        "Is there a lamp?": {"jack": False, "mary": False}}  # fmt: skip
+        "Is there a lamp?": {"jack": None, "mary": None}}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -244,13 +336,13 @@ def test_explaining_what_stayed(query: str, why: str) -> None:
 MORE = [Passage(f"m{number}", f"Mill {number}", f"The mill {number} stands by the radio.") for number in range(25)]
 PASSAGES = [*VILLAGE, *MORE]
 K = 4
-Maker = Callable[[Path, ExitStack], Retriever]
+Maker = Callable[..., Retriever]
 
 
 def engine(name: str, **settings: Any) -> Maker:
-    def make(folder: Path, _: ExitStack) -> Retriever:
+    def make(folder: Path, _: ExitStack, passages: Sequence[Passage] = PASSAGES) -> Retriever:
         extra = {key: value() if callable(value) else value for key, value in settings.items()}
-        build(name, PASSAGES, folder / "index", **extra)
+        build(name, [*passages], folder / "index", **extra)
         return open_index(folder / "index")
 
     return make
@@ -285,6 +377,13 @@ def index(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         yield KINDS[request.param](tmp_path_factory.mktemp(request.param), stack)
 
 
+@pytest.fixture(params=["bm25", "dense-flat", "dense-hnsw", "colbert"])
+def figure_8(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Retriever]:
+    with ExitStack() as stack, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield KINDS[request.param](tmp_path, stack, [RADIO_ON, RADIO_OFF])
+
+
 @pytest.fixture
 def judged(index: Retriever) -> Witnesses:
     """Of what the index finds for the question, the last is accepted, the first and the third are rejected."""
@@ -302,8 +401,8 @@ def test_rejected_ones_go_and_others_follow(index: Retriever, judged: Witnesses)
     explained = trimmed.explain(WHO_ON, K)
     assert list(explained.passages) == found
     assert [(each.passage.id, each.rank, each.kept) for each in explained.dropped] == [
-        (bare[0].id, 1, bare[3].id),
-        (bare[2].id, 3, bare[3].id),
+        (bare[0].id, 1, ""),
+        (bare[2].id, 3, ""),
     ]
     assert trimmed.fingerprint != index.fingerprint
     assert trimmed.info()["index"]["fingerprint"] == index.fingerprint

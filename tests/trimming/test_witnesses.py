@@ -175,9 +175,31 @@ class Plain:
 
     def seen(self, threshold: int) -> object:
         """What a search reads of it."""
-        pairs = {pair: names for pair, names in self.witnesses.items() if len(names) >= threshold}
-        read = {one_line(question): {p for p in verdicts if verdicts[p]} for question, verdicts in self.judged.items()}
-        return (pairs, read) if pairs else None
+        pairs = {
+            pair: names
+            for pair, names in self.witnesses.items()
+            if any(sum(self.accepts(name, side) for name in names) >= threshold for side in pair)
+        }
+        read = {
+            one_line(question): ({p for p in verdicts if verdicts[p]}, self.rejected(question))
+            for question, verdicts in self.judged.items()
+        }
+        return (pairs, read) if any(rejected for _, rejected in read.values()) else None
+
+    def accepts(self, name: str, passage: str) -> bool:
+        (verdicts,) = (each for question, each in self.judged.items() if question_id(question) == name)
+        return verdicts[passage] is True
+
+    def rejected(self, question: str) -> set[str]:
+        """What it rejected; of what it accepted something beside, as long as one of these pairs is not undone."""
+        verdicts, name = self.judged[question], question_id(question)
+        accepted = [a for a in verdicts if verdicts[a]]
+        return {
+            b
+            for b in verdicts
+            if verdicts[b] is False
+            and (not accepted or any(name in self.witnesses.get(frozenset((a, b)), ()) for a in accepted))
+        }
 
 
 def step(writer: WitnessWriter, plain: Plain, kind: str, one: Any, two: Any) -> None:
