@@ -43,6 +43,9 @@ from blendfilter.retrieval.manifest import (
 )
 from blendfilter.retrieval.stored import Stored, StoredPassages, corpus_name, gather, manifest_of
 
+Numbers = np.typing.NDArray[np.int64]
+_BLOCK = 2**13  # documents counted at a time
+
 
 class Documents:
     """The analysed corpus as flat arrays, four bytes a term: each document a list of term numbers."""
@@ -70,6 +73,21 @@ class Documents:
         terms = list(self.vocabulary)
         for numbers in self:
             yield [terms[number] for number in numbers]
+
+    def lengths(self) -> Numbers:
+        """How many terms each document has."""
+        ends = np.frombuffer(self._ends, dtype=np.int64)
+        lengths: Numbers = ends[1:] - ends[:-1]
+        return lengths
+
+    def counts(self) -> Iterator[tuple[Numbers, Numbers, Numbers]]:
+        """(terms, documents, how often), ordered by term, then by document, for a block of documents at a time."""
+        terms, ends = np.frombuffer(self._terms, dtype=np.int32), np.frombuffer(self._ends, dtype=np.int64)
+        for first in range(0, len(self), _BLOCK):
+            block = ends[first : first + _BLOCK + 1]
+            owners = np.repeat(np.arange(len(block) - 1), np.diff(block))
+            pairs, often = np.unique(terms[block[0] : block[-1]].astype(np.int64) * _BLOCK + owners, return_counts=True)
+            yield pairs // _BLOCK, pairs % _BLOCK + first, often
 
 
 class LexicalSearch(Stored):
@@ -229,10 +247,8 @@ class BM25(Lexical):
     @classmethod
     def _score(cls, documents: Documents, k1: float, b: float, folder: Path | None) -> SparseScorer:
         engine = bm25s.BM25(k1=k1, b=b, method="lucene", dtype="float64", backend="numpy")
-        numbers = range(len(documents.vocabulary))
-        # its own index() wants every document as a list of strings at once; this is the public step below it
-        engine.scores = engine.build_index_from_ids(numbers, documents, show_progress=False)
-        engine.vocab_dict = documents.vocabulary
+        engine.scores = columns(documents, k1, b)
+        engine.vocab_dict, engine.nonoccurrence_array = documents.vocabulary, None  # which Lucene's formula has not
         if folder:
             engine.save(folder, show_progress=False)
         return SparseScorer(engine, folder)
@@ -245,6 +261,32 @@ class BM25(Lexical):
         if engine.scores["num_docs"] != len(passages):
             raise ValueError(f"it counts {engine.scores['num_docs']!r:.40} passages")
         return SparseScorer(engine, folder)
+
+
+def columns(documents: Documents, k1: float, b: float) -> dict[str, Any]:
+    """bm25s' matrix, a column a term: what its `build_index_from_ids` makes, to the bit.
+
+    That one sorts all postings of the corpus at once, which takes 2 kB a passage; here they go block by block to where
+    they belong, 12 bytes each.
+    """
+    lengths, size = documents.lengths(), len(documents.vocabulary)
+    having = np.zeros(size, dtype=np.int64)  # documents that have a term
+    for terms, _, _ in documents.counts():
+        having += np.bincount(terms, minlength=size)
+    starts = np.concatenate([[0], np.cumsum(having)])
+    total, free = len(documents), starts[:-1].copy()
+    distinct, which = np.unique(having, return_inverse=True)
+    idf = np.array([math.log(1 + (total - many + 0.5) / (many + 0.5)) for many in distinct.tolist()])[which]
+    norms = k1 * ((1 - b) + b * lengths / lengths.mean())
+    data, indices = np.empty(starts[-1], dtype=np.float64), np.empty(starts[-1], dtype=np.int32)
+    for terms, owners, often in documents.counts():
+        many = np.bincount(terms, minlength=size)
+        within = np.arange(len(terms)) - np.repeat(np.cumsum(many) - many, many)
+        places = free[terms] + within
+        data[places] = idf[terms] * (often / (norms[owners] + often))
+        indices[places] = owners
+        free += many
+    return {"data": data, "indices": indices, "indptr": starts, "num_docs": total}
 
 
 class SparseScorer:

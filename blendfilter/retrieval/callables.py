@@ -1,7 +1,8 @@
 """Any callable `(query, k)` as an index: `as_retriever(search)`, whatever shape its passages come in.
 
 Read are our `Passage`, mappings (`{title, text}`, FlashRAG's `{contents}`, `dspy.ColBERTv2`'s `{text, pid, score}`,
-`{long_text}`), strings `Title | text`, objects with a `.long_text`, and a `dspy.Prediction` with `.passages` of these.
+`WeaviateRM`'s `{long_text}`), strings `Title | text`, objects with a `.long_text`, and a `dspy.Prediction` with
+`.passages` of these.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from functools import partial
 from typing import Any
 
 from blendfilter.errors import BadArgument
+from blendfilter.journal import digest
 from blendfilter.records import Passage, content_id
 from blendfilter.retrieval.base import Retriever, fingerprint_of
-from blendfilter.retrieval.corpus import IDS, at_bar, headed
+from blendfilter.retrieval.corpus import BAR, IDS, at_bar, headed
 
 ACCEPTED = (
     "a retriever is an index (open_index, BM25.build) or a callable (query, k) that returns passages: "
@@ -51,9 +53,7 @@ class CallableRetriever(Retriever):
         self.name = name_of(searcher)
         stated = fingerprint or getattr(searcher, "fingerprint", None)
         own = isinstance(stated, str) and re.fullmatch("[0-9a-f]{16}", stated)
-        # a client's address is all that distinguishes two of one class
-        unstated = [self.name, str(getattr(searcher, "url", ""))]
-        self.fingerprint = str(stated) if own else fingerprint_of("callable", stated or unstated)
+        self.fingerprint = str(stated) if own else fingerprint_of("callable", stated or [self.name, *_own(searcher)])
         self._call = _with_k(searcher)
 
     def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
@@ -70,6 +70,17 @@ class CallableRetriever(Retriever):
         if isinstance(found, (str, bytes, Mapping)) or not isinstance(found, Iterable):
             raise BadArgument(f"{self.name} returned {type(found).__name__}, not a list of passages: {ACCEPTED}")
         return found
+
+
+def _own(searcher: Any) -> list[Any]:
+    """What distinguishes two retrievers of one class: an address, a collection's name, texts that it holds itself."""
+    parts: list[Any] = [str(getattr(searcher, "url", ""))]
+    if collection := getattr(searcher, "_weaviate_collection_name", None):  # DSPy's `WeaviateRM`
+        parts.append(str(collection))
+    corpus = getattr(searcher, "corpus", None)  # DSPy's `Embeddings`, which finds as many as its own k says
+    if isinstance(corpus, list) and all(isinstance(text, str) for text in corpus):
+        parts += [digest("corpus", *corpus), getattr(searcher, "k", None)]
+    return parts
 
 
 def _with_k(searcher: Callable[..., Any]) -> Callable[[str, int], Any]:
@@ -121,6 +132,8 @@ def _from_mapping(row: Mapping[str, Any]) -> Passage:
         title, text = headed(row["contents"])
     elif isinstance(row.get("title"), str) and isinstance(row.get("text"), str):
         title, text = row["title"], row["text"]
+        # our own server states the title by itself too, beside the line that `dspy.ColBERTv2` is known to give
+        text = text.removeprefix(f"{title}{BAR}") if title else text
     else:
         line = next((row[key] for key in ("long_text", "text") if isinstance(row.get(key), str)), None)
         if line is None:

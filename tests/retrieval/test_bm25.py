@@ -19,12 +19,14 @@ import pickle
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import bm25s
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from blendfilter.errors import BadArgument, BadData, EmptyData
 from blendfilter.records import Passage
+from blendfilter.retrieval import bm25
 from blendfilter.retrieval.analyser import Analyser, snowball
 from blendfilter.retrieval.bm25 import BM25, Lexical, RankBM25
 from blendfilter.retrieval.indexes import open_index
@@ -183,6 +185,23 @@ def test_tiny_corpora_full_of_ties(texts: list[str], queries: list[str], k: int,
     k = min(k, len(corpus))
     one, other = BM25.build(corpus, k1=k1, b=b), RankBM25.build(corpus, k1=k1, b=b)
     agree(one.search(queries, k), other.search(queries, k), k1 + 1)
+
+
+@pytest.mark.parametrize("block", [1, 2, 2**13])
+@pytest.mark.parametrize("b", [0.0, 0.4, 1.0])
+def test_the_matrix_is_the_one_that_bm25s_makes(b: float, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the bit, in every block size, a document without a term among them."""
+    monkeypatch.setattr(bm25, "_BLOCK", block)
+    documents = bm25.Documents()
+    for text in ("red red fox", "red hen", "", "blue hen dog egg hen", "fox"):
+        documents.add(text.split())
+    engine = bm25s.BM25(k1=0.9, b=b, method="lucene", dtype="float64", backend="numpy")
+    theirs = engine.build_index_from_ids(range(len(documents.vocabulary)), documents, show_progress=False)
+    ours = bm25.columns(documents, 0.9, b)
+    assert ours["num_docs"] == theirs["num_docs"] == 5
+    for name in ("data", "indices", "indptr"):
+        assert ours[name].dtype == theirs[name].dtype
+        assert ours[name].tobytes() == theirs[name].tobytes()
 
 
 def test_real_passages_and_questions(shared_data: Path, tmp_path: Path) -> None:

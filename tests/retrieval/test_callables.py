@@ -7,7 +7,12 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+import dspy
+import numpy as np
 import pytest
+from dspy.clients.cache import Cache
+from dspy.dsp.utils import dotdict
+from index_server import sample_index, served
 
 from blendfilter.errors import BadArgument
 from blendfilter.records import Passage
@@ -68,15 +73,68 @@ def test_how_it_is_called() -> None:
     assert as_retriever(partial(renamed, top=7))("q", k=4)[0].text == "q 7"
 
 
-def test_a_dspy_retriever_and_its_prediction(fresh_dspy: None) -> None:
-    import dspy
+LINES = ["Fell | A hill.", "Ormskerry | A harbour town.", "Tane | A river."]
 
+
+def vectors(texts: str | list[str]) -> Any:
+    """How often each of three letters occurs: an embedder as DSPy takes one."""
+    return np.array([[text.count(letter) for letter in "abl"] for text in texts], dtype=float)
+
+
+def test_a_prediction_of_dspy() -> None:
     def predicted(query: str, k: int) -> Any:
-        return dspy.Prediction(passages=["Fell | A hill.", "Ormskerry | A town."][:k])
+        return dspy.Prediction(passages=LINES[:k])
 
     assert [p.title for p in as_retriever(predicted)("q", k=2)] == ["Fell", "Ormskerry"]
+
+
+def test_dspy_retrieve_over_whatever_is_configured(fresh_dspy: None) -> None:
     with dspy.context(rm=as_retriever(towns)):
-        assert as_retriever(dspy.Retrieve(k=9))("q", k=2)[0].title == "Ormskerry"
+        found = as_retriever(dspy.Retrieve(k=9))("q", k=2)
+    assert [(passage.title, passage.text) for passage in found] == [("Ormskerry", "A harbour town.")] * 2
+
+
+@pytest.mark.parametrize("post", [False, True])
+def test_dspy_colbertv2_and_its_server(post: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """GET adds `long_text` to each row, POST leaves them as the server gives them; both have ids and scores."""
+    monkeypatch.setattr(dspy, "cache", Cache(False, False, "", 0, 0))
+    index = sample_index()
+    with served(index) as server:
+        client = as_retriever(dspy.ColBERTv2(url=server.url, post_requests=post))
+        assert client("Which isle has a harbour?", k=3) == index("Which isle has a harbour?", k=3)
+
+
+def test_dspy_embeddings_which_take_no_k() -> None:
+    retriever = as_retriever(dspy.retrievers.Embeddings(LINES, vectors, k=3))
+    assert [passage.title for passage in retriever("all", k=2)] == ["Fell", "Tane"], "cut to the k of the search"
+    assert len(as_retriever(dspy.retrievers.Embeddings(LINES, vectors, k=1))("all", k=2)) == 1, "it finds no more"
+
+
+def test_dspy_embeddings_over_other_texts_are_another_index() -> None:
+    """Both have one class and no address: a journal must not serve the hits of one for the other."""
+    made = dspy.retrievers.Embeddings
+    kinds = [made(LINES, vectors), made(LINES[::-1], vectors), made([*LINES[:2], "Tane | A lake."], vectors)]
+    kinds.append(made(LINES, vectors, k=2))
+    assert len({as_retriever(each).fingerprint for each in kinds}) == 4
+    assert as_retriever(kinds[0]).fingerprint == as_retriever(made(LINES, vectors)).fingerprint
+
+
+class Weaviate(dspy.Retrieve):  # type: ignore[misc]  # dspy ships no types
+    """Like DSPy's `WeaviateRM`, which wants a client: `Retrieve` by class, mappings of `long_text` by result."""
+
+    def __init__(self, collection: str) -> None:
+        super().__init__(k=3)
+        self._weaviate_collection_name = collection
+
+    def forward(self, query_or_queries: str | list[str], k: int | None = None, **_: Any) -> Any:
+        assert isinstance(query_or_queries, str)
+        return [dotdict({"long_text": line}) for line in LINES[: k or self.k]]
+
+
+def test_a_client_like_dspys_weaviate() -> None:
+    assert [passage.title for passage in as_retriever(Weaviate("Isle"))("q", k=2)] == ["Fell", "Ormskerry"]
+    assert as_retriever(Weaviate("Isle")).fingerprint == as_retriever(Weaviate("Isle")).fingerprint
+    assert as_retriever(Weaviate("Isle")).fingerprint != as_retriever(Weaviate("Hills")).fingerprint
 
 
 def test_fingerprints_of_callables() -> None:
