@@ -42,6 +42,23 @@ def tiny_cross_encoder(folder: Path | None = None, *, outputs: int = 1, seed: in
     return _made(folder or _mine() / f"tiny_cross_{outputs}_{seed}", lambda at: _write_cross(at, outputs, seed))
 
 
+def tiny_dpr(which: str, folder: Path | None = None, *, projection: int = 0, seed: int = 0) -> Path:
+    """A random DPR encoder of the size of `tiny_bert`, as Hugging Face saves it; `which`: Question or Context."""
+    name = f"tiny_dpr_{which}_{projection}_{seed}"
+    return _made(folder or _mine() / name, lambda at: _write_dpr(at, which, projection, seed))
+
+
+def tiny_sentence_encoder(folder: Path | None = None, *, seed: int = 0, **config: Any) -> Path:
+    """`tiny_bert` laid out for sentence-transformers, mean-pooled; `config` are its own prompts and similarity."""
+    name = f"tiny_sentence_{seed}_{hashlib.sha256(repr(config).encode()).hexdigest()[:8]}"
+    return _made(folder or _mine() / name, lambda at: _write_sentence_encoder(at, seed, config))
+
+
+def tiny_router(folder: Path | None = None) -> Path:
+    """A sentence-transformers `Router`: `tiny_bert` reads queries up to 16 tokens, another one passages up to 64."""
+    return _made(folder or _mine() / "tiny_router", _write_router)
+
+
 def minilm(folder: Path | None = None) -> Path:
     """all-MiniLM-L6-v2 as a plain BERT folder: 384 numbers a token, no pooling said, 512 positions."""
     return _made(folder or _mine() / "minilm", _write_minilm)
@@ -102,7 +119,33 @@ def _write_cross(folder: Path, outputs: int, seed: int) -> None:
     _write_random(folder, seed, BertForSequenceClassification, num_labels=outputs)
 
 
-def _write_random(folder: Path, seed: int, kind: Any, **more: Any) -> None:
+def _write_dpr(folder: Path, which: str, projection: int, seed: int) -> None:
+    import transformers
+
+    kind = getattr(transformers, f"DPR{which}Encoder")
+    _write_random(folder, seed, kind, transformers.DPRConfig, projection_dim=projection)
+
+
+def _write_sentence_encoder(folder: Path, seed: int, config: dict[str, Any]) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    SentenceTransformer(str(tiny_bert(seed=seed)), local_files_only=True).save(str(folder), create_model_card=False)
+    stated = folder / "config_sentence_transformers.json"
+    _dump(stated, json.loads(stated.read_text(encoding="utf-8")) | config)
+
+
+def _write_router(folder: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.base.modules import Router
+
+    sides = [[*SentenceTransformer(str(tiny_bert(seed=seed)), local_files_only=True)] for seed in (0, 1)]
+    for (reader, _), limit in zip(sides, (16, 64), strict=True):
+        reader.max_seq_length = limit
+    router = Router.for_query_document(*sides)
+    SentenceTransformer(modules=[router]).save(str(folder), create_model_card=False)
+
+
+def _write_random(folder: Path, seed: int, kind: Any, configuration: Any = None, **more: Any) -> None:
     import torch
     from transformers import BertConfig
 
@@ -110,7 +153,7 @@ def _write_random(folder: Path, seed: int, kind: Any, **more: Any) -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         # a wider range than usual: at 0.02 all tokens of an untrained model look the same
-        config = BertConfig(
+        config = (configuration or BertConfig)(
             vocab_size=vocabulary, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
             max_position_embeddings=POSITIONS, initializer_range=0.3, **more,
         )  # fmt: skip

@@ -92,9 +92,10 @@ GIVEN: dict[str, tuple[list[object], dict[str, Any]]] = {
         {"checkpoint": "cp", "nbits": 4, "doc_maxlen": 180, "gpus": 0, "partitions": 64},
     ),
     "dense": (
-        ["--encoder", "enc", "--index-type", "ivf", "--query-prefix", "query: ", "--passage-prefix", "", "--nlist", 9,
-         "--nprobe", 2],
-        {"encoder": "enc", "index": "ivf", "query_prefix": "query: ", "passage_prefix": "", "nlist": 9, "nprobe": 2},
+        ["--encoder", "enc", "--query-encoder", "ask", "--index-type", "ivf", "--similarity", "l2", "--pooling", "cls",
+         "--query-prompt", "search", "--passage-prefix", "", "--nlist", 9, "--nprobe", 2],
+        {"encoder": "enc", "query_encoder": "ask", "index": "ivf", "similarity": "l2", "pooling": "cls",
+         "query_prompt": "search", "passage_prefix": "", "nlist": 9, "nprobe": 2},
     ),
 }  # fmt: skip
 

@@ -21,8 +21,11 @@ ENGINES = {
     "bm25": ("k1", "b"),
     "rank-bm25": ("k1", "b"),
     "colbert": ("checkpoint", "nbits", "doc_maxlen", "gpus", "partitions"),
-    "dense": ("encoder", "index_type", "query_prefix", "passage_prefix", "nlist", "nprobe"),
-}
+    "dense": (
+        "encoder", "query_encoder", "index_type", "similarity", "pooling", "query_prefix", "passage_prefix",
+        "query_prompt", "passage_prompt", "nlist", "nprobe",
+    ),
+}  # fmt: skip
 """The options that each engine takes."""
 
 
@@ -44,9 +47,26 @@ class EngineOptions:
     encoder: str | None = option(
         "Method", "dense: what encodes, a sentence-transformers name or a Hugging Face folder.", rare=True
     )
+    query_encoder: str | None = option(
+        "Method", "dense: what encodes queries, where it is another, such as DPR's question encoder.", rare=True
+    )
     index_type: str | None = option("Method", "dense: flat (exact), hnsw or ivf (flat).", rare=True)
-    query_prefix: str | None = option("Method", "dense: put before queries, such as 'query: '.", rare=True)
-    passage_prefix: str | None = option("Method", "dense: put before passages, such as 'passage: '.", rare=True)
+    similarity: str | None = option(
+        "Method", "dense: cosine, dot or l2, which is FAISS's IndexFlatL2 (the encoder's own, else dot).", rare=True
+    )
+    pooling: str | None = option("Method", "dense: mean or cls, for an encoder that does not say (mean).", rare=True)
+    query_prefix: str | None = option(
+        "Method", "dense: put before queries, such as 'query: ' (the encoder's own).", rare=True
+    )
+    passage_prefix: str | None = option(
+        "Method", "dense: put before passages, such as 'passage: ' (the encoder's own).", rare=True
+    )
+    query_prompt: str | None = option(
+        "Method", "dense: which of the encoder's prompts is put before queries.", rare=True
+    )
+    passage_prompt: str | None = option(
+        "Method", "dense: which of the encoder's prompts is put before passages.", rare=True
+    )
     nlist: int | None = option("Method", "dense: cells of an ivf index (50).", rare=True)
     nprobe: int | None = option("Method", "dense: cells of them that a query looks into (5).", rare=True)
 

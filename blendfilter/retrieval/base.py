@@ -314,8 +314,12 @@ def _just_below(score: np.float64) -> float:
     return float(score * (1 - 4 / _GRAIN))
 
 
-def coarse(scores: Any, grain: float = _GRAIN) -> Scores:
-    """Scores with so many steps between a power of two and the next, so that rounding noise orders nothing."""
-    mantissa, exponent = np.frexp(np.asarray(scores, dtype=np.float64))
-    coarsened: Scores = np.ldexp(np.round(mantissa * grain) / grain, exponent)
+def coarse(scores: Any, grain: float = _GRAIN, least: float = 0.0) -> Scores:
+    """Scores with so many steps between a power of two and the next, so that rounding noise orders nothing.
+
+    Below `least` the steps are those at `least`: there the noise is no smaller.
+    """
+    given = np.asarray(scores, dtype=np.float64)
+    _, exponent = np.frexp(np.maximum(np.abs(given), least))
+    coarsened: Scores = np.ldexp(np.round(np.ldexp(given, -exponent) * grain) / grain, exponent)
     return coarsened

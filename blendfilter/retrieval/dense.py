@@ -1,8 +1,9 @@
 """Dense retrieval (Karpukhin et al. 2020, https://arxiv.org/abs/2004.04906, section 3): each passage is one vector,
 each query another, and the passages whose vectors lie nearest to the query's are found.
 
-Passages are encoded as `Title | text`. The score is the inner product (the cosine, where the encoder's similarity is
-that). There is no zero: every passage has a score.
+Passages are encoded as `Title | text` (DPR's: `title [SEP] text`), by the encoder of queries or another. The score is
+the inner product (similarity dot), the cosine, or minus the squared Euclidean distance (l2; at most 0, in the square of
+the vectors' own unit, as FAISS's METRIC_L2 without the sign). There is no zero: every passage has a score.
 
 FAISS (Douze et al. 2024, https://arxiv.org/abs/2401.08281) keeps the vectors in one of three ways. flat: every vector
 is compared, so it is exact. hnsw: a graph is walked (Malkov & Yashunin 2016, https://arxiv.org/abs/1603.09320,
@@ -28,7 +29,16 @@ from blendfilter.extras import needed
 from blendfilter.records import Passage
 from blendfilter.retrieval.base import Hits, ProgressCallback, coarse, fingerprint_of, silent
 from blendfilter.retrieval.corpus import Corpus
-from blendfilter.retrieval.encoders import WHY, Encoded, Encoder, EncodingOptions, Similarity, Vectors, load_encoder
+from blendfilter.retrieval.encoders import (
+    WHY,
+    Encoded,
+    Encoder,
+    EncodingOptions,
+    Pooling,
+    Similarity,
+    Vectors,
+    load_encoder,
+)
 from blendfilter.retrieval.manifest import CorpusInfo, Manifest, building, opening, versions_of, write_manifest
 from blendfilter.retrieval.stored import Stored, StoredPassages, gather, manifest_of
 
@@ -58,7 +68,7 @@ class Dense(Stored):
     def __init__(
         self, manifest: Manifest, passages: Sequence[Passage], index: Any, encoder: Encoder, path: Path | None
     ) -> None:
-        limit = f"the encoder {encoder.name} reads {encoder.reading.max_length} tokens"
+        limit = f"the encoder {encoder.name} reads {encoder.reading.query_limit} tokens"
         super().__init__(manifest, passages, path, limit)
         self.faiss = index
         self.encoder = encoder
@@ -71,10 +81,14 @@ class Dense(Stored):
         out: str | os.PathLike[str] | None = None,
         *,
         encoder: str | os.PathLike[str],
+        query_encoder: str | os.PathLike[str] | None = None,
         index: Kind = "flat",
-        query_prefix: str = "",
-        passage_prefix: str = "",
+        query_prefix: str | None = None,
+        passage_prefix: str | None = None,
+        query_prompt: str | None = None,
+        passage_prompt: str | None = None,
         similarity: Similarity | None = None,
+        pooling: Pooling | None = None,
         m: int = 32,
         ef_construction: int = 200,
         ef_search: int = 64,
@@ -89,8 +103,9 @@ class Dense(Stored):
     ) -> Self:
         """Index `corpus` (whatever `passages_of` takes) into the folder `out`, or in memory without one.
 
-        `encoder`, the prefixes, `similarity`, `max_length` and `device` are `load_encoder`'s; `m` and the two `ef_…`
-        belong to hnsw, `nlist` and `nprobe` to ivf. On disk the vectors lie twice while FAISS takes them in.
+        The encoders, prefixes and prompts, `similarity`, `pooling`, `max_length` and `device` are `load_encoder`'s; `m`
+        and the two `ef_…` belong to hnsw, `nlist` and `nprobe` to ivf. CDIT's `IndexFlatL2` is flat with l2. On disk
+        the vectors lie twice while FAISS takes them in.
         Raises `EmptyData`, `BadData`, `BadArgument`, `UnknownName` and whatever `load_encoder` raises.
         """
         check_count("batch_size", batch_size)
@@ -101,21 +116,25 @@ class Dense(Stored):
         with building(out, overwrite=overwrite, share=share) if out is not None else nullcontext() as folder:
             reader = load_encoder(
                 os.fspath(encoder),
+                query_encoder=None if query_encoder is None else os.fspath(query_encoder),
                 query_prefix=query_prefix,
                 passage_prefix=passage_prefix,
+                query_prompt=query_prompt,
+                passage_prompt=passage_prompt,
                 similarity=similarity,
+                pooling=pooling,
                 max_length=max_length,
                 device=device,
             )
             passages, source = gather(corpus, folder, progress)
             settings = fitted(settings, len(passages))
-            built = build_index(encoded(passages, reader, batch_size, folder, progress), settings, progress)
+            metric = reader.reading.similarity
+            built = build_index(encoded(passages, reader, batch_size, folder, progress), settings, progress, metric)
             if settings["index"] == "hnsw":
                 settings["graph"] = graph_digest(built)
-            place = Path(encoder).expanduser()  # a folder by its whole path, so that the index opens from elsewhere
-            name = str(place.resolve()) if place.is_dir() else reader.name
-            settings |= {"encoder": name, "identity": reader.identity, "dimension": reader.dimension}
-            settings |= reader.reading._asdict()
+            settings |= {"encoder": _lasting(encoder), "identity": reader.identity, "dimension": reader.dimension}
+            settings |= {} if query_encoder is None else {"query_encoder": _lasting(query_encoder)}
+            settings |= reader.reading.settings()
             manifest = Manifest(
                 kind=cls.kind,
                 fingerprint=_fingerprint(source, settings),
@@ -138,20 +157,30 @@ class Dense(Stored):
 
     @classmethod
     def open(
-        cls, folder: str | os.PathLike[str], *, encoder: str | os.PathLike[str] | None = None, device: str | None = None
+        cls,
+        folder: str | os.PathLike[str],
+        *,
+        encoder: str | os.PathLike[str] | None = None,
+        query_encoder: str | os.PathLike[str] | None = None,
+        device: str | None = None,
     ) -> Self:
-        """The index in `folder`, memory-mapped. `encoder` says where its encoder lies now, if it was moved.
+        """The index in `folder`, memory-mapped. `encoder` says where its encoder lies now, if it was moved, and
+        `query_encoder` where that of its queries does, if it has one.
 
         Raises as `read_manifest` and `load_encoder` do, and `BadData` where the encoder is another than it was.
         """
         manifest = manifest_of(folder, cls.kind, lambda made: _fingerprint(made.corpus, made.settings))
         with opening(folder):
-            name = os.fspath(manifest.settings["encoder"] if encoder is None else encoder)
-            options = {field: manifest.settings[field] for field in EncodingOptions._fields}
+            settings = manifest.settings
+            name = os.fspath(settings["encoder"] if encoder is None else encoder)
+            asker = settings.get("query_encoder") if query_encoder is None else os.fspath(query_encoder)
+            known = {field: settings[field] for field in EncodingOptions._fields if field in settings}
+            reading = EncodingOptions(**known)
         try:
-            reader = load_encoder(name, **options, device=device)
+            reader = load_encoder(name, query_encoder=asker, **reading._asdict(), device=device)
         except (MissingFile, BadArgument, BadData) as error:
-            why = f"the index at {folder} needs its encoder: {error} (encoder=… where it moved)"
+            which = "encoder=… where it moved" if asker is None else "encoder=…, query_encoder=… where they moved"
+            why = f"the index at {folder} needs its encoder: {error} ({which})"
             raise (MissingFile if isinstance(error, MissingFile) else BadData)(why) from None
         return cls._opened(folder, reader, manifest)
 
@@ -159,9 +188,11 @@ class Dense(Stored):
     def _opened(cls, folder: str | os.PathLike[str], encoder: Encoder, manifest: Manifest) -> Self:
         path, settings = Path(folder), manifest.settings
         with opening(folder):
-            if encoder.identity != settings["identity"]:
+            if not encoder.is_the_one(settings["identity"]):
+                was = settings["encoder"]
+                was += f" (queries: {settings['query_encoder']})" if "query_encoder" in settings else ""
                 raise BadData(
-                    f"the index at {folder} was built with another encoder: {settings['encoder']} was "
+                    f"the index at {folder} was built with another encoder: {was} was "
                     f"{settings['identity'][:12]}, and {encoder.name} is {encoder.identity[:12]}; "
                     "name that encoder, or build the index again"
                 )
@@ -208,8 +239,15 @@ class Dense(Stored):
         return vector
 
 
+def _lasting(encoder: str | os.PathLike[str]) -> str:
+    """A folder by its whole path, so that the index opens from elsewhere; a name as it is."""
+    place = Path(encoder).expanduser()
+    return str(place.resolve()) if place.is_dir() else os.fspath(encoder)
+
+
 def _fingerprint(corpus: CorpusInfo, settings: dict[str, Any]) -> str:
-    beside = ("encoder", "identity", "dimension", *EncodingOptions._fields)  # the identity says what they say
+    # the identity says what they say
+    beside = ("encoder", "query_encoder", "identity", "dimension", *EncodingOptions._fields)
     counting = {name: value for name, value in settings.items() if name not in beside}
     return fingerprint_of(Dense.kind, corpus.sha256, settings["identity"], counting)
 
@@ -225,7 +263,7 @@ def encoded(
     # written as a plain file: a full disk is an error here, and a crash in a memory map
     with open(folder / _VECTORS, "wb") if folder else nullcontext() as file:
         for start in range(0, len(passages), step):
-            vectors, flags = encoder.encode_passages([p.line for p in passages[start : start + step]], batch_size)
+            vectors, flags = encoder.encode_passages([*map(encoder.line, passages[start : start + step])], batch_size)
             cut += sum(flags)
             if file:
                 file.write(vectors.tobytes())
@@ -278,12 +316,14 @@ def fitted(settings: dict[str, Any], passages: int) -> dict[str, Any]:
     return settings | used | {f"{name}_requested": settings[name] for name in used if used[name] != settings[name]}
 
 
-def build_index(vectors: Vectors, settings: dict[str, Any], progress: ProgressCallback) -> Any:
+def build_index(
+    vectors: Vectors, settings: dict[str, Any], progress: ProgressCallback, similarity: Similarity = "dot"
+) -> Any:
     """A FAISS index over `vectors`, read block by block. The same vectors make the same cells every time."""
     library, dimension, kind = faiss(), vectors.shape[1], settings["index"]
-    metric = library.METRIC_INNER_PRODUCT
+    metric = library.METRIC_L2 if similarity == "l2" else library.METRIC_INNER_PRODUCT
     if kind == "flat":
-        index = library.IndexFlatIP(dimension)
+        index = library.IndexFlat(dimension, metric)
     elif kind == "hnsw":
         index = library.IndexHNSWFlat(dimension, settings["m"], metric)
         index.hnsw.efConstruction = settings["ef_construction"]
@@ -312,25 +352,35 @@ def graph_digest(index: Any) -> str:
 
 
 def nearest(index: Any, queries: Vectors, k: int) -> list[tuple[list[int], list[float]]]:
-    """For each query at most `k` positions with the highest inner products, and these; equal ones in corpus order.
+    """For each query at most `k` positions with the highest scores, and these; equal ones in corpus order.
 
-    FAISS picks any of those tied at the k-th place, so more are fetched until the tie ends. It counts one query in
-    another way than many, too: what it found is counted again here, so that a batch is its queries one by one.
+    The score is the inner product, or minus the squared distance where that is the index's metric. FAISS picks any of
+    those tied at the k-th place, so more are fetched until the tie ends. It counts one query in another way than many,
+    too: what it found is counted again here, so that a batch is its queries one by one.
     """
-    most = min(k, index.ntotal)
+    most, l2 = min(k, index.ntotal), index.metric_type == faiss().METRIC_L2
     widest = min(index.ntotal, most + _WIDEST)
     found: list[tuple[list[int], list[float]]] = []
     for start in range(0, len(queries), _AT_ONCE):
         block = queries[start : start + _AT_ONCE]
         batch = index.search_and_reconstruct(block, min(index.ntotal, most + _SPARE))
         for query, scores, positions, vectors in zip(block, *batch, strict=True):
+            exact = query.astype(np.float64)
+            length = float(np.linalg.norm(exact)) if l2 else 0.0  # a distance's noise goes by the vectors' lengths
             # FAISS fills up with -1 where it finds fewer
-            while len(scores) < widest and positions[-1] >= 0 and np.ptp(coarse(scores[[most - 1, -1]], _GRAIN)) == 0:
+            while (
+                len(scores) < widest
+                and positions[-1] >= 0
+                and np.ptp(coarse(scores[[most - 1, -1]], _GRAIN, length * length)) == 0
+            ):
                 more = index.search_and_reconstruct(query[None], min(widest, 4 * len(scores)))
                 scores, positions, vectors = (row[0] for row in more)  # noqa: PLW2901
             real = positions >= 0
-            places, level = positions[real], vectors[real].astype(np.float64) @ query.astype(np.float64)
-            level = coarse(level, _GRAIN)
+            places, near = positions[real], vectors[real].astype(np.float64)
+            if l2:
+                level = 0.0 - np.square(coarse(np.linalg.norm(near - exact, axis=1), _GRAIN, length))
+            else:
+                level = coarse(near @ exact, _GRAIN)
             order = np.lexsort((places, -level))[:most]
             found.append((places[order].tolist(), level[order].tolist()))
     return found

@@ -1,8 +1,15 @@
 """Encoders: a text becomes one vector, and near vectors mean near texts. Run by sentence-transformers.
 
-A folder (or hub name) laid out for sentence-transformers states how its tokens are pooled. Any other Hugging Face
-folder is read Contriever's way (Izacard et al. 2022, https://arxiv.org/abs/2112.09118, section 3.1): the mean over its
-last layer's unmasked tokens, not normalised, compared by dot product.
+A checkpoint's own settings decide how it is used, where it has them:
+
+- A folder (or hub name) laid out for sentence-transformers states its pooling, its prompts and its similarity; where a
+  `Router` leads queries and passages to modules of their own, each has its own tokenizer and length.
+- DPR's question and context encoders (Karpukhin et al. 2020, https://arxiv.org/abs/2004.04906, section 3.1) give the
+  first token's last layer, projected where the checkpoint has a projection, compared by dot product. A passage is read
+  as `[CLS] title [SEP] text [SEP]`.
+- Any other Hugging Face folder is read Contriever's way (Izacard et al. 2022, https://arxiv.org/abs/2112.09118, section
+  3.1) unless `pooling` is cls: the mean over its last layer's unmasked tokens (a decoder-only model's last token), not
+  normalised, compared by dot product.
 """
 
 from __future__ import annotations
@@ -11,22 +18,34 @@ import hashlib
 import json
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from blendfilter.errors import BadArgument, BadData, MissingFile
+from blendfilter.errors import BadArgument, BadData, MissingFile, UnknownName
 from blendfilter.extras import needed, quiet_transformers
-from blendfilter.records import whole_characters
+from blendfilter.records import Passage, one_line, whole_characters
 
 Vectors = np.typing.NDArray[np.float32]
-Similarity = Literal["cosine", "dot"]
-SIMILARITIES = ("cosine", "dot")
+Similarity = Literal["cosine", "dot", "l2"]
+Pooling = Literal["mean", "cls"]
+SIMILARITIES = ("cosine", "dot", "l2")
+POOLINGS = ("mean", "cls")
 WHY = "a dense index"
 MARKS = ("config.json", "modules.json")  # a folder with neither is no encoder
-_PASSAGE_PROMPTS = ("document", "passage", "corpus")
+_STATED = {"cosine": "cosine", "dot": "dot", "euclidean": "l2"}  # sentence-transformers' names for ours
+_PROMPTS = {"query": ("query",), "document": ("document", "passage", "corpus")}
+_TEXTS = {"query": "queries", "document": "passages"}
+_DPR = {"DPRQuestionEncoder": "query", "DPRContextEncoder": "document"}
+_READS_TWO = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering", "DPRReader")
+_OTHER_KINDS = {
+    "CrossEncoder": "a reranker: it reads a query and a passage together",
+    "SparseEncoder": "a sparse encoder",
+    "MultiVectorEncoder": "one of late interaction: it gives a vector a token",
+    "HF_ColBERT": "a ColBERT checkpoint, for the engine colbert",
+}
 _MINIMUM = 8  # tokens; below, little is left of a text beside the two marks around it
 _ENDLESS = 10**9
 _ON_THE_HUB = re.compile(r"[\w.-]+/[\w.-]+")
@@ -47,26 +66,56 @@ class Encoded(NamedTuple):
 
 
 class EncodingOptions(NamedTuple):
-    """How an encoder is used: what stands before a text, how vectors are compared, how many tokens are read."""
+    """How an encoder is used: what stands before a text, how vectors are compared, how many tokens are read.
+
+    `pooling` is None where the checkpoint's own is used, `query_max_length` where queries are cut as passages are.
+    """
 
     query_prefix: str
     passage_prefix: str
     similarity: Similarity
     max_length: int | None  # None where there is no limit
+    pooling: Pooling | None = None
+    query_max_length: int | None = None
+
+    @property
+    def query_limit(self) -> int | None:
+        """Tokens read of a query."""
+        return self.max_length if self.query_max_length is None else self.query_max_length
+
+    def settings(self) -> dict[str, Any]:
+        """The options by name, without those that are not in use, as in manifests written before there were any."""
+        own = {"pooling", "query_max_length"}
+        return {name: value for name, value in self._asdict().items() if name not in own or value is not None}
 
 
 class Encoder:
     """An encoder at work. Threads share it: they take turns."""
 
-    def __init__(self, name: str, model: Any, reading: EncodingOptions, files: str) -> None:
+    def __init__(
+        self, name: str, queries: _Side, passages: _Side, reading: EncodingOptions, identities: Sequence[str]
+    ) -> None:
         self.name = name
         self.reading = reading
-        self.dimension: int = model.get_embedding_dimension()
+        self.dimension: int = passages.model.get_embedding_dimension()
         # equal for a folder that moved, other for one that changed or is used in another way
-        self.identity = hashlib.sha256(json.dumps([files, reading]).encode()).hexdigest()
-        self._model = model
+        self.identity = identities[0]
+        self._identities = identities
+        self._queries = queries
+        self._passages = passages
         # a fast tokenizer that two threads use at once fails ("Already borrowed")
         self._turn = threading.Lock()
+
+    def is_the_one(self, identity: str) -> bool:
+        """Whether that is this encoder's identity, or was in earlier versions, which did not look at a router."""
+        return identity in self._identities
+
+    def line(self, passage: Passage) -> str:
+        """What is encoded of a passage: `Title | text`, or `title [SEP] text` as DPR was trained."""
+        mark = self._passages.title_mark
+        if not mark or not passage.title.strip():
+            return passage.line
+        return f"{one_line(passage.title)} {mark} {one_line(passage.text)}"
 
     def encode_queries(self, queries: Sequence[str]) -> Encoded:
         """Their vectors, of shape (n, dimension); of length 1 each where the similarity is cosine.
@@ -74,25 +123,27 @@ class Encoder:
         On a CPU a query's vector is the same to the last bit whichever queries stand beside it.
         """
         # padding changes last bits; a batch of short queries gains nothing on a CPU, and much on a GPU
-        batch_size = 1 if self._model.device.type == "cpu" else 64
-        return self._encode(self._model.encode_query, queries, self.reading.query_prefix, batch_size)
+        batch_size = 1 if self._queries.model.device.type == "cpu" else 64
+        return self._encode(self._queries, queries, self.reading.query_prefix, self.reading.query_limit, batch_size)
 
     def encode_passages(self, passages: Sequence[str], batch_size: int = 64) -> Encoded:
         """The same for passages. Texts of like length are encoded together, `batch_size` at a time."""
-        return self._encode(self._model.encode_document, passages, self.reading.passage_prefix, batch_size)
+        return self._encode(self._passages, passages, self.reading.passage_prefix, self.reading.max_length, batch_size)
 
-    def _encode(self, encode: Any, texts: Sequence[str], prefix: str, batch_size: int) -> Encoded:
+    def _encode(self, side: _Side, texts: Sequence[str], prefix: str, limit: int | None, batch_size: int) -> Encoded:
         if not texts:
             return Encoded(np.empty((0, self.dimension), dtype=np.float32), [])
         # half a character has no UTF-8, and tokenizers want UTF-8
         plain = [whole_characters(text) for text in texts]
         with self._turn:
-            cut, limit, unit = [False] * len(plain), self.reading.max_length, self.reading.similarity == "cosine"
-            if limit is not None:  # the marks at both ends included
+            cut, unit = [False] * len(plain), self.reading.similarity == "cosine"
+            if limit is not None and side.can_cut:
+                side.cut_at(limit)  # both sides may share one tokenizer
+                # the marks at both ends included
                 marked = [prefix + text for text in plain]
-                tokens = self._model.tokenizer(marked, truncation=False, padding=False, verbose=False)["input_ids"]
+                tokens = side.reader.tokenizer(marked, truncation=False, padding=False, verbose=False)["input_ids"]
                 cut = [len(ids) > limit for ids in tokens]
-            vectors: Vectors = encode(
+            vectors: Vectors = side.encode(
                 plain, prompt=prefix, batch_size=batch_size, show_progress_bar=False, normalize_embeddings=unit
             )
         if not np.isfinite(vectors).all():
@@ -100,75 +151,298 @@ class Encoder:
         return Encoded(np.ascontiguousarray(vectors, dtype=np.float32), cut)
 
 
+class _Side:
+    """What encodes queries, or passages (`task`: query, document): a model and the module in it that reads the text."""
+
+    def __init__(self, model: Any, task: str, folder: Path) -> None:
+        self.model = model
+        self.reader = _routed(model[0], task, folder)
+        self.encode = model.encode_query if task == "query" else model.encode_document
+        self.can_cut = callable(getattr(self.reader, "tokenizer", None))  # a bag of words has no end
+        self.title_mark: str = getattr(self.reader, "title_mark", "")
+        own = f"{task}_length"
+        self._length = own if getattr(self.reader, own, None) is not None else "max_seq_length"
+
+    def cut_at(self, limit: int) -> None:
+        """Read so many tokens of a text."""
+        setattr(self.reader, self._length, limit)
+
+    def limit(self, wanted: int | None, name: str) -> int | None:
+        """Tokens read of a text: those wanted, else what the checkpoint says and its positions allow."""
+        positions = _positions(self.reader)
+        if wanted is not None and positions is not None and wanted > positions:
+            raise BadArgument(f"max_length={wanted} is more than the encoder {name} can read: {positions} tokens")
+        if not self.can_cut or wanted is not None:
+            return wanted if self.can_cut else None
+        # a tokenizer that knows no limit states a number of thirty digits, or infinity
+        limits = (getattr(self.reader, self._length, None), positions)
+        return min((int(limit) for limit in limits if limit is not None and limit < _ENDLESS), default=None)
+
+
 def load_encoder(
     name: str,
     *,
-    query_prefix: str = "",
-    passage_prefix: str = "",
+    query_encoder: str | None = None,
+    query_prefix: str | None = None,
+    passage_prefix: str | None = None,
+    query_prompt: str | None = None,
+    passage_prompt: str | None = None,
     similarity: Similarity | None = None,
+    pooling: Pooling | None = None,
     max_length: int | None = None,
+    query_max_length: int | None = None,
     device: str | None = None,
 ) -> Encoder:
     """The encoder of a folder or of a name on the hub; on a GPU where there is one, unless `device` names another.
 
-    By default the model's own settings count: its prompts as prefixes, its similarity (for a plain Hugging
-    Face folder: dot), as many tokens as it reads. Code that comes with a model is never run.
+    By default the model's own settings count: its prompts as prefixes, its pooling, its similarity (where it states
+    none: dot), as many tokens as it reads. Code that comes with a model is never run.
+
+    Args:
+        name: what encodes passages, and queries too where there is no `query_encoder`.
+        query_encoder: another folder or name for queries, such as DPR's question encoder.
+        query_prefix: stands before each query, and `passage_prefix` before each passage; empty for none.
+        query_prompt: instead of a prefix, the name of one of the model's own prompts; `passage_prompt` likewise.
+        similarity: cosine, dot or l2.
+        pooling: mean or cls (the first token's vector), for models that do not say.
+        max_length: tokens read of a text, and `query_max_length` those of a query, where they differ.
 
     Raises:
         MissingFile: there is no such encoder.
-        BadData: it cannot be loaded, or not whole.
-        BadArgument: a similarity or a length that it cannot do.
+        BadData: it cannot be loaded, or not whole, or is no encoder of such texts.
+        BadArgument: an option that it cannot do, or that its own settings contradict.
+        UnknownName: it has no prompt of that name.
     """
     if similarity not in (None, *SIMILARITIES):
         raise BadArgument(f"similarity must be one of {', '.join(SIMILARITIES)}, got {similarity!r}")
-    if max_length is not None and (isinstance(max_length, bool) or max_length < _MINIMUM):
-        raise BadArgument(f"max_length must be at least {_MINIMUM} tokens, got {max_length!r}")
+    if pooling not in (None, *POOLINGS):
+        raise BadArgument(f"pooling must be one of {', '.join(POOLINGS)}, got {pooling!r}")
+    for option, length in (("max_length", max_length), ("query_max_length", query_max_length)):
+        if length is not None and (isinstance(length, bool) or length < _MINIMUM):
+            raise BadArgument(f"{option} must be at least {_MINIMUM} tokens, got {length!r}")
     folder = encoder_folder(name)
+    asker = folder if query_encoder is None else encoder_folder(query_encoder)
     library = needed("sentence_transformers", "dense", WHY)
+    one = asker.samefile(folder)
     with quiet_transformers("dense", WHY):
-        model = _load(library, folder, device)
-        _check_whole(model, folder)
-    stated = str(model.similarity_fn_name) if (folder / MARKS[1]).is_file() else "dot"
-    if similarity is None and stated not in SIMILARITIES:
-        raise BadArgument(f"the encoder in {folder} wants the similarity '{stated}': say similarity='cosine' or 'dot'")
-    positions = _positions(model)
-    if max_length is not None and positions is not None and max_length > positions:
-        raise BadArgument(f"max_length={max_length} is more than the encoder {name} can read: {positions} tokens")
-    # a tokenizer that knows no limit states a number of thirty digits, or infinity
-    limits = [int(limit) for limit in (model.max_seq_length, positions) if limit is not None and limit < _ENDLESS]
-    prompts = {name: prompt for name, prompt in model.prompts.items() if prompt}
+        answering = _load(library, folder, "document", alone=one, pooling=pooling, device=device)
+        asking = answering if one else _load(library, asker, "query", alone=False, pooling=pooling, device=device)
+    passages, queries = _Side(answering.model, "document", folder), _Side(asking.model, "query", asker)
+    sizes = [side.model.get_embedding_dimension() for side in (passages, queries)]
+    if sizes[0] != sizes[1]:
+        raise BadArgument(
+            f"the encoder {name} gives vectors of {sizes[0]} numbers, and the query encoder {query_encoder} of "
+            f"{sizes[1]}: they do not belong together"
+        )
+    limit = passages.limit(max_length, name)
+    query_limit = queries.limit(max_length if query_max_length is None else query_max_length, query_encoder or name)
     options = EncodingOptions(
-        query_prefix or prompts.get("query", ""),
-        passage_prefix or next((prompts[name] for name in _PASSAGE_PROMPTS if name in prompts), ""),
-        similarity or ("cosine" if stated == "cosine" else "dot"),
-        min(limits, default=None) if max_length is None else max_length,
+        _prefix(asking.model, asker, "query", query_prefix, query_prompt),
+        _prefix(answering.model, folder, "document", passage_prefix, passage_prompt),
+        similarity or _similarity(answering, asking),
+        limit,
+        pooling if answering.pooled or asking.pooled else None,
+        query_limit if query_limit != limit else None,
     )
-    if options.max_length is not None:
-        model.max_seq_length = options.max_length
-    return Encoder(name, model, options, _files_hash(folder))
+    whole = name if one else f"{name} (queries: {query_encoder})"
+    return Encoder(whole, queries, passages, options, _identities(options, [folder] if one else [folder, asker]))
 
 
-def _load(library: Any, folder: Path, device: str | None) -> Any:
+def _identities(options: EncodingOptions, folders: Sequence[Path]) -> tuple[str, ...]:
+    """What an encoder is, by its files and how it is used, not by its place: today's identity, then an earlier one."""
+    stated = [_files_hash(folders[0]), options[:4]]
+    # younger than the rest: an encoder that has none of these keeps the identity that it had
+    more = {name: value for name, value in options.settings().items() if name not in EncodingOptions._fields[:4]}
+    if len(folders) > 1:
+        more["query_encoder"] = _files_hash(folders[1])
+    known = [[*stated, more] if more else stated]
+    if routers := sorted(path for folder in folders for path in folder.rglob("router_config.json")):
+        known.insert(
+            0, [*stated, more | {"routers": [hashlib.sha256(path.read_bytes()).hexdigest() for path in routers]}]
+        )
+    return tuple(hashlib.sha256(json.dumps(each).encode()).hexdigest() for each in known)
+
+
+class _Loaded(NamedTuple):
+    """A checkpoint's model, the similarity it states (empty where it states none), and whether `pooling` changed it."""
+
+    folder: Path
+    model: Any
+    similarity: str
+    pooled: bool
+
+
+def _load(
+    library: Any, folder: Path, task: str, *, alone: bool, pooling: Pooling | None, device: str | None
+) -> _Loaded:
+    """The model in `folder`, whole, to encode what `task` says; `alone` where it encodes queries and passages."""
+    laid_out = (folder / MARKS[1]).is_file()
+    architecture = _architecture(folder, task, alone)
     try:
         # in 32 bits wherever it runs, so that a GPU and a CPU agree
-        return library.SentenceTransformer(str(folder), device=device, local_files_only=True).float().eval()
-    except (ImportError, MemoryError):
+        if architecture in _DPR:
+            model = library.SentenceTransformer(modules=[_dpr(folder, architecture)], device=device)
+        else:
+            model = library.SentenceTransformer(str(folder), device=device, local_files_only=True)
+        model = model.float().eval()
+    except (ImportError, MemoryError, BadData):
         raise
     except Exception as error:  # whatever torch, tokenizers and safetensors raise of a file that is not theirs
         why = str(error).strip().partition("\n")[0][:200] or type(error).__name__
         raise BadData(f"the encoder in {folder} cannot be loaded ({why}): is it whole?") from error
+    for module, place in _transformers(model, folder) if architecture not in _DPR else ():
+        kind = type(module.auto_model)
+        _, report = kind.from_pretrained(place, output_loading_info=True, local_files_only=True)
+        _check_whole(report, place)
+    stated = str(model.similarity_fn_name) if laid_out else ""
+    return _Loaded(folder, model, stated, _pool(model, folder, pooling, "cls" if architecture in _DPR else ""))
 
 
-def _check_whole(model: Any, folder: Path) -> None:
+def _architecture(folder: Path, task: str, alone: bool) -> str:
+    """What the model is by its own word. Raises `BadData` or `BadArgument` where it does not encode such texts."""
+    laid_out = (folder / MARKS[1]).is_file()
+    stated = _json(folder / "config_sentence_transformers.json").get("model_type", "") if laid_out else ""
+    names = [] if laid_out else _json(folder / MARKS[0]).get("architectures") or []
+    name = str(names[0]) if isinstance(names, list) and names else str(stated)
+    if name.endswith(_READS_TWO):
+        raise BadData(f"{folder} is no encoder: a {name} gives scores or labels and no vectors; name an encoder")
+    if name in _OTHER_KINDS:
+        raise BadData(f"{folder} is no dense encoder but {_OTHER_KINDS[name]}; name a dense one")
+    if name in _DPR and (alone or _DPR[name] != task):
+        both = (
+            "name DPR's context encoder as encoder (--encoder), its question encoder as query_encoder (--query-encoder)"
+        )
+        raise BadArgument(f"{folder} is a {name}, which encodes {_TEXTS[_DPR[name]]} alone: {both}")
+    return name
+
+
+def _json(path: Path) -> dict[str, Any]:
+    """A settings file of a checkpoint; empty where there is none, or where it is damaged: who loads it says so."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _dpr(folder: Path, architecture: str) -> Any:
+    """DPR's question or context encoder as a module of sentence-transformers'."""
+    torch, transformers = needed("torch", "dense", WHY), needed("transformers", "dense", WHY)
+
+    class DPR(torch.nn.Module):  # type: ignore[name-defined]  # torch is imported when first used
+        def __init__(self) -> None:
+            super().__init__()
+            kind = getattr(transformers, architecture)
+            self.auto_model, report = kind.from_pretrained(folder, output_loading_info=True, local_files_only=True)
+            _check_whole(report, folder)
+            self.tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+            self.title_mark = self.tokenizer.sep_token
+
+        @property
+        def max_seq_length(self) -> int:
+            limit: int = self.tokenizer.model_max_length
+            return limit
+
+        @max_seq_length.setter
+        def max_seq_length(self, limit: int) -> None:
+            self.tokenizer.model_max_length = limit
+
+        def get_embedding_dimension(self) -> int:
+            config = self.auto_model.config
+            return int(config.projection_dim or config.hidden_size)
+
+        def preprocess(self, texts: Sequence[str], prompt: str | None = None, **_: Any) -> Any:
+            read = [(prompt or "") + text for text in texts]
+            return {**self.tokenizer(read, padding=True, truncation=True, return_tensors="pt")}
+
+        def forward(self, features: Any) -> Any:
+            names = ("input_ids", "attention_mask", "token_type_ids")
+            given = {name: features[name] for name in names if name in features}
+            return {**features, "sentence_embedding": self.auto_model(**given, return_dict=True).pooler_output}
+
+    return DPR()
+
+
+def _pool(model: Any, folder: Path, pooling: Pooling | None, stated: str) -> bool:
+    """Have a model that does not state its pooling pool like that; whether this changed it."""
+    if pooling is None or pooling == stated:
+        return False
+    poolings = [module for module in model.modules() if hasattr(module, "pooling_mode")]
+    if (folder / MARKS[1]).is_file() or not poolings:
+        stated = stated or " and ".join(sorted({str(module.pooling_mode) for module in poolings})) or "no tokens"
+    if stated not in ("", pooling):
+        raise BadArgument(
+            f"the encoder in {folder} pools {stated} by its own settings, not {pooling}: leave pooling out (--pooling)"
+        )
+    if stated or poolings[0].pooling_mode == pooling:
+        return False
+    model[1] = type(poolings[0])(model.get_embedding_dimension(), pooling)
+    return True
+
+
+def _prefix(model: Any, folder: Path, task: str, prefix: str | None, prompt: str | None) -> str:
+    """What stands before texts: the prefix, or the prompt that is named, or the model's own for the task."""
+    known = {str(name): str(text) for name, text in model.prompts.items() if text}
+    if prefix is None and prompt is None:
+        return next((known[name] for name in _PROMPTS[task] if name in known), "")
+    if prefix is None:
+        if prompt not in known:
+            raise UnknownName.of("prompt", str(prompt), known, f"of the encoder in {folder}")
+        return known[str(prompt)]
+    if prompt is not None:
+        option = "query" if task == "query" else "passage"
+        raise BadArgument(f"{option}_prefix and {option}_prompt both say what stands before {_TEXTS[task]}: give one")
+    return prefix
+
+
+def _similarity(answering: _Loaded, asking: _Loaded) -> Any:
+    """What the checkpoints say; dot where they do not."""
+    stated = {loaded.similarity: loaded.folder for loaded in (answering, asking) if loaded.similarity}
+    for name, folder in stated.items():
+        if name not in _STATED:
+            raise BadArgument(f"the encoder in {folder} wants the similarity '{name}': say {_SAY}")
+    if len(stated) > 1:
+        both = " and ".join(f"{folder} {name}" for name, folder in stated.items())
+        raise BadArgument(f"the two encoders want another similarity each ({both}): say {_SAY}")
+    return _STATED[next(iter(stated), "dot")]
+
+
+_SAY = f"similarity (--similarity) {', '.join(SIMILARITIES[:-1])} or {SIMILARITIES[-1]}"
+
+
+def _routed(module: Any, task: str, folder: Path) -> Any:
+    """The module that reads the texts of `task`: the model's first, or where that is a `Router`, its route's first."""
+    while hasattr(module, "sub_modules"):
+        routes = getattr(module, "route_mappings", None) or {}
+        ways = ((task, "text"), (task, None), (None, "text"), (None, None))
+        route = next((routes[way] for way in ways if way in routes), None)
+        route = route or next((name for name in (task, "text") if name in module.sub_modules), None)
+        if route not in module.sub_modules:
+            known = ", ".join(module.sub_modules)
+            raise BadData(f"the encoder in {folder} has no route for {_TEXTS[task]} ({task}), only for: {known}")
+        module = module.sub_modules[route][0]
+    return module
+
+
+def _transformers(model: Any, folder: Path) -> Iterator[tuple[Any, Path]]:
+    """The transformers in a model, of a `Router`'s routes too, each with the folder that it was read from."""
+    if not (folder / MARKS[1]).is_file():
+        yield model[0], folder
+        return
+    for module, row in zip(model, json.loads((folder / MARKS[1]).read_bytes()), strict=True):
+        place = folder / str(row["path"])
+        if str(row["type"]).endswith(".Transformer"):  # it need not lie in the encoder's own folder, and need not be
+            yield module, place
+        elif hasattr(module, "sub_modules"):
+            router = _json(place / "router_config.json") or _json(place / MARKS[0])
+            for route, names in router["structure"].items():
+                for inner, name in zip(module.sub_modules[route], names, strict=True):
+                    if str(router["types"][name]).endswith(".Transformer"):
+                        yield inner, place / name
+
+
+def _check_whole(report: dict[str, Any], place: Path) -> None:
     """Raise `BadData` where weights were made up, at random, because the files lack them."""
-    place = folder
-    if (folder / MARKS[1]).is_file():  # the transformer need not lie in the encoder's own folder, and need not be
-        first = json.loads((folder / MARKS[1]).read_bytes())[0]
-        if not str(first["type"]).endswith(".Transformer"):
-            return
-        place = folder / str(first["path"])
-    kind = type(model[0].auto_model)
-    _, report = kind.from_pretrained(place, output_loading_info=True, local_files_only=True)
     # nothing that pools token vectors looks at BERT's pooler, and many encoders come without it
     missing = sorted(key for key in report["missing_keys"] if "pooler" not in key.split("."))
     if missing:
@@ -178,8 +452,8 @@ def _check_whole(model: Any, folder: Path) -> None:
         )
 
 
-def _positions(model: Any) -> int | None:
-    transformer = getattr(model[0], "auto_model", None)
+def _positions(reader: Any) -> int | None:
+    transformer = getattr(reader, "auto_model", None)
     stated = getattr(getattr(transformer, "config", None), "max_position_embeddings", None)
     if not isinstance(stated, int) or stated <= 0:
         return None

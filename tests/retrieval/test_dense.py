@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checkpoints import minilm, tiny_bert
+from checkpoints import minilm, tiny_bert, tiny_dpr
 
 from blendfilter.errors import BadArgument, BadData, MissingFile, UnknownName
 from blendfilter.records import Passage
@@ -130,13 +130,91 @@ def test_ties_keep_corpus_order_at_the_kth_place() -> None:
     assert ids(index("the castle", k=5)) == ["250", "0", "1", "2", "3"]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_l2_finds_what_faiss_finds_when_called_directly(kind: str, tmp_path: Path) -> None:
+    """The same ids and distances as FAISS's own index of that metric; inner product finds others."""
+    import faiss
+
+    made = tiny(tmp_path / "index", index=kind, similarity="l2", **KINDS[kind])
+    index = open_index(tmp_path / "index")
+    assert isinstance(index, Dense)
+    passages = index.encoder.encode_passages([town.line for town in TOWNS]).vectors
+    direct = {
+        "flat": lambda: faiss.IndexFlatL2(32),
+        "hnsw": lambda: faiss.IndexHNSWFlat(32, 8),
+        "ivf": lambda: faiss.index_factory(32, "IVF1,Flat"),
+    }[kind]()
+    if kind == "hnsw":
+        direct.hnsw.efConstruction, direct.hnsw.efSearch = 40, 32
+    direct.train(passages)
+    direct.add(passages)
+    queries = ["the river of the town", "a king", "castle 7", *(town.text for town in TOWNS[:30])]
+    vectors = index.encoder.encode_queries(queries).vectors
+    distances, positions = direct.search(vectors, 9)
+    found = index.search(queries, 9)
+    assert [ids(hits) for hits in found] == [[TOWNS[at].id for at in row] for row in positions]
+    scores = [[hit.score for hit in hits] for hits in found]
+    np.testing.assert_allclose(scores, -distances, rtol=1e-3, atol=1e-3)
+    assert [index(query, k=9) for query in queries] == found == made.search(queries, 9)
+    assert found != tiny(index=kind, **KINDS[kind]).search(queries, 9)
+
+
+def test_l2_of_a_text_with_itself_is_zero_and_ties_keep_corpus_order() -> None:
+    """Also of vectors that are long, which FAISS subtracts with an error that grows with their lengths."""
+    passages = [Passage(str(n), "", "castle" if n % 50 else f"the hill {n}") for n in range(300)]
+    index = Dense.build(passages, encoder=tiny_bert(), similarity="l2")
+    found = index("castle", k=60)
+    assert ids(found) == [str(n) for n in range(62) if n % 50][:60]
+    assert {hit.score for hit in found} == {0.0}
+    import faiss
+
+    rows = np.repeat(np.random.default_rng(0).standard_normal((1, 32), dtype=np.float32) * 1000, 300, axis=0)
+    rows[::50] += np.arange(1, 7, dtype=np.float32)[:, None]
+    long = faiss.IndexFlatL2(32)
+    long.add(rows)
+    batch = np.repeat(rows[1:2], 30, axis=0)
+    for positions, scores in dense.nearest(long, batch, 5):
+        assert (positions, scores) == ([1, 2, 3, 4, 5], [0.0] * 5)
+
+
+def test_dpr_asks_with_one_encoder_and_answers_with_the_other(tmp_path: Path) -> None:
+    """Built, searched as the two encoders' inner product, opened again, and where both were moved."""
+    question, context = (tiny_dpr(which, tmp_path / which) for which in ("Question", "Context"))
+    built = tiny(tmp_path / "index", encoder=context, query_encoder=question)
+    opened = Dense.open(tmp_path / "index")
+    query = "the river of the town"
+    (asking,) = opened.encoder.encode_queries([query]).vectors
+    answering = opened.encoder.encode_passages([opened.encoder.line(town) for town in TOWNS]).vectors
+    best = np.argsort(-(answering @ asking), kind="stable")[:9]
+    assert opened(query, 9) == built(query, 9)
+    assert ids(opened(query, 9)) == [TOWNS[at].id for at in best]
+    settings = opened.info()["settings"]
+    assert (settings["encoder"], settings["query_encoder"]) == (str(context.resolve()), str(question.resolve()))
+    question.rename(tmp_path / "asks")
+    context.rename(tmp_path / "answers")
+    with pytest.raises(MissingFile, match=r"needs its encoder: .*\(encoder=…, query_encoder=… where they moved\)"):
+        open_index(tmp_path / "index")
+    places = {"encoder": tmp_path / "answers", "query_encoder": tmp_path / "asks"}
+    moved = open_index(tmp_path / "index", **places)
+    assert (moved.fingerprint, moved(query, 9)) == (built.fingerprint, built(query, 9))
+    other = tiny_dpr("Question", seed=1)
+    with pytest.raises(BadData, match=r"was built with another encoder: .*Context \(queries: .*Question\) was"):
+        open_index(tmp_path / "index", **places | {"query_encoder": other})
+
+
 def test_the_fingerprint_changes_with_what_changes_results() -> None:
-    same = {tiny().fingerprint, tiny(nlist=7, m=9).fingerprint, tiny(batch_size=5).fingerprint}
+    same = {tiny().fingerprint, tiny(nlist=7, m=9).fingerprint, tiny(batch_size=5, query_prefix="").fingerprint}
+    same |= {tiny(pooling="mean").fingerprint, tiny(query_encoder=tiny_bert()).fingerprint}
     others = [
         tiny(encoder=tiny_bert(seed=1)),
         tiny(query_prefix="q"),
         tiny(passage_prefix="q"),
         tiny(similarity="cosine"),
+        tiny(similarity="l2"),
+        tiny(similarity="l2", index="hnsw"),
+        tiny(pooling="cls"),
+        tiny(query_encoder=tiny_bert(seed=1)),
+        tiny(query_encoder=tiny_bert(seed=2)),
         tiny(max_length=64),
         tiny(index="hnsw"),
         tiny(index="hnsw", m=8),
@@ -172,6 +250,7 @@ def test_another_encoder_is_refused_and_a_moved_one_is_not(tmp_path: Path) -> No
         ({"index": "hnws"}, UnknownName, "no dense index 'hnws'. Did you mean 'hnsw'?"),
         ({"index": "hnsw", "m": 1}, BadArgument, "m is 1: give a whole number of 2 or more"),
         ({"encoder": "/no/such"}, MissingFile, "no encoder '/no/such'"),
+        ({"query_encoder": "/no/such"}, MissingFile, "no encoder '/no/such'"),
     ],
 )
 def test_a_build_that_cannot_be_leaves_nothing(

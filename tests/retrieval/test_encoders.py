@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import warnings
@@ -11,9 +12,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checkpoints import minilm, minilm_package, tiny_bert
+from checkpoints import (
+    minilm,
+    minilm_package,
+    tiny_bert,
+    tiny_colbert,
+    tiny_cross_encoder,
+    tiny_dpr,
+    tiny_router,
+    tiny_sentence_encoder,
+)
 
-from blendfilter.errors import BadArgument, BadData, MissingFile
+from blendfilter.errors import BadArgument, BadData, MissingFile, UnknownName
+from blendfilter.records import Passage
+from blendfilter.retrieval import encoders
 from blendfilter.retrieval.encoders import Encoder, Vectors, load_encoder
 
 pytest.importorskip("sentence_transformers")
@@ -66,16 +78,188 @@ def test_a_plain_folder_is_mean_pooled_and_not_normalised() -> None:
 
 def test_a_sentence_transformers_folder_says_itself_how_it_is_read() -> None:
     encoder = load_encoder(str(minilm_package()))
-    assert encoder.reading == ("", "", "cosine", 256)
+    assert encoder.reading == ("", "", "cosine", 256, None, None)
     assert np.linalg.norm(vectors(encoder, "who built the castle")) == pytest.approx(1, abs=1e-5)
 
 
 def test_a_similarity_that_is_none_of_ours_must_be_replaced(tmp_path: Path) -> None:
     folder = changed(minilm_package(), tmp_path)
-    (folder / "config_sentence_transformers.json").write_text('{"similarity_fn_name": "euclidean"}')
-    with pytest.raises(BadArgument, match="wants the similarity 'euclidean': say similarity='cosine' or 'dot'"):
+    (folder / "config_sentence_transformers.json").write_text('{"similarity_fn_name": "manhattan"}')
+    with pytest.raises(BadArgument, match=r"wants the similarity 'manhattan': say similarity \(--similarity\) cosine,"):
         load_encoder(str(folder))
     assert load_encoder(str(folder), similarity="dot").reading.similarity == "dot"
+
+
+def test_a_euclidean_similarity_is_l2_and_leaves_lengths_alone() -> None:
+    encoder = load_encoder(str(tiny_sentence_encoder(similarity_fn_name="euclidean")))
+    assert encoder.reading.similarity == "l2"
+    np.testing.assert_allclose(vectors(encoder, *TEXTS), mean_pooled(tiny_bert(), TEXTS), rtol=1e-4, atol=1e-5)
+
+
+def test_cls_pooling_is_the_first_token_of_the_last_layer() -> None:
+    """Against transformers, text by text; and a decoder's or a mean's other pooling is another encoder."""
+    import torch
+    from transformers import AutoModel, AutoTokenizer
+
+    tokenizer, model = AutoTokenizer.from_pretrained(tiny_bert()), AutoModel.from_pretrained(tiny_bert()).eval()
+    with torch.no_grad():
+        found = [model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0, 0].numpy() for text in TEXTS]
+    encoder = load_encoder(str(tiny_bert()), pooling="cls")
+    np.testing.assert_allclose(vectors(encoder, *TEXTS), np.stack(found), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(encoder.encode_passages(TEXTS).vectors, np.stack(found), rtol=1e-4, atol=1e-5)
+    plain = load_encoder(str(tiny_bert()))
+    assert encoder.identity != plain.identity == load_encoder(str(tiny_bert()), pooling="mean").identity
+
+
+# two encoders, DPR's and others
+
+
+@pytest.mark.parametrize("projection", [0, 8])
+def test_dpr_is_what_transformers_gives(projection: int) -> None:
+    """A question alone; a passage as the pair of its title and its text."""
+    import torch
+    from transformers import AutoTokenizer, DPRContextEncoder, DPRQuestionEncoder
+
+    question, context = tiny_dpr("Question", projection=projection), tiny_dpr("Context", projection=projection, seed=1)
+    encoder = load_encoder(str(context), query_encoder=str(question))
+    tokenizer = AutoTokenizer.from_pretrained(context)
+    passages = [Passage("1", "The Castle", "A king was born\nin it."), Passage("2", "", "A town of the sea.")]
+    lines = [encoder.line(passage) for passage in passages]
+    assert lines == ["The Castle [SEP] A king was born in it.", "A town of the sea."]
+    read = [tokenizer("The Castle", "A king was born in it.")["input_ids"], tokenizer(passages[1].text)["input_ids"]]
+    with torch.no_grad():
+        asking, answering = (
+            DPRQuestionEncoder.from_pretrained(question).eval(),
+            DPRContextEncoder.from_pretrained(context).eval(),
+        )
+        queries = [asking(**tokenizer(text, return_tensors="pt")).pooler_output[0].numpy() for text in TEXTS]
+        expected = [answering(torch.tensor([ids])).pooler_output[0].numpy() for ids in read]
+    assert encoder.reading == ("", "", "dot", 512, None, None)
+    assert encoder.dimension == (projection or 32)
+    np.testing.assert_allclose(vectors(encoder, *TEXTS), np.stack(queries), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(encoder.encode_passages(lines).vectors, np.stack(expected), rtol=1e-4, atol=1e-5)
+
+
+def test_two_folders_each_read_their_own_way() -> None:
+    """Queries by one with a prompt of its own, passages by another: each as alone, each cut at its own length."""
+    asking, answering = tiny_sentence_encoder(prompts={"query": "who "}), tiny_bert(seed=1)
+    encoder = load_encoder(str(answering), query_encoder=str(asking), similarity="dot", query_max_length=32)
+    assert encoder.reading == ("who ", "", "dot", 512, None, 32)
+    alone = mean_pooled(tiny_bert(), [f"who {text}" for text in TEXTS])
+    np.testing.assert_allclose(vectors(encoder, *TEXTS), alone, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        encoder.encode_passages(TEXTS).vectors, mean_pooled(answering, TEXTS), rtol=1e-4, atol=1e-5
+    )
+    long = "the river " * 20
+    assert (encoder.encode_queries([long]).cut, encoder.encode_passages([long]).cut) == ([True], [False])
+
+
+def test_a_router_leads_queries_and_passages_to_their_own_models_and_lengths() -> None:
+    encoder = load_encoder(str(tiny_router()), similarity="dot")
+    assert encoder.reading == ("", "", "dot", 64, None, 16)
+    short = TEXTS[:2]
+    np.testing.assert_allclose(vectors(encoder, *short), mean_pooled(tiny_bert(), short), rtol=1e-4, atol=1e-5)
+    passages = encoder.encode_passages(TEXTS).vectors
+    np.testing.assert_allclose(passages, mean_pooled(tiny_bert(seed=1), TEXTS), rtol=1e-4, atol=1e-5)
+    over = ["the river " * 10]
+    assert (encoder.encode_queries(over).cut, encoder.encode_passages(over).cut) == ([True], [False])
+    assert load_encoder(str(tiny_router()), max_length=32).reading[3:] == (32, None, None)
+
+
+def test_a_router_without_a_route_and_a_half_saved_one_are_refused(tmp_path: Path) -> None:
+    folder = changed(tiny_router(), tmp_path)
+    router = next(folder.rglob("router_config.json"))
+    whole = json.loads(router.read_text())
+    identity = load_encoder(str(folder)).identity
+    query, document = whole["structure"]["query"], whole["structure"]["document"]
+    router.write_text(json.dumps(whole | {"structure": {"query": document, "document": query}}))
+    assert load_encoder(str(folder)).identity != identity, "routes that were swapped"
+    named = {"types": whole["types"], "structure": {"query": query, "answer": document}, "parameters": {}}
+    router.write_text(json.dumps(named))
+    with pytest.raises(BadData, match=r"has no route for passages \(document\), only for: query, answer"):
+        load_encoder(str(folder))
+    router.write_text(json.dumps(whole))
+    drop_weights(next(folder.rglob("document_0_Transformer")), "encoder.layer.1.attention.self.query.weight")
+    with pytest.raises(BadData, match=r"document_0_Transformer is not whole: 1 of its weights are missing"):
+        load_encoder(str(folder))
+
+
+def test_prompts_are_the_checkpoints_own_unless_others_are_named() -> None:
+    folder = str(tiny_sentence_encoder(prompts={"query": "q: ", "passage": "p: ", "web": "search: "}))
+
+    def prefixes(**options: Any) -> tuple[str, str]:
+        return load_encoder(folder, **options).reading[:2]
+
+    assert prefixes() == ("q: ", "p: ")
+    assert prefixes(query_prompt="web", passage_prefix="") == ("search: ", "")
+    assert prefixes(query_prefix="ask: ", passage_prompt="query") == ("ask: ", "q: ")
+    with pytest.raises(UnknownName, match=r"no prompt 'wbe'\. Did you mean 'web'\? \(known: passage, query, web\) of"):
+        prefixes(query_prompt="wbe")
+    with pytest.raises(BadArgument, match="passage_prefix and passage_prompt both say what stands before passages"):
+        prefixes(passage_prefix="p", passage_prompt="web")
+
+
+CONTEXT, QUESTION = "Context", "Question"
+WRONG_KINDS: dict[str, tuple[Any, dict[str, Any], type[Exception], str]] = {
+    "a question encoder for passages": (
+        lambda: tiny_dpr(QUESTION), {"query_encoder": lambda: tiny_dpr(QUESTION, seed=1)}, BadArgument,
+        r"is a DPRQuestionEncoder, which encodes queries alone: name DPR's context encoder as encoder \(--encoder\)",
+    ),
+    "a context encoder for queries": (
+        lambda: tiny_dpr(CONTEXT), {"query_encoder": lambda: tiny_dpr(CONTEXT, seed=1)}, BadArgument,
+        "is a DPRContextEncoder, which encodes passages alone",
+    ),
+    "a context encoder alone": (lambda: tiny_dpr(CONTEXT), {}, BadArgument, "encodes passages alone"),
+    "a reranker": (tiny_cross_encoder, {}, BadData, "is no encoder: a BertForSequenceClassification gives scores"),
+    "a reranker of sentence-transformers": (
+        lambda: tiny_sentence_encoder(model_type="CrossEncoder"), {}, BadData, "is no dense encoder but a reranker",
+    ),
+    "a ColBERT checkpoint": (tiny_colbert, {}, BadData, "is no dense encoder but a ColBERT checkpoint"),
+    "a query encoder that is not there": (
+        tiny_bert, {"query_encoder": lambda: "/no/such"}, MissingFile, "no encoder '/no/such'",
+    ),
+    "other numbers": (
+        tiny_bert, {"query_encoder": minilm}, BadArgument, "vectors of 32 numbers, and the query encoder .* of 384",
+    ),
+    "similarities that differ": (
+        lambda: tiny_sentence_encoder(similarity_fn_name="dot"),
+        {"query_encoder": lambda: tiny_sentence_encoder(similarity_fn_name="cosine")}, BadArgument,
+        r"want another similarity each \(.* dot and .* cosine\): say similarity",
+    ),
+    "a pooling beside the checkpoint's own": (
+        tiny_sentence_encoder, {"pooling": "cls"}, BadArgument, "pools mean by its own settings, not cls",
+    ),
+    "a pooling beside DPR's": (
+        lambda: tiny_dpr(CONTEXT), {"query_encoder": lambda: tiny_dpr(QUESTION), "pooling": "mean"}, BadArgument,
+        "pools cls by its own settings, not mean",
+    ),
+    "a pooling that is none": (tiny_bert, {"pooling": "max"}, BadArgument, "pooling must be one of mean, cls"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", WRONG_KINDS)
+def test_checkpoints_of_another_kind_are_refused_in_one_line(kind: str, capfd: pytest.CaptureFixture[str]) -> None:
+    folder, options, error, message = WRONG_KINDS[kind]
+    given = {name: str(value()) if callable(value) else value for name, value in options.items()}
+    name = str(folder())
+    capfd.readouterr()
+    with pytest.raises(error, match=message) as raised:
+        load_encoder(name, **given)
+    assert "\n" not in str(raised.value)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_an_encoder_keeps_the_identity_that_earlier_versions_gave_it() -> None:
+    """sha256 over its files' hash and four options; what came later is added where it is in use."""
+    files = encoders._files_hash(tiny_bert())
+    old = hashlib.sha256(json.dumps([files, ["q", "", "dot", 512]]).encode()).hexdigest()
+    assert load_encoder(str(tiny_bert()), query_prefix="q").identity == old
+    router = encoders._files_hash(tiny_router())
+    old = hashlib.sha256(json.dumps([router, ["", "", "cosine", 64]]).encode()).hexdigest()
+    encoder = load_encoder(str(tiny_router()), max_length=64)
+    assert encoder.is_the_one(encoder.identity)
+    assert encoder.is_the_one(old)
+    assert encoder.identity != old
 
 
 def test_what_is_longer_than_the_limit_is_flagged_and_cut() -> None:
@@ -103,7 +287,7 @@ def test_without_a_limit_stated_the_positions_are_the_limit(tmp_path: Path) -> N
     ("settings", "message"),
     [
         ({"max_length": 513}, "max_length=513 is more than the encoder .* can read: 512 tokens"),
-        ({"similarity": "euclid"}, "similarity must be one of cosine, dot, got 'euclid'"),
+        ({"similarity": "euclid"}, "similarity must be one of cosine, dot, l2, got 'euclid'"),
     ],
 )
 def test_settings_that_an_encoder_cannot_do(settings: dict[str, Any], message: str) -> None:
