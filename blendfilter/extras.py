@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -40,21 +41,23 @@ class LazyModule:
 
 @contextmanager
 def quiet_transformers(extra: str, why: str) -> Iterator[None]:
-    """Without the bars and reports that transformers prints on stderr; what they would say is for the caller to check.
+    """Without the bars and reports of transformers and sentence-transformers on stderr; the caller checks what matters.
 
     Raises:
         MissingExtra: it is not installed.
     """
-    logging = needed("transformers.utils.logging", extra, why)
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
+    reports, encoders = needed("transformers.utils.logging", extra, why), logging.getLogger("sentence_transformers")
+    level, bars, others = reports.get_verbosity(), reports.is_progress_bar_enabled(), encoders.level
+    reports.set_verbosity_error()
+    encoders.setLevel(logging.ERROR)
+    reports.disable_progress_bar()
     try:
         yield
     finally:
-        logging.set_verbosity(level)
+        reports.set_verbosity(level)
+        encoders.setLevel(others)
         if bars:
-            logging.enable_progress_bar()
+            reports.enable_progress_bar()
 
 
 def how_to_install(extra: str) -> str:

@@ -70,6 +70,18 @@ def tiny_colbert(folder: Path | None = None, *, dim: int = 32, seed: int = 0) ->
     return _made(folder or _mine() / name, lambda at: _write_colbert(at, tiny_bert(seed=seed), dim))
 
 
+def tiny_late(
+    folder: Path | None = None, *, modern: bool = False, pylate: bool = False, expands: bool = True, seed: int = 0
+) -> Path:
+    """A random late-interaction checkpoint of 64 numbers a token, as sentence-transformers saves it, or as PyLate does.
+
+    On BERT, or on ModernBERT with 1,024 positions; with markers of its own, passages of 40 tokens, and queries filled
+    up to 24 or left as they are.
+    """
+    name = f"tiny_late_{modern:d}{pylate:d}{expands:d}_{seed}"
+    return _made(folder or _mine() / name, lambda at: _write_late(at, modern, pylate, expands, seed))
+
+
 def minilm_colbert(folder: Path | None = None, *, dim: int = 128) -> Path:
     """MiniLM with an orthogonal projection: never trained for late interaction, yet its MaxSim means something."""
     return _made(folder or _mine() / f"minilm_colbert_{dim}", lambda at: _write_colbert(at, minilm(), dim))
@@ -158,6 +170,66 @@ def _write_random(folder: Path, seed: int, kind: Any, configuration: Any = None,
             max_position_embeddings=POSITIONS, initializer_range=0.3, **more,
         )  # fmt: skip
         kind(config).save_pretrained(folder)
+
+
+def _write_late(folder: Path, modern: bool, pylate: bool, expands: bool, seed: int) -> None:
+    import torch
+    from sentence_transformers import MultiVectorEncoder
+    from sentence_transformers.base.modules import Dense, Normalize, Transformer
+    from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
+    from transformers import AutoModel, AutoTokenizer, ModernBertConfig, ModernBertModel
+
+    with tempfile.TemporaryDirectory() as place, torch.random.fork_rng(devices=[]):
+        body = Path(place)
+        _write_tiny(body, seed)
+        tokenizer = AutoTokenizer.from_pretrained(body)
+        tokenizer.add_tokens(["[Q] ", "[D] "])
+        torch.manual_seed(seed)
+        if modern:
+            tokenizer.model_input_names = ["input_ids", "attention_mask"]
+            numbers = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("pad", "cls", "sep")}
+            config = ModernBertConfig(
+                vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=3, num_attention_heads=2,
+                intermediate_size=64, max_position_embeddings=1024, initializer_range=0.3, **numbers,
+                bos_token_id=numbers["cls_token_id"], eos_token_id=numbers["sep_token_id"],
+            )  # fmt: skip
+            ModernBertModel(config).save_pretrained(body)
+        else:
+            bert = AutoModel.from_pretrained(body)
+            bert.resize_token_embeddings(len(tokenizer))
+            bert.save_pretrained(body)
+        tokenizer.save_pretrained(body)
+        expansion = {"strategy": "fixed", "length": 24} if expands else None
+        transformer = Transformer(str(body), query_expansion=expansion, document_length=40)
+        where = {"module_input_name": "token_embeddings"}
+        dense = Dense(32, 64, bias=False, activation_function=torch.nn.Identity(), **where)
+        modules = [transformer, dense, MultiVectorMask(list(string.punctuation)), Normalize(**where)]
+        markers = {"query": "[Q] ", "document": "[D] "}
+        MultiVectorEncoder(modules=modules, device="cpu", prompts=markers).save(str(folder))
+    if pylate:
+        _as_pylate(folder, expands)
+
+
+def _as_pylate(folder: Path, expands: bool) -> None:
+    """Lay a saved encoder out as PyLate does: two modules, and the settings of all of them in one file."""
+    for place in ("2_MultiVectorMask", "3_Normalize"):
+        shutil.rmtree(folder / place)
+    kinds = {"": "sentence_transformers.models.Transformer", "1_Dense": "pylate.models.Dense.Dense"}
+    rows = [{"idx": at, "name": str(at), "path": path, "type": kinds[path]} for at, path in enumerate(kinds)]
+    _dump(folder / "modules.json", rows)
+    dense = json.loads((folder / "1_Dense" / "config.json").read_text())
+    for name in ("module_input_name", "module_output_name"):
+        dense.pop(name, None)
+    _dump(folder / "1_Dense" / "config.json", dense)
+    _dump(folder / "sentence_bert_config.json", {"max_seq_length": 39, "do_lower_case": False})
+    settings = {
+        "prompts": {}, "similarity_fn_name": "MaxSim", "query_prefix": "[Q] ", "document_prefix": "[D] ",
+        "query_length": 24, "document_length": 40, "attend_to_expansion_tokens": False,
+        "skiplist_words": list(string.punctuation),
+    }  # fmt: skip
+    if not expands:
+        settings |= {"do_query_expansion": False, "model_type": "ColBERT"}
+    _dump(folder / "config_sentence_transformers.json", settings)
 
 
 def _write_tokenizer(folder: Path) -> int:

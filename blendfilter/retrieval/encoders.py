@@ -48,7 +48,7 @@ _OTHER_KINDS = {
 }
 _MINIMUM = 8  # tokens; below, little is left of a text beside the two marks around it
 _ENDLESS = 10**9
-_ON_THE_HUB = re.compile(r"[\w.-]+/[\w.-]+")
+_ON_THE_HUB = re.compile(r"\w[\w.-]*/[\w.-]+")
 _OTHER_BUILDS = ("onnx", "openvino")
 _NOT_WANTED = [*(f"{name}/*" for name in _OTHER_BUILDS), "*.onnx", "*.h5", "*.msgpack", "*.ot", "*.gguf", "*.tflite"]
 _SETTINGS_FILES = {
@@ -169,7 +169,7 @@ class _Side:
 
     def limit(self, wanted: int | None, name: str) -> int | None:
         """Tokens read of a text: those wanted, else what the checkpoint says and its positions allow."""
-        positions = _positions(self.reader)
+        positions = positions_of(self.reader)
         if wanted is not None and positions is not None and wanted > positions:
             raise BadArgument(f"max_length={wanted} is more than the encoder {name} can read: {positions} tokens")
         if not self.can_cut or wanted is not None:
@@ -250,11 +250,11 @@ def load_encoder(
 
 def _identities(options: EncodingOptions, folders: Sequence[Path]) -> tuple[str, ...]:
     """What an encoder is, by its files and how it is used, not by its place: today's identity, then an earlier one."""
-    stated = [_files_hash(folders[0]), options[:4]]
+    stated = [files_hash(folders[0]), options[:4]]
     # younger than the rest: an encoder that has none of these keeps the identity that it had
     more = {name: value for name, value in options.settings().items() if name not in EncodingOptions._fields[:4]}
     if len(folders) > 1:
-        more["query_encoder"] = _files_hash(folders[1])
+        more["query_encoder"] = files_hash(folders[1])
     known = [[*stated, more] if more else stated]
     if routers := sorted(path for folder in folders for path in folder.rglob("router_config.json")):
         known.insert(
@@ -290,10 +290,8 @@ def _load(
     except Exception as error:  # whatever torch, tokenizers and safetensors raise of a file that is not theirs
         why = str(error).strip().partition("\n")[0][:200] or type(error).__name__
         raise BadData(f"the encoder in {folder} cannot be loaded ({why}): is it whole?") from error
-    for module, place in _transformers(model, folder) if architecture not in _DPR else ():
-        kind = type(module.auto_model)
-        _, report = kind.from_pretrained(place, output_loading_info=True, local_files_only=True)
-        _check_whole(report, place)
+    if architecture not in _DPR:
+        check_whole(model, folder)
     stated = str(model.similarity_fn_name) if laid_out else ""
     return _Loaded(folder, model, stated, _pool(model, folder, pooling, "cls" if architecture in _DPR else ""))
 
@@ -334,7 +332,7 @@ def _dpr(folder: Path, architecture: str) -> Any:
             super().__init__()
             kind = getattr(transformers, architecture)
             self.auto_model, report = kind.from_pretrained(folder, output_loading_info=True, local_files_only=True)
-            _check_whole(report, folder)
+            _check_report(report, folder)
             self.tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
             self.title_mark = self.tokenizer.sep_token
 
@@ -441,7 +439,15 @@ def _transformers(model: Any, folder: Path) -> Iterator[tuple[Any, Path]]:
                         yield inner, place / name
 
 
-def _check_whole(report: dict[str, Any], place: Path) -> None:
+def check_whole(model: Any, folder: Path) -> None:
+    """Raise `BadData` where weights of a model of sentence-transformers' were made up, because its files lack them."""
+    for module, place in _transformers(model, folder):
+        kind = type(module.auto_model)
+        _, report = kind.from_pretrained(place, output_loading_info=True, local_files_only=True)
+        _check_report(report, place)
+
+
+def _check_report(report: dict[str, Any], place: Path) -> None:
     """Raise `BadData` where weights were made up, at random, because the files lack them."""
     # nothing that pools token vectors looks at BERT's pooler, and many encoders come without it
     missing = sorted(key for key in report["missing_keys"] if "pooler" not in key.split("."))
@@ -452,7 +458,8 @@ def _check_whole(report: dict[str, Any], place: Path) -> None:
         )
 
 
-def _positions(reader: Any) -> int | None:
+def positions_of(reader: Any) -> int | None:
+    """How many tokens a model's first module has positions for; None where it counts none."""
     transformer = getattr(reader, "auto_model", None)
     stated = getattr(getattr(transformer, "config", None), "max_position_embeddings", None)
     if not isinstance(stated, int) or stated <= 0:
@@ -466,8 +473,9 @@ def _positions(reader: Any) -> int | None:
 # --- an encoder's files ---------------------------------------------------------------------------------------------
 
 
-def encoder_folder(name: str) -> Path:
-    """The folder of an encoder. A name on the hub is downloaded once, and found in the hub's cache after that.
+def encoder_folder(name: str, what: str = "encoder") -> Path:
+    """The folder of an encoder, which messages call `what`. A name on the hub is downloaded once, and then found in the
+    hub's cache.
 
     Raises:
         MissingFile: there is no such folder, and no such name to be had.
@@ -477,28 +485,28 @@ def encoder_folder(name: str) -> Path:
     if not folder.is_dir():
         hub: Any = needed("huggingface_hub", "dense", WHY)
         if not _ON_THE_HUB.fullmatch(name) or Path(name).exists():
-            raise MissingFile(f"no encoder '{name}': it is no folder, and names on the hub read owner/name")
+            raise MissingFile(f"no {what} '{name}': it is no folder, and names on the hub read owner/name")
         try:
             folder = Path(hub.snapshot_download(name, local_files_only=True))
         except OSError:  # not in the cache
-            folder = _downloaded(hub, name)
+            folder = _downloaded(hub, name, what)
     if not any((folder / mark).is_file() for mark in MARKS):
-        raise BadData(f"no encoder in {folder}: a Hugging Face folder has a {' or '.join(MARKS)}")
+        raise BadData(f"no {what} in {folder}: a Hugging Face folder has a {' or '.join(MARKS)}")
     return folder
 
 
-def _downloaded(hub: Any, name: str) -> Path:
+def _downloaded(hub: Any, name: str, what: str) -> Path:
     try:
         return Path(hub.snapshot_download(name, ignore_patterns=_NOT_WANTED))
     except (OSError, ValueError) as error:
         why = str(error).partition("\n")[0]
         raise MissingFile(
-            f"no encoder '{name}': no folder here, not in the hub's cache, and the hub did not give it ({why}): "
+            f"no {what} '{name}': no folder here, not in the hub's cache, and the hub did not give it ({why}): "
             "check the name, or name a folder"
         ) from None
 
 
-def _files_hash(folder: Path) -> str:
+def files_hash(folder: Path) -> str:
     """sha256 over whatever makes the encoder what it is; its place, its read-me and its other builds do not count."""
     paths = {path.relative_to(folder): path for path in sorted(folder.rglob("*")) if path.is_file()}
     inside = [

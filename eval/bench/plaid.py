@@ -24,10 +24,10 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 import torch
 from checkpoints import minilm_colbert
+from colbert_ai import patch_colbert
 
 from blendfilter.records import Passage
 from blendfilter.retrieval.colbert import ColBERT
-from blendfilter.retrieval.colbert.compat import patch_colbert
 from blendfilter.retrieval.colbert.encoder import TokenEncoder
 from blendfilter.retrieval.colbert.index import SearchEffort, effort_for
 from blendfilter.retrieval.corpus import read_corpus

@@ -251,10 +251,10 @@ def test_checkpoints_of_another_kind_are_refused_in_one_line(kind: str, capfd: p
 
 def test_an_encoder_keeps_the_identity_that_earlier_versions_gave_it() -> None:
     """sha256 over its files' hash and four options; what came later is added where it is in use."""
-    files = encoders._files_hash(tiny_bert())
+    files = encoders.files_hash(tiny_bert())
     old = hashlib.sha256(json.dumps([files, ["q", "", "dot", 512]]).encode()).hexdigest()
     assert load_encoder(str(tiny_bert()), query_prefix="q").identity == old
-    router = encoders._files_hash(tiny_router())
+    router = encoders.files_hash(tiny_router())
     old = hashlib.sha256(json.dumps([router, ["", "", "cosine", 64]]).encode()).hexdigest()
     encoder = load_encoder(str(tiny_router()), max_length=64)
     assert encoder.is_the_one(encoder.identity)

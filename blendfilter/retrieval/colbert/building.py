@@ -54,23 +54,22 @@ MOST_QUANTILE = 1 << 24  # numbers that torch takes a quantile of; more than 335
 
 class BuildSettings(NamedTuple):
     nbits: int
-    doc_maxlen: int = 220
     partitions: int | None = None
     batch_size: int = 64
 
 
-def check_settings(settings: BuildSettings, checkpoint: ColBERTCheckpoint) -> None:
+def check_settings(settings: BuildSettings, encoder: TokenEncoder) -> None:
     """Raise `BadArgument` for what no index can be built with."""
     if settings.nbits not in (1, 2, 4, 8):
         raise BadArgument(f"nbits must be 1, 2, 4 or 8 (bits kept of each dimension), got {settings.nbits}")
-    if checkpoint.dim % (8 * settings.nbits):
+    if encoder.dim % (8 * settings.nbits):
         raise BadArgument(
-            f"nbits={settings.nbits} wants vectors of a multiple of {8 * settings.nbits}, not {checkpoint.dim}"
+            f"nbits={settings.nbits} wants vectors of a multiple of {8 * settings.nbits}, not {encoder.dim}"
         )
-    if not 4 <= settings.doc_maxlen <= checkpoint.limit:
+    if not 4 <= encoder.doc_maxlen <= encoder.limit:
         raise BadArgument(
-            f"doc_maxlen must lie between 4 and the {checkpoint.limit} tokens that this checkpoint reads, "
-            f"got {settings.doc_maxlen}"
+            f"doc_maxlen must lie between 4 and the {encoder.limit} tokens that this checkpoint reads, "
+            f"got {encoder.doc_maxlen}"
         )
     check_count("partitions", 1 if settings.partitions is None else settings.partitions)
     check_count("batch_size", settings.batch_size)
@@ -106,12 +105,12 @@ def train(
             flat,
             count=plan.partitions,
             rounds=ROUNDS,
-            config=parts().config(dim=encoder.dim, nbits=settings.nbits, doc_maxlen=settings.doc_maxlen),
+            config=parts().config(dim=encoder.dim, nbits=settings.nbits, doc_maxlen=encoder.doc_maxlen),
             device=encoder.device,
             progress=progress,
         )
     codec.save(str(folder))
-    config: dict[str, Any] = {"dim": encoder.dim, "nbits": settings.nbits, "doc_maxlen": settings.doc_maxlen}
+    config: dict[str, Any] = {"dim": encoder.dim, "nbits": settings.nbits, "doc_maxlen": encoder.doc_maxlen}
     config |= {"query_maxlen": encoder.query_maxlen, "checkpoint": encoder.checkpoint.name}
     numbers = {"num_chunks": -(-len(passages) // CHUNK), "num_partitions": len(codec.centroids)}
     (folder / "plan.json").write_text(json.dumps({"config": config, **numbers}, indent=1) + "\n", encoding="utf-8")

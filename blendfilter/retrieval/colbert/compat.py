@@ -1,9 +1,7 @@
-"""colbert-ai 0.2.22 made to run under transformers 5, and kept from changing the process around it.
+"""colbert-ai 0.2.22, of which the compression, the scorer and their kernels are used, kept from changing the process.
 
 What is patched, and when it can go:
 
-- `HF_ColBERT.__init__` ends with `init_weights()`; transformers 5 wants `post_init()`. Goes with the first colbert-ai
-  release after 0.2.22 that calls it.
 - `colbert.infra.launcher` sets the start method of all of `multiprocessing` to spawn: set back. Goes when it stops.
 - Its kernels are compiled at first use into one folder for all environments, and wait for ever behind the lock of a
   process that was killed: they get a folder for this torch, and a lock that ends with its holder.
@@ -57,7 +55,6 @@ class ColBERTParts(NamedTuple):
     scorer: Any  # `IndexScorer`
     model: Any  # `ColBERT`, for its kernel alone
     strided: Any  # `StridedTensor`, for its kernel alone
-    class_factory: Any  # makes the `HF_ColBERT` class for a checkpoint
 
 
 @functools.cache
@@ -72,7 +69,6 @@ def parts() -> ColBERTParts:
             module.print_message = lambda *parts, **_: logger.debug("%s", " ".join(map(str, parts)))
             if hasattr(module, "tqdm"):
                 module.tqdm = SimpleNamespace(tqdm=lambda things, *_, **__: things)
-        factory = importlib.import_module("colbert.modeling.hf_colbert")
         multiprocessing.set_start_method(method, force=True)
         storage, codecs = modules["colbert.search.index_storage"], modules["colbert.indexing.codecs.residual"]
         codecs.ResidualCodec.decompress_residuals = staticmethod(decompress)
@@ -84,38 +80,7 @@ def parts() -> ColBERTParts:
             scorer=storage.IndexScorer,
             model=modules["colbert.modeling.colbert"].ColBERT,
             strided=modules["colbert.search.strided_tensor"].StridedTensor,
-            class_factory=functools.partial(_made, factory.class_factory),
         )
-
-
-def _made(class_factory: Any, folder: str) -> Any:
-    """The class for a checkpoint, with `post_init` called where transformers 5 wants it."""
-    made = class_factory(folder)
-    plain, init_weights = made.__init__, made.init_weights
-
-    @functools.wraps(plain)
-    def initialised(self: Any, *arguments: Any, **settings: Any) -> None:
-        plain(self, *arguments, **settings)
-        self._built = True
-        self.post_init()
-
-    def once_built(self: Any) -> None:  # `plain` calls it before transformers 5 has anything to initialise
-        if getattr(self, "_built", False):
-            init_weights(self)
-
-    made.__init__, made.init_weights = initialised, once_built
-    return made
-
-
-def patch_colbert() -> None:
-    """Let colbert-ai's own classes (`Checkpoint`, `Searcher`, `Indexer`) load too, for use beside ours."""
-    parts()
-    factory = importlib.import_module("colbert.modeling.hf_colbert")
-    if getattr(factory.class_factory, "func", None) is _made:
-        return
-    patched = functools.partial(_made, factory.class_factory)
-    for name in ("hf_colbert", "base_colbert", "tokenization.doc_tokenization", "tokenization.query_tokenization"):
-        setattr(importlib.import_module(f"colbert.modeling.{name}"), "class_factory", patched)  # noqa: B010
 
 
 # --- kernels --------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""A ColBERTv2 index: built from passages, opened from a folder (colbert-ai's own too), searched with whole queries.
+"""A late-interaction index: built of passages, opened from a folder (colbert-ai's too), searched with whole queries.
 
 Passages are read as `Title | text` and scored by MaxSim over compressed vectors. A search is PLAID's (Santhanam et al.
 2022, section 4): centroids near the query's tokens name candidates, two rounds of approximate scores thin them out, the
@@ -57,13 +57,13 @@ from blendfilter.retrieval.stored import (
 
 DEFAULT = "colbert-ir/colbertv2.0"
 CHECKED = 64 * 2**20  # bytes of `_CONTENT` up to which opening an index computes its fingerprint again
-AT_ONCE = 256  # queries whose vectors are in memory at a time: 64 MB where all of them are as long as can be
+AT_ONCE = 1 << 17  # tokens of queries whose vectors are in memory at a time: 64 MB of 128 dimensions
 _CONTENT = ("centroids.pt", "ivf.pid.pt")  # what a fingerprint counts: another machine's rounding makes other ones
 _PLAID_SETTINGS = ("dim", "nbits", "doc_maxlen", "query_maxlen")
 
 
 class ColBERT(Stored):
-    """The ColBERTv2 index. `ColBERT.build("corpus.jsonl.gz", "indexes/mine")`, then `open_index("indexes/mine")`."""
+    """A ColBERT index. `ColBERT.build("corpus.jsonl.gz", "indexes/mine")`, then `open_index("indexes/mine")`."""
 
     kind: ClassVar[str] = "colbert"
 
@@ -97,7 +97,7 @@ class ColBERT(Stored):
         *,
         checkpoint: str | os.PathLike[str] = DEFAULT,
         nbits: int | None = None,
-        doc_maxlen: int = 220,
+        doc_maxlen: int | None = None,
         gpus: int | None = None,
         partitions: int | None = None,
         batch_size: int = 64,
@@ -108,7 +108,8 @@ class ColBERT(Stored):
         """Index `corpus` (whatever `passages_of` takes) into the folder `out`; without one, in a temporary folder.
 
         `checkpoint` is a folder or a name on the hub; `nbits` (1, 2, 4, 8) are kept of each dimension, by default 4
-        for up to 100,000 passages and 2 beyond; `doc_maxlen` counts tokens; `gpus` are all there are by default, 0 is
+        for up to 100,000 passages and 2 beyond; `doc_maxlen` counts tokens, by default what a checkpoint of PyLate or
+        sentence-transformers states, and 220 for colbert-ai's; `gpus` are all there are by default, 0 is
         the CPU; `partitions` is the number of centroids, by default as `planned` has it. Raises `MissingFile`,
         `EmptyData`, `BadData`, `BadArgument`, `MissingExtra`, and `OSError` where the disk is full.
         """
@@ -116,12 +117,12 @@ class ColBERT(Stored):
         if gpus is not None and not 0 <= gpus <= seen:
             raise BadArgument(f"gpus must lie between 0 and {seen}, the number this machine has, got {gpus}")
         devices = ["cuda"] * (seen if gpus is None else gpus) or ["cpu"]
-        settings = BuildSettings(nbits_for(0) if nbits is None else nbits, doc_maxlen, partitions, batch_size)
+        settings = BuildSettings(nbits_for(0) if nbits is None else nbits, partitions, batch_size)
         found = ColBERTCheckpoint(checkpoint)
-        check_settings(settings, found)
+        encoder = TokenEncoder(found, devices[0], doc_maxlen=doc_maxlen)
+        check_settings(settings, encoder)
         if devices == ["cpu"]:
             load_kernels()  # a search wants them, so that a lack of them is an error before the build
-        encoder = TokenEncoder(found, devices[0], doc_maxlen=doc_maxlen)
         with ExitStack() as undo:
             kept = tempfile.mkdtemp(prefix="blendfilter-colbert-") if out is None else None
             if kept:
@@ -135,7 +136,7 @@ class ColBERT(Stored):
                 if len(devices) > 1:
                     of = min(len(devices), chunks_of(total))
                     place_of = (str(folder), str(found.folder))
-                    reading_as = (doc_maxlen, batch_size)
+                    reading_as = (encoder.doc_maxlen, batch_size)
                     jobs = [WorkerJob(*place_of, devices[at], *reading_as, at, of, os.getpid()) for at in range(of)]
                     compress_beside(jobs, total, progress)
                 else:
@@ -146,9 +147,9 @@ class ColBERT(Stored):
                 made_with = {
                     "checkpoint": found.name,
                     "checkpoint_sha256": found.sha256,
-                    "dim": found.dim,
+                    "dim": encoder.dim,
                     "nbits": settings.nbits,
-                    "doc_maxlen": doc_maxlen,
+                    "doc_maxlen": encoder.doc_maxlen,
                     "query_maxlen": encoder.query_maxlen,
                     "partitions": plan.partitions,
                     "sampled_passages": plan.sample,
@@ -160,7 +161,7 @@ class ColBERT(Stored):
                     passages=total,
                     corpus=gathered.corpus,
                     settings=made_with,
-                    versions=versions_of("colbert-ai", "torch", "transformers"),
+                    versions=versions_of("colbert-ai", "sentence-transformers", "torch", "transformers"),
                 )
                 write_manifest(folder, manifest)
             index = cls.open(place, checkpoint=checkpoint, gpu=devices[0] == "cuda")
@@ -212,8 +213,9 @@ class ColBERT(Stored):
         self._warnings.check_k(k)
         effort = self.effort or effort_for(k, len(self.passages))
         found: list[list[Passage]] = []
-        for start in range(0, len(queries), AT_ONCE):
-            some = queries[start : start + AT_ONCE]
+        step = max(1, AT_ONCE // self.encoder.limit)
+        for start in range(0, len(queries), step):
+            some = queries[start : start + step]
             read = self.encoder.queries(some)
             for query, vectors, cut in zip(some, read.vectors, read.cut, strict=True):
                 self._warnings.check_cut(query, cut)

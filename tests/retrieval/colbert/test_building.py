@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from colbert_ai import patch_colbert
 
 from blendfilter.errors import BadArgument, WorkFailed
 from blendfilter.records import Passage
@@ -25,7 +26,7 @@ from blendfilter.retrieval.colbert.building import (
     kmeans,
     trained,
 )
-from blendfilter.retrieval.colbert.compat import parts, patch_colbert
+from blendfilter.retrieval.colbert.compat import parts
 from blendfilter.retrieval.colbert.encoder import TokenEncoder
 from blendfilter.retrieval.colbert.index import SearchEffort
 from blendfilter.retrieval.stored import StoredPassages

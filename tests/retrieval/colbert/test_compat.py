@@ -20,12 +20,17 @@ GUEST = """
 import multiprocessing, os, sys
 from pathlib import Path
 
-class NoFaiss:  # it is no part of the extra, and colbert-ai prints that it wants it
-    def find_spec(self, name, *_):
-        if name.partition(".")[0] == "faiss":
-            raise ModuleNotFoundError("No module named 'faiss'", name="faiss")
+class WithoutFaiss:  # it is no part of the extra, and colbert-ai prints that it wants it
+    def __init__(self, finder):
+        self.finder = finder
 
-sys.meta_path.insert(0, NoFaiss())
+    def __getattr__(self, name):
+        return getattr(self.finder, name)
+
+    def find_spec(self, name, *more):
+        return None if name.partition(".")[0] == "faiss" else self.finder.find_spec(name, *more)
+
+sys.meta_path[:] = map(WithoutFaiss, sys.meta_path)
 before = multiprocessing.get_start_method(allow_none=True), os.environ.get("TOKENIZERS_PARALLELISM")
 from blendfilter.records import Passage
 from blendfilter.retrieval.colbert import ColBERT

@@ -16,12 +16,13 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from checkpoints import minilm_colbert, tiny_colbert
+from colbert_ai import patch_colbert
 
 from blendfilter.errors import BadArgument, BadData, MissingFile
 from blendfilter.records import Passage
 from blendfilter.retrieval.base import cut_of
 from blendfilter.retrieval.colbert import ColBERT
-from blendfilter.retrieval.colbert.compat import gpus_seen, patch_colbert
+from blendfilter.retrieval.colbert.compat import gpus_seen
 from blendfilter.retrieval.colbert.encoder import TokenEncoder
 from blendfilter.retrieval.colbert.index import SearchEffort, TsvPassages
 from blendfilter.retrieval.corpus import read_corpus
@@ -245,7 +246,7 @@ def test_the_last_words_of_300_decide_the_ranking(villages: ColBERT) -> None:
         best[name] = found[0].id
         assert not cut_of(found)
         assert len(villages.encoder.queries([query]).vectors[0]) > 320
-        beginnings.add(tuple(villages.encoder.tokenizer(query)["input_ids"][:32]))
+        beginnings.add(tuple(villages.encoder.model.tokenizer(query)["input_ids"][:32]))
     assert best == {name: name for name in PLACES}
     assert len(beginnings) == 1
 
