@@ -82,10 +82,10 @@ def worded(message: str) -> str:
 
 
 _NAMES = (
-    "allow-empty-answers|allow-host|api-base|ask-server|chunk|concurrency|context|corpus|data|deadline|dry-run|"
+    "add|allow-empty-answers|allow-host|api-base|ask-server|chunk|concurrency|context|corpus|data|deadline|delete|dry-run|"
     "endpoint|export|filter|filter-model|host|index|json-schema|leave-out-compiled|lm|max-body|max-calls|"
     "max-cost|max-k|max-query-chars|max-retries|max-tokens|measure|method|methods|metric|mode|out|overwrite|port|"
-    "prices|prompts|questions|reasoning|replay|reply-tokens|reuse|rpm|rule|rules|run|runs|scorer|tasks|"
+    "prices|prompts|questions|reasoning|replace|replay|reply-tokens|reuse|rpm|rule|rules|run|runs|scorer|tasks|"
     "teacher-lm|thinking|threshold|timeout|tpm|train|undo|valid|without|wording"
 )
 """Options of the command line that messages name (tests/test_errors.py holds them against it)."""
@@ -96,7 +96,7 @@ _OPTION = re.compile(
     (?P<close>\))?""",
     re.VERBOSE,
 )
-_SWITCHES = frozenset({"replay", "overwrite", "thinking", "json-schema", "allow-empty-answers", "dry-run"})
+_SWITCHES = frozenset({"replace", "replay", "overwrite", "thinking", "json-schema", "allow-empty-answers", "dry-run"})
 _ARGUMENTS = {
     "rpm": "requests_per_minute",
     "tpm": "tokens_per_minute",
@@ -212,7 +212,7 @@ class MissingExtra(AskedWrong, ImportError):
 
 
 class IndexChanged(AskedWrong):
-    """The index behind an address was rebuilt since it was opened."""
+    """Another index lies in the folder, or behind the address, than when it was opened."""
 
 
 class ServerRefused(AskedWrong):

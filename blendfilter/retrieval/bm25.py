@@ -17,10 +17,12 @@ import os
 import warnings
 from abc import abstractmethod
 from array import array
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
+from itertools import chain
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import bm25s
 import numpy as np
@@ -41,7 +43,20 @@ from blendfilter.retrieval.manifest import (
     versions_of,
     write_manifest,
 )
-from blendfilter.retrieval.stored import Stored, StoredPassages, corpus_name, gather, manifest_of
+from blendfilter.retrieval.stored import (
+    Stored,
+    StoredPassages,
+    UpdatedPassages,
+    corpus_name,
+    gather,
+    manifest_of,
+    opened_whole,
+)
+
+Integers = np.typing.NDArray[np.integer[Any]]
+
+COUNTING = "counting words"
+_OFTEN = 1000
 
 Numbers = np.typing.NDArray[np.int64]
 _BLOCK = 2**13  # documents counted at a time
@@ -186,11 +201,40 @@ class Lexical(LexicalSearch):
 
         `analyser` is the one that it was built with, where that finds words by another pattern than `PATTERNS`.
         """
-        manifest = manifest_of(folder, cls.kind, lambda it: fingerprint_of(it.kind, it.corpus.sha256, it.settings))
-        settings, path = manifest.settings, Path(folder)
+        return opened_whole(folder, lambda: cls._open(Path(folder), analyser))
+
+    @classmethod
+    def _open(cls, path: Path, analyser: Analyser | None) -> Self:
+        manifest = manifest_of(path, cls.kind, _fingerprint)
+        settings = manifest.settings
         with opening(path):
             analyse, passages = Analyser.of_index(settings["analyser"], path, analyser), StoredPassages(path)
             return cls(manifest, passages, cls._load(path, passages, settings, analyse), path, analyse)
+
+    def _open_again(self, path: Path) -> Self:
+        return self.open(path, analyser=self.analyser)
+
+    def _fingerprint_of(self, manifest: Manifest, folder: Path) -> str:
+        return _fingerprint(manifest)
+
+    def _write_update(
+        self, folder: Path, new: UpdatedPassages, progress: ProgressCallback
+    ) -> tuple[dict[str, Any], tuple[str, ...]]:
+        if not self._update_counts(folder, new, progress):
+            documents, settings = Documents(), self.manifest.settings
+            for at, passage in enumerate(new.passages):
+                documents.add(self.analyser(passage.line))
+                if at % _OFTEN == 0:
+                    progress(COUNTING, at, len(new.passages))
+            progress(COUNTING, len(new.passages), len(new.passages))
+            if not documents.vocabulary:
+                raise EmptyData("not one word would be left to index")
+            self._score(documents, settings["k1"], settings["b"], folder)
+        return self.manifest.settings, self.packages
+
+    def _update_counts(self, folder: Path, new: UpdatedPassages, progress: ProgressCallback) -> bool:
+        """Leave in `folder` what `_load` wants, without analysing old passages again; False where that cannot be."""
+        return False
 
     @classmethod
     def for_corpus(
@@ -214,11 +258,18 @@ class Lexical(LexicalSearch):
         damaged = False
         if (folder / MANIFEST).exists():
             try:
-                return cls.open(folder, analyser=analyser)
+                found = cls.open(folder, analyser=analyser)
+                if found.manifest.built_passages is None:
+                    return found
+                raise BadData(f"the index at {folder} was updated and is not that of {path} any more: build it again")
             except BadData as error:
                 damaged = True
                 warnings.warn(f"{error} (doing so now)", stacklevel=2)
         return cls.build(path, folder, k1=k1, b=b, analyser=analyser, overwrite=damaged, share=True, progress=progress)
+
+
+def _fingerprint(manifest: Manifest) -> str:
+    return fingerprint_of(manifest.kind, manifest.corpus.sha256, manifest.settings)
 
 
 def settings_of(k1: float, b: float, analyser: Analyser | None) -> dict[str, Any]:
@@ -262,6 +313,116 @@ class BM25(Lexical):
             raise ValueError(f"it counts {engine.scores['num_docs']!r:.40} passages")
         return SparseScorer(engine, folder)
 
+    def _update_counts(self, folder: Path, new: UpdatedPassages, progress: ProgressCallback) -> bool:
+        if not (isinstance(self._scorer, SparseScorer) and isinstance(self.passages, StoredPassages)):
+            return False
+        engine, k1, b = self._scorer.engine, self.manifest.settings["k1"], self.manifest.settings["b"]
+        longest = int(np.diff(self.passages.offsets).argmax())
+        old = Postings.of(engine, k1, b, longest, len(self.analyser(self.passages[longest].line)))
+        if old is None:
+            return False
+        added = Documents()
+        added.vocabulary |= engine.vocab_dict
+        for at, passage in enumerate(new.new):
+            added.add(self.analyser(passage.line))
+            if at % _OFTEN == 0:
+                progress(COUNTING, at, new.added)
+        progress(COUNTING, new.added, new.added)
+        postings = old.updated(new.kept, added)
+        if not len(postings.rows):
+            return False
+        alive = np.diff(postings.starts) > 0
+        numbers = np.cumsum(alive) - 1  # a term that no passage has any more goes
+        engine = bm25s.BM25(k1=k1, b=b, method="lucene", dtype="float64", backend="numpy")
+        engine.nonoccurrence_array = None  # what its own building leaves of this method
+        engine.scores = {
+            "data": postings.scores(k1, b),
+            "indices": postings.rows,
+            "indptr": np.concatenate([[0], postings.starts[1:][alive]]),
+            "num_docs": len(postings.lengths),
+        }
+        engine.vocab_dict = {term: int(numbers[at]) for term, at in added.vocabulary.items() if alive[at]}
+        engine.save(folder, show_progress=False)
+        return True
+
+
+class Postings(NamedTuple):
+    """How often each term occurs in which passage, as columns of a sparse matrix, and how many terms a passage has.
+
+    bm25s keeps scores alone, and every one of them changes with a passage that comes or goes. But a passage's scores,
+    by their terms' idf, are tf / (K + tf), with K = k1 (1 - b + b |p| / avg): so tf / K is known for each of its terms,
+    their sum is |p| / K, and |p| follows, and with it K and every tf.
+    """
+
+    starts: Integers
+    """(terms + 1): where each term's column begins, and the last one ends."""
+    rows: Integers
+    frequencies: Scores
+    lengths: Integers
+
+    @classmethod
+    def of(cls, engine: bm25s.BM25, k1: float, b: float, known: int, length: int) -> Postings | None:
+        """Those of a bm25s matrix, by one passage's number and its number of terms; None where they cannot be known.
+
+        What is computed is counted again, and must give the very scores, to the last bit.
+        """
+        data, rows, starts = (engine.scores[name] for name in ("data", "indices", "indptr"))
+        passages = int(engine.scores["num_docs"])
+        with np.errstate(all="ignore"):  # b = 1 makes all lengths as likely; such scores are not the ones below
+            by_idf = data / np.repeat(_idf(np.diff(starts), passages), np.diff(starts))
+            by_k = by_idf / (1 - by_idf)
+            sums = np.bincount(rows, weights=by_k, minlength=passages)
+            total = np.rint(passages * b * length / (length / sums[known] / k1 - (1 - b))) if b else 0.0
+            average = total / passages if b else 1.0
+            lengths = np.rint(k1 * (1 - b) * sums / (1 - k1 * b * sums / average))
+            frequencies = np.rint(by_k * (k1 * ((1 - b) + b * lengths / average))[rows])
+            if not (np.isfinite(lengths).all() and np.isfinite(frequencies).all()):
+                return None
+            found = cls(starts, rows, frequencies, lengths.astype(np.int64))
+            return found if np.array_equal(found.scores(k1, b), data) else None
+
+    def scores(self, k1: float, b: float) -> Scores:
+        """BM25's, in the order of the postings, by bm25s' own steps."""
+        counts = np.diff(self.starts)
+        average = self.lengths.sum() / len(self.lengths)
+        k = k1 * ((1 - b) + b * self.lengths / average)
+        scores: Scores = self.frequencies / (k[self.rows] + self.frequencies)
+        scores *= np.repeat(_idf(counts, len(self.lengths)), counts)
+        return scores
+
+    def updated(self, kept: Integers, added: Documents) -> Postings:
+        """Those of the passages at `kept`, and behind them of those `added`, whose first terms are these columns."""
+        terms, gone = len(added.vocabulary), -1
+        numbers = np.full(len(self.lengths), gone, dtype=self.rows.dtype)
+        numbers[kept] = np.arange(len(kept))
+        rows, columns = numbers[self.rows], np.repeat(np.arange(len(self.starts) - 1), np.diff(self.starts))
+        stays = rows != gone
+        columns, rows, frequencies = columns[stays], rows[stays], self.frequencies[stays]
+        counted = [Counter(document) for document in added]
+        sizes = np.fromiter(map(len, counted), np.int64, len(counted))
+        more = np.fromiter(chain.from_iterable(counted), np.int64, int(sizes.sum()))
+        order = np.argsort(more, kind="stable")
+        more_frequencies = np.fromiter(chain.from_iterable(map(Counter.values, counted)), np.float64, len(more))
+        more_rows = np.repeat(np.arange(len(kept), len(kept) + len(counted)), sizes)
+        lengths = np.fromiter(map(Counter.total, counted), np.int64, len(counted))
+        # a column's old postings, then its new ones, at once where they belong
+        olds, news = (np.bincount(numbers, minlength=terms) for numbers in (columns, more))
+        starts = np.concatenate([[0], np.cumsum(olds + news)])
+        at_old = np.arange(len(columns)) + (np.cumsum(news) - news)[columns]
+        at_new = np.arange(len(more)) + np.cumsum(olds)[more[order]]
+        merged_rows, merged = np.empty(starts[-1], self.rows.dtype), np.empty(starts[-1])
+        merged_rows[at_old], merged_rows[at_new] = rows, more_rows[order]
+        merged[at_old], merged[at_new] = frequencies, more_frequencies[order]
+        return Postings(starts, merged_rows, merged, np.concatenate([self.lengths[kept], lengths]))
+
+
+def _idf(counts: Integers, passages: int) -> Scores:
+    """Lucene's, as bm25s counts it: by Python's logarithm, which NumPy's differs from in the last bit."""
+    different, which = np.unique(counts, return_inverse=True)
+    found = [math.log(1 + (passages - count + 0.5) / (count + 0.5)) for count in different.tolist()]
+    idf: Scores = np.array(found, dtype=np.float64)[which]
+    return idf
+
 
 def columns(documents: Documents, k1: float, b: float) -> dict[str, Any]:
     """bm25s' matrix, a column a term: what its `build_index_from_ids` makes, to the bit.
@@ -297,12 +458,12 @@ class SparseScorer:
     def __init__(self, engine: bm25s.BM25, folder: Path | None = None) -> None:
         # plain views of mapped files: numpy's memmap class costs microseconds at every slice
         engine.scores |= {name: np.asarray(engine.scores[name]) for name in ("data", "indices", "indptr")}
-        self._engine, self._folder = engine, folder
+        self.engine, self._folder = engine, folder
 
     def scores(self, terms: list[str]) -> Scores:
         """One score a passage. Raises `BadData` for damaged postings."""
         try:
-            scores: Scores = self._engine.get_scores_from_ids(self._engine.get_tokens_ids(terms))
+            scores: Scores = self.engine.get_scores_from_ids(self.engine.get_tokens_ids(terms))
         except (IndexError, ValueError, TypeError) as error:  # a passage's number that none has
             raise BadData(f"the index at {self._folder} is damaged ({str(error)[:120]}): build it again") from error
         return scores

@@ -40,7 +40,7 @@ from blendfilter.retrieval.encoders import (
     load_encoder,
 )
 from blendfilter.retrieval.manifest import CorpusInfo, Manifest, building, opening, versions_of, write_manifest
-from blendfilter.retrieval.stored import Stored, StoredPassages, gather, manifest_of
+from blendfilter.retrieval.stored import Stored, StoredPassages, UpdatedPassages, gather, manifest_of, opened_whole
 
 Kind = Literal["flat", "hnsw", "ivf"]
 KINDS = {"flat": (), "hnsw": ("m", "ef_construction", "ef_search"), "ivf": ("nlist", "nprobe")}  # and their settings
@@ -48,6 +48,7 @@ ENCODING, LINKING, CLUSTERING, ADDING = "encoding passages", "linking", "cluster
 INDEX = "index.faiss"
 PACKAGES = ("faiss-cpu", "sentence-transformers", "torch", "transformers", "numpy")
 _VECTORS = "vectors.f32"  # all of them, while an index is being built
+_BATCH_SIZE = 64
 _BATCHES = 8  # encoded in one go, so that passages of like length stand in one batch
 _BLOCK = 8192
 _PER_CELL = 39  # vectors that k-means wants for each cell; with fewer FAISS warns that cells mean little
@@ -94,7 +95,7 @@ class Dense(Stored):
         ef_search: int = 64,
         nlist: int = 50,
         nprobe: int = 5,
-        batch_size: int = 64,
+        batch_size: int = _BATCH_SIZE,
         max_length: int | None = None,
         device: str | None = None,
         overwrite: bool = False,
@@ -144,16 +145,11 @@ class Dense(Stored):
                 versions=versions_of(*PACKAGES),
             )
             if folder:
-                (folder / _VECTORS).unlink()
-                try:
-                    faiss().write_index(built, str(folder / INDEX))
-                except RuntimeError as error:
-                    why = str(error).strip()[:200]
-                    raise OSError(f"cannot write {folder / INDEX} ({why}): is the disk full?") from None
+                _write(built, folder)
                 write_manifest(folder, manifest)
         if out is None:
             return cls(manifest, passages, built, reader, None)
-        return cls._opened(out, reader, manifest_of(out, cls.kind))
+        return opened_whole(out, lambda: cls._opened(out, reader, manifest_of(out, cls.kind)))
 
     @classmethod
     def open(
@@ -169,6 +165,10 @@ class Dense(Stored):
 
         Raises as `read_manifest` and `load_encoder` do, and `BadData` where the encoder is another than it was.
         """
+        return opened_whole(folder, lambda: cls._open(folder, encoder, device))
+
+    @classmethod
+    def _open(cls, folder: str | os.PathLike[str], encoder: str | os.PathLike[str] | None, device: str | None) -> Self:
         manifest = manifest_of(folder, cls.kind, lambda made: _fingerprint(made.corpus, made.settings))
         with opening(folder):
             settings = manifest.settings
@@ -208,6 +208,45 @@ class Dense(Stored):
                 index.nprobe = settings["nprobe"]
             return cls(manifest, StoredPassages(path), index, encoder, path)
 
+    def _open_again(self, path: Path) -> Self:
+        return opened_whole(
+            path,
+            lambda: self._opened(
+                path, self.encoder, manifest_of(path, self.kind, lambda made: _fingerprint(made.corpus, made.settings))
+            ),
+        )
+
+    def _fingerprint_of(self, manifest: Manifest, folder: Path) -> str:
+        return _fingerprint(manifest.corpus, manifest.settings)
+
+    def _write_update(
+        self, folder: Path, new: UpdatedPassages, progress: ProgressCallback
+    ) -> tuple[dict[str, Any], tuple[str, ...]]:
+        """No old passage is encoded again. Without deletions, vectors are added to the index as it is; with them, all
+        that stay are added anew: to the cells as they were, or to a new graph."""
+        settings = dict(self.manifest.settings)
+        index = faiss().read_index(os.path.join(self.path or "", INDEX))
+        if settings["index"] == "hnsw":
+            index.hnsw.efConstruction = settings["ef_construction"]
+        if new.deleted:
+            index.reset()
+            phase = LINKING if settings["index"] == "hnsw" else ADDING
+            for start in range(0, len(new.kept), _BLOCK):
+                index.add(self.vectors(new.kept[start : start + _BLOCK].tolist()))
+                progress(phase, min(start + _BLOCK, len(new.kept)), len(new.kept))
+        if new.added:
+            vectors = encoded(new.new, self.encoder, _BATCH_SIZE, folder, progress)
+            add_vectors(index, vectors, settings["index"], progress)
+        if settings["index"] == "hnsw":
+            settings["graph"] = graph_digest(index)
+        if settings["index"] == "ivf":  # of another corpus than this one
+            settings["cells"] = cells_digest(index)
+        _write(index, folder)
+        return settings, PACKAGES
+
+    def _trained(self) -> bool:
+        return bool(self.manifest.settings["index"] == "ivf")
+
     def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         """At most `k` passages a query, equal scores in corpus order; hnsw and ivf may miss some, flat never does."""
         return [*self.near(self.encoded_queries(queries), k)] if queries else []
@@ -230,13 +269,17 @@ class Dense(Stored):
 
     def vector(self, position: int) -> Vectors:
         """The vector of the passage at that place of the corpus."""
-        index = self.faiss
-        if hasattr(index, "make_direct_map"):  # an IVF index wants a map for that, made at the first call
-            with self._mapping:
-                if index.direct_map.no():
-                    index.make_direct_map()
-        vector: Vectors = index.reconstruct(range(index.ntotal)[position])
+        vector: Vectors = self.vectors([range(len(self))[position]])[0]
         return vector
+
+    def vectors(self, positions: Sequence[int]) -> Vectors:
+        """The vectors of the passages at those places of the corpus."""
+        if hasattr(self.faiss, "make_direct_map"):  # an IVF index wants a map for that, made at the first call
+            with self._mapping:
+                if self.faiss.direct_map.no():
+                    self.faiss.make_direct_map()
+        vectors: Vectors = self.faiss.reconstruct_batch(np.asarray(positions, dtype=np.int64))
+        return vectors
 
 
 def _lasting(encoder: str | os.PathLike[str]) -> str:
@@ -337,11 +380,32 @@ def build_index(
         some = np.random.default_rng(0).permutation(len(vectors))[:most]
         index.train(np.ascontiguousarray(vectors[np.sort(some)]))
         progress(CLUSTERING, 1, 1)
+    add_vectors(index, vectors, kind, progress)
+    return index
+
+
+def add_vectors(index: Any, vectors: Vectors, kind: str, progress: ProgressCallback) -> None:
+    """Add `vectors` to a FAISS index, read block by block."""
     phase = LINKING if kind == "hnsw" else ADDING
     for start in range(0, len(vectors), _BLOCK):
         index.add(np.ascontiguousarray(vectors[start : start + _BLOCK]))
         progress(phase, min(start + _BLOCK, len(vectors)), len(vectors))
-    return index
+
+
+def _write(index: Any, folder: Path) -> None:
+    """Write a FAISS index into `folder`, without the vectors that it was made of."""
+    (folder / _VECTORS).unlink(missing_ok=True)
+    try:
+        faiss().write_index(index, str(folder / INDEX))
+    except RuntimeError as error:
+        why = str(error).strip()[:200]
+        raise OSError(f"cannot write {folder / INDEX} ({why}): is the disk full?") from None
+
+
+def cells_digest(index: Any) -> str:
+    """16 hex digits of an IVF index's centroids."""
+    centroids: Vectors = index.quantizer.reconstruct_n(0, index.nlist)
+    return hashlib.sha256(centroids.tobytes()).hexdigest()[:16]
 
 
 def graph_digest(index: Any) -> str:

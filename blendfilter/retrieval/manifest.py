@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import hashlib
 import json
@@ -24,7 +25,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from blendfilter import resources
-from blendfilter.errors import BadArgument, BadData, BlendFilterError, MissingFile
+from blendfilter.errors import BadArgument, BadData, BlendFilterError, IndexChanged, MissingFile
 from blendfilter.files import writing
 
 MANIFEST = "manifest.json"
@@ -69,6 +70,7 @@ class Manifest(BaseModel):
     """`manifest.json`. `files` maps each file of the folder to its size in bytes, `hashes` to its hash (`file_hash`).
 
     Manifests written before there were hashes have none, and are checked by sizes. `versions` are for people.
+    `built_passages`: of an index that was updated since it was built, how many passages it was built of.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -76,6 +78,7 @@ class Manifest(BaseModel):
     format: Literal[1] = 1
     fingerprint: Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
     passages: Annotated[int, Field(ge=1)]
+    built_passages: Annotated[int, Field(ge=1)] | None = None
     corpus: CorpusInfo
     settings: dict[str, Any] = {}
     files: dict[Annotated[str, AfterValidator(_inside)], Annotated[int, Field(ge=0)]] = {}
@@ -120,7 +123,8 @@ def write_manifest(folder: Path, manifest: Manifest) -> Manifest:
     whole = manifest.model_copy(
         update={"files": files, "hashes": {name: file_hash(path) for name, path in paths.items()}}
     )
-    (folder / MANIFEST).write_text(json.dumps(whole.model_dump(), indent=1) + "\n", encoding="utf-8")
+    raw = whole.model_dump(exclude=None if manifest.built_passages else {"built_passages"})
+    (folder / MANIFEST).write_text(json.dumps(raw, indent=1) + "\n", encoding="utf-8")
     return whole
 
 
@@ -192,8 +196,9 @@ def opening(folder: str | os.PathLike[str]) -> Iterator[None]:
 def building(out: str | os.PathLike[str], *, overwrite: bool = False, share: bool = False) -> Iterator[Path]:
     """A temporary folder beside `out` that becomes `out` when the block ends well, and vanishes when it does not.
 
-    An index that stands there already is refused before any work is done, or replaced with `overwrite`; with `share`,
-    one that appears meanwhile is kept and this one dropped: two builders of one thing then both end well.
+    An index that stands there already is refused before any work is done, or replaced with `overwrite`, in one step and
+    once the new one is on the disk; with `share`, one that appears meanwhile is kept and this one dropped: two builders
+    of one thing then both end well.
     Raises `BadArgument` for anything there that is no index (`why_no_index`), and leaves that as it is; where such a
     thing came while the block ran, the new index stays beside it, and the message says where.
     """
@@ -216,9 +221,16 @@ def building(out: str | os.PathLike[str], *, overwrite: bool = False, share: boo
                 kept = folder.rename(target.with_name(f"{target.name}.new-{uuid.uuid4().hex[:12]}"))
                 raise BadArgument(f"{target} is not an index any more ({why}) and stays: the new one is at {kept}")
             if overwrite and target.exists():
-                old = target.rename(_sibling(target, "old"))  # killed here, it comes back with the next `sweep`
-                folder.rename(target)
-                _remove(old)
+                _sync(folder)
+                old = _sibling(target, "old")
+                if not _exchanged(folder, target):
+                    target.rename(old)  # killed here, it comes back with the next `sweep`
+                    folder.rename(target)
+                    _remove(old)
+                    return
+                with suppress(FileNotFoundError):  # swept by another builder
+                    folder.rename(old)
+                    _remove(old)
                 return
             try:
                 folder.rename(target)
@@ -233,6 +245,63 @@ def building(out: str | os.PathLike[str], *, overwrite: bool = False, share: boo
         shutil.rmtree(folder, ignore_errors=True)  # nothing is left of it after a rename
         if lock is not None:
             os.close(lock)
+
+
+@contextmanager
+def updating(index: str | os.PathLike[str], fingerprint: str) -> Iterator[Path]:
+    """As `building`, for the successor of the index in a folder, whose fingerprint is given; one writer at a time.
+
+    Raises `IndexChanged` where another index lies there, or comes to lie there before the block ends, and
+    `BadArgument` where another process is at work on its successor.
+    """
+
+    def check() -> None:
+        if (found := read_manifest(index).fingerprint) != fingerprint:
+            raise IndexChanged(
+                f"the index at {index} was changed by someone else ({fingerprint} → {found}), and is as they left it: "
+                "open it again"
+            )
+
+    lock = _locked(Path(os.path.realpath(index)))
+    if lock is None:
+        raise BadArgument(f"the index at {index} is being changed by another command: wait until it is done")
+    try:
+        check()  # whoever had the lock before has put another index here
+        with building(index, overwrite=True) as folder:
+            yield folder
+            check()  # `building` takes no such lock
+    finally:
+        os.close(lock)
+
+
+def stamp(folder: str | os.PathLike[str]) -> tuple[int, ...]:
+    """Three numbers that change when another index takes a folder's place; none where there is no folder."""
+    try:
+        there = os.stat(folder)
+    except OSError:
+        return ()
+    return there.st_dev, there.st_ino, there.st_ctime_ns
+
+
+def _exchanged(new: Path, old: Path) -> bool:
+    """Exchange two folders in one step; False where this system, or this file system, cannot."""
+    try:
+        rename = ctypes.CDLL(None).renameat2  # Linux
+    except (OSError, AttributeError):
+        return False
+    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    return bool(rename(here, os.fsencode(new), here, os.fsencode(old), exchange) == 0)
+
+
+def _sync(folder: Path) -> None:
+    """Have the disk take a folder and what is in it: what it replaces is removed."""
+    for place, _, names in os.walk(folder, onerror=reraise):
+        for path in (place, *(os.path.join(place, name) for name in names)):
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
 
 
 def _in_the_way(target: Path) -> str:

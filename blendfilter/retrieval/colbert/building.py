@@ -18,12 +18,14 @@ import errno
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -39,6 +41,8 @@ from blendfilter.retrieval.stored import StoredPassages
 
 SAMPLING, ENCODING, INVERTING = "encoding a sample", "encoding passages", "listing passages by centroid"
 CLUSTERING = "training centroids"
+CODEC = ("centroids.pt", "avg_residual.pt", "buckets.pt", "plan.json")
+PER_VECTOR = ("codes", "residuals")
 CHUNK = 10_000  # passages in one chunk of an index's files
 BLOCK = 1_000  # passages encoded and compressed at a time
 LOOK = 256  # passages that are encoded to learn how long passages are
@@ -145,10 +149,78 @@ def compress(
             residuals.append(small.residuals)
             lengths.extend(len(found[at]) for at in block)
             yield len(block)
-        parts().codec.Embeddings(torch.cat(codes), torch.cat(residuals)).save(str(folder / str(chunk)))
-        (folder / f"doclens.{chunk}.json").write_text(json.dumps(lengths), encoding="utf-8")
-        about = {"passage_offset": first, "num_passages": len(lengths), "num_embeddings": sum(lengths)}
-        (folder / f"{chunk}.metadata.json").write_text(json.dumps(about), encoding="utf-8")
+        _write_chunk(folder, chunk, first, torch.cat(codes), torch.cat(residuals), lengths)
+
+
+def _write_chunk(folder: Path, chunk: int, first: int, codes: Any, residuals: Any, lengths: list[int]) -> None:
+    parts().codec.Embeddings(codes, residuals).save(str(folder / str(chunk)))
+    (folder / f"doclens.{chunk}.json").write_text(json.dumps(lengths), encoding="utf-8")
+    about = {"passage_offset": first, "num_passages": len(lengths), "num_embeddings": sum(lengths)}
+    (folder / f"{chunk}.metadata.json").write_text(json.dumps(about), encoding="utf-8")
+
+
+def update(
+    folder: Path,
+    source: Path,
+    kept: Any,
+    new: Sequence[Passage],
+    encoder: TokenEncoder,
+    batch_size: int,
+    progress: ProgressCallback = silent,
+) -> int:
+    """Write an index of the passages at `kept` (ascending) of the one in `source`, compressed as they are there, and
+    behind them of `new`, compressed with its centroids. Returns the number of vectors."""
+    for name in CODEC:
+        shutil.copyfile(source / name, folder / name)
+    plan = json.loads((source / "plan.json").read_bytes())
+    codes, residuals, lengths = list[Any](), list[Any](), list[int]()
+    chunks = 0
+
+    def write(most: int) -> None:
+        """The first `most` of the passages that wait, as a chunk."""
+        nonlocal codes, residuals, lengths, chunks
+        at, ours, theirs = sum(lengths[:most]), torch.cat(codes), torch.cat(residuals)
+        # a view would be saved with all that it is a part of
+        _write_chunk(folder, chunks, chunks * CHUNK, ours[:at].clone(), theirs[:at].clone(), lengths[:most])
+        codes, residuals, lengths, chunks = [ours[at:]], [theirs[at:]], lengths[most:], chunks + 1
+
+    for some_codes, some_residuals, counts in chain(
+        _kept(source, plan["num_chunks"], kept), _compressed(folder, new, encoder, batch_size, progress)
+    ):
+        codes.append(some_codes)
+        residuals.append(some_residuals)
+        lengths.extend(counts)
+        while len(lengths) >= CHUNK:
+            write(CHUNK)
+    if lengths:
+        write(CHUNK)
+    (folder / "plan.json").write_text(json.dumps(plan | {"num_chunks": chunks}, indent=1) + "\n", encoding="utf-8")
+    return finish(folder, len(kept) + len(new), progress)
+
+
+def _kept(source: Path, chunks: int, kept: Any) -> Iterator[tuple[Any, Any, list[int]]]:
+    """Codes, residuals and lengths of the passages at `kept`, as they are, chunk by chunk."""
+    for chunk in range(chunks):
+        about = json.loads((source / f"{chunk}.metadata.json").read_bytes())
+        lengths = np.array(json.loads((source / f"doclens.{chunk}.json").read_bytes()), dtype=np.int64)
+        stays = np.isin(np.arange(len(lengths)) + about["passage_offset"], kept)
+        mask = torch.from_numpy(np.repeat(stays, lengths))
+        codes, residuals = (torch.load(source / f"{chunk}.{what}.pt", map_location="cpu") for what in PER_VECTOR)
+        yield codes[mask], residuals[mask], lengths[stays].tolist()
+
+
+def _compressed(
+    folder: Path, new: Sequence[Passage], encoder: TokenEncoder, batch_size: int, progress: ProgressCallback
+) -> Iterator[tuple[Any, Any, list[int]]]:
+    """Codes, residuals and lengths of `new`, by the codec in `folder`."""
+    with on_device(encoder.device):
+        codec = codec_class().load(str(folder))
+    for start in range(0, len(new), BLOCK):
+        block = [passage.line for passage in new[start : start + BLOCK]]
+        vectors, counts = encoder.passages(block, batch_size)
+        small = codec.compress(vectors)
+        yield small.codes, small.residuals, counts
+        progress(ENCODING, start + len(block), len(new))
 
 
 def finish(folder: Path, passages: int, progress: ProgressCallback = silent) -> int:

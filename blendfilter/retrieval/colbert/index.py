@@ -39,6 +39,7 @@ from blendfilter.retrieval.colbert.building import (
     nbits_for,
     on_device,
     train,
+    update,
     writing,
 )
 from blendfilter.retrieval.colbert.compat import load_kernels, parts, torch
@@ -49,14 +50,18 @@ from blendfilter.retrieval.stored import (
     PassageLines,
     Stored,
     StoredPassages,
+    UpdatedPassages,
     check_fingerprint,
     gather,
     line_offsets,
     manifest_of,
+    opened_whole,
 )
 
 DEFAULT = "colbert-ir/colbertv2.0"
 CHECKED = 64 * 2**20  # bytes of `_CONTENT` up to which opening an index computes its fingerprint again
+BATCH_SIZE = 64
+PACKAGES = ("colbert-ai", "sentence-transformers", "torch", "transformers")
 AT_ONCE = 1 << 17  # tokens of queries whose vectors are in memory at a time: 64 MB of 128 dimensions
 _CONTENT = ("centroids.pt", "ivf.pid.pt")  # what a fingerprint counts: another machine's rounding makes other ones
 _PLAID_SETTINGS = ("dim", "nbits", "doc_maxlen", "query_maxlen")
@@ -100,7 +105,7 @@ class ColBERT(Stored):
         doc_maxlen: int | None = None,
         gpus: int | None = None,
         partitions: int | None = None,
-        batch_size: int = 64,
+        batch_size: int = BATCH_SIZE,
         overwrite: bool = False,
         share: bool = False,
         progress: ProgressCallback = silent,
@@ -161,7 +166,7 @@ class ColBERT(Stored):
                     passages=total,
                     corpus=gathered.corpus,
                     settings=made_with,
-                    versions=versions_of("colbert-ai", "sentence-transformers", "torch", "transformers"),
+                    versions=versions_of(*PACKAGES),
                 )
                 write_manifest(folder, manifest)
             index = cls.open(place, checkpoint=checkpoint, gpu=devices[0] == "cuda")
@@ -185,7 +190,18 @@ class ColBERT(Stored):
         `effort` replaces `effort_for`, the default of each search. Raises as `read_manifest` does, and `BadData` where
         the checkpoint is another one.
         """
-        manifest, path = manifest_of(folder, cls.kind), Path(folder)
+        return opened_whole(folder, lambda: cls._open(Path(folder), checkpoint, gpu, effort))
+
+    @classmethod
+    def _open(
+        cls,
+        folder: Path,
+        checkpoint: str | os.PathLike[str] | None,
+        gpu: bool | None,
+        effort: SearchEffort | None,
+        loaded: TokenEncoder | None = None,
+    ) -> Self:
+        manifest, path = manifest_of(folder, cls.kind), folder
         parts()  # what is not installed is an error of its own, before anything of the index is read
         with opening(folder):
             settings = manifest.settings
@@ -193,7 +209,7 @@ class ColBERT(Stored):
         if sum(manifest.files.get(name, 0) for name in _CONTENT) <= CHECKED:
             check_fingerprint(path, manifest, _fingerprint(manifest.corpus, manifest.settings, path))
         try:
-            found = ColBERTCheckpoint(checkpoint or named)
+            found = loaded.checkpoint if loaded else ColBERTCheckpoint(checkpoint or named)
         except MissingFile as error:
             raise MissingFile(
                 f"the index at {folder} needs its checkpoint: {error} (ColBERT.open(DIR, checkpoint=…) where it moved)"
@@ -203,10 +219,28 @@ class ColBERT(Stored):
                 f"the index at {folder} was built with another checkpoint than the one at {found.name}: "
                 "name that one (checkpoint=), or build the index again"
             )
-        encoder = TokenEncoder(found, device_for(gpu), doc_maxlen=doc_maxlen)
+        same = loaded is not None and loaded.doc_maxlen == doc_maxlen
+        encoder = loaded if loaded and same else TokenEncoder(found, device_for(gpu), doc_maxlen=doc_maxlen)
         with opening(folder):
             passages = StoredPassages(path)
         return cls(manifest, passages, path, encoder, effort)
+
+    def _open_again(self, path: Path) -> Self:
+        gpu = self.encoder.device.type == "cuda"
+        return opened_whole(path, lambda: self._open(path, None, gpu, self.effort, self.encoder))
+
+    def _trained(self) -> bool:
+        return True
+
+    def _fingerprint_of(self, manifest: Manifest, folder: Path) -> str:
+        return _fingerprint(manifest.corpus, manifest.settings, folder)
+
+    def _write_update(
+        self, folder: Path, new: UpdatedPassages, progress: ProgressCallback
+    ) -> tuple[dict[str, Any], tuple[str, ...]]:
+        with writing(folder):
+            vectors = update(folder, self.path or folder, new.kept, new.new, self.encoder, BATCH_SIZE, progress)
+        return {**self.manifest.settings, "vectors": vectors}, PACKAGES
 
     def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         """At most `k` passages a query; equal scores keep corpus order. A query too long for the model is flagged."""
