@@ -82,7 +82,7 @@ def worded(message: str) -> str:
 
 
 _NAMES = (
-    "add|allow-empty-answers|allow-host|api-base|ask-server|chunk|concurrency|context|corpus|data|deadline|delete|dry-run|"
+    "allow-empty-answers|allow-host|api-base|ask-server|chunk|concurrency|context|corpus|data|deadline|dry-run|"
     "endpoint|export|filter|filter-model|host|index|json-schema|leave-out-compiled|lm|max-body|max-calls|"
     "max-cost|max-k|max-query-chars|max-retries|max-tokens|measure|method|methods|metric|mode|out|overwrite|port|"
     "prices|prompts|questions|reasoning|replace|replay|reply-tokens|reuse|rpm|rule|rules|run|runs|scorer|tasks|"

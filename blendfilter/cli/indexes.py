@@ -1,4 +1,4 @@
-"""Indexes on the command line: `index` makes one, `search` looks into one, `serve` puts one on a port."""
+"""Indexes on the command line: `index` makes or updates one, `search` looks into one, `serve` puts one on a port."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ from blendfilter.errors import BadArgument, BadData, EmptyData
 
 if TYPE_CHECKING:
     from blendfilter.files import JsonRow
+    from blendfilter.retrieval.base import Retriever
+    from blendfilter.retrieval.corpus import Corpus
+    from blendfilter.retrieval.stored import Stored
 
 ENGINES = {
     "bm25": ("k1", "b"),
@@ -85,40 +88,107 @@ class EngineOptions:
 
 @command()
 def index(
+    options: EngineOptions,
+    out: Annotated[Path, declared("Output", help="The index folder to make, or to update.")],
     corpus: Annotated[
-        str,
+        str | None,
         typer.Argument(
             help="Passages: JSON Lines (id, title, text), TSV (id, text, title), BEIR, FlashRAG or DSPy's abstracts; "
             "a text (.txt, .md, .rst) or a folder of them. 'sample' is the sample corpus."
         ),
-    ],
-    options: EngineOptions,
-    out: Annotated[Path, declared("Output", help="The index folder to make.")],
+    ] = None,
+    add: Annotated[
+        str | None,
+        declared("Data", help="Instead of CORPUS, passages to add to the index that is there, in any such file."),
+    ] = None,
+    delete: Annotated[
+        str | None,
+        declared(
+            "Data", help="Instead of CORPUS, ids to delete from it, with commas between; or a file, an id a line."
+        ),
+    ] = None,
+    replace: Annotated[
+        bool, declared("Data", help="With --add: a passage whose id is there already takes the old one's place.")
+    ] = False,
     engine: Annotated[
-        str,
-        declared("Method", help="bm25, rank-bm25 (the reference, for small corpora), colbert (ColBERTv2) or dense."),
-    ] = "bm25",
+        str | None,
+        declared(
+            "Method", help="bm25 (default), rank-bm25 (the reference, for small corpora), colbert (ColBERTv2) or dense."
+        ),
+    ] = None,
     chunk: Annotated[
         str | None,
         declared("Data", help="Cut texts into passages of at most so many words, by paragraphs (folders: 100w)."),
     ] = None,
     overwrite: Annotated[bool, declared("Output", help="Replace an index that is there.")] = False,
 ) -> None:
-    """Make an index of a corpus: a folder with a manifest and a fingerprint.
+    """Make an index of a corpus, a folder with a manifest and a fingerprint; or add passages to one, or delete some:
+    blendfilter index --add new.jsonl --delete 17,42 --out indexes/wiki17
 
     Example: blendfilter index wiki.abstracts.2017.jsonl --out indexes/wiki17
     """
-    from blendfilter.retrieval.corpus import passages_of
-    from blendfilter.retrieval.documents import chunk_size
     from blendfilter.retrieval.indexes import build
 
-    settings = options.settings(engine)
-    path, words = corpus_file(corpus), None if chunk is None else chunk_size(chunk)
-    passages = path if words is None else passages_of(path, words)
-    with Bars() as progress:
-        made = build(engine, passages, out, **settings, overwrite=overwrite, progress=progress)
+    made: Retriever
+    if add is None and delete is None:
+        if corpus is None:
+            raise BadArgument("index what? Name a CORPUS, or update the index at --out with --add FILE or --delete IDS")
+        if replace:
+            raise BadArgument("--replace goes with --add FILE; an index is replaced with --overwrite")
+        engine = engine or "bm25"
+        settings, passages = options.settings(engine), _passages(corpus, chunk)
+        with Bars() as progress:
+            made = build(engine, passages, out, **settings, overwrite=overwrite, progress=progress)
+        before = ""
+    else:
+        fixed = [*given_values(options), *(["engine"] if engine else []), *(["overwrite"] if overwrite else [])]
+        if corpus is not None or fixed:
+            what = f"--{fixed[0].replace('_', '-')}" if fixed else f"the corpus {corpus}"
+            raise BadArgument(f"{what} makes an index anew; --add and --delete change one, which keeps its settings")
+        if replace and add is None:
+            raise BadArgument("--replace goes with --add FILE")
+        old = _updatable(out)
+        with Bars() as progress:
+            made = old.update(
+                None if add is None else _passages(add, chunk),
+                () if delete is None else _ids(delete),
+                replace=replace,
+                progress=progress,
+            )
+        before = f" ({len(old):,} before)" if made is not old else " as before"
     info = made.info()
-    show(f"{out}: {info['kind']}, {info['passages']:,} passages, fingerprint {info['fingerprint']}")
+    show(f"{out}: {info['kind']}, {info['passages']:,} passages{before}, fingerprint {info['fingerprint']}")
+
+
+def _passages(corpus: str, chunk: str | None) -> Corpus:
+    from blendfilter.retrieval.corpus import passages_of
+    from blendfilter.retrieval.documents import chunk_size
+
+    path, words = corpus_file(corpus), None if chunk is None else chunk_size(chunk)
+    return path if words is None else passages_of(path, words)
+
+
+def _updatable(out: Path) -> Stored:
+    from blendfilter.retrieval.indexes import open_index
+    from blendfilter.retrieval.stored import Stored
+
+    opened = open_index(out)
+    if not isinstance(opened, Stored):
+        raise BadArgument(f"the index at {out} is made of another one ({opened.info()['kind']}): update that one")
+    return opened
+
+
+def _ids(given: str) -> list[str]:
+    """The ids of --delete. Raises `EmptyData` where there are none."""
+    from blendfilter.files import lines
+
+    if Path(given).is_file():
+        ids = [line.text.strip() for line in lines(Path(given))]
+    else:
+        ids = [name.strip() for name in given.split(",")]
+    if not (found := [name for name in ids if name]):
+        raise EmptyData(f"--delete {given}: there are no ids, neither with commas between nor in a file of that name")
+    return found
 
 
 @command()
@@ -248,6 +318,8 @@ def serve(
 ) -> None:
     """Serve an index over HTTP: to dspy.ColBERTv2(url=…) as it is, and to --index URL.
 
+    An index that is updated, or built again in the same folder, is served a second later.
+
     With BLENDFILTER_INDEX_TOKEN set, clients must know it. Ctrl-C or SIGTERM: what is in flight is finished within
     30 seconds, exit 0.
 
@@ -261,7 +333,7 @@ def serve(
         max_k=max_k, max_query_chars=max_query_chars, max_body=max_body, max_batch=max_batch,
         max_connections=max_connections,
     )  # fmt: skip
-    opened = open_indexes(index, allow_hosts=allow_host or ())
-    server = index_server(opened, host=host, port=port, limits=limits)
+    # no name for the index: it goes when another one takes its place
+    server = index_server(open_indexes(index, allow_hosts=allow_host or ()), host=host, port=port, limits=limits)
     server.run(ready=lambda: show(server.line(" + ".join(index))))
     say("stopped")

@@ -165,6 +165,17 @@ class Retriever(ABC):
         """What this index is, for people and for a run's record: its kind, its fingerprint, and what else it knows."""
         return {"kind": type(self).__name__, "fingerprint": self.fingerprint}
 
+    def outdated(self) -> bool:
+        """Whether another index took this one's place in its folder since it was opened."""
+        return False
+
+    def fresh(self) -> Retriever:
+        """This index or, where it is outdated, the one that took its place, opened as this one was.
+
+        This one answers as before. Raises as opening does.
+        """
+        return self
+
     def __len__(self) -> int:
         """How many passages there are; a TypeError where that is not known (a function, a server)."""
         raise TypeError(f"a {type(self).__name__} does not know how many passages it searches")

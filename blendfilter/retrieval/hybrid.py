@@ -67,6 +67,16 @@ class Hybrid(Retriever):
         # an index must not warn of its short corpus: others may have the rest
         return min(max(k, self.depth), known)
 
+    def outdated(self) -> bool:
+        """Whether one of its indexes is."""
+        return any(index.outdated() for index in self.indexes)
+
+    def fresh(self) -> Hybrid:
+        """This hybrid, or one of the indexes that lie in the folders by now."""
+        if not self.outdated():
+            return self
+        return Hybrid([index.fresh() for index in self.indexes], constant=self.constant, depth=self.depth)
+
     def info(self) -> dict[str, Any]:
         """Kind, fingerprint, how ranks are fused, and what each of the indexes says of itself."""
         return {

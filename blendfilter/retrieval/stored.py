@@ -78,18 +78,19 @@ class Stored(Retriever):
         fields = self.manifest.model_dump(include={"kind", "fingerprint", "passages", "corpus", "settings"})
         return fields | ({"path": str(self.path)} if self.path else {})
 
-    def fresh(self) -> Self:
-        """This index, or, where another one took its place in its folder meanwhile, that one, opened as this one was.
-
-        Both answer searches from then on. Raises as `open` does; this one still answers then, too.
-        """
+    def outdated(self) -> bool:
+        """As `Retriever.outdated`. Raises as `read_manifest` does."""
         now = stamp(self.path) if self.path else ()
-        if self.path is None or not now or now == self.stamp:
-            return self
-        if (self.path / MANIFEST).is_file() and read_manifest(self.path).fingerprint == self.manifest.fingerprint:
-            self.stamp = now
-            return self
-        return self._open_again(self.path)
+        if self.path is None or not self.stamp or now == self.stamp:
+            return False
+        if read_manifest(self.path).fingerprint != self.manifest.fingerprint:
+            return True
+        self.stamp = now
+        return False
+
+    def fresh(self) -> Self:
+        """As `Retriever.fresh`."""
+        return self._open_again(self.path) if self.path and self.outdated() else self
 
     def _open_again(self, path: Path) -> Self:
         """The index that lies there by now, with this one's settings, encoder and all. By default it is this one."""

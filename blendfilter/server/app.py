@@ -9,6 +9,9 @@
 
 Every error is ``{"error": true, "message": one line}``.
 
+Where another index takes the place of the one in its folder, that is opened, and serves from then on (`/info` and every
+reply name its fingerprint); requests in flight are answered by the old one.
+
 A request is answered where it carries the token, or, without one, where it came by this machine's own name: a page on
 the web can make a browser call a server on the same machine under another name (DNS rebinding); the Host header shows.
 """
@@ -20,6 +23,7 @@ import base64
 import binascii
 import hmac
 import ipaddress
+import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
@@ -34,6 +38,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from blendfilter.aio import Threads, in_thread
 from blendfilter.errors import BadArgument
 from blendfilter.records import Passage
 from blendfilter.retrieval.base import Retriever
@@ -52,6 +57,9 @@ from blendfilter.server.exchange import (
 )
 
 OPEN = "/health"  # the one route that wants no token
+LOOK, LOOK_LONGEST = 1.0, 60.0  # seconds between two looks at the folder; the longer one where it cannot be opened
+
+logger = logging.getLogger(__name__)
 
 
 def application(index: Retriever, limits: ServerLimits | None = None, *, token: str | None = None) -> Starlette:
@@ -60,7 +68,9 @@ def application(index: Retriever, limits: ServerLimits | None = None, *, token: 
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        watching = asyncio.create_task(service.watch())
         yield
+        watching.cancel()
         service.batcher.close()
 
     app = Starlette(
@@ -95,15 +105,16 @@ class Service:
     async def colbert(self, request: Request) -> Json:
         """One query. An address with ``?index=FINGERPRINT`` is good for that index only: clients keep what they found
         under their server's address, and would not notice that its index is another one by now."""
-        wanted = request.query_params.get("index", self.index.fingerprint)
-        if wanted != self.index.fingerprint:
-            raise HTTPException(409, f"this server's index is {self.index.fingerprint}, not the one in the address")
-        return Json(topk((await self._found(request, *await one_query(request, self.limits)))[0]))
+        index = self.index
+        if request.query_params.get("index", index.fingerprint) != index.fingerprint:
+            raise HTTPException(409, f"this server's index is {index.fingerprint}, not the one in the address")
+        return Json(topk((await self._found(index, request, *await one_query(request, self.limits)))[0]))
 
     async def search(self, request: Request) -> Json:
         """A batch of queries."""
-        found = await self._found(request, *await many_queries(request, self.limits))
-        return Json(results(self.index.fingerprint, found))
+        index = self.index
+        found = await self._found(index, request, *await many_queries(request, self.limits))
+        return Json(results(index.fingerprint, found))
 
     async def health(self, _: Request) -> Json:
         """The server is there."""
@@ -111,19 +122,42 @@ class Service:
 
     async def info(self, _: Request) -> Json:
         """What is served."""
+        index = self.index
         about = {
             "server": SERVER,
             "version": version("blendfilter"),
-            "fingerprint": self.index.fingerprint,
-            "passages": passages_of(self.index),
-            "index": without_paths(self.index.info()),
+            "fingerprint": index.fingerprint,
+            "passages": passages_of(index),
+            "index": without_paths(index.info()),
             "limits": asdict(self.limits),
             "served": asdict(self.batcher.counts),
         }
         return Json(about)
 
-    async def _found(self, request: Request, queries: list[str], k: int) -> list[Sequence[Passage]]:
-        searching = asyncio.ensure_future(self.batcher.find(queries, k))
+    async def watch(self) -> None:
+        """Serve the index that lies in the folder by now, until cancelled; where that cannot be opened, the old one."""
+        thread, pause, stated = Threads(1, "blendfilter-open"), LOOK, ""
+        try:
+            while True:
+                await asyncio.sleep(pause)
+                try:
+                    index = await in_thread(self.index.fresh, executor=thread)
+                except Exception as error:  # noqa: BLE001 - the old one serves on, and says why, once
+                    if (why := " ".join(str(error).split())) != stated:
+                        logger.warning("%s is served as it was opened: %s", self.index.fingerprint, why)
+                    stated, pause = why, min(2 * pause, LOOK_LONGEST)
+                    continue
+                pause = LOOK
+                if index is not self.index:
+                    stated = ""
+                    self.index, self.batcher.search = index, index.search
+                    logger.warning("another index took the old one's place: %s is served now", index.fingerprint)
+                del index  # or an old one would be kept while the next is opened
+        finally:
+            thread.shutdown()
+
+    async def _found(self, index: Retriever, request: Request, queries: list[str], k: int) -> list[Sequence[Passage]]:
+        searching = asyncio.ensure_future(self.batcher.find(queries, k, index.search))
 
         async def left() -> None:  # returns when the client has gone; its body has been read before
             while (await request.receive())["type"] != "http.disconnect":

@@ -1,7 +1,7 @@
 """Concurrent requests gathered into batches: one thread searches, and what arrives meanwhile goes along next.
 
-Nothing waits on purpose. Only queries of one k share a batch, for k may change how an engine searches; the oldest goes
-first, and a query of several requests is searched once.
+Nothing waits on purpose. Only queries of one k share a batch, for k may change how an engine searches, and only those
+of one index; the oldest goes first, and a query of several requests is searched once.
 """
 
 from __future__ import annotations
@@ -37,14 +37,18 @@ class _WaitingQuery:
 
     query: str
     k: int
+    search: Search
     found: asyncio.Future[Sequence[Passage]]
 
 
 class Batcher:
-    """`search`, called from one thread, with as many queries at once as happen to wait."""
+    """`search`, called from one thread, with as many queries at once as happen to wait.
+
+    `search` may be set to another one: a request is answered by the one that there was when it came.
+    """
 
     def __init__(self, search: Search, *, max_batch: int = 64, max_waiting: int = 1024) -> None:
-        self._search = search
+        self.search: Search = search
         self._max_batch, self._max_waiting = max_batch, max_waiting
         self._queue: deque[_WaitingQuery] = deque()
         # one thread, which the process does not wait for: it would not end before a search that hangs does
@@ -52,8 +56,8 @@ class Batcher:
         self._working: asyncio.Task[None] | None = None
         self.counts = ServedCounts()
 
-    async def find(self, queries: Sequence[str], k: int) -> list[Sequence[Passage]]:
-        """The passages of each query. Raises what the search raises for one of them.
+    async def find(self, queries: Sequence[str], k: int, search: Search | None = None) -> list[Sequence[Passage]]:
+        """The passages of each query, by `search` or the one that there is. Raises what it raises for one of them.
 
         Raises:
             asyncio.QueueFull: too many wait already.
@@ -61,7 +65,7 @@ class Batcher:
         if len(self._queue) + len(queries) > self._max_waiting:
             raise asyncio.QueueFull
         loop = asyncio.get_running_loop()
-        mine = [_WaitingQuery(query, k, loop.create_future()) for query in queries]
+        mine = [_WaitingQuery(query, k, search or self.search, loop.create_future()) for query in queries]
         self._queue.extend(mine)
         self.counts.requests += 1
         self.counts.queries += len(mine)
@@ -80,10 +84,12 @@ class Batcher:
 
     async def _work(self) -> None:
         while batch := self._next():
-            queries, k = list(batch), next(iter(batch.values()))[0].k
+            queries, first = list(batch), next(iter(batch.values()))[0]
             self.counts.batches += 1
             self.counts.largest_batch = max(self.counts.largest_batch, len(queries))
-            outcomes = await asyncio.get_running_loop().run_in_executor(self._thread, self._outcomes, queries, k)
+            outcomes = await asyncio.get_running_loop().run_in_executor(
+                self._thread, self._outcomes, first.search, queries, first.k
+            )
             for query, outcome in zip(queries, outcomes, strict=True):
                 for waiting in batch[query]:
                     if waiting.found.done():  # its client has gone
@@ -99,16 +105,17 @@ class Batcher:
         queue = [waiting for waiting in self._queue if not waiting.found.done()]
         self._queue.clear()
         for waiting in queue:
-            if waiting.k == queue[0].k and (waiting.query in batch or len(batch) < self._max_batch):
+            alike = (waiting.k, waiting.search) == (queue[0].k, queue[0].search)
+            if alike and (waiting.query in batch or len(batch) < self._max_batch):
                 batch.setdefault(waiting.query, []).append(waiting)
             else:
                 self._queue.append(waiting)
         return batch
 
-    def _outcomes(self, queries: Sequence[str], k: int) -> list[Sequence[Passage] | Exception]:
+    def _outcomes(self, search: Search, queries: Sequence[str], k: int) -> list[Sequence[Passage] | Exception]:
         """Passages or an error for each query; where a batch fails, each of its queries is tried alone."""
         try:
-            found = self._search(queries, k)
+            found = search(queries, k)
             if len(found) != len(queries):
                 raise RuntimeError(f"the index answered {len(queries)} queries with {len(found)} lists")
             return list(found)
@@ -120,4 +127,4 @@ class Batcher:
                 if isinstance(error, Exception) and not isinstance(error, StopIteration):
                     return [error]
                 return [CodeFailed.by(error)]  # a future refuses it, or it would end the server
-        return [self._outcomes([query], k)[0] for query in queries]
+        return [self._outcomes(search, [query], k)[0] for query in queries]

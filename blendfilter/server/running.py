@@ -71,7 +71,11 @@ class IndexServer:
         most, burst = room(limits.max_connections)
         limits = replace(limits, max_connections=most)
         token = checked(token, f"the token ({TOKEN})") if token else None
-        self._index, self._login = index, "any:TOKEN@" if token else ""
+        count, self._fingerprint = passages_of(index), index.fingerprint
+        self._served = (
+            f"{index.info()['kind']}, {f'{count:,} passages, ' if count else ''}fingerprint {index.fingerprint}"
+        )
+        self._login = "any:TOKEN@" if token else ""
         self._socket = listen(host, port, token=token)
         self.port: int = self._socket.getsockname()[1]
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
@@ -94,10 +98,8 @@ class IndexServer:
 
     def line(self, name: str) -> str:
         """One line for the person who started it: the address, what is served, and how to use it from DSPy."""
-        count, fingerprint = passages_of(self._index), self._index.fingerprint
-        served = f"{self._index.info()['kind']}, {f'{count:,} passages, ' if count else ''}fingerprint {fingerprint}"
-        address = f"{self.url.replace('://', f'://{self._login}')}/?index={fingerprint}"
-        return f'{self.url} serves {name}: {served}; from DSPy: dspy.ColBERTv2(url="{address}")'
+        address = f"{self.url.replace('://', f'://{self._login}')}/?index={self._fingerprint}"
+        return f'{self.url} serves {name}: {self._served}; from DSPy: dspy.ColBERTv2(url="{address}")'
 
     def run(self, ready: Callable[[], object] = lambda: None) -> None:
         """Answer until stopped. `ready` is called once requests are answered and signals stop it."""

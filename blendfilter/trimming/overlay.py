@@ -28,7 +28,7 @@ from itertools import combinations
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from blendfilter.errors import BadArgument, check_count
+from blendfilter.errors import BadArgument, IndexChanged, check_count
 from blendfilter.records import Passage, one_line
 from blendfilter.retrieval.base import Hits, Retriever, Trim, check_search, cut_of, fingerprint_of
 from blendfilter.retrieval.callables import as_retriever
@@ -263,6 +263,18 @@ class Trimmed(Retriever):
             measured = [self.min_similarity, self.similar.name, self.similar.identity, guard, one_way]
             rules = ["own verdicts count", refill, witnesses.pairing]
             self.fingerprint = fingerprint_of("trimmed", self.index.fingerprint, threshold, *measured, digest, *rules)
+
+    def outdated(self) -> bool:
+        """Whether its index is. Verdicts are about that index's passages, so there is no `fresh` one to open."""
+        return self.index.outdated()
+
+    def fresh(self) -> Trimmed:
+        """This overlay. Raises `IndexChanged` where it is outdated."""
+        if self.outdated():
+            raise IndexChanged(
+                f"the index {self.index.fingerprint} was changed, and what trims it is about the old one"
+            )
+        return self
 
     def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         """At most `k` passages a query; exactly the index's where nothing applies. Cut where the index cut it."""
