@@ -78,6 +78,8 @@ if TYPE_CHECKING:
     from blendfilter.retrieval.precomputed import Precomputed as Precomputed
     from blendfilter.retrieval.precomputed import write_hits as write_hits
     from blendfilter.retrieval.remote import Remote as Remote
+    from blendfilter.retrieval.reranked import Reranked as Reranked
+    from blendfilter.retrieval.reranked import Reranker as Reranker
     from blendfilter.tasks.base import Questions as Questions
     from blendfilter.tasks.loading import load as load
     from blendfilter.trimming.gathering import trim as trim

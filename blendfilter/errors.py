@@ -83,9 +83,10 @@ def worded(message: str) -> str:
 
 _NAMES = (
     "allow-empty-answers|allow-host|api-base|ask-server|chunk|concurrency|context|corpus|data|deadline|dry-run|"
-    "endpoint|export|filter|filter-model|host|index|json-schema|leave-out-compiled|lm|max-body|max-calls|"
+    "endpoint|export|filter|filter-min-score|filter-model|host|index|json-schema|leave-out-compiled|lm|max-body|max-calls|"
     "max-cost|max-k|max-query-chars|max-retries|max-tokens|measure|method|methods|metric|mode|out|overwrite|port|"
-    "prices|prompts|questions|reasoning|replace|replay|reply-tokens|reuse|rpm|rule|rules|run|runs|scorer|tasks|"
+    "prices|prompts|questions|reasoning|replace|replay|reply-tokens|rerank-from|reuse|rpm|rule|rules|run|runs|scorer|"
+    "tasks|"
     "teacher-lm|thinking|threshold|timeout|tpm|train|undo|valid|without|wording"
 )
 """Options of the command line that messages name (tests/test_errors.py holds them against it)."""
@@ -102,7 +103,9 @@ _ARGUMENTS = {
     "tpm": "tokens_per_minute",
     "allow-host": "allow_hosts",
     "teacher-lm": "teacher",
+    "filter-min-score": "min_score",
     "filter-model": "model",
+    "rerank-from": "depth",
     "max-calls": "Budget(calls=…)",
     "max-tokens": "Budget(tokens=…)",
     "max-cost": "Budget(dollars=…)",

@@ -102,7 +102,7 @@ REFUSED: list[tuple[tuple[object, ...], str]] = [
     (("--filter", "sentence", "--filter-n", 0), "n is 0: give a whole number of 1 or more"),
     (("--filter", "sentence", "--filter-by", "embeding"), "no scorer 'embeding'. Did you mean 'embedding'"),
     (("--filter", "sentence", "--filter-by", "embedding"), r"needs a model \(--filter-model\)"),
-    (("--filter", "passage", "--filter-by", "cross-encoder", "--filter-model", "gone"), "no encoder 'gone'"),
+    (("--filter", "passage", "--filter-by", "cross-encoder", "--filter-model", "gone"), "no cross-encoder 'gone'"),
     (("--method", "cot-retrieval", "--filter-union"), "--filter-union is for blendfilter; cot-retrieval does not"),
     (
         ("--method", "iter-retgen", "--drop-conclusion"),

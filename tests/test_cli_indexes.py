@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from checkpoints import tiny_bert, tiny_cross_encoder
 from refusing import PASSAGES, ROWS, evaluation, lines, refused, untouched, world
 from small_world import Command, Outcome, tree
 
@@ -261,3 +262,62 @@ def test_questions_without_hits_are_refused_before_any_work(blendfilter: Command
         outcome, "hits.jsonl holds no hits for 2 of 3 questions, the first of them 'In which town does Orm Pier stand?'"
     )
     untouched(here, before)
+
+
+# reranking
+
+
+def test_search_and_ask_put_an_index_into_a_models_order(blendfilter: Command, here: Path) -> None:
+    assert blendfilter("index", "corpus.jsonl", "--out", "made").code == 0
+    rerank = ("--rerank", tiny_cross_encoder(), "--rerank-from", 4)
+    plain, done = (
+        blendfilter("search", "made", "harbour town", "-k", 4),
+        blendfilter("search", "made", "harbour town", "-k", 4, *rerank),
+    )
+    assert (done.code, done.err) == (0, "")
+    rows, before = ([line.split("\t") for line in each.out.splitlines()] for each in (done, plain))
+    assert sorted(row[2] for row in rows) == sorted(row[2] for row in before)
+    assert [float(row[1]) for row in rows] == sorted((float(row[1]) for row in rows), reverse=True)
+    assert [row[1] for row in rows] != [row[1] for row in before]
+    shown = blendfilter("ask", "harbour town", "--index", "made", "-k", 2, *rerank, "--lm", "offline", "--show-trace",
+                        "--method", "direct-retrieval")  # fmt: skip
+    assert [shown.out.index(row[3].partition(" | ")[0] + " | ") > 0 for row in rows[:2]] == [True, True]
+
+
+def test_a_reranked_run_names_its_model_and_is_replayed_and_repeated(blendfilter: Command, here: Path) -> None:
+    """Also by its recorded options, and with the model gone."""
+    model = tiny_cross_encoder(here / "model")
+    words = evaluation(task="qa", method="direct-retrieval", rerank=model, rerank_from=5)
+    assert blendfilter(*words).code == 0
+    record = json.loads((here / "run/run.json").read_text())
+    assert [index["kind"] for index in record["settings"]["retrievers"]] == ["reranked"]
+    assert record["notes"]["reranked"] == [{"model": str(model), "by": "cross-encoder", "depth": 5}]
+    assert blendfilter("eval", "--like", "run", "--run", "again").code == 0
+    assert (here / "again/predictions.jsonl").read_bytes() == (here / "run/predictions.jsonl").read_bytes()
+    model.rename(here / "elsewhere")
+    done = blendfilter(*words, "--replay")
+    assert done.code == 0
+    assert "no reranker" in done.err
+
+
+@pytest.mark.parametrize(
+    ("words", "stated"),
+    [
+        (("--rerank", "gone"), "no reranker 'gone': it is no folder"),
+        (("--rerank", tiny_bert), "is no cross-encoder, or not whole"),
+        (("--rerank", lambda: tiny_cross_encoder(outputs=2)), "gives 2 numbers for a text"),
+        (("--rerank", tiny_cross_encoder, "--rerank-from", 3, "-k", 4), "-k 4 is more than --rerank-from 3"),
+        (("--rerank", tiny_cross_encoder, "--rerank-from", 0), "--rerank-from is 0: give a whole number of 1 or more"),
+        (("--rerank-from", 50), "--rerank-from goes with a model: add --rerank MODEL"),
+    ],
+)
+def test_rerankers_that_are_refused(blendfilter: Command, here: Path, words: Any, stated: str) -> None:
+    given = [word() if callable(word) else word for word in words]
+    assert blendfilter("index", "corpus.jsonl", "--out", "made").code == 0
+    refused(blendfilter("search", "made", "harbour", *given), stated)
+    refused(blendfilter(*evaluation(task="qa", method="direct-retrieval"), *given), stated)
+
+
+def test_what_a_reranker_has_nothing_to_order_in(blendfilter: Command, here: Path) -> None:
+    words = evaluation(task="qa", method="direct", corpus=None, rerank=tiny_cross_encoder())
+    refused(blendfilter(*words), "none is named: add --index or --corpus")

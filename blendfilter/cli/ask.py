@@ -18,6 +18,7 @@ from blendfilter.cli.options import (
     MethodOptions,
     ModelOptions,
     PassageOptions,
+    RerankOptions,
     declared,
 )
 from blendfilter.errors import BadArgument, ModelError
@@ -37,6 +38,7 @@ def ask(
     question: Annotated[str, typer.Argument(help="The question, in quotes.")],
     how: MethodOptions,
     model: ModelOptions,
+    order: RerankOptions,
     corpus: Corpus = None,
     index: Index = None,
     allow_host: AllowHost = None,
@@ -63,7 +65,10 @@ def ask(
     lm = connect(model, cache=False if no_cache else None)
     make = maker(how, model, wording)
     sample = corpus is None and not index and how.method not in ("direct", "cot")
-    module = make(retriever(PassageOptions(corpus, index, allow_host), sample=sample))
+    sources = PassageOptions(
+        rerank=order.rerank, rerank_from=order.rerank_from, corpus=corpus, index=index, allow_host=allow_host
+    )
+    module = make(retriever(sources, k=how.k, sample=sample))
     if sample:
         say("no --corpus and no --index: asking the sample world that comes with blendfilter")
     say_what_answers(model, how.prompts, module)

@@ -158,7 +158,7 @@ class CompileOptions(PassageOptions):
 
     def retriever(self, questions: Any) -> Any:
         """What is searched; for the sample's questions, the sample corpus."""
-        return retriever(self, questions, sample=self.data == "sample")
+        return retriever(self, questions, k=self.k, sample=self.data == "sample")
 
     def split(self, examples: Examples, read: Callable[[Path], Examples]) -> tuple[Examples, Examples]:
         """What is compiled on and what is held back; `read` makes examples of a file."""

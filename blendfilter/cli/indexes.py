@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,8 +11,8 @@ import typer
 
 from blendfilter.cli.app import command
 from blendfilter.cli.console import Bars, say, show
-from blendfilter.cli.making import corpus_file
-from blendfilter.cli.options import AllowHost, K, declared, given_values, option
+from blendfilter.cli.making import corpus_file, reranked
+from blendfilter.cli.options import AllowHost, K, RerankOptions, declared, given_values, option
 from blendfilter.errors import BadArgument, BadData, EmptyData
 
 if TYPE_CHECKING:
@@ -197,6 +198,8 @@ def search(
         str, typer.Argument(help="An index folder or a server's URL (its token in BLENDFILTER_INDEX_TOKEN).")
     ],
     query: Annotated[str | None, typer.Argument(help="What to search for, in quotes.")] = None,
+    *,
+    order: RerankOptions,
     k: K = 5,
     queries: Annotated[
         str | None,
@@ -222,18 +225,22 @@ def search(
         raise BadArgument("search for what? Give a QUERY in quotes, or a file of them with --queries, and not both")
     if (queries is None) != (out is None):
         raise BadArgument("--queries FILE and --out FILE go together: the hits of many queries are written to a file")
-    if query is not None:
-        _show_hits(index, query, k, allow_host or [])
-    elif queries is not None and out is not None:
-        _write_hits(index, queries, out, k, overwrite, allow_host or [])
-
-
-def _show_hits(index: str, query: str, k: int, allow_hosts: list[str]) -> None:
-    from blendfilter.retrieval.base import check_search, cut_of
     from blendfilter.retrieval.indexes import open_index
 
+    def opened() -> Any:
+        return reranked(order, lambda: open_index(index, allow_hosts=allow_host or ()), k)
+
+    if query is not None:
+        _show_hits(opened, query, k)
+    elif queries is not None and out is not None:
+        _write_hits(opened, queries, out, k, overwrite)
+
+
+def _show_hits(opening: Callable[[], Any], query: str, k: int) -> None:
+    from blendfilter.retrieval.base import check_search, cut_of
+
     check_search([query], k)  # before an index is opened, which may take a while
-    opened = open_index(index, allow_hosts=allow_hosts)
+    opened = opening()
     explain = getattr(opened, "explain", None)  # a trimmed index says what it dropped
     explained = None if explain is None else explain(query, k)
     found = opened.search([query], k)[0] if explained is None else explained.passages
@@ -248,12 +255,11 @@ def _show_hits(index: str, query: str, k: int, allow_hosts: list[str]) -> None:
         say(line)
 
 
-def _write_hits(index: str, queries: str, out: Path, k: int, overwrite: bool, allow_hosts: list[str]) -> None:
-    from blendfilter.retrieval.indexes import open_index
+def _write_hits(opening: Callable[[], Any], queries: str, out: Path, k: int, overwrite: bool) -> None:
     from blendfilter.retrieval.precomputed import write_hits
 
     rows = _queries(queries)
-    searched = open_index(index, allow_hosts=allow_hosts)
+    searched = opening()
     with Bars() as progress:
         written = write_hits(searched, rows, out, k, overwrite=overwrite, progress=progress)
     show(f"{out}: the hits of {written.queries:,} queries, index {searched.fingerprint}")
@@ -296,6 +302,8 @@ def _query(row: JsonRow) -> dict[str, Any]:
 @command()
 def serve(
     index: Annotated[list[str], typer.Argument(help="An index folder; several are searched as one hybrid.")],
+    *,
+    order: RerankOptions,
     allow_host: AllowHost = None,
     host: Annotated[
         str,
@@ -334,6 +342,8 @@ def serve(
         max_connections=max_connections,
     )  # fmt: skip
     # no name for the index: it goes when another one takes its place
-    server = index_server(open_indexes(index, allow_hosts=allow_host or ()), host=host, port=port, limits=limits)
+    server = index_server(
+        reranked(order, lambda: open_indexes(index, allow_hosts=allow_host or ())), host=host, port=port, limits=limits
+    )
     server.run(ready=lambda: show(server.line(" + ".join(index))))
     say("stopped")

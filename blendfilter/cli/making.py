@@ -9,7 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blendfilter.cli.console import Bars, say
-from blendfilter.cli.options import JudgeOptions, MethodOptions, ModelOptions, PassageOptions, given, given_values
+from blendfilter.cli.options import (
+    JudgeOptions,
+    MethodOptions,
+    ModelOptions,
+    PassageOptions,
+    RerankOptions,
+    given,
+    given_values,
+)
 from blendfilter.errors import BadArgument, MissingFile, NoKey
 
 if TYPE_CHECKING:
@@ -132,7 +140,9 @@ def _filter(how: MethodOptions, wording: TaskWording, prompts: Prompts | None) -
     from blendfilter.filters.registry import FILTERS, filters_taking, make_filter
 
     arguments: dict[str, Any] = {}
-    for name, value in given_values(how, "filter_n", "filter_by", "filter_model", "rule", "rules").items():
+    for name, value in given_values(
+        how, "filter_n", "filter_by", "filter_model", "filter_min_score", "rule", "rules"
+    ).items():
         argument, option = "rules" if name == "rule" else name.removeprefix("filter_"), name.replace("_", "-")
         takers = filters_taking(argument)
         if how.filter is None:
@@ -151,8 +161,36 @@ def _not_taken(option: str, kind: str, takers: list[str], name: str) -> BadArgum
     return BadArgument(f"--{option} is for {kind}{listed}; {name} does not take it")
 
 
-def retriever(sources: PassageOptions, questions: Any = None, *, sample: bool = False) -> Retriever | None:
+def reranked(order: RerankOptions, opened: Callable[[], Retriever | None], k: int | None = None) -> Retriever | None:
+    """What `opened` opens, reranked as the options say; `k` is how many passages will be wanted, where that is known.
+
+    What is wrong with the options is an error before anything is opened.
+    """
+    if order.rerank is None:
+        if order.rerank_from is not None:
+            raise BadArgument("--rerank-from goes with a model: add --rerank MODEL, or leave it out")
+        return opened()
+    from blendfilter.errors import check_count
+    from blendfilter.retrieval.reranked import DEPTH, Reranked
+
+    depth = DEPTH if order.rerank_from is None else order.rerank_from
+    check_count("--rerank-from", depth)
+    if k is not None and depth < k:
+        raise BadArgument(f"-k {k} is more than --rerank-from {depth}: rerank at least as many as are wanted")
+    index = opened()
+    if index is None:
+        raise BadArgument("--rerank orders what an index finds, and none is named: add --index or --corpus")
+    return Reranked(index, order.rerank, depth=depth)
+
+
+def retriever(
+    sources: PassageOptions, questions: Any = None, *, k: int | None = None, sample: bool = False
+) -> Retriever | None:
     """What is searched for the `questions` of a run; where nothing was named the sample corpus (`sample`) or None."""
+    return reranked(sources, lambda: _opened(sources, questions, sample=sample), k)
+
+
+def _opened(sources: PassageOptions, questions: Any, *, sample: bool) -> Retriever | None:
     from blendfilter.retrieval.bm25 import BM25
     from blendfilter.retrieval.corpus import pooled
     from blendfilter.retrieval.hybrid import open_indexes

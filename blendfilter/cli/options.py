@@ -187,7 +187,20 @@ Json = Annotated[bool, declared("Output", "--json", help="Print the figures as J
 
 
 @dataclass(frozen=True)
-class PassageOptions:
+class RerankOptions:
+    """The order of what an index finds."""
+
+    rerank: str | None = option(
+        "Data",
+        "Put the index's best passages into the order of a model: a cross-encoder or a ColBERT checkpoint, by its name "
+        "on the hub or its folder.",
+        metavar="MODEL",
+    )
+    rerank_from: int | None = option("Data", "How many of its best (100).", rare=True, metavar="N")
+
+
+@dataclass(frozen=True)
+class PassageOptions(RerankOptions):
     """Where passages come from."""
 
     corpus: Corpus = None
@@ -215,8 +228,11 @@ class MethodOptions:
     filter: FilterName = None
     filter_n: int | None = option("Method", "How many the filters passage (1) and sentence (3) keep.", rare=True)
     filter_by: str | None = option(
-        "Method", "How they score: bm25 (the default), embedding or cross-encoder.", rare=True
+        "Method",
+        "How they score: bm25 (the default), embedding, cross-encoder, or retriever (passage: its own score).",
+        rare=True,
     )
+    filter_min_score: float | None = option("Method", "What scores less they drop.", rare=True)
     filter_model: str | None = option(
         "Method", "The encoder or cross-encoder they score by: a folder, or a name on the hub.", rare=True
     )

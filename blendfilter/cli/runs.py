@@ -160,7 +160,7 @@ def eval(
     )
     make = maker(how, model, questions.task.wording)
     index = _or_recorded(
-        "index", lambda: retriever(sources, questions, sample=data == "sample"), recorded_index, replayed
+        "index", lambda: retriever(sources, questions, k=how.k, sample=data == "sample"), recorded_index, replayed
     )
     module = make(index)
     say_what_answers(model, how.prompts, module)

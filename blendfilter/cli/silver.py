@@ -120,7 +120,7 @@ def silver(
     labelled(questions, chosen)
     if measure is None:
         say(f"no --measure: {chosen}, which is the one for {task}")
-    searched = retriever(sources, questions, sample=data == "sample")
+    searched = retriever(sources, questions, k=k, sample=data == "sample")
     finished = places.out.exists()
     with _journaled(scoring, places.journal), Bars() as bars:
         summary = make_silver(

@@ -29,8 +29,15 @@ from blendfilter.evaluation.rows import failures, repeats_in, shared_failure, sl
 from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.run_folder import PREDICTIONS, ROW_FIELDS, RunFolder, iterate_rows
 from blendfilter.evaluation.run_loop import RunLoop, RunProgress
-from blendfilter.evaluation.run_settings import check_leak, check_prompts, settings_of, versions
+from blendfilter.evaluation.run_settings import (
+    check_leak,
+    check_prompts,
+    retrievers_of,
+    settings_of,
+    versions,
+)
 from blendfilter.lm.budget import Budget
+from blendfilter.retrieval.reranked import Reranked
 from blendfilter.run_context import CONCURRENCY, RunContext
 from blendfilter.tasks.base import MetricFunction, Questions, check_functions
 
@@ -162,6 +169,8 @@ async def evaluated(
         if not replay:
             notes = {"address": model.address, "concurrency": concurrency, "questions": [each.id for each in questions]}
             notes |= {} if budget is None else {"budget": budget.given()}
+            if reranked := [index.info()["settings"] for index in retrievers_of(method) if isinstance(index, Reranked)]:
+                notes["reranked"] = reranked
             folder.write_record(versions(), notes | ({} if (options := GIVEN.get()) is None else {"options": options}))
         if isinstance(progress, bool):
             progress = RunProgress(questions.task.metrics, context.gate, progress)

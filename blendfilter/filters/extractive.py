@@ -17,6 +17,7 @@ Scorers give each line `Title | text` one number, higher is better:
 - `cross-encoder` (Nogueira & Cho 2019, https://arxiv.org/abs/1901.04085, section 3): question and text are read
   together, by any of sentence-transformers' cross-encoders with one output. The raw output is the score: behind a
   sigmoid the best ones would all be 1.
+- `retriever`: the passage's own score, as its index or reranker gave it; for whole passages alone, and no model.
 
 A model is loaded once, when it is first needed, and shared by the copies that optimisers make.
 """
@@ -33,25 +34,23 @@ from typing import Any, Literal, TypeAlias
 import dspy
 
 from blendfilter import aio
-from blendfilter.errors import BadArgument, BadData, UnknownName, check_count
-from blendfilter.extras import needed, quiet_transformers
+from blendfilter.errors import BadArgument, UnknownName, check_count
 from blendfilter.filters.base import Filter, selection
 from blendfilter.oracles.candidates import excerpts, passages_of, sentences_of
-from blendfilter.records import Passage, whole_characters
+from blendfilter.records import Passage
 from blendfilter.retrieval.analyser import Analyser
 from blendfilter.retrieval.bm25 import LuceneOkapi, OkapiScorer
 from blendfilter.retrieval.callables import as_passage, name_of
-from blendfilter.retrieval.encoders import Encoder, encoder_folder, load_encoder
+from blendfilter.retrieval.encoders import Encoder, load_encoder
+from blendfilter.retrieval.reranked import CrossEncoderReranker
 from blendfilter.text import shortened
 
 Scores: TypeAlias = list[float]
 ScoreFunction: TypeAlias = Callable[[str, Sequence[str]], Sequence[float]]
 """(question, texts) -> scores."""
-By: TypeAlias = Literal["bm25", "embedding", "cross-encoder"] | ScoreFunction
+By: TypeAlias = Literal["bm25", "embedding", "cross-encoder", "retriever"] | ScoreFunction
 K1, B = 0.9, 0.4
 """BM25's parameters, as in our indexes."""
-_WHY = "a filter by cross-encoder"
-_BATCH = 32
 _BEGINNING = 60
 """Characters of a sentence in the filter's `reason`."""
 
@@ -70,16 +69,20 @@ class _Best(Filter):
 
     sentences: bool
 
-    def __init__(self, n: int, by: By, model: str | None) -> None:
+    def __init__(self, n: int, by: By, model: str | None, min_score: float | None) -> None:
         super().__init__()
         check_count("n", n)
+        if min_score is not None and (isinstance(min_score, bool) or not math.isfinite(min_score)):
+            raise BadArgument(f"min_score (--filter-min-score) is a number, got {min_score!r}")
         self.n = n
         self.model = model
+        self.min_score = min_score
         self.scorer = scorer_of(by, model)
 
     def arguments(self) -> dict[str, Any]:
-        """How many are kept, and by which score."""
-        return {"n": self.n, "by": self.scorer.name, "model": self.model}
+        """How many are kept, by which score, and from which score up, where that is limited."""
+        floor = {} if self.min_score is None else {"min_score": self.min_score}
+        return {"n": self.n, "by": self.scorer.name, "model": self.model, **floor}
 
     def prepare(self) -> None:
         self.scorer.prepare()
@@ -90,9 +93,14 @@ class _Best(Filter):
         if not passages:
             return selection()
         candidates = sentences_of(passages) if self.sentences else passages_of(passages)
-        lines = [candidate.line for candidate in candidates]
-        scores = await aio.in_thread(self.scorer, question, lines) if lines else []
-        best = sorted(range(len(candidates)), key=lambda at: -scores[at])[: self.n]
+        if isinstance(self.scorer, ByRetriever):
+            scores = self.scorer.own_scores(passages)
+        else:
+            lines = [candidate.line for candidate in candidates]
+            scores = await aio.in_thread(self.scorer, question, lines) if lines else []
+        floor = -math.inf if self.min_score is None else self.min_score
+        ranked = sorted(range(len(candidates)), key=lambda at: -scores[at])
+        best = [at for at in ranked if scores[at] >= floor][: self.n]
         chosen = [candidates[at] for at in sorted(best)]
         kept = excerpts(passages, chosen) if self.sentences else [passages[each.position] for each in chosen]
         shown = [
@@ -108,30 +116,38 @@ class PassageFilter(_Best):
     """Keeps the n best passages, whole: FilCo's PSG, by a score.
 
     Args:
-        n: how many passages, at least 1.
-        by: `bm25`, `embedding`, `cross-encoder`, or a function (question, texts) -> scores.
+        n: how many passages at most, at least 1.
+        by: `bm25`, `embedding`, `cross-encoder`, `retriever`, or a function (question, texts) -> scores.
         model: the encoder or cross-encoder: a folder, or a name on the hub.
+        min_score: what scores less is dropped, though that may leave fewer than n, or none.
     """
 
     sentences = False
 
-    def __init__(self, n: int = 1, *, by: By = "bm25", model: str | None = None) -> None:
-        super().__init__(n, by, model)
+    def __init__(
+        self, n: int = 1, *, by: By = "bm25", model: str | None = None, min_score: float | None = None
+    ) -> None:
+        super().__init__(n, by, model, min_score)
 
 
 class SentenceFilter(_Best):
     """Keeps the n best sentences of all passages together, as excerpts.
 
     Args:
-        n: how many sentences in all, at least 1.
+        n: how many sentences in all at most, at least 1.
         by: `bm25`, `embedding`, `cross-encoder`, or a function (question, texts) -> scores.
         model: the encoder or cross-encoder: a folder, or a name on the hub.
+        min_score: what scores less is dropped, though that may leave fewer than n, or none.
     """
 
     sentences = True
 
-    def __init__(self, n: int = 3, *, by: By = "bm25", model: str | None = None) -> None:
-        super().__init__(n, by, model)
+    def __init__(
+        self, n: int = 3, *, by: By = "bm25", model: str | None = None, min_score: float | None = None
+    ) -> None:
+        super().__init__(n, by, model, min_score)
+        if isinstance(self.scorer, ByRetriever):
+            raise BadArgument("a retriever scores passages and no sentences: score by bm25, embedding or cross-encoder")
 
 
 # --- scorers ----------------------------------------------------------------------------------------------------------
@@ -189,6 +205,22 @@ class ByBM25(CandidateScorer):
             return [0.0] * len(texts)
         counted = OkapiScorer(LuceneOkapi([self._analyse(text) for text in texts], k1=K1, b=B))
         return [float(score) / counted.factor for score in counted.scores(terms)]
+
+
+class ByRetriever(CandidateScorer):
+    """The passages' own scores."""
+
+    name = "retriever"
+
+    def own_scores(self, passages: Sequence[Passage]) -> Scores:
+        """Raises: BadArgument where a passage has none."""
+        scores = [passage.score for passage in passages if passage.score is not None]
+        if len(scores) < len(passages):
+            missing = len(passages) - len(scores)
+            raise BadArgument(
+                f"{missing} of {len(passages)} passages carry no score of their retriever: filter by bm25"
+            )
+        return scores
 
 
 class ByFunction(CandidateScorer):
@@ -261,41 +293,14 @@ class ByCrossEncoder(_ByModel):
     example = "cross-encoder/ms-marco-MiniLM-L6-v2"
 
     @cached_property
-    def _loaded(self) -> Any:
-        return _cross_encoder(self.model)
+    def _loaded(self) -> CrossEncoderReranker:
+        return CrossEncoderReranker(self.model)
 
     def _score(self, question: str, texts: list[str]) -> Scores:
-        pairs = [(whole_characters(question), whole_characters(text)) for text in texts]
-        raw = needed("torch", "dense", _WHY).nn.Identity()
-        predicted = self._loaded.predict(pairs, batch_size=_BATCH, show_progress_bar=False, activation_fn=raw)
-        scores = [float(score) for score in predicted]
-        if not all(map(math.isfinite, scores)):
-            raise BadData(f"the cross-encoder {self.model} answers with numbers that are none (NaN): is it whole?")
-        return scores
+        return self._loaded.scores([question], [texts]).scores[0]
 
 
-SCORERS: dict[str, type[CandidateScorer]] = {kind.name: kind for kind in (ByBM25, ByEmbedding, ByCrossEncoder)}
+SCORERS: dict[str, type[CandidateScorer]] = {
+    kind.name: kind for kind in (ByBM25, ByEmbedding, ByCrossEncoder, ByRetriever)
+}
 """The scorers by the names that `by` takes."""
-
-
-def _cross_encoder(name: str) -> Any:
-    """The cross-encoder of a folder or a hub name, whole and with one output. Code that comes with it is never run."""
-    library = needed("sentence_transformers", "dense", _WHY)
-    folder = encoder_folder(name)
-    try:
-        with quiet_transformers("dense", _WHY):
-            model = library.CrossEncoder(str(folder), local_files_only=True)
-            inner = model.model
-            _, report = type(inner).from_pretrained(folder, output_loading_info=True, local_files_only=True)
-    except (ImportError, MemoryError):
-        raise
-    except Exception as error:  # whatever torch, tokenizers and safetensors raise of a file that is not theirs
-        reason = str(error).strip().partition("\n")[0][:200] or type(error).__name__
-        raise BadData(f"the cross-encoder in {folder} cannot be loaded ({reason}): is it whole?") from error
-    if missing := sorted(report["missing_keys"]):  # they were made up, at random: an encoder is no cross-encoder
-        raise BadData(
-            f"{name} is no cross-encoder, or not whole: {len(missing)} of its weights are missing, {missing[0]} first"
-        )
-    if (outputs := int(inner.config.num_labels)) != 1:
-        raise BadData(f"{name} gives {outputs} numbers for a text: a scorer needs a cross-encoder that gives one")
-    return model

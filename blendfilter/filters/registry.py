@@ -59,12 +59,13 @@ def make_filter(
     n: int | None = None,
     by: By | None = None,
     model: str | None = None,
+    min_score: float | None = None,
     rules: Sequence[str | Rule] | None = None,
 ) -> dspy.Module:
     """The filter called `name`, or a `package:Class` of the user's.
 
-    `n`, `by`, `model` and `rules` are for those that take them; a user's class is given them, `wording`, `prompts` and
-    `adapter` by name where its arguments are called so.
+    `n`, `by`, `model`, `min_score` and `rules` are for those that take them; a user's class is given them, `wording`,
+    `prompts` and `adapter` by name where its arguments are called so.
 
     >>> make_filter("sentence", n=2).arguments()
     {'n': 2, 'by': 'bm25', 'model': None}
@@ -72,7 +73,7 @@ def make_filter(
     Raises:
         UnknownName: no such filter. BadArgument: an argument that it does not take, or a value out of its range.
     """
-    given = {"n": n, "by": by, "model": model, "rules": rules}
+    given = {"n": n, "by": by, "model": model, "min_score": min_score, "rules": rules}
     wanted = {key: value for key, value in given.items() if value is not None}
     worded = TaskWording.of(wording) if isinstance(wording, str) else wording
     offered: dict[str, Any] = {"wording": worded, "prompts": prompts, "adapter": adapter}

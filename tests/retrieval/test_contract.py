@@ -18,7 +18,7 @@ import bm25s
 import dspy
 import pytest
 import Stemmer
-from checkpoints import tiny_bert, tiny_colbert
+from checkpoints import tiny_bert, tiny_colbert, tiny_cross_encoder
 from index_server import served
 
 from blendfilter.context import JOURNAL, setting
@@ -32,6 +32,7 @@ from blendfilter.retrieval.corpus import read_corpus
 from blendfilter.retrieval.hybrid import Hybrid
 from blendfilter.retrieval.indexes import build, open_index
 from blendfilter.retrieval.precomputed import Precomputed
+from blendfilter.retrieval.reranked import Reranked
 
 PASSAGES = list(islice(read_corpus(sample("corpus.jsonl")), 60))
 QUERIES = ["Which town has a harbour?", "the king of the island", "old ship"]
@@ -57,6 +58,11 @@ def remote(folder: Path, stack: ExitStack) -> Retriever:
 
 def hybrid(folder: Path, _: ExitStack) -> Retriever:
     return Hybrid([build("bm25", PASSAGES), build("rank-bm25", PASSAGES)])
+
+
+def reranked(model: Callable[[], Path]) -> Maker:
+    """BM25, its best passages in the order of a model."""
+    return lambda folder, _: Reranked(build("bm25", PASSAGES), model(), depth=20)
 
 
 def precomputed(folder: Path, _: ExitStack) -> Retriever:
@@ -91,6 +97,8 @@ KINDS: dict[str, Maker] = {
     "dense-hnsw": engine("dense", encoder=tiny_bert, index="hnsw"),
     "dense-ivf": engine("dense", encoder=tiny_bert, index="ivf", nlist=4),
     "hybrid": hybrid,
+    "reranked-cross": reranked(tiny_cross_encoder),
+    "reranked-late": reranked(tiny_colbert),
     "remote": remote,
     "precomputed": precomputed,
     "bm25s": bm25s_folder,

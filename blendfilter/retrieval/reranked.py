@@ -1,0 +1,323 @@
+"""Reranking: a model reads the query beside each of an index's best passages, and its scores say their order.
+
+Two kinds of model do it. A **cross-encoder** (Nogueira & Cho 2019, https://arxiv.org/abs/1901.04085, section 3) reads
+query and passage together and gives one number; the raw output is the score. **Late interaction** (Khattab & Zaharia
+2020, https://arxiv.org/abs/2004.12832, section 3.3) encodes them apart, one vector a token, and adds up for each vector
+of the query the largest inner product with a vector of the passage.
+
+Passages are read as `Title | text`. The query is read whole wherever the model can; where query and passage together
+are too long for a cross-encoder, the passage loses its end, and a query that is itself longer than half of what is read
+loses its beginning, because a blended query ends with the question.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import threading
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from copy import copy
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from blendfilter.errors import BadArgument, BadData, check_count
+from blendfilter.extras import needed, quiet_transformers
+from blendfilter.records import Passage, whole_characters
+from blendfilter.retrieval.base import Hits, Retriever, SearchWarnings, cut_of, fingerprint_of
+from blendfilter.retrieval.callables import as_retriever
+from blendfilter.retrieval.encoders import MARKS, encoder_folder, files_hash
+
+DEPTH = 100
+"""Passages that are reranked of each query, by default."""
+EXAMPLES = "cross-encoder/ms-marco-MiniLM-L6-v2 or colbert-ir/colbertv2.0"
+_WHY = "a reranker"
+_BATCH = 32
+_AT_ONCE = 32  # queries whose candidates are in memory together
+_DECIMALS = 5  # padding changes the digits behind these
+_KEPT_BYTES = 256 * 2**20
+
+
+class RerankScores(NamedTuple):
+    """One score for each candidate of each query, higher is better; `cut` says of each query whether it was cut."""
+
+    scores: list[list[float]]
+    cut: list[bool]
+
+
+class Reranker(ABC):
+    """What scores passages for queries. Threads share it.
+
+    `kind` is how it does so and `name` which model does, both for a run's record; `identity` changes with its scores.
+    """
+
+    kind: str
+    name: str
+    identity: str
+
+    @abstractmethod
+    def scores(self, queries: Sequence[str], candidates: Sequence[Sequence[str]]) -> RerankScores:
+        """The scores of each query's own candidates. Equal texts have equal scores for one query."""
+
+
+class Reranked(Retriever):
+    """`Reranked(index, "cross-encoder/ms-marco-MiniLM-L6-v2")`, searched as any index.
+
+    The best `depth` passages of `index` are put into the model's order, and carry its scores; equal scores keep the
+    order of the index. Whether a query was cut, by the index or by the model, and what else the index notes beside its
+    hits, goes with them.
+
+    Args:
+        index: any index, or a callable (query, k).
+        model: a folder or a name on the hub, of a cross-encoder with one output or of a ColBERT checkpoint; or a
+            `Reranker`.
+        depth: passages of a query that are reranked, and so the most that a search gives.
+        device: by default a GPU where there is one.
+
+    Raises:
+        MissingFile: there is no such model.
+        BadData: it is no reranker, or not whole.
+        BadArgument: a depth below 1, or beyond what the index gives.
+    """
+
+    def __init__(
+        self,
+        index: Any,
+        model: str | os.PathLike[str] | Reranker,
+        *,
+        depth: int = DEPTH,
+        device: str | None = None,
+    ) -> None:
+        check_count("depth", depth)
+        self.index = as_retriever(index)
+        most = getattr(self.index, "max_k", None)
+        if most is not None and depth > most:
+            raise BadArgument(f"the index gives at most {most} passages a query, and {depth} of them are to be "
+                              f"reranked: take fewer (--rerank-from {most})")  # fmt: skip
+        if not isinstance(model, (str, os.PathLike, Reranker)):
+            raise BadArgument(f"{model!r} cannot rerank: name a model, such as {EXAMPLES}, or give a Reranker")
+        self.reranker = model if isinstance(model, Reranker) else load_reranker(os.fspath(model), device=device)
+        self.depth = depth
+        self.fingerprint = fingerprint_of("reranked", self.index.fingerprint, self.reranker.identity, depth)
+        self._passages = _length(self.index)
+        self._warnings = SearchWarnings(self._passages)
+
+    @property
+    def max_k(self) -> int:
+        """How many passages a query it gives at most: no more than are reranked."""
+        return self.depth
+
+    def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
+        """The `k` best of the index's `depth` passages. Raises `BadArgument` where `k` is above the depth."""
+        if k > self.depth:
+            raise BadArgument(
+                f"k={k} is more than the {self.depth} passages that are reranked: rerank at least k (--rerank-from {k})"
+            )
+        self._warnings.check_k(k)
+        depth = self.depth if self._passages is None else min(self.depth, self._passages)
+        found: list[list[Passage]] = []
+        for start in range(0, len(queries), _AT_ONCE):
+            some = queries[start : start + _AT_ONCE]
+            # `find`, not `search`: a journal keeps one record of a query, and its cut is noted once
+            rankings = self.index.find(some, depth)
+            scored = self.reranker.scores(some, [[passage.line for passage in ranking] for ranking in rankings])
+            for ranking, scores, cut in zip(rankings, *scored, strict=True):
+                found.append(_reordered(ranking, scores, k, cut=cut))
+        return found
+
+    def info(self) -> dict[str, Any]:
+        """Kind, fingerprint, which model reranks and how many, and what the index says of itself."""
+        own = self.index.info()
+        return {
+            "kind": "reranked",
+            "fingerprint": self.fingerprint,
+            **{name: own[name] for name in ("passages", "corpus") if name in own},
+            "settings": {"model": self.reranker.name, "by": self.reranker.kind, "depth": self.depth},
+            "index": own,
+        }
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def __repr__(self) -> str:
+        return f"<Reranked, {self.depth} of {self.index!r} by {self.reranker.name}, fingerprint {self.fingerprint}>"
+
+
+def _length(index: Retriever) -> int | None:
+    try:
+        return len(index)
+    except TypeError:
+        return None
+
+
+def _reordered(ranking: Sequence[Passage], scores: Sequence[float], k: int, *, cut: bool) -> Hits:
+    rounded = [round(score, _DECIMALS) for score in scores]
+    order = sorted(range(len(ranking)), key=lambda at: -rounded[at])[:k]
+    hits = copy(ranking) if isinstance(ranking, Hits) else Hits(ranking)
+    hits[:] = [ranking[at].scored(rounded[at]) for at in order]
+    hits.cut = cut or cut_of(ranking)
+    return hits
+
+
+# --- the models -------------------------------------------------------------------------------------------------------
+
+
+def load_reranker(name: str, *, device: str | None = None) -> Reranker:
+    """The reranker of a folder or of a name on the hub; its files say of which kind it is. No code in them is run.
+
+    Raises: MissingFile, BadData.
+    """
+    folder = encoder_folder(name, what="reranker")
+    config, layout = _object(folder / "config.json"), _object(folder / "config_sentence_transformers.json")
+    stated = layout.get("model_type", "SentenceTransformer" if (folder / MARKS[1]).is_file() else None)
+    architectures = [str(each) for each in config.get("architectures") or ()]
+    if "HF_ColBERT" in architectures or stated in ("MultiVectorEncoder", "ColBERT"):
+        return LateInteractionReranker(name, device=device)
+    if stated not in (None, "CrossEncoder"):
+        raise BadData(f"{name} is an encoder ({stated}) and no reranker: name one, such as {EXAMPLES}")
+    if stated is None and any(each.endswith("ForCausalLM") for each in architectures):
+        raise BadData(f"{name} is a language model and no reranker: name one, such as {EXAMPLES}")
+    return CrossEncoderReranker(name, device=device)
+
+
+def _object(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_bytes()) if path.is_file() else {}
+    except ValueError as error:
+        raise BadData(f"{path} is not JSON ({error}): fetch the model again") from None
+    if not isinstance(found, dict):
+        raise BadData(f"{path} holds no JSON object: fetch the model again")
+    return found
+
+
+class CrossEncoderReranker(Reranker):
+    """A cross-encoder of sentence-transformers with one output: query and passage are read together.
+
+    Raises: MissingFile, or BadData for what is no cross-encoder, gives several numbers, or is not whole.
+    """
+
+    kind = "cross-encoder"
+
+    def __init__(self, name: str, *, device: str | None = None) -> None:
+        folder = encoder_folder(name, what="cross-encoder")
+        self.name = str(folder.resolve()) if Path(name).expanduser().is_dir() else name
+        self._model = _cross_encoder(name, folder, device)
+        self.identity = fingerprint_of(self.kind, files_hash(folder))
+        positions = getattr(self._model.model.config, "max_position_embeddings", None)
+        limits = [limit for limit in (self._model.max_seq_length, positions) if isinstance(limit, int) and limit > 0]
+        self.limit = min(limits, default=None)
+        """Tokens read of query and passage together; None where there is no limit."""
+        self._model.max_seq_length = self.limit
+        # a fast tokenizer that two threads use at once fails ("Already borrowed")
+        self._turn = threading.Lock()
+
+    def scores(self, queries: Sequence[str], candidates: Sequence[Sequence[str]]) -> RerankScores:
+        """The raw outputs. Raises `BadData` where one is no number."""
+        texts = [[whole_characters(text) for text in each] for each in candidates]
+        with self._turn:
+            fitting = [self._fitting(whole_characters(query), own) for query, own in zip(queries, texts, strict=True)]
+            read = [query for query, _ in fitting]
+            pairs = list(dict.fromkeys((query, text) for query, own in zip(read, texts, strict=True) for text in own))
+            raw = needed("torch", "dense", _WHY).nn.Identity()  # behind a sigmoid the best ones would all be 1
+            predicted = self._model.predict(pairs, batch_size=_BATCH, show_progress_bar=False, activation_fn=raw)
+        known = {pair: float(score) for pair, score in zip(pairs, predicted, strict=True)}
+        if not all(map(math.isfinite, known.values())):
+            raise BadData(f"the cross-encoder {self.name} answers with numbers that are none (NaN): is it whole?")
+        scores = [[known[query, text] for text in own] for query, own in zip(read, texts, strict=True)]
+        return RerankScores(scores, [cut for _, cut in fitting])
+
+    def _fitting(self, query: str, texts: Sequence[str]) -> tuple[str, bool]:
+        """The query, or its end where it would not stand whole beside every text, and whether it was cut."""
+        tokens = self._tokens([query])[0]
+        if self.limit is None:
+            return query, False
+        room = self.limit - self._model.tokenizer.num_special_tokens_to_add(pair=True)
+        if len(tokens) <= room // 2:
+            return query, False
+        room -= min(room // 2, max(map(len, self._tokens(texts)), default=0))
+        return (query, False) if len(tokens) <= room else (self._model.tokenizer.decode(tokens[-room:]), True)
+
+    def _tokens(self, texts: Sequence[str]) -> list[list[int]]:
+        if not texts:
+            return []
+        read = self._model.tokenizer(
+            list(texts), add_special_tokens=False, truncation=False, padding=False, verbose=False
+        )
+        return [list(ids) for ids in read["input_ids"]]
+
+
+def _cross_encoder(name: str, folder: Path, device: str | None) -> Any:
+    library = needed("sentence_transformers", "dense", _WHY)
+    try:
+        with quiet_transformers("dense", _WHY):
+            # in 32 bits wherever it runs, so that a GPU and a CPU agree
+            model = library.CrossEncoder(str(folder), device=device, local_files_only=True).float().eval()
+            _, report = type(model.model).from_pretrained(folder, output_loading_info=True, local_files_only=True)
+    except (ImportError, MemoryError):
+        raise
+    except Exception as error:  # whatever torch, tokenizers and safetensors raise of a file that is not theirs
+        reason = str(error).strip().partition("\n")[0][:200] or type(error).__name__
+        raise BadData(f"the cross-encoder in {folder} cannot be loaded ({reason}): is it whole?") from error
+    if missing := sorted(report["missing_keys"]):  # they were made up, at random: an encoder is no cross-encoder
+        raise BadData(
+            f"{name} is no cross-encoder, or not whole: {len(missing)} of its weights are missing, {missing[0]} first"
+        )
+    if (outputs := int(model.num_labels)) != 1:
+        raise BadData(f"{name} gives {outputs} numbers for a text: a scorer needs a cross-encoder that gives one")
+    return model
+
+
+class LateInteractionReranker(Reranker):
+    """A ColBERT checkpoint: one vector a token, the vectors of the passages kept as long as there is room for them.
+
+    Raises: MissingFile, or BadData for what is no checkpoint.
+    """
+
+    kind = "late interaction"
+
+    def __init__(self, name: str, *, device: str | None = None) -> None:
+        from blendfilter.retrieval.colbert.encoder import ColBERTCheckpoint, TokenEncoder
+        from blendfilter.retrieval.colbert.index import device_for
+
+        checkpoint = ColBERTCheckpoint(name)
+        self.name = checkpoint.name
+        self.identity = fingerprint_of(self.kind, checkpoint.sha256)
+        self._encoder = TokenEncoder(checkpoint, device or device_for(None))
+        self._vectors: OrderedDict[str, Any] = OrderedDict()
+        self._bytes = 0
+        self._turn = threading.Lock()
+
+    def scores(self, queries: Sequence[str], candidates: Sequence[Sequence[str]]) -> RerankScores:
+        """The sums of the largest inner products; a query is cut where it is longer than the checkpoint reads."""
+        encoded = self._encoder.queries(queries)
+        passages = self._passages(dict.fromkeys(text for texts in candidates for text in texts))
+        scores = [
+            _max_sim(query, [passages[text] for text in texts])
+            for query, texts in zip(encoded.vectors, candidates, strict=True)
+        ]
+        return RerankScores(scores, encoded.cut)
+
+    def _passages(self, texts: Iterable[str]) -> dict[str, Any]:
+        """The vectors of each of `texts`. Threads take turns, so that none encodes what another one is encoding."""
+        with self._turn:
+            found = {text: self._vectors.pop(text, None) for text in texts}
+            if missing := [text for text, own in found.items() if own is None]:
+                vectors, counts = self._encoder.passages(missing)
+                for text, own in zip(missing, vectors.split(counts), strict=True):
+                    found[text] = own.clone()  # a part of the whole would keep all of it in memory
+                    self._bytes += own.nbytes
+            self._vectors.update(found)  # the latest are the last
+            while self._bytes > _KEPT_BYTES:
+                self._bytes -= self._vectors.popitem(last=False)[1].nbytes
+            return found
+
+
+def _max_sim(query: Any, passages: Sequence[Any]) -> list[float]:
+    if not passages:
+        return []
+    torch = needed("torch", "colbert", _WHY)
+    products = torch.cat(list(passages)).float() @ query.T
+    best = torch.segment_reduce(products, "max", lengths=torch.tensor([len(each) for each in passages]))
+    return [float(score) for score in best.sum(1)]
