@@ -83,7 +83,8 @@ def worded(message: str) -> str:
 
 _NAMES = (
     "allow-empty-answers|allow-host|api-base|ask-server|chunk|concurrency|context|corpus|data|deadline|dry-run|"
-    "endpoint|export|filter|filter-min-score|filter-model|host|index|json-schema|leave-out-compiled|lm|max-body|max-calls|"
+    "endpoint|export|filter|filter-lm|filter-min-score|filter-model|host|index|json-schema|leave-out-compiled|lm|"
+    "max-body|max-calls|"
     "max-cost|max-k|max-query-chars|max-retries|max-tokens|measure|method|methods|metric|mode|out|overwrite|port|"
     "prices|prompts|questions|reasoning|replace|replay|reply-tokens|rerank-from|reuse|rpm|rule|rules|run|runs|scorer|"
     "tasks|"
@@ -324,9 +325,11 @@ class ModelError(WorkFailed):
 
     `kind` is a stable word: `context_too_long`, `bad_request`, `rate_limited`, `server_error`, `timeout`, `unexpected`.
     `stage` is the predictor's name, empty outside a method. `attempts` is how many went out, 0 where that is unknown.
+    `address` is where the model is, empty where that is unknown; no file has it.
     """
 
     attempts = 0
+    address = ""
 
     def __init__(self, message: str, *, kind: str = "unexpected", stage: str = "") -> None:
         super().__init__(message)

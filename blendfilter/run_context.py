@@ -6,7 +6,7 @@ counted and limited. `evaluate`, `trim`, `compile_program` and `rescore` open on
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -68,8 +68,7 @@ class RunContext:
         self.module = None if module is None else with_lms_connected(module)
         self.budget, self.replay = budget, replay
         own = connected_lms(self.module).values() if self.module is not None else ()
-        models = () if replay else (self.model, *self.others, *own)
-        self.prices: dict[str, Price | None] = {model.name: model.terms.price for model in models}
+        self.prices = {} if replay else prices_by_name((self.model, *self.others, *own))
         self.gate = Gate(concurrency)
         self._retries = RetryBudget(max_retries, free=FREE_RETRIES + RETRIES_PER_PLACE * concurrency)
         self._open: tuple[Journal, Traffic] | None = None
@@ -117,6 +116,21 @@ class RunContext:
         if self._open is None:
             raise RuntimeError("this run is not open: `with context.opened(journal):`")
         return self._open
+
+
+def prices_by_name(models: Iterable[ConnectedLM]) -> dict[str, Price | None]:
+    """What the models cost, by their names; of two that share one the dearer counts, and None where either is unknown.
+
+    A limit that counts a little too much holds all the same.
+    """
+    prices: dict[str, Price | None] = {}
+    for model in models:
+        price = model.terms.price
+        other = prices.get(model.name, price)
+        if price is not None and other is not None and price != other:
+            price = Price(max(price.input, other.input), max(price.output, other.output))
+        prices[model.name] = None if other is None else price
+    return prices
 
 
 class ModuleLM(NamedTuple):

@@ -9,11 +9,12 @@ import typer
 
 from blendfilter.cli.app import command
 from blendfilter.cli.console import say, show
-from blendfilter.cli.making import connect, maker, retriever, say_what_answers
+from blendfilter.cli.making import connect_both, maker, retriever, say_what_answers
 from blendfilter.cli.options import (
     WORDINGS,
     AllowHost,
     Corpus,
+    FilterModelOptions,
     Index,
     MethodOptions,
     ModelOptions,
@@ -38,6 +39,7 @@ def ask(
     question: Annotated[str, typer.Argument(help="The question, in quotes.")],
     how: MethodOptions,
     model: ModelOptions,
+    filter_model: FilterModelOptions,
     order: RerankOptions,
     corpus: Corpus = None,
     index: Index = None,
@@ -58,17 +60,21 @@ def ask(
     import dspy
 
     from blendfilter.context import CARRIED, NOTES, Asker, CallNote, calls_of, setting
+    from blendfilter.filters.base import with_filter_lm
     from blendfilter.report.trace import WIDTH, trace_text
 
     if whole_characters(question) != question:
         raise BadArgument("the question holds bytes that are no UTF-8: write it in UTF-8")
-    lm = connect(model, cache=False if no_cache else None)
+    connects, connects_filter = connect_both(model, filter_model, cache=False if no_cache else None)
+    lm, filter_lm = connects(), connects_filter()
     make = maker(how, model, wording)
     sample = corpus is None and not index and how.method not in ("direct", "cot")
     sources = PassageOptions(
         rerank=order.rerank, rerank_from=order.rerank_from, corpus=corpus, index=index, allow_host=allow_host
     )
     module = make(retriever(sources, k=how.k, sample=sample))
+    if filter_lm is not None:
+        module = with_filter_lm(module, filter_lm)
     if sample:
         say("no --corpus and no --index: asking the sample world that comes with blendfilter")
     say_what_answers(model, how.prompts, module)
@@ -78,7 +84,8 @@ def ask(
             prediction = _answered(module, question)
         except ModelError as error:
             # Stored errors name no address.
-            where = ", ".join([lm.address or "the model", *([f"stage '{error.stage}'"] if error.stage else [])])
+            address = error.address or lm.address or "the model"
+            where = ", ".join([address, *([f"stage '{error.stage}'"] if error.stage else [])])
             line = f"{where}: {error}; blendfilter doctor says what the model does and what to change"
             raise ModelError(line, kind=error.kind, stage=error.stage) from error
     for event, words in _EVENTS.items():

@@ -15,11 +15,21 @@ import typer
 
 from blendfilter.cli.app import State, command
 from blendfilter.cli.console import Bars, say, show
-from blendfilter.cli.making import DEFAULT_K, connect, maker, prompts_in, retriever, say_unshown, say_what_answers
+from blendfilter.cli.making import (
+    DEFAULT_K,
+    connect,
+    connect_both,
+    maker,
+    prompts_in,
+    retriever,
+    say_unshown,
+    say_what_answers,
+)
 from blendfilter.cli.options import (
     METHODS,
     TASKS,
     DemosFile,
+    FilterModelOptions,
     FilterName,
     KOfMethod,
     Limit,
@@ -187,6 +197,7 @@ def compile_command(
     ],
     options: CompileOptions,
     model: ModelOptions,
+    filter_model: FilterModelOptions,
     limits: SpendingOptions,
     *,
     task: Annotated[str, declared("Data", help=f"{', '.join(TASKS)}.")],
@@ -219,7 +230,10 @@ def compile_command(
             f"--reply-tokens is for reasonings, passages and judgements; {what} replies with ids: leave it out"
         )
     budget = limits.budget()
-    lm = connect(model, prices)
+    if (named := given(filter_model)) and what in (*FILTERS, *JUDGES):
+        raise BadArgument(f"{named[0]} is for methods; {what} is a filter itself, whose model is --lm")
+    connects, connects_filter = connect_both(model, filter_model, prices)
+    lm, filter_lm = connects(), connects_filter()
     teacher = None if options.teacher_lm is None else connect(ModelOptions(lm=options.teacher_lm), prices)
     with Bars() as bars:
         if what in FILTERS:
@@ -234,7 +248,8 @@ def compile_command(
         say_what_answers(model, prompts, student)
         done = compile_program(
             student, train, valset=valid, metric=metric, run=run, optimizer=options.optimizer, lm=lm, teacher=teacher,
-            seed=options.seed, max_demos=options.max_demos, max_demo_tokens=options.max_demo_tokens,
+            filter_lm=filter_lm, seed=options.seed, max_demos=options.max_demos,
+            max_demo_tokens=options.max_demo_tokens,
             **given_values(options, "candidates", "trials", "metric_calls"), concurrency=concurrency, budget=budget,
             task=task, measure=measure, note=options.note(), out=out, progress=bars,
         )  # fmt: skip

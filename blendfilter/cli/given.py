@@ -18,7 +18,7 @@ from blendfilter.errors import BadData, MissingFile, UnknownName, guess
 
 SETTINGS = ("Data", "Method", "Model")
 """The panels whose options are settings of a run."""
-NO_SETTINGS = frozenset({"api_base", "allow_host", "threads"})
+NO_SETTINGS = frozenset({"api_base", "filter_api_base", "allow_host", "threads"})
 """Options in them that are none: where a model or an index is reached, and by how many processors."""
 SOURCES = ("corpus", "index", "retrieved")
 """Options of which one excludes the others: where it is named, those of the file and the run are left out."""
@@ -111,7 +111,8 @@ def _read(ctx: typer.Context, path: Path) -> dict[str, Any]:
 
 def _checked(ctx: typer.Context, values: dict[str, Any], where: str) -> dict[str, Any]:
     """`values` by parameter, each as the command line would read it. Raises `UnknownName` and `BadData`."""
-    params, read = _params(ctx), {}
+    params, read = _params(ctx), dict[str, Any]()
+    params |= {spelled.lstrip("-"): param for param in params.values() for spelled in param.opts if spelled[:2] == "--"}
     for key, value in values.items():
         name = key.replace("_", "-") if key not in params else key
         if name not in params:

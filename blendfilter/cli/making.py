@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from blendfilter.cli.console import Bars, say
 from blendfilter.cli.options import (
+    FilterModelOptions,
     JudgeOptions,
     MethodOptions,
     ModelOptions,
@@ -18,7 +21,7 @@ from blendfilter.cli.options import (
     given,
     given_values,
 )
-from blendfilter.errors import BadArgument, MissingFile, NoKey
+from blendfilter.errors import BadArgument, BlendFilterError, MissingFile, NoKey
 
 if TYPE_CHECKING:
     import dspy
@@ -46,6 +49,57 @@ def connect(model: JudgeOptions, prices: Path | None = None, *, keyless: bool = 
         if not keyless:
             raise
         return connected(api_key="none")
+
+
+IN_PROCESS, BEHIND_A_SERVER = ("context", "threads"), ("timeout", "attempts", "deadline", "rpm", "tpm")
+"""Options that only one of the two kinds of models takes (a model in this process takes a deadline, too)."""
+
+
+def connect_both(
+    model: JudgeOptions, filter_model: FilterModelOptions, prices: Path | None = None, *, keyless: bool = False,
+    of_lm: Mapping[str, Any] = MappingProxyType({}), **more: Any,
+) -> tuple[Callable[[], ConnectedLM], Callable[[], ConnectedLM | None]]:  # fmt: skip
+    """What connects the model, and that of the filter; None where it has none of its own.
+
+    Both have the decoding settings, the schema and the limits. What only one of them takes is that one's: threads of a
+    model in this process, requests a minute of a server. `of_lm` are arguments of the first alone, `more` of both.
+
+    Raises: BadArgument for options of a filter's model that is not named.
+    """
+    if filter_model.filter_lm is None:
+        if needless := given(filter_model):
+            raise BadArgument(f"{needless[0]} is for a model of the filter's own: name it with --filter-lm")
+        return partial(connect, model, prices, keyless=keyless, **of_lm, **more), lambda: None
+    second = replace(
+        model, lm=filter_model.filter_lm, api_base=filter_model.filter_api_base, label="", thinking=None,
+        reasoning=None, endpoint=filter_model.filter_endpoint or "chat",
+    )  # fmt: skip
+    first, second = _without_the_others(model, second), _without_the_others(second, model)
+
+    def connect_second() -> ConnectedLM:
+        try:
+            return connect(second, prices, keyless=keyless, **more)
+        except BlendFilterError as error:
+            line = str(error).replace("--api-base", "--filter-api-base").replace("--endpoint", "--filter-endpoint")
+            error.args = (f"--filter-lm: {line}",)
+            raise
+
+    return partial(connect, first, prices, keyless=keyless, **of_lm, **more), connect_second
+
+
+def _without_the_others(model: JudgeOptions, other: JudgeOptions) -> JudgeOptions:
+    """`model` without the options that it does not take and `other` does."""
+    others: dict[str, Any] = dict.fromkeys(_refused_by(model) - _refused_by(other))
+    return replace(model, **others)
+
+
+def _refused_by(model: JudgeOptions) -> set[str]:
+    from blendfilter.lm.local import is_local
+
+    name = model.lm or "offline"
+    if name == "offline":
+        return {*IN_PROCESS, *BEHIND_A_SERVER}
+    return {*BEHIND_A_SERVER} - {"deadline"} if is_local(name, model.api_base or None) else {*IN_PROCESS}
 
 
 def _always() -> bool:

@@ -322,6 +322,25 @@ class ModelOptions(JudgeOptions):
 
 
 @dataclass(frozen=True)
+class FilterModelOptions:
+    """The model that answers the calls of a method's filter, where it is another than `--lm`."""
+
+    filter_lm: str | None = option(
+        "Model",
+        "A model of its own for the calls of the filter (the topic, checks and ids; FilCo's; CDIT's judge), named as "
+        "--lm is. Without it: --lm.",
+        "--filter-lm",
+        "--judge-lm",
+    )
+    filter_api_base: list[str] | None = option(
+        "Model", "Its server; --api-base is --lm's alone.", "--filter-api-base", rare=True
+    )
+    filter_endpoint: str | None = option(
+        "Model", "chat (the default), or completions where it is a base model.", "--filter-endpoint", rare=True
+    )
+
+
+@dataclass(frozen=True)
 class SpendingOptions:
     """What a run may take in all its sessions."""
 

@@ -9,8 +9,8 @@ import typer
 
 from blendfilter.cli.app import State, command
 from blendfilter.cli.console import say, show
-from blendfilter.cli.making import connect
-from blendfilter.cli.options import JudgeOptions, PricesFile, PromptsName, ReplyTokens, declared
+from blendfilter.cli.making import connect_both
+from blendfilter.cli.options import FilterModelOptions, JudgeOptions, PricesFile, PromptsName, ReplyTokens, declared
 
 if TYPE_CHECKING:
     from blendfilter.lm.model import ConnectedLM
@@ -22,6 +22,7 @@ _INDEX = "[colbert:|bm25:|dpr:|flat:|hnsw:|ivf:][TASK=]PLACE"
 @command()
 def reproduce(
     model: JudgeOptions,
+    filter_model: FilterModelOptions,
     table: Annotated[
         str | None,
         typer.Argument(help="table1 to table5, fair, filco-table3, cdit-table2 … (--list), or your own file.toml."),
@@ -121,13 +122,16 @@ def reproduce(
         show(list_tables())
         return
 
-    def reader(of: PaperTable) -> ConnectedLM:
+    def readers(of: PaperTable) -> tuple[ConnectedLM, ConnectedLM | None]:
         named = (model.lm or "offline").rpartition("/")[2].casefold() == of.reader.casefold()
-        own = of.request if named else {}
-        return connect(model, prices, keyless=plan, extra_body=own or None, json_schema=json_schema)
+        own = {"extra_body": of.request} if named and of.request else {}
+        connects, connects_filter = connect_both(
+            model, filter_model, prices, keyless=plan, of_lm=own, json_schema=json_schema
+        )
+        return connects(), connects_filter()
 
     code = run(
-        table, reader, show=show, say=say, runs=runs, data=data or (), index=index or (), corpus=corpus or (),
+        table, readers, show=show, say=say, runs=runs, data=data or (), index=index or (), corpus=corpus or (),
         allow_hosts=allow_host or (), measures=measure or (), scorer=scorer, scorer_api_base=scorer_api_base,
         programs=program or (), prompts=prompts, demos=demos or (), reply_tokens=reply_tokens, limit=limit,
         tasks=_names(tasks),

@@ -13,8 +13,9 @@ import typer
 from blendfilter.cli.app import State, command
 from blendfilter.cli.console import Bars, say, show
 from blendfilter.cli.given import from_run, settings_given
-from blendfilter.cli.making import connect, maker, prompts_in, retriever, say_what_answers
+from blendfilter.cli.making import connect, connect_both, maker, prompts_in, retriever, say_what_answers
 from blendfilter.cli.options import (
+    FilterModelOptions,
     Json,
     JudgeOptions,
     Limit,
@@ -85,6 +86,7 @@ def eval(
     ],
     how: MethodOptions,
     model: ModelOptions,
+    filter_model: FilterModelOptions,
     limits: SpendingOptions,
     planning: PlanOptions,
     sources: PassageOptions,
@@ -142,6 +144,7 @@ def eval(
     from blendfilter.evaluation.run_settings import not_compiled_on, recorded_index, recorded_model
     from blendfilter.evaluation.run_status import check_share
     from blendfilter.evaluation.runner import evaluate
+    from blendfilter.filters.base import with_filter_lm
     from blendfilter.tasks import load
 
     budget = limits.budget()
@@ -151,11 +154,15 @@ def eval(
     check_share(max_bad_replies, "--max-bad-replies")
     questions = load(task, data, limit=limit, metrics=metric or None)
     replayed = run if replay else None
-    decoding = {"temperature": model.temperature, "top_p": model.top_p}
+    decoding: dict[str, Any] = {"temperature": model.temperature, "top_p": model.top_p}
+    connects, connects_filter = connect_both(model, filter_model, prices, keyless=planning.plan)
     lm = _or_recorded(
-        "model",
-        lambda: connect(model, prices, keyless=planning.plan),
-        lambda run, gone: recorded_model(run, model.lm or "", gone, **decoding),
+        "model", connects, lambda run, gone: recorded_model(run, model.lm or "", gone, **decoding), replayed
+    )
+    filter_lm = _or_recorded(
+        "filter's model",
+        connects_filter,
+        lambda run, gone: recorded_model(run, filter_model.filter_lm or "", gone, of_filter=True, **decoding),
         replayed,
     )
     make = maker(how, model, questions.task.wording)
@@ -163,6 +170,8 @@ def eval(
         "index", lambda: retriever(sources, questions, k=how.k, sample=data == "sample"), recorded_index, replayed
     )
     module = make(index)
+    if filter_lm is not None:
+        with_filter_lm(module, filter_lm)  # it may have no filter that asks a model
     say_what_answers(model, how.prompts, module)
     for recipe in recipes_in(module) if how.program is not None else ():
         if recipe.task and recipe.task != task:  # it may be meant
@@ -171,10 +180,10 @@ def eval(
         all_questions, questions = questions, not_compiled_on(module, questions)
         left_out = len(all_questions) - len(questions)
         say(f"{left_out} questions that the program was compiled on are left out, {len(questions)} are asked")
-    folder = run or _default_folder(module, questions, lm, seed, how.method)
+    folder = run or _default_folder(module, questions, lm, filter_lm, seed, how.method)
     shared: dict[str, Any] = {
         "run": folder, "reuse": reuse or (), "repeats": repeats, "concurrency": concurrency, "budget": budget,
-        "name": how.method,
+        "name": how.method, "filter_lm": filter_lm,
     }  # fmt: skip
     if planning.plan:
         sample = SAMPLE if planning.plan_questions is None else planning.plan_questions
@@ -200,12 +209,14 @@ def _or_recorded(
         return known  # type: ignore[no-any-return]
 
 
-def _default_folder(module: Any, questions: Questions, model: ConnectedLM, seed: int, method: str) -> Path:
+def _default_folder(
+    module: Any, questions: Questions, model: ConnectedLM, filter_lm: ConnectedLM | None, seed: int, method: str
+) -> Path:
     """`runs/<task>-<method>-<digest>`: the same command finds its run again, another one gets another folder."""
     from blendfilter.evaluation.run_settings import settings_of
     from blendfilter.journal import digest
 
-    settings = settings_of(module, questions, model, seed=seed, name=method)
+    settings = settings_of(module, questions, model, filter_lm=filter_lm, seed=seed, name=method)
     return Path("runs") / f"{questions.task.name}-{method.replace(':', '.')}-{digest(settings)[:8]}"
 
 

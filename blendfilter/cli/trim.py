@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -61,6 +61,7 @@ class JudgingOptions:
     rule: RuleName = None
     rules: RulesFile = None
     program: Path | None = option("Method", "A compiled judge (blendfilter compile cdit) of this mode.", rare=True)
+    judge_lm: str | None = option("Model", "The same as --lm: here one model does all, and it judges.", rare=True)
     prompts: PromptsName = None
     demos: DemosFile = None
     reply_tokens: ReplyTokens = None
@@ -226,6 +227,10 @@ def _judge(
     from blendfilter.run_context import RunContext
     from blendfilter.trimming.gathering import trim
 
+    if judging.judge_lm is not None:
+        if model.lm is not None:
+            raise BadArgument("--lm and --judge-lm name the same model, the one that judges: give one of them")
+        model = replace(model, lm=judging.judge_lm)
     check_count("threshold", settings.get("threshold", 1))
     bounds: dict[str, Any] = {
         "concurrency": judging.concurrency, "budget": limits.budget(), "max_retries": judging.max_retries,

@@ -48,9 +48,11 @@ from blendfilter.compiling.silver import SilverMetric
 from blendfilter.dspy_surface import AdapterParseError, compiled_no_more
 from blendfilter.errors import BadArgument, BadData, CodeFailed, EmptyData, Leak, RunMismatch, WorkFailed, check_count
 from blendfilter.files import write_whole
+from blendfilter.filters.base import with_filter_lm
 from blendfilter.journal import FILE, Journal
 from blendfilter.lm.attempts import Gate
 from blendfilter.lm.budget import Budget
+from blendfilter.lm.model import connect
 from blendfilter.lm.tokenisers import tokeniser_for
 from blendfilter.prompting import TemplateAdapter
 from blendfilter.retrieval.base import ProgressCallback, silent
@@ -88,6 +90,7 @@ def compile_program(
     run: str | Path,
     optimizer: str = "bootstrap",
     lm: dspy.BaseLM | str | None = None,
+    filter_lm: dspy.BaseLM | str | None = None,
     teacher: dspy.BaseLM | str | None = None,
     seed: int = 0,
     max_demos: int = 4,
@@ -112,6 +115,7 @@ def compile_program(
         run: the folder of the journal. The same arguments again go on there.
         optimizer: labeled, bootstrap, mipro or gepa.
         lm: the model compiled for; DSPy's configured one by default, else the offline reader.
+        filter_lm: another model that answers the calls of the method's filter. None: `lm`.
         teacher: the model that fills demonstrations, proposes and reflects; `lm` by default.
         seed: of the order of the examples and of every random choice.
         max_demos: demonstrations a predictor gets at the most, bootstrapped and labelled together.
@@ -138,7 +142,9 @@ def compile_program(
     earlier = _check(student, train, valid)
     optimiser = optimiser_called(optimizer, student, train)
     others = [] if teacher is None else [teacher]
-    context = RunContext(lm, student, others=others, concurrency=concurrency, budget=budget)
+    judge = None if filter_lm is None else connect(filter_lm)
+    asked = student if judge is None else with_filter_lm(student, judge)
+    context = RunContext(lm, asked, others=others, concurrency=concurrency, budget=budget)
     assert context.module is not None
     guide = (context.others or [context.model])[0]
     shuffled = random.Random(seed).sample(train, len(train))
@@ -157,7 +163,7 @@ def compile_program(
         "worded": worded_of(student), "task": task, "measure": measure, "optimizer": optimizer,
         "settings": {
             "max_demos": max_demos, **searches.get(optimizer, {}), **({} if max_demo_tokens is None else tokens),
-            "metric": weights, **reply_tokens_of(student),
+            "metric": weights, **reply_tokens_of(student), **({} if judge is None else {"filter_lm": judge.name}),
         },
         "lm": context.model.name, "teacher": guide.name, "seed": seed,
         "data": {

@@ -19,6 +19,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from blendfilter.errors import BadArgument, BadData, EmptyData, RunMismatch, UnknownName
+from blendfilter.evaluation.ledger import model_of
 from blendfilter.evaluation.rescoring import Rescored, rescored
 from blendfilter.evaluation.rows import MEASURES, VARIANTS, key_of, repeat_of
 from blendfilter.evaluation.run import READS_GOLD, Run, labelled
@@ -41,6 +42,8 @@ CORRECT = "correct"
 NO_P_VALUE = "no p-value: the offline reader shows the pipeline, not its quality"
 FRACTIONS = ("f1", "rouge-l")
 """Measures that may lie between 0 and 1: which test is theirs must not hang on the scores that came out."""
+ASK_NO_MODEL = ("FullFilter", "PassageFilter", "SentenceFilter", "SilverFilter")
+"""Filters that have no use for a model."""
 ASSUMED = (0.1, 0.3)
 """Shares of discordant questions for which the notes say what a sample of this size could show."""
 
@@ -462,11 +465,29 @@ def recipe_differences(records: Mapping[str, Record]) -> list[str]:
         lines += differing_values(name, {label: read(record) for label, record in records.items()})
     for name in ("program", "code"):
         lines += differing_values(name, _of_one_method(records, name))
-    decoding = {label: record["settings"]["lm"].get("parameters", {}) for label, record in records.items()}
+    lines += _decoding({label: record["settings"]["lm"] for label, record in records.items()})
+    if any(record["settings"]["lm"].get("filter") for record in records.values()):
+        filters = {label: lm for label, record in records.items() if (lm := _filter_lm(record))}
+        lines += differing_values("filter-lm", {label: model_of(lm) for label, lm in filters.items()})
+        lines += differing_values("filter-lm endpoint", {label: _spoken_to(lm) for label, lm in filters.items()})
+        lines += _decoding(filters, "filter-lm ")
+    return lines
+
+
+def _decoding(models: Mapping[str, Mapping[str, Any]], of: str = "") -> list[str]:
+    decoding = {label: lm.get("parameters", {}) for label, lm in models.items()}
+    lines = []
     for name in dict.fromkeys(name for parameters in decoding.values() for name in parameters):
         values = {label: str(parameters.get(name, "as served")) for label, parameters in decoding.items()}
-        lines += differing_values(name, values)
+        lines += differing_values(f"{of}{name}", values)
     return lines
+
+
+def _filter_lm(record: Record) -> Mapping[str, Any]:
+    """The model of a run's filter: one of its own, else the run's; nothing where no filter asks a model."""
+    lm: Mapping[str, Any] = record["settings"]["lm"]
+    filter_ = ((record["settings"].get("method") or {}).get("arguments") or {}).get("filter")
+    return lm.get("filter") or ({} if filter_ in (None, *ASK_NO_MODEL) else lm)
 
 
 def differing_values(name: str, values: Mapping[str, str]) -> list[str]:
@@ -501,7 +522,10 @@ def _lm(record: Record) -> str:
 
 
 def _endpoint(record: Record) -> str:
-    lm = record["settings"]["lm"]
+    return _spoken_to(record["settings"]["lm"])
+
+
+def _spoken_to(lm: Mapping[str, Any]) -> str:
     options = [f"{key} {value}" for key, value in sorted((lm.get("options") or {}).items())]
     return " ".join([str(lm.get("endpoint") or ""), *options]).strip()
 

@@ -39,6 +39,7 @@ class LedgerEntry:
     hits: int = field(default=0, repr=False)  # uses beyond the first, and calls copied from another run
     cost_by: dict[str, int] = field(default_factory=dict, repr=False)  # whose figure counts, where servers stated one
     disbelieved: int = field(default=0, repr=False)  # calls of whose account something cannot be true
+    models: dict[str, LedgerEntry] = field(default_factory=dict, repr=False, compare=False)  # the same, model by model
 
     def add(self, record: Mapping[str, Any], cost: float | None) -> None:
         """Count one journaled call."""
@@ -61,6 +62,11 @@ class LedgerEntry:
         else:
             self.cost = (self.cost or 0.0) + cost
 
+    def add_of(self, model: str, record: Mapping[str, Any], cost: float | None) -> None:
+        """Count one journaled call, as the model's too."""
+        self.add(record, cost)
+        self.models.setdefault(model, LedgerEntry()).add(record, cost)
+
     @property
     def retries(self) -> int:
         """Attempts beyond each call's first."""
@@ -81,42 +87,65 @@ class LedgerEntry:
         """Dollars; None where any call's price is unknown."""
         return None if self.unpriced else self.cost
 
-    def stored(self) -> dict[str, Any]:
+    def stored(self, *, by_model: bool = False) -> dict[str, Any]:
         """What `metrics.json` keeps."""
         cost = self.whole_cost
+        models = {name: entry.stored() for name, entry in self.models.items()} if by_model else {}
         return {
             "calls": self.calls,
             "tokens_in": None if self.untold else self.tokens_in,
             "tokens_out": None if self.untold else self.tokens_out,
             "cost": None if cost is None else round(cost, 6),
             **({"cost_by": dict(sorted(self.cost_by.items()))} if self.cost_by else {}),
+            **({"models": models} if models else {}),
         }
 
 
-def ledger(rows: Iterable[Mapping[str, Any]], read: ReadCall, prices: Prices | None = None) -> dict[str, LedgerEntry]:
+OwnPrices = Prices | Mapping[str, Prices | None] | None
+"""A user's own prices: of all models, or by a model's name."""
+
+
+def ledger(rows: Iterable[Mapping[str, Any]], read: ReadCall, prices: OwnPrices = None) -> dict[str, LedgerEntry]:
     """Entries by stage in the order of first use, then `total`.
 
-    `prices` are a user's own, for the calls whose record holds no cost: they were made before a price was given.
+    `prices` are for the calls whose record holds no cost: they were made before a price was given.
     """
     entries: dict[str, LedgerEntry] = {}
     total = LedgerEntry()
-    counted: dict[bytes, LedgerEntry | None] = {}
+    counted: dict[bytes, tuple[LedgerEntry, ...]] = {}  # the entries that have the call
     for row in rows:
         for stage, key in row["calls"]:
             packed = bytes.fromhex(key)
             if packed not in counted:
                 record = read(key)
                 if record is None or record.get("error"):
-                    counted[packed] = None
+                    counted[packed] = ()
                     continue
-                cost = _cost(record, prices)
-                entry = counted[packed] = entries.setdefault(stage or "call", LedgerEntry())
-                entry.add(record, cost)
-                total.add(record, cost)
-            elif (first := counted[packed]) is not None:
-                first.hits += 1
-                total.hits += 1
+                cost, model = _cost(record, prices), model_of(record)
+                both = entries.setdefault(stage or "call", LedgerEntry()), total
+                for entry in both:
+                    entry.add_of(model, record, cost)
+                counted[packed] = *both, *(entry.models[model] for entry in both)
+            else:
+                for entry in counted[packed]:
+                    entry.hits += 1
     return {**entries, "total": total}
+
+
+def stored(entries: Mapping[str, LedgerEntry]) -> dict[str, dict[str, Any]]:
+    """What `metrics.json` keeps of a ledger; model by model where there are several."""
+    several = len(entries["total"].models) > 1
+    return {stage: entry.stored(by_model=several) for stage, entry in entries.items()}
+
+
+def model_of(record: Mapping[str, Any]) -> str:
+    """The model of a journaled call, or of a run's settings, with its label where it has one.
+
+    >>> model_of({"model": "qwen", "label": "b"}), model_of({"name": "offline"})
+    ('qwen (b)', 'offline')
+    """
+    name = str(record.get("model") or record.get("name") or "")
+    return f"{name} ({record['label']})" if record.get("label") else name
 
 
 def taken(record: Mapping[str, Any], prices: Prices | None = None) -> Amount:
@@ -125,7 +154,9 @@ def taken(record: Mapping[str, Any], prices: Prices | None = None) -> Amount:
     return Amount(record.get("attempts") or 1, tokens, _cost(record, prices) or 0.0)
 
 
-def _cost(record: Mapping[str, Any], prices: Prices | None) -> float | None:
+def _cost(record: Mapping[str, Any], prices: OwnPrices) -> float | None:
+    if isinstance(prices, Mapping):
+        prices = prices.get(str(record.get("model")))
     return cost_of(record, price_in(record, prices) if prices is not None else None)
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,7 +41,7 @@ from blendfilter.lm.offline import OfflineEngine
 from blendfilter.lm.prices import unknown_price
 from blendfilter.lm.tokenisers import TokenCounter, text_of, tokeniser_for
 from blendfilter.records import Question
-from blendfilter.run_context import CONCURRENCY, lms_of, with_lms_connected
+from blendfilter.run_context import CONCURRENCY, lms_of, prices_by_name, with_lms_connected
 from blendfilter.tasks.base import Questions
 from blendfilter.text import aligned
 
@@ -106,6 +106,7 @@ def rehearse(
     lm: ConnectedLM,
     folder: Path,
     *,
+    filter_lm: ConnectedLM | None = None,
     reuse: str | Path | Iterable[str | Path] = (),
     repeats: int = 1,
     name: str | None = None,
@@ -119,8 +120,9 @@ def rehearse(
     for own in lms_of(copied):
         own.put(_stand_in(connect(own.lm), made))
     work = evaluated(
-        copied, questions, lm=_stand_in(lm, made), run=folder, reuse=reuse, repeats=repeats, progress=False, name=name
-    )
+        copied, questions, lm=_stand_in(lm, made), filter_lm=None if filter_lm is None else _stand_in(filter_lm, made),
+        run=folder, reuse=reuse, repeats=repeats, progress=False, name=name,
+    )  # fmt: skip
     return aio.run(work, "plan", "await asyncio.to_thread(plan, …)"), made
 
 
@@ -208,8 +210,11 @@ class Estimator:
         cost_most = None if price is None or most is None or cap is None else price.of(round(most), cap)
         return CallEstimate(call, prompt, most, expected, cap, cost, cost_most, bool(past))
 
-    def seconds(self, estimates: Iterable[CallEstimate]) -> float | None:
-        """How long the calls would take one after the other; None where a model was never called before."""
+    def seconds(self, estimates: Iterable[CallEstimate], at_once: int = 1) -> float | None:
+        """How long the calls would take, so many at once; None where a model was never called before.
+
+        A model in this process takes its calls one by one.
+        """
         total = 0.0
         for call in (estimate.call for estimate in estimates):
             of_model = [
@@ -218,7 +223,7 @@ class Estimator:
             past = self._seconds.get((call.lm.name, call.stage)) or of_model
             if not past:
                 return None
-            total += sum(past) / len(past)
+            total += sum(past) / len(past) / (1 if isinstance(call.lm.inner, LocalEngine) else at_once)
         return total or None
 
 
@@ -236,7 +241,7 @@ class PlannedStage:
     """One stage's share of what is still to be done; `fewest` to `most` calls an answer.
 
     `cost` is None where it is unknown; the fields ending in `_most` are for replies as long as their caps, and are None
-    where a reply has none.
+    where a reply has none. `models`: the names of those that it asks.
     """
 
     stage: str
@@ -250,6 +255,7 @@ class PlannedStage:
     cost: float | None
     cost_most: float | None
     measured: bool = False
+    models: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -269,16 +275,24 @@ class RunPlan:
     concurrency: int
     budget: Budget | None = None
     spent: Amount = field(default_factory=Amount)  # of the budget, in earlier sessions
+    by_model: Mapping[str, PlannedStage] = field(default_factory=dict)  # the total's parts, by the model's name
 
     def text(self) -> str:
         """The plan as aligned text, with how to read it below."""
         if self.done == self.answers:
             return f"all {self.answers} answers are there: nothing is left to ask\n"
-        rows = [[*_cells(stage)] for stage in (*self.stages, self.total)]
+        several = len(self.by_model) > 1
+        parts = [*self.by_model.values()] if several else []
+        rows = [[*_cells(stage)] for stage in (*self.stages, self.total, *parts)]
         kept = [place for place in range(len(_HEADER)) if any(row[place] != "-" for row in rows)]
-        header, *stages, total = aligned([[row[place] for place in kept] for row in [_HEADER, *rows]])
-        ruler = "-" * max(map(len, [header, *stages, total]))
-        return "\n".join([header, ruler, *stages, ruler, total, "", *self.notes()]) + "\n"
+        table = [[row[place] for place in kept] for row in [_HEADER, *rows]]
+        if several:  # who is asked stands at the end, behind the figures
+            asked = ["model", *(", ".join(stage.models) for stage in self.stages), *[""] * (1 + len(parts))]
+            table = [[*row, words] for row, words in zip(table, asked, strict=True)]
+        header, *lines = (line.rstrip() for line in aligned(table))
+        ruler = "-" * max(map(len, [header, *lines]))
+        stages, totals = lines[: len(self.stages)], lines[len(self.stages) :]
+        return "\n".join([header, ruler, *stages, ruler, *totals, "", *self.notes()]) + "\n"
 
     def __str__(self) -> str:
         return self.text()
@@ -365,6 +379,7 @@ def plan(
     questions: Questions | Sequence[Any],
     lm: dspy.BaseLM | str | None = None,
     *,
+    filter_lm: dspy.BaseLM | str | None = None,
     run: str | Path | None = None,
     reuse: str | Path | Iterable[str | Path] = (),
     repeats: int = 1,
@@ -388,13 +403,15 @@ def plan(
         raise BadArgument(f"a plan from {sample} questions: give 1 or more")
     every = as_questions(questions)
     model, folder = _connected(lm or dspy.settings.lm or "offline"), None if run is None else Path(run)
+    judge = None if filter_lm is None else _connected(filter_lm)
     journals = paths_of(reuse)
     spent = Amount()
     if folder is not None and (folder / FILE).is_file():
         journals.insert(0, folder)
         if budget is not None:
             with Journal(folder, "replay") as journal:
-                spent = spent_in(journal, {model.name: model.terms.price}, budget)
+                models = (model, *([] if judge is None else [judge]), *(_connected(each.lm) for each in lms_of(method)))
+                spent = spent_in(journal, prices_by_name(models), budget)
     left = left_of(every, repeats, folder)
     ids = {id for _, id in left}
     chosen = spread([question for question in every if question.id in ids], sample)
@@ -405,22 +422,30 @@ def plan(
         some = Questions(tuple(chosen), every.task, every.source)
         with tempfile.TemporaryDirectory(prefix="blendfilter-plan-") as scratch:
             tried, made = rehearse(
-                method, some, model, Path(scratch) / "run", reuse=journals, repeats=repeats, name=name
+                method, some, model, Path(scratch) / "run", filter_lm=judge, reuse=journals, repeats=repeats, name=name
             )
             failed = sum(row["error"] is not None for row in tried.rows if (repeat_of(row), row["id"]) in sampled)
         calls = [call for call in made if call.turn in sampled]
     estimator = Estimator(journals, ask_server=ask_server)
     estimates, factor = estimator.estimates(calls), len(left) / max(1, len(sampled))
     by_stage: dict[str, list[CallEstimate]] = {}
+    by_model: dict[str, dict[str, list[CallEstimate]]] = {}
     for estimate in estimates:
-        by_stage.setdefault(estimate.call.stage or "call", []).append(estimate)
-    stages = tuple(_stage(stage, found, sampled, factor) for stage, found in by_stage.items())
-    total = _stage("total", estimates, sampled, factor)
-    figures: dict[str, Any] = {figure: added(stages, figure) for figure in ("calls", *FIGURES)}
-    total = PlannedStage(**{**vars(total), **figures})  # the sums of the rounded figures above
-    seconds = estimator.seconds(estimates)
-    # A model in this process takes its calls one by one.
-    at_once = 1 if isinstance(model.inner, LocalEngine) else concurrency
+        stage = estimate.call.stage or "call"
+        by_stage.setdefault(stage, []).append(estimate)
+        by_model.setdefault(estimate.call.lm.name, {}).setdefault(stage, []).append(estimate)
+
+    def planned(name: str, parts: Mapping[str, list[CallEstimate]]) -> tuple[PlannedStage, tuple[PlannedStage, ...]]:
+        """All parts together under a name, as the sums of their rounded figures, and the parts."""
+        stages = tuple(_stage(stage, found, sampled, factor) for stage, found in parts.items())
+        whole = _stage(name, [estimate for found in parts.values() for estimate in found], sampled, factor)
+        return replace(whole, **{figure: added(stages, figure) for figure in ("calls", *FIGURES)}), stages
+
+    total, stages = planned("total", by_stage)
+    of_models = {name: planned(f"of {name}", parts)[0] for name, parts in by_model.items()}
+    seconds = estimator.seconds(estimates, concurrency)
+    asked = {estimate.call.lm.name: estimate.call.lm for estimate in estimates}
+    paced = (_paced(lm, of_models[name]) for name, lm in asked.items())
     return RunPlan(
         stages=stages,
         total=total,
@@ -430,11 +455,12 @@ def plan(
         failed=failed,
         tokenisers=estimator.tokenisers,
         prices=estimator.prices,
-        seconds=None if seconds is None else seconds * factor / at_once,
-        paced=_paced(model, total),
+        seconds=None if seconds is None else seconds * factor,
+        paced=max((least for least in paced if least is not None), default=None),
         concurrency=concurrency,
         budget=budget,
         spent=spent,
+        by_model=of_models,
     )
 
 
@@ -463,7 +489,10 @@ def _stage(name: str, estimates: Sequence[CallEstimate], sampled: Sequence[Answe
     counted = Counter(estimate.call.turn for estimate in estimates)
     numbers = [counted[key] for key in sampled] or [0]
     measured = all(estimate.measured for estimate in estimates)
-    return PlannedStage(name, round(factor * len(estimates)), min(numbers), max(numbers), **figures, measured=measured)
+    return PlannedStage(
+        name, round(factor * len(estimates)), min(numbers), max(numbers), **figures, measured=measured,
+        models=tuple(dict.fromkeys(estimate.call.lm.name for estimate in estimates)),
+    )  # fmt: skip
 
 
 def _paced(model: ConnectedLM, total: PlannedStage) -> float | None:

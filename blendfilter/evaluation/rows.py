@@ -203,6 +203,11 @@ def repeats_in(settings: Mapping[str, Any]) -> int:
     return int(settings.get("repeats", 1))
 
 
+def filter_lm_of(settings: Mapping[str, Any]) -> str:
+    """The name of the model that answers the filter's calls, where a run's settings name one of its own; else empty."""
+    return str(((settings.get("lm") or {}).get("filter") or {}).get("name", ""))
+
+
 def repeat_of(row: Mapping[str, Any]) -> int:
     """Which of the answers to its question a row is, from 1."""
     return int(row.get("repeat", 1))
@@ -388,6 +393,7 @@ def signature(settings: Mapping[str, Any], metrics: Mapping[str, Any], n: int, e
         f"data:{data['source']}/{data['fingerprint']}",
         f"method:{method['name']}",
         f"lm:{settings['lm']['name']}",
+        *(f"filter-lm:{name}" for name in [filter_lm_of(settings)] if name),
         f"retriever:{retrievers}",
         *(f"{_IN_SIGNATURE[key]}:{value}" for key, value in arguments.items() if key in _IN_SIGNATURE and value),
         *(f"prompts:{name}" for name in [method.get("prompts")] if name),

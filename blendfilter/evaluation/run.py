@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blendfilter.errors import MissingExtra, MissingFile
-from blendfilter.evaluation.rows import ERROR, LOSSES, how_far, repeats_in, with_errors_apart
+from blendfilter.evaluation.rows import ERROR, LOSSES, filter_lm_of, how_far, repeats_in, with_errors_apart
 from blendfilter.evaluation.run_folder import METRICS, PREDICTIONS, RUN, iterate_rows, read_json, read_rows
 from blendfilter.journal import FILE, Journal
 from blendfilter.text import visible
@@ -101,8 +101,14 @@ class Run:
 
     @property
     def offline(self) -> bool:
-        """Whether the rule-based reader answered, so that scores say nothing about a model."""
-        return bool(self.settings["lm"]["name"] == "offline")
+        """Whether the rule-based reader answered, or filtered, so that scores say nothing about a model."""
+        return "offline" in (self.settings["lm"]["name"], filter_lm_of(self.settings))
+
+    @property
+    def models(self) -> str:
+        """The model that answers, and the one that filters where it is another."""
+        named = filter_lm_of(self.settings)
+        return f"{self.settings['lm']['name']}{f', filter {named}' if named else ''}"
 
     @property
     def reads_gold(self) -> bool:

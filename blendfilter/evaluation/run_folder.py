@@ -18,7 +18,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, TypeAdapter, ValidationError
 
 from blendfilter.errors import AskedWrong, BadArgument, BadData, BudgetSpent, MissingFile, RunMismatch, ServerRefused
-from blendfilter.evaluation.rows import ERROR, LOSSES, Loss, how_far, key_of, misscored, repeats_in
+from blendfilter.evaluation.rows import ERROR, LOSSES, Loss, filter_lm_of, how_far, key_of, misscored, repeats_in
 from blendfilter.files import AppendOnly, check_regular, json_line, whole_lines, write_whole
 from blendfilter.journal import FILE, Count, Journal, Key
 from blendfilter.lm.budget import BudgetAccount
@@ -133,9 +133,14 @@ class _MethodSettings(_Shape):
     program: str
 
 
+class _FilterModelSettings(_Shape):
+    name: str
+
+
 class _ModelSettings(_Shape):
     name: str
     parameters: dict[str, Any] = {}
+    filter: _FilterModelSettings | None = None
     of: dict[str, dict[str, Any]] = {}
 
 
@@ -391,7 +396,16 @@ class RunFolder:
 def check_same(stored: Mapping[str, Any], new: Mapping[str, Any], folder: str) -> None:
     """Raise `RunMismatch` where other settings made a run folder; more repeats are welcome, fewer are not."""
     # The same questions under another file name are the same questions: their fingerprint says so.
-    differing = different_settings(stored, _without_new_arguments(stored, new), ignored=("data.source", "repeats"))
+    names = filter_lm_of(stored), filter_lm_of(new)
+    was, now = (name or "none of its own" for name in names)
+    if names[0] != names[1]:  # another model's other settings are no news
+        stored, new = (
+            {**each, "lm": {**each["lm"], "filter": name}} for each, name in zip((stored, new), names, strict=True)
+        )
+    differing = different_settings(
+        stored, _without_new_arguments(stored, new), ignored=("data.source", "repeats"),
+        words={"lm.filter": f"the filter's model (--filter-lm) was {was}, now {now}"},
+    )  # fmt: skip
     if differing:
         raise RunMismatch(
             f"{folder} holds a run with other settings: {differing}. "

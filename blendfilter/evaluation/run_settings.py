@@ -24,6 +24,7 @@ from blendfilter.compiling.programs import question_digest, recipes_in
 from blendfilter.dspy_surface import configured_index
 from blendfilter.errors import AskedWrong, EmptyData, Leak, ReplayMiss
 from blendfilter.evaluation.run import Run
+from blendfilter.filters.base import filter_predictors
 from blendfilter.filters.cdit import Judge
 from blendfilter.journal import digest
 from blendfilter.lm.local import LOCAL, remembered
@@ -40,10 +41,18 @@ _NOT_USERS = ("blendfilter", "dspy", "builtins", "abc", "typing")
 
 
 def settings_of(
-    method: dspy.Module, questions: Questions, lm: ConnectedLM, *, seed: int, name: str | None = None, repeats: int = 1
+    method: dspy.Module,
+    questions: Questions,
+    lm: ConnectedLM,
+    *,
+    seed: int,
+    filter_lm: ConnectedLM | None = None,
+    name: str | None = None,
+    repeats: int = 1,
 ) -> dict[str, Any]:
     """The settings of a run, as JSON; `repeats` are named where there are several."""
-    own = {label: _model(model) for label, model in connected_lms(method).items()}
+    of_filter = filter_predictors(method) if filter_lm is not None else ()
+    own = {label: _model(model) for label, model in connected_lms(method).items() if label not in of_filter}
     known = getattr(method, "method_name", None) or f"{type(method).__module__}:{type(method).__qualname__}"
     code = code_digest(method)
     own_metrics = {name: digest(_made_of(each))[:12] for name, each in questions.task.functions.items()}
@@ -65,7 +74,11 @@ def settings_of(
             **prompts_of(method),
             **({"code": code} if code else {}),
         },
-        "lm": _model(lm) | ({"of": own} if own else {}),
+        "lm": {
+            **_model(lm),
+            **({} if filter_lm is None else {"filter": _model(filter_lm)}),
+            **({"of": own} if own else {}),
+        },
         "retrievers": retrievers,
         "seed": seed,
         **({"repeats": repeats} if repeats > 1 else {}),
@@ -295,9 +308,12 @@ def recorded_index(run: Path, gone: AskedWrong) -> RecordedIndex | None:
     return RecordedIndex(known[0]["kind"], known[0]["fingerprint"], gone) if len(known) == 1 else None
 
 
-def recorded_model(run: Path, file: str, gone: AskedWrong, **decoding: Any) -> ConnectedLM | None:
+def recorded_model(
+    run: Path, file: str, gone: AskedWrong, *, of_filter: bool = False, **decoding: Any
+) -> ConnectedLM | None:
     """The model in a process that the run in that folder called; None where it was another than `file` names."""
     known = Run(run).settings.get("lm") or {}
+    known = known.get("filter") or {} if of_filter else known
     weights = (known.get("options") or {}).get("weights")
     same = file == LOCAL or Path(file).stem == known.get("name")
     return ConnectedLM(**remembered(known, gone), **decoding) if weights and same else None

@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import Any
 
 from blendfilter.errors import BadArgument, BadData, RunMismatch, worded
-from blendfilter.evaluation.ledger import LedgerEntry, ledger, taken
+from blendfilter.evaluation.ledger import LedgerEntry, ledger, stored, taken
 from blendfilter.evaluation.rescoring import NAMES, Rescored, file_of, rescored
 from blendfilter.evaluation.rows import NEAR, counted, failures, how_far, key_of, misscored, repeats_in, slim, summarise
 from blendfilter.evaluation.run import Run
@@ -103,7 +103,7 @@ class RunStatus:
             return self.run.metrics
         if not self.rows:
             return {}
-        return summarise(self.rows, self.run.settings, {name: entry.stored() for name, entry in self.entries.items()})
+        return summarise(self.rows, self.run.settings, stored(self.entries))
 
     @property
     def headline(self) -> str:

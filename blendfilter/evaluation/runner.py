@@ -24,7 +24,7 @@ import dspy
 from blendfilter import aio
 from blendfilter.context import GIVEN
 from blendfilter.errors import BadArgument, EmptyData, RunFailed, check_count
-from blendfilter.evaluation.ledger import ledger
+from blendfilter.evaluation.ledger import ledger, stored
 from blendfilter.evaluation.rows import failures, repeats_in, shared_failure, slim, summarise
 from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.run_folder import PREDICTIONS, ROW_FIELDS, RunFolder, iterate_rows
@@ -36,9 +36,11 @@ from blendfilter.evaluation.run_settings import (
     settings_of,
     versions,
 )
+from blendfilter.filters.base import with_filter_lm
 from blendfilter.lm.budget import Budget
+from blendfilter.lm.model import connect
 from blendfilter.retrieval.reranked import Reranked
-from blendfilter.run_context import CONCURRENCY, RunContext
+from blendfilter.run_context import CONCURRENCY, RunContext, connected_lms
 from blendfilter.tasks.base import MetricFunction, Questions, check_functions
 
 logger = logging.getLogger(__name__)
@@ -50,6 +52,7 @@ def evaluate(
     questions: Questions | Sequence[Any],
     *,
     lm: dspy.BaseLM | str | None = None,
+    filter_lm: dspy.BaseLM | str | None = None,
     run: str | Path | None = None,
     concurrency: int = CONCURRENCY,
     reuse: str | Path | Iterable[str | Path] = (),
@@ -69,6 +72,8 @@ def evaluate(
             `queries`, `branches` if it has some).
         questions: what `load` gives, or rows `load("qa", rows)` would take.
         lm: a model (`connect`, any `dspy.LM`, or a name); DSPy's configured one by default, else the offline reader.
+        filter_lm: another model that answers the calls of the method's filter (its topic, checks and ids; FilCo's
+            sentences; CDIT's verdicts), within the same limits. None: `lm`.
         run: the run's folder; a temporary one by default. The same folder and settings again go on where it stopped.
         concurrency: model calls in flight in the whole run.
         reuse: other run folders (or one) whose journaled calls may be used.
@@ -100,6 +105,7 @@ async def aevaluate(
     questions: Questions | Sequence[Any],
     *,
     lm: dspy.BaseLM | str | None = None,
+    filter_lm: dspy.BaseLM | str | None = None,
     run: str | Path | None = None,
     concurrency: int = CONCURRENCY,
     reuse: str | Path | Iterable[str | Path] = (),
@@ -133,6 +139,7 @@ async def evaluated(
     questions: Questions | Sequence[Any],
     *,
     lm: dspy.BaseLM | str | None = None,
+    filter_lm: dspy.BaseLM | str | None = None,
     run: str | Path | None = None,
     concurrency: int = CONCURRENCY,
     reuse: str | Path | Iterable[str | Path] = (),
@@ -158,16 +165,19 @@ async def evaluated(
     check_prompts(method)
     if lm is None and dspy.settings.lm is None:
         logger.warning(OFFLINE_NOTE)
-    context = RunContext(lm, method, concurrency=concurrency, budget=budget, max_retries=max_retries, replay=replay)
+    judge = None if filter_lm is None else connect(filter_lm)
+    module = method if judge is None else with_filter_lm(method, judge)
+    context = RunContext(lm, module, concurrency=concurrency, budget=budget, max_retries=max_retries, replay=replay)
     assert context.module is not None
     method, model = context.module, context.model
-    settings = settings_of(method, questions, model, seed=seed, name=name, repeats=repeats)
+    settings = settings_of(method, questions, model, filter_lm=judge, seed=seed, name=name, repeats=repeats)
     folder = RunFolder(run, settings, replay=replay)
     folder.check()
     threads = aio.Threads(2 * concurrency, "blendfilter-method")
     with folder.opened(reuse) as journal, context.opened(journal), threads as pool:
         if not replay:
             notes = {"address": model.address, "concurrency": concurrency, "questions": [each.id for each in questions]}
+            notes |= {} if judge is None else {"filter_address": judge.address}
             notes |= {} if budget is None else {"budget": budget.given()}
             if reranked := [index.info()["settings"] for index in retrievers_of(method) if isinstance(index, Reranked)]:
                 notes["reranked"] = reranked
@@ -180,9 +190,10 @@ async def evaluated(
         folder.write_predictions(lines)
         del lines, loop  # read back row by row: a long run's rows would fill the memory
         path = folder.path / PREDICTIONS
-        entries = ledger(iterate_rows(path), journal.read_call, model.terms.prices)
+        prices = {each.name: each.terms.prices for each in (*connected_lms(method).values(), model)}
+        entries = ledger(iterate_rows(path), journal.read_call, prices)
         rows = [*map(slim, iterate_rows(path))]
-        folder.write_metrics(summarise(rows, settings, {stage: entry.stored() for stage, entry in entries.items()}))
+        folder.write_metrics(summarise(rows, settings, stored(entries)))
     return Run(folder.path)
 
 

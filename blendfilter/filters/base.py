@@ -68,6 +68,39 @@ class Filter(dspy.Module):
         return {}
 
 
+def filter_predictors(method: dspy.Module) -> dict[str, dspy.Predict]:
+    """The predictors of the filters in a method, by their paths; a filter is a `Filter`, or what is named `select`."""
+    parts = [path for path, part in method.named_sub_modules() if isinstance(part, Filter) or path.endswith(".select")]
+    inside = tuple(f"{path}{end}" for path in parts if path != "self" for end in ".[")
+    return {
+        path.removeprefix("self."): predictor
+        for path, predictor in method.named_sub_modules(dspy.Predict)
+        if path in parts or path.startswith(inside)
+    }
+
+
+def with_filter_lm(method: dspy.Module, lm: dspy.BaseLM) -> dspy.Module:
+    """A copy of `method` in which `lm` answers the calls of its filters.
+
+    Raises:
+        BadArgument: no filter in it asks a model, or one has a model of its own.
+    """
+    copied: dspy.Module = method.deepcopy()
+    asking = filter_predictors(copied)
+    if not asking:
+        raise BadArgument(
+            f"filter_lm (--filter-lm) answers a filter's calls, and no filter of {type(method).__name__} asks a model: "
+            "leave it out, or give the method another filter (--filter)"
+        )
+    for path, predictor in asking.items():
+        if predictor.lm is not None:
+            raise BadArgument(
+                f"{path} has a model of its own, {predictor.lm.model}: leave filter_lm (--filter-lm) out, or that one"
+            )
+        predictor.lm = lm
+    return copied
+
+
 @contextmanager
 def noted() -> Iterator[list[CallNote]]:
     """The notes of the calls inside, which go on to whoever collects them outside."""

@@ -94,6 +94,7 @@ class JournaledEngine:
             error = faults.restore(record["error"])
             if isinstance(error, ModelError):
                 error.stage, error.attempts = STAGE.get(), record.get("attempts") or 0
+                error.address = self.address
                 note(key, "error")
             raise error
         note(key, event_of(record))

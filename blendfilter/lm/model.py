@@ -212,6 +212,10 @@ class Settings(SimpleNamespace):
         price = price_of(model, provider, self.prices) if model else None
         return CallPolicy(Retry(**{"timeout": timeout, **limits}), Pace(**pace) if pace else None, price, self.prices)
 
+    def own_price(self, model: str) -> CallPolicy:
+        """How a `model` in this process is called: it costs what the user's file says."""
+        return CallPolicy(price=price_of(model, None, self.prices), prices=self.prices)
+
     def check_adoptable(self, lm: dspy.BaseLM, allowed: frozenset[str] = frozenset()) -> None:
         """Raise `BadArgument` where settings are given for a model that has its own."""
         if self.given() - allowed:
@@ -264,7 +268,7 @@ def _opened(settings: Settings) -> ConnectedLM:
         )  # fmt: skip
         _say_what_is_not_steered(settings, made["model"], made["profile"])
         made["state"] |= {"cache": settings.cache}
-        return ConnectedLM(**made, **decoding)
+        return ConnectedLM(**made, terms=settings.own_price(made["model"]), **decoding)
     refuse_for_a_server(settings.context, settings.threads)
     if name != "offline":
         return _through_dspy(settings, how) if spoken_by_dspy(name, settings.api_base) else _served(settings, how)
@@ -273,7 +277,9 @@ def _opened(settings: Settings) -> ConnectedLM:
     settings.refuse_limits()
     identity = {"label": settings.label}
     state = {"name": name, **identity, **decoding}
-    return ConnectedLM(name, OfflineEngine(), identity=identity, state=state, **decoding)
+    return ConnectedLM(
+        name, OfflineEngine(), identity=identity, state=state, terms=settings.own_price(name), **decoding
+    )
 
 
 def _served(settings: Settings, how: Mapping[str, Any]) -> ConnectedLM:

@@ -35,7 +35,7 @@ def card(run: Run) -> str:
 def _parts(run: Run) -> Iterator[str]:
     known, settings = RunStatus(run), run.settings
     metrics = known.metrics
-    title = " · ".join((settings["task"], settings["method"]["name"], settings["lm"]["name"]))
+    title = " · ".join((settings["task"], settings["method"]["name"], run.models))
     yield f"<div><b><bdi>{html_of(run.name)}</bdi></b> <small>{html_of(title)}</small></div>"
     if known.failures:
         yield f'<div role="alert" style="{_BANNER}"><b>Failed:</b> {html_of(known.failures)}.</div>'

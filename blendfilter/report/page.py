@@ -42,6 +42,7 @@ from blendfilter.report.run_text import (
     PARTIAL,
     UPPER_BOUND,
     cost,
+    ledger_lines,
     ledger_notes,
     measures_in,
     share,
@@ -291,8 +292,9 @@ def _recipe(known: RunStatus) -> list[tuple[str, str]]:
     if known.run.finished:
         parts = known.metrics["signature"].partition(" | ")[2].split("|")
         return [(name, value) for name, colon, value in (part.partition(":") for part in parts) if name or value]
-    data, lm = settings["data"], settings["lm"]["name"]
-    return [("data", data["source"]), ("method", settings["method"]["name"]), ("lm", lm)]
+    return [
+        ("data", settings["data"]["source"]), ("method", settings["method"]["name"]), ("lm", known.run.models)
+    ]  # fmt: skip
 
 
 def _scores(known: RunStatus) -> Iterator[dict[str, str]]:
@@ -329,7 +331,7 @@ def _side(label: str, known: RunStatus, compared: Comparison) -> dict[str, Any]:
     side = {
         "label": label,
         "method": settings["method"]["name"],
-        "lm": settings["lm"]["name"],
+        "lm": known.run.models,
         "score": _score(name, score),
         "errors": known.run.errors,
         "failed": known.run.failed,
@@ -376,9 +378,9 @@ def _retrieval(known: RunStatus) -> Iterator[tuple[str, str, Sequence[str], str]
 
 
 def _ledger(entries: Mapping[str, LedgerEntry], n: int) -> Iterator[Sequence[str]]:
-    for stage, entry in entries.items():
+    for stage, asked, entry in ledger_lines(entries):
         yield (
-            stage,
+            f"{stage} ({asked})" if asked else stage,
             f"{entry.calls:,}",
             f"{entry.calls / n:.2f}",
             f"{entry.hits:,}",

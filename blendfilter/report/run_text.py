@@ -31,7 +31,7 @@ UPPER_BOUND = f"The filter {READS_GOLD}."
 PARTIAL = "Partial: the figures are over the questions answered so far, and will change."
 MEASURE_WORDS = {"s_precision": "S-precision", "ndcg": "nDCG", "mrr": "MRR"}
 _VARIANT_WORDS = {"union": "all together", "kept": "kept for the answer"}
-_NOTHING = ("0", "0 %", "-")
+_NOTHING = ("0", "0 %", "-", "")
 
 
 def report_text(run: Run, width: int = 100) -> str:
@@ -168,16 +168,27 @@ def _losses(status: RunStatus, counted: str) -> Any:
 
 def ledger_table(entries: Mapping[str, LedgerEntry], n: int, unit: str, paid: str = "") -> Any:
     """A line a stage; what no stage has (hits, cached tokens, retries, a price) has no column."""
-    lines = [(stage, _account(entry, n, unit)) for stage, entry in entries.items()]
+    lines = [(stage, {"model": asked, **_account(entry, n, unit)}) for stage, asked, entry in ledger_lines(entries)]
     columns = [
         name for name in lines[0][1] if any(cells[name] not in _NOTHING for _, cells in lines) or name == "calls"
     ]
     table = sheet("Ledger", "stage", *columns)
     table.columns[0].no_wrap = table.collapse_padding = True
+    if "model" in columns:
+        table.columns[1].justify = "left"
     for stage, cells in lines:
         table.add_row(stage, *(cells[name] for name in columns))
     table.caption = "; ".join(ledger_notes(entries["total"], paid))
     return _FittingTable(table)
+
+
+def ledger_lines(entries: Mapping[str, LedgerEntry]) -> Iterator[tuple[str, str, LedgerEntry]]:
+    """The lines of a ledger: name, models, entry; where several models answered, one for each below the total."""
+    several = len(entries["total"].models) > 1
+    for stage, entry in entries.items():
+        yield stage, ", ".join(entry.models) if several and stage != "total" else "", entry
+    for model, entry in entries["total"].models.items() if several else ():
+        yield f"of {model}", "", entry
 
 
 class _FittingTable:

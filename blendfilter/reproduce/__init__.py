@@ -35,7 +35,7 @@ def list_tables() -> str:
 
 def reproduce(
     table: str,
-    connect: Callable[[tables.PaperTable], ConnectedLM],
+    connect: Callable[[tables.PaperTable], tuple[ConnectedLM, ConnectedLM | None]],
     *,
     show: Say,
     say: Say,
@@ -62,7 +62,8 @@ def reproduce(
 ) -> int:
     """Reproduce a table: 0, or 1 where questions ended in an error. `blendfilter reproduce --help` says the options.
 
-    `show` is called with what is printed, `say` with notices; `connect` opens the reader of the table.
+    `show` is called with what is printed, `say` with notices; `connect` opens the reader of the table, and
+    the model that filters and judges for it (None: the reader).
     """
     paper = tables.read(table).cut(methods, rows)
     for name, value in (("concurrency", concurrency), ("repeats", repeats), ("limit", limit)):
@@ -72,22 +73,24 @@ def reproduce(
     paper.named("task", filter(None, chosen_by), paper.tasks)
     if scorer is None and scorer_api_base:
         raise UnknownName(f"which model at {scorer_api_base}? name it with --scorer")
-    lm = connect(paper)
+    lm, filter_lm = connect(paper)
     found = sources.gather(
         paper, data=data, index=index, corpus=corpus, tasks=tasks, limit=limit, allow_hosts=allow_hosts
     )
     templates = None if prompts is None else Prompts.of(prompts)
     spoken = [f"the prompts are the set {templates.set_name}"] if templates and templates.set_name else []
+    if filter_lm is not None:
+        spoken.append(f"{lm.name} answers; passages are filtered and judged by {filter_lm.name} (--filter-lm)")
     TaskWording().with_reply_tokens(reply_tokens)  # a cap out of range is an error before anything is made
 
     def wanted(scratch: Path | None) -> tuple[list[TableRun], RowInputs]:
         inputs = RowInputs(
-            paper, lm, runs, programs=programs, measures=chosen_by, scorer_named=scorer is not None, prompts=templates,
-            demos=demos, reply_tokens=reply_tokens,
+            paper, filter_lm or lm, runs, programs=programs, measures=chosen_by, scorer_named=scorer is not None,
+            prompts=templates, demos=demos, reply_tokens=reply_tokens,
             scorer=lambda journal: make_scorer(scorer or lm, journal=journal, api_base=scorer_api_base),
             scratch=scratch, concurrency=concurrency, say=(lambda line: None) if scratch else say,
         )  # fmt: skip
-        every = runs_of(paper, found, lm, runs, inputs, repeats=repeats)
+        every = runs_of(paper, found, lm, runs, inputs, filter_lm=filter_lm, repeats=repeats)
         if not every:
             raise BadArgument(f"no row of {paper.name} can be run: {'; '.join(inputs.notes) or 'none is left'}")
         return every, inputs
@@ -99,6 +102,8 @@ def reproduce(
         show("\n".join([cost, *found.notes, *spoken, *inputs.notes, *_to_serve(paper)]))
         return 0
     every, inputs = wanted(None)
+    if filter_lm is not None and not any(one.filter_lm or one.trimmed for one in every):
+        say(f"--filter-lm changes nothing: no row of {paper.name} has a filter or a judge that asks a model")
     if (scorer or measures) and not any(one.row.reads_gold(one.task) for one in every):
         say(f"--scorer and --measure change nothing: no row of {paper.name} reads the answer")
     done = do(every, concurrency=concurrency, repeats=repeats, say=say)

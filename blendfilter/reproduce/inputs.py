@@ -58,6 +58,7 @@ class RowInputs:
     """Makes what rows need, each thing once, and keeps notes of it.
 
     Args:
+        lm: the model that judges for overlays.
         programs: `[TASK=]FILE`, of `blendfilter compile`; each goes into the rows whose filter it was compiled for.
         demos: `[TASK=]FILE`, demonstrations in place of a task's own.
         measures: what silver contexts are chosen by, by task, in place of the paper's; under "" for all tasks.

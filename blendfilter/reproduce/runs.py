@@ -25,6 +25,7 @@ from blendfilter.evaluation.run_folder import RUN
 from blendfilter.evaluation.run_loop import RunProgress
 from blendfilter.evaluation.run_settings import check_leak, settings_of
 from blendfilter.evaluation.runner import evaluate
+from blendfilter.filters.base import filter_predictors
 from blendfilter.filters.registry import make_filter
 from blendfilter.journal import FILE, digest
 from blendfilter.lm.model import ConnectedLM
@@ -57,6 +58,12 @@ class TableRun:
     method: dspy.Module
     questions: Questions
     lm: ConnectedLM
+    filter_lm: ConnectedLM | None = None  # None, too, where no filter of the method asks a model
+
+    @property
+    def trimmed(self) -> bool:
+        """Whether it searches an index that was trimmed."""
+        return "trimmed" in self.row.settings(self.task)
 
     @property
     def place(self) -> tuple[str, str, str]:
@@ -76,9 +83,10 @@ def runs_of(
     folder: Path,
     inputs: RowInputs,
     *,
+    filter_lm: ConnectedLM | None = None,
     repeats: int = 1,
 ) -> list[TableRun]:
-    """Every run of `table`, task by task, in the order of its rows.
+    """Every run of `table`, task by task, in the order of its rows; `filter_lm` answers their filters' calls.
 
     Rows whose silver contexts cannot be made are left out, and the notes of `inputs` say so.
     """
@@ -102,8 +110,11 @@ def runs_of(
                 # at temperature 0 a greedy model is itself, so that its calls are shared
                 same = all(lm.kwargs.get(name) == value for name, value in sampled.items())
                 model = lm if same else lm.copy(**sampled)
-                name = _name(method, questions, model, row, repeats)
-                found.append(TableRun(row, task, point, folder / name, method, questions, model))
+                asked = None
+                if filter_lm is not None and filter_predictors(method):
+                    asked = filter_lm if same else filter_lm.copy(**sampled)
+                name = _name(method, questions, model, asked, row, repeats)
+                found.append(TableRun(row, task, point, folder / name, method, questions, model, asked))
     return found
 
 
@@ -135,10 +146,13 @@ def _method(
     return make_method(row.method, retriever, task=worded, prompts=inputs.prompts, **settings)
 
 
-def _name(method: dspy.Module, questions: Questions, lm: ConnectedLM, row: PaperRow, repeats: int) -> str:
+def _name(
+    method: dspy.Module, questions: Questions, lm: ConnectedLM, filter_lm: ConnectedLM | None, row: PaperRow,
+    repeats: int,
+) -> str:  # fmt: skip
     """`<task>-<method>-<what else>-<digest>`: the words are for people, the digest tells runs apart."""
     name, task = row.method, questions.task.name
-    settings = settings_of(method, questions, lm, seed=0, name=name)
+    settings = settings_of(method, questions, lm, filter_lm=filter_lm, seed=0, name=name)
     arguments = settings["method"]["arguments"]
     words = []
     if row.retrieves and "k" in arguments:
@@ -152,7 +166,8 @@ def _name(method: dspy.Module, questions: Questions, lm: ConnectedLM, row: Paper
     words += [f"{key}{arguments[key]}" for key in ("iterations", "samples") if key in arguments]
     words += [f"compiled_{recipe.optimizer}" for recipe in recipes_in(method)[:1]]
     words += [retriever["kind"] for retriever in settings["retrievers"]]
-    words += [lm.name.rpartition("/")[2], str(len(questions))]
+    words += [each.name.rpartition("/")[2] for each in (lm, filter_lm) if each is not None]
+    words.append(str(len(questions)))
     words += [f"{short}{lm.kwargs[key]}" for short, key in (("t", "temperature"), ("p", "top_p")) if lm.kwargs.get(key)]
     words += [f"r{repeats}"] * (repeats > 1)
     settings["data"].pop("source")  # the same questions under another file name are the same
@@ -196,8 +211,8 @@ def do(
         reuse = [*earlier(folder, each.task), *journals_of(folder.parent / TRIMMED_FOLDER, each.task)]
         try:
             done[folder] = evaluate(
-                each.method, each.questions, lm=each.lm, run=folder, concurrency=concurrency, reuse=reuse,
-                name=each.row.method, progress=progress, repeats=repeats,
+                each.method, each.questions, lm=each.lm, filter_lm=each.filter_lm, run=folder, concurrency=concurrency,
+                reuse=reuse, name=each.row.method, progress=progress, repeats=repeats,
             )  # fmt: skip
         except RunFailed as error:
             say(str(error))
@@ -271,12 +286,17 @@ class TableCost:
         saved = sum(run.calls - run.new_calls for run in self.runs if not run.finished)
         notes = [
             f"estimated from {self.pilot} questions a run, answered by the offline reader: nothing was spent",
-            *(f"tokens: {name}" for name in dict.fromkeys(self.tokenisers.values())),
+            *_of_models("tokens", self.tokenisers),
             "replies: as long as the model's in earlier runs, else as the offline reader's; thinking comes on top",
-            *(f"cost: {words}" for words in dict.fromkeys(self.prices.values())),
+            *_of_models("cost", self.prices),
             f"new: no finished run and none above it has made these; reuse between the runs saves {saved:,} calls",
         ]
         return "\n".join([header, ruler, *lines, ruler, last, "", *notes])
+
+
+def _of_models(what: str, words: Mapping[str, str]) -> list[str]:
+    """A line for each of the `words` about models, by their names, which are said where there are several."""
+    return [f"{what}{f' of {name}' * (len(words) > 1)}: {each}" for name, each in words.items()]
 
 
 def plan(wanted: Sequence[TableRun], *, repeats: int = 1, pilot: int = PILOT) -> TableCost:
@@ -297,7 +317,9 @@ def _cost(run: TableRun, scratch: Path, pilot: int, estimator: Estimator, repeat
     """Rehearse some questions of a run; what earlier runs hold, real ones and rehearsed ones, is taken over."""
     some = replace(run.questions, items=tuple(spread(run.questions, pilot)))
     reuse = [*earlier(run.folder, run.task), *journals_of(scratch, run.task)]
-    tried, made = rehearse(run.method, some, run.lm, scratch / run.folder.name, reuse=reuse, name=run.row.method)
+    tried, made = rehearse(
+        run.method, some, run.lm, scratch / run.folder.name, filter_lm=run.filter_lm, reuse=reuse, name=run.row.method
+    )
     answered = len(tried.rows)
     used = {key for row in tried.rows for _, key in row["calls"]}
     a_question = len(used) / answered
