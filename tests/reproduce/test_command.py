@@ -15,6 +15,7 @@ from reproduce_world import JUDGED_HEAD, JUDGED_ROWS, written
 
 from blendfilter import Run
 from blendfilter.cli import main
+from blendfilter.journal import Journal
 from blendfilter.reproduce import tables
 
 pytest.importorskip("matplotlib")
@@ -197,6 +198,41 @@ def test_reuse_saves_two_calls_a_question_in_table_1(reproduce: Reproduce) -> No
             assert key in answer
             assert key in first
     assert "Holm" in done.out
+
+
+def test_one_model_judges_and_another_answers(reproduce: Reproduce) -> None:
+    """CDIT's LLM(a) and LLM(b): the judge of the filter and of the trimmed index, and the generator."""
+    written(Path(), JUDGED_HEAD + JUDGED_ROWS)
+    with serve(reply="offline", keep=True) as answers, serve(reply="offline", keep=True) as judges:
+        words = ("small.toml", "--data", "sample", "--limit", 3, "--no-plots", "--lm", "big", "--api-base", answers.url)
+        second = ("--judge-lm", "small", "--filter-api-base", judges.url)
+        planned = reproduce(*words, *second, "--plan")
+        assert planned.code == 0, planned.err
+        assert "cost of big: no price is known" in planned.out
+        assert answers.stats()["requests"] == judges.stats()["requests"] == 0
+        done = reproduce(*words, *second)
+        assert done.code == 0, done.err
+        asked = [{body["model"] for body in server.stats()["bodies"]} for server in (answers, judges)]
+        assert asked == [{"big"}, {"small"}]
+        requests = [server.stats()["requests"] for server in (answers, judges)]
+        assert reproduce(*words, *second).out == done.out
+        assert [server.stats()["requests"] for server in (answers, judges)] == requests, "nothing is asked twice"
+        assert reproduce(*words, "--row", "CDIT").code == 0
+        assert judges.stats()["requests"] == requests[1], "without the judge it is another run"
+    assert "big answers; passages are filtered and judged by small (--filter-lm)" in done.out
+    runs = {path.name: Run(path) for path in Path("runs").glob("popqa-*")}
+    of_two = [name for name, run in runs.items() if run.settings["lm"].get("filter")]
+    (cdit,) = of_two
+    assert "-big-small-3-" in cdit
+    assert runs[cdit].metrics["ledger"]["consistent"]["models"].keys() == {"small"}
+    (overlay,) = Path("runs/trimmed").iterdir()
+    with Journal(overlay, "replay") as journal:
+        assert {record["model"] for record in journal.records("call")} == {"small"}
+
+
+def test_a_second_model_that_no_row_asks_is_said_to_change_nothing(reproduce: Reproduce) -> None:
+    words = ("table4", "--data", "sample", "--limit", 1, "--methods", "direct", "--no-plots", "--filter-lm", "offline")
+    assert "--filter-lm changes nothing: no row of table4 has a filter" in reproduce(*words).err
 
 
 def test_the_papers_own_reader_is_asked_with_what_it_needs(reproduce: Reproduce) -> None:
