@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from blendfilter.cli.console import Bars, say
 from blendfilter.cli.options import (
@@ -57,19 +56,19 @@ IN_PROCESS, BEHIND_A_SERVER = ("context", "threads"), ("timeout", "attempts", "d
 
 def connect_both(
     model: JudgeOptions, filter_model: FilterModelOptions, prices: Path | None = None, *, keyless: bool = False,
-    of_lm: Mapping[str, Any] = MappingProxyType({}), **more: Any,
-) -> tuple[Callable[[], ConnectedLM], Callable[[], ConnectedLM | None]]:  # fmt: skip
+    **more: Any,
+) -> tuple[Callable[..., ConnectedLM], Callable[[], ConnectedLM | None]]:  # fmt: skip
     """What connects the model, and that of the filter; None where it has none of its own.
 
     Both have the decoding settings, the schema and the limits. What only one of them takes is that one's: threads of a
-    model in this process, requests a minute of a server. `of_lm` are arguments of the first alone, `more` of both.
+    model in this process, requests a minute of a server. `more` are arguments of both.
 
     Raises: BadArgument for options of a filter's model that is not named.
     """
     if filter_model.filter_lm is None:
         if needless := given(filter_model):
             raise BadArgument(f"{needless[0]} is for a model of the filter's own: name it with --filter-lm")
-        return partial(connect, model, prices, keyless=keyless, **of_lm, **more), lambda: None
+        return partial(connect, model, prices, keyless=keyless, **more), lambda: None
     second = replace(
         model, lm=filter_model.filter_lm, api_base=filter_model.filter_api_base, label="", thinking=None,
         reasoning=None, endpoint=filter_model.filter_endpoint or "chat",
@@ -84,7 +83,7 @@ def connect_both(
             error.args = (f"--filter-lm: {line}",)
             raise
 
-    return partial(connect, first, prices, keyless=keyless, **of_lm, **more), connect_second
+    return partial(connect, first, prices, keyless=keyless, **more), connect_second
 
 
 def _without_the_others(model: JudgeOptions, other: JudgeOptions) -> JudgeOptions:
@@ -215,7 +214,10 @@ def _not_taken(option: str, kind: str, takers: list[str], name: str) -> BadArgum
     return BadArgument(f"--{option} is for {kind}{listed}; {name} does not take it")
 
 
-def reranked(order: RerankOptions, opened: Callable[[], Retriever | None], k: int | None = None) -> Retriever | None:
+_Opened = TypeVar("_Opened", bound="Retriever | None")
+
+
+def reranked(order: RerankOptions, opened: Callable[[], _Opened], k: int | None = None) -> _Opened | Retriever:
     """What `opened` opens, reranked as the options say; `k` is how many passages will be wanted, where that is known.
 
     What is wrong with the options is an error before anything is opened.

@@ -122,21 +122,19 @@ def reproduce(
         show(list_tables())
         return
 
-    def readers(of: PaperTable) -> tuple[ConnectedLM, ConnectedLM | None]:
+    connects, connects_filter = connect_both(model, filter_model, prices, keyless=plan, json_schema=json_schema)
+
+    def reader(of: PaperTable) -> ConnectedLM:
         named = (model.lm or "offline").rpartition("/")[2].casefold() == of.reader.casefold()
-        own = {"extra_body": of.request} if named and of.request else {}
-        connects, connects_filter = connect_both(
-            model, filter_model, prices, keyless=plan, of_lm=own, json_schema=json_schema
-        )
-        return connects(), connects_filter()
+        own = of.request if named else {}
+        return connects(extra_body=own or None)
 
     code = run(
-        table, readers, show=show, say=say, runs=runs, data=data or (), index=index or (), corpus=corpus or (),
-        allow_hosts=allow_host or (), measures=measure or (), scorer=scorer, scorer_api_base=scorer_api_base,
-        programs=program or (), prompts=prompts, demos=demos or (), reply_tokens=reply_tokens, limit=limit,
-        tasks=_names(tasks),
-        methods=_names(methods), rows=row or None, concurrency=concurrency, repeats=repeats, only_plan=plan,
-        plots=plots,
+        table, reader, filter_lm=connects_filter(), show=show, say=say, runs=runs, data=data or (), index=index or (),
+        corpus=corpus or (), allow_hosts=allow_host or (), measures=measure or (), scorer=scorer,
+        scorer_api_base=scorer_api_base, programs=program or (), prompts=prompts, demos=demos or (),
+        reply_tokens=reply_tokens, limit=limit, tasks=_names(tasks), methods=_names(methods), rows=row or None,
+        concurrency=concurrency, repeats=repeats, only_plan=plan, plots=plots,
     )  # fmt: skip
     if code:
         raise typer.Exit(code)

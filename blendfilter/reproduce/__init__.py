@@ -35,8 +35,9 @@ def list_tables() -> str:
 
 def reproduce(
     table: str,
-    connect: Callable[[tables.PaperTable], tuple[ConnectedLM, ConnectedLM | None]],
+    connect: Callable[[tables.PaperTable], ConnectedLM],
     *,
+    filter_lm: ConnectedLM | None = None,
     show: Say,
     say: Say,
     runs: Path = Path("runs"),
@@ -62,8 +63,8 @@ def reproduce(
 ) -> int:
     """Reproduce a table: 0, or 1 where questions ended in an error. `blendfilter reproduce --help` says the options.
 
-    `show` is called with what is printed, `say` with notices; `connect` opens the reader of the table, and
-    the model that filters and judges for it (None: the reader).
+    `show` is called with what is printed, `say` with notices; `connect` opens the reader of the table;
+    `filter_lm` filters and judges in its place, where one is given.
     """
     paper = tables.read(table).cut(methods, rows)
     for name, value in (("concurrency", concurrency), ("repeats", repeats), ("limit", limit)):
@@ -73,7 +74,7 @@ def reproduce(
     paper.named("task", filter(None, chosen_by), paper.tasks)
     if scorer is None and scorer_api_base:
         raise UnknownName(f"which model at {scorer_api_base}? name it with --scorer")
-    lm, filter_lm = connect(paper)
+    lm = connect(paper)
     found = sources.gather(
         paper, data=data, index=index, corpus=corpus, tasks=tasks, limit=limit, allow_hosts=allow_hosts
     )

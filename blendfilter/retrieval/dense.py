@@ -165,10 +165,16 @@ class Dense(Stored):
 
         Raises as `read_manifest` and `load_encoder` do, and `BadData` where the encoder is another than it was.
         """
-        return opened_whole(folder, lambda: cls._open(folder, encoder, device))
+        return opened_whole(folder, lambda: cls._open(folder, encoder, query_encoder, device))
 
     @classmethod
-    def _open(cls, folder: str | os.PathLike[str], encoder: str | os.PathLike[str] | None, device: str | None) -> Self:
+    def _open(
+        cls,
+        folder: str | os.PathLike[str],
+        encoder: str | os.PathLike[str] | None,
+        query_encoder: str | os.PathLike[str] | None,
+        device: str | None,
+    ) -> Self:
         manifest = manifest_of(folder, cls.kind, lambda made: _fingerprint(made.corpus, made.settings))
         with opening(folder):
             settings = manifest.settings

@@ -127,6 +127,14 @@ class Reranked(Retriever):
                 found.append(_reordered(ranking, scores, k, cut=cut))
         return found
 
+    def outdated(self) -> bool:
+        """Whether its index is."""
+        return self.index.outdated()
+
+    def fresh(self) -> Reranked:
+        """Over the index that took the place of its own, where one did."""
+        return Reranked(self.index.fresh(), self.reranker, depth=self.depth) if self.outdated() else self
+
     def info(self) -> dict[str, Any]:
         """Kind, fingerprint, which model reranks and how many, and what the index says of itself."""
         own = self.index.info()
