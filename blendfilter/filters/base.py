@@ -47,6 +47,8 @@ class Filter(dspy.Module):
     """
 
     __signature__ = Signed()
+    judges_passages = True
+    """Its predictors are asked what is kept, so that a run's `filter_lm` answers them; true of a part, too."""
 
     def forward(self, question: str, passages: Sequence[Passage], **more: Any) -> dspy.Prediction:
         return aio.run(self.aforward(question=question, passages=passages, **more), type(self).__name__)
@@ -69,8 +71,12 @@ class Filter(dspy.Module):
 
 
 def filter_predictors(method: dspy.Module) -> dict[str, dspy.Predict]:
-    """The predictors of the filters in a method, by their paths; a filter is a `Filter`, or what is named `select`."""
-    parts = [path for path, part in method.named_sub_modules() if isinstance(part, Filter) or path.endswith(".select")]
+    """The predictors in a method that judge passages, by their paths: those of a `Filter`, or of its `select`."""
+    parts = [
+        path
+        for path, part in method.named_sub_modules()
+        if getattr(type(part), "judges_passages", False) or path.endswith(".select")
+    ]
     inside = tuple(f"{path}{end}" for path in parts if path != "self" for end in ".[")
     return {
         path.removeprefix("self."): predictor

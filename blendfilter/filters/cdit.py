@@ -351,6 +351,7 @@ class Judge(dspy.Module):
     """
 
     __signature__ = Signed()
+    judges_passages = True
 
     def __init__(
         self,

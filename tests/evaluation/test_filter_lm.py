@@ -11,7 +11,7 @@ import dspy
 import pytest
 from small_world import CountingEngine, journaled, stable
 
-from blendfilter import BM25, BlendFilter, Direct, Filter, KnowledgeFilter, Passage, Run, compare, evaluate
+from blendfilter import BM25, BlendFilter, Direct, Filter, Judge, KnowledgeFilter, Passage, Run, compare, evaluate
 from blendfilter.errors import BadArgument, BudgetSpent, RunMismatch
 from blendfilter.evaluation.plan import plan
 from blendfilter.filters.base import filter_predictors, with_filter_lm
@@ -110,6 +110,12 @@ def test_filters_are_found_wherever_a_method_of_ones_own_has_them(
     }  # fmt: skip
     assert len(two.judge.stages) == 3
     assert two.answerer.calls == 1
+
+
+def test_a_judge_without_a_filter_around_it_is_found_too() -> None:
+    method = dspy.Module()
+    method.judge, method.answer = Judge(), dspy.Predict("question -> answer")
+    assert {*filter_predictors(method)} == {"judge.consistent"}
 
 
 class AsksNothing(Filter):
