@@ -83,12 +83,11 @@ def worded(message: str) -> str:
 
 _NAMES = (
     "allow-empty-answers|allow-host|api-base|ask-server|chunk|concurrency|context|corpus|data|deadline|dry-run|"
-    "endpoint|export|filter|filter-lm|filter-min-score|filter-model|host|index|json-schema|leave-out-compiled|lm|"
-    "max-body|max-calls|"
-    "max-cost|max-k|max-query-chars|max-retries|max-tokens|measure|method|methods|metric|mode|out|overwrite|port|"
-    "prices|prompts|questions|reasoning|replace|replay|reply-tokens|rerank-from|reuse|rpm|rule|rules|run|runs|scorer|"
-    "tasks|"
-    "teacher-lm|thinking|threshold|timeout|tpm|train|undo|valid|without|wording"
+    "encoder|endpoint|export|filter|filter-lm|filter-min-score|filter-model|host|index|json-schema|"
+    "leave-out-compiled|lm|max-body|max-calls|max-cost|max-k|max-query-chars|max-retries|max-tokens|measure|method|"
+    "methods|metric|mode|out|overwrite|passage-prefix|passage-prompt|pooling|port|prices|prompts|query-encoder|"
+    "query-prefix|query-prompt|questions|reasoning|replace|replay|reply-tokens|rerank-from|reuse|rpm|rule|rules|run|"
+    "runs|scorer|similarity|tasks|teacher-lm|thinking|threshold|timeout|tpm|train|undo|valid|without|wording"
 )
 """Options of the command line that messages name (tests/test_errors.py holds them against it)."""
 _OPTION = re.compile(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from checkpoints import tiny_bert, tiny_cross_encoder
+from checkpoints import tiny_bert, tiny_cross_encoder, tiny_dpr
 from refusing import PASSAGES, ROWS, evaluation, lines, refused, untouched, world
 from small_world import Command, Outcome, tree
 
@@ -130,6 +130,31 @@ def test_options_of_another_engine(
 ) -> None:
     before = tree(here)
     refused(blendfilter("index", "gone.jsonl", "--out", "made", "--engine", engine, *words), stated)
+    untouched(here, before)
+
+
+@pytest.mark.parametrize(
+    ("words", "stated"),
+    [
+        (["--similarity", "l3"], "similarity (--similarity) must be one of cosine, dot, l2, got 'l3'"),
+        (["--pooling", "max"], "pooling (--pooling) must be one of mean, cls, got 'max'"),
+        (["--query-prompt", "q"], "no prompt 'q'. of the encoder in"),
+        (["--query-encoder", "gone"], "no encoder 'gone': it is no folder"),
+        (["--encoder", "question"], "with --encoder and its question encoder with --query-encoder"),
+        (["--encoder", "reranker"], "reranker is no encoder: a BertForSequenceClassification gives scores"),
+    ],
+)
+def test_encoders_that_cannot_be_used_so(
+    blendfilter: Command, here: Path, words: list[object], stated: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("faiss")
+    pytest.importorskip("sentence_transformers")
+    for name, make in (("plain", tiny_bert), ("reranker", tiny_cross_encoder)):
+        make(here / name)
+    tiny_dpr("Question", here / "question")
+    before = tree(here)
+    given = words if "--encoder" in words else ["--encoder", "plain", *words]
+    refused(blendfilter("index", "corpus.jsonl", "--out", "made", "--engine", "dense", *given), stated)
     untouched(here, before)
 
 

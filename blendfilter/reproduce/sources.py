@@ -23,6 +23,7 @@ VECTORS: tuple[Role, ...] = ("flat", "hnsw", "ivf")
 """Kinds of one dense index: where one of them is not named, what stands for another may stand in."""
 _WORDS = re.compile(rf"(?:({'|'.join(get_args(Role))}):)?(?:(\w+)=)?(.+)", re.DOTALL)
 _NAMED = {"colbert": "ColBERT", "dpr": "DPR", "hnsw": "HNSW", "ivf": "IVF", OWN: "the questions' own paragraphs"}
+_NO_L2 = "flat is by inner product, the paper's IndexFlatL2 by L2 (build with --similarity l2)"
 _PIECES = Analyser(pattern=r"\w{1,3}", stemmer=None, stop_words=())
 """For a second ranking over the sample world, where a table wants two retrievers: three letters at a time."""
 
@@ -157,6 +158,8 @@ def _add_indexes(found: Sources, roles: Sequence[Role], passages: Sequence[Place
                 verb = "stand" if kind == OWN else "stands"
                 other = "other retriever: " * (role in VECTORS and kind not in (*VECTORS, "dense"))
                 notes[f"{task}: {other}{_NAMED.get(kind, kind)} {verb} in for the paper's {role}"] = None
+            if kind == role == "flat" and index.info().get("settings", {}).get("similarity") == "dot":
+                notes[f"{task}: {_NO_L2}"] = None
             if role in VECTORS:
                 playing.setdefault(id(index), []).append(role)
         for one in playing.values():

@@ -214,9 +214,9 @@ def load_encoder(
         UnknownName: it has no prompt of that name.
     """
     if similarity not in (None, *SIMILARITIES):
-        raise BadArgument(f"similarity must be one of {', '.join(SIMILARITIES)}, got {similarity!r}")
+        raise BadArgument(f"similarity (--similarity) must be one of {', '.join(SIMILARITIES)}, got {similarity!r}")
     if pooling not in (None, *POOLINGS):
-        raise BadArgument(f"pooling must be one of {', '.join(POOLINGS)}, got {pooling!r}")
+        raise BadArgument(f"pooling (--pooling) must be one of {', '.join(POOLINGS)}, got {pooling!r}")
     for option, length in (("max_length", max_length), ("query_max_length", query_max_length)):
         if length is not None and (isinstance(length, bool) or length < _MINIMUM):
             raise BadArgument(f"{option} must be at least {_MINIMUM} tokens, got {length!r}")
@@ -307,9 +307,7 @@ def _architecture(folder: Path, task: str, alone: bool) -> str:
     if name in _OTHER_KINDS:
         raise BadData(f"{folder} is no dense encoder but {_OTHER_KINDS[name]}; name a dense one")
     if name in _DPR and (alone or _DPR[name] != task):
-        both = (
-            "name DPR's context encoder as encoder (--encoder), its question encoder as query_encoder (--query-encoder)"
-        )
+        both = "name DPR's context encoder with --encoder and its question encoder with --query-encoder"
         raise BadArgument(f"{folder} is a {name}, which encodes {_TEXTS[_DPR[name]]} alone: {both}")
     return name
 
@@ -370,7 +368,7 @@ def _pool(model: Any, folder: Path, pooling: Pooling | None, stated: str) -> boo
         stated = stated or " and ".join(sorted({str(module.pooling_mode) for module in poolings})) or "no tokens"
     if stated not in ("", pooling):
         raise BadArgument(
-            f"the encoder in {folder} pools {stated} by its own settings, not {pooling}: leave pooling out (--pooling)"
+            f"the encoder in {folder} pools {stated} by its own settings, not {pooling}: leave out --pooling"
         )
     if stated or poolings[0].pooling_mode == pooling:
         return False
@@ -388,8 +386,8 @@ def _prefix(model: Any, folder: Path, task: str, prefix: str | None, prompt: str
             raise UnknownName.of("prompt", str(prompt), known, f"of the encoder in {folder}")
         return known[str(prompt)]
     if prompt is not None:
-        option = "query" if task == "query" else "passage"
-        raise BadArgument(f"{option}_prefix and {option}_prompt both say what stands before {_TEXTS[task]}: give one")
+        both = "--query-prefix and --query-prompt" if task == "query" else "--passage-prefix and --passage-prompt"
+        raise BadArgument(f"{both} both say what stands before {_TEXTS[task]}: give one")
     return prefix
 
 
@@ -405,7 +403,7 @@ def _similarity(answering: _Loaded, asking: _Loaded) -> Any:
     return _STATED[next(iter(stated), "dot")]
 
 
-_SAY = f"similarity (--similarity) {', '.join(SIMILARITIES[:-1])} or {SIMILARITIES[-1]}"
+_SAY = f"--similarity {', '.join(SIMILARITIES[:-1])} or {SIMILARITIES[-1]}"
 
 
 def _routed(module: Any, task: str, folder: Path) -> Any:

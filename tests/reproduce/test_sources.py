@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from checkpoints import tiny_bert
 from reproduce_world import HEAD, ROWS, written
 
 from blendfilter import BM25
@@ -16,6 +17,7 @@ from blendfilter.reproduce import tables
 from blendfilter.reproduce.sources import OwnParagraphs, Place, gather
 from blendfilter.reproduce.tables import PaperTable
 from blendfilter.resources import sample
+from blendfilter.retrieval.indexes import build
 from blendfilter.tasks import TASKS, Questions
 
 VECTORS = ("flat", "hnsw", "ivf")
@@ -97,6 +99,18 @@ def test_kinds_of_one_dense_index_stand_in_for_each_other_and_a_note_says_so(tmp
     assert len({found.indexes["popqa", role].fingerprint for role in VECTORS}) == 1  # type: ignore[index]
     with pytest.raises(BadArgument, match="which index is flat for popqa"):
         gather(table, index=[places[0].replace("flat:", "bm25:")], **options)
+
+
+@pytest.mark.parametrize("similarity", ["dot", "l2", "cosine"])
+def test_a_note_says_where_a_flat_index_is_not_the_papers_l2(tmp_path: Path, similarity: str) -> None:
+    """Of vectors of length 1, which cosine compares, both find the same."""
+    pytest.importorskip("faiss")
+    pytest.importorskip("sentence_transformers")
+    build("dense", sample("corpus.jsonl"), tmp_path / "flat", encoder=tiny_bert(), similarity=similarity)
+    table = tables.read("cdit-table3")
+    found = gather(table, data=["sample"], index=[f"flat:{tmp_path / 'flat'}"], tasks=["popqa"], limit=3)
+    noted = "popqa: flat is by inner product, the paper's IndexFlatL2 by L2 (build with --similarity l2)"
+    assert found.notes == [noted] * (similarity == "dot")
 
 
 # --- the questions' own paragraphs ---
