@@ -346,3 +346,45 @@ def test_rerankers_that_are_refused(blendfilter: Command, here: Path, words: Any
 def test_what_a_reranker_has_nothing_to_order_in(blendfilter: Command, here: Path) -> None:
     words = evaluation(task="qa", method="direct", corpus=None, rerank=tiny_cross_encoder())
     refused(blendfilter(*words), "none is named: add --index or --corpus")
+
+
+# --- updates ----------------------------------------------------------------------------------------------------------
+
+
+def test_passages_are_added_to_an_index_and_deleted_from_it(blendfilter: Command, here: Path) -> None:
+    (here / "new.jsonl").write_text(
+        '{"id": "n1", "title": "Zoo", "text": "A zebra."}\n{"id": "n2", "text": "A gnu."}\n'
+    )
+    (here / "ids.txt").write_text("n1\n\nsw-000\n")
+    first = blendfilter("index", "sample", "--out", "made").out
+    added = blendfilter("index", "--add", "new.jsonl", "--out", "made").out
+    assert re.fullmatch(r"made: bm25, 195 passages \(193 before\), fingerprint [0-9a-f]{16}\n", added)
+    assert blendfilter("search", "made", "zebra").out.endswith("\tn1\tZoo | A zebra.\n")
+    same = blendfilter("index", "--add", "new.jsonl", "--out", "made")
+    assert (same.code, same.out) == (0, added.replace("passages (193 before)", "passages as before"))
+    assert same.err == "blendfilter: 2 passages are in the index already and stay as they are\n"
+    deleted = blendfilter("index", "--delete", "n1, n2", "--out", "made").out
+    assert deleted.rpartition(" ")[2] == first.rpartition(" ")[2], "it holds what it held before"
+    assert "195 passages (193 before)" in blendfilter("index", "--add", "new.jsonl", "--out", "made").out
+    assert "193 passages (195 before)" in blendfilter("index", "--delete", "ids.txt", "--out", "made").out
+
+
+@pytest.mark.parametrize(
+    ("words", "stated"),
+    [
+        (["--out", "made"], "index what? Name a CORPUS, or update the index at --out with --add FILE or --delete IDS"),
+        (["sample", "--add", "sample", "--out", "made"], "the corpus sample makes an index anew; --add and --delete"),
+        (["--add", "sample", "--k1", 2, "--out", "made"], "--k1 makes an index anew; --add and --delete change one"),
+        (["--add", "sample", "--engine", "bm25", "--out", "made"], "--engine makes an index anew"),
+        (["--delete", "x", "--replace", "--out", "made"], "--replace goes with --add FILE"),
+        (["--delete", " ,", "--out", "made"], "--delete ,: there are no ids"),
+        (["--delete", "x", "--out", "made"], "no passage 'x' in the index at made: nothing was deleted or added"),
+        (["--add", "sample", "--out", "gone"], "no index at gone: build one with"),
+        (["--add", "other.jsonl", "--out", "made"], "already, with another title, text or metadata: give it an id of"),
+    ],
+)
+def test_an_update_that_cannot_be(blendfilter: Command, here: Path, words: list[object], stated: str) -> None:
+    made = BM25.build([("sw-000", "Fell", "A hill.")], here / "made")
+    (here / "other.jsonl").write_text('{"id": "sw-000", "text": "Another."}\n')
+    refused(blendfilter("index", *words), stated)
+    assert BM25.open(here / "made").fingerprint == made.fingerprint

@@ -164,7 +164,7 @@ class Remote(Retriever):
         found = self._checked(_SearchReply, reply)
         if found.fingerprint != self.fingerprint:
             raise IndexChanged(
-                f"the index behind {self.url} was rebuilt ({self.fingerprint} → {quoted(found.fingerprint)}): "
+                f"the index behind {self.url} was changed ({self.fingerprint} → {quoted(found.fingerprint)}): "
                 "open it again"
             )
         if len(found.results) != len(batch) or any(len(result.passages) > k for result in found.results):

@@ -172,7 +172,7 @@ def test_a_rebuilt_index_is_noticed(local: BM25) -> None:
     rebuilt = sample_index(k1=1.2)
     with served(rebuilt, port=port):
         with pytest.raises(
-            IndexChanged, match=rf"behind {server.url} was rebuilt \({local.fingerprint} → {rebuilt.fingerprint}\)"
+            IndexChanged, match=rf"behind {server.url} was changed \({local.fingerprint} → {rebuilt.fingerprint}\)"
         ):
             remote("town")
         assert open_index(server.url)("town") == rebuilt("town")
