@@ -87,7 +87,7 @@ _NAMES = (
     "leave-out-compiled|lm|max-body|max-calls|max-cost|max-k|max-query-chars|max-retries|max-tokens|measure|method|"
     "methods|metric|mode|out|overwrite|passage-prefix|passage-prompt|pooling|port|prices|prompts|query-encoder|"
     "query-prefix|query-prompt|questions|reasoning|replace|replay|reply-tokens|rerank-from|reuse|rpm|rule|rules|run|"
-    "runs|scorer|similarity|tasks|teacher-lm|thinking|threshold|timeout|tpm|train|undo|valid|without|wording"
+    "runs|scorer|similarity|tasks|teacher-lm|thinking|timeout|tpm|train|undo|valid|without|wording"
 )
 """Options of the command line that messages name (tests/test_errors.py holds them against it)."""
 _OPTION = re.compile(

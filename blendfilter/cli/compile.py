@@ -99,7 +99,7 @@ class CompileOptions(PassageOptions):
         rare=True,
     )
     train: int = option("Data", "Questions that are compiled on.", default=40, min=1)
-    valid: int = option("Data", "Questions held back for the scores before and after.", default=20, min=1)
+    valid: int = option("Data", "Questions held back for the scores before and after.", default=20, min=1, rare=True)
     seed: int = option("Data", "Of the split and of every random choice.", default=0, rare=True)
     mode: str | None = option(
         "Method", "cdit: word (one word, True or False; the default) or components (what was compared too).", rare=True
