@@ -92,6 +92,8 @@ class Passage:
 
     def scored(self, score: float | None) -> Self:
         """The same passage with another score."""
+        if type(self) is Passage:  # every hit of every search is one; `replace` takes three times as long
+            return type(self)(self.id, self.title, self.text, score, self.metadata)
         return replace(self, score=score)
 
 

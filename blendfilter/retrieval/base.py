@@ -143,6 +143,10 @@ class Retriever(ABC):
                 served[key] = found
         return [served[key] for key in keys]
 
+    def as_cheap(self, k: int) -> int:
+        """To what depth, from `k` up, a search takes no longer than to `k`, and has the same first `k`."""
+        return k
+
     @abstractmethod
     def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         """The search itself, of arguments already checked. A query that was cut is answered by `Hits(…, cut=True)`."""

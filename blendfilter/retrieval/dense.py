@@ -253,6 +253,11 @@ class Dense(Stored):
     def _trained(self) -> bool:
         return bool(self.manifest.settings["index"] == "ivf")
 
+    def as_cheap(self, k: int) -> int:
+        """Twice as deep; a graph is walked with a list of `ef_search`, and no wider up to there."""
+        settings = self.manifest.settings
+        return max(k, min(2 * k, settings["ef_search"])) if settings["index"] == "hnsw" else 2 * k
+
     def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         """At most `k` passages a query, equal scores in corpus order; hnsw and ivf may miss some, flat never does."""
         return [*self.near(self.encoded_queries(queries), k)] if queries else []

@@ -356,14 +356,15 @@ class Trimmed(Retriever):
         Queries of one depth are searched together; those that come out short are searched again, deeper.
         """
         rankings, vectors = self._rankings(queries)
-        found = [*rankings(range(len(queries)), k)]
+        first = self._depth(k, self.index.as_cheap(k)) if self.refill else k
+        ranked: dict[int, Sequence[Passage]] = dict(enumerate(rankings(range(len(queries)), first)))
+        found = [Hits(ranking[:k], cut=cut_of(ranking)) for ranking in ranked.values()]
         applying = [
             self._verdicts(query, hits, None if vectors is None else vectors[at])
             for at, (query, hits) in enumerate(zip(queries, found, strict=True))
         ]
         trims: dict[int, TrimmedRanking] = {}
-        depths = {at: k for at, verdicts in enumerate(applying) if verdicts is not None}
-        ranked: dict[int, Sequence[Passage]] = dict(enumerate(found))
+        depths = {at: first for at, verdicts in enumerate(applying) if verdicts is not None}
         while depths:
             deeper: dict[int, list[int]] = defaultdict(list)
             for at, depth in depths.items():

@@ -52,7 +52,7 @@ class LookedUp:
     """An encoder that knows its queries: what is timed is the index and the overlay."""
 
     name, identity, dimension = "looked up", "looked up", DIMENSION
-    reading = type("Reading", (), {"max_length": None})()
+    reading = type("Reading", (), {"query_limit": None})()
 
     def __init__(self) -> None:
         self.known: dict[str, Vectors] = {}
