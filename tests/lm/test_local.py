@@ -452,3 +452,25 @@ class TestConnecting:
         assert blendfilter(*words[:-2], "--limit", 4, "--lm", "smol.gguf", "--replay").code == 2
         other = blendfilter(*words, "--lm", "another.gguf", "--replay")
         assert (other.code, "no model file another.gguf" in other.error) == (2, True)
+
+    @pytest.mark.slow
+    @pytest.mark.timeout(900)
+    def test_two_models_in_one_process_replay_when_the_judges_file_is_gone(
+        self, file: Path, blendfilter: Command
+    ) -> None:
+        judge = Path("judge.gguf")
+        judge.symlink_to(weights())
+        words = ("eval", "hotpotqa", "--data", "sample", "--corpus", "sample", "--limit", 1, "-k", 2, "--run", "run",
+                 "--method", "direct-retrieval", "--filter", "cdit", "--context", 2048, "--max-bad-replies", 1,
+                 "--lm", "smol.gguf", "--judge-lm", "judge.gguf")  # fmt: skip
+        done = blendfilter(*words)
+        assert done.code == 0, done.err
+        assert {(call["stage"], call["model"]) for call in journaled(Path("run"))} >= {
+            ("direct", "smol"), ("consistent", "judge")
+        }  # fmt: skip
+        before = stable(Path("run"))
+        judge.unlink()
+        done = blendfilter(*words, "--replay")
+        assert (done.code, "the filter's model cannot be had (--filter-lm: no model" in done.err) == (0, True), done.err
+        assert stable(Path("run")) == before
+        assert blendfilter(*words).code == 2
