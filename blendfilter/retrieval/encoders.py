@@ -458,7 +458,8 @@ def _check_report(report: dict[str, Any], place: Path) -> None:
 
 def positions_of(reader: Any) -> int | None:
     """How many tokens a model's first module has positions for; None where it counts none."""
-    transformer = getattr(reader, "auto_model", None)
+    found = getattr(reader, "auto_model", None)
+    transformer = getattr(found, "base_model", found)  # under the head of a cross-encoder
     stated = getattr(getattr(transformer, "config", None), "max_position_embeddings", None)
     if not isinstance(stated, int) or stated <= 0:
         return None

@@ -28,7 +28,7 @@ from blendfilter.extras import needed, quiet_transformers
 from blendfilter.records import Passage, whole_characters
 from blendfilter.retrieval.base import Hits, Retriever, SearchWarnings, cut_of, fingerprint_of
 from blendfilter.retrieval.callables import as_retriever
-from blendfilter.retrieval.encoders import MARKS, encoder_folder, files_hash
+from blendfilter.retrieval.encoders import MARKS, encoder_folder, files_hash, positions_of
 
 DEPTH = 100
 """Passages that are reranked of each query, by default."""
@@ -37,7 +37,7 @@ _WHY = "a reranker"
 _BATCH = 32
 _AT_ONCE = 32  # queries whose candidates are in memory together
 _DECIMALS = 5  # padding changes the digits behind these
-_KEPT_BYTES = 256 * 2**20
+_KEPT_BYTES = 512 * 2**20
 
 
 class RerankScores(NamedTuple):
@@ -124,6 +124,10 @@ class Reranked(Retriever):
             rankings = self.index.find(some, depth)
             scored = self.reranker.scores(some, [[passage.line for passage in ranking] for ranking in rankings])
             for ranking, scores, cut in zip(rankings, *scored, strict=True):
+                if len(scores) != len(ranking) or any(map(math.isnan, scores)):
+                    raise BadArgument(
+                        f"{self.reranker.name} must give one number for each of {len(ranking)} passages: {scores!r:.80}"
+                    )
                 found.append(_reordered(ranking, scores, k, cut=cut))
         return found
 
@@ -177,11 +181,15 @@ def load_reranker(name: str, *, device: str | None = None) -> Reranker:
 
     Raises: MissingFile, BadData.
     """
-    folder = encoder_folder(name, what="reranker")
-    config, layout = _object(folder / "config.json"), _object(folder / "config_sentence_transformers.json")
-    stated = layout.get("model_type", "SentenceTransformer" if (folder / MARKS[1]).is_file() else None)
+    folder = encoder_folder(name, "reranker")
+    config, layout = _read(folder / MARKS[0], {}), _read(folder / "config_sentence_transformers.json", {})
+    modules = [
+        str(each.get("type")).rpartition(".")[2] for each in _read(folder / MARKS[1], []) if isinstance(each, dict)
+    ]
+    stated = layout.get("model_type", "SentenceTransformer" if modules else None)
     architectures = [str(each) for each in config.get("architectures") or ()]
-    if "HF_ColBERT" in architectures or stated in ("MultiVectorEncoder", "ColBERT"):
+    by_token = "Dense" in modules and "Pooling" not in modules and stated != "CrossEncoder"
+    if "HF_ColBERT" in architectures or stated in ("MultiVectorEncoder", "ColBERT") or by_token:
         return LateInteractionReranker(name, device=device)
     if stated not in (None, "CrossEncoder"):
         raise BadData(f"{name} is an encoder ({stated}) and no reranker: name one, such as {EXAMPLES}")
@@ -190,14 +198,12 @@ def load_reranker(name: str, *, device: str | None = None) -> Reranker:
     return CrossEncoderReranker(name, device=device)
 
 
-def _object(path: Path) -> dict[str, Any]:
+def _read(path: Path, nothing: Any) -> Any:
+    """What a file of JSON holds, of the type of `nothing`, which stands for a file that is missing."""
     try:
-        found = json.loads(path.read_bytes()) if path.is_file() else {}
-    except ValueError as error:
-        raise BadData(f"{path} is not JSON ({error}): fetch the model again") from None
-    if not isinstance(found, dict):
-        raise BadData(f"{path} holds no JSON object: fetch the model again")
-    return found
+        return type(nothing)(json.loads(path.read_bytes())) if path.is_file() else nothing
+    except (ValueError, TypeError) as error:
+        raise BadData(f"{path} holds no settings in JSON ({error}): fetch the model again") from None
 
 
 class CrossEncoderReranker(Reranker):
@@ -209,12 +215,11 @@ class CrossEncoderReranker(Reranker):
     kind = "cross-encoder"
 
     def __init__(self, name: str, *, device: str | None = None) -> None:
-        folder = encoder_folder(name, what="cross-encoder")
+        folder = encoder_folder(name, "cross-encoder")
         self.name = str(folder.resolve()) if Path(name).expanduser().is_dir() else name
         self._model = _cross_encoder(name, folder, device)
         self.identity = fingerprint_of(self.kind, files_hash(folder))
-        positions = getattr(self._model.model.config, "max_position_embeddings", None)
-        limits = [limit for limit in (self._model.max_seq_length, positions) if isinstance(limit, int) and limit > 0]
+        limits = [limit for limit in (self._model.max_seq_length, positions_of(self._model[0])) if limit]
         self.limit = min(limits, default=None)
         """Tokens read of query and passage together; None where there is no limit."""
         self._model.max_seq_length = self.limit

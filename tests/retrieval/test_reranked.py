@@ -139,6 +139,15 @@ def test_a_cross_encoders_scores_are_those_of_transformers() -> None:
     assert ids(found) == sorted(expected, key=lambda name: -expected[name])
 
 
+def test_a_cross_encoder_opens_as_sentence_transformers_saves_it(tmp_path: Path) -> None:
+    from sentence_transformers import CrossEncoder
+
+    CrossEncoder(str(tiny_cross_encoder())).save_pretrained(str(tmp_path))
+    assert (tmp_path / "modules.json").is_file()
+    plain, saved = (load_reranker(str(folder)).scores([QUERY], [TEXTS]) for folder in (tiny_cross_encoder(), tmp_path))
+    assert saved == plain
+
+
 def test_late_interactions_scores_are_exhaustive_max_sim() -> None:
     """The sum over the query's vectors of the largest inner product, counted in NumPy, a passage at a time."""
     from blendfilter.retrieval.colbert.encoder import ColBERTCheckpoint, TokenEncoder
@@ -217,6 +226,16 @@ def test_a_depth_below_k_and_one_that_the_index_refuses() -> None:
     limited.max_k = 50  # type: ignore[attr-defined]
     with pytest.raises(BadArgument, match=r"gives at most 50 passages a query.*\(depth=50\)"):
         Reranked(limited, Lengths())
+
+
+@pytest.mark.parametrize("scores", [[1.0], [1.0, float("nan")]])
+def test_a_reranker_of_ones_own_gives_a_number_for_each_passage(scores: list[float]) -> None:
+    class Short(Lengths):
+        def scores(self, queries: Sequence[str], candidates: Sequence[Sequence[str]]) -> RerankScores:
+            return RerankScores([scores], [False])
+
+    with pytest.raises(BadArgument, match="lengths must give one number for each of 2 passages"):
+        Reranked(Fixed("a", "b"), Short()).search(["?"], 1)
 
 
 # around and inside other indexes
