@@ -3,7 +3,8 @@
     python eval/bench/engines.py --questions hotpotqa/dev.jsonl.gz --limit 500
     python eval/bench/engines.py --questions hotpotqa/dev.jsonl.gz --limit 500 --rerank [MODEL …] [--rerank-from N]
 
-With --rerank: BM25, and its best passages reranked, by MiniLM's late interaction where no model is named.
+With --rerank: BM25, and its best passages reranked, by MiniLM's late interaction where no model is named (--width 384:
+MiniLM's own vectors, which a rotation does not change).
 The corpus is the questions' own paragraphs, all pooled, so every gold paragraph is in it. Recall at 5 is the mean over
 questions of the share of gold titles among the five best; intervals are bootstrap ones, differences paired. MiniLM was
 trained to be one mean-pooled vector, and not for late interaction (its projection here is a random rotation).
@@ -70,6 +71,7 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=500)
     parser.add_argument("--rerank", nargs="*", metavar="MODEL", help="rerankers: names or folders")
     parser.add_argument("--rerank-from", type=int, default=DEPTH)
+    parser.add_argument("--width", type=int, default=128, help="numbers of a token's vector for --rerank")
     asked = parser.parse_args()
     questions = load("hotpotqa", asked.questions, limit=asked.limit)
     corpus = pooled(questions)
@@ -89,10 +91,8 @@ def main() -> None:
 
         ready("BM25", BM25.build(corpus, root / "bm25"))
         if asked.rerank is not None:
-            for model in asked.rerank:
-                ready(f"{Path(model).name} on BM25", reranked(model))
-            for width in () if asked.rerank else (128, 384):  # a rotation to 384 numbers is MiniLM itself
-                ready(f"late, {width} numbers, on BM25", reranked(minilm_colbert(root / f"late{width}", dim=width)))
+            for model in asked.rerank or [minilm_colbert(root / f"late{asked.width}", dim=asked.width)]:
+                ready(f"BM25's {asked.rerank_from} by {Path(model).name}", reranked(model))
             measure(built, questions)
             return
         pooled_encoder = minilm(root / "minilm")
