@@ -237,7 +237,7 @@ def search(
 
 
 def _show_hits(opening: Callable[[], Any], query: str, k: int) -> None:
-    from blendfilter.retrieval.base import check_search, cut_of
+    from blendfilter.retrieval.base import check_search, cut_of, trim_of
 
     check_search([query], k)  # before an index is opened, which may take a while
     opened = opening()
@@ -253,6 +253,8 @@ def _show_hits(opening: Callable[[], Any], query: str, k: int) -> None:
         show(f"{rank}\t{score}\t{passage.id}\t{passage.line}")
     for line in () if explained is None else explained.lines():
         say(line)
+    if explained is None and (trim := trim_of(found)) is not None:  # of a trimmed index that is reranked
+        say(f"trimmed before: {', '.join(trim.dropped)}; without --rerank it says why")
 
 
 def _write_hits(opening: Callable[[], Any], queries: str, out: Path, k: int, overwrite: bool) -> None:

@@ -19,14 +19,13 @@ import threading
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from copy import copy
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from blendfilter.errors import BadArgument, BadData, check_count
 from blendfilter.extras import needed, quiet_transformers
 from blendfilter.records import Passage, whole_characters
-from blendfilter.retrieval.base import Hits, Retriever, SearchWarnings, cut_of, fingerprint_of
+from blendfilter.retrieval.base import Hits, Retriever, SearchWarnings, cut_of, fingerprint_of, trim_of
 from blendfilter.retrieval.callables import as_retriever
 from blendfilter.retrieval.encoders import MARKS, encoder_folder, files_hash, positions_of
 
@@ -66,8 +65,7 @@ class Reranked(Retriever):
     """`Reranked(index, "cross-encoder/ms-marco-MiniLM-L6-v2")`, searched as any index.
 
     The best `depth` passages of `index` are put into the model's order, and carry its scores; equal scores keep the
-    order of the index. Whether a query was cut, by the index or by the model, and what else the index notes beside its
-    hits, goes with them.
+    order of the index. With them goes whether the query was cut, by index or model, and what a trimmed index dropped.
 
     Args:
         index: any index, or a callable (query, k).
@@ -167,10 +165,13 @@ def _length(index: Retriever) -> int | None:
 def _reordered(ranking: Sequence[Passage], scores: Sequence[float], k: int, *, cut: bool) -> Hits:
     rounded = [round(score, _DECIMALS) for score in scores]
     order = sorted(range(len(ranking)), key=lambda at: -rounded[at])[:k]
-    hits = copy(ranking) if isinstance(ranking, Hits) else Hits(ranking)
-    hits[:] = [ranking[at].scored(rounded[at]) for at in order]
-    hits.cut = cut or cut_of(ranking)
-    return hits
+    hits = [ranking[at].scored(rounded[at]) for at in order]
+    trim = trim_of(ranking)
+    if trim is not None:  # of what was filled in, what is left
+        left = {passage.id for passage in hits}
+        kept = {name: tuple(each for each in getattr(trim, name) if each in left) for name in ("refilled", "unjudged")}
+        trim = trim.model_copy(update=kept)
+    return Hits(hits, cut=cut or cut_of(ranking), trim=trim)
 
 
 # --- the models -------------------------------------------------------------------------------------------------------

@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checkpoints import minilm_package, tiny_bert, tiny_colbert, tiny_cross_encoder
+from checkpoints import minilm_package, tiny_bert, tiny_colbert, tiny_cross_encoder, tiny_late
 from index_server import served
 from witnessed import witnesses_of
 
 from blendfilter.errors import BadArgument, BadData, MissingFile
 from blendfilter.filters.extractive import PassageFilter, SentenceFilter
 from blendfilter.records import Passage
-from blendfilter.retrieval.base import Hits, Retriever, cut_of
+from blendfilter.retrieval.base import Hits, Retriever, Trim, cut_of, trim_of
 from blendfilter.retrieval.bm25 import BM25
 from blendfilter.retrieval.hybrid import Hybrid
 from blendfilter.retrieval.reranked import Reranked, Reranker, RerankScores, load_reranker
@@ -86,15 +86,15 @@ def test_a_query_is_cut_where_the_index_or_the_reranker_cuts_it() -> None:
         assert cut_of(Reranked(index, Lengths(longest)).search(["long"], 1)[0]) is cut
 
 
-def test_what_an_index_notes_beside_its_hits_stays_with_them() -> None:
-    class Noting(Fixed):
+def test_what_trimming_dropped_goes_with_the_hits_and_of_what_it_filled_in_what_is_left() -> None:
+    class Trimming(Fixed):
         def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
-            found = super().find(queries, k)
-            for hits in found:
-                hits.note = "kept"  # type: ignore[attr-defined]
-            return found
+            trim = Trim(judged="q", similarity=1.0, dropped={"x": ""}, refilled=("p0", "p1"), unjudged=("p0",))
+            return [Hits(found, trim=trim) for found in super().find(queries, k)]
 
-    assert Reranked(Noting("ab", "a"), Lengths()).search(["?"], 1)[0].note == "kept"  # type: ignore[attr-defined]
+    (hits,) = Reranked(Trimming("long", "a"), Lengths()).search(["?"], 1)
+    assert ids(hits) == ["p1"]
+    assert trim_of(hits) == Trim(judged="q", similarity=1.0, dropped={"x": ""}, refilled=("p1",))
 
 
 # what it is
@@ -161,6 +161,12 @@ def test_late_interactions_scores_are_exhaustive_max_sim() -> None:
     reranked = Reranked(BM25.build(CORPUS), tiny_colbert())
     for _ in range(2):  # the second time from what it keeps
         assert {p.id: p.score for p in reranked.search([QUERY], 5)[0]} == pytest.approx(expected, abs=0.02)
+
+
+@pytest.mark.parametrize("pylate", [False, True])
+def test_late_interaction_as_sentence_transformers_and_pylate_save_it(pylate: bool) -> None:
+    found = Reranked(BM25.build(CORPUS), tiny_late(pylate=pylate)).search([QUERY], 5)[0]
+    assert len({passage.score for passage in found}) == 5
 
 
 def test_passages_that_do_not_fit_in_memory_are_encoded_again(monkeypatch: pytest.MonkeyPatch) -> None:
