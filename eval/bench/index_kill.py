@@ -1,10 +1,15 @@
 """`kill -9` of an index build at random moments: what is left never opens as an index, and the next build is clean.
 
     python eval/bench/index_kill.py [--kills 10] [--engine colbert]
+    python eval/bench/index_kill.py --update [--kills 20] [--engine bm25]
 
 A build of the sample world (a few hundred passages, made a few times over) runs as a command and is killed at a random
 moment of its life; half of the times it is to replace an index that stands there. Checked each time: the folder opens
 as the old index, whole, or is no index at all; and after the last kill an undisturbed build leaves nothing else behind.
+
+With `--update` it is an update (passages added, deleted and replaced) that is killed, from the moment at which it
+begins. The folder must open as the old index or as the new one, and find what that finds; never as none. Meanwhile
+another process opens it over and over, and searches.
 """
 
 from __future__ import annotations
@@ -28,6 +33,7 @@ from blendfilter.errors import BlendFilterError
 from blendfilter.resources import sample
 from blendfilter.retrieval.corpus import read_corpus
 from blendfilter.retrieval.indexes import open_index
+from blendfilter.retrieval.manifest import building
 
 
 def main() -> None:
@@ -35,6 +41,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--engine", choices=("bm25", "colbert", "dense"), default="colbert")
+    parser.add_argument("--update", action="store_true")
     asked = parser.parse_args()
     chance = random.Random(3)
     with tempfile.TemporaryDirectory() as folder:
@@ -54,6 +61,8 @@ def main() -> None:
             sys.executable, "-m", "blendfilter.cli", "index", str(corpus), "--out", str(out), "--engine", asked.engine,
             "--overwrite", *options,
         ]  # fmt: skip
+        if asked.update:
+            return updates(asked, command, root, chance)
         started = time.perf_counter()
         subprocess.run(command, check=True, capture_output=True)
         whole = time.perf_counter() - started
@@ -85,6 +94,92 @@ def main() -> None:
         print(f"{left} unfinished folders were swept; at the end there is {rest}, the same fingerprint: {same}")
         if rest != ["mine"] or not same:
             raise SystemExit("something was left over")
+    return None
+
+
+UPDATE = """
+import json, sys
+from blendfilter.retrieval.indexes import open_index
+out, added = sys.argv[1:]
+index, rows = open_index(out), [json.loads(line) for line in open(added)]
+gone = [passage.id for passage in index.passages[:50]]
+print("begins", flush=True)
+index.update([row for row in rows if row["id"] not in gone], gone, replace=True)
+print("done", flush=True)
+"""
+READ = """
+import sys
+from blendfilter.errors import BlendFilterError
+from blendfilter.retrieval.indexes import open_index
+print("begins", flush=True)
+while True:
+    try:
+        index = open_index(sys.argv[1])
+        ids = [passage.id for passage in index("harbour town", k=20)]
+    except BlendFilterError as error:
+        index, ids = None, [str(error)]
+    print(index and index.fingerprint, *ids, flush=True)
+"""
+
+
+def begun(code: str, *words: object) -> subprocess.Popen[str]:
+    """A process of that code, once it begins."""
+    command = [sys.executable, "-c", code, *map(str, words)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "begins\n"
+    return process
+
+
+def updates(asked: argparse.Namespace, command: list[str], root: Path, chance: random.Random) -> None:
+    """Update, kill, look."""
+    out, added = root / "indexes" / "mine", root / "added.jsonl"
+    rows = [json.loads(line) for line in (root / "corpus.jsonl").read_text("utf-8").splitlines()]
+    new = [{**row, "id": f"new-{at}"} for at, row in enumerate(rows[:400])]
+    new += [{**row, "text": f"{row['text']} And another harbour."} for row in rows[300:500]]  # with known ids
+    added.write_text("".join(f"{json.dumps(row)}\n" for row in new), encoding="utf-8")
+
+    def answer() -> str:
+        index = open_index(out)
+        return " ".join([index.fingerprint, *(passage.id for passage in index("harbour town", k=20))])
+
+    subprocess.run(command, check=True, capture_output=True)
+    shutil.copytree(out, root / "old")
+    old = answer()
+    process, started = begun(UPDATE, out, added), time.perf_counter()
+    assert process.wait() == 0
+    whole, after = time.perf_counter() - started, answer()
+    counts = {old: 0, after: 0}
+    left = 0
+    with open(root / "read.txt", "w", encoding="utf-8") as seen:
+        reader = subprocess.Popen([sys.executable, "-c", READ, str(out)], stdout=seen, start_new_session=True)
+        try:
+            for kill in range(asked.kills):
+                again = root / "again"
+                shutil.copytree(root / "old", again)
+                with building(out, overwrite=True) as folder:  # the old index, back in one step
+                    shutil.copytree(again, folder, dirs_exist_ok=True)
+                shutil.rmtree(again)
+                process = begun(UPDATE, out, added)
+                time.sleep(chance.uniform(0, 1.1) * whole)
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+                left += sum(1 for path in out.parent.iterdir() if path.name.startswith("."))
+                found = answer()
+                if found not in counts:
+                    raise SystemExit(f"kill {kill}: what opens is neither the old index nor the new one: {found}")
+                counts[found] += 1
+        finally:
+            os.killpg(reader.pid, signal.SIGKILL)
+            reader.wait()
+    lines = (root / "read.txt").read_text("utf-8").splitlines()[1:-1]
+    if wrong := [line for line in lines if line not in counts]:
+        raise SystemExit(f"a reader opened what is neither: {wrong[0]}")
+    print(f"{asked.engine}, {whole:.2f} s an update; {asked.kills} kills: {counts[old]} left the old index, "
+          f"{counts[after]} the new one")  # fmt: skip
+    print(
+        f"{left} unfinished folders were swept; a reader opened it {len(lines)} times meanwhile, one of the two always"
+    )
 
 
 if __name__ == "__main__":
