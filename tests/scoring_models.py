@@ -68,13 +68,16 @@ def taught() -> Path:
 
 
 @cache
-def llama(*, marks: bool = True) -> Path:
-    """Rotary positions, fewer key heads than query heads; its tokeniser begins each text with `<s>`."""
+def llama(*, marks: bool = True, layers: int = 2, width: int = 32, positions: int = 256, vocabulary: int = 0) -> Path:
+    """Rotary positions, fewer key heads than query heads; its tokeniser begins each text with `<s>`.
+
+    `vocabulary` makes the output layer wider than the tokeniser's few hundred tokens want it.
+    """
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    return _written("llama", LlamaForCausalLM, LlamaConfig, marks=marks, hidden_size=32,
-                    intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
-                    num_key_value_heads=2, max_position_embeddings=256)  # fmt: skip
+    return _written(f"llama-{layers}-{width}-{positions}-{vocabulary}", LlamaForCausalLM, LlamaConfig, marks=marks,
+                    hidden_size=width, intermediate_size=4 * width, num_hidden_layers=layers, num_attention_heads=4,
+                    num_key_value_heads=2, max_position_embeddings=positions, least=vocabulary)  # fmt: skip
 
 
 @cache
@@ -154,6 +157,7 @@ def _written(
     marks: bool = False,
     ends: bool = False,
     scale: float = 6.0,
+    least: int = 0,
     **settings: Any,
 ) -> Path:
     import torch
@@ -167,7 +171,7 @@ def _written(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         ids = {"bos_token_id": BOS, "eos_token_id": EOS, "pad_token_id": PAD}
-        model = kind(config(vocab_size=words.get_vocab_size(), **ids, **settings))
+        model = kind(config(vocab_size=max(least, words.get_vocab_size()), **ids, **settings))
         for weights in model.parameters():  # as made, an untrained model likes all tokens the same
             if weights.dim() > 1:
                 weights.data.mul_(scale)

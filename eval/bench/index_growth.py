@@ -113,6 +113,7 @@ def build(asked: argparse.Namespace, work: Path) -> dict[str, Any]:
     elif engine in DENSE:
         write_encoder(work / "encoder", asked.corpus, asked.dim)
         engine, settings = "dense", {"encoder": work / "encoder", "index": engine, "batch_size": 1024}
+        settings["ef_construction"] = asked.ef_construction
     if asked.engine != "colbert":  # making the passages is no part of building an index: they come from a file
         with open(work / "corpus.jsonl", "w", encoding="utf-8") as file:
             file.writelines(
@@ -176,6 +177,7 @@ def main() -> None:
     parser.add_argument("--engine", choices=("colbert", "bm25", *DENSE), default="colbert")
     parser.add_argument("--checkpoint", choices=("minilm", "tiny"), default="minilm")
     parser.add_argument("--dim", type=int, default=64, help="of the static encoder's vectors")
+    parser.add_argument("--ef-construction", type=int, default=200, help="of hnsw")
     parser.add_argument("--queries", type=int, default=200)
     parser.add_argument("--doc-maxlen", type=int, default=220)
     parser.add_argument("--repeat-text", type=int, default=1)

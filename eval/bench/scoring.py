@@ -52,7 +52,7 @@ def speed(vocabulary: int) -> None:
     import torch
 
     torch.set_num_threads(1)
-    folder = made.llama(made.Size(layers=4, width=256, positions=512, vocabulary=vocabulary))
+    folder = made.llama(layers=4, width=256, positions=512, vocabulary=vocabulary)
     ask = scorer(folder)
     print(f"4 layers x 256, vocabulary {vocabulary:,}, {PAIRS} pairs, 1 thread; milliseconds a pair, best of {ROUNDS}")
     for name, pairs in settings().items():
