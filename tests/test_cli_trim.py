@@ -112,6 +112,32 @@ def test_freed_places_stay_free_as_in_the_paper(trimmed: Command) -> None:
     assert "filled in" not in left.err
 
 
+def test_a_run_says_what_its_index_dropped_and_filled_in(trimmed: Command, here: Path) -> None:
+    """Its rows, its report and its traces; a replay has the same out of the journal."""
+    asked = [{"id": "on", "question": WHO_ON, "answer": "Jack"}, {"id": "when", "question": "When?", "answer": "noon"}]
+    lines(here / "asked.jsonl", asked)
+    run = ("eval", "qa", "--data", "asked.jsonl", "--method", "direct-retrieval", "--index", "radio.trimmed", "-k", 2,
+           "--lm", "offline", "--run", "run")  # fmt: skip
+    assert trimmed(*run).code == 0
+    rows = [json.loads(line) for line in (here / "run/predictions.jsonl").read_text().splitlines()]
+    assert [row["branches"]["q"].get("trim") for row in rows] == [
+        {"judged": WHO_ON, "similarity": 1.0, "dropped": {"off": ""}, "refilled": ["sold"], "unjudged": []}, None
+    ]  # fmt: skip
+    report = trimmed("report", "run").out
+    assert (
+        "Trimmed index: 1 of 2 searches changed; dropped 1 passages (1 by the question's own verdict, 0 beside an "
+        "accepted one), filled in 1 (0 never judged)\n" in report
+    )
+    before = (here / "run/predictions.jsonl").read_bytes()
+    assert trimmed(*run, "--replay").code == 0
+    assert (here / "run/predictions.jsonl").read_bytes() == before
+    again = ("ask", WHO_ON, "--index", "radio.trimmed", "--k", 2, "--lm", "offline", "--method", "direct-retrieval")
+    trace = trimmed(*again, "--show-trace").out
+    assert (
+        "     trimmed: dropped off; filled in sold (verdicts on 'Who turned on the radio in the kitchen?')\n" in trace
+    )
+
+
 def test_witnesses_are_counted_for_one_side(trimmed: Command) -> None:
     """`on` and `off` have two witnesses, one for each: enough by Theorem 1, too few for the passage that stays."""
     bare = trimmed("search", "radio", AGAIN).out

@@ -27,6 +27,7 @@ from blendfilter.evaluation.statistics import interval
 from blendfilter.metrics import METRICS, Retrieval, metric, retrieval
 from blendfilter.modules.base import FLAGS, union
 from blendfilter.records import Excerpt, Passage, Question
+from blendfilter.retrieval.base import trim_of
 from blendfilter.retrieval.callables import as_passage
 from blendfilter.tasks.base import Task
 from blendfilter.text import folded, shortened
@@ -117,6 +118,7 @@ def answered(
                 "kept": [passage.id for passage in branch.kept],
                 "ids_read": branch.ids_read,
                 **_spans(branch.kept),
+                **({"trim": trim.model_dump(mode="json")} if (trim := trim_of(branch.retrieved)) else {}),
             }
             for name, branch in branches.items()
         },

@@ -22,6 +22,7 @@ from blendfilter.evaluation.rows import ERROR, LOSSES, Loss, filter_lm_of, how_f
 from blendfilter.files import AppendOnly, check_regular, json_line, whole_lines, write_whole
 from blendfilter.journal import FILE, Count, Journal, Key
 from blendfilter.lm.budget import BudgetAccount
+from blendfilter.retrieval.base import Trim
 from blendfilter.settings_diff import different_settings
 
 RUN = "run.json"
@@ -56,6 +57,7 @@ class _StoredBranch(_Shape):
     kept: list[str]
     ids_read: str | None
     spans: dict[str, list[Annotated[tuple[Count, Count], Field(strict=False)]]] = {}
+    trim: Annotated[Trim | None, Field(strict=False)] = None
 
 
 class _StoredError(_Shape):

@@ -52,6 +52,7 @@ from blendfilter.report.run_text import (
     without_errors,
 )
 from blendfilter.report.trace import reasons_of
+from blendfilter.retrieval.base import Trim
 from blendfilter.text import folded, visible
 
 SINGLE, PAGE = 1000, 500
@@ -481,6 +482,7 @@ class Traces:
             "query": self._pieces.of(query or ""),
             "read": branch.get("ids_read") or "",
             "searched": row is not None,
+            "trim": Trim.model_validate(branch["trim"]).line if branch.get("trim") else "",
             "passages": [self._marked(one, found, kept, gold, spans) for one in branch.get("retrieved") or []],
         }
 

@@ -13,6 +13,7 @@ from blendfilter.evaluation.ledger import LedgerEntry, money
 from blendfilter.evaluation.rows import ERROR, LOSSES, MEASURES, retrieval_known
 from blendfilter.evaluation.run import READS_GOLD, Run
 from blendfilter.evaluation.run_status import RunStatus
+from blendfilter.retrieval.base import Trim
 from blendfilter.text import visible
 
 if TYPE_CHECKING:
@@ -76,6 +77,23 @@ def unsearched(status: RunStatus) -> Iterator[str]:
         yield f"Not searched: {variant_words(name)} of {rows}, for the index failed; the same command searches again."
 
 
+def trimmed(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """What a trimmed index changed in the searches of these answers."""
+    searches, trims = 0, list[Trim]()
+    for branch in (branch for row in rows for branch in row["branches"].values()):
+        searches += 1
+        if branch.get("trim"):
+            trims.append(Trim.model_validate(branch["trim"]))
+    if trims:
+        went = Counter(bool(kept) for trim in trims for kept in trim.dropped.values())
+        came, unjudged = (sum(len(getattr(trim, side)) for trim in trims) for side in ("refilled", "unjudged"))
+        yield (
+            f"Trimmed index: {len(trims):,} of {searches:,} searches changed; dropped {went.total():,} passages "
+            f"({went[False]:,} by the question's own verdict, {went[True]:,} beside an accepted one), "
+            f"filled in {came:,} ({unjudged:,} never judged)\n"
+        )
+
+
 def variant_words(name: str) -> str:
     """What a retrieval variant is called in reports; a query keeps its own name.
 
@@ -100,6 +118,7 @@ def _figures(status: RunStatus) -> Iterator[RenderableType]:
     yield _losses(status, "answers" if several else "questions")
     events = ", ".join(f"{name} {count}" for name, count in metrics["flags"].items() if count)
     yield f"Events: {events or 'none'}\n"
+    yield from trimmed(status.whole_rows())
     yield ledger_table(status.entries, len(status.rows), "an answer" if several else "a question", status.paid)
     if metrics["flags"]["errors"]:
         yield _errors(status)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from blendfilter.records import Excerpt, Passage
+from blendfilter.retrieval.base import trim_of
 from blendfilter.retrieval.callables import as_passage
 from blendfilter.text import shortened
 
@@ -55,6 +56,8 @@ def _branch(branch: Any, width: int | None) -> Iterator[str]:
     reasons = reasons_of(branch.reason, len(branch.retrieved))
     for passage, reason in zip(branch.retrieved, reasons, strict=True):
         yield from _passage(passage, kept.get(passage.id), reason, width)
+    if (trim := trim_of(branch.retrieved)) is not None:
+        yield _cut(trim.line, width, "       ")
     if not branch.retrieved:
         yield "       nothing retrieved"
     elif branch.ids_read in ("suspect", "unparseable"):

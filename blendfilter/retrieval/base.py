@@ -42,6 +42,13 @@ class Trim(BaseModel):
     unjudged: tuple[str, ...] = ()
     """Those of `refilled` on which no verdict is known for such a question."""
 
+    @property
+    def line(self) -> str:
+        """For people: what went, what came, and by the verdicts on which question."""
+        went = ", ".join(f"{name} (beside {kept})" if kept else name for name, kept in self.dropped.items())
+        came = ", ".join(f"{name} (not judged)" if name in self.unjudged else name for name in self.refilled)
+        return f"trimmed: dropped {went}{f'; filled in {came}' if came else ''} (verdicts on {self.judged!r})"
+
 
 class Hits(list[Passage]):
     """Passages, best first. `cut`: the engine could not read the whole query. `trim`: what a trimmed index changed.

@@ -69,6 +69,7 @@ function query(data, branch, figures) {
   const measured = figures ? `recall ${percent(figures.recall)}, precision ${percent(figures.precision)}` : "";
   const notes = [branch.words, measured, branch.read && branch.read !== "ids" ? `the filter's reply: ${branch.read}` : ""].filter(Boolean);
   const found = branch.passages.map((marked, i) => make("div", {}, passage(data, marked), why(branch.reasons[i])));
+  if (branch.trim) found.push(make("p", {}, make("small", {}, apart(branch.trim))));
   if (branch.searched && !found.length) found.push(make("p", {}, make("small", {}, "nothing retrieved")));
   return make("div", { class: "query" }, make("p", {}, make("b", {}, apart(branch.name)), " ", make("small", {}, notes.join(" · "))),
     block("p", joined(data, branch.query), 700), ...found);
