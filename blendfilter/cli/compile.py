@@ -207,7 +207,7 @@ def compile_command(
     prompts: PromptsName = None,
     demos: DemosFile = None,
     reply_tokens: ReplyTokens = None,
-    concurrency: Annotated[int, declared("Limits", min=1, help="Model calls in flight.")] = 4,
+    concurrency: Annotated[int, declared("Limits", min=1, rare=True, help="Model calls in flight.")] = 4,
     prices: PricesFile = None,
 ) -> None:
     """Compile a filter or a method with a DSPy optimiser, and save it as a program.
