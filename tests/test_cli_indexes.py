@@ -138,7 +138,7 @@ def test_options_of_another_engine(
     [
         (["--similarity", "l3"], "similarity (--similarity) must be one of cosine, dot, l2, got 'l3'"),
         (["--pooling", "max"], "pooling (--pooling) must be one of mean, cls, got 'max'"),
-        (["--query-prompt", "q"], "no prompt 'q'. of the encoder in"),
+        (["--query-prompt", "q"], "plain has none; give the text, --query-prefix"),
         (["--query-encoder", "gone"], "no encoder 'gone': it is no folder"),
         (["--encoder", "question"], "with --encoder and its question encoder with --query-encoder"),
         (["--encoder", "reranker"], "reranker is no encoder: a BertForSequenceClassification gives scores"),

@@ -183,7 +183,7 @@ class Dense(Stored):
             known = {field: settings[field] for field in EncodingOptions._fields if field in settings}
             reading = EncodingOptions(**known)
         try:
-            reader = load_encoder(name, query_encoder=asker, **reading._asdict(), device=device)
+            reader = load_encoder(name, query_encoder=asker, **reading._asdict(), device=device, again=True)
         except (MissingFile, BadArgument, BadData) as error:
             which = "encoder=… where it moved" if asker is None else "encoder=…, query_encoder=… where they moved"
             why = f"the index at {folder} needs its encoder: {error} ({which})"

@@ -39,7 +39,7 @@ _STATED = {"cosine": "cosine", "dot": "dot", "euclidean": "l2"}  # sentence-tran
 _PROMPTS = {"query": ("query",), "document": ("document", "passage", "corpus")}
 _TEXTS = {"query": "queries", "document": "passages"}
 _DPR = {"DPRQuestionEncoder": "query", "DPRContextEncoder": "document"}
-_READS_TWO = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering", "DPRReader")
+_NO_VECTORS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering", "DPRReader")
 _OTHER_KINDS = {
     "CrossEncoder": "a reranker: it reads a query and a passage together",
     "SparseEncoder": "a sparse encoder",
@@ -192,6 +192,7 @@ def load_encoder(
     max_length: int | None = None,
     query_max_length: int | None = None,
     device: str | None = None,
+    again: bool = False,
 ) -> Encoder:
     """The encoder of a folder or of a name on the hub; on a GPU where there is one, unless `device` names another.
 
@@ -206,6 +207,7 @@ def load_encoder(
         similarity: cosine, dot or l2.
         pooling: mean or cls (the first token's vector), for models that do not say.
         max_length: tokens read of a text, and `query_max_length` those of a query, where they differ.
+        again: an index was built with it, so that it is not refused for the kind of model it is.
 
     Raises:
         MissingFile: there is no such encoder.
@@ -225,8 +227,10 @@ def load_encoder(
     library = needed("sentence_transformers", "dense", WHY)
     one = asker.samefile(folder)
     with quiet_transformers("dense", WHY):
-        answering = _load(library, folder, "document", alone=one, pooling=pooling, device=device)
-        asking = answering if one else _load(library, asker, "query", alone=False, pooling=pooling, device=device)
+        for place, task in ((folder, "document"), (asker, "query")):
+            _check_kind(place, task, alone=one, again=again)
+        answering = _load(library, folder, pooling, device)
+        asking = answering if one else _load(library, asker, pooling, device)
     passages, queries = _Side(answering.model, "document", folder), _Side(asking.model, "query", asker)
     sizes = [side.model.get_embedding_dimension() for side in (passages, queries)]
     if sizes[0] != sizes[1]:
@@ -255,11 +259,10 @@ def _identities(options: EncodingOptions, folders: Sequence[Path]) -> tuple[str,
     more = {name: value for name, value in options.settings().items() if name not in EncodingOptions._fields[:4]}
     if len(folders) > 1:
         more["query_encoder"] = files_hash(folders[1])
-    known = [[*stated, more] if more else stated]
-    if routers := sorted(path for folder in folders for path in folder.rglob("router_config.json")):
-        known.insert(
-            0, [*stated, more | {"routers": [hashlib.sha256(path.read_bytes()).hexdigest() for path in routers]}]
-        )
+    known = [[*stated, dict(more)] if more else stated]
+    if routers := [path for folder in folders for path in sorted(folder.rglob("router_config.json"))]:
+        more["routers"] = [hashlib.sha256(path.read_bytes()).hexdigest() for path in routers]
+        known.insert(0, [*stated, more])
     return tuple(hashlib.sha256(json.dumps(each).encode()).hexdigest() for each in known)
 
 
@@ -272,12 +275,9 @@ class _Loaded(NamedTuple):
     pooled: bool
 
 
-def _load(
-    library: Any, folder: Path, task: str, *, alone: bool, pooling: Pooling | None, device: str | None
-) -> _Loaded:
-    """The model in `folder`, whole, to encode what `task` says; `alone` where it encodes queries and passages."""
-    laid_out = (folder / MARKS[1]).is_file()
-    architecture = _architecture(folder, task, alone)
+def _load(library: Any, folder: Path, pooling: Pooling | None, device: str | None) -> _Loaded:
+    """The model in `folder`, whole."""
+    laid_out, architecture = (folder / MARKS[1]).is_file(), _architecture(folder)
     try:
         # in 32 bits wherever it runs, so that a GPU and a CPU agree
         if architecture in _DPR:
@@ -296,20 +296,27 @@ def _load(
     return _Loaded(folder, model, stated, _pool(model, folder, pooling, "cls" if architecture in _DPR else ""))
 
 
-def _architecture(folder: Path, task: str, alone: bool) -> str:
-    """What the model is by its own word. Raises `BadData` or `BadArgument` where it does not encode such texts."""
-    laid_out = (folder / MARKS[1]).is_file()
-    stated = _json(folder / "config_sentence_transformers.json").get("model_type", "") if laid_out else ""
-    names = [] if laid_out else _json(folder / MARKS[0]).get("architectures") or []
-    name = str(names[0]) if isinstance(names, list) and names else str(stated)
-    if name.endswith(_READS_TWO):
+def _architecture(folder: Path) -> str:
+    """What the model is by its own word: sentence-transformers' kind of model, or transformers' class."""
+    if (folder / MARKS[1]).is_file():
+        return str(_json(folder / "config_sentence_transformers.json").get("model_type", ""))
+    names = _json(folder / MARKS[0]).get("architectures")
+    return str(names[0]) if isinstance(names, list) and names else ""
+
+
+def _check_kind(folder: Path, task: str, *, alone: bool, again: bool) -> None:
+    """Raise `BadData` for a model that is no encoder, unless `again`, and `BadArgument` for DPR's other encoder.
+
+    `task` says what it is to encode, and `alone` that it is to encode queries and passages.
+    """
+    name = _architecture(folder)
+    if name.endswith(_NO_VECTORS) and not again:
         raise BadData(f"{folder} is no encoder: a {name} gives scores or labels and no vectors; name an encoder")
-    if name in _OTHER_KINDS:
+    if name in _OTHER_KINDS and not again:
         raise BadData(f"{folder} is no dense encoder but {_OTHER_KINDS[name]}; name a dense one")
     if name in _DPR and (alone or _DPR[name] != task):
         both = "name DPR's context encoder with --encoder and its question encoder with --query-encoder"
         raise BadArgument(f"{folder} is a {name}, which encodes {_TEXTS[_DPR[name]]} alone: {both}")
-    return name
 
 
 def _json(path: Path) -> dict[str, Any]:
@@ -382,6 +389,9 @@ def _prefix(model: Any, folder: Path, task: str, prefix: str | None, prompt: str
     if prefix is None and prompt is None:
         return next((known[name] for name in _PROMPTS[task] if name in known), "")
     if prefix is None:
+        if not known:
+            instead = "--query-prefix" if task == "query" else "--passage-prefix"
+            raise UnknownName(f"no prompt '{prompt}': the encoder in {folder} has none; give the text, {instead}")
         if prompt not in known:
             raise UnknownName.of("prompt", str(prompt), known, f"of the encoder in {folder}")
         return known[str(prompt)]

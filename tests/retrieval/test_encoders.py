@@ -174,6 +174,9 @@ def test_a_router_without_a_route_and_a_half_saved_one_are_refused(tmp_path: Pat
     query, document = whole["structure"]["query"], whole["structure"]["document"]
     router.write_text(json.dumps(whole | {"structure": {"query": document, "document": query}}))
     assert load_encoder(str(folder)).identity != identity, "routes that were swapped"
+    twice = load_encoder(str(folder), query_encoder=str(tiny_router())).identity
+    moved = changed(folder, tmp_path, "a")
+    assert load_encoder(str(moved), query_encoder=str(tiny_router())).identity == twice, "a folder that moved"
     named = {"types": whole["types"], "structure": {"query": query, "answer": document}, "parameters": {}}
     router.write_text(json.dumps(named))
     with pytest.raises(BadData, match=r"has no route for passages \(document\), only for: query, answer"):
@@ -247,6 +250,11 @@ def test_checkpoints_of_another_kind_are_refused_in_one_line(kind: str, capfd: p
         load_encoder(name, **given)
     assert "\n" not in str(raised.value)
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_model_that_an_index_was_built_with_is_not_refused_again() -> None:
+    """Earlier versions took the layers below a reranker's for an encoder, and such an index opens as it did."""
+    assert load_encoder(str(tiny_cross_encoder()), again=True).reading == ("", "", "dot", 512, None, None)
 
 
 def test_an_encoder_keeps_the_identity_that_earlier_versions_gave_it() -> None:
