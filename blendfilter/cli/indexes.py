@@ -40,12 +40,14 @@ class EngineOptions:
     k1: float | None = option("Method", "bm25: term frequency saturation (0.9).", "--k1", rare=True)
     b: float | None = option("Method", "bm25: length normalisation (0.4).", "--b", rare=True)
     checkpoint: str | None = option(
-        "Method", "colbert: a name on the hub or a folder (colbert-ir/colbertv2.0).", rare=True
+        "Method", "colbert: a late-interaction model, by hub name or folder (colbert-ir/colbertv2.0).", rare=True
     )
     nbits: int | None = option(
         "Method", "colbert: bits kept of each dimension, 1, 2, 4 or 8 (4; beyond 100,000 passages 2).", rare=True
     )
-    doc_maxlen: int | None = option("Method", "colbert: tokens read of a passage (220).", rare=True)
+    doc_maxlen: int | None = option(
+        "Method", "colbert: tokens read of a passage (220, or what a checkpoint states).", rare=True
+    )
     gpus: int | None = option("Method", "colbert: how many GPUs; 0 is the CPU (all there are).", rare=True)
     partitions: int | None = option("Method", "colbert: how many centroids (by the size of the corpus).", rare=True)
     encoder: str | None = option(
@@ -113,9 +115,7 @@ def index(
     ] = False,
     engine: Annotated[
         str | None,
-        declared(
-            "Method", help="bm25 (default), rank-bm25 (the reference, for small corpora), colbert (ColBERTv2) or dense."
-        ),
+        declared("Method", help="bm25 (default), rank-bm25 (the reference, for small corpora), colbert or dense."),
     ] = None,
     chunk: Annotated[
         str | None,

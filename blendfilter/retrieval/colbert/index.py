@@ -253,18 +253,22 @@ class ColBERT(Stored):
             read = self.encoder.queries(some)
             for query, vectors, cut in zip(some, read.vectors, read.cut, strict=True):
                 self._warnings.check_cut(query, cut)
-                settings = SimpleNamespace(
-                    query_maxlen=len(vectors),  # of which candidates are sought
-                    ncells=min(effort.ncells, len(self._scorer.codec.centroids)),
-                    centroid_score_threshold=effort.threshold,
-                    ndocs=max(effort.ndocs, 4 * k),
-                    interaction="colbert",
-                    total_visible_gpus=int(self.encoder.device.type == "cuda"),
-                )
-                positions, scores = self._scorer.rank(settings, vectors.unsqueeze(0))
-                ranked = sorted(zip(positions, scores, strict=True), key=lambda hit: (-hit[1], hit[0]))[:k]
+                ranked = self.ranked(vectors, k, effort)
                 found.append(Hits((self.passages[at].scored(score) for at, score in ranked), cut=cut))
         return found
+
+    def ranked(self, vectors: Any, k: int, effort: SearchEffort) -> list[tuple[int, float]]:
+        """The best `k` (position, score) for one query's vectors (tokens, dim); equal scores keep corpus order."""
+        settings = SimpleNamespace(
+            query_maxlen=len(vectors),  # of which candidates are sought
+            ncells=min(effort.ncells, len(self._scorer.codec.centroids)),
+            centroid_score_threshold=effort.threshold,
+            ndocs=max(effort.ndocs, 4 * k),
+            interaction="colbert",
+            total_visible_gpus=int(self.encoder.device.type == "cuda"),
+        )
+        positions, scores = self._scorer.rank(settings, vectors.unsqueeze(0))
+        return sorted(zip(positions, scores, strict=True), key=lambda hit: (-hit[1], hit[0]))[:k]
 
     def info(self) -> dict[str, Any]:
         """As `Stored.info`, and the device it searches on."""
