@@ -133,7 +133,16 @@ def read_manifest(folder: str | os.PathLike[str]) -> Manifest:
 
     Raises `MissingFile` where nothing is there, `BadData` where it is no index, newer than this version, or damaged.
     """
-    where = Path(folder)
+    before = stamp(folder)
+    try:
+        return _read(Path(folder))
+    except (BadData, MissingFile, OSError):
+        if stamp(folder) == before:
+            raise
+    return read_manifest(folder)  # another index took its place between the manifest and a look at the files
+
+
+def _read(where: Path) -> Manifest:
     if not where.exists():
         raise MissingFile(f"no index at {where}: {HOW_TO_BUILD}")
     if not (where / MANIFEST).is_file():

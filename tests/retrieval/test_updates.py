@@ -21,7 +21,7 @@ from blendfilter.retrieval.bm25 import BM25, Postings
 from blendfilter.retrieval.corpus import read_corpus
 from blendfilter.retrieval.hybrid import Hybrid
 from blendfilter.retrieval.indexes import build, open_index
-from blendfilter.retrieval.manifest import updating
+from blendfilter.retrieval.manifest import read_manifest, updating
 from blendfilter.retrieval.stored import Stored
 
 PASSAGES = list(islice(read_corpus(sample("corpus.jsonl")), 90))
@@ -248,6 +248,23 @@ def test_a_reader_that_opens_meanwhile_gets_one_index_whole(
     assert opened.fingerprint == updated[1].fingerprint
     assert [hit.text for hit in opened("port", k=1)] == ["A port."]
     assert opened("harbour", k=1) == []
+
+
+def test_a_reader_of_the_manifest_alone_gets_one_whole(
+    index: BM25, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between its look at the manifest and at the files' sizes another index comes."""
+    parse, updated = manifest._parse, list[BM25]()
+
+    def between(path: Path) -> Any:
+        found = parse(path)
+        if not updated:
+            updated.append(index)
+            updated.append(index.update([PIER]))
+        return found
+
+    monkeypatch.setattr(manifest, "_parse", between)
+    assert read_manifest(tmp_path / "index").fingerprint == updated[1].fingerprint
 
 
 def test_one_writer_at_a_time(index: BM25, tmp_path: Path) -> None:
