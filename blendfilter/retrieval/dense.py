@@ -398,9 +398,11 @@ def build_index(
 def add_vectors(index: Any, vectors: Vectors, kind: str, progress: ProgressCallback) -> None:
     """Add `vectors` to a FAISS index, read block by block."""
     phase = LINKING if kind == "hnsw" else ADDING
-    for start in range(0, len(vectors), _BLOCK):
-        index.add(np.ascontiguousarray(vectors[start : start + _BLOCK]))
-        progress(phase, min(start + _BLOCK, len(vectors)), len(vectors))
+    # flat copies, which takes seconds: all at once, or its memory would be doubled again and again
+    block = len(vectors) if kind == "flat" else _BLOCK
+    for start in range(0, len(vectors), block):
+        index.add(np.ascontiguousarray(vectors[start : start + block]))
+        progress(phase, min(start + block, len(vectors)), len(vectors))
 
 
 def _write(index: Any, folder: Path) -> None:
