@@ -435,7 +435,8 @@ def _transformers(model: Any, folder: Path) -> Iterator[tuple[Any, Path]]:
     if not (folder / MARKS[1]).is_file():
         yield model[0], folder
         return
-    for module, row in zip(model, json.loads((folder / MARKS[1]).read_bytes()), strict=True):
+    # of PyLate's checkpoints the model has a module more than the file names, its last
+    for module, row in zip(model, json.loads((folder / MARKS[1]).read_bytes()), strict=False):
         place = folder / str(row["path"])
         if str(row["type"]).endswith(".Transformer"):  # it need not lie in the encoder's own folder, and need not be
             yield module, place
