@@ -416,12 +416,8 @@ class Trimmed(Retriever):
     def _near(self, query: str, found: Sequence[Passage], vector: Vectors | None) -> list[Neighbour]:
         """The judged questions near the query that have a verdict on a passage found, the nearest first."""
         places = sorted({at for passage in found for at in self._judging.get(passage.id, ())})
-        near = [
-            Neighbour(at, similarity)
-            for at, similarity in zip(places, self.similar.among(query, places, vector=vector), strict=True)
-            if similarity >= self.min_similarity and not (self.guard and unlike(query, self._judged[at].question))
-        ]
-        return sorted(near, key=lambda each: (-each.similarity, each.at))
+        near = self.similar.among(query, places, vector=vector, floor=self.min_similarity)
+        return [each for each in near if not (self.guard and unlike(query, self._judged[each.at].question))]
 
     def _rejecting(self, verdicts: Verdicts | None, kept: str, other: str) -> tuple[str, ...]:
         """The questions that count against `other` where `kept` is accepted; with none kept, those that rejected it."""

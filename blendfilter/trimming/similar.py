@@ -1,8 +1,8 @@
 """The judged question nearest to a new one, by the words of both (`ByWords`) or by an encoder's vectors (`ByVector`).
 
-By vector, the similarity is the cosine (Ma et al. 2024, "Context-Driven Index Trimming", section 4.4: verdicts are
-reused from 0.9 up). By words, which the paper does not have, it is what BM25 gives q' for the query q over what it
-gives q itself::
+By vector, the similarity is the cosine, and verdicts are used again from 0.9 up: a threshold of ours, for the paper
+(Ma et al. 2024, "Context-Driven Index Trimming", section 4.1) says "similarity search" and prints none. By words, which
+the paper does not have, it is what BM25 gives q' for the query q over what it gives q itself::
 
     similarity(q, q') = score(q, q') / score(q, q),  at most 1
 
@@ -82,8 +82,10 @@ class Similar(Protocol):
         without vectors ignores them.
         """
 
-    def among(self, question: str, places: Sequence[int], *, vector: Vectors | None = None) -> list[float]:
-        """How near those of the added questions are that have these places (sorted); `vector` is the question's."""
+    def among(
+        self, question: str, places: Sequence[int], *, vector: Vectors | None = None, floor: float = 0.0
+    ) -> list[Neighbour]:
+        """Those of the added questions with these places that are as near as `floor`; `vector` is the question's."""
 
 
 def similar_for(index: Retriever, *, kept: Path | None = None) -> Similar:
@@ -103,6 +105,12 @@ def similar_named(name: str, index: Retriever, *, kept: Path | None = None) -> S
     if name not in ("", found.name):
         raise BadData(f"the similarity '{name}' does not go with this index, which has '{found.name}': name an encoder")
     return found
+
+
+def _near(places: Any, similarities: Any, floor: float) -> list[Neighbour]:
+    """The nearest first, and the earliest of several."""
+    near = (Neighbour(int(at), float(each)) for at, each in zip(places, similarities, strict=True) if each >= floor)
+    return sorted(near, key=lambda each: (-each.similarity, each.at))
 
 
 class _Questions:
@@ -183,12 +191,13 @@ class ByWords:
         """For each question the nearest judged one; None where there is none, or none as near as `floor`."""
         return [self._nearest(question, floor) for question in questions]
 
-    def among(self, question: str, places: Sequence[int], *, vector: Any = None) -> list[float]:
-        """How near those with these places are."""
+    def among(self, question: str, places: Sequence[int], *, vector: Any = None, floor: float = 0.0) -> list[Neighbour]:
+        """Those with these places that are as near as `floor`."""
         if not places:
             return []
-        found = self._ratios(question, lambda terms, whole: np.asarray(places, dtype=np.int32))
-        return [0.0] * len(places) if found is None else [float(each) for each in found[1]]
+        given = np.asarray(places, dtype=np.int32)
+        found = self._ratios(question, lambda terms, whole: given[self._marked(terms, floor * whole)[given]])
+        return [] if found is None else _near(*found, floor)
 
     def _terms(self, question: str) -> list[str]:
         question = plain_question(question)
@@ -201,13 +210,9 @@ class ByWords:
         if (itself := self._itself.find(question)) is not None:  # others may have the same words in another order
             return Neighbour(itself, 1.0)
 
-        def candidates(terms: Sequence[_QueryTerm], whole: float) -> Numbers:
-            marked = np.zeros(len(self._lengths), dtype=np.bool_)
-            for postings in _needed(terms, floor * whole):
-                marked[_numbers(postings.questions)] = True
-            return np.flatnonzero(marked).astype(np.int32)
-
-        found = self._ratios(question, candidates)
+        found = self._ratios(
+            question, lambda terms, whole: np.flatnonzero(self._marked(terms, floor * whole)).astype(np.int32)
+        )
         if found is None:
             return None
         places, similarities = found
@@ -216,6 +221,13 @@ class ByWords:
         best = int(np.argmax(similarities))
         near = Neighbour(int(places[best]), float(similarities[best]))
         return near if near.similarity >= floor else None
+
+    def _marked(self, terms: Sequence[_QueryTerm], least: float) -> Any:
+        """Which of the judged questions may have a score of `least`."""
+        marked = np.zeros(len(self._lengths), dtype=np.bool_)
+        for postings in _needed(terms, least):
+            marked[_numbers(postings.questions)] = True
+        return marked
 
     def _ratios(
         self, question: str, choose: Callable[[Sequence[_QueryTerm], float], Numbers]
@@ -240,6 +252,8 @@ class ByWords:
                 most = weight * postings.most / (postings.most + _PLAIN + per_word * postings.shortest)
                 terms.append(_QueryTerm(most, weight, postings))
         places = choose(terms, whole)
+        if not len(places):
+            return places, np.zeros(0)
         return places, np.minimum(1.0, coarse(self._scores(terms, places, per_word) / whole))
 
     def _scores(
@@ -384,12 +398,17 @@ class ByVector:
             self._nearest(question, vector, floor) for question, vector in zip(questions, _unit(given), strict=True)
         ]
 
-    def among(self, question: str, places: Sequence[int], *, vector: Vectors | None = None) -> list[float]:
-        """How near those with these places are."""
+    def among(
+        self, question: str, places: Sequence[int], *, vector: Vectors | None = None, floor: float = 0.0
+    ) -> list[Neighbour]:
+        """Those with these places that are as near as `floor`."""
         if not places:
             return []
-        given = self._encoded([question])[0] if vector is None else vector
-        return [float(each) for each in _cosines(self._rows.all[list(places)], _unit(given[None])[0])]
+        given = _unit(self._encoded([question]) if vector is None else vector[None])[0]
+        some = np.asarray(places)
+        rows = self._rows.all[some]
+        close = rows @ given >= floor - _SLACK
+        return _near(some[close], _cosines(rows[close], given), floor)
 
     def _nearest(self, question: str, vector: Vectors, floor: float) -> Neighbour | None:
         if (itself := self._itself.find(question)) is not None:

@@ -36,10 +36,10 @@ from paraphrases import bare, ended, moved, opened, polite
 from blendfilter import BM25, load, pooled
 from blendfilter.oracles.measures import strinc
 from blendfilter.records import Passage, Question
-from blendfilter.retrieval.base import Retriever
+from blendfilter.retrieval.base import Retriever, trim_of
 from blendfilter.trimming import witnesses
 from blendfilter.trimming.overlay import Trimmed
-from blendfilter.trimming.witnesses import JudgedBy, Witnesses
+from blendfilter.trimming.witnesses import JudgedBy, Pairing, Witnesses
 
 K = 10
 RATES, THRESHOLDS = (0.0, 0.05, 0.1, 0.2), (1, 2, 3)
@@ -88,13 +88,19 @@ def worlds(data: Path, count: int) -> Iterable[World]:
 
 
 def gathered(
-    world: World, texts: Sequence[Callable[[str], str]], rate: float, seed: int, *, alike: bool = False
+    world: World,
+    texts: Sequence[Callable[[str], str]],
+    rate: float,
+    seed: int,
+    *,
+    alike: bool = False,
+    pairing: Pairing = "theorem",
 ) -> Witnesses:
     """The witnesses that a judge leaves who errs at that rate; each text is judged once.
 
     `alike`: what it gets wrong for a question, it gets wrong for the question's paraphrases.
     """
-    state = Witnesses()
+    state = Witnesses(pairing)
     for question in world.questions:
         for text in dict.fromkeys(make(question.question).strip() for make in texts):
             name = witnesses.question_id(text)
@@ -157,6 +163,26 @@ def measured(world: World, trimmed: Trimmed, query: Callable[[str], str]) -> Cou
     return total
 
 
+def asked_again(world: World, count: int) -> None:
+    """Print what becomes of the first questions' own verdicts where they are asked again, at defaults."""
+    some = world._replace(questions=world.questions[:count])
+    state = gathered(some, GATHERED["once"], 0.0, 0)
+    trimmed, total = Trimmed(world.index, state), Counter[str]()
+    for judged in state.judged.values():
+        found = trimmed.find([judged.question], K)[0]
+        ids, trim = {passage.id for passage in found}, trim_of(found)
+        total["rejected"] += len(judged.rejected)
+        total["rejected, still there"] += len(ids.intersection(judged.rejected))
+        total["accepted"] += len(judged.accepted)
+        total["accepted, lost"] += len(set(judged.accepted) - ids)
+        total["filled in"] += 0 if trim is None else len(trim.refilled)
+        total["of them never judged"] += 0 if trim is None else len(trim.unjudged)
+    so_far = gathered(some, GATHERED["once"], 0.0, 0, pairing="algorithm")
+    total["pairs by Theorem 1"] = state.separations()
+    total["by line 11 of Algorithm 1"] = so_far.separations()
+    print(f"{len(some.questions)} questions asked again at defaults: {dict(total)}")
+
+
 def row(name: str, counts: Sequence[Counts]) -> tuple[float, ...]:
     """Print one row: means over the seeds, and the spread of what was lost."""
     shares = [each.shares() for each in counts]
@@ -186,6 +212,7 @@ def main() -> None:
         print(
             f"\n{world.name}: {len(world.questions)} questions, {len(world.index):,} passages, first {K}: {dict(depth)}"
         )
+        asked_again(world, min(100, asked.questions))
         for gathering, (how, alike) in WAYS.items():
             for rate in RATES:
                 states = [gathered(world, GATHERED[how], rate, seed, alike=alike) for seed in range(asked.seeds)]
