@@ -161,6 +161,23 @@ def test_pairs_by_line_11_of_algorithm_1(trimmed: Command) -> None:
     refused(trimmed("trim", "radio", "--pairing", "lemma"), "pairing is theorem or algorithm, got 'lemma'")
 
 
+def test_a_model_of_pairs_is_kept_and_one_that_is_none_leaves_nothing(radio: Command, here: Path) -> None:
+    pytest.importorskip("sentence_transformers", reason="needs the extra [dense]")
+    from checkpoints import tiny_bert, tiny_cross_encoder
+
+    for wrong, error in (("nowhere", "the model 'nowhere' of pairs of questions cannot be opened"),
+                         (str(tiny_bert()), "is no model that says whether two questions ask the same")):  # fmt: skip
+        refused = radio(*TRIM, "--similar", wrong)
+        assert refused.code == 2
+        assert error in refused.err
+        assert "Traceback" not in refused.err
+        assert not (here / "radio.trimmed").exists()
+    model = str(tiny_cross_encoder())
+    assert radio(*TRIM, "--similar", model).code == 0
+    assert f"similar: {model}" in radio("trim", "radio").out
+    assert "similar:" not in radio("trim", "radio", "--similar", "rules").out
+
+
 def test_a_users_rules_and_components(radio: Command, here: Path) -> None:
     (here / "rules.toml").write_text(
         '[[rule]]\nname = "place"\ncomponents = ["adverbial"]\nsentence = "Both name the same place."\n'

@@ -108,6 +108,13 @@ class OverlayOptions:
         metavar="theorem|algorithm",
         rare=True,
     )
+    similar: str | None = option(
+        "Method",
+        "A cross-encoder that says whether two near questions ask the same (a folder or hub name: duplicate questions "
+        "or NLI), besides the rules; 'rules' for these alone (the default); it is kept.",
+        metavar="MODEL",
+        rare=True,
+    )
     show: str | None = option(
         "Output", "What a passage (its id) is separated from, by whom and when.", "--show", metavar="PASSAGE"
     )
@@ -150,7 +157,7 @@ def trim_command(
     and: blendfilter trim indexes/wiki --undo "Who turned on the radio?"
     """
     State.goes_on = judging.questions is not None  # before the imports: these take a second
-    settings = given_values(looking, "threshold", "min_similarity", "one_way", "refill", "pairing")
+    settings = given_values(looking, "threshold", "min_similarity", "one_way", "refill", "pairing", "similar")
     actions = [*given(judging, "questions"), *given(looking, "show", "undo", "export")]
     if len(actions) > 1 or (settings and actions and not State.goes_on):
         other = actions[1] if len(actions) > 1 else given(looking, *settings)[0]

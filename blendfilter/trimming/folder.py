@@ -25,6 +25,7 @@ from blendfilter.retrieval.base import Retriever
 from blendfilter.retrieval.indexes import ADDRESSES, open_index
 from blendfilter.retrieval.manifest import MANIFEST, CorpusInfo, Manifest, building, read_manifest, write_manifest
 from blendfilter.retrieval.remote import address_of, check_host
+from blendfilter.trimming.guard import Guard, PairModel, guard_with
 from blendfilter.trimming.overlay import Trimmed, check_similarity
 from blendfilter.trimming.similar import VECTORS_FILE, similar_named
 from blendfilter.trimming.witnesses import FILE, THRESHOLD, Pairing, Witnesses
@@ -33,6 +34,8 @@ KIND = "trimmed"
 SUFFIX = ".trimmed"
 DEPTH = 10
 """The paper's k."""
+RULES = "rules"
+"""What `similar` is named where no model is wanted any more."""
 
 
 class TrimFolder(BaseModel):
@@ -56,6 +59,10 @@ class TrimFolder(BaseModel):
     """Whether freed places are filled from further down the ranking."""
     pairing: Pairing = "theorem"
     """Which pairs a judged question separates."""
+    similar: str = ""
+    """The model of pairs that keeps questions apart besides the rules, by folder or name; empty: the rules alone."""
+    similar_files: str = ""
+    """The hash of its files."""
 
     @property
     def witnesses(self) -> Path:
@@ -84,12 +91,13 @@ class TrimFolder(BaseModel):
         one_way: bool = True,
         refill: bool = True,
         pairing: Pairing = "theorem",
+        similar: str | None = None,
     ) -> TrimFolder:
         """A new folder over `index` (open, or its folder or address), beside it or at `out`, without witnesses.
 
         Raises:
             BadArgument: a folder that is there already, an index that is trimmed itself, an address without `out`, a
-            setting out of range.
+            setting out of range. MissingFile, BadData: `similar` is no model of pairs.
         """
         min_similarity = _check(k, threshold, min_similarity, one_way, refill, pairing)
         retriever = index if isinstance(index, Retriever) else open_index(index)
@@ -119,6 +127,7 @@ class TrimFolder(BaseModel):
             one_way=one_way,
             refill=refill,
             pairing=pairing,
+            **_model(similar),
         )
         with building(place) as folder:
             corpus = retriever.info().get("corpus") or {}
@@ -168,8 +177,12 @@ class TrimFolder(BaseModel):
         one_way: bool | None = None,
         refill: bool | None = None,
         pairing: Pairing | None = None,
+        similar: str | None = None,
     ) -> TrimFolder:
-        """The folder with other settings, written by a temporary file and a rename; what is not named stays."""
+        """The folder with other settings, written by a temporary file and a rename; what is not named stays.
+
+        `similar` is a model of pairs, or `rules` for none. Raises as `create` does.
+        """
         given = {
             "threshold": threshold, "min_similarity": min_similarity, "one_way": one_way, "refill": refill,
             "pairing": pairing,
@@ -178,6 +191,7 @@ class TrimFolder(BaseModel):
             name: getattr(self, name) if value is None else value for name, value in given.items()
         }
         settings["min_similarity"] = _check(self.k, **settings)
+        settings |= _model(similar)
         new = self.model_copy(update=settings)
         raw = json.loads((self.place / MANIFEST).read_bytes())
         raw["settings"] |= settings
@@ -227,6 +241,17 @@ def _damaged(place: Path, what: str) -> BadData:
     )
 
 
+def _model(similar: str | None) -> dict[str, str]:
+    """The settings that keep a model of pairs, after loading it; empty where none is named."""
+    if similar is None:
+        return {}
+    if similar in ("", RULES):
+        return {"similar": "", "similar_files": ""}
+    model = PairModel(similar)
+    model.check()
+    return {"similar": model.name, "similar_files": model.files}
+
+
 def _check(
     k: int, threshold: int, min_similarity: float | None, one_way: bool, refill: bool, pairing: Pairing
 ) -> float | None:
@@ -248,7 +273,7 @@ def open_trimmed(
     *,
     threshold: int | None = None,
     min_similarity: float | None = None,
-    guard: bool = True,
+    guard: bool | Guard = True,
     one_way: bool | None = None,
     refill: bool | None = None,
     allow_hosts: Sequence[str] = (),
@@ -287,6 +312,7 @@ def open_trimmed(
     try:
         witnesses = at.state()
         similar = similar_named(at.similarity, index, kept=place / VECTORS_FILE)
+        kept_by = guard_with(guard, at.similar, at.similar_files)
     except (BadData, MissingFile) as error:
         return _untrimmed(index, at.base, error)
     return Trimmed(
@@ -295,7 +321,7 @@ def open_trimmed(
         threshold=at.threshold if threshold is None else threshold,
         min_similarity=at.min_similarity if min_similarity is None else min_similarity,
         similar=similar,
-        guard=guard,
+        guard=kept_by,
         one_way=at.one_way if one_way is None else one_way,
         refill=at.refill if refill is None else refill,
     )

@@ -49,7 +49,7 @@ from blendfilter.retrieval.base import ProgressCallback, Retriever, check_search
 from blendfilter.retrieval.callables import as_retriever
 from blendfilter.run_context import CONCURRENCY, RunContext, connected_lms
 from blendfilter.trimming.folder import DEPTH, TrimFolder, is_trimmed
-from blendfilter.trimming.opposites import unlike
+from blendfilter.trimming.guard import Guard, guard_of, guard_with
 from blendfilter.trimming.overlay import Trimmed
 from blendfilter.trimming.similar import ByVector, Similar, similar_for, similar_named
 from blendfilter.trimming.summary import FailedQuestion, Trimming, WouldDrop, counted, spent_in
@@ -70,8 +70,8 @@ def trim(
     lm: dspy.BaseLM | str | None = None,
     k: int | None = None,
     reuse: bool = True,
-    guard: bool = True,
-    similar: Similar | None = None,
+    guard: bool | Guard = True,
+    similar: Similar | str | None = None,
     concurrency: int = CONCURRENCY,
     budget: Budget | None = None,
     max_retries: int | None = None,
@@ -89,8 +89,10 @@ def trim(
         lm: the model that judges; DSPy's configured one by default, else the offline reader.
         k: passages judged of each question; the folder's by default, and no other (10 for a new one).
         reuse: a question near enough to a judged one takes its verdicts over, without a call.
-        guard: not where the two differ in a number, a name or an opposite.
-        similar: what finds the nearest judged question, itself empty; by default what the overlay searches with.
+        guard: not where the two differ in a number, a name or an opposite, nor where the overlay's model of pairs (or a
+            `PairModel` given here) says that they do not ask the same.
+        similar: what finds the nearest judged question, itself empty; by default what the overlay searches with. Or the
+            name or folder of a model of pairs, which the overlay keeps.
         concurrency: model calls in flight.
         budget: what all sessions together may take.
         max_retries: further attempts that this session may make.
@@ -112,17 +114,23 @@ def trim(
     if not isinstance(folder, TrimFolder) and is_trimmed(folder):
         folder = TrimFolder.read(folder)
     elif not isinstance(folder, TrimFolder):
-        folder = TrimFolder.create(index, folder, k=DEPTH if k is None else k, similarity=similar_for(index).name)
+        model = similar if isinstance(similar, str) else None
+        named = similar_for(index).name
+        folder = TrimFolder.create(index, folder, k=DEPTH if k is None else k, similarity=named, similar=model)
+    if isinstance(similar, str):
+        folder, similar = folder.set(similar=similar), None
     check_folder(folder, index, k)
     check_search(texts, folder.k)
     context = RunContext(lm, judge, concurrency=concurrency, budget=budget, max_retries=max_retries)
     near = similar or similar_named(folder.similarity, index) if reuse else None
+    guard = guard_with(guard, folder.similar, folder.similar_files)
     work = _trimmed(index, texts, folder, context, near, guard, concurrency, dry_run, progress)
     return aio.run(work, "trim", "await asyncio.to_thread(trim, …)")
 
 
 async def _trimmed(
-    index: Retriever, texts: Sequence[str], folder: TrimFolder, context: RunContext, near: Similar | None, guard: bool,
+    index: Retriever, texts: Sequence[str], folder: TrimFolder, context: RunContext, near: Similar | None,
+    guard: bool | Guard,
     concurrency: int, dry_run: bool, progress: ProgressCallback,
 ) -> Trimming:  # fmt: skip
     prices = context.model.terms.prices
@@ -204,7 +212,7 @@ def check_folder(folder: TrimFolder, index: Retriever, k: int | None = None) -> 
 
 
 def _would_drop(
-    index: Retriever, texts: Sequence[str], folder: TrimFolder, guard: bool, before: Witnesses, after: Witnesses
+    index: Retriever, texts: Sequence[str], folder: TrimFolder, guard: bool | Guard, before: Witnesses, after: Witnesses
 ) -> tuple[WouldDrop, ...]:
     """What a search for these questions would drop afterwards and does not drop now."""
     now, then = (
@@ -247,7 +255,7 @@ def plan_questions(
     similar: Similar | None,
     min_similarity: float | None = None,
     *,
-    guard: bool = True,
+    guard: bool | Guard = True,
     progress: ProgressCallback = silent,
 ) -> list[PlannedQuestion]:
     """What is to be done with each question, in order.
@@ -258,7 +266,7 @@ def plan_questions(
         judged: the questions that are judged, by id.
         similar: finds the nearest judged question, itself still empty; None: only the same words are the same question.
         min_similarity: from where on two questions share verdicts; by default the measure's own.
-        guard: two near questions that `unlike` tells apart share none.
+        guard: two near questions that it keeps apart share none; True: by the rules of `unlike`.
     """
     texts = [text.strip() for text in questions]
     listed = {question_id(text) for text in texts}
@@ -269,12 +277,16 @@ def plan_questions(
         similar.add(sources)
         min_similarity = similar.min_similarity if min_similarity is None else min_similarity
 
+    kept_by = guard_of(guard)
+
     def source_of(text: str) -> str | None:
         """The question whose verdicts hold for this one."""
         if similar is None or not sources:
             return None
         (near,) = similar.nearest([text], floor=min_similarity or 0.0)
-        return None if near is None or (guard and unlike(text, sources[near.at])) else sources[near.at]
+        if near is None or (kept_by is not None and kept_by.apart(text, [sources[near.at]])[0]):
+            return None
+        return sources[near.at]
 
     first: dict[str, PlannedQuestion] = {}
     plan: list[PlannedQuestion] = []

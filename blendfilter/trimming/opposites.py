@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from functools import lru_cache
+from itertools import pairwise
 from typing import NamedTuple
 
 from blendfilter.retrieval.analyser import snowball
@@ -43,8 +44,23 @@ OPPOSITES: tuple[tuple[str, str], ...] = (
     ("victory", "defeat"), ("victor", "loser"), ("prequel", "sequel"), ("ancestor", "descendant"), ("host", "guest"),
     ("employer", "employee"), ("friend", "enemy"), ("uncle", "aunt"), ("nephew", "niece"), ("prince", "princess"),
     ("grandfather", "grandmother"), ("grandson", "granddaughter"), ("bride", "groom"), ("emperor", "empress"),
+    ("summer", "winter"), ("spring", "autumn"), ("morning", "evening"), ("noon", "midnight"), ("sunrise", "sunset"),
+    ("until", "after"), ("precede", "follow"), ("admit", "expel"), ("hire", "dismiss"), ("praise", "condemn"),
+    ("arrest", "release"), ("increase", "reduce"), ("expand", "shrink"), ("shut", "open"), ("lock", "open"),
+    ("guilty", "innocent"), ("thick", "thin"), ("sour", "sweet"), ("tiny", "huge"), ("wet", "dry"), ("loud", "quiet"),
+    ("heavy", "light"), ("rough", "smooth"), ("public", "private"), ("urban", "rural"), ("ancient", "modern"),
+    ("domestic", "foreign"), ("major", "minor"), ("majority", "minority"), ("maternal", "paternal"),
+    ("horizontal", "vertical"), ("permanent", "temporary"), ("profit", "loss"), ("ally", "enemy"),
+    ("turn down", "accept"), ("turn off", "start"), ("turn on", "stop"), ("shut down", "open"), ("shut down", "start"),
+    ("close down", "open"), ("tear down", "build"), ("knock down", "build"), ("pull down", "build"),
+    ("take off", "land"), ("give up", "keep"), ("drop out", "join"), ("drop out", "graduate"), ("break up", "form"),
+    ("break up", "marry"), ("set off", "arrive"), ("put out", "light"), ("call off", "hold"), ("lay off", "hire"),
+    ("throw out", "keep"), ("go up", "fall"), ("go down", "rise"),
 )  # fmt: skip
-"""Words that turn a question round. English, in whatever form: they are compared by their stems."""
+"""Words that turn a question round. English, in whatever form: they are compared by their stems.
+
+A verb with a particle counts with up to three words between the two ("turned the offer down").
+"""
 
 
 def _words(listed: str) -> tuple[str, ...]:
@@ -54,6 +70,17 @@ def _words(listed: str) -> tuple[str, ...]:
 NEGATIONS = frozenset(
     _words("not never no none nobody nothing nowhere neither nor without cannot except lack lacks lacked")
 )
+_FAILING = frozenset(_words("fail fails failed"))
+"""Before `to` they negate."""
+_BASE = dict(
+    pair.split("=")
+    for pair in _words(
+        "tore=tear torn=tear took=take taken=take gave=give given=give broke=break broken=break threw=throw"
+        " thrown=throw went=go gone=go rose=rise risen=rise fell=fall fallen=fall held=hold built=build kept=keep"
+        " bought=buy sold=sell won=win lost=lose lit=light shrank=shrink"
+    )
+)
+_BETWEEN_PARTS = 3
 _DENYING = _words("un in im il ir dis non")
 _SHORTEST = 4
 """Letters of a word that such a beginning turns round: `able`, and not the `it` of `unit`."""
@@ -147,16 +174,25 @@ _CLOSING = re.compile(
 _LONGEST_CLOSING = 80
 _LAST_MARKS = " .?!,;:…。？！"
 _STEM = snowball("english")
-_STEMMED: dict[str, list[tuple[int, int]]] = {}
-"""For each stem the pairs that it is one side of, and which."""
+
+
+def _stem(word: str) -> str:
+    return _STEM(_BASE.get(word, word))
+
+
+_STEMMED: dict[str, list[tuple[int, int, str]]] = {}
+"""For each stem the pairs that it is one side of, which, and the particle that must follow, if any."""
 for _pair, _words_of in enumerate(OPPOSITES):
     for _side, _word in enumerate(_words_of, start=1):
-        _STEMMED.setdefault(_STEM(_word), []).append((_pair, _side))
+        _verb, _, _particle = _word.partition(" ")
+        _STEMMED.setdefault(_stem(_verb), []).append((_pair, _side, _particle))
 
 
 class _QuestionParts(NamedTuple):
     """The parts of a question that the rules compare."""
 
+    stems: tuple[str, ...]
+    """Every word's stem, in order."""
     words: frozenset[str]
     """Every word, folded: small letters, no accents, no full stops, no possessive."""
     numbers: frozenset[str]
@@ -164,8 +200,8 @@ class _QuestionParts(NamedTuple):
     """Capitalised words in their order, folded; one that opens a sentence alone is none."""
     negated: bool
     asks: frozenset[str]
-    sides: dict[int, int]
-    """For each pair of opposites that it holds a word of: 1, 2, or 3 where it holds both."""
+    sides: dict[int, list[int]]
+    """For each pair of opposites that it holds a word of: 1 and 2, in the order of the words."""
 
 
 def plain_question(text: str) -> str:
@@ -241,11 +277,18 @@ def _other_names(one: _QuestionParts, other: _QuestionParts) -> str:
 
 def _turned_round(one: _QuestionParts, other: _QuestionParts) -> str:
     for pair in sorted(one.sides.keys() & other.sides.keys()):
-        if one.sides[pair] != other.sides[pair]:
-            first, second = OPPOSITES[pair]
+        mine, theirs = one.sides[pair], other.sides[pair]
+        first, second = OPPOSITES[pair]
+        if set(mine) != set(theirs):
             words = {1: f"'{first}'", 2: f"'{second}'", 3: f"both '{first}' and '{second}'"}
-            return f"one says {words[one.sides[pair]]}, the other {words[other.sides[pair]]}"
+            return f"one says {words[sum(set(mine))]}, the other {words[sum(set(theirs))]}"
+        if mine != theirs and _without(one, pair) == _without(other, pair):
+            return f"they say '{first}' and '{second}' in another order"
     return ""
+
+
+def _without(parts: _QuestionParts, pair: int) -> list[str]:
+    return [stem for stem in parts.stems if all(pair != at for at, *_ in _STEMMED.get(stem, ()))]
 
 
 def _denied(one: _QuestionParts, other: _QuestionParts) -> str:
@@ -273,15 +316,20 @@ def _parts(text: str) -> _QuestionParts:
     found = [(match.group(), _opens(plain, match.start())) for match in _WORD.finditer(plain, start, end)]
     words = [_folded(word) for word, _ in found]
     numbers = {_THOUSANDS.sub("", match.group()) for match in _NUMBER.finditer(plain, start, end)}
-    sides: dict[int, int] = {}
-    for stem in _STEMMED.keys() & set(map(_STEM, words)):
-        for pair, side in _STEMMED[stem]:
-            sides[pair] = sides.get(pair, 0) | side
+    stems = tuple(map(_stem, words))
+    sides: dict[int, list[int]] = {}
+    for at, stem in enumerate(stems):
+        for pair, side, particle in _STEMMED.get(stem, ()):
+            if not particle or particle in words[at + 1 : at + 2 + _BETWEEN_PARTS]:
+                sides.setdefault(pair, []).append(side)
     return _QuestionParts(
+        stems=stems,
         words=frozenset(words).union(*(_JOINED.split(word) for word in words if not word.isalnum())),
         numbers=frozenset(numbers | {COUNTED[word] for word in words if word in COUNTED}),
         names=tuple(_names(found, words)),
-        negated=not NEGATIONS.isdisjoint(words) or any(word.endswith(("n't", "n’t")) for word in words),
+        negated=not NEGATIONS.isdisjoint(words)
+        or any(word.endswith(("n't", "n’t")) for word in words)
+        or any(word in _FAILING and after == "to" for word, after in pairwise(words)),
         asks=frozenset(QUESTION_WORDS[word] for word in words if word in QUESTION_WORDS),
         sides=sides,
     )

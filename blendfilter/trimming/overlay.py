@@ -35,7 +35,8 @@ from blendfilter.retrieval.callables import as_retriever
 from blendfilter.retrieval.dense import Dense
 from blendfilter.retrieval.encoders import Encoded, Vectors
 from blendfilter.text import shortened
-from blendfilter.trimming.opposites import plain_question, unlike
+from blendfilter.trimming.guard import Guard, guard_of
+from blendfilter.trimming.opposites import plain_question
 from blendfilter.trimming.similar import ByVector, Neighbour, Similar, similar_for
 from blendfilter.trimming.witnesses import THRESHOLD, JudgedQuestion, Witnesses
 
@@ -207,7 +208,8 @@ class Trimmed(Retriever):
         threshold: witnesses that a separation takes, for another question than those that were judged.
         min_similarity: how near a judged question must be; by default the measure's own.
         similar: an empty measure, by default `similar_for(index)`.
-        guard: whether `unlike` keeps opposite questions apart.
+        guard: what keeps near questions apart that ask something else: True the rules of `unlike`, False nothing, or a
+            `PairModel`.
         one_way: only witnesses count that accepted the very passage that stays, not those that rejected it.
         refill: fill freed places from further down the ranking; without, as in the paper, fewer passages come back.
 
@@ -223,7 +225,7 @@ class Trimmed(Retriever):
         threshold: int = THRESHOLD,
         min_similarity: float | None = None,
         similar: Similar | None = None,
-        guard: bool = True,
+        guard: bool | Guard = True,
         one_way: bool = True,
         refill: bool = True,
     ) -> None:
@@ -241,6 +243,7 @@ class Trimmed(Retriever):
             self.similar.min_similarity if min_similarity is None else min_similarity
         )
         self.guard = guard
+        self._guard = guard_of(guard)
         self.one_way = one_way
         self.refill = refill
         self.fingerprint = self.index.fingerprint
@@ -260,7 +263,8 @@ class Trimmed(Retriever):
         self._deepest = min(limits, default=None)
         if digest:
             self.similar.add([each.question for each in self._judged])
-            measured = [self.min_similarity, self.similar.name, self.similar.identity, guard, one_way]
+            measured = [self.min_similarity, self.similar.name, self.similar.identity, self._guard is not None, one_way]
+            measured += [self._guard.identity] if self._guard is not None and self._guard.identity else []
             rules = ["own verdicts count", refill, witnesses.pairing]
             self.fingerprint = fingerprint_of("trimmed", self.index.fingerprint, threshold, *measured, digest, *rules)
 
@@ -313,7 +317,8 @@ class Trimmed(Retriever):
                 "threshold": self.threshold,
                 "min_similarity": self.min_similarity,
                 "similarity": self.similar.name,
-                "guard": self.guard,
+                "guard": self._guard is not None,
+                **({"similar": model} if (model := getattr(self.guard, "name", "")) else {}),
                 "one_way": self.one_way,
                 "refill": self.refill,
                 "pairing": self.witnesses.pairing,
@@ -417,7 +422,10 @@ class Trimmed(Retriever):
         """The judged questions near the query that have a verdict on a passage found, the nearest first."""
         places = sorted({at for passage in found for at in self._judging.get(passage.id, ())})
         near = self.similar.among(query, places, vector=vector, floor=self.min_similarity)
-        return [each for each in near if not (self.guard and unlike(query, self._judged[each.at].question))]
+        if self._guard is None:
+            return near
+        apart = self._guard.apart(query, [self._judged[each.at].question for each in near])
+        return [each for each, why in zip(near, apart, strict=True) if not why]
 
     def _rejecting(self, verdicts: Verdicts | None, kept: str, other: str) -> tuple[str, ...]:
         """The questions that count against `other` where `kept` is accepted; with none kept, those that rejected it."""
@@ -435,7 +443,7 @@ class Trimmed(Retriever):
         question = self._judged[near.at].question
         if near.similarity < self.min_similarity:
             why = f"the nearest judged question is not near enough ({near.similarity:.2f} of {self.min_similarity:g})"
-        elif apart := unlike(query, question) if self.guard else "":
+        elif apart := "" if self._guard is None else self._guard.apart(query, [question])[0]:
             why = f"the nearest judged question is another one: {apart}"
         else:
             why = "the nearest judged question has no verdict on what was found"

@@ -213,6 +213,7 @@ def state_text(folder: TrimFolder, witnesses: Witnesses) -> str:
         f"verdicts: {accepted:,} accepted, {rejected:,} rejected, {silent:,} no verdict",
         separations_text(witnesses.separations(), reached, folder.threshold, one_way=folder.one_way),
         *([] if folder.min_similarity is None else [f"min_similarity: {folder.min_similarity:g}"]),
+        *([f"similar: {folder.similar}"] if folder.similar else []),
         *(f"judged by {who}: {counted(count, 'question')}" for who, count in judges.most_common()),
     ]
     if len(judges) > 1:

@@ -1,6 +1,6 @@
 """Judging calls that reuse saves: a stream of questions of which a third ask again what one before asked.
 
-    python eval/bench/savings.py [QUESTIONS...] [--count 900] [--encoder FOLDER|minilm]
+    python eval/bench/savings.py [QUESTIONS...] [--count 900] [--encoder FOLDER|minilm] [--similar MODEL]
 
 QUESTIONS are files of questions (JSON Lines, gzipped or not); without any, questions made from this file's templates,
 many of which differ in one noun, verb or opposite alone. A third of the stream are paraphrases by the rules of
@@ -30,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 from paraphrases import RULES
 
 from blendfilter.trimming.gathering import plan_questions
+from blendfilter.trimming.guard import Guard, PairModel
 from blendfilter.trimming.similar import ByWords, Similar
 
 K = 10
@@ -81,7 +82,7 @@ def stream(questions: Sequence[str], count: int) -> list[Asked]:
     return made
 
 
-def row(asked: Sequence[Asked], similar: Similar | None, least: float | None, guard: bool, name: str) -> None:
+def row(asked: Sequence[Asked], similar: Similar | None, least: float | None, guard: bool | Guard, name: str) -> None:
     """What the stream costs: calls, and the reuses that were right, missed and wrong."""
     turns = plan_questions([each.text for each in asked], {}, similar, least, guard=guard)
     source_of = {turn.id: each.source for turn, each in zip(turns, asked, strict=True)}
@@ -130,7 +131,10 @@ def main() -> None:
     parser.add_argument("questions", type=Path, nargs="*")
     parser.add_argument("--count", type=int, default=900)
     parser.add_argument("--encoder")
+    parser.add_argument("--least", type=float, nargs="+", default=THRESHOLDS, help="similarities to reuse from")
+    parser.add_argument("--similar", help="a model of pairs, as trim takes it")
     given = parser.parse_args()
+    model = PairModel(given.similar) if given.similar else None
     for file in given.questions or [None]:
         asked = stream(templates() if file is None else read(file), given.count)
         name = "own templates" if file is None else f"{file.parent.name}/{file.name}"
@@ -139,8 +143,10 @@ def main() -> None:
         print(f"{'':32}{'calls':>8}{'saved':>10}{'right reuses':>15}{'wrong':>6}   by rule")
         row(asked, None, None, guard=True, name="no reuse but of the same words")
         for measure, make in measures(given.encoder).items():
-            for least in THRESHOLDS:
+            for least in given.least:
                 row(asked, make(), least, guard=True, name=f"{measure}, from {least}")
+                if model is not None:
+                    row(asked, make(), least, guard=model, name=f"{measure}, from {least}, model")
             row(asked, make(), 0.9, guard=False, name=f"{measure}, from 0.9, unguarded")
 
 

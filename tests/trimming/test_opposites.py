@@ -104,6 +104,16 @@ APART = [
     ("Is it legal to moor here?", "Is it illegal to moor here?", "one says 'legal', the other 'illegal'"),
     ("Is the pier unsafe?", "Is the pier safe?", "one says 'safe', the other 'unsafe'"),
     ("Who was born in the mill?", "Who was not born in the mill?", "one of them is negated"),
+    ("Who turned down the offer?", "Who accepted the offer?", "one says 'turn down', the other 'accept'"),
+    ("Who tore the old mill down?", "Who built the old mill?", "one says 'tear down', the other 'build'"),
+    ("Who turned the radio off?", "Who started the radio?", "one says 'turn off', the other 'start'"),
+    (
+        "Who turned on the lamp and turned off the radio?",
+        "Who turned off the lamp and turned on the radio?",
+        "they say 'on' and 'off' in another order",
+    ),
+    ("Who failed to sign it?", "Who signed it?", "one of them is negated"),
+    ("Which prices rose?", "Which prices are falling?", "one says 'rise', the other 'fall'"),
     ("What happened before the fair?", "What happened after the fair?", "one says 'before', the other 'after'"),
 ]
 ALIKE = [
@@ -122,6 +132,9 @@ ALIKE = [
     ("What does it put to the side?", "What does it put to the side, and into the box, in a unit?"),
     ("Is it legal, or illegal?", "Is it illegal, or legal?"),
     ("Name the mayor.", "Who is the mayor?"),
+    ("Who turned on the lamp and turned off the radio?", "Who turned off the radio and turned on the lamp?"),
+    ("Which tree did not flower?", "Which tree failed to flower?"),
+    ("Who turned the page and sat down?", "Who turned the page, accepted, and sat down?"),
     ("I wonder who built the pier.", "Who built the pier?"),
     ("Do you know when it opened? Tell me.", "In what year did it open?"),
     ("May I ask where it is?", "It is in which town?"),

@@ -1,0 +1,187 @@
+"""What keeps two near questions apart: rules (`Rules`), and besides them a model of pairs of questions (`PairModel`).
+
+The nearest judged question is found by words or vectors, which is cheap; whether it asks the same is decided here. The
+rules know opposites, numbers and names, and no plain nouns ("pier" and "mill"). A model of pairs reads both questions
+together: one with a single output between 0 and 1 (duplicate questions, similarity), or a classifier with a label that
+means the same (entailment, duplicate, paraphrase). Measured in `eval/bench/guards.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol
+
+from blendfilter.errors import BadArgument, BadData, MissingFile
+from blendfilter.extras import needed, quiet_transformers
+from blendfilter.records import whole_characters
+from blendfilter.retrieval.base import fingerprint_of
+from blendfilter.retrieval.encoders import encoder_folder, files_hash
+from blendfilter.trimming.opposites import plain_question, unlike
+
+EXAMPLES = "cross-encoder/quora-distilroberta-base, cross-encoder/nli-deberta-v3-small"
+_WHY = "a model of pairs of questions"
+_SAME_LABELS = {"entailment", "duplicate", "is_duplicate", "paraphrase", "equivalent", "same", "similar"}
+_REMEMBERED = 2**16
+_BATCH = 64
+
+
+class Guard(Protocol):
+    """Keeps a question's near ones apart from it. Threads may ask it at once."""
+
+    identity: str
+    """What its decisions depend on, for a fingerprint; empty for the rules alone."""
+
+    def apart(self, question: str, others: Sequence[str]) -> list[str]:
+        """For each of the others what keeps it apart, as the end of a sentence; empty where nothing does."""
+
+
+class Rules:
+    """The rules of `unlike`.
+
+    >>> Rules().apart("Who turned on the radio?", ["Who turned the radio on?", "Who turned off the radio?"])
+    ['', "one says 'on', the other 'off'"]
+    """
+
+    identity = ""
+
+    def apart(self, question: str, others: Sequence[str]) -> list[str]:
+        return [unlike(question, other) for other in others]
+
+
+class PairModel:
+    """The rules, then a cross-encoder on what they let through: a folder, or a name on the hub.
+
+    Each pair is read both ways round. With one output (behind a sigmoid) the two ask the same where the mean reaches
+    `threshold`; with labels where the label for it has this probability both ways, so that for an NLI model each
+    question entails the other. On a CPU a pair's decision does not depend on the pairs beside it.
+
+    Raises:
+        MissingFile: there is no such model. BadData: it is no model of pairs. BadArgument: a threshold out of range.
+    """
+
+    def __init__(self, name: str, *, threshold: float = 0.5, device: str | None = None) -> None:
+        if isinstance(threshold, bool) or not 0 < threshold < 1:
+            raise BadArgument(f"threshold lies between 0 and 1, got {threshold!r}")
+        try:
+            self._folder = encoder_folder(name)
+        except (MissingFile, BadData) as error:
+            raise type(error)(f"the model '{name}' of pairs of questions cannot be opened: {error}") from None
+        self.name = str(self._folder.resolve()) if Path(name).expanduser().is_dir() else name
+        self.threshold = threshold
+        self._device = device
+        self._same = _same_output(self._folder)
+        self.files = files_hash(self._folder)
+        self.identity = fingerprint_of("pair model", self.files, threshold)
+        self._known: dict[tuple[str, str], float] = {}
+        # a fast tokenizer that two threads use at once fails ("Already borrowed")
+        self._turn = threading.Lock()
+
+    def apart(self, question: str, others: Sequence[str]) -> list[str]:
+        whys = [unlike(question, other) for other in others]
+        plain = plain_question(question)
+        open_ = [other for other, why in zip(others, whys, strict=True) if not why and plain_question(other) != plain]
+        same = dict(zip(open_, self.same([(question, other) for other in open_]), strict=True))
+        return [
+            why or (_said(same[other], self.threshold) if same.get(other, 1.0) < self.threshold else "")
+            for other, why in zip(others, whys, strict=True)
+        ]
+
+    def same(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
+        """For each pair how sure the model is that they ask the same, from 0 to 1; the same whichever comes first."""
+        keys = [(min(pair), max(pair)) for pair in pairs]
+        with self._turn:
+            missing = [key for key in dict.fromkeys(keys) if key not in self._known]
+            if len(self._known) + len(missing) > _REMEMBERED:
+                self._known = {key: self._known[key] for key in keys if key in self._known}
+            if missing:
+                self._known |= zip(missing, self._scored(missing), strict=True)
+            return [self._known[key] for key in keys]
+
+    def check(self) -> None:
+        """Load it now. Raises `BadData` where it cannot be loaded, or not whole."""
+        with self._turn:
+            self._loaded  # noqa: B018
+
+    def _scored(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
+        torch = needed("torch", "dense", _WHY)
+        both = [(whole_characters(one), whole_characters(other)) for pair in pairs for one, other in (pair, pair[::-1])]
+        model = self._loaded
+        # padding changes last bits
+        batch = 1 if model.model.device.type == "cpu" else _BATCH
+        raw = model.predict(
+            both, batch_size=batch, show_progress_bar=False, activation_fn=torch.nn.Identity(), convert_to_tensor=True
+        ).reshape(len(both), -1).double()  # fmt: skip
+        sure = torch.sigmoid(raw[:, 0]) if self._same is None else torch.softmax(raw, dim=1)[:, self._same]
+        found = [round(float(value), 4) for value in sure]
+        if not all(0 <= value <= 1 for value in found):
+            raise BadData(f"the model {self.name} answers with numbers that are none (NaN): is it whole?")
+        ways = zip(found[::2], found[1::2], strict=True)
+        return [(one + other) / 2 if self._same is None else min(one, other) for one, other in ways]
+
+    @cached_property
+    def _loaded(self) -> Any:
+        library = needed("sentence_transformers", "dense", _WHY)
+        folder = self._folder
+        try:
+            with quiet_transformers("dense", _WHY):
+                model = library.CrossEncoder(str(folder), device=self._device, local_files_only=True).float().eval()
+                _, report = type(model.model).from_pretrained(folder, output_loading_info=True, local_files_only=True)
+        except (ImportError, MemoryError):
+            raise
+        except Exception as error:  # whatever torch, tokenizers and safetensors raise of a file that is not theirs
+            reason = str(error).strip().partition("\n")[0][:200] or type(error).__name__
+            raise BadData(f"the model in {folder} cannot be loaded ({reason}): is it whole?") from error
+        if missing := sorted(report["missing_keys"]):  # they were made up, at random
+            raise BadData(f"{folder} is not whole: {len(missing)} of its weights are missing, {missing[0]} first")
+        return model
+
+
+def guard_of(guard: bool | Guard) -> Guard | None:
+    """What `guard` stands for: True the rules, False nothing."""
+    if isinstance(guard, bool):
+        return Rules() if guard else None
+    return guard
+
+
+def guard_with(guard: bool | Guard, model: str, files: str) -> bool | Guard:
+    """`guard`, or where it is True and a model is named that one. Raises as `PairModel` does.
+
+    BadData: the model's files are not those whose hash is `files`.
+    """
+    if guard is not True or not model:
+        return guard
+    found = PairModel(model)
+    if found.files != files:
+        raise BadData(f"the model {model} is not the one that this overlay was made with: restore it, or name it again")
+    return found
+
+
+def _said(sure: float, threshold: float) -> str:
+    return f"the model is {sure:.2f} sure that they ask the same, {threshold:g} are needed"
+
+
+def _same_output(folder: Path) -> int | None:
+    """Which output means the same; None where there is but one, a score. Raises `BadData` for another model."""
+    no = f"{folder} is no model that says whether two questions ask the same"
+    move = f"name one, such as {EXAMPLES}"
+    try:
+        config = json.loads((folder / "config.json").read_bytes())
+        kinds = [str(each) for each in config.get("architectures") or ()]
+        labels = {int(at): str(label) for at, label in (config.get("id2label") or {0: "LABEL_0", 1: "LABEL_1"}).items()}
+    except (OSError, ValueError, AttributeError) as error:
+        raise BadData(f"{no}: its config.json cannot be read ({error}); {move}") from None
+    if not any(kind.endswith("ForSequenceClassification") for kind in kinds):
+        raise BadData(f"{no} but a {kinds[0] if kinds else 'model of another kind'}: {move}")
+    if len(labels) == 1:
+        stated = [config.get("sbert_ce_default_activation_function"), config.get("sentence_transformers")]
+        if any("Identity" in str(each.get("activation_fn") if isinstance(each, Mapping) else each) for each in stated):
+            raise BadData(f"{no} but a reranker, whose scores have no bounds: {move}")
+        return None
+    found = [at for at, label in labels.items() if label.casefold() in _SAME_LABELS]
+    if len(found) != 1:
+        raise BadData(f"{no}: of its labels ({', '.join(labels.values())}) not just one is for it; {move}")
+    return found[0]
