@@ -392,11 +392,10 @@ def test_ctrl_c_says_that_it_goes_on(radio: Command, here: Path) -> None:
         words = [str(word) for word in judge("--concurrency", 1, "--api-base", server.url)]
         command = [sys.executable, "-m", "blendfilter.cli", *words]
         process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
-        deadline = time.monotonic() + 30
-        while server.stats()["requests"] < 2 and time.monotonic() < deadline:
+        while server.stats()["requests"] < 2 and process.poll() is None:
             time.sleep(0.02)
         os.kill(process.pid, signal.SIGINT)
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate()
     assert process.returncode == 130, err
     assert err.splitlines()[-1] == "blendfilter: stopped; the same command goes on where it was"
     with Journal(here / "radio.trimmed", "replay") as journal:

@@ -33,6 +33,7 @@ from blendfilter.extras import needed
 from blendfilter.retrieval.base import Retriever
 from blendfilter.trimming import witnesses
 from blendfilter.trimming.overlay import Trimmed
+from blendfilter.trimming.witnesses import JudgedQuestion
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -99,27 +100,32 @@ class Bench:
         still, kept = counts[4:] / np.maximum(1, counts[2:4])
         return Row(state, threshold, group, *map(float, (rejected, accepted, still, kept)))
 
-    def applies(self, group: str, at: int, guard: bool) -> int | None:
-        """The judged question whose verdicts apply to that one: the nearest, from 0.9 up, and (guard) said alike."""
+    def applies(self, group: str, at: int, guard: bool) -> list[JudgedQuestion]:
+        """The judged questions that apply to that one: from 0.9 up, and (guard) said alike."""
         held, judged = self.world.held[group], self.world.judged
-        cosines = judged.vectors @ held.vectors[at]
-        nearest = int(cosines.argmax())
-        alike = not guard or judged.facet[nearest] == held.facet[at]
-        return nearest if cosines[nearest] >= NEAR and alike else None
+        near = np.flatnonzero(judged.vectors @ held.vectors[at] >= NEAR)
+        alike = [each for each in near if not guard or judged.facet[each] == held.facet[at]]
+        return [self.witnesses.judged[witnesses.question_id(judged.texts[each])] for each in alike]
 
     def trimmed_right(self, found: dict[str, Found], threshold: int, guard: bool) -> dict[str, int]:
         """Rejected sides that had to go, how many did not, and questions to which nothing applies that changed."""
         due = violations = changed = 0
         for group, results in found.items():
             for at, (before, after) in enumerate(zip(self.bare[group], results, strict=True)):
-                nearest = self.applies(group, at, guard)
-                if nearest is None:
+                here = {str(passage) for passage in before}
+                near = [each for each in self.applies(group, at, guard) if here & {*each.accepted, *each.rejected}]
+                if not near:
                     changed += before != after
                     continue
-                known = self.witnesses.judged[witnesses.question_id(self.world.judged.texts[nearest])]
-                here, accepted = {str(passage) for passage in before}, {*known.accepted}
-                apart = {b for a in here & accepted for b in self.witnesses.partners(a, threshold)}
-                gone = apart & here - accepted
+                votes = {name: sum((name in e.accepted) - (name in e.rejected) for e in near) for name in here}
+                known = {name for each in near for name in (*each.accepted, *each.rejected)}
+                gone = {
+                    b
+                    for a in here
+                    for b in here
+                    if votes[a] > 0 and (votes[b] < 0 or b not in known)
+                    and len(self.witnesses.witnesses_for(a, b)) >= threshold
+                }  # fmt: skip
                 due += len(gone)
                 violations += len(gone & {str(passage) for passage in after})
         return {"had to go": due, "violations": violations, "changed where nothing applies": changed}
@@ -134,7 +140,7 @@ def overlay(bench: Bench, threshold: int, name: str, guard: bool) -> Told:
 def cut(bench: Bench, threshold: int, name: str, holes: bool) -> Told:
     """Links cut, saved, reloaded and restored. Of most pairs no link is there to be cut."""
     library, graph = needed("faiss", "dense", "this benchmark"), edges.graph_of(bench.index)
-    pairs = edges.positions(bench.index, [each.pair for each in bench.witnesses.separated(threshold)])
+    pairs = edges.positions(bench.index, [each.pair for each in bench.witnesses.separated(threshold, one_way=False)])
     done = edges.cut(graph, pairs, holes=holes)
     found = bench.measure(name, threshold, edges.over(bench.index, graph))
     with tempfile.TemporaryDirectory() as folder:

@@ -241,7 +241,7 @@ def agree(state: Witnesses, plain: Plain) -> None:
             assert state.witnesses_of(a, b) == tuple(sorted(plain.witnesses.get(frozenset((a, b)), ())))
     for threshold in (1, 2):
         pairs = {pair: names for pair, names in plain.witnesses.items() if len(names) >= threshold}
-        assert [(set(each.pair), set(each.witnesses)) for each in state.separated(threshold)] == [
+        assert [(set(each.pair), set(each.witnesses)) for each in state.separated(threshold, one_way=False)] == [
             (set(pair), pairs[frozenset(pair)]) for pair in sorted(tuple(sorted(pair)) for pair in pairs)
         ]
         for a in PASSAGES:
