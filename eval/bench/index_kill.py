@@ -32,7 +32,7 @@ from checkpoints import minilm, tiny_bert, tiny_colbert
 from blendfilter.errors import BlendFilterError
 from blendfilter.resources import sample
 from blendfilter.retrieval.corpus import read_corpus
-from blendfilter.retrieval.indexes import open_index
+from blendfilter.retrieval.indexes import build, open_index
 from blendfilter.retrieval.manifest import building
 from blendfilter.retrieval.stored import Stored
 
@@ -49,7 +49,7 @@ def main() -> None:
         root = Path(folder)
         corpus, out = root / "corpus.jsonl", root / "indexes" / "mine"
         with open(corpus, "w", encoding="utf-8") as file:
-            for copy in range(10):
+            for copy in range(3 if asked.update else 10):
                 for passage in read_corpus(sample("corpus.jsonl")):
                     row = {"id": f"{passage.id}-{copy}", "title": passage.title, "text": passage.text}
                     file.write(json.dumps(row) + "\n")
@@ -64,7 +64,7 @@ def main() -> None:
             "--overwrite", *options,
         ]  # fmt: skip
         if asked.update:
-            return updates(asked, command, root, chance)
+            return updates(asked, root, chance)
         started = time.perf_counter()
         subprocess.run(command, check=True, capture_output=True)
         whole = time.perf_counter() - started
@@ -126,7 +126,7 @@ def begun(index: Stored, rows: list[dict[str, str]]) -> int:
         os._exit(1)
 
 
-def updates(asked: argparse.Namespace, command: list[str], root: Path, chance: random.Random) -> None:
+def updates(asked: argparse.Namespace, root: Path, chance: random.Random) -> None:
     """Update, kill, look."""
     out = root / "indexes" / "mine"
     rows = [json.loads(line) for line in (root / "corpus.jsonl").read_text("utf-8").splitlines()]
@@ -142,7 +142,8 @@ def updates(asked: argparse.Namespace, command: list[str], root: Path, chance: r
         index = opened()
         return " ".join([index.fingerprint, *(passage.id for passage in index("harbour town", k=20))])
 
-    subprocess.run(command, check=True, capture_output=True)
+    how = {name: root / name for name in ("checkpoint", "encoder") if (root / name).exists()}
+    build(asked.engine, root / "corpus.jsonl", out, **how)
     shutil.copytree(out, root / "old")
     old = answer()
     index, started = opened(), time.perf_counter()
