@@ -318,7 +318,8 @@ class LateInteractionReranker(Reranker):
         with self._turn:
             found = {text: self._vectors.pop(text, None) for text in texts}
             if missing := [text for text, own in found.items() if own is None]:
-                vectors, counts = self._encoder.passages(missing)
+                # one by one on a CPU: beside a longer text a vector has other last bits, and near ties another order
+                vectors, counts = self._encoder.passages(missing, *[1] * (self._encoder.device.type == "cpu"))
                 for text, own in zip(missing, vectors.split(counts), strict=True):
                     found[text] = own.clone()  # a part of the whole would keep all of it in memory
                     self._bytes += own.nbytes

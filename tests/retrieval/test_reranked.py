@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checkpoints import minilm_package, tiny_bert, tiny_colbert, tiny_cross_encoder, tiny_late
+from checkpoints import minilm_colbert, minilm_package, tiny_bert, tiny_colbert, tiny_cross_encoder, tiny_late
 from index_server import served
 from witnessed import witnesses_of
 
@@ -167,6 +167,15 @@ def test_late_interactions_scores_are_exhaustive_max_sim() -> None:
 def test_late_interaction_as_sentence_transformers_and_pylate_save_it(pylate: bool) -> None:
     found = Reranked(BM25.build(CORPUS), tiny_late(pylate=pylate)).search([QUERY], 5)[0]
     assert len({passage.score for passage in found}) == 5
+
+
+def test_a_querys_order_does_not_depend_on_what_else_was_asked() -> None:
+    """Nor on whether a passage's vectors were kept: the scores are the same to the digit."""
+    long = Passage("long", "", "walrus " * 90)
+    index = BM25.build([*CORPUS, long])
+    alone, together = (Reranked(index, minilm_colbert()) for _ in range(2))
+    after = together.search([f"walrus {QUERY}", QUERY], 5)[-1]
+    assert alone.search([QUERY], 5)[0] == after == alone.search([QUERY], 5)[0]
 
 
 def test_passages_that_do_not_fit_in_memory_are_encoded_again(monkeypatch: pytest.MonkeyPatch) -> None:
