@@ -89,6 +89,12 @@ class DrawnVectors:
         self.identity = f"drawn-{dim}"
         self._centres = np.random.default_rng(0).standard_normal((CLUSTERS, dim), dtype=np.float32)
 
+    def line(self, passage: Passage) -> str:
+        return passage.line
+
+    def is_the_one(self, identity: str) -> bool:
+        return identity == self.identity
+
     def encode_passages(self, texts: Sequence[str], batch_size: int = 64) -> Encoded:
         from blendfilter.retrieval.encoders import Encoded
 
