@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from blendfilter.modules.base import Answering as Answering
     from blendfilter.modules.blendfilter import BlendFilter as BlendFilter
     from blendfilter.modules.blendfilter import Blending as Blending
+    from blendfilter.modules.cdit import CDIT as CDIT
     from blendfilter.modules.direct import ChainOfThought as ChainOfThought
     from blendfilter.modules.direct import Direct as Direct
     from blendfilter.modules.iter_retgen import IterRetGen as IterRetGen

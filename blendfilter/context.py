@@ -7,7 +7,7 @@ carries its own settings the same way. Nothing here knows models, indexes or jou
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple
@@ -50,6 +50,8 @@ JUDGED: ContextVar[tuple[str, ...]] = ContextVar("blendfilter_judged", default=(
 """Ids of the passages that the calls at hand judge, in the order in which the model reads them."""
 JOURNAL: ContextVar[Any] = ContextVar("blendfilter_search_journal", default=None)
 """The journal that searches go through; None outside a run."""
+RUN_QUESTIONS: ContextVar[Sequence[Any]] = ContextVar("blendfilter_run_questions", default=())
+"""All questions of the run (`Question`), in its order; none outside a run."""
 GIVEN: ContextVar[dict[str, Any] | None] = ContextVar("blendfilter_given", default=None)
 """The options of the command that makes a run, as `run.json` notes them; None in Python."""
 
@@ -72,6 +74,7 @@ class Asker(NamedTuple):
     notes: list[CallNote]
     journal: Any
     repeat: int = 1
+    questions: Sequence[Any] = ()
 
 
 CARRIED = "blendfilter_asker"
@@ -92,6 +95,7 @@ def rejoined() -> Iterator[None]:
         setting(NOTES, asker.notes),
         setting(JOURNAL, asker.journal),
         setting(REPEAT, asker.repeat),
+        setting(RUN_QUESTIONS, asker.questions),
     ):
         yield
 

@@ -24,10 +24,10 @@ import os
 import re
 import threading
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import Field, StringConstraints
 
@@ -35,6 +35,7 @@ from blendfilter.errors import BadArgument, BadData, MissingFile, RunLocked
 from blendfilter.files import AppendOnly, check_regular, json_line, lock, paths_of, whole_lines
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 Mode = Literal["auto", "record", "replay"]
 MODES: tuple[Mode, ...] = ("auto", "record", "replay")
 FILE = "journal.jsonl"
@@ -102,6 +103,7 @@ class Journal:
         self._read_fd = -1
         self._pid = os.getpid()
         self._others: list[Journal] = []
+        self._beside: dict[str, tuple[Any, Callable[[Any], None]]] = {}
         try:
             for other in paths_of(reuse):  # first: where one is missing, nothing is made
                 self._others.append(Journal(other, "replay"))
@@ -219,8 +221,24 @@ class Journal:
     def __len__(self) -> int:
         return len(self._index)
 
+    def beside(self, name: str, opened: Callable[[Path], T], close: Callable[[T], None]) -> T:
+        """What `opened` makes of the file of that name in the journal's folder: once, and closed with the journal."""
+        with self._lock:
+            if name not in self._beside:
+                self._beside[name] = opened(self.path.parent / name), close
+            writer: T = self._beside[name][0]
+            return writer
+
     def close(self) -> None:
         """Release the files (and the writer's lock)."""
+        try:
+            for writer, close in self._beside.values():
+                close(writer)
+        finally:
+            self._beside.clear()
+            self._release()
+
+    def _release(self) -> None:
         if self._log is not None:
             self._log.close()
         fd, self._read_fd = self._read_fd, -1

@@ -25,7 +25,7 @@ from blendfilter.context import CallNote, calls_of
 from blendfilter.errors import BadArgument, CodeFailed, ModelError, words_of
 from blendfilter.evaluation.statistics import interval
 from blendfilter.metrics import METRICS, Retrieval, metric, retrieval
-from blendfilter.modules.base import FLAGS, union
+from blendfilter.modules.base import FLAGS, RARE_FLAGS, union
 from blendfilter.records import Excerpt, Passage, Question
 from blendfilter.retrieval.base import trim_of
 from blendfilter.retrieval.callables import as_passage
@@ -376,6 +376,7 @@ def counted(rows: Sequence[PredictionRow], metrics: Iterable[str]) -> dict[str, 
         "metrics": {name: {"value": round(fmean(map(fmean, _grouped(rows, name))), DIGITS)} for name in metrics},
         "retrieval": _retrieval(rows),
         "flags": {name: sum(row["flags"].get(name, 0) for row in rows) for name in FLAGS}
+        | {name: count for name in RARE_FLAGS if (count := sum(row["flags"].get(name, 0) for row in rows))}
         | {"errors": sum(row["error"] is not None for row in rows)},
         "losses": {name: sum(row["loss"] == name for row in rows) for name in LOSSES},
     }

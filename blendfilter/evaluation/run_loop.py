@@ -32,7 +32,18 @@ from typing import Any
 import dspy
 
 from blendfilter import aio
-from blendfilter.context import CARRIED, JOURNAL, NOTES, ORDER, QUESTION, REPEAT, Asker, CallNote, setting
+from blendfilter.context import (
+    CARRIED,
+    JOURNAL,
+    NOTES,
+    ORDER,
+    QUESTION,
+    REPEAT,
+    RUN_QUESTIONS,
+    Asker,
+    CallNote,
+    setting,
+)
 from blendfilter.errors import AskedWrong, BudgetSpent, CannotWrite, words_of
 from blendfilter.evaluation.ledger import taken
 from blendfilter.evaluation.rows import (
@@ -85,6 +96,7 @@ class RunLoop:
         progress: RunProgress,
         repeats: int = 1,
     ) -> None:
+        self.questions = questions
         self.method, self.task, self.pool, self.progress, self.repeats = method, questions.task, pool, progress, repeats
         self.lm, self.journal, self.purse = context.lm, context.journal, context.purse
         self.admission = Admission(self.purse, self.journal.read_call)
@@ -161,12 +173,13 @@ class RunLoop:
                 setting(ORDER, order),
                 setting(NOTES, notes),
                 setting(JOURNAL, self.journal),
+                setting(RUN_QUESTIONS, self.questions),
                 # A fresh trace and no history: what DSPy remembers of a call would grow with the run.
                 dspy.context(
                     lm=self.lm,
                     trace=[],
                     disable_history=True,
-                    **{CARRIED: Asker(question.id, order, notes, self.journal, repeat)},
+                    **{CARRIED: Asker(question.id, order, notes, self.journal, repeat, self.questions)},
                 ),
             ):
                 row = await aio.awaiting(self._row(question, notes))

@@ -33,6 +33,8 @@ FLAGS = (
     "no_verdict", "contradicted_verdict", "cut_judgement",
 )  # fmt: skip
 """The events that a method counts per question."""
+RARE_FLAGS = ("verdicts_reused",)
+"""Those that one method has, and that stand in a file only where they occurred."""
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import dspy
 from blendfilter.errors import BadArgument, UnknownName
 from blendfilter.filters.registry import ModuleKind, make_own, parameters_of
 from blendfilter.modules.blendfilter import BlendFilter
+from blendfilter.modules.cdit import CDIT
 from blendfilter.modules.direct import ChainOfThought, Direct
 from blendfilter.modules.iter_retgen import IterRetGen
 from blendfilter.modules.multi_hop import ReAct, SelfAsk
@@ -38,6 +39,7 @@ METHODS: Mapping[str, MethodEntry] = {
     "iter-retgen": MethodEntry(IterRetGen),
     "self-consistency": MethodEntry(SelfConsistency),
     "ralm": MethodEntry(RALM),
+    "cdit": MethodEntry(CDIT),
 }
 
 DEFAULT_K = 5
@@ -49,9 +51,9 @@ def make_method(
 ) -> dspy.Module:
     """The method called `name`, or a `package:Class` of the user's.
 
-    Without `k` it is the method's own: 5, and 10 of `ralm`. A user's class is called with as much of (retriever, k) as
-    it takes: `Mine(retriever, k=5)`, `Mine(retriever)` or `Mine()`; a `filter` it must take by that name. `arguments`
-    (task, without, prompts …) go to the package's own methods.
+    Without `k` it is the method's own: 5, and 10 of `ralm` and `cdit`. A user's class is called with as much of
+    (retriever, k) as it takes: `Mine(retriever, k=5)`, `Mine(retriever)` or `Mine()`; a `filter` it must take by that
+    name. `arguments` (task, without, prompts …) go to the package's own methods.
 
     Raises:
         UnknownName: no such method. BadArgument: it needs an index, does not take a filter, or a class that is no

@@ -10,6 +10,7 @@ import pytest
 from isle import nothing
 
 from blendfilter.modules.blendfilter import BlendFilter
+from blendfilter.modules.cdit import CDIT
 from blendfilter.modules.direct import ChainOfThought, Direct
 from blendfilter.modules.iter_retgen import IterRetGen
 from blendfilter.modules.methods import METHODS, make_method
@@ -45,7 +46,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 KINDS = {
     "direct": Direct, "cot": ChainOfThought, "direct-retrieval": Direct, "cot-retrieval": ChainOfThought,
     "blendfilter": BlendFilter, "react": ReAct, "self-ask": SelfAsk, "iter-retgen": IterRetGen,
-    "self-consistency": SelfConsistency, "ralm": RALM,
+    "self-consistency": SelfConsistency, "ralm": RALM, "cdit": CDIT,
 }  # fmt: skip
 
 
@@ -57,7 +58,7 @@ def test_methods_by_name(name: str) -> None:
     assert ("k" in method.arguments()) is METHODS[name].retrieves is (name not in ("direct", "cot"))
 
 
-@pytest.mark.parametrize(("name", "k"), [("cot-retrieval", 5), ("blendfilter", 5), ("ralm", 10)])
+@pytest.mark.parametrize(("name", "k"), [("cot-retrieval", 5), ("blendfilter", 5), ("ralm", 10), ("cdit", 10)])
 def test_without_k_it_is_the_methods_own(name: str, k: int) -> None:
     assert make_method(name, INDEX).arguments()["k"] == k
     assert make_method(name, INDEX, k=3).arguments()["k"] == 3

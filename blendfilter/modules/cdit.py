@@ -1,0 +1,394 @@
+"""CDIT online: a question like one that was judged before is answered by its verdicts; any other is judged, and kept.
+
+Ma et al., "Context-Driven Index Trimming" (Findings of EMNLP 2024), section 4.1 and Figure 3: retrieve (1), look for a
+similar question that was processed before (2); if there is one, the trimmed index answers (3); if not, a model judges
+what was found, drops what is inconsistent (4), and the verdicts trim the index for later questions (5).
+
+Which earlier questions decide for a question depends on the questions ahead of it alone: in a run on their order there,
+outside of one on their order of arrival. It is decided before any call, journaled (`reuse`), and read from there when
+the run is taken up again or replayed. A question that goes by another's verdicts waits for them; where those calls
+failed it fails likewise, and both are asked again together.
+
+Differs from the paper: similar questions that are opposites are kept apart (`unlike`); nothing is cut out of the index,
+its ranking is trimmed as `Trimmed` does, without refilling. Verdicts on third questions count only where they were on
+file before.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from os import PathLike
+from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakKeyDictionary, ref
+
+import dspy
+
+from blendfilter import aio
+from blendfilter.asking import TaskWording
+from blendfilter.context import JOURNAL, NOTES, QUESTION, REPEAT, RUN_QUESTIONS, CallNote, setting
+from blendfilter.errors import AskedWrong, BadArgument, BadData, BudgetSpent, CannotWrite, copied
+from blendfilter.filters.base import Filter, selection
+from blendfilter.filters.cdit import CDITFilter, Judge
+from blendfilter.journal import Journal, digest
+from blendfilter.lm.model import connect
+from blendfilter.modules.base import Branch, branch_of, filtered, search
+from blendfilter.modules.ralm import RALM
+from blendfilter.prompting import Prompts
+from blendfilter.records import one_line
+from blendfilter.retrieval.base import Hits, Searcher, Trim, cut_of
+from blendfilter.retrieval.callables import as_retriever
+from blendfilter.trimming.opposites import plain_question, unlike
+from blendfilter.trimming.overlay import Trimmed, Verdicts, trim_ranking
+from blendfilter.trimming.similar import ByVector, Neighbour, Similar, similar_for, similar_named
+from blendfilter.trimming.witnesses import FILE, NO_JUDGE, JudgedQuestion, Witnesses, WitnessWriter, question_id
+
+if TYPE_CHECKING:
+    from blendfilter.trimming.folder import TrimFolder
+
+_ENDS_ALL = (AskedWrong, BudgetSpent, CannotWrite)
+"""What every question of a run would meet alike."""
+
+
+class CDIT(RALM):
+    """Retrieval, judging where no similar question was judged before, and one call for the answer.
+
+    Args:
+        retriever: an index, or any callable (query, k). A trimmed index gives its verdicts, threshold, similarity and
+            guard; what is searched is the index below it.
+        k: passages.
+        filter: who judges: `cdit` (one word), `cdit-components`, or a `CDITFilter`.
+        witnesses: outside of runs, the folder of an overlay (`INDEX.trimmed`) whose verdicts count, and where new ones
+            are kept; a new one is made where none is. Without, they are kept in memory. In a run they go into its
+            folder, `witnesses.jsonl`.
+        rewrite, task, prompts, adapter: as in `RALM`.
+
+    A question that was answered by another's verdicts has the flag `verdicts_reused`; its branch says by which.
+
+    Raises:
+        BadArgument: a filter of another kind; `witnesses` in a run, or over a trimmed index. BadData, RunMismatch: the
+        folder is another index's, or was made with another k. RunLocked: another process writes there.
+    """
+
+    method_name = "cdit"
+
+    def __init__(
+        self,
+        retriever: Searcher,
+        k: int = 10,
+        *,
+        filter: Filter | str = "cdit",
+        witnesses: str | PathLike[str] | None = None,
+        rewrite: bool = False,
+        task: TaskWording | str = "hotpotqa",
+        prompts: Prompts | str | None = None,
+        adapter: dspy.Adapter | None = None,
+    ) -> None:
+        super().__init__(retriever, k, filter=filter, rewrite=rewrite, task=task, prompts=prompts, adapter=adapter)
+        if not isinstance(self.select, CDITFilter):
+            raise BadArgument(f"cdit judges by a CDITFilter (--filter cdit or cdit-components), got {filter!r:.60}")
+        index, folder = as_retriever(retriever), None
+        overlay = index if isinstance(index, Trimmed) else Trimmed(index, Witnesses())
+        if witnesses is not None:
+            if isinstance(index, Trimmed):
+                raise BadArgument("this index is trimmed: give the bare index and witnesses=, or the trimmed one alone")
+            # Folders open remote indexes too, whose client takes its time to import.
+            from blendfilter.trimming.folder import TrimFolder, is_trimmed
+            from blendfilter.trimming.gathering import check_folder
+
+            if not is_trimmed(witnesses):
+                TrimFolder.create(index, witnesses, k=k, similarity=similar_for(index).name)
+            folder = TrimFolder.read(witnesses)
+            check_folder(folder, index, k)
+            overlay = Trimmed(
+                index, folder.state(), threshold=folder.threshold, min_similarity=folder.min_similarity,
+                similar=similar_named(folder.similarity, index), one_way=folder.one_way,
+            )  # fmt: skip
+        self.memories = _Memories(overlay, folder)
+
+    def arguments(self) -> dict[str, Any]:
+        return {**super().arguments(), **self.memories.settings()}
+
+    async def look_up(self, query: str, question: str | None = None, **more: Any) -> tuple[dspy.Prediction, Branch]:
+        """What is left of a question's passages, by verdicts on questions like it or on itself, and the branch."""
+        memory = self.memories.here()
+        decision = await aio.in_thread(memory.decide, query)
+        if not decision.near:
+            judging = await self._judging(memory, query)
+            if memory.belongs_here(query) and (chosen := judging.taken()) is not None:
+                return chosen
+            decision = _Decision(True, ((query, 1.0),))
+        return await self._by_verdicts(memory, query, decision)
+
+    async def _by_verdicts(
+        self, memory: _Memory, query: str, decision: _Decision
+    ) -> tuple[dspy.Prediction, Branch]:  # fmt: skip
+        overlay, prior, new = memory.overlay, list[JudgedQuestion](), list[JudgedQuestion]()
+        for text, _ in decision.near:
+            if (known := memory.prior.get(question_id(text))) is not None:
+                prior.append(known)
+            else:
+                new.append((await self._judging(memory, text)).verdicts())
+        votes = Counter[str]()
+        for judged in (*prior, *new):
+            votes.update(judged.accepted)
+            votes.subtract(judged.rejected)
+        near = tuple(Neighbour(at, similarity) for at, (_, similarity) in enumerate(decision.near))
+        verdicts = Verdicts(near, decision.own, votes)
+        retrieved = await search(overlay.index, query, self.k)
+        found = [passage.id for passage in retrieved]
+        apart = {
+            a: [b for b in found if memory.witnesses(a, b, new) >= overlay.threshold]
+            for a in found
+            if verdicts.accept(a)
+        }
+        trimmed = trim_ranking(retrieved, self.k, verdicts, apart, refill=False)
+        judged_text, similarity = decision.near[0]
+        trim = Trim(judged=judged_text, similarity=similarity, dropped={each.id: by for each, _, by in trimmed.gone})
+        hits = Hits(trimmed.kept, cut=cut_of(retrieved), trim=trim if trimmed.gone else None)
+        status = f"kept {len(trimmed.kept)} of {len(found)} by the verdicts on {judged_text!r}"
+        chosen = selection(trimmed.kept, status, flags={"verdicts_reused": 1})
+        return chosen, branch_of(hits, chosen)
+
+    async def _judging(self, memory: _Memory, question: str) -> _Judging:
+        """How `question` was judged: under way, done, or done here for whoever wants it first."""
+        key = f"{REPEAT.get()} {question}"
+        return await memory.flights.do(key, lambda: memory.judgings.get(key), lambda: self._judge(memory, question))
+
+    async def _judge(self, memory: _Memory, question: str) -> _Judging:
+        judging, traced = _Judging(), dspy.settings.trace is not None
+        with (
+            setting(NOTES, judging.notes),
+            setting(QUESTION, memory.owners.get(question, QUESTION.get())),
+            dspy.context(trace=judging.trace if traced else None),
+        ):
+            try:
+                retrieved = await search(memory.overlay.index, question, self.k)
+                chosen = await filtered(self.select, question, retrieved)
+            except _ENDS_ALL:
+                raise
+            except Exception as error:
+                if memory.journal is None:  # no run is replayed: the next one who asks tries again
+                    raise
+                judging.error = error
+            else:
+                passages = {passage.id: verdict for passage, verdict in zip(retrieved, chosen.verdicts, strict=True)}
+                judging.chosen, judging.judged = (chosen, branch_of(retrieved, chosen)), _judged(question, passages)
+                if REPEAT.get() == 1:
+                    lm = dspy.settings.lm
+                    await aio.in_thread(memory.keep, question, passages, self.select.judge, lm)  # type: ignore[union-attr]
+        memory.judgings[f"{REPEAT.get()} {question}"] = judging
+        return judging
+
+
+def _judged(question: str, verdicts: dict[str, bool | None]) -> JudgedQuestion:
+    accepted, rejected, silent = (
+        tuple(name for name, verdict in verdicts.items() if verdict is kind) for kind in (True, False, None)
+    )
+    return JudgedQuestion(question_id(question), question, accepted, rejected, silent, NO_JUDGE, "")
+
+
+class _Decision(NamedTuple):
+    """The judged questions that a question goes by, the nearest first, with how near they are; none: it is judged."""
+
+    own: bool
+    """Whether they are the question itself, in the same words or a polite frame."""
+    near: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass
+class _Judging:
+    """What came of judging one question: once a session, however many go by it."""
+
+    judged: JudgedQuestion | None = None
+    chosen: tuple[dspy.Prediction, Branch] | None = None
+    """What is left for the question itself, until it takes it."""
+    error: Exception | None = None
+    notes: list[CallNote] = field(default_factory=list)
+    trace: list[Any] = field(default_factory=list)
+
+    def taken(self) -> tuple[dspy.Prediction, Branch] | None:
+        """`chosen`, with the calls and the trace, for the question whose they are; None where it has them already."""
+        notes, trace = NOTES.get(), dspy.settings.trace
+        if notes is not None:
+            notes.extend(self.notes)
+        if trace is not None:
+            trace.extend(self.trace)
+        self.verdicts()
+        chosen, self.chosen, self.notes, self.trace = self.chosen, None, [], []
+        return chosen
+
+    def verdicts(self) -> JudgedQuestion:
+        """The verdicts. Raises the error in which judging ended."""
+        if self.error is not None:
+            raise copied(self.error)
+        assert self.judged is not None
+        return self.judged
+
+
+class _Memory:
+    """The questions of one run, or outside of runs of one method: which were judged, and which go by which."""
+
+    def __init__(self, overlay: Trimmed, folder: TrimFolder | None, journal: Journal | None) -> None:
+        self.overlay, self.folder = overlay, folder
+        self._journal = None if journal is None else ref(journal)  # which keeps the memory, not the other way round
+        witnesses = overlay.witnesses
+        self.prior = {
+            name: replace(judged, rejected=tuple(sorted(witnesses.rejected_by(name))))
+            for name, judged in witnesses.judged.items()
+        }
+        self.owners: dict[str, str] = {}
+        """The run's questions, one line each, and the id of the first that has these words."""
+        for question in RUN_QUESTIONS.get() if journal is not None else ():
+            self.owners.setdefault(one_line(question.question), question.id)
+        self.judgings: dict[str, _Judging] = {}
+        self.flights = aio.SingleFlight[_Judging]()
+        self._lock = threading.Lock()
+        self._decisions: dict[str, _Decision] = {}
+        self._sources: list[str] = []  # the questions that are judged, or will be, in order
+        self._same: dict[str, list[str]] = defaultdict(list)
+        self._similar: Similar | None = None
+        self._compared = 0  # how many of the sources the measure has
+        self._writer: WitnessWriter | None = None
+        for judged in self.prior.values():
+            self._add_source(judged.question)
+
+    @property
+    def journal(self) -> Journal | None:
+        """The run's; None outside of runs."""
+        return None if self._journal is None else self._journal()
+
+    def belongs_here(self, text: str) -> bool:
+        """Whether the question under work is the one of the run that judges `text`, or none of the run does."""
+        return self.owners.get(text, QUESTION.get()) == QUESTION.get()
+
+    def decide(self, text: str) -> _Decision:
+        """What `text` goes by, which the questions ahead of it decide."""
+        with self._lock:
+            if text not in self._decisions:
+                ahead = [each for each in (*self.owners, text) if each not in self._decisions]
+                records = [record for each in dict.fromkeys(ahead) if (record := self._decide(each)) is not None]
+                if records and self.journal is not None and self.journal.mode != "replay":
+                    self.journal.append(*records)
+            return self._decisions[text]
+
+    def _decide(self, text: str) -> dict[str, Any] | None:
+        """Decide for one more question; the record of it, where it is new."""
+        key = digest("reuse", self.overlay.fingerprint, _settings(self.overlay), text)
+        record = self._recorded(key)
+        if record is not None:
+            decision = _Decision(record["own"], tuple((near, similarity) for near, similarity in record["near"]))
+        else:
+            decision = self._compare(text)
+        self._decisions[text] = decision
+        if not decision.near:
+            self._add_source(text)
+        if record is not None:
+            return None
+        return {"key": key, "kind": "reuse", "question": text, **decision._asdict()}
+
+    def _recorded(self, key: str) -> dict[str, Any] | None:
+        """The decision as this run's own journal has it; another run's questions stood in another order."""
+        if self.journal is None:
+            return None
+        try:
+            return self.journal.read(key, "reuse")
+        except BadData:
+            if self.journal.mode == "replay":
+                raise
+            return None
+
+    def _compare(self, text: str) -> _Decision:
+        """As `Trimmed` finds the verdicts that apply: the question itself, else those near it."""
+        if same := self._same.get(plain_question(text)):
+            return _Decision(True, tuple((each, 1.0) for each in ([text] if text in same else same)))
+        overlay = self.overlay
+        if self._similar is None:
+            self._similar = similar_named(overlay.similar.name, overlay.index)
+            if isinstance(self._similar, ByVector):
+                self._similar.encode_ahead([*self._sources, *self.owners, text])
+        self._similar.add(self._sources[self._compared :])
+        self._compared = len(self._sources)
+        if self._similar.nearest([text], floor=overlay.min_similarity) == [None]:
+            return _Decision(False)
+        near = [
+            (source, similarity)
+            for source, similarity in zip(
+                self._sources, self._similar.among(text, range(self._compared)), strict=True
+            )
+            if similarity >= overlay.min_similarity and not (overlay.guard and unlike(text, source))
+        ]  # fmt: skip
+        return _Decision(False, tuple(sorted(near, key=lambda each: -each[1])))
+
+    def _add_source(self, text: str) -> None:
+        self._sources.append(text)
+        self._same[plain_question(text)].append(text)
+
+    def witnesses(self, kept: str, other: str, new: Sequence[JudgedQuestion]) -> int:
+        """How many questions separate `other` from `kept`: of those on file before, and of `new` ones."""
+        both, on_file = not self.overlay.one_way, self.overlay.witnesses
+        count = len((on_file.witnesses_of if both else on_file.witnesses_for)(kept, other))
+        pairs = [(kept, other), (other, kept)] if both else [(kept, other)]
+        return count + sum(a in judged.accepted and b in judged.rejected for judged in new for a, b in pairs)
+
+    def keep(self, question: str, verdicts: dict[str, bool | None], judge: Judge, lm: dspy.BaseLM) -> None:
+        """Write a question's verdicts to the file, where there is one and they are not there already."""
+        from blendfilter.trimming.gathering import judged_by
+
+        with self._lock:
+            if self.journal is not None:
+                if self.journal.mode == "replay":
+                    return
+                writer = self.journal.beside(FILE, WitnessWriter, WitnessWriter.close_file)
+            elif self.folder is not None:
+                writer = self._writer = self._writer or WitnessWriter(self.folder.witnesses)
+            else:
+                return
+            if not writer.witnesses.is_judged(question_id(question)):
+                by = judged_by(judge, connect(lm))
+                for passage, verdict in verdicts.items():
+                    writer.verdict(question, passage, verdict, by)
+                writer.close(question, list(verdicts), by)
+
+
+class _Memories:
+    """A method's memories: one a run, kept as long as its journal, and one outside of runs. A copy has none of them."""
+
+    def __init__(self, overlay: Trimmed, folder: TrimFolder | None) -> None:
+        self.overlay, self.folder = overlay, folder
+        self._of_runs: WeakKeyDictionary[Journal, _Memory] = WeakKeyDictionary()
+        self._own: _Memory | None = None
+        self._lock = threading.Lock()
+
+    def here(self) -> _Memory:
+        """The memory of the run that asks. Raises `BadArgument` where it is to go into another folder."""
+        journal: Journal | None = JOURNAL.get()
+        if journal is not None and self.folder is not None:
+            raise BadArgument(
+                "a run keeps its verdicts in its own folder: leave witnesses= out, and start from those of "
+                f"{self.folder.place} by opening it as the index"
+            )
+        with self._lock:
+            if journal is None:
+                self._own = self._own or _Memory(self.overlay, self.folder, None)
+                return self._own
+            if journal not in self._of_runs:
+                self._of_runs[journal] = _Memory(self.overlay, None, journal)
+            return self._of_runs[journal]
+
+    def settings(self) -> dict[str, Any]:
+        return _settings(self.overlay)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Memories:
+        return _Memories(self.overlay, self.folder)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Memories, (self.overlay, self.folder)
+
+
+def _settings(overlay: Trimmed) -> dict[str, Any]:
+    """What decides which questions are alike, and what their verdicts drop, as JSON."""
+    names = ("threshold", "min_similarity", "guard", "one_way")
+    return {**{name: getattr(overlay, name) for name in names}, "similarity": overlay.similar.name}
