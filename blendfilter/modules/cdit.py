@@ -40,7 +40,8 @@ from blendfilter.prompting import Prompts
 from blendfilter.records import one_line
 from blendfilter.retrieval.base import Hits, Searcher, Trim, cut_of
 from blendfilter.retrieval.callables import as_retriever
-from blendfilter.trimming.opposites import plain_question, unlike
+from blendfilter.trimming.guard import guard_of
+from blendfilter.trimming.opposites import plain_question
 from blendfilter.trimming.overlay import Trimmed, Verdicts, trim_ranking
 from blendfilter.trimming.similar import ByVector, Neighbour, Similar, similar_for, similar_named
 from blendfilter.trimming.witnesses import FILE, NO_JUDGE, JudgedQuestion, Witnesses, WitnessWriter, question_id
@@ -311,16 +312,11 @@ class _Memory:
                 self._similar.encode_ahead([*self._sources, *self.owners, text])
         self._similar.add(self._sources[self._compared :])
         self._compared = len(self._sources)
-        if self._similar.nearest([text], floor=overlay.min_similarity) == [None]:
-            return _Decision(False)
-        near = [
-            (source, similarity)
-            for source, similarity in zip(
-                self._sources, self._similar.among(text, range(self._compared)), strict=True
-            )
-            if similarity >= overlay.min_similarity and not (overlay.guard and unlike(text, source))
-        ]  # fmt: skip
-        return _Decision(False, tuple(sorted(near, key=lambda each: -each[1])))
+        near = self._similar.among(text, range(self._compared), floor=overlay.min_similarity)
+        sources = [self._sources[each.at] for each in near]
+        apart = guard.apart(text, sources) if (guard := guard_of(overlay.guard)) is not None else [""] * len(near)
+        alike = zip(sources, near, apart, strict=True)
+        return _Decision(False, tuple((source, each.similarity) for source, each, why in alike if not why))
 
     def _add_source(self, text: str) -> None:
         self._sources.append(text)
@@ -390,5 +386,9 @@ class _Memories:
 
 def _settings(overlay: Trimmed) -> dict[str, Any]:
     """What decides which questions are alike, and what their verdicts drop, as JSON."""
-    names = ("threshold", "min_similarity", "guard", "one_way")
-    return {**{name: getattr(overlay, name) for name in names}, "similarity": overlay.similar.name}
+    names, guard = ("threshold", "min_similarity", "one_way"), guard_of(overlay.guard)
+    return {
+        **{name: getattr(overlay, name) for name in names},
+        "guard": guard is not None and (guard.identity or True),
+        "similarity": overlay.similar.name,
+    }
