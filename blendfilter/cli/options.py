@@ -101,7 +101,7 @@ AllowHost = Annotated[
 ]
 Limit = Annotated[int | None, declared("Data", help="The first N questions.")]
 K = Annotated[int, declared("Method", "--k", "-k", help="Passages per query.")]
-KOfMethod = Annotated[int | None, declared("Method", "--k", "-k", help="Passages per query (5; ralm: 10).")]
+KOfMethod = Annotated[int | None, declared("Method", "--k", "-k", help="Passages per query (5; ralm, cdit: 10).")]
 PromptsName = Annotated[
     str | None,
     declared(
@@ -260,7 +260,7 @@ class MethodOptions:
     )
     rewrite: bool = option(
         "Method",
-        "ralm: put the best of the passages beside the question, a second time.",
+        "ralm, cdit: put the best of the passages beside the question, a second time.",
         "--rewrite",
         default=False,
         rare=True,

@@ -9,9 +9,9 @@ outside of one on their order of arrival. It is decided before any call, journal
 the run is taken up again or replayed. A question that goes by another's verdicts waits for them; where those calls
 failed it fails likewise, and both are asked again together.
 
-Differs from the paper: similar questions that are opposites are kept apart (`unlike`); nothing is cut out of the index,
-its ranking is trimmed as `Trimmed` does, without refilling. Verdicts on third questions count only where they were on
-file before.
+Differs from the paper: similar questions that are opposites are kept apart (the guard); nothing is cut out of the
+index, its ranking is trimmed as `Trimmed` does, without refilling. Verdicts on third questions count only where they
+were on file before.
 """
 
 from __future__ import annotations
@@ -106,6 +106,7 @@ class CDIT(RALM):
             overlay = Trimmed(
                 index, folder.state(), threshold=folder.threshold, min_similarity=folder.min_similarity,
                 similar=similar_named(folder.similarity, index), one_way=folder.one_way,
+                guard=guard_with(True, folder.similar, folder.similar_files),
             )  # fmt: skip
         self.memories = _Memories(overlay, folder)
 
