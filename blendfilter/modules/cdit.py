@@ -40,7 +40,7 @@ from blendfilter.prompting import Prompts
 from blendfilter.records import one_line
 from blendfilter.retrieval.base import Hits, Searcher, Trim, cut_of
 from blendfilter.retrieval.callables import as_retriever
-from blendfilter.trimming.guard import guard_of
+from blendfilter.trimming.guard import guard_of, guard_with
 from blendfilter.trimming.opposites import plain_question
 from blendfilter.trimming.overlay import Trimmed, Verdicts, trim_ranking
 from blendfilter.trimming.similar import ByVector, Neighbour, Similar, similar_for, similar_named
@@ -313,11 +313,13 @@ class _Memory:
                 self._similar.encode_ahead([*self._sources, *self.owners, text])
         self._similar.add(self._sources[self._compared :])
         self._compared = len(self._sources)
+        if self._similar.nearest([text], floor=overlay.min_similarity) == [None]:
+            return _Decision(False)
         near = self._similar.among(text, range(self._compared), floor=overlay.min_similarity)
-        sources = [self._sources[each.at] for each in near]
-        apart = guard.apart(text, sources) if (guard := guard_of(overlay.guard)) is not None else [""] * len(near)
-        alike = zip(sources, near, apart, strict=True)
-        return _Decision(False, tuple((source, each.similarity) for source, each, why in alike if not why))
+        if (guard := guard_of(overlay.guard)) is not None:
+            apart = guard.apart(text, [self._sources[each.at] for each in near])
+            near = [each for each, why in zip(near, apart, strict=True) if not why]
+        return _Decision(False, tuple((self._sources[each.at], each.similarity) for each in near))
 
     def _add_source(self, text: str) -> None:
         self._sources.append(text)
@@ -387,9 +389,5 @@ class _Memories:
 
 def _settings(overlay: Trimmed) -> dict[str, Any]:
     """What decides which questions are alike, and what their verdicts drop, as JSON."""
-    names, guard = ("threshold", "min_similarity", "one_way"), guard_of(overlay.guard)
-    return {
-        **{name: getattr(overlay, name) for name in names},
-        "guard": guard is not None and (guard.identity or True),
-        "similarity": overlay.similar.name,
-    }
+    settings = overlay.info()["settings"]
+    return {name: value for name, value in settings.items() if name not in ("refill", "pairing")}
