@@ -81,7 +81,7 @@ def application(index: Retriever, limits: ServerLimits | None = None, *, token: 
             Route("/health", service.health, methods=["GET"]),
             Route("/info", service.info, methods=["GET"]),
         ],
-        middleware=[Middleware(Guard, token=token, limits=service.limits)],
+        middleware=[Middleware(RequestGuard, token=token, limits=service.limits)],
         exception_handlers={
             HTTPException: lambda _, error: refusal(error.status_code, error.detail, error.headers),
             BadArgument: _always(400),
@@ -195,7 +195,7 @@ def _always(status: int, message: str = "", headers: dict[str, str] | None = Non
     return handler
 
 
-class Guard:
+class RequestGuard:
     """The application, behind its check: `token` is wanted where there is one, a local Host header elsewhere."""
 
     def __init__(self, app: ASGIApp, token: str | None, limits: ServerLimits) -> None:
