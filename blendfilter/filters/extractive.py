@@ -29,7 +29,7 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import dspy
 
@@ -42,8 +42,10 @@ from blendfilter.retrieval.analyser import Analyser
 from blendfilter.retrieval.bm25 import LuceneOkapi, OkapiScorer
 from blendfilter.retrieval.callables import as_passage, name_of
 from blendfilter.retrieval.encoders import Encoder, load_encoder
-from blendfilter.retrieval.reranked import CrossEncoderReranker
 from blendfilter.text import shortened
+
+if TYPE_CHECKING:
+    from blendfilter.retrieval.reranked import CrossEncoderReranker
 
 Scores: TypeAlias = list[float]
 ScoreFunction: TypeAlias = Callable[[str, Sequence[str]], Sequence[float]]
@@ -294,6 +296,8 @@ class ByCrossEncoder(_ByModel):
 
     @cached_property
     def _loaded(self) -> CrossEncoderReranker:
+        from blendfilter.retrieval.reranked import CrossEncoderReranker
+
         return CrossEncoderReranker(self.model)
 
     def _score(self, question: str, texts: list[str]) -> Scores:

@@ -7,16 +7,18 @@ from typing import Any, NamedTuple
 
 import dspy
 
+from blendfilter.asking import TaskWording
 from blendfilter.errors import BadArgument, UnknownName
+from blendfilter.filters.base import Filter
 from blendfilter.filters.registry import ModuleKind, make_own, parameters_of
 from blendfilter.modules.blendfilter import BlendFilter
-from blendfilter.modules.cdit import CDIT
 from blendfilter.modules.direct import ChainOfThought, Direct
 from blendfilter.modules.iter_retgen import IterRetGen
 from blendfilter.modules.multi_hop import ReAct, SelfAsk
 from blendfilter.modules.ralm import RALM
 from blendfilter.modules.self_consistency import SelfConsistency
-from blendfilter.retrieval.base import Retriever
+from blendfilter.prompting import Prompts
+from blendfilter.retrieval.base import Retriever, Searcher
 
 METHOD = ModuleKind("method", "a method is a module that returns a Prediction with an answer")
 
@@ -26,6 +28,21 @@ class MethodEntry(NamedTuple):
 
     make: Callable[..., dspy.Module]
     retrieves: bool = True
+
+
+def _cdit(
+    retriever: Searcher,
+    k: int = 10,
+    *,
+    filter: Filter | str = "cdit",
+    rewrite: bool = False,
+    task: TaskWording | str = "hotpotqa",
+    prompts: Prompts | str | None = None,
+    adapter: dspy.Adapter | None = None,
+) -> dspy.Module:
+    from blendfilter.modules.cdit import CDIT  # and with it the rules of trimming: a tenth of a second at every start
+
+    return CDIT(retriever, k, filter=filter, rewrite=rewrite, task=task, prompts=prompts, adapter=adapter)
 
 
 METHODS: Mapping[str, MethodEntry] = {
@@ -39,7 +56,7 @@ METHODS: Mapping[str, MethodEntry] = {
     "iter-retgen": MethodEntry(IterRetGen),
     "self-consistency": MethodEntry(SelfConsistency),
     "ralm": MethodEntry(RALM),
-    "cdit": MethodEntry(CDIT),
+    "cdit": MethodEntry(_cdit),
 }
 
 DEFAULT_K = 5
