@@ -100,11 +100,13 @@ def main() -> None:
 
 
 READ = """
+import os
 import sys
 from blendfilter.errors import BlendFilterError
 from blendfilter.retrieval.indexes import open_index
 print("begins", flush=True)
-while True:
+parent = os.getppid()
+while os.getppid() == parent:  # who is killed itself leaves no reader behind
     try:
         index = open_index(sys.argv[1])
         ids = [passage.id for passage in index("harbour town", k=20)]
