@@ -290,11 +290,19 @@ def test_a_pair_is_taken_back(trimmed: Command) -> None:
     assert "turned off" in trimmed("search", "radio.trimmed", WHO_ON).out
 
 
+def test_the_summary_says_which_settings_were_changed(trimmed: Command) -> None:
+    changed = ("no-one-way: all of a pair's", "no-refill: freed places stay free", "pairing: algorithm")
+    assert not any(each in trimmed("trim", "radio").out for each in changed)
+    out = trimmed("trim", "radio", "--no-one-way", "--no-refill", "--pairing", "algorithm").out
+    assert all(each in out for each in changed)
+
+
 @pytest.mark.parametrize(
     ("name", "error"),
     [
         ("Who turned the radio on in the kitchen?", "Did you mean"),
         ("on,pier", "no question separates the pair 'on,pier'"),
+        ("ALL", "--undo ALL takes everything back: leave the other --undo out"),
     ],
 )
 def test_one_wrong_name_undoes_nothing(name: str, error: str, trimmed: Command, here: Path) -> None:

@@ -329,6 +329,8 @@ def _take_back(folder: TrimFolder, undo: list[str]) -> None:
     from blendfilter.trimming.summary import counted
     from blendfilter.trimming.witnesses import WitnessWriter, pair_named, question_known
 
+    if ALL in undo and set(undo) != {ALL}:
+        raise BadArgument(f"--undo {ALL} takes everything back: leave the other --undo out")
     with WitnessWriter(folder.witnesses) as writer:
         state = writer.witnesses
         if ALL in undo:

@@ -29,7 +29,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from blendfilter.errors import BadArgument, IndexChanged, check_count
-from blendfilter.records import Passage, one_line
+from blendfilter.records import Passage, one_line, whole_characters
 from blendfilter.retrieval.base import Hits, Retriever, Trim, check_search, cut_of, fingerprint_of
 from blendfilter.retrieval.callables import as_retriever
 from blendfilter.retrieval.dense import Dense
@@ -68,7 +68,7 @@ class DroppedPassage(NamedTuple):
     witnesses: tuple[str, ...]
     """The questions that rejected it, by id: those that separate the two, or whose own verdict it was."""
     judged: str
-    """The judged question that it goes by."""
+    """The judged question that it goes by: the nearest that accepted `kept`, or where that is empty, rejected it."""
     similarity: float
 
 
@@ -297,7 +297,11 @@ class Trimmed(Retriever):
         nearest = self._nearest(query, verdicts)
         dropped = tuple(
             DroppedPassage(
-                passage, rank, kept, self._rejecting(verdicts, kept, passage.id), nearest.question, nearest.similarity
+                passage,
+                rank,
+                kept,
+                self._rejecting(verdicts, kept, passage.id),
+                *self._decided(verdicts, kept, passage),
             )
             for passage, rank, kept in ([] if trim is None else trim.gone)
         )
@@ -414,8 +418,8 @@ class Trimmed(Retriever):
 
     def _itself(self, query: str) -> list[int]:
         """The judged questions that are the query: in the same words alone, where it was judged in these."""
-        same = self._same.get(plain_question(query), [])
-        text = one_line(query)
+        text = whole_characters(one_line(query))  # as it is stored
+        same = self._same.get(plain_question(text), [])
         return [at for at in same if self._judged[at].question == text] or same
 
     def _near(self, query: str, found: Sequence[Passage], vector: Vectors | None) -> list[Neighbour]:
@@ -426,6 +430,15 @@ class Trimmed(Retriever):
             return near
         apart = self._guard.apart(query, [self._judged[each.at].question for each in near])
         return [each for each, why in zip(near, apart, strict=True) if not why]
+
+    def _decided(self, verdicts: Verdicts | None, kept: str, other: Passage) -> tuple[str, float]:
+        """The nearest question that accepted `kept`, or with none kept rejected `other`, and how near."""
+        voted = (
+            (self._judged[at].question, similarity)
+            for at, similarity in (verdicts.near if verdicts is not None else ())
+            if (kept in self._judged[at].accepted if kept else other.id in self._rejected[at])
+        )
+        return next(voted)
 
     def _rejecting(self, verdicts: Verdicts | None, kept: str, other: str) -> tuple[str, ...]:
         """The questions that count against `other` where `kept` is accepted; with none kept, those that rejected it."""
@@ -473,7 +486,8 @@ class Trimmed(Retriever):
                 why = nearest.why
                 if verdicts is not None:
                     both = "both" if verdicts.accept(a) else "neither of them"
-                    why = f"the nearest judged question, {shortened(nearest.question, _WIDTH)!r}, accepted {both}"
+                    who = f"nearest judged question, {shortened(nearest.question, _WIDTH)!r},"
+                    why = f"the {who if len(verdicts.near) == 1 else 'judged questions like this one'} accepted {both}"
                 yield UndecidedPair((a, b), why)
 
 

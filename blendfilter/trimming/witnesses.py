@@ -168,6 +168,7 @@ class Witnesses:
             raise BadArgument(f"pairing is {' or '.join(get_args(Pairing))}, got {pairing!r}")
         self.pairing: Pairing = pairing
         self._overruled: dict[str, set[str]] = {}
+        self._undone: dict[str, set[tuple[str, str]]] = {}
         self._judged: dict[str, JudgedQuestion] = {}
         self._in_order: Mapping[str, JudgedQuestion] | None = None
         self._open: dict[str, _OpenQuestion] = {}
@@ -317,24 +318,40 @@ class Witnesses:
             vars(self).update(vars(Witnesses(self.pairing)))
         elif "pair" in record:
             pair = _pair(*record["pair"])
-            witnesses = self._pairs.get(pair, ())
-            if not witnesses and self.pairing == "theorem":
+            counted = self._pairs.get(pair, ())
+            separating = counted if self.pairing == "theorem" else self._separating(pair)
+            if not separating:
                 raise ValueError("a pair without witnesses")
             self._pairs[pair] = ()
-            for name in witnesses:
-                judged = self._judged[name]
+            for name in separating:
+                judged, undone = self._judged[name], self._undone.setdefault(name, set())
+                undone.add(pair)
                 (rejected,) = set(pair) & set(judged.rejected)
-                if not any(name in self._pairs.get(_pair(a, rejected), ()) for a in judged.accepted):
+                own = [_pair(a, rejected) for a in judged.accepted]
+                # one that ranks above all accepted has no pair that counts by Algorithm 1: all of Theorem 1's must go
+                last = name in counted or undone.issuperset(own)
+                if last and not any(name in self._pairs.get(each, ()) for each in own):
                     self._overruled.setdefault(name, set()).add(rejected)
         elif record["question"] in self._open:
             del self._open[record["question"]]
         else:
             gone = self._judged.pop(record["question"])
             self._overruled.pop(gone.id, None)
+            self._undone.pop(gone.id, None)
             self._in_order = None
             for pair in (_pair(a, b) for a, b in product(gone.accepted, gone.rejected)):
                 if pair in self._pairs:
                     self._pairs[pair] = tuple(name for name in self._pairs[pair] if name != gone.id)
+
+    def _separating(self, pair: tuple[str, str]) -> list[str]:
+        """The questions that separate a pair by Theorem 1, whichever pairs count here, without those undone."""
+        a, b = pair
+        return [
+            name
+            for name, each in self._judged.items()
+            if ((a in each.accepted and b in each.rejected) or (b in each.accepted and a in each.rejected))
+            and pair not in self._undone.get(name, ())
+        ]
 
     def _replay(self, lines: Iterable[bytes], path: Path) -> None:
         """Apply the lines of a file. Raises `BadData` for one that cannot be."""

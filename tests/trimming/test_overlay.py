@@ -185,6 +185,27 @@ def test_what_was_undone_drops_nothing() -> None:
     assert Trimmed(index, witnesses).fingerprint == index.fingerprint
 
 
+@pytest.mark.parametrize("found", [{"b": False, "a": True, "c": True}, {"a": True, "b": False, "c": True}])
+def test_by_algorithm_1_an_undone_pair_overrules_a_verdict_too(found: dict[str, bool]) -> None:
+    """The pairs that count are enough; a passage above all accepted ones has none, so there all of Theorem 1's."""
+    index, witnesses = Written({"": list(found)}), witnesses_of({ON: found}, "algorithm")
+    assert ids(Trimmed(index, witnesses).find([ON], 3)[0]) == ["a", "c"]
+    witnesses.apply(undone_line(pair=("a", "b")))
+    if next(iter(found)) == "b":
+        assert ids(Trimmed(index, witnesses).find([ON], 3)[0]) == ["a", "c"], "b and c are still apart"
+        witnesses.apply(undone_line(pair=("b", "c")))
+    assert Trimmed(index, witnesses).find([ON], 3) == index.find([ON], 3)
+    assert Trimmed(index, witnesses).fingerprint == index.fingerprint
+    with pytest.raises(ValueError, match="a pair without witnesses"):
+        witnesses.apply(undone_line(pair=("a", "b")))
+
+
+def test_half_a_character_in_a_question_is_no_other_question() -> None:
+    asked = "Who turned on the \ud83d radio?"
+    trimmed = Trimmed(Written({"": ["mary", "jack"]}), witnesses_of({asked: {"mary": False, "jack": None}}))
+    assert ids(trimmed.find([asked], 2)[0]) == ["jack"]
+
+
 def test_line_11_of_algorithm_1_separates_from_what_was_accepted_before() -> None:
     verdicts = {ON: {"s1": False, "s2": True, "s3": False}}
     assert witnesses_of(verdicts, "algorithm").witnesses_of("s2", "s3")
@@ -310,6 +331,23 @@ def test_explaining_what_was_dropped() -> None:
         "  rejected for the judged question 'Who turned on the radio?', which this one is",
         "filled in bob: not judged for such a question",
     ]
+
+
+def test_an_explanation_names_a_question_that_voted_so() -> None:
+    """Of several that are equally near, the first may have voted otherwise, or not at all."""
+    index = Written({"": ["mary", "jack", "ann"]})
+    wordings = [ON, "Please tell me who turned on the radio.", "Could you tell me who turned on the radio?"]
+    for first in wordings:
+        votes = {each: {"mary": each == first, "jack": True, "ann": True} for each in wordings}
+        explained = Trimmed(index, witnesses_of(votes)).explain("I'd like to know who turned on the radio.", 3)
+        (dropped,) = explained.dropped
+        assert dropped.judged in set(wordings) - {first}
+        assert {why for _, why in explained.undecided} <= {"the judged questions like this one accepted both"}
+    turned = "Who turned the radio on?"
+    for silent, loud in ((ON, turned), (turned, ON)):
+        witnesses = witnesses_of({silent: {"mary": False}, loud: {"mary": False, "jack": True}})
+        (dropped,) = Trimmed(index, witnesses).explain("Who on the radio turned?", 3).dropped
+        assert (dropped.kept, dropped.judged) == ("jack", loud)
 
 
 BOTH = {ON: {"jack": True, "mary": False}, "Is there a radio?": {"jack": True, "mary": True},
