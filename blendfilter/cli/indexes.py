@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -183,7 +184,7 @@ def _ids(given: str) -> list[str]:
     """The ids of --delete. Raises `EmptyData` where there are none."""
     from blendfilter.files import lines
 
-    if Path(given).is_file():
+    if os.path.isfile(given):  # and False for what is too long for a name; a `Path` would raise
         ids = [line.text.strip() for line in lines(Path(given))]
     else:
         ids = [name.strip() for name in given.split(",")]
