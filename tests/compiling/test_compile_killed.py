@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from compiled import compile_small, saved
 from model_server import serve
 from small_world import journaled
+from tqdm import tqdm
 
 from blendfilter.lm.model import connect
 
@@ -31,6 +33,7 @@ def recorded(run: Path) -> int:
 
 def killed(run: Path, wanted: int, *arguments: object) -> int:
     """How many calls were on file when a process at work was killed; it is a fork, so that it is at work at once."""
+    tqdm.set_lock(threading.RLock())  # its own is shared between processes: one that is killed would keep it for ever
     process = multiprocessing.get_context("fork").Process(target=compile_to, args=arguments)
     process.start()
     deadline = time.monotonic() + 60
