@@ -218,7 +218,9 @@ class CrossEncoderReranker(Reranker):
     def __init__(self, name: str, *, device: str | None = None) -> None:
         folder = encoder_folder(name, "cross-encoder")
         self.name = str(folder.resolve()) if Path(name).expanduser().is_dir() else name
-        self._model = _cross_encoder(name, folder, device)
+        self._model = load_cross_encoder(name, folder, device)
+        if (outputs := int(self._model.num_labels)) != 1:
+            raise BadData(f"{name} gives {outputs} numbers for a text: a scorer needs a cross-encoder that gives one")
         self.identity = fingerprint_of(self.kind, files_hash(folder))
         limits = [limit for limit in (self._model.max_seq_length, positions_of(self._model[0])) if limit]
         self.limit = min(limits, default=None)
@@ -262,7 +264,8 @@ class CrossEncoderReranker(Reranker):
         return [list(ids) for ids in read["input_ids"]]
 
 
-def _cross_encoder(name: str, folder: Path, device: str | None) -> Any:
+def load_cross_encoder(name: str, folder: Path, device: str | None) -> Any:
+    """The model in `folder`, whole. Raises `BadData` where it is none, or not whole."""
     library = needed("sentence_transformers", "dense", _WHY)
     try:
         with quiet_transformers("dense", _WHY):
@@ -278,8 +281,6 @@ def _cross_encoder(name: str, folder: Path, device: str | None) -> Any:
         raise BadData(
             f"{name} is no cross-encoder, or not whole: {len(missing)} of its weights are missing, {missing[0]} first"
         )
-    if (outputs := int(model.num_labels)) != 1:
-        raise BadData(f"{name} gives {outputs} numbers for a text: a scorer needs a cross-encoder that gives one")
     return model
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from blendfilter.errors import BadArgument, BadData, MissingFile
-from blendfilter.extras import needed, quiet_transformers
+from blendfilter.extras import needed
 from blendfilter.records import whole_characters
 from blendfilter.retrieval.base import fingerprint_of
 from blendfilter.retrieval.encoders import encoder_folder, files_hash
@@ -124,20 +124,9 @@ class PairModel:
 
     @cached_property
     def _loaded(self) -> Any:
-        library = needed("sentence_transformers", "dense", _WHY)
-        folder = self._folder
-        try:
-            with quiet_transformers("dense", _WHY):
-                model = library.CrossEncoder(str(folder), device=self._device, local_files_only=True).float().eval()
-                _, report = type(model.model).from_pretrained(folder, output_loading_info=True, local_files_only=True)
-        except (ImportError, MemoryError):
-            raise
-        except Exception as error:  # whatever torch, tokenizers and safetensors raise of a file that is not theirs
-            reason = str(error).strip().partition("\n")[0][:200] or type(error).__name__
-            raise BadData(f"the model in {folder} cannot be loaded ({reason}): is it whole?") from error
-        if missing := sorted(report["missing_keys"]):  # they were made up, at random
-            raise BadData(f"{folder} is not whole: {len(missing)} of its weights are missing, {missing[0]} first")
-        return model
+        from blendfilter.retrieval.reranked import load_cross_encoder  # only where a model is named
+
+        return load_cross_encoder(self.name, self._folder, self._device)
 
 
 def guard_of(guard: bool | Guard) -> Guard | None:

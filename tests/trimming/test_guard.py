@@ -92,7 +92,7 @@ def test_what_is_no_model_of_pairs_is_refused_in_one_line(tmp_path: Path) -> Non
         (str(tiny_bert()), "but a BertModel"),
         (str(reranker), "but a reranker, whose scores have no bounds"),
         (unnamed, r"of its labels \(LABEL_0, LABEL_1\) not just one is for it"),
-        (str(headless), "is not whole: .* of its weights are missing"),
+        (str(headless), "or not whole: .* of its weights are missing"),
     ):
         with pytest.raises(BadData, match=error) as raised:
             PairModel(name).check()
