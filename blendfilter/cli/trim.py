@@ -147,10 +147,10 @@ def trim_command(
 ) -> None:
     """Trim an index: have a model judge what it finds, so that later searches drop what was rejected.
 
-    Each question's passages are judged consistent with it or not; a question that accepts one passage and rejects
-    another is a witness to their separation. From the threshold up, a search like such a question drops the rejected
-    one. The index itself stays as it is: the overlay lies beside it, and everything in it can be taken back. The same
-    command again goes on where it stopped. With nothing else given, it says how far an overlay is.
+    Each question's passages are judged consistent with it or not. What a question rejected it gets no more. One that
+    accepts a passage and rejects another is a witness to their separation, and a search near it, which finds both,
+    drops the rejected one. The index itself stays as it is: the overlay lies beside it, and everything in it can be
+    taken back. The same command again goes on where it stopped. With nothing else given, it says how far an overlay is.
 
     Example: blendfilter trim indexes/wiki --questions train.jsonl --lm openai/gpt-4o-mini
     then: blendfilter search indexes/wiki.trimmed "Who turned on the radio?"
