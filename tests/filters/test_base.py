@@ -18,7 +18,8 @@ from blendfilter.journal import Journal
 from blendfilter.modules.direct import Direct
 from blendfilter.modules.methods import METHODS, make_method
 
-RETRIEVING = sorted(name for name, method in METHODS.items() if method.retrieves)
+RETRIEVING = sorted(name for name, method in METHODS.items() if method.retrieves and name != "cdit")
+"""All but `cdit`, whose filter is its judge."""
 
 
 class Synchronous(dspy.Module):

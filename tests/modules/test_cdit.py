@@ -132,14 +132,28 @@ class TestRun:
         self.same(tmp_path, whole)
 
     def test_killed_at_any_record(self, kitchen: BM25, whole: Path, tmp_path: Path) -> None:
-        """Cut anywhere, the journal leads to the same run, and so do the witnesses beside it."""
-        lines, verdicts = ((whole / name).read_bytes().splitlines(keepends=True) for name in ("journal.jsonl", FILE))
+        """Cut anywhere, the journal leads to the same run, with the witnesses beside it as they are."""
+        lines = (whole / "journal.jsonl").read_bytes().splitlines(keepends=True)
         for cut in range(0, len(lines), 5):
             run = tmp_path / str(cut)
             shutil.copytree(whole, run)
             (run / "journal.jsonl").write_bytes(b"".join(lines[:cut]) + lines[cut][:20])
-            (run / FILE).write_bytes(b"".join(verdicts[: cut % len(verdicts)]))
             done_by(CDIT(kitchen, k=3), stream(), run)
+            self.same(run, whole)
+
+    def test_witnesses_that_a_kill_tore_come_again_with_their_questions(
+        self, kitchen: BM25, whole: Path, tmp_path: Path
+    ) -> None:
+        """Nothing is answered yet, so every question is asked again; the calls are in the journal."""
+        verdicts = (whole / FILE).read_bytes()
+        for cut in range(0, len(verdicts), len(verdicts) // 7):
+            run = tmp_path / str(cut)
+            shutil.copytree(whole, run)
+            (run / "predictions.jsonl").unlink()
+            (run / "metrics.json").unlink()
+            (run / FILE).write_bytes(verdicts[:cut])
+            _, engine = done_by(CDIT(kitchen, k=3), stream(), run)
+            assert not engine.calls
             self.same(run, whole)
 
     def test_replayed_without_a_model(self, kitchen: BM25, whole: Path, tmp_path: Path) -> None:
