@@ -67,7 +67,7 @@ class Process:
         if self.process.poll() is None:
             self.process.send_signal(how)
         try:
-            _, result = self.process.communicate(timeout=30)
+            _, result = self.process.communicate(timeout=600)
         except subprocess.TimeoutExpired:
             self.process.kill()
             raise

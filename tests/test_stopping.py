@@ -33,7 +33,7 @@ def test_ctrl_c_stops_cleanly_and_the_same_command_goes_on(here: Path) -> None:
         )  # fmt: skip
         wait_for(lambda: server.stats()["requests"] >= 8)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=600)
         assert (process.returncode, out) == (130, "")
         assert err.splitlines()[-1] == "blendfilter: stopped; the same command goes on where it was"
         assert "Traceback" not in err
@@ -107,7 +107,7 @@ def test_a_killed_run_goes_on_at_another_port(here: Path) -> None:
 
 
 def wait_for(what: object) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 600
     while not what():  # type: ignore[operator]
         assert time.monotonic() < deadline, "it did not come"
         time.sleep(0.02)

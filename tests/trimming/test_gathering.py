@@ -357,7 +357,7 @@ def killed(place: Path, url: str, wanted: int) -> None:
     """Trim in a process of its own, and kill it once so many calls are on file; a fork is at work at once."""
     process = multiprocessing.get_context("fork").Process(target=gather, args=(place, url))
     process.start()
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 600
     path = place / "journal.jsonl"
     while process.is_alive() and time.monotonic() < deadline:
         if path.is_file() and path.read_bytes().count(b'"kind":"call"') >= wanted:
