@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from blendfilter.filters.filco import FilCoFilter as FilCoFilter
     from blendfilter.filters.knowledge import KnowledgeFilter as KnowledgeFilter
     from blendfilter.filters.knowledge import OneCallFilter as OneCallFilter
+    from blendfilter.filters.knowledge import PointwiseFilter as PointwiseFilter
+    from blendfilter.filters.written import BIDERFilter as BIDERFilter
+    from blendfilter.filters.written import TrainedFilCoFilter as TrainedFilCoFilter
     from blendfilter.journal import Journal as Journal
     from blendfilter.lm.budget import Budget as Budget
     from blendfilter.lm.model import connect as connect
@@ -53,6 +56,7 @@ if TYPE_CHECKING:
     from blendfilter.modules.multi_hop import SelfAsk as SelfAsk
     from blendfilter.modules.ralm import RALM as RALM
     from blendfilter.modules.self_consistency import SelfConsistency as SelfConsistency
+    from blendfilter.oracles.bider import Synthesis as Synthesis
     from blendfilter.oracles.oracle import Oracle as Oracle
     from blendfilter.oracles.silver_making import make_silver as make_silver
     from blendfilter.oracles.silver_rows import read_silver as read_silver

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import types
 import warnings
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, lru_cache, partial
 from json import dumps
@@ -19,7 +20,10 @@ from blendfilter import aio, resources
 from blendfilter.context import STAGE, setting
 from blendfilter.dspy_surface import FieldStream, answers_asynchronously, listeners_of, streaming_to
 from blendfilter.errors import BadArgument, BadData, MissingFile, UnknownName
+from blendfilter.journal import digest
 from blendfilter.lm.adopted import config_for, family_of
+from blendfilter.lm.model import ConnectedLM
+from blendfilter.lm.tokenisers import RULE, tokeniser_for
 from blendfilter.prompting import (
     ANSWER_FORM,
     WHOLE_READERS,
@@ -30,11 +34,14 @@ from blendfilter.prompting import (
     what_is_wrong,
     worded_as,
 )
+from blendfilter.records import Passage, one_line
 from blendfilter.tasks import TASKS
 
 REPLY_TOKENS = 256  # cap of a reasoning or a passage (which the paper leaves open); `--reply-tokens` sets another
 JUDGEMENT_TOKENS = REPLY_TOKENS + 192  # cap of a judgement: chat models take 245 to 301 tokens for five passages
 SHORT_TOKENS = 32  # cap of ids, a topic or a short answer
+NO_DEMOS = "none"
+"""In place of a file of demonstrations: show none."""
 REPLY_RANGE = (SHORT_TOKENS, 65_536)
 """The caps that `--reply-tokens` may set."""
 SHORT_ROOM = f"{SHORT_TOKENS} tokens, its first line"  # `Ask.room` of a short answer
@@ -47,7 +54,7 @@ FEW_SHOT = {
 ANSWERING = FEW_SHOT | {"blendfilter/short_answer", "cdit/answer"}
 """Templates that ask for an answer, or for reasoning that ends with one."""
 JUDGING = {
-    "blendfilter/check", "blendfilter/judge",
+    "blendfilter/check", "blendfilter/judge", "blendfilter/relevant",
     "filco/sentences", "filco/sentences_again", "filco/passages", "filco/passages_again",
 }  # fmt: skip
 """Templates that ask what is relevant."""
@@ -63,7 +70,7 @@ JUDGING_STOP = ["\nContext:"]
 """Where a base model starts to invent the next example of a judging step, beside `STOP` (servers take four at most)."""
 _SHOWN_RAW = {
     "blendfilter/internal", "blendfilter/topic", "blendfilter/check", "blendfilter/ids", "blendfilter/ids_again",
-    "blendfilter/judge", "blendfilter/short_answer",
+    "blendfilter/judge", "blendfilter/relevant", "blendfilter/short_answer",
 }  # fmt: skip
 
 
@@ -258,6 +265,55 @@ class Ask(dspy.Predict):
         adapter = self.adapter if isinstance(self.adapter, TemplateAdapter) else TemplateAdapter(self.template.name)
         return adapter.render(self.signature, self._demos_shown(self.demos), inputs)
 
+    @property
+    def prompt_digest(self) -> str:
+        """16 hex digits of the prompt over a made-up passage and question, for the recipe of a model trained on it."""
+        return digest(self.render(knowledge=["Title | Text."], question="Question?"))[:16]
+
+    def fitted(
+        self, passages: Sequence[Passage], max_tokens: int, count: Callable[[str], float] | None = None, **inputs: Any
+    ) -> list[str]:
+        """The lines of `passages`, cut until the prompt without its demonstrations has `max_tokens` at most.
+
+        `count` gives the tokens of a prompt; by default as the model that answers counts them, else by a rule of thumb.
+        """
+        adapter = self.adapter if isinstance(self.adapter, TemplateAdapter) else TemplateAdapter(self.template.name)
+        counted = count or self._count()
+        return fitted(
+            passages,
+            lambda lines: counted(adapter.render(self.signature, [], {**inputs, "knowledge": lines})) <= max_tokens,
+        )
+
+    def _count(self) -> Callable[[str], float]:
+        lm = self.lm or dspy.settings.lm
+        return (tokeniser_for(lm) if isinstance(lm, ConnectedLM) else RULE).count
+
+
+def fitted(passages: Sequence[Passage], fits: Callable[[list[str]], bool]) -> list[str]:
+    """The passages' lines, cut from the end until they fit, between words; a passage without a word of text is gone.
+
+    >>> town = Passage("1", "Ormskerry", "A town. It has a pier."), Passage("2", "Oddle", "A village.")
+    >>> fitted(town, lambda lines: len(" ".join(lines).split()) <= 7)
+    ['Ormskerry | A town. It has a']
+    """
+    lines = [passage.line for passage in passages]
+    if fits(lines):
+        return lines
+    ends = [
+        (at, word.end())
+        for at, (passage, line) in enumerate(zip(passages, lines, strict=True))
+        for word in re.finditer(r"\S+", line)
+        if word.start() >= len(line) - len(one_line(passage.text))
+    ]
+
+    def first(n: int) -> list[str]:
+        """The lines up to the n-th word."""
+        at, end = ends[n - 1]
+        return [*lines[:at], lines[at][:end]] if n else []
+
+    n = bisect_left(range(1, len(ends) + 1), True, key=lambda n: not fits(first(n)))
+    return first(n)
+
 
 @cache
 def _class_of(stage: str) -> type[Ask]:
@@ -328,6 +384,14 @@ class Demonstration(pydantic.BaseModel):
         """The numbers of the knowledge that is judged relevant."""
         return [i for i, line in enumerate(self.relevance or ()) if line.startswith("relevant")]
 
+    @property
+    def judged_alone(self) -> list[dict[str, str]]:
+        """Each line of the knowledge by itself, with whether it is relevant."""
+        return [
+            {"question": self.question, "passage": line, "relevant": "Yes" if judged.startswith("relevant") else "No"}
+            for line, judged in zip(self.knowledge, self.relevance or (), strict=False)
+        ]
+
     def among(self, others: Iterable[Demonstration], *, alone: bool = False) -> Demonstration:
         """This one as a filter meets it: behind its own passages (`alone`: without them) some of `others`, irrelevant.
 
@@ -374,11 +438,13 @@ _DEMOS = pydantic.TypeAdapter(Annotated[list[Demonstration], pydantic.Field(min_
 
 
 def read_demos(path: str | Path) -> list[Demonstration]:
-    """The demonstrations of a JSON file: a list, each as in `demos` of programs/<task>/default.json.
+    """The demonstrations of a JSON file: a list, each as in `demos` of programs/<task>/default.json. `none` has none.
 
     Raises:
         MissingFile: there is none. BadData: it is no such list; the error names the place (``1.hops.0.answer``).
     """
+    if str(path) == NO_DEMOS:
+        return []
     if Path(path).is_dir():
         raise BadData(f"{path} is a folder: name the file of demonstrations in it")
     try:
@@ -450,7 +516,14 @@ class TaskWording(pydantic.BaseModel):
         return wording.model_copy(update={"task": task})
 
     def with_demos(self, demos: Sequence[Demonstration] | str | Path | None) -> TaskWording:
-        """This wording with other demonstrations: a list, or a JSON file of one (`read_demos`); None: with its own."""
+        """This wording with other demonstrations: a list, a JSON file of one (`read_demos`), or `none`.
+
+        `none`, for a model that was trained without any, shows none, to base and very small models neither. None: with
+        its own.
+
+        >>> TaskWording.of("hotpotqa").with_demos("none").demos
+        []
+        """
         if demos is None:
             return self
         shown = read_demos(demos) if isinstance(demos, str | Path) else [*demos]
@@ -531,6 +604,8 @@ class TaskWording(pydantic.BaseModel):
                 demos.insert(1, nothing)
                 shots += 1
         rows = [row for demo in demos if reply in (row := demo.shown(reply, json=json))]
+        if reply == "relevant":
+            rows = list({row[reply]: row for demo in reversed(demos) for row in reversed(demo.judged_alone)}.values())
         return demonstrations(predictor, rows[:shots])
 
 

@@ -41,6 +41,7 @@ from dspy._vendor.lm15.serde import response_from_dict, response_to_dict
 from dspy.clients.backend_selection import CLIENT_KEYS
 from dspy.clients.call_result import attributes
 from dspy.clients.engines.streaming import EngineChunk
+from dspy.clients.provider import Provider, TrainingJob  # 3.5: kept; who fine-tunes a model
 from dspy.utils.callback import BaseCallback  # 3.5: kept
 from dspy.utils.exceptions import (
     AdapterParseError,  # 3.5: kept, these five
@@ -54,7 +55,7 @@ from pydantic import BaseModel
 
 __all__ = [
     "AdapterParseError", "BaseCallback", "ContextWindowExceededError", "LMError", "LMLockTimeoutError",
-    "LMNotConfiguredError", "lm15",
+    "LMNotConfiguredError", "Provider", "TrainingJob", "lm15",
 ]  # fmt: skip
 """What is handed on as it is; all else is defined here."""
 

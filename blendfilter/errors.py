@@ -82,12 +82,14 @@ def worded(message: str) -> str:
 
 
 _NAMES = (
-    "allow-empty-answers|allow-host|api-base|ask-server|chunk|concurrency|context|corpus|data|deadline|dry-run|"
-    "encoder|endpoint|export|filter|filter-lm|filter-min-score|filter-model|host|index|json-schema|"
-    "leave-out-compiled|lm|max-body|max-calls|max-cost|max-k|max-query-chars|max-retries|max-tokens|measure|method|"
-    "methods|metric|mode|out|overwrite|passage-prefix|passage-prompt|pooling|port|prices|prompts|query-encoder|"
-    "query-prefix|query-prompt|questions|reasoning|replace|replay|reply-tokens|rerank-from|reuse|rpm|rule|rules|run|"
-    "runs|scorer|similarity|tasks|teacher-lm|thinking|timeout|tpm|train|undo|valid|without|wording"
+    "allow-empty-answers|allow-host|api-base|ask-server|chat|chunk|concurrency|context|corpus|data|deadline|demos|"
+    "device|dry-run|encoder|endpoint|export|filter|filter-endpoint|filter-lm|filter-max-input-tokens|filter-min-score|filter-model|"
+    "filter-unmatched|gradient-checkpointing|host|ignore-memory|index|json-schema|learning-rate|leave-out|leave-out-compiled|lm|"
+    "max-body|max-calls|max-cost|max-input-tokens|max-k|max-query-chars|max-retries|max-tokens|measure|method|"
+    "methods|metric|micro-tokens|mode|out|overwrite|part|passage-prefix|passage-prompt|pooling|port|prices|program|"
+    "prompts|query-encoder|query-prefix|query-prompt|questions|reasoning|replace|replay|reply-tokens|rerank-from|"
+    "reuse|rpm|rule|rules|run|runs|scorer|silver|similarity|task|tasks|teacher-lm|thinking|timeout|tpm|train|undo|"
+    "valid|without|wording"
 )
 """Options of the command line that messages name (tests/test_errors.py holds them against it)."""
 _OPTION = re.compile(
@@ -97,13 +99,19 @@ _OPTION = re.compile(
     (?P<close>\))?""",
     re.VERBOSE,
 )
-_SWITCHES = frozenset({"replace", "replay", "overwrite", "thinking", "json-schema", "allow-empty-answers", "dry-run"})
+_SWITCHES = frozenset(
+    {"replace", "replay", "overwrite", "thinking", "json-schema", "allow-empty-answers", "dry-run", "leave-out",
+     "gradient-checkpointing", "ignore-memory", "chat"}
+)  # fmt: skip
 _ARGUMENTS = {
     "rpm": "requests_per_minute",
     "tpm": "tokens_per_minute",
     "allow-host": "allow_hosts",
     "teacher-lm": "teacher",
     "filter-min-score": "min_score",
+    "filter-endpoint": "endpoint",
+    "filter-unmatched": "unmatched",
+    "filter-max-input-tokens": "max_input_tokens",
     "filter-model": "model",
     "rerank-from": "depth",
     "max-calls": "Budget(calls=…)",

@@ -465,7 +465,7 @@ def _own_lines(value: Any, *allowed: str) -> str:
 _PART = re.compile(
     r"[\s\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]*"
     r"((?:Question|Title|Knowledge|(?:knowledge|sentence|passage) \d+|The (?:knowledge|passages)(?:, numbered .*)?"
-    r"|Context|Passage|Topic|Relevance|Ids|Judgement|Answer|Golden answers|Rules|Comparison|Verdict"
+    r"|Context|Passage|Topic|Relevance|Relevant|Ids|Judgement|Answer|Golden answers|Rules|Comparison|Verdict"
     rf")(?: \([^()\n]{{1,60}}\))?:|{re.escape(NOTHING_FOUND)}"
     r"|#{3}|# ?#? ?(?:Background|Instruction|Response):|Let's think step by step)"
 )

@@ -144,6 +144,11 @@ class Excerpt(Passage):
         return type(self).of(self.source, places).scored(self.score)
 
 
+@dataclass(frozen=True, slots=True, init=False)
+class WrittenText(Passage):
+    """Text that a filter's model wrote and that stands in no passage; its id is made of its content."""
+
+
 @dataclass(frozen=True, slots=True)
 class Question:
     """One question with what is known of its answer.

@@ -8,6 +8,7 @@ case, then punctuation, then articles, then white space, in that order.
 
 from __future__ import annotations
 
+import hashlib
 import re
 import string
 import unicodedata
@@ -69,6 +70,15 @@ def normalize_answer(text: str) -> str:
     'oldman and sea'
     """
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
+
+
+def question_digest(question: str) -> str:
+    """16 hex digits of a question's words: another spelling of it is the same question.
+
+    >>> question_digest("Who keeps the light?") == question_digest("who keeps THE light")
+    True
+    """
+    return hashlib.sha256(normalize_answer(question).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def tokens(text: str) -> list[str]:

@@ -13,7 +13,7 @@ import shutil
 import string
 import tempfile
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -40,6 +40,19 @@ def tiny_bert(folder: Path | None = None, *, seed: int = 0) -> Path:
 def tiny_cross_encoder(folder: Path | None = None, *, outputs: int = 1, seed: int = 0) -> Path:
     """A random cross-encoder of the size of `tiny_bert`: question and text in, `outputs` numbers out."""
     return _made(folder or _mine() / f"tiny_cross_{outputs}_{seed}", lambda at: _write_cross(at, outputs, seed))
+
+
+def classifier(folder: Path, outputs: Sequence[float], labels: Sequence[str] = ("LABEL_0",)) -> Path:
+    """A cross-encoder that gives every pair these outputs, under these labels."""
+    from transformers import AutoModelForSequenceClassification
+
+    shutil.copytree(tiny_cross_encoder(outputs=len(outputs)), folder)
+    model = AutoModelForSequenceClassification.from_pretrained(folder)
+    model.classifier.weight.data.zero_()
+    model.classifier.bias.data[:] = model.classifier.bias.data.new_tensor(list(outputs))
+    model.config.id2label = dict(enumerate(labels))
+    model.save_pretrained(folder)
+    return folder
 
 
 def tiny_dpr(which: str, folder: Path | None = None, *, projection: int = 0, seed: int = 0) -> Path:

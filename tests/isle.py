@@ -19,7 +19,8 @@ from scripted import ScriptedLM
 from blendfilter.asking import Ask, TaskWording
 from blendfilter.filters.cdit import PHI1, PHI2, Judge
 from blendfilter.filters.filco import FilCoFilter
-from blendfilter.filters.knowledge import OneCallFilter
+from blendfilter.filters.knowledge import OneCallFilter, PointwiseFilter
+from blendfilter.filters.written import BIDERFilter, SummaryFilter, TrainedFilCoFilter
 from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.modules.direct import ChainOfThought, Direct
 from blendfilter.modules.multi_hop import ReAct, SelfAsk
@@ -51,7 +52,9 @@ REPLIES = {
     "ids": "0",
     "ids_again": "0",
     "judge": JUDGEMENT,
+    "relevant": "Yes",
     "helpful": "0",
+    "write": "Skerry Light stands beside it.",
     "consistent": "True",
     "consistent_again": "True",
     "answer": REASONING,
@@ -128,10 +131,14 @@ def predictors(task: str, **settings: Any) -> dict[str, Ask]:
         "ids": whole.select.ids,
         "ids_again": whole.select.ids_again,
         "judge": OneCallFilter(wording=wording, **settings).judge,
+        "relevant": PointwiseFilter(wording=wording, **settings).relevant,
         "helpful_sentences": sentences.helpful,
         "helpful_sentences_again": sentences.ids_again,
         "helpful_passages": passages.helpful,
         "helpful_passages_again": passages.ids_again,
+        "written_filco": TrainedFilCoFilter(**settings).write,
+        "written_bider": BIDERFilter(**settings).write,
+        "written_summary": SummaryFilter(**settings).write,
         "consistent_word": word.consistent,
         "consistent_word_again": word.second_request(),
         "consistent_components": components.consistent,
@@ -158,10 +165,14 @@ CUES = {
     "ids": "Ids:",
     "ids_again": "Ids:",
     "judge": "Judgement:",
+    "relevant": "Relevant:",
     "helpful_sentences": "Ids:",
     "helpful_sentences_again": "Ids:",
     "helpful_passages": "Ids:",
     "helpful_passages_again": "Ids:",
+    "written_filco": "Context:",
+    "written_bider": "Context:",
+    "written_summary": "Context:",
     "consistent_word": "Verdict:",
     "consistent_word_again": "Verdict:",
     "consistent_components": "Comparison:",

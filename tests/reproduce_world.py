@@ -12,7 +12,7 @@ from blendfilter.lm.offline import read
 from blendfilter.reproduce import results, runs, sources, tables
 from blendfilter.reproduce.inputs import RowInputs
 from blendfilter.reproduce.results import ResultLine, TableResult
-from blendfilter.reproduce.runs import TableRun
+from blendfilter.reproduce.runs import LeftOut, TableRun
 from blendfilter.reproduce.tables import PaperTable
 
 HEAD = """
@@ -94,6 +94,7 @@ class Wanted(NamedTuple):
     runs: list[TableRun]
     inputs: RowInputs
     notes: list[str]
+    left_out: list[LeftOut]
 
 
 class Made(NamedTuple):
@@ -129,8 +130,8 @@ def wanted(
     lm = lm or connect("offline")
     found = sources.gather(paper, data=data, tasks=tasks, limit=limit, corpus=corpus, index=index)
     made_of = RowInputs(paper, lm, folder, **inputs)
-    every = runs.runs_of(paper, found, lm, folder, made_of, repeats=repeats)
-    return Wanted(every, made_of, found.notes)
+    every, left_out = runs.runs_of(paper, found, lm, folder, made_of, repeats=repeats)
+    return Wanted(every, made_of, found.notes, left_out)
 
 
 def made(
@@ -140,7 +141,8 @@ def made(
     whole = tables.read(table) if isinstance(table, str) else table
     every = wanted(whole, folder, lm, repeats=repeats, **more)
     done = runs.do(every.runs, progress=False, repeats=repeats)
-    result = results.result(whole, every.runs, done, notes=[*every.notes, *every.inputs.notes])
+    notes = [*every.notes, *every.inputs.notes]
+    result = results.result(whole, every.runs, done, notes=notes, left_out=every.left_out)
     return Made(result, every.runs, done, every.inputs)
 
 

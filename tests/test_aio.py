@@ -187,7 +187,7 @@ sys.exit(3)
 
 
 def test_a_process_ends_though_code_of_its_user_blocks() -> None:
-    done = subprocess.run([sys.executable, "-c", BLOCKING], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", BLOCKING], capture_output=True, text=True, timeout=600, check=False)
     assert (done.returncode, done.stdout) == (3, "over\n"), done.stderr
 
 
@@ -224,7 +224,7 @@ print("parent works")
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 def test_a_forked_child_gets_a_loop_of_its_own() -> None:
-    done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, timeout=600, check=False)
     assert (done.returncode, done.stdout) == (0, "child works\nparent works\n"), done.stderr
 
 

@@ -27,6 +27,7 @@ from blendfilter.asking import (
 )
 from blendfilter.context import STAGE
 from blendfilter.errors import BadArgument, BadData
+from blendfilter.filters.written import CONTEXT_TOKENS
 from blendfilter.modules.base import ShortAnswer
 from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.prompting import TemplateAdapter
@@ -57,10 +58,12 @@ class TestAsk:
 
     def test_caps_are_the_papers(self) -> None:
         caps = {name: each.config["max_tokens"] for name, each in predictors("hotpotqa").items()}
-        short = {"topic", "ids", "ids_again", "short_answer", "direct", "direct_retrieval"}
+        short = {"topic", "ids", "ids_again", "short_answer", "direct", "direct_retrieval", "relevant"}
         short |= {name for name in caps if name.startswith("helpful_")}  # ours: the ids of FilCo's filter
         short |= {"consistent_word", "consistent_word_again"}  # CDIT's one word
         assert caps.pop("check") == JUDGEMENT_TOKENS  # which the paper leaves open
+        written = {name: caps.pop(name) for name in list(caps) if name.startswith("written_")}
+        assert set(written.values()) == {CONTEXT_TOKENS}  # of FilCo's M_ctx, and of those that write as it does
         assert caps.pop("judge") == JUDGEMENT_TOKENS + 128  # ours: a judgement with its ids, which may be JSON
         assert caps == {name: SHORT_TOKENS if name in short else REPLY_TOKENS for name in caps}
         before = {"self_ask": ["\nIntermediate answer:"], "react": ["\nIntermediate answer:"]}
@@ -72,7 +75,8 @@ class TestAsk:
             if f"l_{unit}" in name
         }
         assert len(behind) == 4
-        behind |= {name: ["\nPassage:"] for name in caps if name.startswith("consistent_")}
+        behind |= {name: ["\nPassage:"] for name in caps if name.startswith("consistent_") or name == "relevant"}
+        behind |= {name: ["\nContext:"] for name in written}
         for name, each in predictors("hotpotqa").items():
             assert each.config["stop"] == [*before.get(name, []), *STOP, *behind.get(name, [])]
 
@@ -81,6 +85,9 @@ class TestAsk:
         usual = predictors("hotpotqa")
         for name, each in predictors(TaskWording.of("hotpotqa").with_reply_tokens(64)).items():
             before, cap = usual[name].config["max_tokens"], each.config["max_tokens"]
+            if name.startswith("written_"):  # a context that a model was trained to write
+                assert cap == before
+                continue
             assert cap == (before if before < REPLY_TOKENS else before - REPLY_TOKENS + 64), name
 
     def test_another_cap_is_a_setting_of_the_run(self) -> None:

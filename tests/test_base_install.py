@@ -26,7 +26,7 @@ def without_extras(code: str) -> str:
     """What `code` prints where no extra is installed."""
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_EXTRAS + code],
-        capture_output=True, text=True, cwd=ROOT, timeout=120, check=False,
+        capture_output=True, text=True, cwd=ROOT, timeout=600, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -13,7 +13,7 @@ from small_world import Command, tree
 
 from blendfilter import load, resources
 from blendfilter.compiling.optimisers import OPTIMIZERS
-from blendfilter.compiling.programs import question_digest
+from blendfilter.text import question_digest
 
 OPTIONS: dict[str, object] = {
     "--data": "sample", "--lm": "offline", "--limit": 20, "--max-demos": 2, "--run": "run", "--valid": 4,

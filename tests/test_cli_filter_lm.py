@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Iterator
@@ -14,7 +15,11 @@ from model_server import Server, serve
 from refusing import NOBODY, refused
 from small_world import Command, journaled, small_eval, stable
 
-from blendfilter import Run
+from blendfilter import Run, connect
+from blendfilter.errors import MissingFile
+from blendfilter.filters.written import BIDERFilter, TrainedFilCoFilter
+from blendfilter.lm.model import ConnectedLM
+from blendfilter.lm.offline import OfflineEngine
 
 QUESTION = "King Corvin had a lighthouse built on a lonely rock. In which town was its designer born?"
 JUDGING = ("--method", "direct-retrieval", "--filter", "cdit", "-k", 2, "--limit", 2, "--no-html")
@@ -203,3 +208,108 @@ def test_a_run_of_python_is_the_same_run(blendfilter: Command, here: Path) -> No
         method, questions, lm="offline", filter_lm="offline", run=here / "run", name=BOTH, progress=False, replay=True
     )
     assert done.metrics == Run(here / "run").metrics
+
+
+# --- a trained model that writes the context ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def in_process(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Models of Hugging Face are the offline reader under their own names here; which were opened."""
+    opened: list[str] = []
+
+    @functools.wraps(connect)
+    def connected(name: Any = "offline", **settings: Any) -> ConnectedLM:
+        if not str(name).startswith("hf/"):
+            return connect(name, **settings)
+        opened.append(name)
+        if not Path(name.removeprefix("hf/")).is_dir():
+            raise MissingFile(f"no model '{name}'")
+        engine, identity = (
+            OfflineEngine(),
+            {"options": {"weights": "0123456789abcdef"}, "endpoint": settings["endpoint"]},
+        )
+        return ConnectedLM(Path(name).name, engine, identity=identity, temperature=settings["temperature"])
+
+    monkeypatch.setattr("blendfilter.lm.model.connect", connected)
+    return opened
+
+
+def trained(folder: Path, **recipe: Any) -> Path:
+    folder.mkdir()
+    (folder / "recipe.json").write_text(json.dumps({"format": 1, **recipe}))
+    return folder
+
+
+@pytest.mark.parametrize("select", ["filco", "bider"])
+@pytest.mark.parametrize("method", ["direct-retrieval", "blendfilter", "iter-retgen"])
+def test_a_trained_filter_is_a_model_of_the_run(
+    method: str, select: str, blendfilter: Command, here: Path, in_process: list[str]
+) -> None:
+    kind = {"filco": TrainedFilCoFilter, "bider": BIDERFilter}[select]
+    trained(here / "m_ctx", **kind().recipe)
+    words = (*small_eval(method, "run"), "--method", method, "--limit", 2, "--no-html", "--filter", select,
+             "--filter-model", "m_ctx")  # fmt: skip
+    outcome = blendfilter(*words)
+    assert outcome.code == 0, outcome.err
+    assert "|filter-lm:m_ctx|" in outcome.out.splitlines()[0]
+    calls = journaled(here / "run")
+    assert {call["stage"] for call in calls if call["model"] == "m_ctx"} == {"write"}
+    assert all(call["model"] == "offline" for call in calls if call["stage"] != "write")
+    run = Run(here / "run")
+    assert run.settings["lm"]["filter"]["options"] == {"weights": "0123456789abcdef"}
+    assert run.settings["method"]["arguments"]["unmatched"] == "keep"
+    assert run.metrics["ledger"]["write"]["models"].keys() == {"m_ctx"}
+    before = stable(here / "run")
+    assert blendfilter(*words, "--replay").code == 0
+    (here / "m_ctx" / "recipe.json").unlink()
+    (here / "m_ctx").rmdir()
+    gone = blendfilter(*words, "--replay")
+    assert gone.code == 0, gone.err
+    assert "the filter's model cannot be had" in gone.err
+    assert stable(here / "run") == before
+    assert set(in_process) == {"hf/m_ctx"}
+
+
+def test_a_trained_filter_is_asked_as_it_was_trained(blendfilter: Command, here: Path, in_process: list[str]) -> None:
+    trained(here / "m_ctx", part="bider", settings={"chat": False, "max_input_tokens": 150})
+    words = (*small_eval("direct-retrieval", "run"), "--method", "direct-retrieval", "--limit", 2, "--no-html",
+             "--filter", "bider", "--filter-model", "m_ctx")  # fmt: skip
+    outcome = blendfilter(*words)
+    assert outcome.code == 0, outcome.err
+    settings = Run(here / "run").settings
+    assert settings["lm"]["filter"]["endpoint"] == "completions"
+    assert settings["method"]["arguments"]["filter_max_input_tokens"] == 150
+    refused(blendfilter(*words, "--filter-endpoint", "chat"),
+            "m_ctx was trained on raw prompts: ask it so (--filter-endpoint completions)")  # fmt: skip
+
+
+def test_ask_and_a_plan_have_it_too(blendfilter: Command, here: Path, in_process: list[str]) -> None:
+    trained(here / "m_ctx", part="bider")
+    words = ("--method", "direct-retrieval", "--filter", "bider", "--filter-model", "hf/m_ctx")
+    asked = blendfilter("ask", QUESTION, "--corpus", "sample", "--lm", "offline", *words, "--show-trace")
+    assert asked.code == 0, asked.err
+    assert "calls      2" in asked.out
+    planned = blendfilter(*small_eval(BOTH, "run"), *words, "--limit", 2, "--plan")
+    assert planned.code == 0, planned.err
+    assert "write" in planned.out
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (("--filter", "bider"), "the filter bider is a trained model: name it as model (--filter-model)"),
+        (("--filter", "filco", "--filter-unmatched", "drop"), "unmatched (--filter-unmatched) is for a trained model"),
+        (("--filter", "filco", "--filter-model", "m_gen"), "m_gen was trained as FilCo's generator (it answers: --lm)"),
+        (("--filter", "filco", "--filter-model", "m_gen", "--filter-lm", "x"), "--filter-lm and --filter-model both"),
+        (("--filter", "bider", "--filter-model", "gone"), "no model 'hf/gone'"),
+        (("--filter", "bider", "--filter-model", "m_ctx", "--filter-unmatched", "keeep"), "no unmatched 'keeep'"),
+        (("--filter", "bider", "--filter-model", "m_ctx", "--filter-max-input-tokens", "0"), "max_input_tokens is 0"),
+    ],
+)
+def test_what_is_no_trained_filter_is_one_line(
+    words: tuple[str, ...], line: str, blendfilter: Command, here: Path, in_process: list[str]
+) -> None:
+    trained(here / "m_gen", part="generator")
+    trained(here / "m_ctx", part="bider")
+    refused(blendfilter(*small_eval(BOTH, "run"), "--method", BOTH, *words), line)

@@ -33,6 +33,7 @@ def kept(outcome: Outcome) -> list[str]:
     [
         (("--method", "direct-retrieval", "--filter", "knowledge"), 4),
         (("--method", "cot-retrieval", "--filter", "one-call"), 3),
+        (("--method", "direct-retrieval", "--filter", "pointwise"), 6),
         (("--method", "iter-retgen", "--filter", "full", "--iterations", 3), 4),
         (("--filter", "one-call", "--filter-union"), 5),
         (("--method", "cot-retrieval", "-k", 3, "--filter", "cdit-components", "--rule", "phi2"), 5),
@@ -94,7 +95,10 @@ REFUSED: list[tuple[tuple[object, ...], str]] = [
     (("--filter", "full", "--rules", "x"), "--rules is for the filters cdit and cdit-components; full does not take"),
     (("--filter", "cdit", "--rule", "phi3"), r"no rule 'phi3'\. Did you mean 'phi\d'\? \(known: phi1, phi2\)"),
     (("--filter", "cdit", "--rules", "gone.toml"), "no file of rules at gone.toml: write one"),
-    (("--filter", "sentense"), r"no filter 'sentense'\. Did you mean 'sentence'\? \(known: cdit, cdit-components, fi"),
+    (
+        ("--filter", "sentense"),
+        r"no filter 'sentense'\. Did you mean 'sentence'\? \(known: bider, cdit, cdit-components, fi",
+    ),
     (("--filter", "nowhere_at_all:Mine"), "no module 'nowhere_at_all' for filter"),
     (("--method", "direct", "--filter", "full"), "--filter is for direct-retrieval, .* and .*; direct does not take"),
     (("--filter-n", 2), "--filter-n goes with a filter: add --filter passage or --filter sentence"),

@@ -119,7 +119,7 @@ def shell(command: str, folder: Path) -> tuple[str, str]:
     """What a command prints, and why it failed if it did."""
     done = subprocess.run(
         ["bash", "-c", command], cwd=folder, env=environment(folder),
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True, check=False, timeout=120,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True, check=False, timeout=600,
     )  # fmt: skip
     return done.stdout, f"exit code {done.returncode}" if done.returncode else ""
 

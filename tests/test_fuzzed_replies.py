@@ -17,7 +17,7 @@ from isle import PASSAGES, QUESTION, one_list
 from scripted import ScriptedLM, response
 
 from blendfilter.filters.ids import IdsRead, negates, read_ids, restates_range
-from blendfilter.filters.knowledge import KnowledgeFilter, OneCallFilter, read_judgement
+from blendfilter.filters.knowledge import KnowledgeFilter, OneCallFilter, PointwiseFilter, read_judgement
 from blendfilter.lm.openai import OpenAIEngine
 from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.modules.iter_retgen import IterRetGen
@@ -136,6 +136,7 @@ def _without_a_word_of_each_cut_reply(caplog: pytest.LogCaptureFixture) -> None:
 METHODS: dict[str, Callable[[], dspy.Module]] = {
     "blendfilter": lambda: BlendFilter(one_list()),
     "one-call": lambda: BlendFilter(one_list(), filter=OneCallFilter(), filter_union=True),
+    "pointwise": lambda: BlendFilter(one_list(), filter=PointwiseFilter()),
     "react": lambda: ReAct(one_list(), hops=2, filter=KnowledgeFilter()),
     "thought-action": lambda: ReAct(one_list(), hops=2, style="thought-action"),
     "self-ask": lambda: SelfAsk(one_list(), hops=2),

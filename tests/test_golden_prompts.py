@@ -45,6 +45,11 @@ OPTIMISED: dict[str, dict[str, Any]] = {
         "knowledge": ["Fenwick Mill | A mill in Oddle.", "Oddle | A village."],
         "judgement": "0 says where it is: relevant.\n1 does not speak of the mill: irrelevant.\nIds: 0",
     },
+    "relevant": {
+        "question": "Where is Fenwick Mill?",
+        "passage": "Fenwick Mill | A mill in Oddle.",
+        "relevant": "Yes",
+    },
     "helpful_sentences": {
         "question": "Where is Fenwick Mill?",
         "knowledge": ["Fenwick Mill | A mill in Oddle.", "Fenwick Mill | It grinds oats.", "Oddle | A village."],
@@ -54,6 +59,14 @@ OPTIMISED: dict[str, dict[str, Any]] = {
         "question": "Where is Fenwick Mill?",
         "knowledge": ["Fenwick Mill | A mill in Oddle. It grinds oats.", "Oddle | A village."],
         "ids": "0",
+    },
+    **{
+        name: {
+            "question": "Where is Fenwick Mill?",
+            "knowledge": ["Fenwick Mill | A mill in Oddle. It grinds oats.", "Oddle | A village."],
+            "context": "A mill in Oddle.",
+        }
+        for name in ("written_filco", "written_bider", "written_summary")
     },
     "consistent_word": {
         "passage": "Fenwick Mill | Fenwick Mill was shut by Edda Oddle.",

@@ -95,7 +95,7 @@ QUESTIONS = "from blendfilter.tasks.loading import load"
 def grown(setup: str, asked: str, place: str) -> tuple[int, str]:
     """Mebibytes by which the memory of a process that does `asked` grows at most, and the error that ends it."""
     words = [sys.executable, "-c", MEASURED.format(setup=setup, asked=asked), place]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=600, check=False)
     size, _, error = done.stdout.partition(" ")
     assert size.isdigit(), done.stdout + done.stderr
     return int(size), error

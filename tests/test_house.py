@@ -35,7 +35,7 @@ MODULES = ["blendfilter", *(found.name for found in pkgutil.walk_packages(blendf
 def python(*arguments: str) -> subprocess.CompletedProcess[str]:
     """A fresh interpreter, waited for."""
     return subprocess.run(
-        [sys.executable, *arguments], capture_output=True, text=True, cwd=ROOT, timeout=60, check=True
+        [sys.executable, *arguments], capture_output=True, text=True, cwd=ROOT, timeout=600, check=True
     )
 
 

@@ -33,6 +33,7 @@ from blendfilter.evaluation.rescoring import AnswerJudge, quoted
 from blendfilter.filters.cdit import PHI1, CDITFilter, Rule
 from blendfilter.filters.filco import FilCoFilter, candidates_of
 from blendfilter.filters.knowledge import KnowledgeFilter, OneCallFilter
+from blendfilter.filters.written import BIDERFilter
 from blendfilter.modules.base import MethodPrediction
 from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.modules.direct import Direct
@@ -73,8 +74,8 @@ HOSTILE = {
 }
 PLAIN = "Harmless"
 PARTS = re.compile(
-    r"\s*(?:(?:Question|Title|Knowledge|Context|Ids|Answer|Relevance|Topic|Passage|Judgement|Verdict|Golden answers"
-    r"|Rules|Comparison)(?: \([^()]+\))?:"
+    r"\s*(?:(?:Question|Title|Knowledge|Context|Ids|Answer|Relevance|Relevant|Topic|Passage|Judgement|Verdict"
+    r"|Golden answers|Rules|Comparison)(?: \([^()]+\))?:"
     r"|(?:knowledge|sentence|passage) \d+:|The (?:knowledge|passages)\b.*:$|Let's think step by step"
     r"|\(nothing relevant was found\))"
 )
@@ -410,6 +411,19 @@ class TestTheTerminal:
         capsys.readouterr()
         sys.excepthook(ValueError, ValueError(ACTS), None)
         assert capsys.readouterr().err.endswith(f"ValueError: {SEEN}\n")
+
+
+@pytest.mark.parametrize("how", [how for how in HOSTILE if how != "white"])
+def test_what_a_filters_model_writes_is_a_line_of_the_answerers_prompt(how: str) -> None:
+    """In no passage, so kept as it was written: one more line under Knowledge, whatever it says."""
+
+    def prompt(written: str) -> str:
+        lm = ScriptedLM({"write": [written], "direct": ["x"]})
+        with dspy.context(lm=lm):
+            Direct(lambda query, k: [Passage("1", "Tolm", "Nobody knows.")], filter=BIDERFilter())(question=QUESTION)
+        return lm.prompts[-1][1]
+
+    same_shape(prompt(HOSTILE[how]), prompt(PLAIN), how)
 
 
 def test_no_half_character_and_no_mark_of_direction_leaves_a_notebook(here: Path) -> None:

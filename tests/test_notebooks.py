@@ -37,7 +37,7 @@ def run(path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         if cell["cell_type"] == "code":
             cell["outputs"] = []
     place = {"metadata": {"path": str(folder)}}
-    NotebookClient(notebook, timeout=200, kernel_name="python3", resources=place).execute()
+    NotebookClient(notebook, timeout=600, kernel_name="python3", resources=place).execute()
     return notebook
 
 

@@ -333,6 +333,18 @@ class TestDemos:
                 assert bool(shown) is bool(predictors("strategyqa")[name].demos)
                 assert shown <= {DEMO["question"], "Where does the brook of Oddle rise?"}
 
+    def test_none_shows_none_to_very_small_models_neither(self) -> None:
+        for ask in predictors(TaskWording.of("hotpotqa").with_demos("none")).values():
+            assert not ask.demos
+            assert ask.name.startswith("consistent") or not [*ask.raw.demos, *ask.raw.json_demos]
+
+    def test_a_command_takes_none_too_and_says_nothing_of_it(self, blendfilter: Command) -> None:
+        given = small_eval("direct", "run")
+        outcome = blendfilter(*given, "--demos", "none")
+        assert outcome.code == 0
+        assert "--demos" not in outcome.err
+        assert "method.program was " in blendfilter(*given).err
+
     def test_they_count_as_settings_of_a_run_and_may_not_be_asked(self, demos: Path, blendfilter: Command) -> None:
         given = [*small_eval("direct", "run"), "--demos", str(demos)]
         assert blendfilter(*given).code == 0

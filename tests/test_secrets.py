@@ -247,7 +247,7 @@ def test_no_key_is_left_by_the_command_line(mode: str, tmp_path: Path) -> None:
         words = ["--debug", "eval", "hotpotqa", "--data", "sample", "--corpus", "sample", "--limit", "1", "--lm", "m",
                  "--api-base", server.url, "--run", str(tmp_path / "run"), "--method", "direct"]  # fmt: skip
         ended = subprocess.run(
-            [sys.executable, "-m", "blendfilter.cli", *words], capture_output=True, text=True, timeout=60,
+            [sys.executable, "-m", "blendfilter.cli", *words], capture_output=True, text=True, timeout=600,
             env={**os.environ, "BLENDFILTER_API_KEY": KEY, "BLENDFILTER_CACHE": str(tmp_path / "cache"),
                  "OPENAI_LOG": "debug", "BLENDFILTER_INDEX_TOKEN": TOKEN},
             check=False,

@@ -8,6 +8,7 @@ from blendfilter.cli import runs as runs
 from blendfilter.cli import reproduce as reproduce
 from blendfilter.cli import silver as silver
 from blendfilter.cli import compile as compile
+from blendfilter.cli import train as train
 from blendfilter.cli import trim as trim
 from blendfilter.cli import doctor as doctor
 # isort: on

@@ -123,12 +123,22 @@ HelpAll = Annotated[
 ]
 
 
-def command(name: str | None = None) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Register a function as a command; its parameters that are groups of options (dataclasses) are spread.
+def command(
+    name: str | None = None, *, group: typer.Typer | None = None
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register a function as a command, or as one of a `group`; its parameters that are groups of options
+    (dataclasses) are spread.
 
     Every command takes `--config` too, and one with many options `--help-all`.
     """
-    return lambda function: app.command(name, cls=PanelCommand)(spread(function))
+    return lambda function: (group or app).command(name, cls=PanelCommand)(spread(function))
+
+
+def command_group(name: str, help: str) -> typer.Typer:
+    """A group of commands: `blendfilter NAME COMMAND`."""
+    group = typer.Typer(help=help, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+    app.add_typer(group, name=name, no_args_is_help=True)
+    return group
 
 
 def spread(function: Callable[..., None]) -> Callable[..., None]:

@@ -65,9 +65,9 @@ def ask(
 
     if whole_characters(question) != question:
         raise BadArgument("the question holds bytes that are no UTF-8: write it in UTF-8")
-    connects, connects_filter = connect_both(model, filter_model, cache=False if no_cache else None)
+    connects, connects_filter = connect_both(model, filter_model, cache=False if no_cache else None, how=how)
     lm, filter_lm = connects(), connects_filter()
-    make = maker(how, model, wording)
+    make = maker(how, model, wording, filter_lm)
     sample = corpus is None and not index and how.method not in ("direct", "cot")
     sources = PassageOptions(
         rerank=order.rerank, rerank_from=order.rerank_from, corpus=corpus, index=index, allow_host=allow_host

@@ -50,21 +50,25 @@ def connect(model: JudgeOptions, prices: Path | None = None, *, keyless: bool = 
         return connected(api_key="none")
 
 
+WRITING, HUGGING_FACE = ("filco", "bider", "summary"), "hf/"
+"""Filters whose model may be a trained one that writes, and how the name of one in a folder begins."""
 IN_PROCESS, BEHIND_A_SERVER = ("context", "threads"), ("timeout", "attempts", "deadline", "rpm", "tpm")
 """Options that only one of the two kinds of models takes (a model in this process takes a deadline, too)."""
 
 
 def connect_both(
     model: JudgeOptions, filter_model: FilterModelOptions, prices: Path | None = None, *, keyless: bool = False,
-    **more: Any,
+    how: MethodOptions | None = None, **more: Any,
 ) -> tuple[Callable[..., ConnectedLM], Callable[[], ConnectedLM | None]]:  # fmt: skip
     """What connects the model, and that of the filter; None where it has none of its own.
 
     Both have the decoding settings, the schema and the limits. What only one of them takes is that one's: threads of a
-    model in this process, requests a minute of a server. `more` are arguments of both.
+    model in this process, requests a minute of a server. `more` are arguments of both. A filter of `how` that writes
+    is answered by its trained model.
 
-    Raises: BadArgument for options of a filter's model that is not named.
+    Raises: BadArgument for options of a filter's model that is not named, or named twice.
     """
+    filter_model = with_trained(filter_model, how)
     if filter_model.filter_lm is None:
         if needless := given(filter_model):
             raise BadArgument(f"{needless[0]} is for a model of the filter's own: name it with --filter-lm")
@@ -86,6 +90,22 @@ def connect_both(
     return partial(connect, first, prices, keyless=keyless, **more), connect_second
 
 
+def with_trained(filter_model: FilterModelOptions, how: MethodOptions | None) -> FilterModelOptions:
+    """The filter's model, which is the trained one where the filter writes and `--filter-model` names that.
+
+    It is asked as it was trained. Raises: BadArgument where `--filter-lm` names another. BadData: its recipe.
+    """
+    if how is None or how.filter not in WRITING or how.filter_model is None:
+        return filter_model
+    if filter_model.filter_lm is not None:
+        raise BadArgument(f"--filter-lm and --filter-model both name the model of {how.filter}: leave one out")
+    from blendfilter.filters.written import endpoint_of
+
+    name = how.filter_model.removeprefix(HUGGING_FACE)
+    endpoint = filter_model.filter_endpoint or endpoint_of(name)
+    return replace(filter_model, filter_lm=f"{HUGGING_FACE}{name}", filter_endpoint=endpoint)
+
+
 def _without_the_others(model: JudgeOptions, other: JudgeOptions) -> JudgeOptions:
     """`model` without the options that it does not take and `other` does."""
     others: dict[str, Any] = dict.fromkeys(_refused_by(model) - _refused_by(other))
@@ -93,12 +113,12 @@ def _without_the_others(model: JudgeOptions, other: JudgeOptions) -> JudgeOption
 
 
 def _refused_by(model: JudgeOptions) -> set[str]:
-    from blendfilter.lm.local import is_local
+    from blendfilter.lm.model import is_in_process
 
     name = model.lm or "offline"
     if name == "offline":
         return {*IN_PROCESS, *BEHIND_A_SERVER}
-    return {*BEHIND_A_SERVER} - {"deadline"} if is_local(name, model.api_base or None) else {*IN_PROCESS}
+    return {*BEHIND_A_SERVER} - {"deadline"} if is_in_process(name, model.api_base or None) else {*IN_PROCESS}
 
 
 def _always() -> bool:
@@ -131,12 +151,19 @@ def prompts_in(name: str | None) -> Prompts | None:
 
 def say_unshown(demos: Path | None, module: dspy.Module, name: str) -> None:
     """Say so where `--demos` was given, and `module` shows no demonstrations."""
-    if demos is not None and not any(part.demos for _, part in module.named_predictors()):
+    from blendfilter.asking import NO_DEMOS
+
+    if demos is not None and str(demos) != NO_DEMOS and not any(part.demos for _, part in module.named_predictors()):
         say(f"--demos changes nothing: {name} shows no demonstrations")
 
 
-def maker(how: MethodOptions, model: ModelOptions, wording: str) -> Callable[[Retriever | None], Any]:
-    """What makes the method of its retriever; what is wrong with it is an error now, before a corpus is indexed."""
+def maker(
+    how: MethodOptions, model: ModelOptions, wording: str, filter_lm: ConnectedLM | None = None
+) -> Callable[[Retriever | None], Any]:
+    """What makes the method of its retriever; what is wrong with it is an error now, before a corpus is indexed.
+
+    `filter_lm` is the model of a filter that writes.
+    """
     from blendfilter.asking import TaskWording, reply_tokens_of
     from blendfilter.compiling.programs import load_program
     from blendfilter.filters.base import Filter
@@ -153,7 +180,17 @@ def maker(how: MethodOptions, model: ModelOptions, wording: str) -> Callable[[Re
     if ":" in how.method + (how.filter or ""):
         sys.path.insert(0, "")  # a user's class is looked for in the current folder
     arguments = given_values(
-        how, "without", "filter", "filter_union", "drop_conclusion", "hops", "style", "iterations", "samples", "rewrite"
+        how,
+        "without",
+        "filter",
+        "filter_union",
+        "drop_conclusion",
+        "hops",
+        "style",
+        "iterations",
+        "samples",
+        "rewrite",
+        "max_input_tokens",
     )
     if not how.without:  # `--without ''` leaves nothing out
         arguments.pop("without", None)
@@ -166,7 +203,7 @@ def maker(how: MethodOptions, model: ModelOptions, wording: str) -> Callable[[Re
         raise BadArgument("--top-p 0 makes all samples of self-consistency alike: leave it out, or give more")
     templates = prompts_in(how.prompts)
     worded = TaskWording.of(wording).with_demos(how.demos).with_reply_tokens(how.reply_tokens)
-    arguments["filter"] = select = _filter(how, worded, templates)
+    arguments["filter"] = select = _filter(how, worded, templates, filter_lm)
     shared = {} if own else {"task": worded, "prompts": templates}
 
     def make(retriever: Retriever | None) -> Any:
@@ -187,14 +224,25 @@ def maker(how: MethodOptions, model: ModelOptions, wording: str) -> Callable[[Re
     return make
 
 
-def _filter(how: MethodOptions, wording: TaskWording, prompts: Prompts | None) -> dspy.Module | None:
+def _filter(
+    how: MethodOptions, wording: TaskWording, prompts: Prompts | None, lm: ConnectedLM | None
+) -> dspy.Module | None:
     """The filter that the options name; None: the method's own."""
     from blendfilter.filters.cdit import choose_rules
     from blendfilter.filters.registry import FILTERS, filters_taking, make_filter
 
     arguments: dict[str, Any] = {}
     for name, value in given_values(
-        how, "filter_n", "filter_by", "filter_model", "filter_min_score", "rule", "rules"
+        how,
+        "filter_n",
+        "filter_by",
+        "filter_model",
+        "filter_min_score",
+        "filter_tokens",
+        "filter_unmatched",
+        "filter_max_input_tokens",
+        "rule",
+        "rules",
     ).items():
         argument, option = "rules" if name == "rule" else name.removeprefix("filter_"), name.replace("_", "-")
         takers = filters_taking(argument)
@@ -205,6 +253,8 @@ def _filter(how: MethodOptions, wording: TaskWording, prompts: Prompts | None) -
         arguments[argument] = choose_rules(how.rule or (), how.rules) if argument == "rules" else value
     if how.filter is None:
         return None
+    if how.filter == "bider" or (how.filter in WRITING and "model" in arguments):
+        arguments["lm"] = lm
     return make_filter(how.filter, wording=wording, prompts=prompts, **arguments)
 
 

@@ -117,7 +117,7 @@ DemosFile = Annotated[
     declared(
         "Method",
         rare=True,
-        help="A JSON file of demonstrations in place of the task's own (docs/prompts.md shows one).",
+        help="A JSON file of demonstrations in place of the task's own (docs/prompts.md shows one); or none.",
     ),
 ]
 ReplyTokens = Annotated[
@@ -233,8 +233,18 @@ class MethodOptions:
         rare=True,
     )
     filter_min_score: float | None = option("Method", "What scores less they drop.", rare=True)
+    filter_tokens: int | None = option("Method", "Tokens that sentence (and a compressor) keeps at most.", rare=True)
     filter_model: str | None = option(
-        "Method", "The encoder or cross-encoder they score by: a folder, or a name on the hub.", rare=True
+        "Method",
+        "The encoder or cross-encoder they score by; of filco, bider and summary the model that writes the context "
+        "(blendfilter train): a folder, or a name on the hub.",
+        rare=True,
+    )
+    filter_unmatched: str | None = option(
+        "Method", "Text that such a model wrote and no passage has: keep (the default), or drop.", rare=True
+    )
+    filter_max_input_tokens: int | None = option(
+        "Method", "Tokens that it reads at most (as it was trained, or 1024): passages are cut from the end.", rare=True
     )
     rule: RuleName = None
     rules: RulesFile = None
@@ -254,6 +264,11 @@ class MethodOptions:
     )
     hops: int | None = option("Method", "react, self-ask: searches at most (5).", rare=True)
     style: str | None = option("Method", "react: thought-action, or lineage (the default).", rare=True)
+    max_input_tokens: int | None = option(
+        "Method",
+        "direct-retrieval: tokens of its prompt without demonstrations at most: passages are cut from the end.",
+        rare=True,
+    )
     iterations: int | None = option("Method", "iter-retgen: rounds of retrieval and reasoning (2).", rare=True)
     samples: int | None = option(
         "Method", "self-consistency: reasonings that vote (10), drawn at temperature 0.7.", rare=True
@@ -336,7 +351,10 @@ class FilterModelOptions:
         "Model", "Its server; --api-base is --lm's alone.", "--filter-api-base", rare=True
     )
     filter_endpoint: str | None = option(
-        "Model", "chat (the default), or completions where it is a base model.", "--filter-endpoint", rare=True
+        "Model",
+        "chat, or completions where it is a base model (default: as it was trained, else chat).",
+        "--filter-endpoint",
+        rare=True,
     )
 
 

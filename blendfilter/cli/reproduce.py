@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from blendfilter.lm.model import ConnectedLM
     from blendfilter.reproduce.tables import PaperTable
 
-_INDEX = "[colbert:|bm25:|dpr:|flat:|hnsw:|ivf:][TASK=]PLACE"
+_INDEX = "[colbert:|bm25:|reranked:|dpr:|flat:|hnsw:|ivf:][TASK=]PLACE"
 
 
 @command()
@@ -25,7 +25,9 @@ def reproduce(
     filter_model: FilterModelOptions,
     table: Annotated[
         str | None,
-        typer.Argument(help="table1 to table5, fair, filco-table3, cdit-table2 … (--list), or your own file.toml."),
+        typer.Argument(
+            help="table1 to table5, fair, filco-table3, cdit-table2, bider-table1 … (--list), or yourfile.toml."
+        ),
     ] = None,
     list_: Annotated[bool, declared("Output", "--list", help="List the tables and figures, and stop.")] = False,
     data: Annotated[
@@ -76,6 +78,25 @@ def reproduce(
             rare=True,
             metavar="[TASK=]FILE",
             help="FILCO, or CDIT's judge, speaks as this compiled program (blendfilter compile); may be repeated.",
+        ),
+    ] = None,
+    trained: Annotated[
+        list[str] | None,
+        declared(
+            "Method",
+            "--filter-model",
+            metavar="[MODEL:][TASK=]NAME",
+            help="A model of the rows' filters, by what the table calls it (aligned:nq=models/bider); may be repeated.",
+        ),
+    ] = None,
+    silver: Annotated[
+        list[str] | None,
+        declared(
+            "Data",
+            rare=True,
+            metavar="[TASK=]FILE",
+            help="BIDER's synthesis of the questions (blendfilter silver --measure bider), for bider-figure3; may be "
+            "repeated.",
         ),
     ] = None,
     prompts: PromptsName = None,
@@ -133,8 +154,9 @@ def reproduce(
         table, reader, filter_lm=connects_filter(), show=show, say=say, runs=runs, data=data or (), index=index or (),
         corpus=corpus or (), allow_hosts=allow_host or (), measures=measure or (), scorer=scorer,
         scorer_api_base=scorer_api_base, programs=program or (), prompts=prompts, demos=demos or (),
-        reply_tokens=reply_tokens, limit=limit, tasks=_names(tasks), methods=_names(methods), rows=row or None,
-        concurrency=concurrency, repeats=repeats, only_plan=plan, plots=plots,
+        filter_models=trained or (), silver=silver or (), reply_tokens=reply_tokens, limit=limit, tasks=_names(tasks),
+        methods=_names(methods), rows=row or None, concurrency=concurrency, repeats=repeats, only_plan=plan,
+        plots=plots,
     )  # fmt: skip
     if code:
         raise typer.Exit(code)

@@ -13,7 +13,7 @@ import typer
 from blendfilter.cli.app import State, command
 from blendfilter.cli.console import Bars, say, show
 from blendfilter.cli.given import from_run, settings_given
-from blendfilter.cli.making import connect, connect_both, maker, prompts_in, retriever, say_what_answers
+from blendfilter.cli.making import connect, connect_both, maker, prompts_in, retriever, say_what_answers, with_trained
 from blendfilter.cli.options import (
     FilterModelOptions,
     Json,
@@ -94,7 +94,8 @@ def eval(
     leave_out_compiled: Annotated[
         bool,
         declared(
-            "Data", "--leave-out-compiled", rare=True, help="Leave out the questions that --program was compiled on."
+            "Data", "--leave-out-compiled", rare=True,
+            help="Leave out the questions that --program was compiled on, or a model of hf/ trained on.",
         ),
     ] = False,
     concurrency: Annotated[int, declared("Limits", help="Model calls in flight in the whole run.")] = 16,
@@ -149,23 +150,23 @@ def eval(
 
     budget = limits.budget()
     planning.check(replay=replay)
-    if leave_out_compiled and how.program is None:
-        raise BadArgument("--leave-out-compiled goes with a compiled program: add --program FILE, or leave it out")
     check_share(max_bad_replies, "--max-bad-replies")
     questions = load(task, data, limit=limit, metrics=metric or None)
     replayed = run if replay else None
     decoding: dict[str, Any] = {"temperature": model.temperature, "top_p": model.top_p}
-    connects, connects_filter = connect_both(model, filter_model, prices, keyless=planning.plan)
+    connects, connects_filter = connect_both(model, filter_model, prices, keyless=planning.plan, how=how)
     lm = _or_recorded(
         "model", connects, lambda run, gone: recorded_model(run, model.lm or "", gone, **decoding), replayed
     )
     filter_lm = _or_recorded(
         "filter's model",
         connects_filter,
-        lambda run, gone: recorded_model(run, filter_model.filter_lm or "", gone, of_filter=True, **decoding),
+        lambda run, gone: recorded_model(
+            run, with_trained(filter_model, how).filter_lm or "", gone, of_filter=True, **decoding
+        ),
         replayed,
     )
-    make = maker(how, model, questions.task.wording)
+    make = maker(how, model, questions.task.wording, filter_lm)
     index = _or_recorded(
         "index", lambda: retriever(sources, questions, k=how.k, sample=data == "sample"), recorded_index, replayed
     )
@@ -177,9 +178,11 @@ def eval(
         if recipe.task and recipe.task != task:  # it may be meant
             say(f"{how.program} was compiled for {recipe.task}, and the questions are of {task}")
     if leave_out_compiled:
-        all_questions, questions = questions, not_compiled_on(module, questions)
+        models = [lm] if filter_lm is None else [lm, filter_lm]
+        all_questions, questions = questions, not_compiled_on(module, questions, models)
         left_out = len(all_questions) - len(questions)
-        say(f"{left_out} questions that the program was compiled on are left out, {len(questions)} are asked")
+        of = "the program was compiled on" if how.program is not None else "the model was trained on"
+        say(f"{left_out} questions that {of} are left out, {len(questions)} are asked")
     folder = run or _default_folder(module, questions, lm, filter_lm, seed, how.method)
     shared: dict[str, Any] = {
         "run": folder, "reuse": reuse or (), "repeats": repeats, "concurrency": concurrency, "budget": budget,

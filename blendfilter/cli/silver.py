@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass
 from pathlib import Path
@@ -28,22 +28,60 @@ from blendfilter.errors import BadArgument, UnknownName
 
 if TYPE_CHECKING:
     from blendfilter.lm.scoring.kept import KeptScorer
-    from blendfilter.oracles.silver_rows import Summary
+    from blendfilter.oracles.bider import Synthesis
+    from blendfilter.oracles.silver_rows import Summary, SynthesisSummary
 
 MUCH = 0.8
 """Where more than this share of the contexts is empty, a line says so."""
+STAGE_NAMES = {
+    "full": "FULL", "extracted": "1 extracted", "refined": "2 refined", "cleaned": "3 cleaned",
+    "by_target": "by the answer alone",
+}  # fmt: skip
+STOPS = {
+    "supported": "supported", "no gain": "no gain", "all taken": "no nugget left",
+    "fact too long": "question and answer too long", "no nuggets": "no sentence at all",
+    "no answer": "no answer to look for",
+}  # fmt: skip
 SCORERS = "local (SmolLM2), a .gguf file, hf/NAME, or any name with --api-base"
 
 
 @dataclass(frozen=True)
 class ScorerOptions:
-    """The model that CXMI asks."""
+    """The model that CXMI asks, and BIDER's cleaning."""
 
-    lm: str | None = option("Model", f"cxmi: the model that scores: {SCORERS}.", "--lm")
+    lm: str | None = option("Model", f"cxmi, bider: the model that scores: {SCORERS}.", "--lm")
     api_base: ApiBase = None
     label: Label = ""
     context: Context = None
     threads: Threads = None
+
+
+@dataclass(frozen=True)
+class SynthesisOptions:
+    """BIDER's other models and thresholds."""
+
+    encoder: str | None = option(
+        "Model", "bider: the encoder of sentences, a folder or a hub name; E5 reads its own prefixes.", "--encoder"
+    )
+    nli: str | None = option(
+        "Model", "bider: the entailment model, a folder or a hub name (google/t5_xxl_true_nli_mixture).", "--nli"
+    )
+    query_prefix: str | None = option(
+        "Model", "bider: stands before question and answer for the encoder.", "--query-prefix", rare=True
+    )
+    passage_prefix: str | None = option(
+        "Model", "bider: stands before a sentence for the encoder.", "--passage-prefix", rare=True
+    )
+    nuggets: int | None = option("Method", "bider: sentences that are extracted, K (7).", "--nuggets")
+    lambda_max: float | None = option(
+        "Method", "bider: refinement ends with more support than this (0.5).", "--lambda-max", rare=True
+    )
+    lambda_min: float | None = option(
+        "Method", "bider: refinement ends with less gain in support than this (0.01).", "--lambda-min", rare=True
+    )
+    lambda_lm: float | None = option(
+        "Method", "bider: cleaning drops a sentence with less of the effect than this (0.05).", "--lambda-lm", rare=True
+    )
 
 
 @command()
@@ -61,8 +99,9 @@ def silver(
         str | None,
         declared(
             "Data",
-            help="strinc (the first sentence with the answer in it), lexical (the most words in common) or cxmi (the "
-            "one that makes the answer likeliest for a model, --lm). Without it: the task's own, as in the paper.",
+            help="strinc (the first sentence with the answer in it), lexical (the most words in common), cxmi (the "
+            "one that makes the answer likeliest for a model, --lm) or bider (BIDER's synthesis, by --encoder, --nli "
+            "and --lm). Without it: the task's own, as in FilCo's paper.",
         ),
     ] = None,
     sources: PassageOptions,
@@ -90,6 +129,7 @@ def silver(
         declared("Data", rare=True, help="Whose tokens the summary counts: words, or one of tiktoken's (cl100k_base)."),
     ] = None,
     model: ScorerOptions,
+    synthesis: SynthesisOptions,
 ) -> None:
     """Choose of every question's passages the sentences that hold the answer, by an oracle that knows it.
 
@@ -100,6 +140,7 @@ def silver(
     """
     State.goes_on = True  # before the imports: these take a second, in which one may stop the command
     from blendfilter.lm.tokenisers import tokeniser
+    from blendfilter.oracles.bider import MEASURE, Synthesis
     from blendfilter.oracles.measures import MEASURES, measure_for
     from blendfilter.oracles.oracle import Oracle
     from blendfilter.oracles.silver_making import Places, labelled, make_silver
@@ -110,19 +151,34 @@ def silver(
     if task not in TASKS:
         raise UnknownName.of("task", task, TASKS)
     chosen: str = measure or measure_for(task)
-    if chosen not in MEASURES:
-        raise UnknownName.of("measure", chosen, MEASURES)
-    if chosen != "cxmi" and (needless := given(model)):
+    if chosen not in (*MEASURES, MEASURE):
+        raise UnknownName.of("measure", chosen, (*MEASURES, MEASURE))
+    if chosen not in ("cxmi", MEASURE) and (needless := given(model)):
         raise BadArgument(f"{chosen} asks no model: leave {needless[0]} out, or take --measure cxmi")
-    scoring = _scorer(model, task) if chosen == "cxmi" else None
-    oracle = Oracle(chosen, task=task, threshold=threshold, num_sentences=num_sentences, scorer=scoring)
-    questions = load(task, data, limit=limit)
-    labelled(questions, chosen)
+    if chosen != MEASURE and (needless := given(synthesis)):
+        raise BadArgument(f"{needless[0]} is BIDER's: take --measure {MEASURE}, or leave it out")
+    if chosen == MEASURE and (threshold is not None or num_sentences != 1):
+        raise BadArgument(
+            f"{MEASURE} chooses by its own thresholds (--nuggets, --lambda-max, --lambda-min, --lambda-lm): leave "
+            f"{'--num-sentences' if threshold is None else '--threshold'} out"
+        )
+    scoring = _scorer(model, task, chosen) if chosen in ("cxmi", MEASURE) else None
+    oracle: Oracle | Synthesis
+    if scoring is not None and chosen == MEASURE:
+        _check_named(synthesis)
+        questions = load(task, data, limit=limit)  # before models are opened
+        labelled(questions, chosen)
+        oracle = _synthesis(task, synthesis, scoring)
+    else:
+        oracle = Oracle(chosen, task=task, threshold=threshold, num_sentences=num_sentences, scorer=scoring)  # type: ignore[arg-type]
+        questions = load(task, data, limit=limit)
+        labelled(questions, chosen)
     if measure is None:
         say(f"no --measure: {chosen}, which is the one for {task}")
     searched = retriever(sources, questions, k=k, sample=data == "sample")
     finished = places.out.exists()
-    with _journaled(scoring, places.journal), Bars() as bars:
+    scorers = oracle.scorers if isinstance(oracle, Synthesis) else () if scoring is None else (scoring,)
+    with _journaled(scorers, places.journal), Bars() as bars:
         summary = make_silver(
             questions, oracle, out, retriever=searched, k=k, batch=batch, allow_empty_answers=allow_empty_answers,
             tokeniser=counting, progress=bars,
@@ -141,7 +197,12 @@ def silver(
 
 def say_left_out(measure: str, left_out: int, n: int) -> None:
     """Say of how many questions a measure can say nothing."""
-    if left_out:
+    if left_out and measure == "bider":
+        say(
+            f"{left_out} of {left_out + n} questions are left out: their answers say too little (a label, a yes or no; "
+            "all of fever and hotpotqa), and they bring no annotated evidence to stand in, or only a part of it"
+        )
+    elif left_out:
         say(
             f"{left_out} of {left_out + n} questions are left out: {measure} cannot label an answer of yes or no, "
             "which no passage says (lexical and cxmi can)"
@@ -166,6 +227,8 @@ def _show(summary: Summary) -> None:
                 f"{100 * tokens / group.full.tokens:.0f} %" if group.full.tokens else "-",
             )
     show(table)
+    if summary.synthesis is not None:
+        _show_synthesis(summary.synthesis, summary.n)
     if summary.positive is not None:
         known = summary.n - summary.unknown
         show(f"positive: {summary.positive:.1%} of {known:,} questions, where the passages support the output")
@@ -184,14 +247,72 @@ def _show(summary: Summary) -> None:
     )
 
 
-def _scorer(model: ScorerOptions, task: str) -> KeptScorer:
+def _show_synthesis(found: SynthesisSummary, n: int) -> None:
+    """What each step of BIDER's synthesis left."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table("BIDER's synthesis", box=box.SIMPLE_HEAD)
+    for name in ("sentences", "tokens", "of FULL", "holds the answer", "answer's words", "per token, x FULL"):
+        table.add_column(name, justify="right")
+    full = found.stages["full"]
+    for name, stage in found.stages.items():
+        table.add_row(
+            STAGE_NAMES[name], f"{stage.nuggets:.1f}", f"{stage.tokens:.1f}",
+            f"{100 * stage.tokens / full.tokens:.0f} %" if full.tokens else "-", f"{100 * stage.holds:.1f} %",
+            f"{100 * stage.words:.1f} %",
+            f"{stage.words_per_token / full.words_per_token:.2f}" if full.words_per_token else "-",
+        )  # fmt: skip
+    show(table)
+    stops = ", ".join(f"{STOPS[name]} {count:,}" for name, count in found.stops.items())
+    show(f"refinement of {n:,} questions ended: {stops}; mean support in the end {found.support:.2f}")
+    for what, count in (
+        ("questions with annotated evidence in place of the answer", found.with_evidence),
+        ("questions with a pool that was too long for the entailment model, which read its beginning", found.cut),
+        ("nuggets too long for the answerer's context, dropped", found.unscored),
+    ):
+        if count:
+            show(f"{what}: {count:,}")
+
+
+def _check_named(options: SynthesisOptions) -> None:
+    """Raise `BadArgument` naming the model that is missing."""
+    missing = [
+        f"{name} ({what})"
+        for name, what, value in (
+            ("--encoder", "an encoder, such as intfloat/e5-base-v2", options.encoder),
+            ("--nli", "an entailment model, such as google/t5_xxl_true_nli_mixture", options.nli),
+        )
+        if value is None
+    ]
+    if missing:
+        raise BadArgument(f"bider asks three models: name {' and '.join(missing)}")
+
+
+def _synthesis(task: str, options: SynthesisOptions, scoring: KeptScorer) -> Synthesis:
+    """BIDER's synthesis by the models that are named."""
+    from blendfilter.lm.scoring import scorer
+    from blendfilter.oracles.bider import Synthesis, opened
+
+    assert options.encoder is not None and options.nli is not None  # noqa: PT018 - `_check_named` said so
+    nli = scorer("nli", options.nli)  # its labels are read, and it is refused, before an encoder is loaded
+    thresholds = {
+        name: value
+        for name in ("nuggets", "lambda_max", "lambda_min", "lambda_lm")
+        if (value := getattr(options, name)) is not None
+    }
+    encoder = opened(options.encoder, options.query_prefix, options.passage_prefix)
+    return Synthesis(task, encoder=encoder, nli=nli, scorer=scoring, **thresholds)
+
+
+def _scorer(model: ScorerOptions, task: str, measure: str) -> KeptScorer:
     """The model that scores. Raises: BadArgument, naming what can, and what asks none."""
     from blendfilter.lm.scoring import scorer
     from blendfilter.oracles.silver_making import WITHOUT_MODEL
 
     if model.lm is None:
         without = f"; --measure {WITHOUT_MODEL[task]} asks none" if task in WITHOUT_MODEL else ""
-        raise BadArgument(f"cxmi asks a model how likely it finds the answer: name it (--lm: {SCORERS}){without}")
+        raise BadArgument(f"{measure} asks a model how likely it finds the answer: name it (--lm: {SCORERS}){without}")
     return scorer(
         model.lm, api_base=model.api_base or None, label=model.label or None, context=model.context,
         threads=model.threads,
@@ -199,15 +320,16 @@ def _scorer(model: ScorerOptions, task: str) -> KeptScorer:
 
 
 @contextmanager
-def _journaled(scoring: KeptScorer | None, folder: Path) -> Iterator[None]:
+def _journaled(scorers: Sequence[KeptScorer], folder: Path) -> Iterator[None]:
     """Inside the block, scores are kept in `folder`; where none came about, nothing of it is left."""
     from blendfilter.journal import Journal
 
-    if scoring is None:
+    if not scorers:
         yield
         return
     with Journal(folder) as journal:
-        scoring.journal = journal
+        for each in scorers:
+            each.journal = journal
         try:
             yield
         finally:

@@ -36,7 +36,6 @@ from blendfilter.compiling.programs import (
     fingerprint,
     kind_of,
     outcome_of,
-    question_digest,
     question_in,
     read_program,
     recipes_in,
@@ -58,6 +57,7 @@ from blendfilter.prompting import TemplateAdapter
 from blendfilter.retrieval.base import ProgressCallback, silent
 from blendfilter.run_context import RunContext, lms_of
 from blendfilter.settings_diff import different_settings
+from blendfilter.text import question_digest
 
 BEFORE, OPTIMISING, AFTER = "score before", "optimising", "score after"
 """The phases of progress."""

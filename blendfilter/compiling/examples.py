@@ -17,13 +17,13 @@ from typing import Any
 
 import dspy
 
-from blendfilter.compiling.programs import question_digest, question_in
+from blendfilter.compiling.programs import question_in
 from blendfilter.errors import EmptyData, check_count
 from blendfilter.filters.cdit import Rule, rules_of
 from blendfilter.records import Passage, Question
 from blendfilter.retrieval.base import Retriever
 from blendfilter.tasks.base import Questions
-from blendfilter.text import folded
+from blendfilter.text import folded, question_digest
 
 
 def drawn(examples: Sequence[dspy.Example], size: int, seed: int) -> list[dspy.Example]:

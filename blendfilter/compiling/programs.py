@@ -26,7 +26,6 @@ from blendfilter.dspy_surface import dependency_versions
 from blendfilter.errors import BadArgument, BadData, BlendFilterError, MissingFile
 from blendfilter.files import json_line, write_whole
 from blendfilter.filters.cdit import Judge
-from blendfilter.text import normalize_answer
 
 FORMAT = 1
 _AGAIN = "compile it again (blendfilter compile)"
@@ -143,15 +142,6 @@ def worded_of(module: dspy.Module) -> dict[str, str]:
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
-
-
-def question_digest(question: str) -> str:
-    """16 hex digits of a question's words: another spelling of it is the same question.
-
-    >>> question_digest("Who keeps the light?") == question_digest("who keeps THE light")
-    True
-    """
-    return _digest(normalize_answer(question))
 
 
 def question_in(example: Mapping[str, Any]) -> str:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from blendfilter.errors import BadArgument, BadData, EmptyData, RunMismatch, UnknownName
 from blendfilter.evaluation.ledger import model_of
 from blendfilter.evaluation.rescoring import Rescored, rescored
-from blendfilter.evaluation.rows import MEASURES, VARIANTS, key_of, repeat_of
+from blendfilter.evaluation.rows import KEPT, MEASURES, VARIANTS, kept_known, key_of, repeat_of
 from blendfilter.evaluation.run import READS_GOLD, Run, labelled
 from blendfilter.evaluation.statistics import (
     RESAMPLES,
@@ -305,12 +305,14 @@ def _with_retrieval(label: str, rows: list[dict[str, Any]], metrics: Sequence[st
             continue
         # As in metrics.json: a question counts as 0 that lacks a query which others of the run have; an error has none.
         fixed = query in VARIANTS and any(query in row["retrieval"] for row in rows)
+        fixed = fixed and (query != KEPT or all(map(kept_known, rows)))
         empty = {measure: 0.0} if fixed else {}
         found = [row["retrieval"].get(query, empty if row["retrieval"] else {}) for row in rows]
         if not all(measure in figures or row["error"] for row, figures in zip(rows, found, strict=True)):
             raise RunMismatch(
-                f"run '{label}' has no '{name}' for every question: no gold is known, there is no such query, or the "
-                "run is older than this figure (evaluate it anew with reuse=, --reuse: no call is paid for twice)"
+                f"run '{label}' has no '{name}' for every question: no gold is known, there is no such query, a model "
+                "wrote what was kept, or the run is older than this figure (evaluate it anew with reuse=, --reuse: no "
+                "call is paid for twice)"
             )
         rows = [row | {name: figures.get(measure)} for row, figures in zip(rows, found, strict=True)]
     return rows

@@ -30,12 +30,13 @@ from blendfilter.evaluation.rows import repeat_of
 from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.run_folder import PREDICTIONS, iterate_rows
 from blendfilter.evaluation.run_loop import AnswerKey
+from blendfilter.evaluation.run_settings import check_reader, check_trained
 from blendfilter.evaluation.runner import as_questions, evaluated
 from blendfilter.files import paths_of
 from blendfilter.journal import FILE, Journal
 from blendfilter.lm.budget import Amount, Budget, spent_in
 from blendfilter.lm.journaled import prompt_of
-from blendfilter.lm.local import LocalEngine
+from blendfilter.lm.local import ProcessEngine
 from blendfilter.lm.model import ConnectedLM, connect
 from blendfilter.lm.offline import OfflineEngine
 from blendfilter.lm.prices import unknown_price
@@ -213,7 +214,7 @@ class Estimator:
     def seconds(self, estimates: Iterable[CallEstimate], at_once: int = 1) -> float | None:
         """How long the calls would take, so many at once; None where a model was never called before.
 
-        A model in this process takes its calls one by one.
+        A model in this process takes as many as it writes at a time.
         """
         total = 0.0
         for call in (estimate.call for estimate in estimates):
@@ -223,8 +224,12 @@ class Estimator:
             past = self._seconds.get((call.lm.name, call.stage)) or of_model
             if not past:
                 return None
-            total += sum(past) / len(past) / (1 if isinstance(call.lm.inner, LocalEngine) else at_once)
+            total += sum(past) / len(past) / _at_once(call.lm, at_once)
         return total or None
+
+
+def _at_once(lm: ConnectedLM, most: int) -> int:
+    return min(most, lm.inner.batch_size) if isinstance(lm.inner, ProcessEngine) else most
 
 
 def _successful_calls(journals: Iterable[Path]) -> Iterator[dict[str, Any]]:
@@ -404,6 +409,8 @@ def plan(
     every = as_questions(questions)
     model, folder = _connected(lm or dspy.settings.lm or "offline"), None if run is None else Path(run)
     judge = None if filter_lm is None else _connected(filter_lm)
+    check_trained(method, every, [model] if judge is None else [model, judge])  # the rehearsal is another model's
+    check_reader(method, model)
     journals = paths_of(reuse)
     spent = Amount()
     if folder is not None and (folder / FILE).is_file():

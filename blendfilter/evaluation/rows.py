@@ -26,7 +26,7 @@ from blendfilter.errors import BadArgument, CodeFailed, ModelError, words_of
 from blendfilter.evaluation.statistics import interval
 from blendfilter.metrics import METRICS, Retrieval, metric, retrieval
 from blendfilter.modules.base import FLAGS, RARE_FLAGS, union
-from blendfilter.records import Excerpt, Passage, Question
+from blendfilter.records import Excerpt, Passage, Question, WrittenText
 from blendfilter.retrieval.base import trim_of
 from blendfilter.retrieval.callables import as_passage
 from blendfilter.tasks.base import Task
@@ -42,7 +42,9 @@ An `error` is lost to none of the others: what it would have retrieved is unknow
 """
 UNION = "union"
 """The name of all queries' passages together."""
-VARIANTS = ("q", "q_ex", "q_in", UNION, "kept")
+KEPT = "kept"
+"""The name of what an answer was read from."""
+VARIANTS = ("q", "q_ex", "q_in", UNION, KEPT)
 """The queries of BlendFilter, all together, and what was kept: for these a question without one counts as 0."""
 QUESTION_ALONE = "q@"
 """How the name of a search for the question alone begins, at another number of passages (`q@15`)."""
@@ -54,12 +56,14 @@ NEAR = 2e-6
 """How far figures may lie apart that were rounded so."""
 MESSAGE = 300
 """Characters of an error's message in a line about a whole run."""
-_NO_FIGURE = frozenset({"queries", "branches", "knowledge", "spans", "calls", "answer", "golden_answers", "question"})
+_NO_FIGURE = frozenset(
+    {"queries", "branches", "knowledge", "spans", "written", "calls", "answer", "golden_answers", "question"}
+)
 _SAME_NAME = (
     "k", "without", "filter", "filter_union", "drop_conclusion", "hops", "style", "iterations", "samples",
     "temperature",
 )  # fmt: skip
-_IN_SIGNATURE = {name: name for name in _SAME_NAME} | {"n": "filter_n", "by": "filter_by"}
+_IN_SIGNATURE = {name: name for name in _SAME_NAME} | {"n": "filter_n", "by": "filter_by", "tokens": "filter_tokens"}
 """Arguments of a method that are in its signature where they are set, as the command line calls them; never a path."""
 _N_IN_SIGNATURE = re.compile(r" \| n:\d+")
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
@@ -88,18 +92,23 @@ def answered(
         raise BadArgument(f"the method returned a {what} without an answer: return dspy.Prediction(answer=…)")
     answer = "" if (found := field_of(prediction, "answer")) is None else str(found)
     branches: Mapping[str, Any] = field_of(prediction, "branches") or {}
-    knowledge = [as_passage(item) for item in field_of(prediction, "knowledge") or []]
+    read = [as_passage(item) for item in field_of(prediction, "knowledge") or []]
+    knowledge = _joined(read)
+    written = any(isinstance(each, WrittenText) for each in read)
     retrieved = union(branch.retrieved for branch in branches.values()) if branches else knowledge
     passages: dict[str, Iterable[Passage]] = {name: branch.retrieved for name, branch in branches.items()}
     if branches or knowledge:
         beside = {name: found for name, found in alone.items() if found is not None}
-        passages |= {UNION: retrieved, **beside, "kept": knowledge}
+        passages |= {UNION: retrieved, **beside}
+        if knowledge or not written:
+            passages[KEPT] = knowledge
     figures = {
         name: {measure: round(value, DIGITS) for measure, value in measured._asdict().items()}
         for name, found in passages.items()
         if (measured := retrieval(_titles(found), question)) is not None  # gold is known
     }
     unsearched = [name for name, found in alone.items() if found is None and UNION in figures]
+    held = [*retrieved, *knowledge] if written else knowledge  # written text may stand on whatever was retrieved
     given = {**task.score(answer, question), **own}
     scores = {name: round(given[name], DIGITS) for name in task.metrics}
     correct = scores[task.metrics[0]] == 1.0
@@ -115,17 +124,18 @@ def answered(
         "branches": {
             name: {
                 "retrieved": [passage.id for passage in branch.retrieved],
-                "kept": [passage.id for passage in branch.kept],
+                "kept": [passage.id for passage in _joined(branch.kept)],
                 "ids_read": branch.ids_read,
-                **_spans(branch.kept),
+                **_spans(_joined(branch.kept)),
                 **({"trim": trim.model_dump(mode="json")} if (trim := trim_of(branch.retrieved)) else {}),
             }
             for name, branch in branches.items()
         },
         "knowledge": [passage.id for passage in knowledge],
         **_spans(knowledge),
+        **_written(read),
         "retrieval": figures,
-        "loss": loss(correct, _titles(retrieved), _titles(knowledge), question.evidence or (question.gold_titles,)),
+        "loss": loss(correct, _titles(retrieved), _titles(held), question.evidence or (question.gold_titles,)),
         "calls": [[note.stage, note.key] for note in calls_of(notes)],
         "flags": dict.fromkeys(FLAGS, 0) | dict(field_of(prediction, "flags") or _events(notes)),
         "error": None,
@@ -171,7 +181,8 @@ def loss(correct: bool, retrieved: Iterable[str], knowledge: Iterable[str], evid
     wrong    neither      not_retrieved
     ======== ============ ==================================
 
-    Where no gold is known nothing can be missing: such a question is `right` or `answered_wrong`.
+    Where no gold is known nothing can be missing: such a question is `right` or `answered_wrong`. Where a filter's
+    model wrote text that stands in no passage, `answered` counts what was retrieved as kept.
 
     >>> loss(False, ["Ormskerry", "Tavenby"], ["Ormskerry"], [("Ormskerry", "Tavenby")])
     'filtered_away'
@@ -308,6 +319,36 @@ def _spans(passages: Iterable[Passage]) -> PredictionRow:
     return {"spans": spans} if spans else {}
 
 
+def _joined(passages: Iterable[Passage]) -> list[Passage]:
+    """The passages, the excerpts of each one as one, without written text."""
+    joined: list[Passage] = []
+    places: dict[str, int] = {}
+    for passage in passages:
+        if isinstance(passage, Excerpt):
+            place = places.setdefault(passage.id, len(joined))
+            if place < len(joined):
+                joined[place] = joined[place].joined(passage)  # type: ignore[attr-defined]
+                continue
+        if not isinstance(passage, WrittenText):
+            joined.append(passage)
+    return joined
+
+
+def _written(passages: Sequence[Passage]) -> PredictionRow:
+    """What the answerer read, in order, where ids and spans do not say it: text, or a passage's id and its pieces."""
+    ids = [passage.id for passage in passages if isinstance(passage, Excerpt)]
+    if len({*ids}) == len(ids) and not any(isinstance(passage, WrittenText) for passage in passages):
+        return {}
+    return {
+        "written": [
+            passage.text
+            if isinstance(passage, WrittenText)
+            else [passage.id, [[span.start, span.end] for span in getattr(passage, "spans", ())]]
+            for passage in passages
+        ]
+    }
+
+
 def _titles(passages: Iterable[Passage]) -> list[str]:
     return [passage.title for passage in passages]
 
@@ -431,20 +472,21 @@ def _grouped(
 def _retrieval(rows: Sequence[PredictionRow]) -> dict[str, dict[str, float]]:
     """Means over the answers whose retrieval is known.
 
-    Beyond the five fixed names, a query that only some questions have (a third hop) is the mean over those, with `n`.
+    Beyond the five fixed names, a query that only some questions have (a third hop) is the mean over those, with `n`;
+    so is `kept` where written text is all that was read (`kept_known`).
     """
     known = [row for row in rows if retrieval_known(row)]
     found: dict[str, dict[str, float]] = {}
     for name in sorted({name for row in known for name in row["retrieval"]}, key=_place):
         fixed = name in VARIANTS
         figures = [row["retrieval"][name] for row in known if name in row["retrieval"]]
-        n = len(known) if fixed else len(figures)
+        n = sum(map(kept_known, known)) if name == KEPT else len(known) if fixed else len(figures)
         found[name] = {
             measure: round(math.fsum(figure[measure] for figure in figures) / n, DIGITS)
             for measure in MEASURES
             if all(measure in figure for figure in figures)
         }
-        if not fixed:
+        if not fixed or n < len(known):
             found[name]["n"] = n
     return found
 
@@ -452,6 +494,11 @@ def _retrieval(rows: Sequence[PredictionRow]) -> dict[str, dict[str, float]]:
 def retrieval_known(row: Mapping[str, Any]) -> bool:
     """Whether an answer counts in the figures of retrieval: its gold is known, and it did not end in an error."""
     return row["error"] is None and bool(row["gold_titles"] or row["retrieval"])
+
+
+def kept_known(row: Mapping[str, Any]) -> bool:
+    """Whether it is known what an answer was read from: False where that is text that stands in no passage alone."""
+    return KEPT in row["retrieval"] or UNION not in row["retrieval"]
 
 
 def _place(name: str) -> tuple[float, str]:

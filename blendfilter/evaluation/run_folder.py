@@ -52,11 +52,14 @@ class _RetrievalFigures(_Shape):
     n: Count = 0
 
 
+_Place = Annotated[tuple[Count, Count], Field(strict=False)]
+
+
 class _StoredBranch(_Shape):
     retrieved: list[str]
     kept: list[str]
     ids_read: str | None
-    spans: dict[str, list[Annotated[tuple[Count, Count], Field(strict=False)]]] = {}
+    spans: dict[str, list[_Place]] = {}
     trim: Annotated[Trim | None, Field(strict=False)] = None
 
 
@@ -86,6 +89,7 @@ class _StoredRow(_Shape):
     flags: dict[str, Count]
     error: _StoredError | None
     unsearched: list[str] = []
+    written: list[str | Annotated[tuple[str, list[_Place]], Field(strict=False)]] = []
 
 
 ROW_FIELDS = frozenset({*_StoredRow.model_fields, "spans"})

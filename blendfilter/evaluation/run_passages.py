@@ -15,7 +15,7 @@ from blendfilter.evaluation.rows import UNION
 from blendfilter.evaluation.run import Run
 from blendfilter.journal import Journal
 from blendfilter.modules.base import union
-from blendfilter.records import Excerpt, Passage
+from blendfilter.records import Excerpt, Passage, WrittenText
 
 
 class Passages:
@@ -102,7 +102,7 @@ def contexts(run: Run) -> Iterator[AnswerContext]:
         passages = Passages(journal)
         for row in run.rows:
             found = _retrieved(passages, row)
-            kept = [_kept(run, passages, row, name, found) for name in row["knowledge"]]
+            kept = [_kept(run, passages, row, each, found) for each in row.get("written") or row["knowledge"]]
             yield AnswerContext(row, list(found.values()), kept, _tokens(row, journal))
 
 
@@ -144,10 +144,13 @@ def _retrieved(passages: Passages, row: Mapping[str, Any]) -> dict[str, Passage]
     return found
 
 
-def _kept(run: Run, passages: Passages, row: Mapping[str, Any], name: str, found: Mapping[str, Passage]) -> Passage:
+def _kept(run: Run, passages: Passages, row: Mapping[str, Any], read: Any, found: Mapping[str, Passage]) -> Passage:
+    """What the answerer read of a passage, whose id or entry in `written` is `read`; or what a model wrote itself."""
+    if row.get("written") and isinstance(read, str):
+        return WrittenText(read)
+    name, places = (read, row.get("spans", {}).get(read)) if isinstance(read, str) else read
     whole = _whole(run, passages, row, name, found)
-    places = row.get("spans", {}).get(name)
-    return whole if places is None else Excerpt.of(whole, [(start, end) for start, end in places])
+    return Excerpt.of(whole, [(start, end) for start, end in places]) if places else whole
 
 
 def _whole(run: Run, passages: Passages, row: Mapping[str, Any], name: str, found: Mapping[str, Passage]) -> Passage:

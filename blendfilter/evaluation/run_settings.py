@@ -9,7 +9,8 @@ import functools
 import inspect
 import platform
 import re
-from collections.abc import Mapping, Sequence, Set
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from importlib.metadata import version
 from operator import itemgetter
 from pathlib import Path, PurePath
@@ -20,13 +21,16 @@ import dspy
 
 import blendfilter
 from blendfilter.asking import SHORT_ROOM, Ask, reply_tokens_of
-from blendfilter.compiling.programs import question_digest, recipes_in
+from blendfilter.compiling.programs import recipes_in
 from blendfilter.dspy_surface import configured_index
-from blendfilter.errors import AskedWrong, EmptyData, Leak, ReplayMiss
+from blendfilter.errors import AskedWrong, BadArgument, EmptyData, Leak, ReplayMiss
 from blendfilter.evaluation.run import Run
-from blendfilter.filters.base import filter_predictors
+from blendfilter.filters.base import filter_predictors, own_filter_lm
 from blendfilter.filters.cdit import Judge
+from blendfilter.filters.written import BIDERFilter, TrainedFilCoFilter, WrittenFilter, recipe_in, worded
 from blendfilter.journal import digest
+from blendfilter.lm.checkpoints import Checkpoint, trained_on
+from blendfilter.lm.huggingface import could_be, is_hugging_face
 from blendfilter.lm.local import LOCAL, remembered
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.modules.base import Method
@@ -35,7 +39,7 @@ from blendfilter.records import Passage
 from blendfilter.retrieval.base import Retriever
 from blendfilter.run_context import connected_lms, lms_of
 from blendfilter.tasks.base import Questions
-from blendfilter.text import normalize_answer
+from blendfilter.text import normalize_answer, question_digest
 
 _NOT_USERS = ("blendfilter", "dspy", "builtins", "abc", "typing")
 
@@ -51,6 +55,8 @@ def settings_of(
     repeats: int = 1,
 ) -> dict[str, Any]:
     """The settings of a run, as JSON; `repeats` are named where there are several."""
+    if filter_lm is None and isinstance(own_lm := own_filter_lm(method), ConnectedLM):
+        filter_lm = own_lm
     of_filter = filter_predictors(method) if filter_lm is not None else ()
     own = {label: _model(model) for label, model in connected_lms(method).items() if label not in of_filter}
     known = getattr(method, "method_name", None) or f"{type(method).__module__}:{type(method).__qualname__}"
@@ -240,15 +246,22 @@ def retrievers_of(method: dspy.Module) -> list[Retriever]:
 # --- questions that must not be among them --------------------------------------------------------------------------
 
 
-def check_leak(method: dspy.Module, questions: Questions) -> None:
-    """Raise `Leak` for a question that is a demonstration, or that the method's program was compiled on."""
+LEAVE_OUT = "leave them out (--leave-out-compiled), or ask others (--data)"
+"""The next move of `eval` where questions are known to a program or a model."""
+
+
+def check_leak(method: dspy.Module, questions: Questions, move: str = LEAVE_OUT) -> None:
+    """Raise `Leak` for a question that is a demonstration, or that the method's program was compiled on.
+
+    `move` is what the caller's user can do about the second.
+    """
     for recipe in recipes_in(method):  # what it was compiled on, and what chose among its candidates
         trained = set(recipe.trained_on)
         for question in questions:
             if question_digest(question.question) in trained:
                 raise Leak(
                     f"question '{question.id}' ({question.question!r}) is one of those that the program of "
-                    f"{recipe.module} was compiled on: leave them out (--leave-out-compiled), or ask others (--data)"
+                    f"{recipe.module} was compiled on: {move}"
                 )
     demonstrated = {
         normalize_answer(question): name
@@ -264,14 +277,75 @@ def check_leak(method: dspy.Module, questions: Questions) -> None:
             )
 
 
-def not_compiled_on(method: dspy.Module, questions: Questions) -> Questions:
-    """The questions that no program of the method was compiled on. Raises: EmptyData where none is left."""
+def check_trained(
+    method: dspy.Module, questions: Questions, models: Iterable[ConnectedLM], move: str = LEAVE_OUT
+) -> None:
+    """Raise `Leak` for a question that one of `models`, or of the method's own, was trained on; `move` as above."""
+    for name, known in learned(method, models):
+        for question in questions if known else ():
+            if question_digest(question.question) in known:
+                raise Leak(
+                    f"question '{question.id}' ({question.question!r}) is one of those that {name} was trained on: "
+                    f"{move}"
+                )
+
+
+def learned(method: dspy.Module, models: Iterable[ConnectedLM]) -> Iterator[tuple[str, Set[str]]]:
+    """Each of `models` and of the method's own by name, with digests of the questions that it was trained on here.
+
+    What an adapter stands on counts, and so does the folder of a filter's model that a server answers for.
+    """
+    for lm in (*models, *connected_lms(method).values()):
+        checkpoint = getattr(lm.inner, "checkpoint", None)
+        yield lm.name, trained_on(checkpoint) if isinstance(checkpoint, Checkpoint) else frozenset()
+    for _, part in method.named_sub_modules(WrittenFilter):
+        if part.folder is not None and part.folder.is_dir():
+            yield part.folder.name, trained_on(part.folder)
+
+
+def check_reader(method: dspy.Module, lm: ConnectedLM) -> None:
+    """Refuse a model that was trained to filter as the one that answers; warn of a generator that is asked otherwise.
+
+    Otherwise than it was trained (FilCo's M_gen). A model without a recipe is taken as it is.
+
+    Raises: BadArgument; BadData: its recipe cannot be read.
+    """
+    checkpoint = getattr(lm.inner, "checkpoint", None)
+    if not isinstance(checkpoint, Checkpoint) or not isinstance(method, Method):
+        return
+    recipe = recipe_in(checkpoint.path)
+    if (part := recipe.get("part")) in (TrainedFilCoFilter.part, BIDERFilter.part):
+        raise BadArgument(
+            f"{lm.name} was trained as {worded(part)}: it writes what is to be read, and no answers. Name it as the "
+            "filter's (--filter-model), and one that answers as --lm"
+        )
+    asks = [ask for ask in asked_by(method).values() if ask.template.name == "direct"]
+    asked = [ask.prompt_digest for ask in asks if "knowledge" in ask.signature.input_fields]
+    if part == "generator" and recipe.get("prompt") not in asked:
+        warnings.warn(
+            f"{lm.name} was trained as FilCo's generator, and is asked with another prompt here: --method "
+            "direct-retrieval --demos none asks as it was trained, with its task and templates",
+            stacklevel=1,  # from wherever it is called: one line
+        )
+
+
+def not_compiled_on(method: dspy.Module, questions: Questions, models: Iterable[ConnectedLM] = ()) -> Questions:
+    """The questions that no program of the method was compiled on, and none of its models and `models` trained on.
+
+    Raises:
+        EmptyData: none is left. BadArgument: nothing here was compiled or trained.
+    """
     trained = {known for recipe in recipes_in(method) for known in recipe.trained_on}
+    trained = trained.union(*(known for _, known in learned(method, models)))
+    if not trained:
+        raise BadArgument(
+            "--leave-out-compiled goes with a compiled program or a trained model: add --program FILE, or leave it out"
+        )
     left = tuple(question for question in questions if question_digest(question.question) not in trained)
     if not left:
         raise EmptyData(
-            f"the program was compiled on all {len(questions)} questions of {questions.source}: give others (--data), "
-            "or compile on fewer (--train, --valid)"
+            f"the program or model was made of all {len(questions)} questions of {questions.source}: give others "
+            "(--data), or make it of fewer (--train, --valid)"
         )
     return Questions(left, questions.task, questions.source)
 
@@ -316,4 +390,5 @@ def recorded_model(
     known = known.get("filter") or {} if of_filter else known
     weights = (known.get("options") or {}).get("weights")
     same = file == LOCAL or Path(file).stem == known.get("name")
+    same = could_be(file, known.get("name")) if is_hugging_face(file) else same
     return ConnectedLM(**remembered(known, gone), **decoding) if weights and same else None

@@ -25,19 +25,19 @@ from blendfilter.journal import FILE
 from blendfilter.lm.budget import NOTHING, marked
 
 _SHOWN_IDS = 5
-_BULK = frozenset({"queries", "branches", "knowledge", "spans", "calls"})
+_BULK = frozenset({"queries", "branches", "knowledge", "spans", "written", "calls"})
 READINGS = ("ids", "judge", "helpful")
 """The stages whose replies ids are read from, first tries."""
-_JUDGING = ("consistent",)
-"""The stage that verdicts are read from, first tries."""
+_JUDGING = ("consistent", "relevant")
+"""The stages that verdicts are read from, first tries."""
 BAD = ("unparseable_ids", "empty_reply", "cut_reply")
 _DOCTOR = "blendfilter doctor says what to change"
 _WARNED_OF = {
     "unparseable_ids": f"id replies could not be read; {_DOCTOR}",
     "empty_reply": f"replies were empty; {_DOCTOR}",
     "cut_reply": f"replies were cut off at their cap (--reply-tokens gives long ones more room); {_DOCTOR}",
-    "no_verdict": "judging replies were no verdict (the passages are kept); cdit-components with --json-schema holds "
-    "them to a form",
+    "no_verdict": "judging replies were no verdict (the passages are kept); of CDIT's judge, cdit-components with "
+    "--json-schema holds them to a form",
 }
 _READ_IN = {"unparseable_ids": READINGS, "no_verdict": _JUDGING}
 

@@ -32,6 +32,8 @@ from blendfilter.evaluation.run_loop import RunLoop, RunProgress
 from blendfilter.evaluation.run_settings import (
     check_leak,
     check_prompts,
+    check_reader,
+    check_trained,
     retrievers_of,
     settings_of,
     versions,
@@ -170,6 +172,8 @@ async def evaluated(
     context = RunContext(lm, module, concurrency=concurrency, budget=budget, max_retries=max_retries, replay=replay)
     assert context.module is not None
     method, model = context.module, context.model
+    check_trained(method, questions, [model])
+    check_reader(method, model)
     settings = settings_of(method, questions, model, filter_lm=judge, seed=seed, name=name, repeats=repeats)
     folder = RunFolder(run, settings, replay=replay)
     folder.check()

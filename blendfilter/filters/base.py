@@ -24,7 +24,7 @@ from blendfilter import aio
 from blendfilter.asking import check_state
 from blendfilter.context import NOTES, CallNote, rejoined, setting
 from blendfilter.errors import BadArgument
-from blendfilter.records import Passage
+from blendfilter.records import Passage, WrittenText
 from blendfilter.retrieval.callables import as_passage
 
 
@@ -49,6 +49,8 @@ class Filter(dspy.Module):
     __signature__ = Signed()
     judges_passages = True
     """Its predictors are asked what is kept, so that a run's `filter_lm` answers them; true of a part, too."""
+    writes_text = False
+    """Whether it may keep `WrittenText`, which stands in none of the passages."""
 
     def forward(self, question: str, passages: Sequence[Passage], **more: Any) -> dspy.Prediction:
         return aio.run(self.aforward(question=question, passages=passages, **more), type(self).__name__)
@@ -99,12 +101,25 @@ def with_filter_lm(method: dspy.Module, lm: dspy.BaseLM) -> dspy.Module:
             "leave it out, or give the method another filter (--filter)"
         )
     for path, predictor in asking.items():
-        if predictor.lm is not None:
+        if predictor.lm is not None and not _same_model(predictor.lm, lm):
             raise BadArgument(
                 f"{path} has a model of its own, {predictor.lm.model}: leave filter_lm (--filter-lm) out, or that one"
             )
         predictor.lm = lm
     return copied
+
+
+def _same_model(one: dspy.BaseLM, other: dspy.BaseLM) -> bool:
+    return bool(one.model == other.model and getattr(one, "identity", one) == getattr(other, "identity", other))
+
+
+def own_filter_lm(method: dspy.Module) -> dspy.BaseLM | None:
+    """The model of a filter that writes, where it has one of its own: the run's record names it as its `filter_lm`."""
+    for _, part in method.named_sub_modules(Filter):
+        if part.writes_text:
+            found = [predictor.lm for _, predictor in part.named_predictors()]
+            return found[0] if found else None
+    return None
 
 
 @contextmanager
@@ -140,10 +155,11 @@ async def ask_filter(select: dspy.Module, question: str, passages: Sequence[Pass
         call = aio.carried(partial(select, question=question, passages=passages, **more))
         # A thread of its own: shared ones could all be taken by filters that wait for a synchronous model.
         returned = await anyio.to_thread.run_sync(call, limiter=anyio.CapacityLimiter(1))
-    return _checked(type(select).__name__, returned, passages)
+    return _checked(type(select), returned, passages)
 
 
-def _checked(name: str, returned: Any, given: Sequence[Passage]) -> dspy.Prediction:
+def _checked(kind: type, returned: Any, given: Sequence[Passage]) -> dspy.Prediction:
+    name, writes = kind.__name__, getattr(kind, "writes_text", False)
     prediction = returned if isinstance(returned, dspy.Prediction) else dspy.Prediction(kept=returned)
     kept, flags = prediction.get("kept"), prediction.get("flags") or {}
     if isinstance(kept, str | bytes | Mapping) or not isinstance(kept, Iterable) or not isinstance(flags, Mapping):
@@ -151,7 +167,9 @@ def _checked(name: str, returned: Any, given: Sequence[Passage]) -> dspy.Predict
             f"the filter {name} must return a list of passages, or a dspy.Prediction with such a list as kept and "
             f"counts by name as flags; it gave {returned!r:.80}"
         )
-    prediction["kept"] = [_given(name, item, given) for item in kept]
+    prediction["kept"] = [
+        item if writes and isinstance(item, WrittenText) else _given(name, item, given) for item in kept
+    ]
     return prediction
 
 

@@ -36,7 +36,8 @@ import dspy
 from blendfilter import aio
 from blendfilter.errors import BadArgument, UnknownName, check_count
 from blendfilter.filters.base import Filter, selection
-from blendfilter.oracles.candidates import excerpts, passages_of, sentences_of
+from blendfilter.lm.tokenisers import RULE
+from blendfilter.oracles.candidates import Candidate, excerpts, passages_of, sentences_of
 from blendfilter.records import Passage
 from blendfilter.retrieval.analyser import Analyser
 from blendfilter.retrieval.bm25 import LuceneOkapi, OkapiScorer
@@ -71,20 +72,26 @@ class _Best(Filter):
 
     sentences: bool
 
-    def __init__(self, n: int, by: By, model: str | None, min_score: float | None) -> None:
+    def __init__(
+        self, n: int | None, by: By, model: str | None, min_score: float | None, tokens: int | None = None
+    ) -> None:
         super().__init__()
-        check_count("n", n)
+        for name, limit in (("n", n), ("tokens", tokens)):
+            if limit is not None:
+                check_count(name, limit)
         if min_score is not None and (isinstance(min_score, bool) or not math.isfinite(min_score)):
             raise BadArgument(f"min_score (--filter-min-score) is a number, got {min_score!r}")
         self.n = n
+        self.tokens = tokens
         self.model = model
         self.min_score = min_score
         self.scorer = scorer_of(by, model)
 
     def arguments(self) -> dict[str, Any]:
-        """How many are kept, by which score, and from which score up, where that is limited."""
+        """How many are kept, by which score; from which score up and within how many tokens, where that is limited."""
         floor = {} if self.min_score is None else {"min_score": self.min_score}
-        return {"n": self.n, "by": self.scorer.name, "model": self.model, **floor}
+        budget = {} if self.tokens is None else {"tokens": self.tokens}
+        return {"n": self.n, "by": self.scorer.name, "model": self.model, **floor, **budget}
 
     def prepare(self) -> None:
         self.scorer.prepare()
@@ -102,7 +109,7 @@ class _Best(Filter):
             scores = await aio.in_thread(self.scorer, question, lines) if lines else []
         floor = -math.inf if self.min_score is None else self.min_score
         ranked = sorted(range(len(candidates)), key=lambda at: -scores[at])
-        best = [at for at in ranked if scores[at] >= floor][: self.n]
+        best = self._within([at for at in ranked if scores[at] >= floor][: self.n], candidates, passages)
         chosen = [candidates[at] for at in sorted(best)]
         kept = excerpts(passages, chosen) if self.sentences else [passages[each.position] for each in chosen]
         shown = [
@@ -112,6 +119,20 @@ class _Best(Filter):
             for each, score in zip(candidates, scores, strict=True)
         ]
         return selection(kept, f"kept {len(best)} of {len(candidates)}", "\n".join(shown))
+
+    def _within(self, ranked: list[int], candidates: Sequence[Candidate], passages: Sequence[Passage]) -> list[int]:
+        """The first of `ranked` that fit into the budget, the best one however long it is."""
+        if self.tokens is None:
+            return ranked
+        total, titled = 0.0, set[int]()
+        for place, at in enumerate(ranked):
+            position = candidates[at].position
+            title = "" if position in titled else passages[position].title
+            titled.add(position)
+            total += RULE.count(f"{title} {candidates[at].text}")
+            if place and total > self.tokens:
+                return ranked[:place]
+        return ranked
 
 
 class PassageFilter(_Best):
@@ -136,18 +157,22 @@ class SentenceFilter(_Best):
     """Keeps the n best sentences of all passages together, as excerpts.
 
     Args:
-        n: how many sentences in all at most, at least 1.
+        n: how many sentences in all at most, at least 1; by default 3, or any number where `tokens` is given.
         by: `bm25`, `embedding`, `cross-encoder`, or a function (question, texts) -> scores.
         model: the encoder or cross-encoder: a folder, or a name on the hub.
         min_score: what scores less is dropped, though that may leave fewer than n, or none.
+        tokens: how many tokens the sentences and the titles above them have at most, counted as words times 1.4, as
+            BIDER's baselines have about 180 (Jin et al. 2024, Table 1); the best sentence is kept however long it is,
+            and the first that no longer fits ends the list.
     """
 
     sentences = True
 
     def __init__(
-        self, n: int = 3, *, by: By = "bm25", model: str | None = None, min_score: float | None = None
-    ) -> None:
-        super().__init__(n, by, model, min_score)
+        self, n: int | None = None, *, by: By = "bm25", model: str | None = None, min_score: float | None = None,
+        tokens: int | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(3 if n is None and tokens is None else n, by, model, min_score, tokens)
         if isinstance(self.scorer, ByRetriever):
             raise BadArgument("a retriever scores passages and no sentences: score by bm25, embedding or cross-encoder")
 

@@ -1,15 +1,18 @@
 """BlendFilter's knowledge filter: the model judges its retrieved knowledge, then names what is relevant by number.
 
-Wang et al., "BlendFilter" (EMNLP 2024), section 3.3, K^f = M(K | Prompt(q, K)); prompts after appendix F. Two filters:
+Wang et al., "BlendFilter" (EMNLP 2024), section 3.3, K^f = M(K | Prompt(q, K)); prompts after appendix F. Three filters
+of one kind:
 
 `KnowledgeFilter`  topic (once a question), check, ids: the paper's. Differs from the paper: nothing in the steps.
 `OneCallFilter`    judge: ours and cheaper. The judgement and the ids are one reply, which ends with a line of ids; the
                    topic, whose memorised facts the check sets aside, is dropped.
+`PointwiseFilter`  relevant: ours. Each passage is judged alone, yes or no, in a prompt of its own: a passage that three
+                   queries bring is judged once in a run, and a small model learns it from short prompts.
 
-What the paper leaves open is decided so for both: a reply whose ids are unreadable or negated is requested once more
-with one added line (`ids_again`), then the whole branch is kept; both events are counted apart, and so are replies that
-are empty or cut off, which are not called unparseable; an explicit "none" keeps nothing. Above five passages the caps
-of all replies grow with them. Where the server can, the ids follow a JSON schema.
+What the paper leaves open is decided so for the first two: a reply whose ids are unreadable or negated is requested
+once more with one added line (`ids_again`), then the whole branch is kept; both events are counted apart, and so are
+replies that are empty or cut off, which are not called unparseable; an explicit "none" keeps nothing. Above five
+passages the caps of all replies grow with them. Where the server can, the ids follow a JSON schema.
 
 A judgement that is cut off at its cap drops nothing that it did not reach. The check is requested once more with twice
 the room, unless it repeats itself; where that is cut too, and where a `judge` reply is cut, the ids are read from what
@@ -26,13 +29,16 @@ from typing import Any, NamedTuple, TypeAlias
 
 import dspy
 
-from blendfilter.asking import JUDGEMENT_TOKENS, SHORT_TOKENS, Ask, PromptSettings, TaskWording
+from blendfilter.aio import Steps
+from blendfilter.asking import JUDGEMENT_TOKENS, SHORT_TOKENS, STOP, Ask, PromptSettings, TaskWording
+from blendfilter.context import JUDGED, setting
 from blendfilter.filters.base import Filter, noted, selection
 from blendfilter.filters.ids import IdsRead, in_own_words, read_ids, unfenced
 from blendfilter.lm.profiles import split_thinking
 from blendfilter.prompting import Prompts
 from blendfilter.quoting import end_of
 from blendfilter.records import Passage
+from blendfilter.replies import verdict as yes_or_no
 from blendfilter.retrieval.callables import as_passage
 
 _JUDGE_TOKENS = JUDGEMENT_TOKENS + 128
@@ -111,6 +117,14 @@ class CheckAndIds(dspy.Signature):
     knowledge: list[str] = dspy.InputField(desc="lines of Title | text")
     question: str = dspy.InputField()
     judgement: str = dspy.OutputField()
+
+
+class Relevant(dspy.Signature):
+    """Whether one passage is relevant to the question."""
+
+    passage: str = dspy.InputField(desc="Title | text")
+    question: str = dspy.InputField()
+    relevant: str = dspy.OutputField(desc="Yes or No")
 
 
 class KnowledgeFilter(Filter):
@@ -227,6 +241,67 @@ class OneCallFilter(Filter):
 
         again = lambda: ask_ids(self.ids_again, self.json_schema, context=reply.text, **inputs)  # noqa: E731
         return await select_ids(passages, reply, at_its_end, again)
+
+
+class PointwiseFilter(Filter):
+    """Keeps the passages that the model finds relevant, each judged alone, side by side.
+
+    A reply that says neither yes nor no keeps its passage, and counts as `no_verdict`. Where no passage is relevant and
+    the task does not offer that, all of them are kept and the branch is `suspect`, as in `KnowledgeFilter`.
+
+    Args:
+        offer_none: whether nothing may be relevant (StrategyQA).
+        wording, prompts, adapter: as in `KnowledgeFilter`.
+
+    The result has `verdicts` too: True, False or None for each passage. `reason` has a line a passage, as a check's
+    reply has.
+    """
+
+    def __init__(
+        self,
+        *,
+        offer_none: bool = False,
+        wording: TaskWording | None = None,
+        prompts: Prompts | str | None = None,
+        adapter: dspy.Adapter | None = None,
+    ) -> None:
+        super().__init__()
+        self.offer_none = offer_none
+        settings = PromptSettings.of(wording, prompts, adapter)
+        stop = [*STOP, "\nPassage:"]  # where a base model goes on with another example
+        self.relevant = settings.predictor("relevant", Relevant, "blendfilter/relevant", SHORT_TOKENS, stop=stop)
+
+    def arguments(self) -> dict[str, Any]:
+        """Its one switch."""
+        return {"offer_none": self.offer_none}
+
+    async def aforward(self, question: str, passages: Sequence[Passage]) -> dspy.Prediction:
+        """The passages kept."""
+        passages = [as_passage(passage) for passage in passages]
+        if not passages:
+            return selection(verdicts=[])
+        async with Steps() as steps:
+            by_line = {passage.line: passage for passage in passages}
+            started = {line: steps.start(self._judged(question, passage)) for line, passage in by_line.items()}
+        verdicts = [await started[passage.line] for passage in passages]
+        reason = "\n".join(f"{at}: {_SPOKEN[verdict]}" for at, verdict in enumerate(verdicts))
+        silent = len({passage.line for passage, each in zip(passages, verdicts, strict=True) if each is None})
+        flags = {"no_verdict": silent} if silent else {}
+        kept = [passage for passage, verdict in zip(passages, verdicts, strict=True) if verdict is not False]
+        status = "ids" if kept else "none"
+        if not kept:
+            event = "explicit_none" if self.offer_none else "suspect_ids"
+            flags[event] = 1
+            kept, status = ([], status) if self.offer_none else (passages, "suspect")
+        return selection(kept, status, reason, flags=flags, verdicts=verdicts)
+
+    async def _judged(self, question: str, passage: Passage) -> bool | None:
+        with setting(JUDGED, (passage.id,)):
+            reply = await reply_of(self.relevant, passage=passage.line, question=question)
+        return {"yes": True, "no": False, None: None}[yes_or_no(reply.text)]
+
+
+_SPOKEN = {True: "relevant", False: "irrelevant", None: "no verdict, kept"}
 
 
 # --- asking for ids ---------------------------------------------------------------------------------------------------

@@ -14,9 +14,11 @@ from blendfilter.asking import PromptSettings, TaskWording
 from blendfilter.errors import BadArgument, BlendFilterError, UnknownName, words_of
 from blendfilter.filters.base import Filter
 from blendfilter.filters.cdit import CDITFilter, Rule
+from blendfilter.filters.compressed import LongLLMLinguaFilter, SelectiveContextFilter
 from blendfilter.filters.extractive import By, FullFilter, PassageFilter, SentenceFilter
 from blendfilter.filters.filco import FilCoFilter
-from blendfilter.filters.knowledge import KnowledgeFilter, OneCallFilter
+from blendfilter.filters.knowledge import KnowledgeFilter, OneCallFilter, PointwiseFilter
+from blendfilter.filters.written import BIDERFilter, SummaryFilter, TrainedFilCoFilter, Unmatched
 from blendfilter.prompting import Prompts
 
 
@@ -33,6 +35,49 @@ FILTER = ModuleKind(
 MEND = "mend it (blendfilter --debug eval … shows where)"
 
 
+def _filco(
+    *,
+    wording: TaskWording,
+    prompts: Prompts | str | None,
+    adapter: dspy.Adapter | None,
+    model: str | None = None,
+    lm: dspy.BaseLM | None = None,
+    unmatched: Unmatched | None = None,
+    max_input_tokens: int | None = None,
+) -> Filter:
+    """FilCo's filter: M_ctx where a trained `model` is named, else the prompt for any model."""
+    if model is not None:
+        return TrainedFilCoFilter(
+            model, lm=lm, unmatched=unmatched or "keep", max_input_tokens=max_input_tokens,
+            prompts=prompts, adapter=adapter,
+        )  # fmt: skip
+    for named, value in (
+        ("unmatched (--filter-unmatched)", unmatched),
+        ("max_input_tokens (--filter-max-input-tokens)", max_input_tokens),
+    ):
+        if value is not None:
+            raise BadArgument(f"{named} is for a trained model of FilCo's: name it as model (--filter-model)")
+    return FilCoFilter(wording=wording, prompts=prompts, adapter=adapter)
+
+
+def _bider(
+    *,
+    prompts: Prompts | str | None,
+    adapter: dspy.Adapter | None,
+    model: str | None = None,
+    lm: dspy.BaseLM | None = None,
+    unmatched: Unmatched = "keep",
+    max_input_tokens: int | None = None,
+) -> Filter:
+    if model is None and lm is None:
+        raise BadArgument(
+            f"the filter bider is a trained model: name it as model (--filter-model); {BIDERFilter.made_by} makes one"
+        )
+    return BIDERFilter(
+        model, lm=lm, unmatched=unmatched, max_input_tokens=max_input_tokens, prompts=prompts, adapter=adapter
+    )
+
+
 FILTERS: Mapping[str, Callable[..., dspy.Module]] = {
     "knowledge": lambda wording, prompts, adapter: KnowledgeFilter(
         offer_none=wording.offer_none, ask_topic=wording.ask_topic, wording=wording, prompts=prompts, adapter=adapter
@@ -40,14 +85,23 @@ FILTERS: Mapping[str, Callable[..., dspy.Module]] = {
     "one-call": lambda wording, prompts, adapter: OneCallFilter(
         offer_none=wording.offer_none, wording=wording, prompts=prompts, adapter=adapter
     ),
+    "pointwise": lambda wording, prompts, adapter: PointwiseFilter(
+        offer_none=wording.offer_none, wording=wording, prompts=prompts, adapter=adapter
+    ),
     "full": FullFilter,
     "passage": PassageFilter,
     "sentence": SentenceFilter,
-    "filco": partial(FilCoFilter, "sentence"),
+    "filco": _filco,
     "filco-passage": partial(FilCoFilter, "passage"),
+    "bider": _bider,
     "cdit": partial(CDITFilter, "word"),
     "cdit-components": partial(CDITFilter, "components"),
+    "summary": SummaryFilter,
+    "longllmlingua": LongLLMLinguaFilter,
+    "selective-context": SelectiveContextFilter,
 }
+PLUG_INS = ("longllmlingua", "selective-context")
+"""Filters over packages that no extra brings."""
 
 
 def make_filter(
@@ -60,12 +114,17 @@ def make_filter(
     by: By | None = None,
     model: str | None = None,
     min_score: float | None = None,
+    tokens: int | None = None,
     rules: Sequence[str | Rule] | None = None,
+    unmatched: Unmatched | None = None,
+    max_input_tokens: int | None = None,
+    lm: dspy.BaseLM | None = None,
 ) -> dspy.Module:
     """The filter called `name`, or a `package:Class` of the user's.
 
-    `n`, `by`, `model`, `min_score` and `rules` are for those that take them; a user's class is given them, `wording`,
-    `prompts` and `adapter` by name where its arguments are called so.
+    `n`, `by`, `model`, `min_score`, `tokens`, `rules`, `unmatched` and `max_input_tokens` are for those that take them;
+    a user's class is given them, `wording`, `prompts` and `adapter` by name where its arguments are called so. `lm`
+    answers in place of a trained `model`.
 
     >>> make_filter("sentence", n=2).arguments()
     {'n': 2, 'by': 'bm25', 'model': None}
@@ -73,7 +132,17 @@ def make_filter(
     Raises:
         UnknownName: no such filter. BadArgument: an argument that it does not take, or a value out of its range.
     """
-    given = {"n": n, "by": by, "model": model, "min_score": min_score, "rules": rules}
+    given = {
+        "n": n,
+        "by": by,
+        "model": model,
+        "min_score": min_score,
+        "tokens": tokens,
+        "rules": rules,
+        "unmatched": unmatched,
+        "max_input_tokens": max_input_tokens,
+        "lm": lm,
+    }
     wanted = {key: value for key, value in given.items() if value is not None}
     worded = TaskWording.of(wording) if isinstance(wording, str) else wording
     offered: dict[str, Any] = {"wording": worded, "prompts": prompts, "adapter": adapter}

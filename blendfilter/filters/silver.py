@@ -1,8 +1,8 @@
 """The filter that keeps what an oracle chose: FilCo's SILVER, an upper bound, because the oracle has read the answer.
 
 Wang et al. 2023, "Learning to Filter Context for Retrieval-Augmented Generation", https://arxiv.org/abs/2311.08377,
-section 4.2. It keeps the chosen sentences as `Excerpt`s, in rank order, and asks no model. The command line does not
-offer it: reports of such answers must say that they read gold.
+section 4.2. It keeps the chosen sentences as `Excerpt`s, in rank order (of BIDER's synthesis in the order of
+selection), and asks no model. The command line does not offer it: reports of such answers must say that they read gold.
 
     silver = SilverFilter("silver/nq.jsonl")
     bf.evaluate(bf.Direct(index, filter=silver), questions)     # the index and K that the silver file was made over
@@ -10,18 +10,18 @@ offer it: reports of such answers must say that they read gold.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self, TypeAlias
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import dspy
 
-from blendfilter.errors import BadArgument, BadData, EmptyData
+from blendfilter.errors import BadArgument, BadData, EmptyData, UnknownName
 from blendfilter.filters.base import Filter, selection
 from blendfilter.journal import digest
 from blendfilter.oracles.measures import can_label
 from blendfilter.oracles.silver_making import measure_of
-from blendfilter.oracles.silver_rows import SilverRow, read_silver
+from blendfilter.oracles.silver_rows import STAGES, SilverRow, Stage, read_silver
 from blendfilter.records import Excerpt, Passage, one_line
 from blendfilter.retrieval.callables import as_passage
 
@@ -29,8 +29,13 @@ UPPER_BOUND = "upper bound: reads the answer"
 
 _Key: TypeAlias = tuple[str, str]
 """A passage of a file: its id, and a digest of its text."""
-_Context: TypeAlias = dict[_Key, tuple[tuple[int, int], ...]]
-"""The places chosen in each passage of a question."""
+
+
+class _Context(NamedTuple):
+    """The passages of a question and the places chosen in each, or (BIDER) all that was chosen in its own order."""
+
+    places: dict[_Key, tuple[tuple[int, int], ...]]
+    order: tuple[tuple[_Key, tuple[tuple[int, int], ...]], ...] | None = None
 
 
 class _SilverContexts(dict[str, _Context]):
@@ -47,6 +52,8 @@ class SilverFilter(Filter):
         path: a file of `make_silver`. Questions are known by their text.
         partly: drop passages that the file does not have, as in a branch of BlendFilter that searched with another
             query; without it such a passage is an error.
+        stage: of BIDER's synthesis what is kept: `cleaned` (its result), `refined`, `extracted`, or `by_target`, the
+            sentences most like the answer (Figure 3 of Jin et al. 2024).
         unlabelled: questions that the file's measure cannot label (STRINC, a yes or no): everything is kept for them;
             without it such a question is an error, as any that the file does not have.
 
@@ -54,10 +61,20 @@ class SilverFilter(Filter):
 
     Raises:
         MissingFile, BadData: no such file, or no silver file; one question with two contexts. EmptyData: no rows.
+        UnknownName, BadArgument: no such stage; a stage of a file that BIDER's synthesis did not make.
     """
 
-    def __init__(self, path: str | Path, *, partly: bool = False, unlabelled: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        partly: bool = False,
+        stage: Stage = "cleaned",
+        unlabelled: Iterable[str] = (),
+    ) -> None:
         super().__init__()
+        if stage not in STAGES:
+            raise UnknownName.of("stage", stage, STAGES)
         self.file = Path(path)
         self.partly = partly
         self.unlabelled = frozenset(map(one_line, unlabelled))
@@ -66,14 +83,19 @@ class SilverFilter(Filter):
         for row in read_silver(path):
             if not can_label(measure, row.golden_answers):
                 continue
-            question, context = one_line(row.question), _context(row)
+            if row.stages is None and stage != "cleaned":
+                raise BadArgument(f"{path} has no stages: the measure bider makes such files, this one is {measure}'s")
+            question, context = one_line(row.question), _context(row, stage)
             if self.chosen.setdefault(question, context) != context:
                 raise BadData(
                     f"{path}: the question {question[:80]!r} has two different contexts: leave one of the two"
                 )
         if not self.chosen:
             raise EmptyData(f"{path} has no rows that its measure could label: is it the right file?")
-        contexts = sorted((question, sorted(context.items())) for question, context in self.chosen.items())
+        contexts = sorted(
+            (question, sorted(context.places.items()), *([context.order] if context.order else []))
+            for question, context in self.chosen.items()
+        )
         self.fingerprint = digest(contexts, *([sorted(self.unlabelled)] if self.unlabelled else []))
 
     def arguments(self) -> dict[str, Any]:
@@ -99,29 +121,40 @@ class SilverFilter(Filter):
         given: dict[_Key, Passage] = {}
         for passage in map(as_passage, passages):
             given.setdefault(_key(passage), passage)
-        kept = [excerpt for passage in given.values() if (excerpt := self._of(passage, context)) is not None]
+        kept = [excerpt for passage in given.values() if (excerpt := self._of(passage, context.places)) is not None]
+        if context.order is not None:
+            kept = [_excerpt(given[key], places) for key, places in context.order if key in given]
         return selection(kept, f"kept {len(kept)} of {len(passages)}" if passages else "empty", UPPER_BOUND)
 
-    def _of(self, passage: Passage, context: _Context) -> Passage | None:
-        # What an index gives as a piece of a longer text is a passage of its own in a silver file.
-        source = passage if type(passage) is Passage else Passage(passage.id, passage.title, passage.text)
-        places = context.get(_key(source))
+    def _of(self, passage: Passage, context: Mapping[_Key, tuple[tuple[int, int], ...]]) -> Passage | None:
+        places = context.get(_key(passage))
         if places is None and not self.partly:
-            what = "has another text in" if any(source.id == id for id, _ in context) else "is not in"
+            what = "has another text in" if any(passage.id == id for id, _ in context) else "is not in"
             raise BadArgument(
-                f"passage '{source.id}' {what} {self.file}: make the file over the same index, with the same k"
+                f"passage '{passage.id}' {what} {self.file}: make the file over the same index, with the same k"
             )
-        return Excerpt.of(source, places).scored(passage.score) if places else None
+        return _excerpt(passage, places) if places else None
+
+
+def _excerpt(passage: Passage, places: tuple[tuple[int, int], ...]) -> Passage:
+    # What an index gives as a piece of a longer text is a passage of its own in a silver file.
+    source = passage if type(passage) is Passage else Passage(passage.id, passage.title, passage.text)
+    return Excerpt.of(source, places).scored(passage.score)
 
 
 def _key(passage: Passage) -> _Key:
     return passage.id, digest(passage.text)[:16]
 
 
-def _context(row: SilverRow) -> _Context:
+def _context(row: SilverRow, stage: Stage) -> _Context:
     """A passage may stand in a row twice: what was chosen of either was chosen of it."""
-    context: _Context = {_key(passage): () for passage in row.passages}
+    places: dict[_Key, tuple[tuple[int, int], ...]] = {_key(passage): () for passage in row.passages}
+    if row.stages is not None:
+        kept = [each for each in row.excerpts(stage) if isinstance(each, Excerpt)]
+        return _Context(
+            places, tuple((_key(one.source), tuple((at.start, at.end) for at in one.spans)) for one in kept)
+        )
     for at in row.chosen:
         sentence = row.sentences[at]
-        context[_key(row.passages[sentence.passage])] += ((sentence.start, sentence.end),)
-    return context
+        places[_key(row.passages[sentence.passage])] += ((sentence.start, sentence.end),)
+    return _Context(places)

@@ -66,6 +66,15 @@ _CONTROL = re.compile(r"(<)(?=\||/?s>|(?:start|end)_of_turn>|(?:bos|eos)>|\uff5c
 """Where names of control tokens begin, in the chat templates of today's families."""
 
 
+def broken_up(text: str) -> str:
+    """`text` in which no name of a control token stands: with a space behind its first sign, it ends no turn.
+
+    >>> broken_up("he wrote <|im_end|>")
+    'he wrote < |im_end|>'
+    """
+    return _CONTROL.sub(r"\1\2 ", text)
+
+
 # ---- files
 
 
@@ -179,15 +188,106 @@ def load_errors(path: Path) -> Iterator[Any]:
 # ---- calls
 
 
-class LocalEngine:
-    """The model of a GGUF file. Its weights are opened by the first call, so that a replay opens none.
+class ProcessEngine:
+    """What engines of models in this process share: how a request is read, and how a reply becomes a response.
 
     Args:
-        context, threads: as for `open_llama`.
+        model: the name of the model.
         endpoint: `chat`, or `completions`, where the prompt is the messages' text as it stands.
         profile: what the model's family is like (`profile_for`).
         thinking, reasoning: see `profiles.effort_of`; a request's own `config.reasoning` goes before them.
         deadline: seconds that a call may take from when its turn comes; None: as long as it takes.
+    """
+
+    address = "this process"
+    batch_size = 1
+    """Replies that are written at a time."""
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        endpoint: Literal["chat", "completions"] = "chat",
+        profile: Profile | None = None,
+        thinking: bool | None = None,
+        reasoning: str | None = None,
+        deadline: float | None = None,
+    ) -> None:
+        self.model, self._chat = model, endpoint == "chat"
+        self._effort = effort_of(thinking, reasoning)
+        self._profile = (profile or Profile()) if self._chat else Profile()
+        self._deadline, self._process = deadline, os.getpid()
+
+    def reply_cap(self, request: lm15.Request) -> int | None:
+        """How many tokens a reply can have at the most; None: as many as the context leaves."""
+        cap = request.config.max_tokens
+        return None if cap is None else cap + (self._profile.thinking_tokens if self._thinks(request) else 0)
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:
+            raise BadArgument(
+                "a model in this process does not survive a fork: connect() in the new process, or start it by 'spawn'"
+            )
+
+    def _too_late(self) -> lm15.TimeoutError:
+        return lm15.TimeoutError(
+            f"no whole reply within the deadline of {self._deadline:g} s (--deadline): give it more, ask for fewer "
+            "tokens, or take a smaller model"
+        )
+
+    def _check_length(self, tokens: int, context: int | None) -> None:
+        if context is not None and tokens >= context:
+            raise lm15.ContextLengthError(
+                f"{tokens:,} tokens, and {self.model} was opened with a context of {context:,} (--context)"
+            )
+
+    def _rows(self, request: lm15.Request) -> list[list[str]]:
+        """The messages as `[role, text]`. Raises `lm15.UnsupportedFeatureError` for what is no text."""
+        if request.tools:
+            raise lm15.UnsupportedFeatureError("a local model is sent text only: no tools", feature="tools")
+        parts = (part for message in request.messages for part in message.parts)
+        if other := next((part for part in parts if not isinstance(part, lm15.TextPart | lm15.ThinkingPart)), None):
+            raise lm15.UnsupportedFeatureError(f"a local model is sent text only: no {other.type}", feature="messages")
+        prompt = prompt_of(request)
+        return [["user", prompt]] if isinstance(prompt, str) else prompt
+
+    def _effort_for(self, request: lm15.Request) -> str | None:
+        return request.config.reasoning.effort if request.config.reasoning else self._effort
+
+    def _thinks(self, request: lm15.Request) -> bool:
+        return self._profile.thinks_at(self._effort_for(request)) and request.config.response_format is None
+
+    def _switches(self, request: lm15.Request) -> dict[str, Any]:
+        """The variables of the chat template that ask for its thinking."""
+        switches: dict[str, Any] = self._profile.steering(self._effort_for(request)).get("chat_template_kwargs", {})
+        return switches
+
+    def _response(
+        self, config: lm15.Config, text: str, finish: str, tokens: tuple[int, int], logprobs: Any
+    ) -> lm15.Response:
+        """The response whose whole text was `text`; `tokens` of prompt and reply."""
+        thought, reply = split_thinking(text)
+        kept = cut_at_stop(reply, config.stop)
+        scored, complete = scores(*_logprobs(logprobs), kept)
+        return lm15.Response(
+            id=None,
+            model=self.model,
+            message=lm15.Message(
+                "assistant", (*([lm15.ThinkingPart(thought)] if thought else []), lm15.TextPart(kept))
+            ),
+            finish_reason="stop" if len(kept) < len(reply) else finish,
+            usage=lm15.Usage(input_tokens=tokens[0], output_tokens=tokens[1]),
+            logprobs=scored,
+            logprobs_complete=complete,
+        )
+
+
+class LocalEngine(ProcessEngine):
+    """The model of a GGUF file. Its weights are opened by the first call, so that a replay opens none.
+
+    Args:
+        context, threads: as for `open_llama`.
+        endpoint, profile, thinking, reasoning, deadline: see `ProcessEngine`.
 
     Raises:
         MissingExtra, MissingFile, BadData, BadArgument: as `open_llama`.
@@ -199,31 +299,21 @@ class LocalEngine:
         *,
         context: int | None = None,
         threads: int = 1,
-        endpoint: Literal["chat", "completions"] = "chat",
-        profile: Profile | None = None,
-        thinking: bool | None = None,
-        reasoning: str | None = None,
-        deadline: float | None = None,
+        **how: Any,
     ) -> None:
         check_count("threads", threads)
-        self._effort = effort_of(thinking, reasoning)
-        self.path, self.model, self.address = path, path.stem, "this process"
+        super().__init__(path.stem, **how)
+        self.path = path
         self.fingerprint = fingerprint(path)
         self._vocabulary = open_vocabulary(path)
         self.context, self.threads = context_of(self._vocabulary, path, context), threads
-        self._chat = endpoint == "chat"
-        self._profile = (profile or Profile()) if self._chat else Profile()
-        self._deadline, self._process = deadline, os.getpid()
         self._weights = _Weights(path, self.context, threads)
         self.close = weakref.finalize(self, self._weights.close)
         """Ends the thread and frees the memory; called when the engine is collected, and when the process ends."""
 
     async def complete(self, request: lm15.Request) -> lm15.Response:
         """The model's response. Raises the errors of `lm15` that a server would."""
-        if os.getpid() != self._process:
-            raise BadArgument(
-                "a model in this process does not survive a fork: connect() in the new process, or start it by 'spawn'"
-            )
+        self._check_process()
         came, cancelled = time.perf_counter(), threading.Event()
 
         def work() -> lm15.Response:
@@ -235,14 +325,9 @@ class LocalEngine:
         finally:
             cancelled.set()
 
-    def reply_cap(self, request: lm15.Request) -> int | None:
-        """How many tokens a reply can have at the most; None: as many as the context leaves."""
-        cap = request.config.max_tokens
-        return None if cap is None else cap + (self._profile.thinking_tokens if self._thinks(request) else 0)
-
     def count_tokens(self, text: str) -> int:
         """How many tokens a prompt of this text has, the chat template's own among them; opens no weights."""
-        return len(self._chat_tokens([["user", text]], None) if self._chat else self._raw_tokens(text))
+        return len(self._chat_tokens([["user", text]], {}) if self._chat else self._raw_tokens(text))
 
     def _answer(self, request: lm15.Request, cancelled: threading.Event) -> lm15.Response:
         config, began = request.config, time.monotonic()
@@ -260,7 +345,7 @@ class LocalEngine:
             # inside the thinking, a stop string ends nothing
             "stop": [] if self._thinks(request) else list(config.stop),
             "grammar": _grammar(config.response_format),
-            "seed": _seed(config.seed or 0, tokens),
+            "seed": seed_of(config.seed or 0, tokens),
             "logprobs": config.logprobs,
         }
 
@@ -272,34 +357,24 @@ class LocalEngine:
         except (RuntimeError, OSError, ValueError) as error:
             raise lm15.ServerError(f"llama.cpp could not compute this reply: {error}") from None
         if late():
-            raise lm15.TimeoutError(
-                f"no whole reply within the deadline of {self._deadline:g} s (--deadline): give it more, ask for fewer "
-                "tokens, or take a smaller model"
-            )
-        return self._response(config, completion)
+            raise self._too_late()
+        choice, usage = completion["choices"][0], completion["usage"]
+        tokens_of = usage["prompt_tokens"], usage["completion_tokens"]
+        return self._response(config, choice["text"], choice["finish_reason"], tokens_of, choice["logprobs"])
 
     def _prompt(self, request: lm15.Request) -> list[int]:
-        if request.tools:
-            raise lm15.UnsupportedFeatureError("a local model is sent text only: no tools", feature="tools")
-        parts = (part for message in request.messages for part in message.parts)
-        if other := next((part for part in parts if not isinstance(part, lm15.TextPart | lm15.ThinkingPart)), None):
-            raise lm15.UnsupportedFeatureError(f"a local model is sent text only: no {other.type}", feature="messages")
-        prompt = prompt_of(request)
-        rows = [["user", prompt]] if isinstance(prompt, str) else prompt
+        rows = self._rows(request)
         plain = "\n\n".join(text for _, text in rows)
-        tokens = self._chat_tokens(rows, self._effort_for(request)) if self._chat else self._raw_tokens(plain)
+        tokens = self._chat_tokens(rows, self._switches(request)) if self._chat else self._raw_tokens(plain)
         if not tokens:  # llama.cpp would end the process
             raise lm15.InvalidRequestError("the prompt is empty, and the model's own template adds nothing to it")
-        if len(tokens) >= self.context:
-            raise lm15.ContextLengthError(
-                f"{len(tokens):,} tokens, and {self.model} was opened with a context of {self.context:,} (--context)"
-            )
+        self._check_length(len(tokens), self.context)
         return tokens
 
     def _raw_tokens(self, text: str) -> list[int]:
         return self._vocabulary.tokenize(text.encode("utf-8", "replace"), special=False) if text else []
 
-    def _chat_tokens(self, rows: list[list[str]], effort: str | None) -> list[int]:
+    def _chat_tokens(self, rows: list[list[str]], switches: Mapping[str, Any]) -> list[int]:
         """The tokens of a conversation as llama-cpp-python renders it by the file's own template."""
         llama, formats = self._vocabulary, needed("llama_cpp.llama_chat_format", EXTRA, WHY)
         template = llama.metadata.get("tokenizer.chat_template")
@@ -312,39 +387,14 @@ class LocalEngine:
             for token in (llama.token_bos(), llama.token_eos())
         )
         messages = [
-            {"role": "system" if role == "developer" else role, "content": _CONTROL.sub(r"\1\2 ", text)}
-            for role, text in rows
+            {"role": "system" if role == "developer" else role, "content": broken_up(text)} for role, text in rows
         ]
         try:
             render = formats.Jinja2ChatFormatter(template=template, bos_token=bos, eos_token=eos)
-            switches = self._profile.steering(effort).get("chat_template_kwargs", {})
             text = render(messages=messages, **switches).prompt
         except Exception as error:  # noqa: BLE001 - whatever a template from a file raises
             raise lm15.InvalidRequestError(f"this model's chat template refuses the messages: {error}") from None
         return llama.tokenize(text.encode("utf-8", "replace"), add_bos=False, special=True)
-
-    def _effort_for(self, request: lm15.Request) -> str | None:
-        return request.config.reasoning.effort if request.config.reasoning else self._effort
-
-    def _thinks(self, request: lm15.Request) -> bool:
-        return self._profile.thinks_at(self._effort_for(request)) and request.config.response_format is None
-
-    def _response(self, config: lm15.Config, completion: Mapping[str, Any]) -> lm15.Response:
-        choice, usage = completion["choices"][0], completion["usage"]
-        thought, reply = split_thinking(choice["text"])
-        text = cut_at_stop(reply, config.stop)
-        logprobs, complete = scores(*_logprobs(choice["logprobs"]), text)
-        return lm15.Response(
-            id=None,
-            model=self.model,
-            message=lm15.Message(
-                "assistant", (*([lm15.ThinkingPart(thought)] if thought else []), lm15.TextPart(text))
-            ),
-            finish_reason="stop" if len(text) < len(reply) else choice["finish_reason"],
-            usage=lm15.Usage(input_tokens=usage["prompt_tokens"], output_tokens=usage["completion_tokens"]),
-            logprobs=logprobs,
-            logprobs_complete=complete,
-        )
 
 
 class _Beginnings:
@@ -412,11 +462,11 @@ class _Beginnings:
         self.bytes += size
 
 
-def chunk_keys(tokens: list[int]) -> dict[int, bytes]:
+def chunk_keys(tokens: list[int], size: int = CHUNK) -> dict[int, bytes]:
     """A digest of each beginning of whole chunks, by its length; at least one token stays, whose logits are wanted."""
     digest, keys = hashlib.sha256(), {}
-    for end in range(CHUNK, len(tokens), CHUNK):
-        digest.update(array("i", tokens[end - CHUNK : end]).tobytes())
+    for end in range(size, len(tokens), size):
+        digest.update(array("i", tokens[end - size : end]).tobytes())
         keys[end] = digest.digest()
     return keys
 
@@ -474,7 +524,7 @@ def _logprobs(given: Mapping[str, Any] | None) -> tuple[dict[str, Any] | None, s
     return {"tokens": given["tokens"], "token_logprobs": values, "top_logprobs": tops}, "".join(given["tokens"])
 
 
-def _seed(given: int, tokens: list[int]) -> int:
+def seed_of(given: int, tokens: list[int]) -> int:
     """A seed of the request and its sample alone: a replay or another order of calls draws the same again."""
     sample = SAMPLE.get()
     whose = f"{given}|{sample.rollout_id}|{sample.i}|{REPEAT.get()}|{tokens}"
@@ -512,7 +562,7 @@ def refuse_for_a_server(context: int | None, threads: int | None) -> None:
     """Raise `BadArgument` where an option of a model in this process is given for one that is not."""
     for name, value in {"context": context, "threads": threads}.items():
         if value is not None:
-            raise BadArgument(f"{name} is for a model in this process (local, or a .gguf file): leave it out")
+            raise BadArgument(f"{name} is for a model in this process (local, a .gguf file, hf/…): leave it out")
 
 
 def local_model(

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import dspy
 
@@ -35,6 +35,7 @@ from blendfilter.errors import BadArgument, BlendFilterError, MissingFile, Unkno
 from blendfilter.journal import CallCache, Journal, Mode
 from blendfilter.lm.adopted import AdoptedEngine, address_of, called_by_dspy, extra_of, profile_of, state_of
 from blendfilter.lm.attempts import FREE, CallPolicy, ModelEngine, Pace, Retry, Traffic, on_terms
+from blendfilter.lm.huggingface import hugging_face_model, is_hugging_face
 from blendfilter.lm.journaled import JournaledEngine
 from blendfilter.lm.local import is_local, local_model, refuse_for_a_server
 from blendfilter.lm.offline import OfflineEngine
@@ -108,7 +109,9 @@ def connect(
         name: `offline` (the rule-based reader: shows the pipeline, not its quality); `provider/model` for a provider
             that we or DSPy's client know (`openai/gpt-4o-mini`, `anthropic/claude-opus-4-6`, `ollama/llama3.2`;
             docs/servers.md lists who speaks to which); any model name with `api_base`; `local` or the path of a GGUF
-            file for a model in this process; or a `dspy.LM` of your own, which is then journaled like ours.
+            file for a model in this process, `hf/PATH_OR_NAME` for one of Hugging Face, with settings of its own
+            behind a question mark (`hf/Qwen/Qwen3-8B?dtype=bfloat16&device=cuda:1&batch_size=16`); or a `dspy.LM` of
+            your own, which is then journaled like ours.
         api_base: an OpenAI-compatible server, `http://localhost:8000/v1`; or several that serve the same model, among
             which the calls are shared.
         api_key: its key; else the variable of the provider that `name` says (`OPENAI_API_KEY`), or for a server of
@@ -132,8 +135,8 @@ def connect(
             of them may take with the waits between them (600); that a model in this process may read and write
             for one (as long as it takes).
         requests_per_minute, tokens_per_minute: what the server is sent at the most, in any sixty seconds.
-        context, threads: of a model in this process: tokens of prompt and reply together (what it was trained on, up to
-            8,192) and processor threads (1).
+        context, threads: of a model in this process: tokens of prompt and reply together (what it was trained on; of
+            a GGUF file up to 8,192) and processor threads (1; of a model of Hugging Face as torch likes).
         defaults: more decoding settings for every call (`seed`, `max_tokens`).
 
     Raises:
@@ -260,9 +263,10 @@ def _opened(settings: Settings) -> ConnectedLM:
     settings.check()
     # How the model is spoken to: part of its engine, and of its calls' keys.
     how = {field: getattr(settings, field) for field in ("endpoint", "thinking", "reasoning", "extra_body")}
-    if is_local(name, settings.api_base):
+    if is_in_process(name, settings.api_base):
         settings.refuse_limits(but="deadline")
-        made = local_model(
+        open_model = hugging_face_model if is_hugging_face(name) else local_model
+        made = open_model(
             name, how, decoding, context=settings.context, threads=settings.threads,
             deadline=settings.deadline, json_schema=settings.json_schema, label=settings.label,
         )  # fmt: skip
@@ -280,6 +284,11 @@ def _opened(settings: Settings) -> ConnectedLM:
     return ConnectedLM(
         name, OfflineEngine(), identity=identity, state=state, terms=settings.own_price(name), **decoding
     )
+
+
+def is_in_process(name: str, api_base: object = None) -> bool:
+    """Whether `name` means a model whose weights this process opens."""
+    return is_hugging_face(name, api_base) or is_local(name, api_base)
 
 
 def _served(settings: Settings, how: Mapping[str, Any]) -> ConnectedLM:
@@ -435,7 +444,7 @@ class ConnectedLM(EngineLM):
 
     def with_journal(self, journal: Journal | CallCache | None, traffic: Traffic = FREE) -> ConnectedLM:
         """The same model, its calls kept in `journal` and nowhere else, within what `traffic` allows."""
-        return type(self)(
+        made = type(self)(
             self.name,
             self.inner,
             profile=self.profile,
@@ -449,6 +458,21 @@ class ConnectedLM(EngineLM):
             callbacks=self.callbacks,
             **{name: value for name, value in self.kwargs.items() if value is not None},
         )
+        made.provider, made.finetuning_model = self.provider, self.finetuning_model  # what DSPy trains it by
+        return made
+
+    def copy(self, **changes: Any) -> ConnectedLM:
+        """As `dspy.LM.copy`; with `model`, that model, connected with the settings of this one."""
+        name = changes.pop("model", self.model)
+        if name == self.model:
+            return super().copy(**changes)  # type: ignore[no-any-return]
+        settings = {**self.state, **self.kwargs, "name": name}
+        if isinstance(self.journal, Journal):
+            settings["cache"] = False
+        other = connect(**{setting: value for setting, value in settings.items() if value is not None})
+        other = other.with_journal(self.journal, self.traffic)
+        other.provider, other.finetuning_model = self.provider, name
+        return other.copy(**changes)
 
     @property
     def endpoint(self) -> str:
@@ -534,7 +558,7 @@ class ConnectedLM(EngineLM):
         return _connected_again, (state, self.state, self.kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ConnectedLM:
-        return cast(ConnectedLM, self.copy())  # engines and clients are shared, settings are not
+        return self.copy()  # engines and clients are shared, settings are not
 
 
 def _connected_again(

@@ -40,7 +40,7 @@ from blendfilter.text import Choices, choices, sentences
 NOTHING = "(nothing relevant was found)"
 THINK, RESPONSE = "Let's think step by step.", "### Response:"
 NEEDED, INTERMEDIATE, FINAL = "Are follow-up questions needed here:", "Intermediate answer:", "So the final answer is:"
-VERDICT, COMPARISON = "Verdict:", "Comparison:"
+VERDICT, COMPARISON, RELEVANT = "Verdict:", "Comparison:", "Relevant:"
 SUPPORTS, REFUTES, UNDECIDED = "SUPPORTS", "REFUTES", "NOT ENOUGH INFO"
 _OPENS_A_BLOCK = re.compile(r"Question:|Context:|Title:|Knowledge:\s*$|(?:knowledge|sentence|passage) \d+:")
 _REMINDER = re.compile(r" \([^()]{1,80}\):$")
@@ -67,6 +67,8 @@ def read(prompt: str) -> str:
             del lines[-2]  # the line that a second request adds
         if {"Passage", "Question"} in (set(opens[:2]), set(opens[-2:])):
             return _consistency(lines)
+    if cue == RELEVANT:
+        return _relevant_alone(lines)
     if cue in (NEEDED, INTERMEDIATE, FINAL) or _THOUGHT.fullmatch(cue) or _FINISH.fullmatch(cue):
         return _hop(_transcript(lines))
     sheet = _response_sheet(lines) if cue == RESPONSE else take_apart(lines)
@@ -345,8 +347,21 @@ def _ids(sheet: PromptSheet) -> str:
     return ", ".join(map(str, chosen)) or ("none" if sheet.offers_none or not count else "0")
 
 
+def _relevant_alone(lines: Sequence[str]) -> str:
+    """Yes where the one passage above the question has a sentence with enough of the question's words."""
+    passage, question = ("", *lines[:-1])[-2:]
+    line = passage.removeprefix("Passage:").strip()
+    reading = read_passages(question.removeprefix("Question:").strip(), (line,))
+    return "Yes" if reading.chosen and reading.share >= 0.3 else "No"
+
+
 def _judgement(sheet: PromptSheet) -> str:
     return f"{(check := _relevance(sheet))}\nIds: {_ids(replace(sheet, context=check))}"
+
+
+def _context(sheet: PromptSheet) -> str:
+    """The sentences that bear on the question, word for word."""
+    return " ".join(each.text for each in read_passages(sheet.question, sheet.passages).chosen) or UNKNOWN
 
 
 def _answer(sheet: PromptSheet) -> str:
@@ -377,7 +392,7 @@ def _concluded(reasoning: str) -> str:
 
 _REPLIES: dict[str, Callable[[PromptSheet], str]] = {
     THINK: _think, "Passage:": _passage, "Topic:": _topic, "Relevance:": _relevance, "Ids:": _ids,
-    "Judgement:": _judgement,
+    "Judgement:": _judgement, "Context:": _context,
 }  # fmt: skip
 _PRIMED = re.compile(r"(Topic:) .")
 """A cue behind which the reply's opening stands already."""

@@ -275,7 +275,7 @@ PROVIDERS: Mapping[str, Provider] = {
     "ollama": Provider("http://localhost:11434/v1"),
 }
 """Providers by the first part of a model's name."""
-IN_PROCESS = ("offline", "local")
+IN_PROCESS = ("offline", "local", "hf")
 """The models that need no server, beside a ``.gguf`` file."""
 
 

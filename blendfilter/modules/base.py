@@ -22,7 +22,7 @@ from blendfilter.errors import BadArgument
 from blendfilter.filters.base import Filter, Signed, ask_filter, noted
 from blendfilter.filters.registry import filter_of
 from blendfilter.prompting import Prompts
-from blendfilter.records import Excerpt, Passage, one_line
+from blendfilter.records import Excerpt, Passage, WrittenText, one_line
 from blendfilter.retrieval.base import Retriever, Searcher, check_search
 from blendfilter.retrieval.callables import as_passage, as_retriever
 from blendfilter.text import html_of, shortened
@@ -33,8 +33,8 @@ FLAGS = (
     "no_verdict", "contradicted_verdict", "cut_judgement",
 )  # fmt: skip
 """The events that a method counts per question."""
-RARE_FLAGS = ("verdicts_reused",)
-"""Those that one method has, and that stand in a file only where they occurred."""
+RARE_FLAGS = ("verdicts_reused", "not_in_passages", "input_cut")
+"""Those that one method or kind of filter has, and that stand in a file only where they occurred."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class Method(QuestionModule):
                 prediction = await self.answer(question)
         flags = Counter(dict.fromkeys(FLAGS, 0))
         flags.update(prediction.get("flags") or {})
-        flags.update(note.event for note in notes if note.event in FLAGS)
+        flags.update(note.event for note in notes if note.event in (*FLAGS, *RARE_FLAGS))
         prediction["flags"] = dict(flags)
         prediction["calls"] = [(note.stage, note.key) for note in calls_of(notes)]
         prediction["context"] = [passage.line for passage in prediction.get("knowledge") or ()]
@@ -202,7 +202,9 @@ def filter_arguments(select: Filter | None) -> dict[str, Any]:
 def union(lists: Iterable[Sequence[Passage]]) -> list[Passage]:
     """The passages of all lists in order, each once: by id, else by title and text.
 
-    Where several lists hold excerpts of one passage, the pieces are joined; a whole passage stands for its excerpts.
+    Where several lists hold excerpts of one passage, the pieces are joined, in the order of its text; a whole passage
+    stands for its excerpts. One list alone keeps its order, and excerpts of one passage apart (a filter whose model
+    writes may come back to a passage).
 
     >>> a, b = Passage("1", "T", "x"), Passage("2", "T", "X ")
     >>> [p.id for p in union([[a], [b, a]])]
@@ -210,14 +212,20 @@ def union(lists: Iterable[Sequence[Passage]]) -> list[Passage]:
     """
     places: dict[Any, int] = {}
     merged: list[Passage] = []
-    for passage in (passage for passages in lists for passage in passages):
+    different: list[Sequence[Passage]] = []
+    for passages in lists:
+        if passages and passages not in different:
+            different.append(passages)
+    for passage in (passage for passages in different for passage in passages):
         whole = passage.source if isinstance(passage, Excerpt) else passage
         names = (("id", passage.id), ("text", " ".join(whole.line.casefold().split())))
         place = next((places[name] for name in names if name in places), len(merged))
-        if place == len(merged):
+        known = merged[place] if place < len(merged) else None
+        alone = len(different) == 1 and isinstance(passage, Excerpt) and isinstance(known, Excerpt)
+        if known is None or (alone and passage != known):
             merged.append(passage)
         else:
-            merged[place] = _joined(merged[place], passage)
+            merged[place] = _joined(known, passage)
         places.update((name, place) for name in names if name not in places)
     return merged
 
@@ -327,11 +335,13 @@ class MethodPrediction(dspy.Prediction):
         for name, query in (self.get("queries") or {}).items():
             lines.append(f"<code>{_text(name)}</code> <small>{_text(query_words(name))}</small> {_text(query)}")
             branch = branches.get(name, Branch((), ()))
-            kept = {passage.id: passage for passage in branch.kept}
+            kept = {passage.id for passage in branch.kept}
             for passage in branch.retrieved:
                 lines.append(f"{'+ kept' if passage.id in kept else '- dropped'} {_text(passage.line)}")
-                spans = getattr(kept.get(passage.id), "spans", ())
+                spans = (span for each in branch.kept if each.id == passage.id for span in getattr(each, "spans", ()))
                 lines += (f"<small>kept: {_text(piece.text)}</small>" for piece in spans)
+        written = (each for each in self.get("knowledge") or () if isinstance(each, WrittenText))
+        lines += (f"+ written, in no passage: {_text(each.text)}" for each in written)
         if self.get("reasoning"):
             lines.append(f"<small>reasoning</small> {_text(self.reasoning, 640)}")
         events = [f"{name} {count}" for name, count in (self.get("flags") or {}).items() if count]

@@ -277,10 +277,12 @@ class BlendFilter(Method):
         """One filter over the union of the branches; each branch keeps what survives of it."""
         lists = {name: (await retrieved[name])[1] for name in self.blending.use}
         chosen = await steps.start(self._select(question, union(lists.values()), topic))
-        kept = {passage.id: passage for passage in chosen.kept}
+        kept: dict[str, list[Passage]] = {}
+        for passage in chosen.kept:
+            kept.setdefault(passage.id, []).append(passage)
         # The reason numbers the union's passages: beside a branch it would name others.
         branches = {
-            name: Branch(passages, [kept[one.id] for one in passages if one.id in kept], chosen.get("status"))
+            name: Branch(passages, [piece for one in passages for piece in kept.get(one.id, ())], chosen.get("status"))
             for name, passages in lists.items()
         }
         return branches, chosen.kept, [chosen]

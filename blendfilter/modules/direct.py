@@ -11,7 +11,8 @@ from typing import Any
 import dspy
 
 from blendfilter.asking import SHORT_TOKENS, PromptSettings, TaskWording
-from blendfilter.errors import BadArgument
+from blendfilter.context import note
+from blendfilter.errors import BadArgument, check_count
 from blendfilter.filters.base import Filter
 from blendfilter.modules.base import Answering, Method, RetrievingMethod, prediction_of
 from blendfilter.prompting import Prompts
@@ -79,17 +80,50 @@ class _Baseline(RetrievingMethod):
 
 
 class Direct(_Baseline):
-    """Direct prompting: one call. `Direct()` asks the model alone, `Direct(index)` over what the question retrieves."""
+    """Direct prompting: one call. `Direct()` asks the model alone, `Direct(index)` over what the question retrieves.
+
+    Args:
+        max_input_tokens: what the prompt without its demonstrations may have: passages are cut from the end, at a word.
+            None: what the model takes. Others as for every method.
+    """
 
     method_name = "direct"
+
+    def __init__(
+        self,
+        retriever: Searcher | None = None,
+        k: int = 5,
+        *,
+        filter: Filter | str | None = None,
+        max_input_tokens: int | None = None,
+        task: TaskWording | str = "hotpotqa",
+        prompts: Prompts | str | None = None,
+        adapter: dspy.Adapter | None = None,
+    ) -> None:
+        if max_input_tokens is not None:
+            check_count("max_input_tokens", max_input_tokens)
+            if retriever is None:
+                raise BadArgument("max_input_tokens cuts passages, and Direct without an index has none: leave it out")
+        super().__init__(retriever, k, filter=filter, task=task, prompts=prompts, adapter=adapter)
+        self.max_input_tokens = max_input_tokens
+
+    def arguments(self) -> dict[str, Any]:
+        own = {} if self.max_input_tokens is None else {"max_input_tokens": self.max_input_tokens}
+        return super().arguments() | own
 
     def speak(self, settings: PromptSettings) -> None:
         signature = DirectAnswer if self.retriever is None else DirectAnswerFromKnowledge
         self.direct = settings.predictor("direct", signature, "direct", SHORT_TOKENS)
 
     async def respond(self, question: str, knowledge: list[Passage] | None) -> tuple[str, str]:
-        lines = {} if knowledge is None else {"knowledge": [passage.line for passage in knowledge]}
-        return str((await self.direct.acall(question=question, **lines)).answer), ""
+        if knowledge is None:
+            return str((await self.direct.acall(question=question)).answer), ""
+        lines = [passage.line for passage in knowledge]
+        if self.max_input_tokens is not None:
+            whole, lines = lines, self.direct.fitted(knowledge, self.max_input_tokens, question=question)
+            if lines != whole:
+                note("", "input_cut")
+        return str((await self.direct.acall(question=question, knowledge=lines)).answer), ""
 
 
 class ChainOfThought(_Baseline):

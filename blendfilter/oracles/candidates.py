@@ -7,7 +7,6 @@ verbatim `Excerpt`s of their passages. A title goes with its sentence, and is ne
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import groupby
 from typing import NamedTuple
 
 from blendfilter.records import Excerpt, Passage, Span, one_line
@@ -35,7 +34,7 @@ def sentences_of(passages: Sequence[Passage]) -> list[Candidate]:
     found: list[Candidate] = []
     for position, passage in enumerate(passages):
         title = f"{one_line(passage.title)} | " if passage.title.strip() else ""
-        for piece in _pieces(passage):
+        for piece in pieces_of(passage):
             found += (
                 Candidate(position, piece.start + start, piece.start + end, text, title + one_line(text))
                 for text, start, end in sentences(piece.text)
@@ -47,29 +46,39 @@ def passages_of(passages: Sequence[Passage]) -> list[Candidate]:
     """The passages themselves as candidates; of an excerpt, from its first piece to the end of its last."""
     found: list[Candidate] = []
     for position, passage in enumerate(passages):
-        pieces = _pieces(passage)
+        pieces = pieces_of(passage)
         start, end = (pieces[0].start, pieces[-1].end) if pieces else (0, 0)
         found.append(Candidate(position, start, end, passage.text, passage.line))
     return found
 
 
-def excerpts(passages: Sequence[Passage], chosen: Sequence[Candidate]) -> list[Passage]:
+def excerpts(passages: Sequence[Passage], chosen: Sequence[Candidate], *, as_chosen: bool = False) -> list[Passage]:
     """An excerpt of every passage of which something was chosen, in rank order, with that passage's score.
+
+    With `as_chosen` in the order of `chosen`: only what follows in its passage what was chosen before it joins that
+    excerpt, so that a passage may have several.
 
     >>> town = Passage("1", "Ormskerry", "A town. It has a pier. It rains.")
     >>> [each.line for each in excerpts([town], sentences_of([town])[1:])]
     ['Ormskerry | It has a pier. It rains.']
     """
-    found: list[Passage] = []
-    for position, group in groupby(sorted(chosen), key=lambda each: each.position):
-        passage = passages[position]
-        source = passage.source if isinstance(passage, Excerpt) else passage
-        places = [place for each in group for place in _within(_pieces(passage), each)]
-        found.append(Excerpt.of(source, places).scored(passage.score))
-    return found
+    runs: list[list[Candidate]] = []
+    for each in chosen if as_chosen else sorted(chosen):
+        last = runs[-1][-1] if runs else None
+        if last and last.position == each.position and (last.end <= each.start or not as_chosen):
+            runs[-1].append(each)
+        else:
+            runs.append([each])
+    return [_excerpt(passages[run[0].position], run) for run in runs]
 
 
-def _pieces(passage: Passage) -> Sequence[Span]:
+def _excerpt(passage: Passage, chosen: Sequence[Candidate]) -> Passage:
+    source = passage.source if isinstance(passage, Excerpt) else passage
+    places = [place for each in chosen for place in _within(pieces_of(passage), each)]
+    return Excerpt.of(source, places).scored(passage.score)
+
+
+def pieces_of(passage: Passage) -> Sequence[Span]:
     """A passage's whole text; of an excerpt, its pieces, with their places in its source."""
     return passage.spans if isinstance(passage, Excerpt) else (Span(0, len(passage.text), passage.text),)
 

@@ -44,6 +44,7 @@ from blendfilter.oracles.measures import (
     references_for,
     strinc,
 )
+from blendfilter.oracles.silver_rows import Stages
 from blendfilter.prompting import Prompts
 from blendfilter.records import Passage, Question, one_line
 from blendfilter.tasks import TASKS
@@ -61,12 +62,14 @@ Batch = Sequence[tuple[Question, Sequence[Passage]]]
 class OracleChoice(NamedTuple):
     """The sentences of one question's passages, their scores, and the positions of those chosen, in text order.
 
-    A score is None where CXMI's prompt with that sentence is too long for the model: it is never chosen.
+    A score is None where CXMI's prompt with that sentence is too long for the model: it is never chosen. What BIDER
+    synthesised has its `stages`, and is chosen in the order of selection.
     """
 
     candidates: tuple[Candidate, ...]
     scores: tuple[float | None, ...]
     chosen: tuple[int, ...]
+    stages: Stages | None = None
 
 
 class Oracle:

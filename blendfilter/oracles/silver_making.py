@@ -24,13 +24,25 @@ from typing import Any, NamedTuple
 
 from blendfilter.errors import BadArgument, BadData, BlendFilterError, EmptyData, RunMismatch, check_count
 from blendfilter.files import AppendOnly, JsonRow, json_line, json_rows, write_whole
+from blendfilter.journal import digest
 from blendfilter.lm.tokenisers import TokenCounter
 from blendfilter.lm.tokenisers import tokeniser as default_tokeniser
 from blendfilter.metrics import recall
+from blendfilter.oracles import bider
+from blendfilter.oracles.bider import Synthesis
 from blendfilter.oracles.candidates import sentences_of
 from blendfilter.oracles.measures import MEASURE_OF, Measure, can_label, is_verdict, strinc
 from blendfilter.oracles.oracle import INSTEAD, Oracle, OracleChoice
-from blendfilter.oracles.silver_rows import SilverRow, SilverSentence, Summary, line_of, read_silver, row_of, summarise
+from blendfilter.oracles.silver_rows import (
+    SilverRow,
+    SilverSentence,
+    Stages,
+    Summary,
+    line_of,
+    read_silver,
+    row_of,
+    summarise,
+)
 from blendfilter.records import Passage, Question
 from blendfilter.retrieval.base import ProgressCallback, Retriever, check_search, silent
 from blendfilter.retrieval.callables import as_retriever
@@ -47,7 +59,7 @@ WITHOUT_MODEL: Mapping[str, Measure] = MappingProxyType(
 
 def make_silver(
     questions: Questions,
-    oracle: Oracle,
+    oracle: Oracle | Synthesis,
     out: str | Path,
     *,
     retriever: Retriever | None = None,
@@ -64,7 +76,8 @@ def make_silver(
 
     Args:
         questions: with answers, from `load`.
-        oracle: what chooses; `Oracle("cxmi", …)` asks a model, whose scorer keeps a journal if it was given one.
+        oracle: what chooses; `Oracle("cxmi", …)` asks a model, whose scorer keeps a journal if it was given one, and
+            `Synthesis(…)` (BIDER's) several.
         out: the file. It appears when its last row is there; until then rows are kept beside it, and the same call
             resumes after the last one. A finished file is not made again.
         retriever: an index or any callable (query, k); None takes each question's own paragraphs, in their order.
@@ -108,16 +121,24 @@ def labelled(questions: Questions, measure: str) -> list[Question]:
     """The questions that `measure` can label. Raises `BadArgument` where it can label none, for there is no need to
     search before.
     """
-    found = [question for question in questions if can_label(measure, question.golden_answers)]
-    if len(questions) and not found:
-        raise BadArgument(
-            f"{measure} cannot label the questions of {questions.source}: each is answered by a verdict (yes or no, a "
-            f"label), which no passage says: {INSTEAD}"
+    if measure == bider.MEASURE:
+        task = questions.task.name
+        found = [one for one in questions if not bider.needs_evidence(task, one) or bider.evidence_of(one)]
+        why = (
+            "none of them brings all of the annotated evidence that stands in for answers that say too little "
+            f"(supporting facts with their sentences): take {INSTEAD.removeprefix('take ')}"
         )
+    else:
+        found = [question for question in questions if can_label(measure, question.golden_answers)]
+        why = f"each is answered by a verdict (yes or no, a label), which no passage says: {INSTEAD}"
+    if len(questions) and not found:
+        raise BadArgument(f"{measure} cannot label the questions of {questions.source}: {why}")
     return found
 
 
-def settings_of(questions: Questions, oracle: Oracle, retriever: Retriever | None, k: int) -> dict[str, Any]:
+def settings_of(
+    questions: Questions, oracle: Oracle | Synthesis, retriever: Retriever | None, k: int
+) -> dict[str, Any]:
     """What a silver file is bound to, as JSON."""
     if retriever is None:  # the paragraphs, which a question set's fingerprint leaves out
         paragraphs = hashlib.sha256()
@@ -127,11 +148,16 @@ def settings_of(questions: Questions, oracle: Oracle, retriever: Retriever | Non
         info: Mapping[str, Any] = {"kind": "the questions' own", "fingerprint": paragraphs.hexdigest()[:16]}
     else:
         info = retriever.info()
+    data: dict[str, Any] = {"source": questions.source, "fingerprint": questions.fingerprint, "n": len(questions)}
+    task = questions.task.name
+    if oracle.measure == bider.MEASURE:  # a fingerprint leaves out where evidence is read, too
+        evidence = [[one.id, bider.evidence_of(one)] for one in questions if bider.needs_evidence(task, one)]
+        data |= {"evidence": digest(evidence)[:16]} if evidence else {}
     verdicts = sum(is_verdict(question.golden_answers) for question in questions)
-    name = {"strinc": "left_out", "lexical": "compared_with_the_question"}.get(oracle.measure)
+    name = {"strinc": "left_out", "lexical": "compared_with_the_question"}.get(str(oracle.measure))
     return {
-        "task": questions.task.name,
-        "data": {"source": questions.source, "fingerprint": questions.fingerprint, "n": len(questions)},
+        "task": task,
+        "data": data,
         "oracle": oracle.identity(),
         **({name: verdicts} if name and verdicts else {}),
         # An index behind an address is the same index.
@@ -141,7 +167,7 @@ def settings_of(questions: Questions, oracle: Oracle, retriever: Retriever | Non
 
 def _make(
     questions: Sequence[Question],
-    oracle: Oracle,
+    oracle: Oracle | Synthesis,
     retriever: Retriever | None,
     k: int,
     batch: int,
@@ -187,7 +213,9 @@ def _id(line: bytes) -> str | None:
         return None
 
 
-def _rows(questions: Sequence[Question], oracle: Oracle, retriever: Retriever | None, k: int) -> Iterator[SilverRow]:
+def _rows(
+    questions: Sequence[Question], oracle: Oracle | Synthesis, retriever: Retriever | None, k: int
+) -> Iterator[SilverRow]:
     """The rows of one batch, searched and scored together."""
     if retriever is None:
         found: Sequence[Sequence[Passage]] = [question.context[:k] for question in questions]
@@ -204,7 +232,8 @@ def _rows(questions: Sequence[Question], oracle: Oracle, retriever: Retriever | 
             choice = next(choices)
         else:  # there is no answer to look for
             candidates = tuple(sentences_of(passages))
-            choice = OracleChoice(candidates, (0.0,) * len(candidates), ())
+            stages = Stages((), (), (), "no answer", ()) if oracle.measure == bider.MEASURE else None
+            choice = OracleChoice(candidates, (0.0,) * len(candidates), (), stages)
         sentences = tuple(
             SilverSentence(each.position, each.start, each.end, None if score is None else float(score))
             for each, score in zip(choice.candidates, choice.scores, strict=True)
@@ -212,7 +241,7 @@ def _rows(questions: Sequence[Question], oracle: Oracle, retriever: Retriever | 
         target = " ".join(choice.candidates[at].text for at in choice.chosen)
         yield SilverRow(
             question.id, question.question, question.golden_answers, question.golden_answers[0], tuple(passages),
-            sentences, choice.chosen, target, supported(oracle.task, question, passages),
+            sentences, choice.chosen, target, supported(oracle.task, question, passages), choice.stages,
         )  # fmt: skip
 
 

@@ -14,6 +14,13 @@ A row (made up; on one line in the file)::
 with a space between them, empty where none was chosen. `positive` says whether the passages support the output, null
 where that is not known.
 
+A row of BIDER's synthesis has `stages` besides: positions in `sentences` after extraction (`extracted`, the most alike
+first) and refinement (`refined`, in the order of selection), what the entailment model said of the pool after each
+nugget (`support`) and why refinement ended (`stop`), what each nugget but the first did for the answerer (`effects`, in
+nats), the sentences most like the answer alone (`by_target`), the `evidence` that stood in for the answer ("" for
+none), and whether a pool was too long to be read whole (`cut`). `chosen` is what cleaning left, in the order of
+selection, and `target` and excerpts keep that order; a sentence's score is its similarity to question and answer.
+
 In FilCo's terms, its filter reads `question` and `passages` and writes `target`; its generator reads `question` and
 `target` and writes `output` (Wang et al. 2023, sections 2.3 and 2.4).
 """
@@ -24,7 +31,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, astuple, dataclass, field, fields
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal, NamedTuple, get_args
 
 import numpy as np
 from pydantic import AllowInfNan, Field, NonNegativeInt
@@ -33,11 +40,18 @@ from blendfilter.errors import BadData
 from blendfilter.files import JsonRow, json_line, json_rows
 from blendfilter.lm.tokenisers import TokenCounter
 from blendfilter.oracles.candidates import Candidate, excerpts
+from blendfilter.oracles.measures import strinc
 from blendfilter.records import Passage, one_line
 from blendfilter.tasks.layouts import Outside, checked
 from blendfilter.text import normalize_answer, overlap, tokens
 
 CONTEXTS = ("full", "psg", "silver")
+Stop = Literal["supported", "no gain", "all taken", "fact too long", "no nuggets", "no answer"]
+"""Why BIDER's refinement ended: enough support; too little came with the last nugget; no nugget was left; question and
+answer are too long for the entailment model; there was no sentence at all; the answer holds no word to look for."""
+Stage = Literal["extracted", "refined", "cleaned", "by_target"]
+STAGES: tuple[Stage, ...] = get_args(Stage)
+"""What the steps of BIDER's synthesis leave, and the sentences most like the answer alone (Figure 3)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +68,22 @@ class SilverSentence:
 
 
 @dataclass(frozen=True, slots=True)
+class Stages:
+    """What the steps of BIDER's synthesis left of one question's sentences, and why; see above."""
+
+    extracted: tuple[NonNegativeInt, ...]
+    refined: tuple[NonNegativeInt, ...]
+    support: tuple[Annotated[float, AllowInfNan(False)], ...]
+    stop: Stop
+    effects: tuple[Annotated[float, AllowInfNan(False)] | None, ...]
+    by_target: tuple[NonNegativeInt, ...] = ()
+    evidence: str = ""
+    cut: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class SilverRow:
-    """One question's silver context."""
+    """One question's silver context; of BIDER's synthesis with its `stages`."""
 
     id: str
     question: str
@@ -66,6 +94,7 @@ class SilverRow:
     chosen: tuple[int, ...]
     target: str
     positive: bool | None
+    stages: Stages | None = None
 
     def candidates(self) -> list[Candidate]:
         """The sentences as candidates, each with its line ``Title | sentence``."""
@@ -77,10 +106,14 @@ class SilverRow:
             found.append(Candidate(sentence.passage, sentence.start, sentence.end, text, line))
         return found
 
-    def excerpts(self) -> list[Passage]:
-        """SILVER: the chosen sentences as excerpts of their passages, verbatim, in rank order."""
+    def excerpts(self, stage: Stage = "cleaned") -> list[Passage]:
+        """SILVER: the chosen sentences as excerpts of their passages, verbatim, in rank order.
+
+        Of BIDER's synthesis those that `stage` left, in its order.
+        """
         candidates = self.candidates()
-        return excerpts(self.passages, [candidates[at] for at in self.chosen])
+        places = self.chosen if self.stages is None or stage == "cleaned" else getattr(self.stages, stage)
+        return excerpts(self.passages, [candidates[at] for at in places], as_chosen=self.stages is not None)
 
 
 def line_of(row: SilverRow) -> bytes:
@@ -88,7 +121,8 @@ def line_of(row: SilverRow) -> bytes:
     passages = [{"id": each.id, "title": each.title, "text": each.text, "score": each.score} for each in row.passages]
     value = {name: getattr(row, name) for name in row.__slots__}  # in the order of the fields
     value |= {"passages": passages, "sentences": [asdict(sentence) for sentence in row.sentences]}
-    return json_line(value)
+    stages = value.pop("stages")
+    return json_line(value if stages is None else {**value, "stages": asdict(stages)})
 
 
 def read_silver(path: str | Path) -> Iterator[SilverRow]:
@@ -108,11 +142,16 @@ def row_of(row: JsonRow) -> SilverRow:
     for at, each in enumerate(read.sentences):
         if each.passage >= len(lengths) or not each.start < each.end <= lengths[each.passage]:
             raise BadData(f"{row.where}: sentence {at} lies outside of the passages: make the file again")
-    if any(at >= len(read.sentences) for at in read.chosen):
-        raise BadData(f"{row.where}: chosen names a sentence that is not there: make the file again")
+    stages = read.stages
+    named = {"chosen": read.chosen}
+    if stages is not None:
+        named |= {"extracted": stages.extracted, "refined": stages.refined, "by_target": stages.by_target}
+    for name, places in named.items():
+        if any(at >= len(read.sentences) for at in places):
+            raise BadData(f"{row.where}: {name} names a sentence that is not there: make the file again")
     return SilverRow(
         read.id, read.question, tuple(read.golden_answers), read.output, passages,
-        tuple(read.sentences), tuple(read.chosen), read.target, read.positive,
+        tuple(read.sentences), tuple(read.chosen), read.target, read.positive, stages,
     )  # fmt: skip
 
 
@@ -133,6 +172,7 @@ class _SilverLine(Outside):
     chosen: Sequence[NonNegativeInt]
     target: str
     positive: bool | None = None
+    stages: Stages | None = None
 
 
 # --- what a silver file comes to --------------------------------------------------------------------------------------
@@ -170,6 +210,43 @@ class SilverGroup:
 
 
 @dataclass(frozen=True)
+class StageFigures:
+    """What one step of BIDER's synthesis left, as means over the questions.
+
+    Attributes:
+        nuggets: sentences.
+        tokens: of their texts alone, without question and titles.
+        holds: the share of contexts in which the answer stands, any alias of it.
+        words: of the context's normalised words, the share that are the answer's (Table 3's precision in FilCo).
+        words_per_token: the answer's words in all contexts over the tokens of all contexts.
+    """
+
+    nuggets: float
+    tokens: float
+    holds: float
+    words: float
+    words_per_token: float
+
+
+@dataclass(frozen=True)
+class SynthesisSummary:
+    """What BIDER's synthesis comes to: the figures of `full` and of each step, and why refinement ended, how often.
+
+    Attributes:
+        support: the mean of what the entailment model says of the pool in the end.
+        cut: questions with a pool that was too long for it. with_evidence: with evidence in place of the answer.
+        unscored: nuggets that were too long for the answerer, and dropped.
+    """
+
+    stages: dict[str, StageFigures]
+    stops: dict[str, int]
+    support: float
+    cut: int
+    with_evidence: int
+    unscored: int
+
+
+@dataclass(frozen=True)
 class Summary:
     """What a silver file comes to (Wang et al. 2023, sections 4.2 and 4.5), in three contexts.
 
@@ -186,7 +263,9 @@ class Summary:
         unscored: sentences that were too long for the model that scores, of all questions.
         tokeniser: whose tokens these are.
         groups: `all`, and of these `positive` and `negative` where there are any.
-        left_out: questions without a row, because the measure cannot label them (STRINC, a yes or no).
+        left_out: questions without a row, because the measure cannot label them (STRINC, a yes or no; BIDER, one
+            without all of the evidence that stands in for such an answer).
+        synthesis: of BIDER's, what its steps come to; PSG are the passages of which a sentence was chosen.
     """
 
     n: int
@@ -197,6 +276,7 @@ class Summary:
     tokeniser: str
     groups: dict[str, SilverGroup] = field(repr=False)
     left_out: int = 0
+    synthesis: SynthesisSummary | None = None
 
     @property
     def empty(self) -> float:
@@ -204,14 +284,22 @@ class Summary:
         return self.groups["all"].silver.empty
 
 
-def summarise(rows: Iterable[SilverRow], *, threshold: float, tokeniser: TokenCounter) -> Summary:
-    """What `rows` come to; a sentence whose score is above `threshold` brings its passage into PSG."""
+def summarise(rows: Iterable[SilverRow], *, threshold: float | None, tokeniser: TokenCounter) -> Summary:
+    """What `rows` come to; a sentence with a score above `threshold` (None: one that was chosen) brings its passage
+    into PSG.
+    """
     names = [each.name for each in fields(Figures)]
     sums = {group: np.zeros((len(CONTEXTS), len(names))) for group in ("all", "positive", "negative")}
     n: Counter[str] = Counter()
     without = unscored = 0
+    synthesised: list[_Synthesised] = []
     for row in rows:
-        above = {each.passage for each in row.sentences if each.score is not None and each.score > threshold}
+        if row.stages is not None:
+            synthesised.append(_synthesised(row, row.stages, tokeniser))
+        if threshold is None:
+            above = {row.sentences[at].passage for at in row.chosen}
+        else:
+            above = {each.passage for each in row.sentences if each.score is not None and each.score > threshold}
         psg = [each for at, each in enumerate(row.passages) if at in above]
         contexts = (row.passages, psg, row.excerpts())
         measured = [astuple(figures_of(context, row.question, row.output, tokeniser)) for context in contexts]
@@ -228,7 +316,48 @@ def summarise(rows: Iterable[SilverRow], *, threshold: float, tokeniser: TokenCo
             groups[group] = SilverGroup(n[group], *(Figures(*means) for means in (total / divisors).tolist()))
     known = n["positive"] + n["negative"]
     share = n["positive"] / known if known else None
-    return Summary(n["all"], without, share, n["all"] - known, unscored, tokeniser.name, groups)
+    whole = _synthesis(synthesised) if synthesised else None
+    return Summary(
+        n["all"], without, share, n["all"] - known, unscored, tokeniser.name, groups, synthesis=whole
+    )  # fmt: skip
+
+
+class _Synthesised(NamedTuple):
+    """One row's stages, and for `full` and each of `STAGES`: nuggets, tokens, answer held, words' share, words."""
+
+    stages: Stages
+    figures: dict[str, tuple[float, ...]]
+
+
+def _synthesised(row: SilverRow, stages: Stages, tokeniser: TokenCounter) -> _Synthesised:
+    texts = [each.text for each in row.candidates()]
+    places: dict[str, Sequence[int]] = {
+        "full": range(len(texts)),
+        **{stage: getattr(stages, stage, row.chosen) for stage in STAGES},
+    }
+    found: dict[str, tuple[float, ...]] = {}
+    for name, some in places.items():
+        context = " ".join(texts[at] for at in some)
+        shared = overlap(tokens(context), tokens(row.output))
+        holds = strinc(context, row.golden_answers)
+        found[name] = (len(some), tokeniser.count(context), holds, shared.precision, float(shared.shared))
+    return _Synthesised(stages, found)
+
+
+def _synthesis(rows: Sequence[_Synthesised]) -> SynthesisSummary:
+    figures = {}
+    for name in rows[0].figures:
+        nuggets, counted, holds, precision, words = np.mean([row.figures[name] for row in rows], axis=0).tolist()
+        figures[name] = StageFigures(nuggets, counted, holds, precision, words / counted if counted else 0.0)
+    stages = [row.stages for row in rows]
+    return SynthesisSummary(
+        figures,
+        dict(Counter(each.stop for each in stages).most_common()),
+        float(np.mean([each.support[-1] if each.support else 0.0 for each in stages])),
+        sum(each.cut for each in stages),
+        sum(bool(each.evidence) for each in stages),
+        sum(effect is None for each in stages for effect in each.effects[1:]),
+    )
 
 
 def figures_of(context: Sequence[Passage], question: str, output: str, tokeniser: TokenCounter) -> Figures:

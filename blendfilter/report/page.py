@@ -62,8 +62,8 @@ KEPT, GOLD = 1, 2
 _LINE = re.compile(r"(knowledge \d+: )?(?:([^|]*?)( \| ))?(.*)", re.DOTALL)
 """A passage in a prompt: its number, its title, the bar, its text; so a passage's own pieces serve every prompt."""
 _FIGURES = ("model", "tokens_in", "tokens_cached", "tokens_out", "seconds", "finish", "attempts", "cost")
-_ONE_BY_ONE = ("consistent", "consistent_again")
-"""The stages of CDIT's judge, which reads a passage a call; the second reply counts where there is one."""
+_ONE_BY_ONE = ("relevant", "consistent", "consistent_again")
+"""The stages that judge a passage a call; of CDIT's the second reply counts where there is one."""
 
 
 class Part(NamedTuple):
@@ -461,6 +461,7 @@ class Traces:
             {
                 "branches": branches,
                 "knowledge": knowledge,
+                "written": [self._pieces.of(text) for text in row.get("written") or [] if isinstance(text, str)],
                 "gold": self._gold(titles, branches, knowledge),
                 "calls": [self._call(*call, names) for call, names in zip(calls, judged_for, strict=True)],
                 "retrieval": row.get("retrieval") or {},

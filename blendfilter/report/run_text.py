@@ -159,7 +159,7 @@ def _retrieval(status: RunStatus) -> Any:
         if scores.get("n", every) < every:
             partly.append(f"{variant_words(name)} {scores['n']}")
     captions = [without_errors(status)]
-    captions += [f"over the questions that have the query: {', '.join(partly)}"] * bool(partly)
+    captions += [f"over the questions that have it: {', '.join(partly)}"] * bool(partly)
     table.caption = "; ".join(filter(None, captions))
     return table
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from blendfilter.records import Excerpt, Passage
+from blendfilter.records import Excerpt, Passage, WrittenText
 from blendfilter.retrieval.base import trim_of
 from blendfilter.retrieval.callables import as_passage
 from blendfilter.text import shortened
@@ -41,9 +41,11 @@ def _lines(prediction: Any, width: int | None) -> Iterator[str]:
     if passages or queries:
         untitled = f"{len(passages)} without a title" if passages else "(empty)"
         yield f"knowledge  {', '.join(passage.title for passage in passages if passage.title) or untitled}"
-    if not branches:  # else each stands under its query
-        for passage in passages:
-            yield from _passage(passage, passage, "", width)
+    for passage in passages:
+        if isinstance(passage, WrittenText):
+            yield _cut(passage.line, width, "     + written, in no passage: ")
+        elif not branches:  # else it stands under its query
+            yield from _passage(passage, [passage], "", width)
     if prediction.get("reasoning"):
         yield _cut(str(prediction.reasoning), width and width * 3 + 11, "reasoning  ")
     yield f"answer     {prediction.answer}"
@@ -52,10 +54,10 @@ def _lines(prediction: Any, width: int | None) -> Iterator[str]:
 
 
 def _branch(branch: Any, width: int | None) -> Iterator[str]:
-    kept = {passage.id: passage for passage in branch.kept}
+    kept = {passage.id for passage in branch.kept}
     reasons = reasons_of(branch.reason, len(branch.retrieved))
     for passage, reason in zip(branch.retrieved, reasons, strict=True):
-        yield from _passage(passage, kept.get(passage.id), reason, width)
+        yield from _passage(passage, [each for each in branch.kept if each.id == passage.id], reason, width)
     if (trim := trim_of(branch.retrieved)) is not None:
         yield _cut(trim.line, width, "       ")
     if not branch.retrieved:
@@ -67,11 +69,11 @@ def _branch(branch: Any, width: int | None) -> Iterator[str]:
         yield _cut(branch.reason, None, "     the filter said  ")
 
 
-def _passage(passage: Passage, kept: Passage | None, reason: str, width: int | None) -> Iterator[str]:
+def _passage(passage: Passage, kept: Sequence[Passage], reason: str, width: int | None) -> Iterator[str]:
     yield _cut(passage.line, width, f"     {'+' if kept else '-'} ")
     if reason:
         yield _cut(reason, width, "         ")
-    for piece in kept.spans if isinstance(kept, Excerpt) else ():
+    for piece in (span for each in kept if isinstance(each, Excerpt) for span in each.spans):
         yield _cut(piece.text, width, "         kept: ")
 
 

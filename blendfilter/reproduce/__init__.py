@@ -20,7 +20,7 @@ from blendfilter.lm.scoring import scorer as make_scorer
 from blendfilter.prompting import Prompts
 from blendfilter.reproduce import printing, results, sources, tables
 from blendfilter.reproduce.inputs import RowInputs, Say, parse_measures
-from blendfilter.reproduce.runs import TableRun, do, file_name, plan, runs_of
+from blendfilter.reproduce.runs import LeftOut, TableRun, do, file_name, plan, runs_of
 from blendfilter.run_context import CONCURRENCY
 
 __all__ = ["list_tables", "reproduce"]
@@ -51,6 +51,8 @@ def reproduce(
     programs: Sequence[str] = (),
     prompts: Prompts | str | Path | None = None,
     demos: Sequence[str] = (),
+    filter_models: Sequence[str] = (),
+    silver: Sequence[str] = (),
     reply_tokens: int | None = None,
     limit: int | None = None,
     tasks: Sequence[str] | None = None,
@@ -84,31 +86,34 @@ def reproduce(
         spoken.append(f"{lm.name} answers; passages are filtered and judged by {filter_lm.name} (--filter-lm)")
     TaskWording().with_reply_tokens(reply_tokens)  # a cap out of range is an error before anything is made
 
-    def wanted(scratch: Path | None) -> tuple[list[TableRun], RowInputs]:
+    def wanted(scratch: Path | None) -> tuple[list[TableRun], list[LeftOut], RowInputs]:
         inputs = RowInputs(
             paper, filter_lm or lm, runs, programs=programs, measures=chosen_by, scorer_named=scorer is not None,
-            prompts=templates, demos=demos, reply_tokens=reply_tokens,
+            prompts=templates, demos=demos, models=filter_models, silver=silver, reply_tokens=reply_tokens,
             scorer=lambda journal: make_scorer(scorer or lm, journal=journal, api_base=scorer_api_base),
             scratch=scratch, concurrency=concurrency, say=(lambda line: None) if scratch else say,
         )  # fmt: skip
-        every = runs_of(paper, found, lm, runs, inputs, filter_lm=filter_lm, repeats=repeats)
+        every, left_out = runs_of(paper, found, lm, runs, inputs, filter_lm=filter_lm, repeats=repeats)
         if not every:
-            raise BadArgument(f"no row of {paper.name} can be run: {'; '.join(inputs.notes) or 'none is left'}")
-        return every, inputs
+            reasons = dict.fromkeys([*inputs.notes, *(one.reason for one in left_out)])
+            raise BadArgument(f"no row of {paper.name} can be run: {'; '.join(reasons) or 'none is left'}")
+        return every, left_out, inputs
 
     if only_plan:
         with tempfile.TemporaryDirectory(prefix="blendfilter-planned-") as folder:
-            every, inputs = wanted(Path(folder))
+            every, left_out, inputs = wanted(Path(folder))
             cost = plan(every, repeats=repeats).text()
-        show("\n".join([cost, *found.notes, *spoken, *inputs.notes, *_to_serve(paper)]))
+        not_run = dict.fromkeys(one.note for one in left_out)
+        show("\n".join([cost, *found.notes, *spoken, *inputs.notes, *not_run, *_to_serve(paper)]))
         return 0
-    every, inputs = wanted(None)
+    every, left_out, inputs = wanted(None)
     if filter_lm is not None and not any(one.filter_lm or one.trimmed for one in every):
         say(f"--filter-lm changes nothing: no row of {paper.name} has a filter or a judge that asks a model")
     if (scorer or measures) and not any(one.row.reads_gold(one.task) for one in every):
         say(f"--scorer and --measure change nothing: no row of {paper.name} reads the answer")
     done = do(every, concurrency=concurrency, repeats=repeats, say=say)
-    result = results.result(paper, every, done, notes=[*found.notes, *spoken, *inputs.notes])
+    notes = [*found.notes, *spoken, *inputs.notes]
+    result = results.result(paper, every, done, notes=notes, left_out=left_out)
     # tables of another model, other questions, rows or repeats lie elsewhere
     most, name = max(len(run.questions) for run in every), file_name(lm.name.rpartition("/")[2])
     place = runs / f"{paper.name}-{name}-{most}-{digest(sorted({run.folder.name for run in every}))[:8]}"

@@ -17,21 +17,24 @@ import dspy
 
 from blendfilter.asking import TaskWording, read_demos
 from blendfilter.compiling.programs import load_program, read_program, recipes_in
-from blendfilter.errors import BadArgument, ServerRefused, UnknownName
+from blendfilter.errors import BadArgument, BadData, MissingExtra, MissingFile, ServerRefused, UnknownName
 from blendfilter.evaluation.plan import spread
 from blendfilter.evaluation.run_settings import check_leak
+from blendfilter.filters.base import Filter
 from blendfilter.filters.cdit import CDITFilter
 from blendfilter.filters.registry import make_filter
 from blendfilter.filters.silver import SilverFilter
 from blendfilter.journal import FILE, Journal, digest
 from blendfilter.lm.model import ConnectedLM, connect
 from blendfilter.lm.scoring.kept import KeptScorer
+from blendfilter.oracles.bider import MEASURE as BIDER
 from blendfilter.oracles.measures import MEASURES, Measure, can_label, measure_for
 from blendfilter.oracles.oracle import Oracle
-from blendfilter.oracles.silver_making import make_silver, settings_of
+from blendfilter.oracles.silver_making import labelled, make_silver, settings_of
+from blendfilter.oracles.silver_rows import Stage
 from blendfilter.prompting import Prompts
 from blendfilter.reproduce.sources import kind_of
-from blendfilter.reproduce.tables import QUESTION_ONLY, PaperRow, PaperTable
+from blendfilter.reproduce.tables import PROMPTED, QUESTION_ONLY, PaperRow, PaperTable
 from blendfilter.retrieval.base import Retriever
 from blendfilter.run_context import CONCURRENCY
 from blendfilter.tasks import TASKS, Questions
@@ -54,6 +57,14 @@ _PILOT = 5
 """Questions that a plan has the offline reader judge."""
 
 
+OTHERS = "ask others (--data), or take another model or program"
+"""The next move where a table's questions are known to a program or a model."""
+
+
+class NotHere(Exception):
+    """What a row needs is not on this machine, and was not named; the message is the reason that its cells give."""
+
+
 class RowInputs:
     """Makes what rows need, each thing once, and keeps notes of it.
 
@@ -61,6 +72,8 @@ class RowInputs:
         lm: the model that judges for overlays.
         programs: `[TASK=]FILE`, of `blendfilter compile`; each goes into the rows whose filter it was compiled for.
         demos: `[TASK=]FILE`, demonstrations in place of a task's own.
+        models: `[MODEL:][TASK=]NAME`, the models of rows' filters, by what the table calls them.
+        silver: `[TASK=]FILE`, of BIDER's synthesis over the questions, for rows of its stages.
         measures: what silver contexts are chosen by, by task, in place of the paper's; under "" for all tasks.
         scorer: makes what gives CXMI its log-probabilities, from where its scores are kept.
         scorer_named: a scorer that cannot score is an error, and no reason to leave a row out.
@@ -82,6 +95,8 @@ class RowInputs:
         prompts: Prompts | None = None,
         reply_tokens: int | None = None,
         demos: Iterable[str] = (),
+        models: Iterable[str] = (),
+        silver: Iterable[str] = (),
         scratch: Path | None = None,
         concurrency: int = CONCURRENCY,
         say: Say = lambda line: None,
@@ -106,16 +121,58 @@ class RowInputs:
             self._programs[task, name] = Path(path)
         named = [_task_and_file("demonstrations are", words, table) for words in demos]
         self._demos = {task: read_demos(path) for task, path in named}
+        self._table = table
+        self._silver = dict(_task_and_file("silver contexts are", words, table) for words in silver)
+        if self._silver and not any("stage" in each for each in settings):
+            raise BadArgument(f"no row of {table.name} reads a stage of BIDER's synthesis: leave --silver out")
+        self._models = dict(_model_and_name(words, table) for words in models)
 
     def wording(self, name: str, task: str) -> TaskWording:
         """The wording of that name, with the demonstrations given for `task` and the cap of long replies asked for."""
-        demos = self._demos.get(task) or self._demos.get("")
+        demos = self._demos.get(task, self._demos.get(""))
         return TaskWording.of(name).with_demos(demos).with_reply_tokens(self.reply_tokens)
 
     @property
     def notes(self) -> list[str]:
         """What was made, and what could not be, a line each."""
         return list(self._notes)
+
+    # --- filters, and the models that they are made of ---
+
+    def filter(
+        self, row: PaperRow, task: str, name: str, wording: TaskWording, arguments: Mapping[str, Any]
+    ) -> dspy.Module:
+        """The filter called `name` with a row's `arguments`, ready to be asked.
+
+        Raises: NotHere, for a package that is not installed, and for a model that is not there and was not named.
+        """
+        arguments = {key.removeprefix("filter_"): value for key, value in arguments.items()}
+        named = True
+        if "model" in arguments:
+            arguments["model"], named = self._model(arguments["model"], task)
+            if not named and arguments["model"] == PROMPTED:
+                del arguments["model"]
+        try:
+            select = make_filter(name, wording=wording, prompts=self.prompts, **arguments)
+            if isinstance(select, Filter):
+                select.prepare()
+        except MissingExtra as error:
+            raise NotHere(str(error)) from error
+        except (MissingFile, BadData) as error:
+            if named:
+                raise
+            model = row.settings(task)["filter_model"]
+            raise NotHere(f"{error} (name one that is here: --filter-model {model}:NAME)") from error
+        return select
+
+    def _model(self, called: str, task: str) -> tuple[str, bool]:
+        """The name of the model that the table has under `called`, and whether the command named it."""
+        for place in ((called, task), (called, ""), ("", task), ("", "")):
+            if place in self._models:
+                return self._models[place], True
+        if not (default := self._table.models[called]):
+            raise NotHere(f"no {called} model is named (--filter-model {called}:[TASK=]FOLDER; docs/training.md)")
+        return default, False
 
     # --- programs ---
 
@@ -137,8 +194,13 @@ class RowInputs:
     # --- silver contexts ---
 
     def silver(self, row: PaperRow, questions: Questions, retriever: Retriever, k: int) -> SilverFilter | None:
-        """The filter of a row that reads gold; None where its measure cannot be had, which a note says."""
+        """The filter of a row that reads gold; None where its measure cannot be had, which a note says.
+
+        Raises: NotHere, for a row of a stage of BIDER's synthesis without its file.
+        """
         task = questions.task.name
+        if (stage := row.settings(task).get("stage")) is not None:
+            return self._synthesised(questions, stage)
         own: Measure | None = row.settings(task).get("measure")
         papers = measure_for(task)
         measure = own or self._measures.get(task) or self._measures.get("") or papers
@@ -170,6 +232,22 @@ class RowInputs:
         make_silver(questions, oracle, path, retriever=retriever, k=k, progress=progress)
         # Other queries than the question bring passages that its silver context knows nothing of.
         return SilverFilter(path, partly=row.method not in QUESTION_ONLY, unlabelled=unlabelled)
+
+    def _synthesised(self, questions: Questions, stage: Stage) -> SilverFilter:
+        """What a stage of BIDER's synthesis kept, from the file that the command names."""
+        task = questions.task.name
+        path = self._silver.get(task) or self._silver.get("")
+        if path is None:
+            raise NotHere("no synthesis of it is named (--silver [TASK=]FILE; blendfilter silver --measure bider)")
+        try:
+            there = {each.id for each in labelled(questions, BIDER)}
+        except BadArgument as error:
+            raise NotHere(str(error)) from error
+        without = [each.question for each in questions if each.id not in there]
+        if without:
+            share = f"{len(without):,} of {len(questions):,} questions, whose answers say too little"
+            self._notes[f"{task}: the synthesis keeps everything for {share}"] = None
+        return SilverFilter(path, stage=stage, unlabelled=without)
 
     def _oracle(self, questions: Questions, measure: Measure) -> Oracle | None:
         task = questions.task.name
@@ -216,7 +294,7 @@ class RowInputs:
         assert isinstance(select, CDITFilter)
         self.load_program_into(select, row, task, JUDGE)
         if recipes_in(select):
-            check_leak(select, questions)  # a row that searches a trimmed index holds no judge that would show it
+            check_leak(select, questions, OTHERS)  # no judge is in a row that searches a trimmed index
         judge = select.judge
         key = digest(retriever.fingerprint, questions.fingerprint, judge.identity(), self._lm.name, self._lm.identity)
         named = [str(rule["name"]) for rule in judge.identity()["rules"]]
@@ -287,6 +365,24 @@ def parse_measures(words: Iterable[str]) -> dict[str, Measure]:
             raise UnknownName.of("measure", name, MEASURES)
         found[task] = measure
     return found
+
+
+def _model_and_name(words: str, table: PaperTable) -> tuple[tuple[str, str], str]:
+    """The model and task of a `[MODEL:][TASK=]NAME`, each "" for all, and the name.
+
+    Raises: UnknownName, BadArgument: a model or task that the table does not have, or no name.
+    """
+    called, task, name = re.fullmatch(r"(?:(\w[\w-]*):)?(?:(\w+)=)?(.*)", words, re.DOTALL).groups(default="")  # type: ignore[union-attr]
+    if not table.models:
+        raise BadArgument(f"no filter of {table.name} has a model of its own: leave --filter-model {words} out")
+    table.named("model", [called] if called else [], table.models)
+    table.named("task", [task] if task else [], table.tasks)
+    if not name:
+        raise BadArgument(f"--filter-model is written [MODEL:][TASK=]NAME, and {words!r} names none")
+    if not called and len(table.models) > 1:
+        first, *others = table.models
+        raise BadArgument(f"which model of {table.name} is {name}? Write {first}:{name}, or {', '.join(others)}")
+    return (called, task), name
 
 
 def _task_and_file(what: str, words: str, table: PaperTable) -> tuple[str, str]:

@@ -26,12 +26,17 @@ if TYPE_CHECKING:
 WORDS = {
     "em": "EM", "f1": "F1", "s_precision": "S-precision", "output_precision": "precision", "where_kept": "where kept",
     "by_characters": "by characters", "context_tokens": "context", "answer_prompt": "prompt",
+    "supported": "recall", "positive_precision": "precision (pos.)",
     "inclusion_raw": "inclusion, raw", "judging_calls": "calls", "judging_tokens": "tokens",
     "judging_seconds": "seconds", "seconds_in_all": "seconds in all", "dollars_a_thousand": "$ for 1,000",
+    "refined_tokens": "# tok", "gold_in_output": "gold in output", "gold_position": "gold position",
+    "refining_seconds": "refining", "answering_seconds": "answering", "total_seconds": "total",
 }  # fmt: skip
 """What measures are called."""
-_UNITS = {"tokens": "tokens", "judging": "of the stage that judges, a question's"}
-_FAILED = {**dict.fromkeys(("retrieval", "precision", "tokens", "judging"), "are left out"),
+_UNITS = {"tokens": "tokens", "judging": "of the stage that judges, a question's", "latency": "seconds a question",
+          "refined": "percent, and tokens", "alignment": "percent, and places counted from 1"}  # fmt: skip
+_FAILED = {**dict.fromkeys(("retrieval", "precision", "tokens", "judging", "latency", "support"), "are left out"),
+           **dict.fromkeys(("refined", "alignment"), "count as 0, what they would have read left out"),
            "frontier": "count as 0, their tokens left out"}  # fmt: skip
 """What becomes of a question that ended in an error, where it does not count as 0."""
 
@@ -95,14 +100,15 @@ def notes(result: TableResult) -> Iterator[str]:
         yield f"† {UPPER_BOUND}"
     if any(line.difference is not None for line in lines):
         of = table.n if table.published_n is None else table.published_n
-        own = 196 * math.sqrt(0.25 / of)  # a half right is the widest; a mean of shares varies no more
+        widest = 196 * math.sqrt(0.25 / of)  # a half right is the widest; a mean of shares varies no more
         of_so_many = f"{of} questions" if table.published_n is None else f"{of:,} questions or more"
         yield "vs published: measured - published, in points; no test belongs to it"
-        yield f"published: of {of_so_many}, so uncertain too (up to ± {own:.1f} points); the difference by both"
+        yield f"published: of {of_so_many}, so uncertain too (up to ± {widest:.1f} points); the difference by both"
     what = "a question's" if result.repeats == 1 else "one answer's"
     yield f"calls, tokens: {what}, those that another run had made already included"
     if any(line.gain is not None for line in lines):
-        unit = {"tokens": "tokens", "judging": "the measure's own unit"}.get(table.kind, "points")
+        own = dict.fromkeys(("judging", "latency", "refined", "alignment"), "the measure's own unit")
+        unit = {"tokens": "tokens", **own}.get(table.kind, "points")
         yield f"vs {table.against}: measured - {table.against}'s measured, in {unit}, with its paired 95 % interval"
     if result.offline:
         yield NO_P_VALUE
@@ -137,6 +143,7 @@ def _by_task(result: TableResult) -> Iterator[tuple[str, list[str], list[list[st
             "vs published": any(line.difference is not None for line in lines),
             f"of {against}": any(line.of_reference is not None for line in lines),
             f"vs {against}": any(line.gain is not None for line in lines),
+            f"published vs {against}": any(line.published_gain is not None for line in lines),
             **dict.fromkeys(("p", "Holm"), any(line.p is not None for line in lines)),
             **dict.fromkeys(("prompt", "front", "input", "front "), result.table.kind == "frontier"),
             "calls": True,
@@ -163,18 +170,29 @@ def _cells(line: ResultLine, before: tuple[str, ...]) -> list[str]:
         label if line.label not in before[:1] else "",
         line.point if new else "",
         WORDS.get(line.measure, line.measure),
-        f"{line.published:,.2f}" if line.published is not None and line.measure in NUMBERS else percent(line.published),
-        "failed" if line.failed else _with_half(line.measure, line.value, line.low, line.high),
+        _as_printed(line),
+        "failed" if line.failed else "not run" if line.missing else _measured(line),
         percent(line.difference, "+z"),
         f"{percent(line.of_reference)} %" if line.of_reference is not None else "",
         _with_half(line.measure, line.gain, line.gain_low, line.gain_high, "+z"),
+        percent(line.published_gain, "+z"),
         chance(line.p, ""), chance(line.p_holm, ""),
         _count(line.prompt_tokens), "*" * ("prompt_tokens" in line.fronts),
         _count(line.tokens_in), "*" * ("tokens_in" in line.fronts),
-        f"{line.calls:.2f}" if new else "",
-        _count(line.tokens) if new else "",
+        f"{line.calls:.2f}" if new and not line.missing else "",
+        _count(line.tokens) if new and not line.missing else "",
         str(line.errors) if new else "",
     ]  # fmt: skip
+
+
+def _measured(line: ResultLine) -> str:
+    return _with_half(line.measure, line.value, line.low, line.high)
+
+
+def _as_printed(line: ResultLine) -> str:
+    if line.published is None or line.measure not in NUMBERS:
+        return percent(line.published)
+    return f"{line.published:,.{0 if line.measure in IN_TOKENS else 2}f}"
 
 
 def _count(tokens: float | None) -> str:
@@ -207,9 +225,9 @@ def draw(result: TableResult, wanted: Sequence[TableRun], done: Mapping[Path, Ru
             found = plots.frontier(named)
             if any(map(found.known, plots.FRONTIER_COSTS)):  # else the server has given too little to draw it
                 paths += found.draw(*files(f"{table.name}-{task}"))
-    elif table.kind != "scores" and not all(line.failed for line in result.lines):
+    elif table.kind != "scores" and not all(line.failed or line.missing for line in result.lines):
         paths += _panels(result, files(table.name))
-    if table.kind in ("scores", "settings"):
+    if table.kind in ("scores", "settings", "refined"):
         for task, named in runs.items():
             paths += plots.headline(named, *files(f"headline-{task}")) + plots.losses(named, *files(f"losses-{task}"))
     return paths
@@ -218,10 +236,10 @@ def draw(result: TableResult, wanted: Sequence[TableRun], done: Mapping[Path, Ru
 def _panels(result: TableResult, files: Sequence[Path]) -> list[Path]:
     """A panel a task and measure (and side, and retriever): a bar a row, or over K a line a row, with intervals.
 
-    Rows that read the answer are hatched; rows that failed have no bar. Figures that FilCo draws show what the paper
-    measures, or what leads.
+    Rows that read the answer are hatched; rows that failed, or were not run, have no bar. Figures that FilCo draws show
+    what the paper measures, or what leads.
     """
-    table, lines = result.table, tuple(line for line in result.lines if not line.failed)
+    table, lines = result.table, tuple(line for line in result.lines if not (line.failed or line.missing))
     if table.kind in ("settings", *OF_CONTEXTS):
         leading = {line.task: line.measure for line in reversed(lines)}
         leading |= {line.task: line.measure for line in lines if line.published is not None}

@@ -6,7 +6,8 @@ questions, a paired difference: exact McNemar for right and wrong, else the pair
 over all that the table tests on a measure. No p is given where the offline reader answered.
 
 What filters leave is measured as Wang et al. 2023 (FilCo) do, sections 3.2, 4.4 and 4.5; what a judge's verdicts take,
-after Ma et al. 2024 (CDIT), section 5.4 and Table 4, which prints seconds alone.
+after Ma et al. 2024 (CDIT), section 5.4 and Table 4, which prints seconds alone; what a refiner leaves, after Jin et
+al. 2024 (BIDER), Tables 1, 4 and 6.
 """
 
 from __future__ import annotations
@@ -20,28 +21,32 @@ from statistics import fmean
 from typing import Any
 
 from blendfilter.evaluation.ledger import busy_seconds, tokens_of
-from blendfilter.evaluation.rows import repeats_in, retrieval_known
+from blendfilter.evaluation.rows import KEPT, kept_known, repeats_in, retrieval_known
 from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.run_passages import AnswerContext, contexts
 from blendfilter.evaluation.statistics import holm, interval, mcnemar_exact, paired_bootstrap
 from blendfilter.lm.prices import cost_of
 from blendfilter.lm.tokenisers import TokenCounter, tokeniser, tokeniser_for
+from blendfilter.oracles.candidates import sentences_of
+from blendfilter.oracles.measures import strinc
 from blendfilter.oracles.silver_making import supported
 from blendfilter.oracles.silver_rows import figures_of
-from blendfilter.records import Question
+from blendfilter.records import Passage, Question
 from blendfilter.report import plots
 from blendfilter.reproduce.inputs import JUDGING_STAGES
-from blendfilter.reproduce.runs import PlannedPoint, TableRun
+from blendfilter.reproduce.runs import LeftOut, PlannedPoint, TableRun
 from blendfilter.reproduce.tables import OF_CONTEXTS, PaperTable
 from blendfilter.tasks import TASKS
 
 RIGHT_OR_WRONG = ("em", "accuracy", "inclusion", "inclusion_raw")
 SECONDS_IN_ALL = "seconds_in_all"
 OF_JUDGING = ("judging_calls", "judging_tokens", "judging_seconds", SECONDS_IN_ALL, "dollars_a_thousand")
-IN_TOKENS = ("context_tokens", "answer_prompt")
-NUMBERS = (*IN_TOKENS, *OF_JUDGING)
-"""Measures that are numbers (of tokens, calls, seconds, dollars), not shares."""
-_OF_WHAT_IS_LEFT = ("precision", "tokens", "judging")
+IN_TOKENS = ("context_tokens", "answer_prompt", "refined_tokens")
+OF_LATENCY = ("refining_seconds", "answering_seconds", "total_seconds")
+POSITION = "gold_position"
+NUMBERS = (*IN_TOKENS, *OF_JUDGING, *OF_LATENCY, POSITION)
+"""Measures that are numbers (of tokens, calls, seconds, dollars, or a place), not shares."""
+_OF_WHAT_IS_LEFT = ("precision", "tokens", "judging", "latency", "support")
 """Kinds of tables whose rows compare under the offline reader too: they measure what is read, not what is answered."""
 
 Pairs = Sequence[tuple[TableRun, Run]]
@@ -54,10 +59,10 @@ class ResultLine:
     """One measure of one row on one task, in fractions of 1; `point` is a figure's K, or which answers count.
 
     `calls` and `tokens` are a question's (None: unknown), `difference` is measured - published. `gain` is measured -
-    the reference's measured, with the ends of its paired interval; `p` tests that one. `bound`: the row's filter reads
-    the answer; `failed`: every question of its run ended in an error, so that its value is none. A measure of `NUMBERS`
-    is a number; `of_reference` is its share of the reference's. `prompt_tokens`, `tokens_in` and `fronts` are a
-    frontier's.
+    the reference's measured, with the ends of its paired interval; `p` tests that one, and `published_gain` is the one
+    printed. `bound`: the row's filter reads the answer; `failed`: every question of its run ended in an error, so that
+    its value is none; `missing`: it could not be run here, so likewise. A measure of `NUMBERS` is a number;
+    `of_reference` is its share of the reference's. `prompt_tokens`, `tokens_in` and `fronts` are a frontier's.
     """
 
     task: str
@@ -87,6 +92,8 @@ class ResultLine:
     tokens_in: float | None = None
     fronts: tuple[str, ...] = ()
     failed: bool = False
+    missing: bool = False
+    published_gain: float | None = None
 
 
 @dataclass(frozen=True)
@@ -106,9 +113,10 @@ class TableResult:
 
 
 def result(
-    table: PaperTable, wanted: Sequence[TableRun], done: Mapping[Path, Run], *, notes: Sequence[str] = ()
-) -> TableResult:
-    """The lines of `table` out of its finished runs."""
+    table: PaperTable, wanted: Sequence[TableRun], done: Mapping[Path, Run], *, notes: Sequence[str] = (),
+    left_out: Sequence[LeftOut] = (),
+) -> TableResult:  # fmt: skip
+    """The lines of `table` out of its finished runs, and of the rows that were `left_out`, with the reason of each."""
     pairs = [(one, done[one.folder]) for one in wanted]
     offline = any(run.offline for run in done.values())
     counting = tokeniser() if offline else tokeniser_for(wanted[0].lm)
@@ -117,9 +125,11 @@ def result(
         lines = _on_the_front(lines, pairs)
     # Runs of other tasks are not reused: a call that two tasks make alike is made for each.
     keys = {(run.settings["task"], key) for run in done.values() for row in run.rows for _, key in row["calls"]}
+    lines = lines if offline else corrected(lines)
     return TableResult(
-        table, tuple(lines if offline else corrected(lines)),
-        (*notes, *_failures(pairs), *_counted(table, pairs, counting), *_empty_bounds(pairs), *_dropped(table, pairs)),
+        table, tuple(_with_left_out(lines, left_out, table)),
+        (*notes, *dict.fromkeys(one.note for one in left_out), *_failures(pairs), *_counted(table, pairs, counting),
+         *_empty_bounds(pairs), *_dropped(table, pairs)),
         len(done),
         sum(run.metrics["ledger"]["total"]["calls"] for run in done.values()), len(keys), wanted[0].lm.name,
         max(repeats_in(run.settings) for run in done.values()), offline, sum(run.errors for run in done.values()),
@@ -152,14 +162,36 @@ def _lines(table: PaperTable, pairs: Pairs, counting: TokenCounter, offline: boo
             yield line if paired is None else with_gain(line, paired, values, p_values=not offline)
 
 
+def _with_left_out(lines: Sequence[ResultLine], left_out: Sequence[LeftOut], table: PaperTable) -> list[ResultLine]:
+    """`lines`, and at their places those of the rows that were left out: what was published, and no value."""
+    found = list(lines)
+    for one in left_out:
+        printed = one.row.printed(one.task, one.point.k)
+        published = {} if printed is None else printed.model_dump(exclude={"imp", "gains"}, exclude_none=True)
+        others = dict.fromkeys(line.measure for line in lines if line.task == one.task and not line.missing)
+        found += (
+            ResultLine(
+                *one.place, one.row.ours, measure, 0.0, 0.0, 0.0, one.n, 0, 0.0, None, "", one.point.name,
+                published.get(measure), bound=one.row.reads_gold(one.task), missing=True,
+                published_gain=None if printed is None else (printed.gains or {}).get(measure),
+            )
+            for measure in others or published
+        )  # fmt: skip
+    tasks = list(dict.fromkeys(line.task for line in found))
+    rows = [(row.group, row.label) for row in table.rows]
+    return sorted(found, key=lambda line: (tasks.index(line.task), rows.index((line.group, line.label))))
+
+
 def line_of(one: TableRun, run: Run, measure: str, ends: Sequence[float], point: str) -> ResultLine:
     """The line of one run: the measure's value and the ends of its interval, beside what was published of it."""
     value, low, high = ends
-    published = getattr(one.row.printed(one.task, one.point.k), measure, None)
+    printed = one.row.printed(one.task, one.point.k)
+    published = getattr(printed, measure, None)
     return ResultLine(
         *one.place, one.row.ours, measure, value, low, high, run.metrics["n"], run.errors, *a_question(run), run.name,
         point, published, None if published is None or measure in NUMBERS or run.failed else value - published,
         bound=one.row.reads_gold(one.task), failed=run.failed,
+        published_gain=None if printed is None else (printed.gains or {}).get(measure),
     )  # fmt: skip
 
 
@@ -183,14 +215,14 @@ def with_gain(line: ResultLine, before: Values, after: Values, *, p_values: bool
     if line.measure in RIGHT_OR_WRONG and all(len(each) == 1 for each in (*one, *other)):
         p = mcnemar_exact([first for (first,) in one], [first for (first,) in other]).p
     most = fmean(map(fmean, one))
-    share = fmean(map(fmean, other)) / most if line.measure in NUMBERS and most else None
+    share = fmean(map(fmean, other)) / most if line.measure in NUMBERS and line.measure != POSITION and most else None
     gain, low, high = scale * test.difference, scale * test.low, scale * test.high
     return replace(line, gain=gain, gain_low=low, gain_high=high, p=p if p_values else None, of_reference=share)
 
 
 def _interval(measure: str, values: Values) -> Sequence[float]:
     answers = values.values()
-    if measure in OF_JUDGING and len(alike := {value for each in answers for value in each}) == 1:
+    if measure in (*OF_JUDGING, "refined_tokens") and len(alike := {value for each in answers for value in each}) == 1:
         return [*alike] * 3  # so many calls by design, or one figure for all of a run: there is nothing to draw from
     scale = _scale(measure, answers)
     shares = _over(answers, scale)
@@ -290,19 +322,25 @@ def _measured(table: PaperTable, one: TableRun, run: Run, counting: TokenCounter
     elif table.kind == "retrieval":
         found = {
             measure: _values(
-                (row["id"], row["retrieval"].get("kept", {}).get(measure, 0.0))
-                for row in run.rows if retrieval_known(row)
+                (row["id"], row["retrieval"].get(KEPT, {}).get(measure, 0.0))
+                for row in run.rows if retrieval_known(row) and kept_known(row)
             )
             for measure in ("recall", "precision", "s_precision")
         }  # fmt: skip
     elif table.kind in OF_CONTEXTS:
         found = _of_contexts(table, one, run, counting)
+    elif table.kind == "latency":
+        found = latency_values(run)
     else:
         found = {metric: _scores(run, metric) for metric in metrics}
+        if table.kind in ("refined", "alignment"):
+            found |= _of_refined(table, one, run, counting)
     return {(measure, ""): values for measure, values in found.items() if values}
 
 
 def _of_contexts(table: PaperTable, one: TableRun, run: Run, counting: TokenCounter) -> dict[str, Values]:
+    if table.kind == "support":
+        return _of_support(one, run, counting)
     # What was to be read when an answer failed is unknown: not even that it was empty.
     read = [
         (each.row["id"], each.tokens.prompt, figures_of(each.kept, item.question, item.golden_answers[0], counting))
@@ -321,6 +359,68 @@ def _of_contexts(table: PaperTable, one: TableRun, run: Run, counting: TokenCoun
         "by_characters": _values((name, figures.characters) for name, _, figures in read),
         "empty": _values((name, figures.empty) for name, _, figures in read),
     }
+
+
+def _of_support(one: TableRun, run: Run, counting: TokenCounter) -> dict[str, Values]:
+    """Whether a question's passages support the output, and the mean precision of those that do (section 3.2)."""
+    found: dict[str, list[tuple[str, float]]] = {"supported": [], "positive_precision": []}
+    for each, item in _contexts(one, run):
+        if (support := _supported(one.task, item, each)) is None:
+            continue
+        found["supported"].append((each.row["id"], float(support)))
+        if support:
+            positive = [passage for passage in each.retrieved if supported(one.task, item, [passage])]
+            figures = [figures_of([one], item.question, item.golden_answers[0], counting) for one in positive]
+            found["positive_precision"].append((each.row["id"], fmean(each.precision for each in figures)))
+    return {measure: _values(pairs) for measure, pairs in found.items()}
+
+
+def _of_refined(table: PaperTable, one: TableRun, run: Run, counting: TokenCounter) -> dict[str, Values]:
+    """Tokens of what is left, without the question; or whether an answer stands in it, and in which sentence."""
+    read = [(each.row["id"], each.kept, item.golden_answers) for each, item in _contexts(one, run) if not each.failed]
+    if table.kind == "refined":
+        lines = [(name, "\n".join(passage.line for passage in kept)) for name, kept, _ in read]
+        return {"refined_tokens": _values((name, float(counting.count(text)) if text else 0.0) for name, text in lines)}
+    places = [(name, first_gold(kept, answers)) for name, kept, answers in read]
+    return {
+        "gold_in_output": _values((name, gold_in(kept, answers)) for name, kept, answers in read),
+        POSITION: _values((name, float(place)) for name, place in places if place is not None),
+    }
+
+
+def gold_in(kept: Sequence[Passage], answers: Iterable[str]) -> float:
+    """1.0 where one of `answers` stands in what is kept, whatever full stops it has; titles do not count.
+
+    >>> gold_in([Passage("1", "Pier", "It went to Yahoo! Inc. in May.")], ["Yahoo! Inc."])
+    1.0
+    """
+    return strinc(" ".join(passage.text for passage in kept), answers)
+
+
+def first_gold(kept: Sequence[Passage], answers: Iterable[str]) -> int | None:
+    """The number of the first sentence with one of `answers` in it, from 1; None where no sentence has one whole.
+
+    >>> first_gold([Passage("1", "Pier", "It is long. Ada built it.")], ["Ada"])
+    2
+    """
+    found = (at for at, sentence in enumerate(sentences_of(kept), 1) if strinc(sentence.text, answers))
+    return next(found, None)
+
+
+def latency_values(run: Run) -> dict[str, Values]:
+    """Seconds of the call that answers, of those before it, which refined what it reads, and of both, by question.
+
+    What a filter does without a call is no part of them. An answer that failed is left out.
+    """
+    found: dict[str, list[tuple[str, float]]] = {measure: [] for measure in OF_LATENCY}
+    with run.journal() as journal:
+        for row in run.rows:
+            if row["error"] is None:
+                calls = [journal.read_call(key) or {} for key in dict.fromkeys(key for _, key in row["calls"])]
+                *before, last = [float(call.get("seconds") or 0.0) for call in calls] or [0.0]
+                for measure, seconds in zip(OF_LATENCY, (sum(before), last, sum(before) + last), strict=True):
+                    found[measure].append((str(row["id"]), seconds))
+    return {measure: _values(pairs) for measure, pairs in found.items()}
 
 
 def _scores(run: Run, metric: str) -> Values:
@@ -387,6 +487,8 @@ def _counted(table: PaperTable, pairs: Pairs, counting: TokenCounter) -> Iterato
     """How a table of contexts was counted, and what of it is unknown."""
     if table.kind == "tokens":
         yield f"context: a line Title | text a passage, counted by {counting.name}; prompt: as the server counted it"
+    if table.kind == "refined":
+        yield f"# tok: of what is left of the passages, a line Title | text each, counted by {counting.name}"
     if table.kind == "sides":
         for task, group in groupby(pairs, key=lambda pair: pair[0].task):
             unknown = [_supported(task, question, each) for each, question in _contexts(*next(group))].count(None)

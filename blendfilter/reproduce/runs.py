@@ -23,16 +23,15 @@ from blendfilter.evaluation.plan import Estimator, added, left_of, rehearse, spr
 from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.run_folder import RUN
 from blendfilter.evaluation.run_loop import RunProgress
-from blendfilter.evaluation.run_settings import check_leak, settings_of
+from blendfilter.evaluation.run_settings import check_leak, check_reader, check_trained, settings_of
 from blendfilter.evaluation.runner import evaluate
-from blendfilter.filters.base import filter_predictors
-from blendfilter.filters.registry import make_filter
+from blendfilter.filters.base import filter_predictors, own_filter_lm
 from blendfilter.journal import FILE, digest
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.modules.methods import make_method
-from blendfilter.reproduce.inputs import TRIMMED_FOLDER, RowInputs, Say, journals_of
+from blendfilter.reproduce.inputs import OTHERS, TRIMMED_FOLDER, NotHere, RowInputs, Say, journals_of
 from blendfilter.reproduce.sources import Sources
-from blendfilter.reproduce.tables import SILVER, PaperRow, PaperTable, Sampling
+from blendfilter.reproduce.tables import OF_FILTERS, SILVER, PaperRow, PaperTable, Sampling
 from blendfilter.retrieval.base import Retriever
 from blendfilter.run_context import CONCURRENCY
 from blendfilter.tasks import Questions
@@ -76,6 +75,27 @@ class TableRun:
         return ", ".join(filter(None, (self.row.name, self.point.name)))
 
 
+@dataclass(frozen=True)
+class LeftOut:
+    """A run of a table that cannot be made here, of `n` questions, and the reason."""
+
+    row: PaperRow
+    task: str
+    point: PlannedPoint
+    n: int
+    reason: str
+
+    @property
+    def place(self) -> tuple[str, str, str]:
+        """Where in its table it belongs: task, group and label."""
+        return self.task, self.row.group, self.row.label
+
+    @property
+    def note(self) -> str:
+        """The line below its table."""
+        return f"{self.task}: {self.row.name}: not run: {self.reason}"
+
+
 def runs_of(
     table: PaperTable,
     sources: Sources,
@@ -85,13 +105,18 @@ def runs_of(
     *,
     filter_lm: ConnectedLM | None = None,
     repeats: int = 1,
-) -> list[TableRun]:
+) -> tuple[list[TableRun], list[LeftOut]]:
     """Every run of `table`, task by task, in the order of its rows; `filter_lm` answers their filters' calls.
 
-    Rows whose silver contexts cannot be made are left out, and the notes of `inputs` say so.
+    With them what is left out, for want of a model that is trained first, of a package or of a file. Rows whose silver
+    contexts cannot be made are in neither, and the notes of `inputs` say so.
+
+    Raises: Leak, where a program or a model was made of the questions; before any row is paid for.
     """
-    found = []
+    found, left_out = list[TableRun](), list[LeftOut]()
     for task, questions in sources.questions.items():
+        readers = [lm] if filter_lm is None else [lm, filter_lm]
+        check_trained(dspy.Module(), questions, readers, OTHERS)  # before silver contexts and trimmed indexes, too
         for row in table.rows:
             points, settings = _points(table, row, task), row.settings(task)
             retriever = sources.indexes[task, table.role(row)] if row.retrieves else None
@@ -99,23 +124,29 @@ def runs_of(
                 retriever = inputs.trimmed(row, questions, retriever, max(point.k for point in points))
             for point in points:
                 silver = None
-                if row.reads_gold(task) and (
-                    retriever is None or (silver := inputs.silver(row, questions, retriever, point.k)) is None
-                ):
+                try:
+                    if row.reads_gold(task) and (
+                        retriever is None or (silver := inputs.silver(row, questions, retriever, point.k)) is None
+                    ):
+                        continue
+                    method = _method(row, task, point.k, retriever, questions.task.wording, inputs, silver)
+                except NotHere as error:
+                    left_out.append(LeftOut(row, task, point, len(questions), str(error)))
                     continue
-                method = _method(row, task, point.k, retriever, questions.task.wording, inputs, silver)
                 if recipes_in(method):
-                    check_leak(method, questions)  # before any other row is paid for
+                    check_leak(method, questions, OTHERS)
+                check_trained(method, questions, (), OTHERS)
+                check_reader(method, lm)
                 sampled = {} if point.sampling is None else point.sampling.model_dump()
                 # at temperature 0 a greedy model is itself, so that its calls are shared
                 same = all(lm.kwargs.get(name) == value for name, value in sampled.items())
                 model = lm if same else lm.copy(**sampled)
                 asked = None
-                if filter_lm is not None and filter_predictors(method):
+                if filter_lm is not None and any(each.lm is None for each in filter_predictors(method).values()):
                     asked = filter_lm if same else filter_lm.copy(**sampled)
                 name = _name(method, questions, model, asked, row, repeats)
                 found.append(TableRun(row, task, point, folder / name, method, questions, model, asked))
-    return found
+    return found, left_out
 
 
 def _points(table: PaperTable, row: PaperRow, task: str) -> list[PlannedPoint]:
@@ -131,16 +162,18 @@ def _method(
     row: PaperRow, task: str, k: int, retriever: Retriever | None, wording: str, inputs: RowInputs,
     silver: dspy.Module | None,
 ) -> dspy.Module:  # fmt: skip
-    """The method of a row on a task, with its filter; `silver` is that of a row that reads gold."""
+    """The method of a row on a task, with its filter; `silver` is that of a row that reads gold.
+
+    Raises: NotHere, where what its filter needs is not there and was not named.
+    """
     settings = row.settings(task) | {"k": k}
-    name, n, by, rules, *_ = [
-        settings.pop(key, None) for key in ("filter", "filter_n", "filter_by", "rules", "measure", "trimmed")
-    ]
+    name, *_ = [settings.pop(key, None) for key in ("filter", "measure", "stage", "trimmed")]
+    of_filter = {key: settings.pop(key) for key in OF_FILTERS if key in settings}
     worded = inputs.wording(wording, task)
     if name == SILVER:
         settings["filter"] = silver
     elif name is not None:
-        select = make_filter(name, wording=worded, prompts=inputs.prompts, n=n, by=by, rules=rules)
+        select = inputs.filter(row, task, name, worded, of_filter)
         inputs.load_program_into(select, row, task, name)
         settings["filter"] = select
     return make_method(row.method, retriever, task=worded, prompts=inputs.prompts, **settings)
@@ -166,7 +199,8 @@ def _name(
     words += [f"{key}{arguments[key]}" for key in ("iterations", "samples") if key in arguments]
     words += [f"compiled_{recipe.optimizer}" for recipe in recipes_in(method)[:1]]
     words += [retriever["kind"] for retriever in settings["retrievers"]]
-    words += [each.name.rpartition("/")[2] for each in (lm, filter_lm) if each is not None]
+    other = filter_lm if filter_lm is not None else own_filter_lm(method)
+    words += [each.name.rpartition("/")[2] for each in (lm, other) if isinstance(each, ConnectedLM)]
     words.append(str(len(questions)))
     words += [f"{short}{lm.kwargs[key]}" for short, key in (("t", "temperature"), ("p", "top_p")) if lm.kwargs.get(key)]
     words += [f"r{repeats}"] * (repeats > 1)

@@ -22,7 +22,14 @@ SAMPLE, POOLED, OWN = "sample", "pooled", "own"
 VECTORS: tuple[Role, ...] = ("flat", "hnsw", "ivf")
 """Kinds of one dense index: where one of them is not named, what stands for another may stand in."""
 _WORDS = re.compile(rf"(?:({'|'.join(get_args(Role))}):)?(?:(\w+)=)?(.+)", re.DOTALL)
-_NAMED = {"colbert": "ColBERT", "dpr": "DPR", "hnsw": "HNSW", "ivf": "IVF", OWN: "the questions' own paragraphs"}
+_NAMED = {
+    "colbert": "ColBERT",
+    "dpr": "DPR",
+    "reranked": "reranked",
+    "hnsw": "HNSW",
+    "ivf": "IVF",
+    OWN: "the questions' own paragraphs",
+}
 _NO_L2 = "flat is by inner product, the paper's IndexFlatL2 by L2 (build with --similarity l2)"
 _PIECES = Analyser(pattern=r"\w{1,3}", stemmer=None, stop_words=())
 """For a second ranking over the sample world, where a table wants two retrievers: three letters at a time."""

@@ -18,19 +18,25 @@ from blendfilter.filters.cdit import RULES
 from blendfilter.filters.registry import FILTERS, parameters_of
 from blendfilter.modules.methods import METHODS
 from blendfilter.oracles.measures import Measure
+from blendfilter.oracles.silver_rows import Stage
 from blendfilter.tasks import TASKS
 
 PAPERS = Path(__file__).parent / "papers"
-Role = Literal["colbert", "bm25", "dpr", "flat", "hnsw", "ivf"]
+Role = Literal["colbert", "bm25", "reranked", "dpr", "flat", "hnsw", "ivf"]
 """The papers' retrievers. A command says which index plays which; the last three are kinds of one dense index."""
 Kind = Literal[
-    "scores", "retrieval", "sweep", "samples", "settings", "precision", "tokens", "sides", "frontier", "judging"
-]
+    "scores", "retrieval", "sweep", "samples", "settings", "precision", "tokens", "sides", "frontier", "judging",
+    "refined", "alignment", "latency", "support",
+]  # fmt: skip
+OF_FILTERS = ("filter_n", "filter_by", "filter_model", "filter_tokens", "rules")
+"""Arguments of a row that are its filter's."""
 SILVER = "silver"
 """The filter that keeps what an oracle chose: an upper bound, for it has read the answer. No command makes it alone."""
 QUESTION_ONLY = ("direct-retrieval", "cot-retrieval", "ralm")
 """Methods that search for the question alone."""
-OF_CONTEXTS = ("precision", "tokens", "sides", "judging")
+PROMPTED = "prompted"
+"""The default of a table's model that need not be there: without one named, the row's filter is a prompt."""
+OF_CONTEXTS = ("precision", "tokens", "sides", "judging", "support")
 """Kinds of tables that measure what was left for the answer, or what choosing it took: not the answers alone."""
 
 
@@ -56,28 +62,34 @@ class RowArguments(_Strict):
     """The arguments of a row's method; what is left out is the method's own default.
 
     `trimmed`: it searches an index that was trimmed by the same questions, and reads what is left of the first k, as
-    the paper does, or k passages, filled up from further down (`refilled`).
+    the paper does, or k passages, filled up from further down (`refilled`). `filter_model`: which of the table's
+    `models` its filter has. `stage`: what it keeps is of that stage of BIDER's synthesis, from a file that is given.
     """
 
     k: Count | None = None
     filter: Annotated[str, _one_of("filter", (*FILTERS, SILVER))] | None = None
     filter_n: Count | None = None
     filter_by: str | None = None
+    filter_model: str | None = None
+    filter_tokens: Count | None = None
     filter_union: bool | None = None
     drop_conclusion: bool | None = None
     without: tuple[Literal["q", "q_ex", "q_in"], ...] = ()
     iterations: Count | None = None
     samples: Count | None = None
     measure: Measure | None = None
+    stage: Stage | None = None
     rules: tuple[Annotated[str, _one_of("rule", RULES)], ...] = ()
     trimmed: Literal["left", "refilled"] | None = None
     rewrite: bool | None = None
+    max_input_tokens: Count | None = None
 
 
 class PrintedFigures(_Strict):
-    """A row's printed figures on one task, as fractions of 1.
+    """A row's printed figures on one task, as fractions of 1; tokens, positions and seconds are what they are.
 
-    `imp` is the printed improvement over it, in percent; `seconds_in_all` are seconds, in a table of kind `judging`.
+    `imp` is the printed improvement over it, in percent; `seconds_in_all` is of a table of kind `judging`; `gains` are
+    printed differences from the table's reference row, by measure.
     """
 
     em: Share | None = None
@@ -85,8 +97,17 @@ class PrintedFigures(_Strict):
     accuracy: Share | None = None
     inclusion: Share | None = None
     output_precision: Share | None = None
+    supported: Share | None = None
+    positive_precision: Share | None = None
+    refined_tokens: Annotated[float, Field(ge=0)] | None = None
+    gold_in_output: Share | None = None
+    gold_position: Annotated[float, Field(ge=1)] | None = None
+    refining_seconds: Annotated[float, Field(ge=0)] | None = None
+    answering_seconds: Annotated[float, Field(ge=0)] | None = None
+    total_seconds: Annotated[float, Field(ge=0)] | None = None
     seconds_in_all: Annotated[float, Field(gt=0)] | None = None
     imp: float | None = None
+    gains: Mapping[str, float] | None = None
 
 
 class PaperRow(_Strict):
@@ -107,7 +128,7 @@ class PaperRow(_Strict):
 
     @model_validator(mode="after")
     def _check_arguments(self) -> PaperRow:
-        taken = {*parameters_of(METHODS[self.method].make), "filter_n", "filter_by", "measure", "rules", "trimmed"}
+        taken = {*parameters_of(METHODS[self.method].make), *OF_FILTERS, "measure", "stage", "trimmed"}
         for arguments in (self.arguments, *self.on.values()):
             if extra := arguments.model_fields_set - taken:
                 raise ValueError(f"{self.method} takes no {', '.join(sorted(extra))}")
@@ -149,8 +170,10 @@ class PaperTable(_Strict):
 
     `kind`: `scores` (tables), `retrieval` (what is found and kept), `sweep` (over K), `samples` (the best of several
     answers); of the contexts that filters leave: `settings` (scores, drawn side by side), `precision`, `tokens`,
-    `sides` (scores where the passages support the output, and where not), `frontier` (scores against tokens),
-    `judging` (what a judge's verdicts take: calls, tokens, seconds, dollars).
+    `support` (whether the passages support the output), `sides` (scores where they do, and where not), `frontier`
+    (scores against tokens), `judging` (what a judge's verdicts take: calls, tokens, seconds, dollars), `refined`
+    (scores, and the tokens of what is left), `alignment` (scores, and whether and where the answer stands in what is
+    left), `latency` (seconds).
     `n` questions are run; `published_n` is the fewest that the paper ran, where that is not n. The other rows are
     tested against the label `against`. `reader` is empty where nothing was published. `serve`: the commands that serve
     the paper's own reader (or the one near it that `served` names; `{papers}` is the folder of these files), `ask`: how
@@ -176,6 +199,7 @@ class PaperTable(_Strict):
     request: Mapping[str, Any] = {}
     sweep: tuple[Count, ...] = ()
     samples: tuple[Sampling, ...] = ()
+    models: Mapping[str, str] = {}
 
     @model_validator(mode="after")
     def _check_rows(self) -> PaperTable:
@@ -186,6 +210,10 @@ class PaperTable(_Strict):
             raise ValueError(UnknownName.of("row", self.against, labels))
         if len({(row.group, row.label) for row in self.rows}) < len(labels):
             raise ValueError("two rows of one group have the same label")
+        for row in self.rows:
+            for arguments in (row.arguments, *row.on.values()):
+                if (model := arguments.filter_model) is not None and model not in self.models:
+                    raise ValueError(UnknownName.of("model", model, self.models, "in models"))
         return self
 
     def cut(self, methods: Iterable[str] | None = None, labels: Iterable[str] | None = None) -> PaperTable:

@@ -106,6 +106,11 @@ class Encoder:
         # a fast tokenizer that two threads use at once fails ("Already borrowed")
         self._turn = threading.Lock()
 
+    @property
+    def on_cpu(self) -> bool:
+        """Whether passages are encoded on a CPU."""
+        return bool(self._passages.model.device.type == "cpu")
+
     def is_the_one(self, identity: str) -> bool:
         """Whether that is this encoder's identity, or was in earlier versions, which did not look at a router."""
         return identity in self._identities

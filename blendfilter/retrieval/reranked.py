@@ -300,13 +300,15 @@ class LateInteractionReranker(Reranker):
         self.name = checkpoint.name
         self.identity = fingerprint_of(self.kind, checkpoint.sha256)
         self._encoder = TokenEncoder(checkpoint, device or device_for(None))
+        # one by one on a CPU: beside other texts a vector has other last bits, and near ties another order
+        self._at_once = [1] if self._encoder.device.type == "cpu" else []
         self._vectors: OrderedDict[str, Any] = OrderedDict()
         self._bytes = 0
         self._turn = threading.Lock()
 
     def scores(self, queries: Sequence[str], candidates: Sequence[Sequence[str]]) -> RerankScores:
         """The sums of the largest inner products; a query is cut where it is longer than the checkpoint reads."""
-        encoded = self._encoder.queries(queries)
+        encoded = self._encoder.queries(queries, *self._at_once)
         passages = self._passages(dict.fromkeys(text for texts in candidates for text in texts))
         scores = [
             _max_sim(query, [passages[text] for text in texts])
@@ -319,8 +321,7 @@ class LateInteractionReranker(Reranker):
         with self._turn:
             found = {text: self._vectors.pop(text, None) for text in texts}
             if missing := [text for text, own in found.items() if own is None]:
-                # one by one on a CPU: beside a longer text a vector has other last bits, and near ties another order
-                vectors, counts = self._encoder.passages(missing, *[1] * (self._encoder.device.type == "cpu"))
+                vectors, counts = self._encoder.passages(missing, *self._at_once)
                 for text, own in zip(missing, vectors.split(counts), strict=True):
                     found[text] = own.clone()  # a part of the whole would keep all of it in memory
                     self._bytes += own.nbytes

@@ -9,24 +9,22 @@ means the same (entailment, duplicate, paraphrase). Measured in `eval/bench/guar
 from __future__ import annotations
 
 import json
+import math
 import threading
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from blendfilter.errors import BadArgument, BadData, MissingFile
-from blendfilter.extras import needed
-from blendfilter.records import whole_characters
+from blendfilter.lm.checkpoints import CONFIG
+from blendfilter.lm.scoring.entailment import ENTAILED, PairClassifier, classifier_labels, label_at
 from blendfilter.retrieval.base import fingerprint_of
-from blendfilter.retrieval.encoders import encoder_folder, files_hash
+from blendfilter.retrieval.encoders import files_hash
 from blendfilter.trimming.opposites import plain_question, unlike
 
 EXAMPLES = "cross-encoder/quora-distilroberta-base, cross-encoder/nli-deberta-v3-small"
-_WHY = "a model of pairs of questions"
-_SAME_LABELS = {"entailment", "duplicate", "is_duplicate", "paraphrase", "equivalent", "same", "similar"}
+_SAME_LABELS = ENTAILED | {"duplicate", "isduplicate", "paraphrase", "equivalent", "same", "similar"}
 _REMEMBERED = 2**16
-_BATCH = 64
 
 
 class Guard(Protocol):
@@ -67,14 +65,14 @@ class PairModel:
         if isinstance(threshold, bool) or not 0 < threshold < 1:
             raise BadArgument(f"threshold lies between 0 and 1, got {threshold!r}")
         try:
-            self._folder = encoder_folder(name)
+            self._model = PairClassifier(name, device=device)
         except (MissingFile, BadData) as error:
             raise type(error)(f"the model '{name}' of pairs of questions cannot be opened: {error}") from None
-        self.name = str(self._folder.resolve()) if Path(name).expanduser().is_dir() else name
+        folder = self._model.folder
+        self.name = str(folder.resolve()) if Path(name).expanduser().is_dir() else name
         self.threshold = threshold
-        self._device = device
-        self._same = _same_output(self._folder)
-        self.files = files_hash(self._folder)
+        self._same = _same_output(folder)
+        self.files = files_hash(folder)
         self.identity = fingerprint_of("pair model", self.files, threshold)
         self._known: dict[tuple[str, str], float] = {}
         # a fast tokenizer that two threads use at once fails ("Already borrowed")
@@ -104,29 +102,25 @@ class PairModel:
     def check(self) -> None:
         """Load it now. Raises `BadData` where it cannot be loaded, or not whole."""
         with self._turn:
-            self._loaded  # noqa: B018
+            self._model.load()
 
     def _scored(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
-        torch = needed("torch", "dense", _WHY)
-        both = [(whole_characters(one), whole_characters(other)) for pair in pairs for one, other in (pair, pair[::-1])]
-        model = self._loaded
-        # padding changes last bits
-        batch = 1 if model.model.device.type == "cpu" else _BATCH
-        raw = model.predict(
-            both, batch_size=batch, show_progress_bar=False, activation_fn=torch.nn.Identity(), convert_to_tensor=True
-        ).reshape(len(both), -1).double()  # fmt: skip
-        sure = torch.sigmoid(raw[:, 0]) if self._same is None else torch.softmax(raw, dim=1)[:, self._same]
-        found = [round(float(value), 4) for value in sure]
-        if not all(0 <= value <= 1 for value in found):
-            raise BadData(f"the model {self.name} answers with numbers that are none (NaN): is it whole?")
+        both = [way for pair in pairs for way in (pair, pair[::-1])]
+        found = [0.0] * len(both)
+        for at, outputs in self._model.outputs(both, shorten_both=True):
+            if outputs is not None:
+                found[at] = round(_probability(outputs.values, self._same), 4)
         ways = zip(found[::2], found[1::2], strict=True)
         return [(one + other) / 2 if self._same is None else min(one, other) for one, other in ways]
 
-    @cached_property
-    def _loaded(self) -> Any:
-        from blendfilter.retrieval.reranked import load_cross_encoder  # only where a model is named
 
-        return load_cross_encoder(self.name, self._folder, self._device)
+def _probability(outputs: Sequence[float], at: int | None) -> float:
+    """The share of output `at` in the softmax; of a single output its sigmoid."""
+    if at is None:
+        return 1 / (1 + math.exp(-outputs[0])) if outputs[0] > -700 else 0.0  # below that, exp overflows
+    highest = max(outputs)
+    weights = [math.exp(value - highest) for value in outputs]
+    return weights[at] / math.fsum(weights)
 
 
 def guard_of(guard: bool | Guard) -> Guard | None:
@@ -157,20 +151,16 @@ def _same_output(folder: Path) -> int | None:
     """Which output means the same; None where there is but one, a score. Raises `BadData` for another model."""
     no = f"{folder} is no model that says whether two questions ask the same"
     move = f"name one, such as {EXAMPLES}"
-    try:
-        config = json.loads((folder / "config.json").read_bytes())
-        kinds = [str(each) for each in config.get("architectures") or ()]
-        labels = {int(at): str(label) for at, label in (config.get("id2label") or {0: "LABEL_0", 1: "LABEL_1"}).items()}
-    except (OSError, ValueError, AttributeError) as error:
-        raise BadData(f"{no}: its config.json cannot be read ({error}); {move}") from None
-    if not any(kind.endswith("ForSequenceClassification") for kind in kinds):
-        raise BadData(f"{no} but a {kinds[0] if kinds else 'model of another kind'}: {move}")
+    kind, labels = classifier_labels(folder)
+    if not labels:
+        raise BadData(f"{no} but a {kind or 'model of another kind'}: {move}")
     if len(labels) == 1:
+        config = json.loads((folder / CONFIG).read_bytes())
         stated = [config.get("sbert_ce_default_activation_function"), config.get("sentence_transformers")]
         if any("Identity" in str(each.get("activation_fn") if isinstance(each, Mapping) else each) for each in stated):
             raise BadData(f"{no} but a reranker, whose scores have no bounds: {move}")
         return None
-    found = [at for at, label in labels.items() if label.casefold() in _SAME_LABELS]
-    if len(found) != 1:
+    found = label_at(labels, _SAME_LABELS)
+    if found is None:
         raise BadData(f"{no}: of its labels ({', '.join(labels.values())}) not just one is for it; {move}")
-    return found[0]
+    return found

@@ -3,6 +3,7 @@
     python eval/bench/local.py [--limit 20] [--lm local] [--runs DIR]   # accuracy, seconds, ids
 
     python eval/bench/local.py --journal RUN/journal.jsonl …                  # what kept beginnings save of its prompts
+    python eval/bench/local.py --batch 8 --lm hf/FOLDER [--limit 32]          # one by one against batches
 
 The questions are run twice: with the ids held to a grammar, and without. What is saved is counted, not timed: the
 tokens of all prompts against those that are read, in the journal's order.
@@ -12,8 +13,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import blendfilter as bf
@@ -74,8 +77,40 @@ def count_saved(journal: Path, name: str) -> None:
     print(f"{journal.parent.name}: {calls} calls, {whole:,} tokens of prompts, {read:,} read ({whole / read:.2f} x)")
 
 
+def time_batches(name: str, size: int, limit: int) -> None:
+    """As many prompts, each with passages of its own, one by one and then in batches: seconds, and the same text?
+
+    Of the processor's seconds, so that what else runs on the machine counts for little.
+    """
+    questions, index = bf.load("hotpotqa", "sample"), bf.BM25.build(sample("corpus.jsonl"))
+    prompts = []
+    for i in range(limit):
+        question = questions[i % len(questions)].question
+        (passages,) = index.search([question], k=1 + i // len(questions) + i % 2)
+        lines = "\n".join(f"{passage.title} | {passage.text}" for passage in passages)
+        prompts.append(f"Knowledge:\n{lines}\nQuestion: {question}\nSay in two sentences what is known about it.")
+    replies, seconds = list[list[str]](), list[float]()
+    for rows in (1, size):
+        lm = bf.connect(f"{name}{'&' if '?' in name else '?'}batch_size={rows}", cache=False)
+        lm("Hello.", max_tokens=1)  # opens the weights
+        started, worked = time.perf_counter(), time.process_time()
+        with ThreadPoolExecutor(4 * size) as pool:
+            asked = pool.map(lambda prompt: lm(prompt, max_tokens=32)[0], prompts)  # noqa: B023
+            replies.append(list(asked))
+        took = time.perf_counter() - started
+        seconds.append(time.process_time() - worked)
+        tokens = sum(lm.inner.count_tokens(reply) for reply in replies[-1])
+        print(
+            f"{rows} at a time: {seconds[-1]:.1f} s of processor time ({took:.1f} s) for {limit} prompts, "
+            f"some {tokens:,} tokens written",
+            flush=True,
+        )
+    same = sum(one == other for one, other in zip(*replies, strict=True))
+    print(f"{seconds[0] / seconds[1]:.2f} times the throughput; the same text in {same} of {limit}")
+
+
 def _chat(engine: LocalEngine) -> Callable[[str], list[int]]:
-    return lambda prompt: engine._chat_tokens([["user", prompt]], None)
+    return lambda prompt: engine._chat_tokens([["user", prompt]], {})
 
 
 def main() -> None:
@@ -85,7 +120,12 @@ def main() -> None:
     parser.add_argument("--lm", default="local")
     parser.add_argument("--runs", type=Path, default=Path("runs/bench-local"))
     parser.add_argument("--journal", type=Path, action="append", default=[])
+    parser.add_argument("--batch", type=int, help="replies written at a time, of a model of Hugging Face")
     given = parser.parse_args()
+    if given.batch is not None:
+        logging.getLogger("dspy").setLevel(logging.ERROR)  # replies are cut on purpose
+        time_batches(given.lm, given.batch, given.limit)
+        return
     for journal in given.journal:
         count_saved(journal, given.lm)
     if not given.journal:

@@ -51,6 +51,7 @@ class Two:
     [
         ("knowledge", {"topic", "check", "ids"}),
         ("one-call", {"judge"}),
+        ("pointwise", {"relevant"}),
         ("filco", {"helpful"}),
         ("cdit", {"consistent"}),
     ],

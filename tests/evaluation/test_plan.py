@@ -11,9 +11,11 @@ from model_server import serve
 from small_world import Command, CountingEngine, done_by, tree
 
 from blendfilter import BM25, BlendFilter, ChainOfThought, Direct, connect, evaluate, load
+from blendfilter.errors import Leak
 from blendfilter.evaluation.plan import RunPlan, duration, plan, spread
 from blendfilter.lm.attempts import CallPolicy, Pace
 from blendfilter.lm.budget import Amount, Budget
+from blendfilter.lm.checkpoints import Checkpoint, write_questions
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.lm.prices import Price
 from blendfilter.lm.profiles import profile_for
@@ -93,6 +95,16 @@ def test_of_a_finished_run_nothing_is_left(index: BM25, questions: Questions, tm
     assert made.text() == f"all {len(questions)} answers are there: nothing is left to ask\n"
     twice = plan(Direct(index), questions, engine.lm(), run=run.folder, repeats=2)
     assert (twice.total.calls, twice.done) == (len(questions), len(questions))
+
+
+def test_a_model_that_was_trained_on_the_questions_is_named_by_the_plan(
+    index: BM25, questions: Questions, tmp_path: Path
+) -> None:
+    write_questions(tmp_path, [questions[0].question])
+    engine = CountingEngine()
+    engine.checkpoint = Checkpoint(tmp_path)  # type: ignore[attr-defined]  # as that of `hf/…`
+    with pytest.raises(Leak, match="was trained on"):
+        plan(Direct(index), questions, engine.lm())
 
 
 def test_calls_of_other_runs_are_not_counted(index: BM25, questions: Questions, tmp_path: Path) -> None:

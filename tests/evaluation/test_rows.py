@@ -12,7 +12,7 @@ from blendfilter.context import CallNote
 from blendfilter.errors import ModelError
 from blendfilter.evaluation.rows import answered, failed, loss
 from blendfilter.modules.base import FLAGS, Branch
-from blendfilter.records import Passage, Question
+from blendfilter.records import Excerpt, Passage, Question, WrittenText
 from blendfilter.tasks import TASKS
 
 HOTPOT, STRATEGY = TASKS["hotpotqa"], TASKS["strategyqa"]
@@ -111,6 +111,28 @@ def test_knowledge_of_any_shape_is_measured_by_its_titles(knowledge: list[Any]) 
     assert result["retrieval"] == {"union": whole, "kept": whole}
     assert len(result["knowledge"]) == 2
     assert result["loss"] == "answered_wrong"
+
+
+@pytest.mark.parametrize(
+    ("answer", "branches", "where"),
+    [
+        ("Ormskerry", ("q", "q_ex"), "right"),
+        ("x", ("q", "q_ex"), "answered_wrong"),
+        ("Ormskerry", ("q",), "right_without_gold"),
+        ("x", ("q",), "not_retrieved"),
+    ],
+)
+def test_written_text_may_stand_on_whatever_was_retrieved(answer: str, branches: tuple[str, ...], where: str) -> None:
+    """A summary is in no passage: whether gold was kept is unknown, and is said to be neither lost nor there."""
+    found = {name: Branch(branch.retrieved, ()) for name, branch in blended().branches.items() if name in branches}
+    only = row(blended(answer, branches=found, knowledge=[WrittenText("A pier.")]))
+    assert (only["loss"], only["knowledge"], only["written"]) == (where, [], ["A pier."])
+    assert list(only["retrieval"]) == [*branches, "union"]
+    beside = row(blended(answer, branches=found, knowledge=[WrittenText("A pier."), Excerpt.of(PIER, [(0, 5)])]))
+    assert beside["loss"] == where
+    assert beside["retrieval"]["kept"]["recall"] == 0.5, "what is known to be kept counts"
+    nothing = row(blended(answer, branches=found, knowledge=[]))
+    assert nothing["retrieval"]["kept"]["recall"] == 0.0, "nothing kept is known, too"
 
 
 def test_the_row_of_an_error() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +24,25 @@ from blendfilter import (
     load,
 )
 from blendfilter.asking import TaskWording
-from blendfilter.errors import BadData, Leak, RunMismatch
+from blendfilter.errors import BadArgument, BadData, EmptyData, Leak, RunMismatch
 from blendfilter.evaluation.run_folder import check_same
-from blendfilter.evaluation.run_settings import check_leak, check_prompts, program_digest, retrievers_of, settings_of
+from blendfilter.evaluation.run_settings import (
+    check_leak,
+    check_prompts,
+    check_reader,
+    check_trained,
+    not_compiled_on,
+    program_digest,
+    retrievers_of,
+    settings_of,
+)
 from blendfilter.filters.cdit import CDITFilter
 from blendfilter.filters.filco import FilCoFilter
+from blendfilter.filters.written import TrainedFilCoFilter
 from blendfilter.journal import digest
+from blendfilter.lm.checkpoints import Checkpoint, write_questions
 from blendfilter.tasks import Questions
+from blendfilter.training.silver import generator_examples
 
 INDEX = BM25.build([Passage("a", "Orm Pier", "A pier."), Passage("b", "Fell", "A hill.")])
 
@@ -152,6 +165,65 @@ def test_a_demonstration_among_the_questions(written: str, questions: Questions)
     method.answering.answer.demos = [dspy.Example(question=written, reasoning="…")]
     with pytest.raises(Leak, match=r"question 'one' \('Which pier\?'\) is also a demonstration of 'answering.answer'"):
         check_leak(method, questions)
+
+
+def test_a_question_that_the_model_was_trained_on(questions: Questions, tmp_path: Path) -> None:
+    """Of the run's model, of a filter's own, and of what an adapter stands on."""
+    write_questions(tmp_path, ["Which PIER?", "Another one?"])
+    trained, other = ScriptedLM([]), ScriptedLM([])
+    trained.inner.checkpoint = Checkpoint(tmp_path / "adapter", Checkpoint(tmp_path))  # as that of `hf/…`
+    method = Direct(INDEX, filter=FilCoFilter())
+    check_trained(method, questions, [other])
+    with pytest.raises(Leak, match=r"question 'one' \('Which pier\?'\) is one of those that scripted was trained on"):
+        check_trained(method, questions, [trained])
+    method.select.helpful.lm = trained
+    with pytest.raises(Leak):
+        check_trained(method, questions, [other])
+    with pytest.raises(EmptyData, match="all 1 questions"):
+        not_compiled_on(method, questions, [other])
+    both = load("qa", [{"question": "Which pier?", "answer": "?"}, {"question": "Which hill?", "answer": "Fell"}])
+    assert [each.question for each in not_compiled_on(method, both, [other])] == ["Which hill?"]
+    method.select.helpful.lm = None
+    with pytest.raises(BadArgument, match="goes with a compiled program or a trained model"):
+        not_compiled_on(method, questions, [other])
+
+
+def test_a_question_that_a_filters_model_was_trained_on_though_a_server_answers(
+    questions: Questions, tmp_path: Path
+) -> None:
+    write_questions(tmp_path, ["Which PIER?"])
+    method = Direct(INDEX, filter=TrainedFilCoFilter(f"hf/{tmp_path}?dtype=bfloat16", lm=ScriptedLM([])))
+    with pytest.raises(Leak, match=rf"is one of those that {tmp_path.name} was trained on"):
+        check_trained(method, questions, [])
+    with pytest.raises(EmptyData, match="all 1 questions"):
+        not_compiled_on(method, questions)
+
+
+def reader(folder: Path, **recipe: Any) -> ScriptedLM:
+    """A model of `folder`, with that recipe beside it."""
+    (folder / "recipe.json").write_text(json.dumps({"format": 1, **recipe}))
+    (lm := ScriptedLM([])).inner.checkpoint = Checkpoint(folder)  # as that of `hf/…`
+    return lm
+
+
+@pytest.mark.parametrize(("part", "named"), [("context", "FilCo's context filter"), ("bider", "BIDER")])
+def test_a_model_that_was_trained_to_filter_answers_nothing(part: str, named: str, tmp_path: Path) -> None:
+    with pytest.raises(BadArgument, match=f"scripted was trained as {named}: it writes what is to be read"):
+        check_reader(Direct(INDEX), reader(tmp_path, part=part))
+
+
+def test_a_generator_that_is_asked_otherwise_than_it_was_trained_is_warned_of(tmp_path: Path) -> None:
+    asked = Direct(INDEX, task=TaskWording.of("nq").with_demos("none"))
+    lm = reader(tmp_path, part="generator", **generator_examples([], "nq")[1])
+    with warnings.catch_warnings(action="error"):
+        check_reader(asked, lm)
+        check_reader(Direct(INDEX, task="nq"), ScriptedLM([]))
+        check_reader(Direct(INDEX), reader(tmp_path, part="stages"))
+    lm = reader(tmp_path, part="generator", **generator_examples([], "nq")[1])
+    for method in (Direct(INDEX, task="nq"), Direct(task="nq"), ChainOfThought(INDEX, task="nq")):
+        with pytest.warns(UserWarning, match="asked with another prompt here: .* asks as it was trained") as seen:
+            check_reader(method, lm)
+        assert len(seen) == 1
 
 
 def test_templates_are_tried_before_any_call(tmp_path: Path) -> None:

@@ -124,6 +124,14 @@ def test_a_query_that_some_questions_have_is_the_mean_over_those() -> None:
     assert result["union"] == measured(0.333333, 0.333333)
 
 
+def test_kept_is_the_mean_over_answers_of_which_it_is_known_what_they_read() -> None:
+    rows = [
+        row(1.0, "right", retrieval={"union": measured(1, 1), "kept": measured(1, 1)}),
+        row(0.0, "answered_wrong", retrieval={"union": measured(1, 1)}),
+    ]
+    assert summary(rows)["retrieval"] == {"union": measured(1, 1), "kept": measured(1, 1) | {"n": 1}}
+
+
 def test_retrieval_is_the_mean_over_questions_whose_gold_is_known() -> None:
     """Two such questions, for one failed and of one no gold is known: recall of q = (1 + .5) / 2."""
     assert summary()["retrieval"] == {"q": measured(0.75, 0.2), "kept": measured(0.5, 0.5, 0.5)}

@@ -8,6 +8,7 @@ import json
 import pickle
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,28 @@ class TestSentences:
                  "Tolm Harbour | Skerry Light stands beside it.", "No title."]  # fmt: skip
         assert seen == [(QUESTION, lines)]
         assert [passage.text for passage in result.kept] == [FIVE[0].text, "No\ntitle."]
+
+    @pytest.mark.parametrize(
+        ("tokens", "kept"),
+        [
+            (1, {"a": "The red boat sailed."}),
+            (13, {"a": "The red boat sailed."}),
+            (14, {"a": "The red boat sailed.", "b": "The boat, the boat!"}),
+            (19, {"a": "The red boat sailed.", "b": "The boat, the boat!"}),
+            (20, {"a": "The red boat sailed. A red house stood.", "b": "The boat, the boat!"}),
+        ],
+    )
+    def test_a_budget_of_tokens_counts_sentences_and_their_titles_once(self, tokens: int, kept: dict[str, str]) -> None:
+        """Best first, at 1.4 tokens a word: 4 + 1 (the title), 4 + 1, 4: 7, 14 and 19.6 tokens together.
+
+        The best sentence stays though it alone is over the budget.
+        """
+        passages = [replace(passage, title="Skerry") for passage in TestWorkedExample.PASSAGES]
+        result = filtered(SentenceFilter(tokens=tokens), passages, "red boat")
+        assert {passage.id: passage.text for passage in result.kept} == kept
+        most = SentenceFilter(1, tokens=tokens)
+        assert [passage.text for passage in filtered(most, passages, "red boat").kept] == ["The red boat sailed."]
+        assert most.arguments() == {"n": 1, "by": "bm25", "model": None, "tokens": tokens}
 
     @given(
         texts=st.lists(st.text(st.sampled_from("ab .!?\n’é🙂"), max_size=60), max_size=4),

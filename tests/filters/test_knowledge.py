@@ -12,7 +12,14 @@ from isle import CHECK, LINES, PASSAGES, QUESTION, REPLIES
 from scripted import ScriptedLM, response, scripted
 
 from blendfilter.asking import TaskWording
-from blendfilter.filters.knowledge import KnowledgeFilter, OneCallFilter, ids_schema, read_judgement, unreached
+from blendfilter.filters.knowledge import (
+    KnowledgeFilter,
+    OneCallFilter,
+    PointwiseFilter,
+    ids_schema,
+    read_judgement,
+    unreached,
+)
 from blendfilter.lm.profiles import Profile
 from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.prompting import Prompts
@@ -401,3 +408,53 @@ class TestReading:
     )
     def test_status(self, reply: str, status: str) -> None:
         assert read_judgement(reply, 5).status == status
+
+
+class TestPointwise:
+    """One call a passage: yes keeps it, no drops it, and what is neither is kept and counted."""
+
+    def filtered(self, replies: dict[str, str], passages: Any = FIVE[:3], **settings: Any) -> Any:
+        """The result where a passage is judged as `replies` says by its title."""
+
+        def reply(stage: str, prompt: str) -> str:
+            assert stage == "relevant"
+            passage, question, cue = prompt.split("\n")[-3:]
+            assert (question, cue) == (f"Question: {QUESTION}", "Relevant (Yes or No):")
+            return replies[passage.removeprefix("Passage: ").partition(" | ")[0]]
+
+        lm = ScriptedLM(reply)
+        with dspy.context(lm=lm):
+            return asyncio.run(PointwiseFilter(**settings).acall(question=QUESTION, passages=passages)), lm
+
+    def test_each_passage_is_asked_for_alone(self) -> None:
+        result, lm = self.filtered({"Tolm Harbour": "Yes", "Skerry Light": "Yes.", "Quillmere": "No"})
+        assert result.kept == FIVE[:2]
+        assert (result.status, result.verdicts, result.flags) == ("ids", [True, True, False], {})
+        assert result.reason == "0: relevant\n1: relevant\n2: irrelevant"
+        assert all(sum(line in prompt for line in LINES) == 1 for _, prompt in lm.prompts)
+
+    def test_a_reply_that_is_no_verdict_keeps_its_passage_and_is_counted(self) -> None:
+        result, _ = self.filtered({"Tolm Harbour": "No", "Skerry Light": "It is a lighthouse.", "Quillmere": "No"})
+        assert result.kept == [FIVE[1]]
+        assert result.flags == {"no_verdict": 1}
+
+    @pytest.mark.parametrize(
+        ("offer_none", "kept", "status", "flags"),
+        [(False, FIVE[:2], "suspect", {"suspect_ids": 1}), (True, [], "none", {"explicit_none": 1})],
+    )
+    def test_nothing_relevant_keeps_nothing_only_where_the_task_offers_that(
+        self, offer_none: bool, kept: list[Passage], status: str, flags: dict[str, int]
+    ) -> None:
+        no = {"Tolm Harbour": "No", "Skerry Light": "No"}
+        result, _ = self.filtered(no, FIVE[:2], offer_none=offer_none)
+        assert (result.kept, result.status, result.flags) == (kept, status, flags)
+
+    def test_passages_that_read_the_same_are_judged_once(self) -> None:
+        twice = [FIVE[0], Passage("other", FIVE[0].title, FIVE[0].text)]
+        result, lm = self.filtered({"Tolm Harbour": "Yes"}, twice)
+        assert len(lm.prompts) == 1
+        assert result.kept == twice
+
+    def test_a_very_small_model_is_shown_a_yes_and_a_no(self) -> None:
+        ask = PointwiseFilter(wording=TaskWording.of("twowiki")).relevant
+        assert {demo["relevant"] for demo in ask.raw.demos} == {"Yes", "No"}

@@ -19,9 +19,12 @@ from small_world import done_by, journaled
 
 from blendfilter.filters.base import Filter
 from blendfilter.filters.filco import FilCoFilter
+from blendfilter.filters.written import BIDERFilter, TrainedFilCoFilter, WrittenFilter
 from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.modules.direct import Direct
-from blendfilter.records import Passage, Question
+from blendfilter.oracles.oracle import Oracle
+from blendfilter.oracles.silver_making import make_silver
+from blendfilter.records import Passage, Question, WrittenText
 from blendfilter.retrieval.bm25 import BM25
 from blendfilter.retrieval.callables import as_retriever
 from blendfilter.tasks import Questions
@@ -104,6 +107,37 @@ def test_a_filco_run_shows_no_gold(method: str, unit: Any, tmp_path: Path) -> No
     assert not any(SENTINEL.casefold() in prompt.casefold() for prompt in engine.prompts)
 
 
+@pytest.mark.parametrize("kind", [TrainedFilCoFilter, BIDERFilter])
+@pytest.mark.parametrize("method", METHODS)
+def test_a_trained_filters_run_shows_what_its_model_predicts(
+    method: str, kind: type[WrittenFilter], tmp_path: Path
+) -> None:
+    """Never silver, which is there for these very questions; all that is written of it reaches the answerer."""
+    silver = tmp_path / "silver.jsonl"
+    make_silver(QUESTIONS, Oracle("lexical", task="qa"), silver, retriever=INDEX, k=3)
+    assert SENTINEL in silver.read_text(encoding="utf-8")
+    run, engine = done_by(METHODS[method](kind()), QUESTIONS, tmp_path / "run")
+    assert run.errors == 0
+    assert engine.stages["write"] >= len(QUESTIONS)
+    assert leaks(tmp_path / "run") == []
+    assert not any(SENTINEL.casefold() in prompt.casefold() for prompt in engine.prompts)
+    written = [call["reply"] for call in journaled(tmp_path / "run", "call") if call["stage"] == "write"]
+    for row in run.rows:
+        pieces = [text for text in row.get("written", []) if isinstance(text, str)]
+        assert all(any(piece in reply for reply in written) for piece in pieces)
+        assert set(row["knowledge"]) <= {passage.id for passage in PASSAGES}
+
+
+class Silver(TrainedFilCoFilter):
+    """The released code's mistake in a trained filter: the target stands where the prediction should."""
+
+    async def aforward(self, question: str, passages: Any) -> dspy.Prediction:
+        known = next(each for each in QUESTIONS if each.question == question)
+        result = await super().aforward(question, passages)
+        result["kept"] = [WrittenText(str(known.golden_answers[0]))]
+        return result
+
+
 class Peeking(Filter):
     """What the released code does by mistake: the context comes from what is known of the answer."""
 
@@ -125,7 +159,7 @@ class Hinted(FilCoFilter):
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize(("select", "stage"), [(Peeking, None), (Hinted, "helpful")])
+@pytest.mark.parametrize(("select", "stage"), [(Peeking, None), (Hinted, "helpful"), (Silver, None)])
 def test_filters_that_read_gold_are_caught(method: str, select: Any, stage: str | None, tmp_path: Path) -> None:
     done_by(METHODS[method](select()), QUESTIONS, tmp_path / "run")
     answering = "direct" if method == "direct-retrieval" else "answer"

@@ -7,14 +7,17 @@ from typing import Any
 
 import dspy
 import pytest
+from scripted import ScriptedLM
 
 from blendfilter.asking import TaskWording
 from blendfilter.errors import BadArgument, UnknownName
 from blendfilter.filters.cdit import CDITFilter
+from blendfilter.filters.compressed import LongLLMLinguaFilter, SelectiveContextFilter
 from blendfilter.filters.extractive import FullFilter, PassageFilter, SentenceFilter
 from blendfilter.filters.filco import FilCoFilter
-from blendfilter.filters.knowledge import KnowledgeFilter, OneCallFilter
+from blendfilter.filters.knowledge import KnowledgeFilter, OneCallFilter, PointwiseFilter
 from blendfilter.filters.registry import FILTERS, make_filter
+from blendfilter.filters.written import BIDERFilter, SummaryFilter
 
 OWN = """
 import dspy
@@ -48,10 +51,14 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_filters_by_name() -> None:
-    assert {name: type(make_filter(name)) for name in FILTERS} == {
-        "knowledge": KnowledgeFilter, "one-call": OneCallFilter, "full": FullFilter, "passage": PassageFilter,
-        "sentence": SentenceFilter, "filco": FilCoFilter, "filco-passage": FilCoFilter, "cdit": CDITFilter,
-        "cdit-components": CDITFilter,
+    lm = ScriptedLM([])  # of the one that is a trained model alone
+    made = {name: make_filter(name, **({"lm": lm} if name == "bider" else {})) for name in FILTERS}
+    assert {name: type(each) for name, each in made.items()} == {
+        "knowledge": KnowledgeFilter, "one-call": OneCallFilter, "pointwise": PointwiseFilter, "full": FullFilter,
+        "passage": PassageFilter, "sentence": SentenceFilter, "filco": FilCoFilter, "filco-passage": FilCoFilter,
+        "bider": BIDERFilter,
+        "cdit": CDITFilter, "cdit-components": CDITFilter, "summary": SummaryFilter,
+        "longllmlingua": LongLLMLinguaFilter, "selective-context": SelectiveContextFilter,
     }  # fmt: skip
 
 

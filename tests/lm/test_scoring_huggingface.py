@@ -228,7 +228,7 @@ def test_a_name_on_the_hub_is_downloaded(monkeypatch: pytest.MonkeyPatch) -> Non
     import huggingface_hub
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda name, **_: made.gpt2())
-    assert scorer("hf/owner/name").backend.folder == made.gpt2()  # type: ignore[attr-defined]
+    assert scorer("hf/owner/name").backend.checkpoint.path == made.gpt2()  # type: ignore[attr-defined]
 
 
 # --- identity -------------------------------------------------------------------------------------------------------

@@ -91,7 +91,7 @@ class TestUnionOfExcerpts:
 class TestSignature:
     def test_classes_show_their_arguments(self) -> None:
         assert list(inspect.signature(BlendFilter).parameters)[:4] == ["retriever", "k", "task", "without"]
-        assert str(inspect.signature(SentenceFilter)).startswith("(n: 'int' = 3, *, by: ")
+        assert str(inspect.signature(SentenceFilter)).startswith("(n: 'int | None' = None, *, by: ")
 
         class Mine(BlendFilter):
             pass

@@ -56,6 +56,18 @@ def test_excerpts_are_in_rank_order_with_the_scores_of_their_passages() -> None:
     ]
 
 
+def test_excerpts_as_chosen_keep_that_order_and_join_what_goes_on() -> None:
+    port, pier, rains, light = sentences_of([TOWN, LIGHT])
+    kept = excerpts([TOWN, LIGHT], [pier, rains, light, port], as_chosen=True)
+    assert [(each.id, each.text) for each in kept] == [
+        ("t", "It has\na pier. It rains."),
+        ("l", "Skerry Light burns."),
+        ("t", "A port."),
+    ]
+    backwards = excerpts([TOWN], [rains, pier], as_chosen=True)
+    assert [each.text for each in backwards] == ["It rains.", "It has\na pier."]
+
+
 @pytest.mark.parametrize("of", [sentences_of, passages_of])
 @given(st.lists(TEXTS, max_size=4))
 def test_candidates_are_verbatim(of: object, texts: list[str]) -> None:

@@ -25,6 +25,7 @@ from blendfilter.evaluation.statistics import mcnemar_exact
 from blendfilter.filters.cdit import CDITFilter
 from blendfilter.filters.filco import FilCoFilter
 from blendfilter.filters.knowledge import KnowledgeFilter
+from blendfilter.filters.written import BIDERFilter
 from blendfilter.journal import Journal
 from blendfilter.modules.multi_hop import SelfAsk
 from blendfilter.records import Passage
@@ -432,3 +433,18 @@ def test_a_card_shows_the_run(run: Callable[[str], Run], tmp_path: Path) -> None
     (folder / METRICS).unlink()
     write_rows(folder / PREDICTIONS, read_rows(folder / PREDICTIONS)[:2])
     assert "not finished: 2 of 8 questions are answered" in Run(folder)._repr_html_()
+
+
+def test_what_a_filter_wrote_stands_beside_the_pieces_that_it_kept(tmp_path: Path) -> None:
+    """The passage once, with its pieces marked; then the text that is in no passage."""
+    found = Passage("p1", "Skerry Light", "A lighthouse of 1884. Ada Brennock kept it.")
+    engine = CountingEngine(reply=lambda _: "Ada Brennock kept it. It sank. A lighthouse of 1884.")
+    method = Direct(lambda query, k: [found], k=1, filter=BIDERFilter())
+    run = evaluate(method, [{"question": "Who kept it?", "answer": "Ada"}], lm=engine.lm(), run=tmp_path / "run",
+                   progress=False)  # fmt: skip
+    page = read_page(run.html())
+    (trace,) = page.traces["traces"]
+    assert [page.joined(pieces) for pieces in trace["written"]] == ["It sank."]
+    ((_, marks, spans),) = trace["knowledge"]
+    assert (marks & pages.KEPT, spans) == (pages.KEPT, [[0, 21], [22, 43]])
+    assert trace["flags"] == {"not_in_passages": 1}

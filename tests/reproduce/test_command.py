@@ -71,7 +71,7 @@ def documented() -> str:
 # --- tables and figures ---
 
 
-@pytest.mark.parametrize("name", [name for name in ALL if not name.startswith(("filco-", "cdit-"))])
+@pytest.mark.parametrize("name", [name for name in ALL if not name.startswith(("filco-", "cdit-", "bider-"))])
 def test_every_table_and_figure_is_one_command(name: str, reproduce: Reproduce) -> None:
     words = (name, "--data", "sample", "--limit", 2, "--no-plots")
     done, table = reproduce(*words), tables.read(name)
@@ -91,6 +91,25 @@ def test_every_table_and_figure_is_one_command(name: str, reproduce: Reproduce) 
     again = reproduce(*words)
     assert again.err.count("(finished before)") == again.err.count("blendfilter: run ") > 0
     assert again.out == done.out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in ALL if name.startswith("bider-")])
+def test_biders_tables_show_every_row_whatever_is_here(name: str, reproduce: Reproduce) -> None:
+    """No model of a row's filter is here: BM25 and the passages as they are can be measured, the others say why not."""
+    done, table = reproduce(name, "--data", "sample", "--limit", 1, "--tasks", "nq", "--no-plots"), tables.read(name)
+    assert done.code == 0, done.err
+    lines = table_lines(name)
+    assert [row.label for row in table.rows if row.label not in {line["label"] for line in lines}] == []
+    for row in table.rows:
+        missing = {line["missing"] for line in lines if (line["group"], line["label"]) == (row.group, row.label)}
+        assert missing == {row.settings("nq").get("filter") not in (None, "full", "sentence") or
+                           "filter_model" in row.settings("nq")}  # fmt: skip
+        if missing == {True}:
+            assert re.search(rf"nq: {re.escape(row.name)}: not run: .{{20}}", done.out)
+    assert done.out.count("not run: no aligned model is named (--filter-model aligned:") == sum(
+        row.settings("nq").get("filter_model") == "aligned" for row in table.rows
+    )
 
 
 @pytest.mark.parametrize("name", ["table4", "figure2", "figure3", "figure4"])

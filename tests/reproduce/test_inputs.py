@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from compiled import compile_small, judge_program, silver_rows
 from reproduce_world import JUDGED_HEAD, JUDGED_ROWS, consistent_for_odd, made, verdicts, wanted, written
+from scripted import ScriptedLM
 from small_world import CountingEngine
 
 from blendfilter import BM25, Run, connect, load, resources
@@ -20,6 +21,7 @@ from blendfilter.compiling.silver import silver_examples, silver_metric
 from blendfilter.errors import BadArgument, Leak, MissingFile, UnknownName
 from blendfilter.filters.filco import FilCoFilter
 from blendfilter.journal import Journal
+from blendfilter.lm.checkpoints import Checkpoint, write_questions
 from blendfilter.lm.scoring.base import Done, Score, TextPair
 from blendfilter.lm.scoring.kept import KeptScorer
 from blendfilter.prompting import Prompts
@@ -111,16 +113,57 @@ def test_a_program_goes_by_filter_and_by_task(files: dict[str, Path], fresh: dic
     assert [found[task, "direct-retrieval", "FILCO"] for task in ("nq", "triviaqa")] == [1, 3]
 
 
+def test_filco_is_the_trained_filter_where_one_is_named(
+    fresh: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without one it is the prompt; one named for a task is that task's alone; the folder's name tells them apart."""
+    opened: list[str] = []
+
+    def connect(name: str, **_: str) -> ScriptedLM:
+        opened.append(name)
+        return ScriptedLM([])
+
+    monkeypatch.setattr("blendfilter.filters.written.connect", connect)
+    fresh["tasks"] = ["nq", "triviaqa"]
+    prompted = wanted("filco-table3", tmp_path, **fresh)
+    trained = wanted("filco-table3", tmp_path, models=["filco:nq=models/m_ctx"], **fresh)
+    kinds = {
+        (one.task, type(one.method.select).__name__, one.folder == other.folder)
+        for one, other in zip(trained.runs, prompted.runs, strict=True)
+        if one.row.label == "FILCO"
+    }
+    assert kinds == {("nq", "TrainedFilCoFilter", False), ("triviaqa", "FilCoFilter", True)}
+    assert set(opened) == {"hf/models/m_ctx"}
+
+
 def test_a_question_that_a_program_was_compiled_on_is_refused_before_any_call(
     files: dict[str, Path], judged: PaperTable, tmp_path: Path
 ) -> None:
     engine = CountingEngine()
     with pytest.raises(Leak, match="compiled on"):
         wanted("filco-figure4", tmp_path / "runs", engine.lm(), tasks=["nq"], programs=[str(files["one"])])
-    with pytest.raises(Leak, match="is one of those that the program of CDITFilter was compiled on"):
+    with pytest.raises(Leak, match="the program of CDITFilter was compiled on: ask others"):
         wanted(judged, tmp_path / "runs", engine.lm(), rows=["trimmed"], programs=[str(files["judge"])])
     assert engine.calls == 0
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("trained", ["reader", "filter"])
+def test_a_question_that_a_model_was_trained_on_is_refused_before_any_call(
+    trained: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the reader, and of a row's filter, whichever row it is; the move is one that the command has."""
+    write_questions(tmp_path, [load("nq", "sample")[2].question])
+    monkeypatch.setattr("blendfilter.filters.written.connect", lambda name, **_: ScriptedLM([]))
+    engine = CountingEngine()
+    models = [f"filco:{tmp_path}"] if trained == "filter" else []
+    if trained == "reader":
+        engine.checkpoint = Checkpoint(tmp_path)  # type: ignore[attr-defined]  # as that of `hf/…`
+    options: dict[str, Any] = {"tasks": ["nq"], "measures": {"": "strinc"}, "models": models}
+    with pytest.raises(Leak, match=r"trained on: ask others .*, or take another model or program") as error:
+        wanted("filco-table3", tmp_path / "runs", engine.lm(), **options)
+    assert "\n" not in str(error.value)
+    assert engine.calls == 0
 
 
 def test_programs_that_no_row_takes_are_refused(files: dict[str, Path], judged: PaperTable, tmp_path: Path) -> None:
@@ -222,7 +265,7 @@ def test_cxmi_calls_the_scorer_and_keeps_its_scores(tmp_path: Path) -> None:
     found = wanted("filco-figure4", tmp_path, say=lines.append, **options)
     assert lines[-1] == "silver contexts of hotpotqa: 2 of 2 questions"
     assert "hotpotqa: SILVER's cxmi is what likely finds likely" in found.inputs.notes
-    assert [each.row.label for each in found.runs] == ["FULL", "PSG", "FILCO", "SILVER"]
+    assert [each.row.label for each in found.runs] == 2 * ["FULL", "PSG", "FILCO", "SILVER"], "two panels"
     assert (tmp_path / "silver" / "hotpotqa-cxmi.journal").exists()
     assert (number := len(pairs)) > 0
     del found  # and with it the journal of the scores, which is locked
@@ -364,3 +407,11 @@ def test_templates_of_ones_own_are_used_by_judges_and_methods(judged: PaperTable
     assert len(engine.prompts) > judged.k
     assert all("Mind the tides." in prompt for prompt in engine.prompts)
     assert not {each.name for each in plain} & {each.name for each in done.done}, "runs of other prompts lie apart"
+
+
+def test_no_demonstrations_may_be_asked_for_by_task(tmp_path: Path) -> None:
+    """For models that were trained without any: `none` is not the lack of a file."""
+    table = tables.read("filco-table4")
+    for given, shown in (("none", (0, 0)), ("nq=none", (0, 3))):
+        inputs = RowInputs(table, connect("offline"), tmp_path, demos=[given])
+        assert tuple(len(inputs.wording(task, task).demos) for task in ("nq", "triviaqa")) == shown

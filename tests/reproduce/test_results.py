@@ -232,6 +232,42 @@ def test_input_tokens_are_counted_of_the_context_and_read_of_the_prompt(tmp_path
     assert "of FULL" in text
 
 
+def test_recall_and_precision_on_positives_are_those_of_what_was_found(tmp_path: Path) -> None:
+    """Table 2, by hand: a passage supports a question whose answer stands in it; the precision is its words'."""
+    done = made("filco-table2", tmp_path, limit=12, tasks=["nq"])
+    for each in done.runs:
+        run = done.done[each.folder]
+        answers = {one.id: one.golden_answers for one in each.questions}
+        with Journal(run.folder / "journal.jsonl", "replay") as journal:
+            texts = {record["id"]: words(record["text"]) for record in journal.records("passage")}
+        found, precise = [], []
+        for row in run.rows:
+            retrieved = [texts[name] for name in row["branches"]["q"]["retrieved"]]
+            assert len(retrieved) == each.point.k
+            wanted = [" ".join(words(answer)) for answer in answers[row["id"]]]
+            holding = [text for text in retrieved if any(f" {one} " in f" {' '.join(text)} " for one in wanted)]
+            found.append(bool(holding))
+            output = Counter(words(answers[row["id"]][0]))
+            shares = [(Counter(text) & output).total() / len(text) for text in holding]
+            precise += [sum(shares) / len(shares)] if shares else []
+        place = {"label": "FULL", "group": each.row.group}
+        assert done.line(measure="supported", **place).value == pytest.approx(sum(found) / 12)
+        assert done.line(measure="positive_precision", **place).value == pytest.approx(sum(precise) / len(precise))
+    assert done.line("FULL", "supported", "Top 5").published == 0.741
+    assert "recall" in printing.text(done.result)
+
+
+def test_figure_4_has_a_panel_a_reader_and_what_each_gained_in_print(tmp_path: Path) -> None:
+    done = made("filco-figure4", tmp_path, limit=2, tasks=["nq"])
+    lines = [line for line in done.result.lines if line.published_gain is not None]
+    assert [(line.group, line.published, line.published_gain) for line in lines] == [
+        ("FLAN-T5-XL", 0.447, 0.043), ("Llama 2 7B", None, 0.086),
+    ]  # fmt: skip
+    text = printing.text(done.result)
+    assert "published vs FULL" in text
+    assert all(part in text for part in ("+4.3", "+8.6"))
+
+
 def test_positive_and_negative_passages_apart_are_all_questions(tmp_path: Path) -> None:
     """Figure 6: a side's questions are those whose one passage holds an answer; both together give the run's score."""
     done = made("filco-figure6", tmp_path, limit=12, tasks=["nq"])
@@ -283,7 +319,7 @@ def test_an_answer_that_failed_is_no_short_prompt_and_no_empty_context(name: str
     table, lm = tables.read(name), CountingEngine().lm(name="counted")
     rest = Questions(tuple(questions[2:]), TASKS["nq"], "sample")
     known = replace(sources.gather(table, data=["sample"], tasks=["nq"]), questions={"nq": rest})
-    fewer = runs.runs_of(table, known, lm, tmp_path / "fewer", RowInputs(table, lm, tmp_path / "fewer"))
+    fewer, _ = runs.runs_of(table, known, lm, tmp_path / "fewer", RowInputs(table, lm, tmp_path / "fewer"))
     whole = results.result(table, fewer, runs.do(fewer, progress=False))
     for one, other in zip(figures(some.result), figures(whole), strict=True):
         assert one[:2] == other[:2]

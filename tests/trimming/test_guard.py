@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from checkpoints import tiny_bert, tiny_cross_encoder
+from checkpoints import classifier, tiny_bert, tiny_cross_encoder
 from judged import RADIO, WHO_OFF, WHO_ON, village
 
 from blendfilter import open_index
@@ -28,16 +28,8 @@ PIER, MILL = "who built the pier?", "who built the mill?"
 
 
 def pair_model(folder: Path, outputs: Sequence[float], labels: Sequence[str] = ("LABEL_0",)) -> str:
-    """A classifier that gives every pair these outputs."""
-    from transformers import AutoModelForSequenceClassification
-
-    shutil.copytree(tiny_cross_encoder(outputs=len(outputs)), folder)
-    model = AutoModelForSequenceClassification.from_pretrained(folder)
-    model.classifier.weight.data.zero_()
-    model.classifier.bias.data[:] = model.classifier.bias.data.new_tensor(list(outputs))
-    model.config.id2label = dict(enumerate(labels))
-    model.save_pretrained(folder)
-    return str(folder)
+    """The name of a classifier that gives every pair these outputs."""
+    return str(classifier(folder, outputs, labels))
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,11 @@ CXMI, BIDER's nuggets and constrained filters are made of these; no DSPy model o
     ask = scorer("local", journal="runs/mine")
     with_passage, without = ask.score([(f"{passage}\\n{question}", answer), (question, answer)])
     cxmi = with_passage.logprob - without.logprob
+
+How sure a model is that one text supports another is asked in the same way::
+
+    nli = scorer("nli", "cross-encoder/nli-deberta-v3-small", journal="runs/mine")
+    supported, = nli.entailment([("The mill burned down in 1871.", "There was a fire at the mill.")])
 """
 
 from __future__ import annotations
@@ -13,28 +18,45 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeVar, overload
 
 import dspy
 
 from blendfilter.errors import BadArgument
 from blendfilter.journal import Journal, Mode
+from blendfilter.lm.checkpoints import ADAPTER, CONFIG, HUGGING_FACE
+from blendfilter.lm.huggingface import HuggingFaceEngine, settings_in
 from blendfilter.lm.local import LOCAL, LocalEngine
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.lm.openai import OpenAIEngine
 from blendfilter.lm.profiles import PROVIDERS, addresses_of, place_of
 from blendfilter.lm.replicas import ReplicatedEngine
 from blendfilter.lm.scoring.base import Backend, Score
-from blendfilter.lm.scoring.huggingface import CONFIG, HuggingFace
+from blendfilter.lm.scoring.entailment import EXAMPLES, EntailmentScorer, entailment_backend
+from blendfilter.lm.scoring.huggingface import HuggingFace
 from blendfilter.lm.scoring.kept import KeptScorer
 from blendfilter.lm.scoring.llama import Gguf
 from blendfilter.lm.scoring.served import CAN, EchoEngine, ScoringServer
 
 __all__ = ["Score", "scorer"]
 
-HUGGING_FACE = "hf/"
+NLI = "nli"
+Kept = TypeVar("Kept", bound=KeptScorer)
 
 
+@overload
+def scorer(
+    model: Literal["nli"],
+    name: str | Path,
+    *,
+    journal: Journal | str | Path | None = None,
+    mode: Mode = "auto",
+    device: str | None = None,
+    dtype: str | None = None,
+    batch_tokens: int | None = None,
+    batch_size: int | None = None,
+) -> EntailmentScorer: ...
+@overload
 def scorer(
     model: str | Path | dspy.BaseLM = LOCAL,
     *,
@@ -52,12 +74,34 @@ def scorer(
     threads: int | None = None,
     bos: bool | None = None,
     control: bool | None = None,
+) -> KeptScorer: ...
+def scorer(
+    model: str | Path | dspy.BaseLM = LOCAL,
+    name: str | Path | None = None,
+    *,
+    journal: Journal | str | Path | None = None,
+    mode: Mode = "auto",
+    api_base: str | Sequence[str] | None = None,
+    api_key: str | None = None,
+    label: str | None = None,
+    concurrency: int | None = None,
+    device: str | None = None,
+    dtype: str | None = None,
+    batch_tokens: int | None = None,
+    batch_size: int | None = None,
+    context: int | None = None,
+    threads: int | None = None,
+    bos: bool | None = None,
+    control: bool | None = None,
 ) -> KeptScorer:
-    """What gives the log-probabilities of continuations under `model`.
+    """What gives the log-probabilities of continuations under `model`; `scorer("nli", NAME)` those of entailment.
 
     Args:
-        model: `local` (SmolLM2-135M) or `PATH.gguf`, by llama.cpp in this process; a Hugging Face folder, or `hf/NAME`
-            on its hub; a served model, as `provider/model`, as any name with `api_base`, or as `connect()` made it.
+        model: `local` (SmolLM2-135M) or `PATH.gguf`, by llama.cpp in this process; a Hugging Face folder, a LoRA
+            adapter's too, or `hf/…`, whatever `connect()` opens by that name; a served model, as `provider/model`, as
+            any name with `api_base`, or as `connect()` made it. "nli" for an entailment model, which `name` names.
+        name: with "nli", a Hugging Face folder, or a name on its hub: a classifier with a label for entailment, or an
+            encoder-decoder that writes 1 or 0.
         journal: a folder or file, or an open `Journal`; without one (or that of a connected model) nothing is kept.
         mode: `auto`, `record` or `replay`, of a journal that is given as a folder or file.
         api_base, api_key, label: as for `connect()`. concurrency: requests in flight, 8 by default.
@@ -77,18 +121,34 @@ def scorer(
         "bos": bos, "control": control,
     }  # fmt: skip
     settings = {name: value for name, value in given.items() if value is not None}
+    if model == NLI or name is not None:
+        return _kept(EntailmentScorer, _entailment(model, name, settings), journal, mode)
     backend = _connected(model, settings) if isinstance(model, dspy.BaseLM) else _named(str(model), settings)
     if journal is None and isinstance(model, ConnectedLM) and isinstance(model.journal, Journal):
         journal = model.journal
+    return _kept(KeptScorer, backend, journal, mode)
+
+
+def _kept(kind: type[Kept], backend: Backend, journal: Journal | str | Path | None, mode: Mode) -> Kept:
     if isinstance(journal, str | Path):
-        return KeptScorer(backend, Journal(journal, mode))
+        return kind(backend, Journal(journal, mode))
     if mode != "auto":
         raise BadArgument(f"mode '{mode}' is for a journal that is opened here: name its folder or file (journal=…)")
-    return KeptScorer(backend, journal)
+    return kind(backend, journal)
+
+
+def _entailment(kind: Any, name: str | Path | None, settings: Mapping[str, Any]) -> Backend:
+    if kind != NLI:
+        raise BadArgument(f"a second name is for entailment: scorer('{NLI}', '{name}')")
+    if name is None:
+        raise BadArgument(f"scorer('{NLI}', MODEL): name the entailment model, such as {EXAMPLES}")
+    return entailment_backend(name, **settings)
 
 
 def _connected(lm: dspy.BaseLM, settings: dict[str, Any]) -> Backend:
     inner = lm.inner if isinstance(lm, ConnectedLM) else None
+    if isinstance(inner, HuggingFaceEngine):
+        return _made(HuggingFace, inner.checkpoint, settings)
     if isinstance(inner, LocalEngine):
         return _made(Gguf, str(inner.path), {"context": inner.context, "threads": inner.threads, **settings})
     engines = inner.engines if isinstance(inner, ReplicatedEngine) else (inner,)
@@ -102,11 +162,12 @@ def _connected(lm: dspy.BaseLM, settings: dict[str, Any]) -> Backend:
 def _named(name: str, settings: dict[str, Any]) -> Backend:
     if "api_base" in settings:
         return _served(name, settings)
-    if name == LOCAL or name.lower().endswith(".gguf"):
+    if name == LOCAL or (name.lower().endswith(".gguf") and not name.startswith(HUGGING_FACE)):
         inner = name.removeprefix(f"{LOCAL}/")  # as for `connect()`
         return _made(Gguf, None if name == LOCAL else name if Path(name).is_file() else inner, settings)
-    if name.startswith(HUGGING_FACE) or (Path(name).expanduser() / CONFIG).is_file():
-        return _made(HuggingFace, name.removeprefix(HUGGING_FACE), settings)
+    if name.startswith(HUGGING_FACE) or any((Path(name).expanduser() / file).is_file() for file in (CONFIG, ADAPTER)):
+        plain, own = settings_in(name)
+        return _made(HuggingFace, plain.removeprefix(HUGGING_FACE), {**own, **settings})
     if name.partition("/")[0] in PROVIDERS:
         return _served(name, settings)
     if name == "offline":

@@ -24,10 +24,27 @@ from blendfilter.errors import BadArgument, ModelError
 
 
 class Score(NamedTuple):
-    """The log-probability of a continuation, in nats, and the number of tokens that it is the sum of."""
+    """The log-probability of a continuation, in nats, and the number of tokens that it is the sum of.
+
+    Of an entailment model: that of its label for entailment.
+    """
 
     logprob: float
     n_tokens: int
+
+    @property
+    def cut(self) -> bool:
+        """Whether the model read the prompt (of an entailment model the premise) without its end."""
+        return False
+
+
+class CutScore(Score):
+    """The score of a prompt that was too long for the model, and lost its end."""
+
+    @property
+    def cut(self) -> bool:
+        """See `Score`."""
+        return True
 
 
 class TextPair(NamedTuple):

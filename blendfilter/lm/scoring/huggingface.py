@@ -9,9 +9,7 @@ with a model is never run.
 from __future__ import annotations
 
 import copy
-import hashlib
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -19,8 +17,16 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from blendfilter.errors import BadArgument, BadData, MissingFile, check_count
-from blendfilter.extras import needed, quiet_transformers
+from blendfilter.errors import BadArgument, BadData, check_count
+from blendfilter.extras import needed
+from blendfilter.lm.checkpoints import (
+    Checkpoint,
+    LanguageModel,
+    checkpoint_of,
+    fingerprint,
+    open_checkpoint,
+    positions_of,
+)
 from blendfilter.lm.scoring.base import (
     LARGEST,
     InProcess,
@@ -38,7 +44,6 @@ from blendfilter.lm.scoring.base import (
 
 EXTRA = "scoring"
 WHY = "scoring with a model of Hugging Face"
-CONFIG = "config.json"
 BATCH_TOKENS = {"cpu": 4_096, "cuda": 32_768}
 """Tokens of a batch by default: what a processor's caches like, what keeps a GPU busy."""
 _ROWS = 256
@@ -46,16 +51,13 @@ _ROWS = 256
 _CACHES = ("DynamicLayer", "DynamicSlidingWindowLayer")
 """Layers whose cache can be repeated for several texts. Recurrent ones read every text from its beginning."""
 _TRIMS = b'"trim_offsets":true'
-_UNWANTED = ["onnx/*", "openvino/*", "*.onnx", "*.h5", "*.msgpack", "*.ot", "*.gguf", "*.tflite"]
-_READ_WHOLE = 2**20
-_CHUNK, _CHUNKS = 2**16, 64
 
 
 class HuggingFace(InProcess):
-    """A Hugging Face model that scores pairs: a folder, or `owner/name` on the hub.
+    """A Hugging Face model that scores pairs: anything that `checkpoint_of` finds.
 
     Args:
-        device, dtype: see `load`.
+        device, dtype: see `open_checkpoint`.
         batch_tokens: how many tokens a batch may hold, padding included (by default 4,096 on a CPU, 32,768 on a GPU);
             it bounds memory and changes no score.
         batch_size: how many pairs, at most.
@@ -64,7 +66,7 @@ class HuggingFace(InProcess):
 
     def __init__(
         self,
-        name: str | Path,
+        name: str | Path | Checkpoint,
         *,
         device: str | None = None,
         dtype: str | None = None,
@@ -77,8 +79,9 @@ class HuggingFace(InProcess):
         for what, value in (("batch_tokens", batch_tokens), ("batch_size", batch_size)):
             if value is not None:
                 check_count(what, value)
-        self.folder = folder_of(name)
-        self.name = str(name) if not Path(name).expanduser().is_dir() else self.folder.resolve().name
+        self.checkpoint = name if isinstance(name, Checkpoint) else checkpoint_of(name)
+        known = isinstance(name, Checkpoint) or Path(name).expanduser().exists()
+        self.name = self.checkpoint.name if known else str(name)
         self._loading = (device, dtype)
         self._tokens, self._rows = batch_tokens, batch_size or LARGEST
         self._reading: dict[str, Any] = {"bos": bos, "control": control}
@@ -88,13 +91,12 @@ class HuggingFace(InProcess):
         """The weights' fingerprint, and what else changes a score; not where they compute."""
         settings = {"dtype": self._loading[1], **self._reading, "control": self._reading["control"] or None}
         changed = {name: value for name, value in settings.items() if value is not None}
-        return {"kind": "huggingface", "weights": fingerprint(self.folder), **changed}
+        return {"kind": "huggingface", "weights": fingerprint(self.checkpoint), **changed}
 
     def results(self, pairs: Sequence[TextPair]) -> Iterator[tuple[int, Result]]:
         """See `InProcess`: those that cannot be read first, the others batch by batch."""
         config = self._loaded.config
-        stated = getattr(config.get_text_config(), "max_position_embeddings", None)
-        limit = stated if isinstance(stated, int) and stated > 0 else math.inf  # without one, positions are relative
+        limit = positions_of(config) or math.inf
         items = list(self._both_sides(pairs) if config.is_encoder_decoder else self._tokeniser.pairs(pairs))
         readable = []
         for at, (pair, item) in enumerate(zip(pairs, items, strict=True)):
@@ -112,7 +114,8 @@ class HuggingFace(InProcess):
 
     @cached_property
     def _loaded(self) -> LanguageModel:
-        return load(self.folder, *self._loading)
+        device, dtype = self._loading
+        return open_checkpoint(self.checkpoint, device=device, dtype=dtype)
 
     @cached_property
     def _tokeniser(self) -> PairTokeniser:
@@ -120,18 +123,11 @@ class HuggingFace(InProcess):
 
     @cached_property
     def _shares(self) -> bool:
-        """Whether a cache of what several texts begin with can be repeated for each. Raises: BadData for an encoder."""
+        """Whether a cache of what several texts begin with can be repeated for each."""
         loaded, torch = self._loaded, needed("torch", EXTRA, WHY)
         if loaded.config.is_encoder_decoder:
             return False
         with torch.inference_mode():
-            texts = (padded([ids], loaded.device) for ids in ([0, 1, 0], [0, 1, 1]))
-            one, other = (loaded.model(text).logits[0, :2].float() for text in texts)
-            if not torch.allclose(one, other, rtol=1e-2, atol=1e-2):
-                raise BadData(
-                    f"{type(loaded.model).__name__} reads a text from both its ends (an encoder): it gives no "
-                    "log-probability of a continuation; name a model that writes"
-                )
             cache = getattr(loaded.model(padded([[0]], loaded.device), use_cache=True), "past_key_values", None)
         return all(type(layer).__name__ in _CACHES for layer in getattr(cache, "layers", [None]))
 
@@ -182,104 +178,6 @@ class HuggingFace(InProcess):
                     own.batch_repeat_interleave(len(items))
                 how = {"input_ids": inputs, "past_key_values": own, "use_cache": own is not None}
             return logit_scores(self._loaded.model, wanted, **how)
-
-
-# ---- files
-
-
-class LanguageModel(NamedTuple):
-    """A model that is loaded, with its tokeniser, its configuration and where it computes."""
-
-    model: Any
-    tokenizer: Any
-    config: Any
-    device: Any
-
-
-def folder_of(name: str | Path) -> Path:
-    """The folder of a model. A name on the hub is downloaded once, and found in the hub's cache after that.
-
-    Raises:
-        MissingFile: there is no such folder, and no such name to be had. BadData: the folder holds no model.
-    """
-    folder = Path(name).expanduser()
-    if not folder.is_dir():
-        if not re.fullmatch(r"[\w.-]+/[\w.-]+", str(name)):
-            raise MissingFile(f"no model '{name}': it is no folder, and names on the hub read owner/name")
-        hub: Any = needed("huggingface_hub", EXTRA, WHY)
-        try:
-            folder = Path(hub.snapshot_download(str(name), ignore_patterns=_UNWANTED))
-        except (OSError, ValueError) as error:
-            why = str(error).partition("\n")[0]
-            raise MissingFile(
-                f"no model '{name}': no folder here, not in the hub's cache, and the hub did not give it ({why}): "
-                "check the name, or name a folder"
-            ) from None
-    if not (folder / CONFIG).is_file():
-        raise BadData(f"no model in {folder}: a Hugging Face folder has a {CONFIG}")
-    return folder
-
-
-def fingerprint(folder: Path) -> str:
-    """16 hex digits that tell models apart, wherever the folder lies.
-
-    Of configuration, tokeniser and the like all that is in the folder and small; of each file of weights its size and
-    64 pieces of 64 KiB spread over it. Another training shows in every piece; two files that differ in a few bytes
-    alone may look the same.
-    """
-    whole = hashlib.sha256()
-    for path in sorted(folder.rglob("*")):
-        if path.is_file() and path.suffix in (".json", ".safetensors", ".bin", ".model", ".txt", ".jinja"):
-            size = path.stat().st_size
-            whole.update(f"{path.relative_to(folder).as_posix()}\0{size}\n".encode())
-            with path.open("rb") as file:
-                if size <= _READ_WHOLE or path.suffix not in (".safetensors", ".bin"):
-                    whole.update(file.read())
-                    continue
-                for i in range(_CHUNKS):
-                    file.seek((size - _CHUNK) * i // (_CHUNKS - 1))
-                    whole.update(file.read(_CHUNK))
-    return whole.hexdigest()[:16]
-
-
-def load(folder: Path, device: str | None, dtype: str | None) -> LanguageModel:
-    """The model in `folder`, ready to read.
-
-    Args:
-        device: `cpu`, `cuda`, `cuda:1`; by default a GPU where there is one.
-        dtype: what it computes in; by default float32 on a CPU, and on a GPU what the weights are stored in.
-
-    Raises:
-        BadData: it cannot be loaded, or not whole, or is no model that gives the next token.
-    """
-    torch, transformers = needed("torch", EXTRA, WHY), needed("transformers", EXTRA, WHY)
-    place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    with quiet_transformers(EXTRA, WHY):
-        try:
-            config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
-            kind = "AutoModelForSeq2SeqLM" if config.is_encoder_decoder else "AutoModelForCausalLM"
-            model, report = getattr(transformers, kind).from_pretrained(
-                folder,
-                dtype=dtype or ("float32" if place.type == "cpu" else "auto"),
-                local_files_only=True,
-                output_loading_info=True,
-            )
-            tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        except (ImportError, MemoryError):
-            raise
-        except Exception as error:  # whatever torch, tokenizers and safetensors raise of a file that is not theirs
-            why = str(error).strip().partition("\n")[0][:200] or type(error).__name__
-            raise BadData(
-                f"the model in {folder} cannot be loaded ({why}): is it a language model, and whole?"
-            ) from error
-    if missing := sorted(report["missing_keys"]):
-        raise BadData(
-            f"the model in {folder} is not whole: {len(missing)} of its weights are missing, {missing[0]} first; "
-            "is it a language model? Fetch or save it again"
-        )
-    if not tokenizer.is_fast:
-        raise BadData(f"the tokeniser in {folder} does not tell where tokens end: save it as a tokenizer.json")
-    return LanguageModel(model.to(place).eval(), tokenizer, config, place)
 
 
 # ---- texts as tokens

@@ -18,7 +18,7 @@ from blendfilter.context import STAGE, who
 from blendfilter.errors import BadArgument, ModelError, ReplayMiss, words_of
 from blendfilter.journal import Journal, digest
 from blendfilter.lm import faults
-from blendfilter.lm.scoring.base import Backend, Result, Score, TextPair, unusable
+from blendfilter.lm.scoring.base import Backend, CutScore, Result, Score, TextPair, unusable
 from blendfilter.records import whole_characters
 
 CERTAIN = Score(0.0, 0)
@@ -65,7 +65,7 @@ class KeptScorer:
         if self.journal is None or (record := self.journal.find(key, "score")) is None:
             return None
         if not record.get("error"):
-            return Score(record["logprob"], record["n_tokens"])
+            return (CutScore if record.get("cut") else Score)(record["logprob"], record["n_tokens"])
         error = faults.restore(record["error"], stage=STAGE.get()) if self.journal.mode == "replay" else None
         return error if isinstance(error, ModelError) else None
 
@@ -110,6 +110,7 @@ class KeptScorer:
             "continuation": pair.continuation,
             "logprob": score and score.logprob,
             "n_tokens": score and score.n_tokens,
+            **({"cut": True} if score and score.cut else {}),
             # pairs of one batch come together: the first has the batch's time, the others next to none
             "seconds": round(seconds, 6),
             "error": error and faults.describe(error),

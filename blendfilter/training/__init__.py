@@ -1,0 +1,1 @@
+"""Fine-tuned filters, refiners and generators: the papers' learned halves."""

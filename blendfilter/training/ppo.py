@@ -1,0 +1,661 @@
+"""Proximal policy optimisation of a model that writes text and is paid for the whole text at its end.
+
+Schulman et al., "Proximal Policy Optimization Algorithms" (2017), its clipped form, with generalised advantage
+estimation (Schulman et al. 2016), as BIDER aligns its refiner with a reader (Jin et al., "BIDER" (2024), section 3.4,
+equations 5 to 8). A state is the prompt with the tokens written so far, an action the next token, the end mark too.
+A step samples a text for each prompt of a batch, has the texts paid for, and goes `epochs` times over the batch.
+
+TRL does not fit: its last releases have no PPO, and the older ones take a reward model, not another model's answers.
+
+The ratio of equation 7 is one of *sampling* distributions. A token is drawn from the `top_k` likeliest, and of these
+from the fewest that make up `top_p`; which ones these are is kept with the text, and the probability under the new
+weights is normalised over the same tokens. So it is the distribution that was drawn from whose gradient is estimated:
+the mean of the gradient of log q(token) over q is 0, whatever the baseline; over q it is not 0 for the full
+distribution, whose unlikely tokens every draw would push down, paid for or not. And no token that was drawn drops out
+of the distribution later, which would make its ratio 0. Entropy and KL term are those of the same distribution.
+
+At the first pass over a batch the weights are those that wrote it, so that it gives the old log-probabilities and
+values itself: its ratios are 1.
+
+Differs from the paper:
+
+- Equation 5 is called a loss, and has the signs of an objective: clipped term minus value error plus entropy is to be
+  made large. What is minimised here is its negative, with a coefficient for each term; the paper gives none.
+- The sum over l below equation 7 repeats one and the same error of step t, and runs to T - t + 1. Meant is the error of
+  step t + l, up to the end of the text (Schulman et al. 2016, equation 16); behind it there is nothing of value.
+- Equation 8 compares the value of a state with R_t, which is 0 before the end. "The actual reward" of a state is what
+  the text brings from there on: the discounted sum of rewards, with gamma = 1 the text's reward at each of its tokens.
+- The entropy bonus is called L^VF in the text below equation 8, L^BONUS in equation 5.
+- A text that is cut at `max_new_tokens` is paid for at its last token, for a reader would read it as it is; in the
+  paper only an end mark is paid for.
+- The KL term to the model at the start is ours, and off by default (`kl_coefficient`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+from blendfilter.errors import BadArgument, BadData, RunMismatch, check_count
+from blendfilter.extras import LazyModule, quiet_transformers
+from blendfilter.files import json_line, write_whole, writing
+from blendfilter.settings_diff import different_settings
+from blendfilter.training.trainer import MICRO_TOKENS
+
+EXTRA = "train"
+WHY = "training a model"
+CHECKPOINT = "ppo.pt"
+REWARDS = "rewards.jsonl"
+Tensor: TypeAlias = Any
+torch: Any = LazyModule("torch", EXTRA, WHY)
+transformers: Any = LazyModule("transformers", EXTRA, WHY)
+
+
+@dataclass(frozen=True)
+class PPOSettings:
+    """How a model is moved; but for `top_k` and `top_p` the settings are ours, for the paper gives none.
+
+    Attributes:
+        steps: how many batches are sampled, paid for and learned from.
+        batch: prompts of a step. epochs: passes over them, a step of the optimiser each.
+        clip: how far the ratio may move from 1 before a gain no longer counts (epsilon of equation 6).
+        gamma, lam: discount, and the decay of later errors in an advantage (lambda).
+        value_coefficient, entropy_coefficient, kl_coefficient: weights of the terms beside the clipped one.
+        learning_rate: of AdamW; constant. max_norm: gradients are scaled down to this norm.
+        max_new_tokens: a text is cut here.
+        top_k, top_p: what is sampled from.
+        micro_tokens: tokens that are read at a time, padding included; bounds memory, and changes the weights by
+            rounding alone. By default 512 on a CPU and 16,384 on a GPU (of an alignment as many fewer as fit there).
+        every: steps between two checkpoints.
+        seed: of the order of the prompts and of what is drawn.
+    """
+
+    steps: int = 200
+    batch: int = 16
+    epochs: int = 2
+    clip: float = 0.2
+    gamma: float = 1.0
+    lam: float = 0.95
+    value_coefficient: float = 0.1
+    entropy_coefficient: float = 0.01
+    kl_coefficient: float = 0.0
+    learning_rate: float = 1e-5
+    max_norm: float = 1.0
+    max_new_tokens: int = 128
+    top_k: int = 10
+    top_p: float = 0.95
+    micro_tokens: int | None = None
+    every: int = 10
+    seed: int = 0
+
+    def check(self) -> None:
+        """Raises: BadArgument for a setting that is out of its range."""
+        for name in ("steps", "batch", "epochs", "max_new_tokens", "top_k", "micro_tokens", "every"):
+            if getattr(self, name) is not None or name != "micro_tokens":
+                check_count(name, getattr(self, name))
+        check_count("seed", self.seed, 0)
+        for name in ("gamma", "lam", "top_p"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise BadArgument(f"{name} is {getattr(self, name)!r}: give a number from 0 to 1")
+        for name in ("clip", "learning_rate", "max_norm"):
+            if not getattr(self, name) > 0:
+                raise BadArgument(f"{name} is {getattr(self, name)!r}: give a number above 0")
+        for name in ("value_coefficient", "entropy_coefficient", "kl_coefficient"):
+            if not getattr(self, name) >= 0:
+                raise BadArgument(f"{name} is {getattr(self, name)!r}: give 0 or more")
+
+
+# --- the terms; tensors of the shape (texts, tokens), right of the end mark filled up --------------------------------
+
+
+def written_mask(tokens: Tensor, ends: Sequence[int]) -> Tensor:
+    """Which tokens belong to the text: all up to the first of the end marks, this one too; a mask of `tokens`' shape.
+
+    With 9 as the mark, ``[4, 9, 9, 4]`` has ``[1, 1, 0, 0]``, and ``[4, 4, 4, 4]``, which was cut, has all.
+    """
+    ended = torch.isin(tokens, torch.tensor([*ends], device=tokens.device))
+    return (ended.long().cumsum(dim=-1) - ended.long()) == 0
+
+
+def allowed_tokens(logits: Tensor, top_k: int, top_p: float) -> Tensor:
+    """Ids of the tokens that may be drawn, the likeliest first: (..., top_k), -1 where there are fewer.
+
+    Of the `top_k` likeliest, renormalised, the fewest whose probabilities reach `top_p`, at least one: top-k first,
+    as in transformers. Probabilities .5, .3, .15, .05 with top_k = 3 become .53, .32 and .16, of which top_p = .8
+    leaves the first two.
+    """
+    likeliest = logits.topk(min(top_k, logits.shape[-1]), dim=-1)
+    shares = torch.softmax(likeliest.values.float(), dim=-1)
+    before = shares.cumsum(dim=-1) - shares
+    return likeliest.indices.masked_fill((before >= top_p) & (before > 0), -1)
+
+
+def restricted(logits: Tensor, allowed: Tensor) -> Tensor:
+    """Log-probabilities of the `allowed` tokens among each other, minus infinity where `allowed` is -1.
+
+    `logits` are (..., vocabulary), the others (..., top_k).
+    """
+    chosen = logits.gather(-1, allowed.clamp(min=0)).float().masked_fill(allowed < 0, -torch.inf)
+    return torch.log_softmax(chosen, dim=-1)
+
+
+def at_the_end(rewards: Sequence[float], written: Tensor) -> Tensor:
+    """A text's reward at its last token, 0 before it and behind it."""
+    last = written.long().sum(dim=-1, keepdim=True) - 1
+    paid = torch.tensor([*rewards], dtype=torch.float32, device=written.device)[:, None]
+    return torch.zeros(written.shape, device=written.device).scatter(-1, last, paid)
+
+
+def advantages(rewards: Tensor, values: Tensor, written: Tensor, gamma: float, lam: float) -> Tensor:
+    """Generalised advantage estimates; 0 behind the end.
+
+        delta_t = R_t + gamma V(s_t+1) - V(s_t)
+        A_t     = delta_t + gamma lam A_t+1
+
+    By hand: with gamma = 1, lam = .5, rewards 0, 0, 1 and values .2, .4, .8 the errors are .2, .4, .2, and from the end
+    A = .2, then .4 + .5 * .2 = .5, then .2 + .5 * .5 = .45. With gamma = .5 the errors are 0, 0, .2, and A = .2, then
+    .25 * .2 = .05, then .0125.
+    """
+    found = torch.zeros_like(values)
+    following = torch.zeros_like(values[:, 0])
+    later = torch.zeros_like(following)
+    for at in reversed(range(values.shape[1])):
+        error = rewards[:, at] + gamma * following - values[:, at]
+        later = (error + gamma * lam * later) * written[:, at]
+        following = values[:, at] * written[:, at]
+        found[:, at] = later
+    return found
+
+
+def returns(rewards: Tensor, gamma: float) -> Tensor:
+    """The discounted sum of the rewards from each token on: what a value is compared with.
+
+    By hand: rewards 0, 0, 1 with gamma = .5 are .25, .5, 1; with gamma = 1 they are 1, 1, 1.
+    """
+    found = torch.zeros_like(rewards)
+    later = torch.zeros_like(rewards[:, 0])
+    for at in reversed(range(rewards.shape[1])):
+        later = rewards[:, at] + gamma * later
+        found[:, at] = later
+    return found
+
+
+def clipped_gain(ratio: Tensor, advantage: Tensor, clip: float) -> Tensor:
+    """Equation 6: ``min(r A, clip(r, 1 - eps, 1 + eps) A)``, token by token.
+
+    By hand, eps = .2: a ratio of 1.5 counts as 1.2 where A = 2 (2.4) and as itself where A = -2 (-3); a ratio of .5
+    counts as itself where A = 2 (1), and as .8 where A = -2 (-1.6).
+    """
+    return torch.minimum(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage)
+
+
+def entropy(log_probs: Tensor) -> Tensor:
+    """Of distributions over the last dimension, in nats; what has probability 0 adds nothing.
+
+    Two tokens at .5 have .693, one alone has 0.
+    """
+    return -_weighted(log_probs, log_probs)
+
+
+def divergence(log_probs: Tensor, others: Tensor) -> Tensor:
+    """Kullback-Leibler divergence of `others` from `log_probs`, over the last dimension, in nats.
+
+    (.5, .5) from (.25, .75) is .5 ln 2 + .5 ln (2/3) = .144.
+    """
+    return _weighted(log_probs, log_probs - others.masked_fill(others == -torch.inf, 0.0))
+
+
+def _weighted(log_probs: Tensor, summed: Tensor) -> Tensor:
+    """The mean of `summed` under the distribution; without the infinities of tokens that are not drawn."""
+    impossible = log_probs == -torch.inf
+    return (log_probs.exp() * summed.masked_fill(impossible, 0.0)).sum(dim=-1)
+
+
+# --- the model that writes --------------------------------------------------------------------------------------------
+
+
+class Written(NamedTuple):
+    """Sampled texts.
+
+    Attributes:
+        prompts: the ids that each was written to.
+        tokens: (texts, tokens), filled up on the right.
+        written: the mask of what belongs to a text.
+        allowed: (texts, tokens, top_k), see `allowed_tokens`.
+    """
+
+    prompts: Sequence[Sequence[int]]
+    tokens: Tensor
+    written: Tensor
+    allowed: Tensor
+
+    def rows(self, places: Sequence[int]) -> Written:
+        """Some of the texts, cut to the longest of them."""
+        width = int(self.written[places].sum(dim=-1).max())
+        cut = (each[places, :width] for each in self[1:])
+        return Written([self.prompts[at] for at in places], *cut)
+
+
+class Reading(NamedTuple):
+    """What a model makes of written texts: log-probabilities of the allowed tokens, of the written ones, and values."""
+
+    log_probs: Tensor  # (texts, tokens, top_k); behind the end those of a single token
+    chosen: Tensor  # (texts, tokens); 0 behind the end
+    values: Tensor  # (texts, tokens); 0 behind the end
+
+
+class Policy:
+    """A language model, causal or encoder-decoder, with a value head on the states from which it writes.
+
+    Dropout is off throughout: the ratio compares weights, not chance.
+
+    Args:
+        model: of Hugging Face, LoRA adapters included; its parameters that require a gradient are trained.
+        tokenizer: its tokeniser. ends: ids that end a text (by default those of the model's generation settings).
+    """
+
+    def __init__(self, model: Any, tokenizer: Any, *, ends: Sequence[int] | None = None) -> None:
+        self.model, self.tokenizer = model.eval(), tokenizer
+        self.ends = [*ends] if ends is not None else end_marks(model, tokenizer)
+        head = model.get_output_embeddings()
+        if head is None:
+            raise BadData(f"{type(model).__name__} has no output layer over its vocabulary: it writes nothing")
+        self.device = head.weight.device
+        self.value_head = torch.nn.Linear(head.weight.shape[1], 1, device=self.device)
+        for weights in self.value_head.parameters():  # every text is worth 0 at first
+            torch.nn.init.zeros_(weights)
+
+    def trained(self) -> dict[str, Tensor]:
+        """The parameters that learn, by name; the value head's begin with `value_head.`"""
+        own = {name: each for name, each in self.model.named_parameters() if each.requires_grad}
+        return own | {f"value_head.{name}": each for name, each in self.value_head.named_parameters()}
+
+    def write(
+        self, prompts: Sequence[Sequence[int]], *, max_new_tokens: int, top_k: int = 10, top_p: float = 0.95
+    ) -> Written:
+        """A sampled text for each prompt, drawn by torch's own random state."""
+        sampled = _Sampled(top_k, top_p)
+        ids, mask = self._prompts(prompts)
+        config = self.model.config
+        how = transformers.GenerationConfig(
+            do_sample=True, temperature=1.0, top_k=0, top_p=1.0, max_new_tokens=max_new_tokens, eos_token_id=self.ends,
+            pad_token_id=self._filler, bos_token_id=getattr(config, "bos_token_id", None),
+            decoder_start_token_id=self._start, use_cache=True,
+        )  # fmt: skip
+        with torch.no_grad(), self._generating(how), quiet_transformers(EXTRA, WHY):
+            made = self.model.generate(input_ids=ids, attention_mask=mask, logits_processor=[sampled])
+        tokens = made[:, -len(sampled.allowed) :]
+        written = written_mask(tokens, self.ends)
+        return Written(
+            [*prompts], tokens.masked_fill(~written, self._filler), written, torch.stack(sampled.allowed, dim=1)
+        )
+
+    def texts(self, texts: Written, places: Sequence[int]) -> list[Text]:
+        """The texts as a reader has them, without special tokens and white space around; `places` are the prompts'."""
+        rows = [tokens[mask] for tokens, mask in zip(texts.tokens, texts.written, strict=True)]
+        return [
+            Text(place, self._decoded(row), int(row[-1]) not in self.ends)
+            for place, row in zip(places, rows, strict=True)
+        ]
+
+    def _decoded(self, row: Tensor) -> str:
+        text = self.tokenizer.decode(row, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return str(text).strip()
+
+    def read(self, texts: Written, model: Any = None) -> Reading:
+        """The log-probabilities and values of `texts` (by another `model`: log-probabilities alone)."""
+        hidden, logits = self._states(model or self.model, texts)
+        written, allowed = texts.written, texts.allowed
+        own = restricted(logits, allowed[written])
+        alone = torch.full((*allowed.shape,), -torch.inf, device=own.device)
+        alone[..., 0] = 0.0
+        log_probs = alone.masked_scatter(written[..., None].expand_as(alone), own)
+        is_chosen = (allowed == texts.tokens[..., None]) & written[..., None]
+        chosen = log_probs.masked_fill(~is_chosen, 0.0).sum(dim=-1)
+        values = torch.zeros(written.shape, device=own.device)
+        if model is None:
+            values = values.masked_scatter(written, self.value_head(hidden.float())[:, 0])
+        return Reading(log_probs, chosen, values)
+
+    def _states(self, model: Any, texts: Written) -> tuple[Tensor, Tensor]:
+        """The state before each written token, as the output layer has it, and the logits that it makes of them."""
+        seen: list[Tensor] = []
+        count = texts.tokens.shape[1]
+
+        def written_only(_: Any, given: tuple[Tensor, ...]) -> tuple[Tensor]:
+            seen.append(given[0][:, -count:][texts.written])
+            return (seen[0][None],)
+
+        ids, mask = self._prompts(texts.prompts)
+        before = texts.tokens[:, :-1]  # the last one is written and not read
+        if self.model.config.is_encoder_decoder:
+            start = torch.full((len(before), 1), self._start, device=self.device)
+            how = {"input_ids": ids, "decoder_input_ids": torch.cat([start, before], dim=1)}
+        else:
+            ids, mask = torch.cat([ids, before], dim=1), torch.cat([mask, torch.ones_like(before)], dim=1)
+            how = {"input_ids": ids, "position_ids": (mask.cumsum(dim=-1) - 1).clamp(min=0)}
+        hook = model.get_output_embeddings().register_forward_pre_hook(written_only)
+        try:
+            logits = model(**how, attention_mask=mask, use_cache=False).logits
+        finally:
+            hook.remove()
+        return seen[0], logits[0]
+
+    def _prompts(self, prompts: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+        """Ids and mask, filled up on the left (an encoder's on the right)."""
+        width, right = max(map(len, prompts)), self.model.config.is_encoder_decoder
+        rows, mask = [], []
+        for prompt in prompts:
+            fill, ones = [self._filler] * (width - len(prompt)), [1] * len(prompt)
+            rows.append([*prompt, *fill] if right else [*fill, *prompt])
+            mask.append([*ones, *([0] * len(fill))] if right else [*([0] * len(fill)), *ones])
+        return torch.tensor(rows, device=self.device), torch.tensor(mask, device=self.device)
+
+    @property
+    def _filler(self) -> int:
+        pad = self.tokenizer.pad_token_id
+        return int(self.ends[0] if pad is None else pad)
+
+    @property
+    def _start(self) -> int | None:
+        """What an encoder-decoder's text begins with."""
+        stated = self.model.generation_config.decoder_start_token_id
+        start = getattr(self.model.config, "decoder_start_token_id", None) if stated is None else stated
+        return None if start is None else int(start)
+
+    @contextmanager
+    def _generating(self, how: Any) -> Iterator[None]:
+        """Inside the block these are the model's generation settings, all of them: its own have penalties and more."""
+        inner = self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
+        own, inner.generation_config = inner.generation_config, how
+        try:
+            yield
+        finally:
+            inner.generation_config = own
+
+
+def end_marks(model: Any, tokenizer: Any) -> list[int]:
+    """The ids that end a model's text. Raises: BadData where there are none."""
+    stated = model.generation_config.eos_token_id
+    found = [*stated] if isinstance(stated, list) else [stated]
+    marks = [int(mark) for mark in dict.fromkeys([*found, tokenizer.eos_token_id]) if mark is not None]
+    if not marks:
+        raise BadData("the model has no mark that ends a text (EOS): its texts would never end")
+    return marks
+
+
+class _Sampled:
+    """Leaves a sampler the allowed tokens alone, and keeps them, a tensor (texts, top_k) a token."""
+
+    def __init__(self, top_k: int, top_p: float) -> None:
+        self.top_k, self.top_p = top_k, top_p
+        self.allowed: list[Tensor] = []
+
+    def __call__(self, ids: Tensor, scores: Tensor) -> Tensor:
+        self.allowed.append(allowed_tokens(scores, self.top_k, self.top_p))
+        # a place more takes the -1 of what there is fewer of
+        kept = torch.full((len(scores), scores.shape[1] + 1), False, device=scores.device)
+        kept.scatter_(1, self.allowed[-1] % kept.shape[1], True)
+        return scores.masked_fill(~kept[:, :-1], -torch.inf)
+
+
+# --- learning ---------------------------------------------------------------------------------------------------------
+
+
+class StepFigures(NamedTuple):
+    """What a step came to; shares are fractions of 1, all but the first four means over the last pass's tokens.
+
+    Attributes:
+        step: from 1.
+        reward: the mean of `rewards`, which stand beside the prompts' `places`.
+        tokens: the mean length. cut: the share of texts without an end mark.
+        moved: the mean distance of the ratio from 1. clipped: the share of tokens whose gain was clipped.
+        entropy: in nats. kl: to the model at the start, in nats; 0 where it is no term.
+        value_error: squared.
+    """
+
+    step: int
+    reward: float
+    rewards: list[float]
+    places: list[int]
+    tokens: float
+    cut: float
+    moved: float
+    clipped: float
+    entropy: float
+    kl: float
+    value_error: float
+
+
+def learn(
+    policy: Policy,
+    optimizer: Any,
+    texts: Written,
+    rewards: Sequence[float],
+    settings: PPOSettings,
+    reference: Any = None,
+) -> dict[str, float]:
+    """Move the policy by one batch: `epochs` passes, a step of the optimiser each. Means over the last pass's tokens.
+
+    `reference` is the model that the KL term compares with.
+    """
+    lengths = texts.written.sum(dim=-1)
+    order = sorted(range(len(rewards)), key=lambda row: (len(texts.prompts[row]) + int(lengths[row]), row))
+    at_a_time = settings.micro_tokens or MICRO_TOKENS["cpu" if policy.device.type == "cpu" else "cuda"]
+    parts = _parts(order, [len(each) for each in texts.prompts], lengths.tolist(), at_a_time)
+    pieces = [texts.rows(part) for part in parts]
+    paid = [
+        at_the_end([rewards[row] for row in part], piece.written) for part, piece in zip(parts, pieces, strict=True)
+    ]
+    total = int(lengths.sum())
+    before: list[tuple[Tensor, Tensor, Tensor]] = []
+    sums: dict[str, Tensor] = {}
+    for epoch in range(settings.epochs):
+        sums = dict.fromkeys(("moved", "clipped", "entropy", "kl", "value_error"), 0.0)
+        for at, (piece, reward) in enumerate(zip(pieces, paid, strict=True)):
+            now = policy.read(piece)
+            if epoch == 0:  # the weights have not moved: these are the old ones
+                values = now.values.detach()
+                advantage = advantages(reward, values, piece.written, settings.gamma, settings.lam)
+                other = now.log_probs.detach()
+                if reference is not None:
+                    with torch.no_grad():
+                        other = policy.read(piece, reference).log_probs
+                before.append((now.chosen.detach(), advantage, other))
+            chosen, advantage, other = before[at]
+            ratio = (now.chosen - chosen).exp()
+            gain = clipped_gain(ratio, advantage, settings.clip)
+            error = (now.values - returns(reward, settings.gamma)) ** 2
+            spread, drift = entropy(now.log_probs), divergence(now.log_probs, other)
+            loss = (
+                settings.value_coefficient * error
+                - gain
+                - settings.entropy_coefficient * spread
+                + settings.kl_coefficient * drift
+            )
+            ((loss * piece.written).sum() / total).backward()
+            terms = {"moved": (ratio - 1).abs(), "clipped": gain < ratio * advantage, "entropy": spread, "kl": drift}
+            for name, term in (terms | {"value_error": error}).items():
+                sums[name] = sums[name] + (term.detach() * piece.written).sum()
+        weights = [*policy.trained().values()]
+        torch.nn.utils.clip_grad_norm_(weights, settings.max_norm)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+    return {name: float(term) / total for name, term in sums.items()}
+
+
+def _parts(order: Sequence[int], prompts: Sequence[int], texts: Sequence[int], tokens: int) -> list[list[int]]:
+    """Rows in `order`, as many together as have `tokens` when prompts and texts are filled up; one at least."""
+    parts: list[list[int]] = []
+    for row in order:
+        grown = [*parts[-1], row] if parts else [row]
+        width = max(prompts[at] for at in grown) + max(texts[at] for at in grown)
+        if parts and width * len(grown) <= tokens:
+            parts[-1] = grown
+        else:
+            parts.append([row])
+    return parts
+
+
+class Text(NamedTuple):
+    """A text that was written to the prompt at `place`; `cut` where it has no end mark."""
+
+    place: int
+    text: str
+    cut: bool
+
+
+Reward = Callable[[Sequence[Text]], Sequence[float]]
+"""What texts are worth, a number each."""
+OnStep = Callable[[StepFigures, float], None]
+"""Told of every step: its figures, and the seconds that it took."""
+
+
+def silent_step(figures: StepFigures, seconds: float) -> None:
+    """Say nothing."""
+
+
+def train_ppo(
+    policy: Policy,
+    prompts: Sequence[Sequence[int]],
+    reward: Reward,
+    out: str | Path,
+    settings: PPOSettings,
+    *,
+    reference: Any = None,
+    bound: Mapping[str, Any] | None = None,
+    on_step: OnStep = silent_step,
+) -> list[StepFigures]:
+    """Move `policy` towards texts that `reward` pays for; what each step came to.
+
+    The folder `out` takes `rewards.jsonl`, a line a step, and every few steps `ppo.pt`, from where the same call
+    resumes after a kill, to the same weights (on a CPU, with as many threads): what a step draws, and which prompts it
+    takes, follows from `seed` and its number alone. A finished folder is not trained on; the policy gets its weights.
+
+    Args:
+        prompts: token ids. Every prompt is taken once before any is taken again.
+        reference: the model at the start, for the KL term; needed where `kl_coefficient` is above 0.
+        bound: what else the folder is bound to, as JSON (data, reader, base).
+
+    Raises:
+        RunMismatch: the folder was begun with other settings. BadArgument: a setting out of its range, no prompts.
+        BadData: the folder's files do not fit each other. What `reward` raises; the same call resumes.
+    """
+    settings.check()
+    if not prompts or not all(prompts):
+        raise BadArgument("PPO needs prompts, each of one token at least")
+    if settings.kl_coefficient and reference is None:
+        raise BadArgument("kl_coefficient is above 0: give the model at the start as reference")
+    folder = Path(out)
+    folder.mkdir(parents=True, exist_ok=True)
+    own = {name: value for name, value in asdict(settings).items() if name not in ("steps", "every")}
+    identity = {"settings": own, "bound": dict(bound or {}), "prompts": len(prompts)}
+    trained = policy.trained()
+    optimizer = torch.optim.AdamW(trained.values(), lr=settings.learning_rate, weight_decay=0.0)
+    figures = _resumed(folder, identity, trained, optimizer)
+    for step in range(len(figures) + 1, settings.steps + 1):
+        started = time.monotonic()
+        places = _places(len(prompts), step, settings)
+        with torch.random.fork_rng():
+            torch.manual_seed(_seed(settings.seed, step))
+            texts = policy.write(
+                [prompts[at] for at in places], max_new_tokens=settings.max_new_tokens, top_k=settings.top_k,
+                top_p=settings.top_p,
+            )  # fmt: skip
+        read = policy.texts(texts, places)
+        rewards = [float(each) for each in reward(read)]
+        found = learn(policy, optimizer, texts, rewards, settings, reference)
+        length = float(texts.written.sum(dim=-1).float().mean())
+        figures.append(
+            StepFigures(
+                step, _round(sum(rewards) / len(rewards)), [_round(each) for each in rewards], places,
+                _round(length), _round(sum(each.cut for each in read) / len(read)),
+                **{name: _round(value) for name, value in found.items()},
+            )
+        )  # fmt: skip
+        with (folder / REWARDS).open("ab") as file:
+            file.write(json_line(figures[-1]._asdict()))
+        if step % settings.every == 0 or step == settings.steps:
+            _keep(folder, identity, trained, optimizer, step)
+        on_step(figures[-1], time.monotonic() - started)
+    return figures
+
+
+def steps_in(folder: Path) -> list[StepFigures]:
+    """What the steps of a finished training came to."""
+    return [StepFigures(**json.loads(line)) for line in (folder / REWARDS).read_bytes().splitlines()]
+
+
+def _round(value: float) -> float:
+    return round(value, 6)
+
+
+def _seed(seed: int, number: int) -> int:
+    return (seed * 1_000_003 + number) % 2**63
+
+
+def _places(n: int, step: int, settings: PPOSettings) -> list[int]:
+    """The prompts of a step, by number: one shuffled pass over all of them after another."""
+    places: list[int] = []
+    first = (step - 1) * settings.batch
+    for at in range(first, first + settings.batch):
+        order = _shuffled(n, settings.seed, at // n)
+        places.append(order[at % n])
+    return places
+
+
+def _shuffled(n: int, seed: int, number: int) -> list[int]:
+    generator = torch.Generator().manual_seed(_seed(seed, number))
+    order: list[int] = torch.randperm(n, generator=generator).tolist()
+    return order
+
+
+def _keep(folder: Path, identity: Mapping[str, Any], trained: Mapping[str, Tensor], optimizer: Any, step: int) -> None:
+    """The checkpoint, whole or not at all."""
+    weights = {name: each.detach().cpu() for name, each in trained.items()}
+    kept = {"identity": json.dumps(identity), "weights": weights, "optimizer": optimizer.state_dict(), "step": step}
+    temporary = folder / f".{CHECKPOINT}.tmp"
+    with writing(folder / CHECKPOINT), temporary.open("wb") as file:
+        torch.save(kept, file)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(folder / CHECKPOINT)
+
+
+def _resumed(
+    folder: Path, identity: Mapping[str, Any], trained: Mapping[str, Tensor], optimizer: Any
+) -> list[StepFigures]:
+    """Put the weights of the checkpoint into place; the figures of its steps. Empty where there is none."""
+    path, rewards = folder / CHECKPOINT, folder / REWARDS
+    if not path.exists():
+        rewards.unlink(missing_ok=True)
+        return []
+    try:
+        kept = torch.load(path, weights_only=True)
+        begun, step, weights = json.loads(kept["identity"]), int(kept["step"]), kept["weights"]
+    except Exception as error:  # whatever torch raises of a file that is not its own
+        raise BadData(f"{path} is no checkpoint of this training: name another folder, or delete it") from error
+    if differing := different_settings(begun, identity, ignored=["settings.micro_tokens"]):
+        raise RunMismatch(
+            f"{folder} was begun with other settings: {differing}. Name another folder, or delete {CHECKPOINT} and "
+            f"{REWARDS} to begin anew"
+        )
+    with rewards.open("rb") as file:
+        lines = [*islice(file, step)]
+    if len(lines) < step:
+        raise BadData(f"{rewards} has {len(lines)} lines, and the checkpoint is at step {step}: delete both files")
+    if weights.keys() != trained.keys():
+        raise BadData(f"{path} holds the weights of another model: name another folder, or delete it")
+    with torch.no_grad():
+        for name, each in trained.items():
+            each.copy_(weights[name])
+    optimizer.load_state_dict(kept["optimizer"])
+    write_whole(rewards, lines)
+    return [StepFigures(**json.loads(line)) for line in lines]

@@ -1,0 +1,191 @@
+"""Silver contexts as training sets: of FilCo's M_ctx and M_gen, and of BIDER's refiner.
+
+Wang et al. 2023, "Learning to Filter Context for Retrieval-Augmented Generation" (https://arxiv.org/abs/2311.08377):
+M_ctx reads the question and the retrieved passages and writes the silver context (section 2.3); M_gen reads the
+question and the silver context and writes the output (section 2.4). Jin et al. 2024, "BIDER: Bridging Knowledge
+Inconsistency for Efficient Retrieval-Augmented LLMs via Key Supporting Evidence", section 3.3: the refiner reads as
+M_ctx does and writes the surviving nuggets in the order in which they were selected.
+
+A prompt is the very one that a run sends: a written filter's own, and `Direct`'s over the context's lines, without
+demonstrations (run the generator with ``--demos none``). An empty silver context stays an empty target.
+
+Differs from the paper: a line of M_gen's context begins with its passage's title. Passages that do not fit into M_ctx's
+input are cut from the end, and the question stays; the paper does not say what it cuts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args
+
+from blendfilter.asking import NO_DEMOS, TaskWording
+from blendfilter.errors import BadArgument, EmptyData, Leak, UnknownName
+from blendfilter.filters.written import BIDERFilter, TrainedFilCoFilter, WrittenFilter
+from blendfilter.modules.direct import Direct
+from blendfilter.oracles.silver_making import Places, read_recipe
+from blendfilter.oracles.silver_rows import STAGES, SilverRow, Stage, read_silver
+from blendfilter.prompting import Prompts
+from blendfilter.retrieval.callables import as_retriever
+from blendfilter.tasks import TASKS
+from blendfilter.text import question_digest
+from blendfilter.training.trainer import Example, TrainingSettings, prompt_counter
+
+Part = Literal["context", "generator", "bider"]
+"""FilCo's M_ctx and M_gen, BIDER's refiner."""
+Reads = Literal["silver", "psg", "full"]
+"""What M_gen reads: the silver context, the passages that hold it, or all of them (the paper's FULL, section 4.2)."""
+BIDER = "bider"
+"""The measure of a silver file that BIDER's synthesis made."""
+TARGET_TOKENS: dict[Part, int] = {"context": 512, "generator": 128, "bider": 512}
+"""Tokens of a target at most: FilCo, section 4.1; of BIDER, which gives none, M_ctx's."""
+_COMMANDS: dict[Part, str] = {
+    "context": "train filco --part context", "generator": "train filco --part generator", "bider": "train bider",
+}  # fmt: skip
+
+
+class SilverSet(NamedTuple):
+    """Examples of a part, what the recipe says of them, and the rows that they were made of."""
+
+    examples: list[Example]
+    recipe: dict[str, Any]
+    rows: list[SilverRow]
+
+
+def silver_set(
+    silver: str | Path,
+    part: Part,
+    base: str | Path,
+    settings: TrainingSettings,
+    *,
+    task: str | None = None,
+    reads: str = "silver",
+    prompts: Prompts | str | None = None,
+    exclude: Iterable[str] = (),
+    leave_out: bool = False,
+    limit: int | None = None,
+    stage: Stage = "cleaned",
+) -> SilverSet:
+    """The training set of `part` from a silver file.
+
+    Args:
+        base: whose tokens count for the input's cap.
+        task: the file's, where nothing beside it says so; of another one it is refused.
+        reads: of the generator: `silver`, `psg` or `full`, or several with commas, of which each question has the next.
+        exclude: questions that the model will be evaluated on. `leave_out`: drop them rather than refuse them.
+        limit: the first rows.
+        stage: of the refiner: which step of the synthesis it learns to write (the paper's Table 3 has one that learned
+            from sentences as they were extracted).
+
+    Raises:
+        EmptyData: no row, or none that is left. BadArgument: it was made for another task, or by a measure of another
+        command, or has no such stage. Leak: a question of `exclude`. MissingFile, BadData: as `read_silver`.
+    """
+    for name, values, known in (("part", [part], Part), ("reads", reads.split(","), Reads)):
+        for value in values:
+            if value not in get_args(known):
+                raise UnknownName.of(name, value, get_args(known))
+    if reads != "silver" and part != "generator":
+        raise BadArgument(f"reads={reads} is of the generator: {part} reads all passages as it is")
+    rows = [at_stage(row, stage) for row in read_silver(silver)]
+    task, measure = _origin(Path(silver), part, task)
+    if not rows:
+        raise EmptyData(f"{silver} has no row: make it again (blendfilter silver), from questions with answers")
+    wanted = {question_digest(question) for question in exclude}
+    kept = [row for row in rows if question_digest(row.question) not in wanted]
+    if len(kept) < len(rows) and not leave_out:
+        first = next(row for row in rows if question_digest(row.question) in wanted)
+        raise Leak(
+            f"question '{first.id}' ({first.question!r:.200}) is in {silver} and among those to evaluate on, and "
+            f"{len(rows) - len(kept) - 1} more: leave them out (--leave-out), or take another silver file"
+        )
+    if not kept:
+        raise EmptyData(f"all {len(rows)} questions of {silver} are to be evaluated on: take another silver file")
+    left_out, kept = len(rows) - len(kept), kept[:limit]
+    if part == "generator":
+        examples, about = generator_examples(kept, task, reads=reads, prompts=prompts)
+    else:
+        select = (TrainedFilCoFilter if part == "context" else BIDERFilter)(
+            max_input_tokens=settings.max_input_tokens, prompts=prompts
+        )
+        examples, about = written_examples(kept, select, base, settings)
+    data = {
+        "task": task, "measure": measure, "digest": hashlib.sha256(Path(silver).read_bytes()).hexdigest()[:16],
+        "rows": len(rows), "left_out": left_out, "empty": sum(not row.target for row in kept),
+        **({} if stage == "cleaned" else {"stage": stage}),
+    }  # fmt: skip
+    return SilverSet(examples, {"part": part, **about, "silver": data}, kept)
+
+
+def at_stage(row: SilverRow, stage: Stage) -> SilverRow:
+    """The row with what a stage of BIDER's synthesis left as its target.
+
+    Raises: UnknownName: no such stage. BadArgument: the file of the row has none.
+    """
+    if stage == "cleaned":
+        return row
+    if stage not in STAGES:
+        raise UnknownName.of("stage", stage, STAGES)
+    if row.stages is None:
+        raise BadArgument(f"question '{row.id}' has no stage {stage}: BIDER's synthesis has stages (--measure bider)")
+    candidates, chosen = row.candidates(), getattr(row.stages, stage)
+    return replace(row, chosen=tuple(chosen), target=" ".join(candidates[at].text for at in chosen))
+
+
+def written_examples(
+    rows: Sequence[SilverRow], select: WrittenFilter, base: str | Path, settings: TrainingSettings
+) -> tuple[list[Example], dict[str, Any]]:
+    """Question and passages as the filter `select` asks, and the row's target."""
+    count, cut, examples = prompt_counter(base, settings), 0, []
+    for row in rows:
+        passages = [passage for passage in row.passages if passage.text.strip()]
+        prompt = select.prompt(row.question, passages, count)
+        cut += prompt != select.write.render(knowledge=[each.line for each in passages], question=row.question)
+        examples.append(Example(prompt, row.target, row.question))
+    return examples, {**select.recipe, "prompts_cut": cut}
+
+
+def generator_examples(
+    rows: Sequence[SilverRow], task: str, *, reads: str = "silver", prompts: Prompts | str | None = None
+) -> tuple[list[Example], dict[str, Any]]:
+    """The lines of the context that the generator `reads` as `Direct` shows them, and the row's output."""
+    wording = TaskWording.of(TASKS[task].wording).with_demos(NO_DEMOS)
+    direct = Direct(as_retriever(lambda query, k: []), task=wording, prompts=prompts).direct
+    examples = []
+    for row, kind in zip(rows, itertools.cycle(reads.split(",")), strict=False):
+        holding = {row.sentences[at].passage for at in row.chosen}
+        psg = [passage for at, passage in enumerate(row.passages) if at in holding]
+        context = {"silver": row.excerpts(), "psg": psg, "full": row.passages}[kind]
+        prompt = direct.render(knowledge=[each.line for each in context], question=row.question)
+        examples.append(Example(prompt, row.output, row.question))
+    return examples, {"prompt": direct.prompt_digest, "reads": reads, "demos": NO_DEMOS}
+
+
+def task_of(silver: str | Path, part: Part, task: str | None = None) -> str:
+    """The task of a silver file. Raises: as `silver_set` of a file for another task, measure or command."""
+    for _ in read_silver(silver):  # is it one?
+        break
+    return _origin(Path(silver), part, task)[0]
+
+
+def _origin(silver: Path, part: Part, task: str | None) -> tuple[str, str]:
+    """Task and measure of a silver file, by the recipe beside it. Raises: BadArgument, UnknownName."""
+    if task is not None and task not in TASKS:
+        raise UnknownName.of("task", task, TASKS)
+    oracle = read_recipe(Places.of(str(silver).removesuffix(".gz"))).get("settings", {}).get("oracle", {})
+    known, measure = oracle.get("task") or task, str(oracle.get("measure", ""))
+    if task is not None and known != task:
+        raise BadArgument(f"{silver} was made for {known}, not for {task}: give --task {known}, or another file")
+    if measure and (measure == BIDER) != (part == "bider"):
+        other = _COMMANDS["bider"] if measure == BIDER else _COMMANDS["context"]
+        wanted = "BIDER's synthesis (--measure bider)" if part == "bider" else "an oracle of FilCo's"
+        raise BadArgument(
+            f"{silver} was made by the measure {measure}, and 'blendfilter {_COMMANDS[part]}' learns from {wanted}: "
+            f"give another file, or take 'blendfilter {other}'"
+        )
+    if known not in TASKS:
+        raise BadArgument(f"nothing beside {silver} says of which task it is: name it (--task)")
+    return str(known), measure

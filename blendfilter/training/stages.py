@@ -1,0 +1,451 @@
+"""The pipeline's own stages, learned from gold: a method runs, and what each of its prompts should bring is written.
+
+The examples of a small model that shall run BlendFilter, its baselines and its filters by itself. Each method is run
+over each training question by a model that knows the question's gold (`GoldTeacher`), and every prompt that it sent,
+with the reply it got, is an example: what the model learns to read is what a run sends it, to the byte. Prompts show no
+demonstrations; a run of the trained model leaves them out too (`--demos none`).
+
+Ours; no paper trains these stages. Targets are read off the gold:
+
+=================== =====================================================================================
+`external, answer`  a sentence of each gold passage that the prompt shows (the supporting sentences where they are
+                    known, else the one with the answer, else the first), then `So the answer is X.`; StrategyQA's
+                    annotated facts in their place; over no gold passage, those of all (`cot` from memory)
+`internal`          the first sentences of the gold passage that the question names (else of the first one)
+`topic`             the gold titles that the question names (else the first one)
+`check`             a line a passage: `0: relevant - ` and the first words of its fact, or `1: irrelevant`
+`ids`, `judge`      the numbers of the gold passages; `none` where the task offers it and none is gold
+`relevant`          Yes for a gold passage, No for any other
+`direct, short_answer`  the answer
+=================== =====================================================================================
+
+A passage is gold where its title is. A list without a gold passage has no ids where the task does not offer `none`:
+such a prompt is no example.
+"""
+
+from __future__ import annotations
+
+import random
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import dspy
+
+from blendfilter import aio
+from blendfilter.asking import NO_DEMOS, TaskWording
+from blendfilter.context import QUESTION, STAGE, setting
+from blendfilter.dspy_surface import lm15
+from blendfilter.errors import BadArgument, EmptyData, UnknownName, check_count
+from blendfilter.filters.registry import make_filter
+from blendfilter.journal import digest
+from blendfilter.lm.journaled import prompt_of
+from blendfilter.lm.model import ConnectedLM
+from blendfilter.lm.offline import take_apart
+from blendfilter.modules.methods import make_method
+from blendfilter.records import Passage, Question, one_line
+from blendfilter.retrieval.base import ProgressCallback, Retriever, silent
+from blendfilter.tasks.base import Questions
+from blendfilter.text import folded, normalize_answer, sentences
+from blendfilter.training.trainer import Example
+
+FACT_WORDS, WHY_WORDS, PASSAGE_WORDS = 30, 8, 60
+"""Words at the most of a fact in a reasoning, of what a passage contributes in a check, of a passage from memory."""
+LOOKED_THROUGH = 10
+"""Hits for its title among which a gold passage is looked for."""
+_MEMORY = frozenset({"direct", "cot"})
+
+
+class TaughtMethod(NamedTuple):
+    """A method whose prompts are examples; `filter` by name, `k` in place of the usual."""
+
+    method: str
+    filter: str | None = None
+    k: int | None = None
+
+
+METHODS = (
+    TaughtMethod("blendfilter"),
+    TaughtMethod("blendfilter", "one-call"),
+    TaughtMethod("blendfilter", "pointwise"),
+    TaughtMethod("direct-retrieval"),
+    TaughtMethod("cot-retrieval"),  # self-consistency's prompt, too
+    TaughtMethod("iter-retgen"),
+    TaughtMethod("direct"),
+    TaughtMethod("cot"),
+)
+"""What is run by default: together they send every prompt of these methods and filters."""
+SHARES: Mapping[str, float] = MappingProxyType(
+    {
+        "relevant": 0.30, "check": 0.16, "judge": 0.10, "ids": 0.05, "external": 0.10, "answer": 0.10, "direct": 0.09,
+        "short_answer": 0.05, "internal": 0.03, "topic": 0.02,
+    }
+)  # fmt: skip
+"""The share of each stage in the examples: the filter's steps decide most, and those of one passage are short."""
+
+
+class StageExample(NamedTuple):
+    """A prompt that `stage` sent for a question, and what gold would have it bring."""
+
+    stage: str
+    prompt: str
+    target: str
+    question: str
+
+    @property
+    def example(self) -> Example:
+        """As the trainer takes it."""
+        return Example(self.prompt, self.target, self.question)
+
+
+# --- gold -------------------------------------------------------------------------------------------------------------
+
+
+def gold_passages(question: Question, retriever: Retriever | None = None) -> list[Passage]:
+    """The question's gold passages, those that it names first: its own paragraphs, else what their titles find."""
+    found = dict[str, Passage]()
+    for title in sorted(question.gold_titles, key=lambda name: folded(name) not in folded(question.question)):
+        hits: Sequence[Passage] = ()
+        if retriever is not None and title.strip():
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of a small corpus, where the hits are fewer
+                hits = retriever.search([title], LOOKED_THROUGH)[0]
+        # what an index holds is what it finds: its paragraph may be another cut of the article than the question's
+        for passage in (*hits, *question.context):
+            if folded(passage.title) == folded(title):
+                found.setdefault(folded(title), passage)
+    return list(found.values())
+
+
+def facts_of(question: Question, passages: Sequence[Passage]) -> list[str]:
+    """What each of these gold passages contributes to the answer, a sentence or two with the name of its subject.
+
+    >>> pier = Passage("Orm Pier stands in Tolm. It opened in 1871.", title="Orm Pier")
+    >>> facts_of(Question("q", "When did Orm Pier open?", ("1871",), ("Orm Pier",)), [pier])
+    ['Orm Pier: It opened in 1871.']
+    """
+    named = ((passage.title.partition(" (")[0].strip(), passage) for passage in passages)
+    return [
+        _cut(fact if not name or name in fact else f"{name}: {fact}", FACT_WORDS)
+        for name, passage in named
+        for fact in _facts_in(question, passage)
+    ]
+
+
+def _facts_in(question: Question, passage: Passage) -> list[str]:
+    """The sentences of a gold passage that count: see above."""
+    text = one_line(passage.text)
+    whole = [sentence.text for sentence in sentences(text)] or [text]
+    own = (each.metadata.get("sentences") for each in question.context if folded(each.title) == folded(passage.title))
+    split = [one_line(each) for each in next(filter(None, own), whole)]  # as the data set has it, where it came along
+    known = [
+        split[number]
+        for title, number in question.supporting_facts
+        if folded(title) == folded(passage.title) and 0 <= number < len(split)
+    ]
+    chosen = [sentence for sentence in known if sentence and sentence in text]
+    if not chosen:
+        answers = {normalize_answer(answer) for answer in question.golden_answers} - {"", "yes", "no"}
+        holding = [each for each in whole if any(answer in normalize_answer(each) for answer in answers)]
+        chosen = (holding or whole)[:1]
+    return chosen
+
+
+def _cut(text: str, most: int) -> str:
+    words = text.split()
+    return " ".join(words) if len(words) <= most else " ".join(words[:most]).rstrip(",;:") + " …"
+
+
+# --- the teacher ------------------------------------------------------------------------------------------------------
+
+
+class GoldTeacher:
+    """An engine that knows the gold of the question at hand, and keeps what it was asked with what it said.
+
+    Attributes:
+        examples: by prompt, in the order of asking.
+        lm: what asks it.
+    """
+
+    def __init__(self, wording: TaskWording) -> None:
+        self.wording = wording
+        self.examples: dict[str, StageExample] = {}
+        self.lm = ConnectedLM("gold", self, identity={"label": ""}, state={"name": "gold"})
+        self._known: dict[str, tuple[Question, list[Passage]]] = {}
+
+    def learn(self, question: Question, gold: Sequence[Passage]) -> None:
+        """Take the gold of a question, which is then asked under its id (`context.QUESTION`)."""
+        self._known[question.id] = question, list(gold)
+
+    async def complete(self, request: lm15.Request) -> lm15.Response:
+        """What gold says. Raises: BadArgument for a stage that gold has no target for."""
+        prompt, stage = prompt_of(request), STAGE.get()
+        assert isinstance(prompt, str)  # without demonstrations there is one message
+        question, gold = self._known[QUESTION.get()]
+        if stage not in _TARGETS:
+            known = ", ".join(sorted(_TARGETS))
+            raise BadArgument(f"gold says nothing of what the stage '{stage}' should write: it does of {known}")
+        lesson = _Lesson(question, gold, prompt, self.wording)
+        target = _TARGETS[stage](lesson)
+        if target is not None:
+            self.examples.setdefault(prompt, StageExample(stage, prompt, target, question.question))
+        words = "none" if target is None else target  # it is to go on
+        return lm15.Response(
+            id=None,
+            model="gold",
+            message=lm15.Message(role="assistant", parts=(lm15.TextPart(text=words),)),
+            finish_reason="stop",
+            usage=lm15.Usage(input_tokens=len(prompt.split()), output_tokens=len(words.split())),
+        )
+
+
+class _Lesson:
+    """One prompt with the gold of its question."""
+
+    def __init__(self, question: Question, gold: Sequence[Passage], prompt: str, wording: TaskWording) -> None:
+        self.question, self.gold, self.wording = question, gold, wording
+        lines = prompt.split("\n")
+        self.sheet = take_apart(lines)
+        alone = [line.removeprefix("Passage:").strip() for line in lines[-3:] if line.startswith("Passage:")]
+        self.lines = [line.removeprefix("| ") for line in self.sheet.passages or alone]
+        titles = {folded(title) for title in question.gold_titles}
+        self.shown = dict[int, Passage]()
+        for number, line in enumerate(self.lines):
+            title, bar, text = line.partition(" | ")
+            if bar and folded(title) in titles:
+                self.shown[number] = Passage(text, title=title)
+
+    @property
+    def answer(self) -> str:
+        """The answer in the task's form."""
+        answer = one_line(self.question.golden_answers[0])
+        return answer.capitalize() if self.wording.answer_form == "Yes or No" else answer
+
+    @property
+    def reasoning(self) -> str:
+        given = self.question.metadata.get("facts")
+        if isinstance(given, list | tuple) and given:
+            facts = [_cut(one_line(str(fact)), FACT_WORDS) for fact in given]
+        else:
+            order = {folded(passage.title): at for at, passage in enumerate(self.gold)}
+            shown = sorted(self.shown.values(), key=lambda passage: order.get(folded(passage.title), len(order)))
+            facts = facts_of(self.question, shown or self.gold)
+        return f"{' '.join(facts)}\nSo the answer is {self.answer}.".strip()
+
+    @property
+    def passage(self) -> str | None:
+        kept: list[str] = []
+        for sentence in sentences(one_line(self.gold[0].text)) if self.gold else ():
+            if kept and len(" ".join([*kept, sentence.text]).split()) > PASSAGE_WORDS:
+                break
+            kept.append(sentence.text)
+        return _cut(" ".join(kept), PASSAGE_WORDS) or None
+
+    @property
+    def topic(self) -> str | None:
+        titles = [passage.title.partition(" (")[0].strip() for passage in self.gold]
+        named = [title for title in titles if title and folded(title) in folded(self.question.question)]
+        return " and ".join(named[:2] or titles[:1]) or None
+
+    @property
+    def check(self) -> str:
+        lines = []
+        for number in range(len(self.lines)):
+            if number in self.shown:
+                fact = _facts_in(self.question, self.shown[number])[0]
+                lines.append(f"{number}: relevant - {' '.join(fact.split()[:WHY_WORDS])}")
+            else:
+                lines.append(f"{number}: irrelevant")
+        return "\n".join(lines)
+
+    @property
+    def ids(self) -> str | None:
+        if self.shown:
+            return ", ".join(map(str, self.shown))
+        return "none" if self.wording.offer_none else None
+
+    @property
+    def judgement(self) -> str | None:
+        return None if self.ids is None else f"{self.check}\nIds: {self.ids}"
+
+    @property
+    def relevant(self) -> str:
+        return "Yes" if self.shown else "No"
+
+
+_TARGETS: Mapping[str, Callable[[_Lesson], str | None]] = {
+    "external": lambda lesson: lesson.reasoning,
+    "answer": lambda lesson: lesson.reasoning,
+    "internal": lambda lesson: lesson.passage,
+    "topic": lambda lesson: lesson.topic,
+    "check": lambda lesson: lesson.check,
+    "ids": lambda lesson: lesson.ids,
+    "ids_again": lambda lesson: lesson.ids,
+    "judge": lambda lesson: lesson.judgement,
+    "relevant": lambda lesson: lesson.relevant,
+    "short_answer": lambda lesson: lesson.answer,
+    "direct": lambda lesson: lesson.answer,
+}
+
+
+class _WithGold(Retriever):
+    """An index that brings what `inner` finds, and of some questions the gold passages that it misses, too.
+
+    These stand in the places of the last hits that are not gold, moved to a place drawn by `seed`.
+    """
+
+    def __init__(self, inner: Retriever, seed: int) -> None:
+        self.inner, self.seed = inner, seed
+        self.fingerprint = digest("with gold", inner.fingerprint, seed)[:16]
+        self.gold: dict[str, list[Passage]] = {}
+        """Of the questions that get theirs."""
+
+    def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
+        return [self._beside(query, hits, k) for query, hits in zip(queries, self.inner.find(queries, k), strict=True)]
+
+    def info(self) -> dict[str, Any]:
+        return {"kind": "with-gold", "of": self.inner.info()}
+
+    def _beside(self, query: str, hits: Sequence[Passage], k: int) -> list[Passage]:
+        kept, gold = list(hits), self.gold.get(QUESTION.get(), [])
+        titles = {folded(passage.title) for passage in gold}
+        draw = random.Random(f"{self.seed} {query}")
+        for passage in gold:
+            if all(folded(each.title) != folded(passage.title) for each in kept):
+                others = [at for at, each in enumerate(kept) if folded(each.title) not in titles]
+                if len(kept) >= k:
+                    if not others:
+                        break
+                    kept.pop(others[-1])
+                kept.insert(draw.randint(0, len(kept)), passage)
+        return kept
+
+
+# --- examples ---------------------------------------------------------------------------------------------------------
+
+
+def stage_examples(
+    questions: Questions,
+    retriever: Retriever,
+    *,
+    k: int = 5,
+    methods: Sequence[TaughtMethod] = METHODS,
+    add_gold: float = 0.5,
+    seed: int = 0,
+    progress: ProgressCallback = silent,
+) -> list[StageExample]:
+    """Every prompt that the methods send for these questions, each once, with its target; in question order.
+
+    Args:
+        questions: of a task with gold titles; those without are left out.
+        retriever: what the methods search.
+        k: passages a query.
+        methods: what is run.
+        add_gold: the share of questions whose gold passages are put among the hits where these miss them; of the
+            others a prompt shows what a run would find.
+        seed: of that choice, and of the places.
+
+    Raises:
+        BadArgument: a share that is none, a method with a stage that gold knows nothing of. EmptyData: no question
+        has gold titles.
+    """
+    check_count("k", k)
+    if not 0.0 <= add_gold <= 1.0:
+        raise BadArgument(f"add_gold is {add_gold!r}: give a share of the questions, 0 to 1")
+    known = [question for question in questions if question.gold_titles]
+    if not known:
+        raise EmptyData(
+            f"no question of {questions.source} names its gold passages, so nothing says what its stages should write: "
+            "take questions that do (hotpotqa, twowiki, strategyqa, or 'gold_titles' of your own)"
+        )
+    wording = TaskWording.of(questions.task.wording).with_demos(NO_DEMOS)
+    teacher, beside = GoldTeacher(wording), _WithGold(retriever, seed)
+    made = [_made(each, beside, wording, k) for each in methods]
+
+    async def ask(question: Question) -> None:
+        with setting(QUESTION, question.id):
+            for method in made:
+                await method.acall(question=question.question)
+
+    with dspy.context(lm=teacher.lm):
+        for number, question in enumerate(known):
+            gold = gold_passages(question, retriever)
+            teacher.learn(question, gold)
+            if random.Random(f"{seed} {question.id}").random() < add_gold:
+                beside.gold[question.id] = gold
+            aio.run(ask(question), "stage_examples")
+            progress("stages by gold, questions", number + 1, len(known))
+    # what branches ask side by side arrives in any order
+    places = {question.question: at for at, question in reversed([*enumerate(known)])}
+    return sorted(teacher.examples.values(), key=lambda each: (places[each.question], each.stage, each.prompt))
+
+
+def _made(taught: TaughtMethod, retriever: Retriever, wording: TaskWording, k: int) -> dspy.Module:
+    select = None if taught.filter is None else make_filter(taught.filter, wording=wording)
+    searched = None if taught.method in _MEMORY else retriever
+    return make_method(taught.method, searched, k=taught.k or k, filter=select, task=wording)
+
+
+def drawn(
+    examples: Sequence[StageExample], n: int, *, shares: Mapping[str, float] = SHARES, seed: int = 0
+) -> list[StageExample]:
+    """About `n` examples: of each stage its share, drawn by `seed`, and of `relevant` as many Yes as No.
+
+    A stage that has fewer gives all that it has; one without a share gives none.
+
+    Raises: BadArgument for shares that are none. UnknownName for a stage that there is not.
+    """
+    check_count("n", n)
+    for stage in shares.keys() - _TARGETS.keys():
+        raise UnknownName.of("stage", stage, _TARGETS)
+    if not shares or min(shares.values()) < 0 or not sum(shares.values()):
+        raise BadArgument(f"shares are {dict(shares)!r:.80}: give each stage a number above 0")
+    chosen: list[StageExample] = []
+    for stage, share in shares.items():
+        most = round(n * share / sum(shares.values()))
+        own = [each for each in examples if each.stage == stage]
+        groups = [own]
+        if stage == "relevant":
+            groups = [[each for each in own if each.target == word] for word in ("Yes", "No")]
+        for group in groups:
+            few = min(most // len(groups), *map(len, groups))
+            chosen += random.Random(f"{seed} {stage}").sample(group, few)
+    random.Random(seed).shuffle(chosen)
+    return chosen
+
+
+def recipe_of(
+    examples: Sequence[StageExample], questions: Questions, retriever: Retriever, *, k: int, add_gold: float
+) -> dict[str, Any]:
+    """What `recipe.json` says of these examples."""
+    return {
+        "part": "stages",
+        "task": questions.task.name,
+        "data": {"source": questions.source, "fingerprint": questions.fingerprint, "n": len(questions)},
+        "retriever": retriever.fingerprint,
+        "k": k,
+        "add_gold": add_gold,
+        "demos": NO_DEMOS,
+        "stages": {stage: count for stage in SHARES if (count := sum(each.stage == stage for each in examples))},
+    }
+
+
+def apart(questions: Questions, others: Sequence[Question]) -> Questions:
+    """The questions that share neither id, words nor a gold title with any of `others`. Raises: EmptyData for none.
+
+    A passage that is gold for an evaluation question is then no gold passage of a training question; it may stand among
+    its other passages.
+    """
+    ids, words = {each.id for each in others}, {normalize_answer(each.question) for each in others}
+    titles = {folded(title) for each in others for title in each.gold_titles}
+    left = tuple(
+        each
+        for each in questions
+        if each.id not in ids
+        and normalize_answer(each.question) not in words
+        and not titles & {folded(title) for title in each.gold_titles}
+    )
+    if not left:
+        raise EmptyData(f"every question of {questions.source} is one to evaluate on, or shares its gold passages")
+    return Questions(left, questions.task, questions.source)

@@ -1,0 +1,163 @@
+"""Silver contexts as training sets: the very prompts of a run, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import dspy
+import pytest
+import scoring_models
+from scripted import ScriptedLM
+
+from blendfilter.asking import TaskWording
+from blendfilter.errors import BadArgument, EmptyData, Leak, UnknownName
+from blendfilter.filters.written import BIDERFilter, TrainedFilCoFilter
+from blendfilter.lm.model import connect
+from blendfilter.modules.direct import Direct
+from blendfilter.oracles.silver_rows import STAGES, SilverRow, SilverSentence, Stages, line_of
+from blendfilter.records import Passage
+from blendfilter.retrieval.callables import as_retriever
+from blendfilter.training.silver import SilverSet, silver_set
+from blendfilter.training.trainer import TrainingSettings
+
+PASSAGES = (
+    Passage("p1", "Fell", "Fell is a hill. It rains there."),
+    Passage("p2", "Tide Mill", "It grinds rye. Ane Lindqvist runs it."),
+)
+CHOSEN = SilverRow(
+    "m1", "Who runs the mill?", ("Ane Lindqvist", "A. Lindqvist"), "Ane Lindqvist", PASSAGES,
+    (SilverSentence(1, 0, 14, 0.0), SilverSentence(1, 15, 37, 1.0)), (1,), "Ane Lindqvist runs it.", True,
+)  # fmt: skip
+NOTHING = replace(CHOSEN, id="m2", question="Who owns the mill?", chosen=(), target="", output="Nobody")
+SETTINGS = TrainingSettings()
+
+
+def written(folder: Path, rows: list[SilverRow], task: str = "nq", measure: str = "strinc") -> Path:
+    """A silver file with its recipe."""
+    path = folder / "silver.jsonl"
+    path.write_bytes(b"".join(map(line_of, rows)))
+    settings = {"oracle": {"task": task, "measure": measure}}
+    (folder / "silver.recipe.json").write_text(json.dumps({"format": 1, "settings": settings}))
+    return path
+
+
+def made(path: Path, part: Any, **more: Any) -> SilverSet:
+    """The training set of a tiny model."""
+    return silver_set(path, part, scoring_models.llama(positions=2048), more.pop("settings", SETTINGS), **more)
+
+
+@pytest.mark.parametrize(("part", "kind"), [("context", TrainedFilCoFilter), ("bider", BIDERFilter)])
+def test_filter_is_trained_on_the_prompt_that_it_sends_in_a_run(part: Any, kind: Any, tmp_path: Path) -> None:
+    """Of all passages, with the silver context to be written, which may be empty."""
+    examples, recipe, _ = made(
+        written(tmp_path, [CHOSEN, NOTHING], measure="bider" if part == "bider" else "strinc"), part
+    )
+    assert [each.target for each in examples] == ["Ane Lindqvist runs it.", ""]
+    assert [each.question for each in examples] == ["Who runs the mill?", "Who owns the mill?"]
+    lm = ScriptedLM(["Ane Lindqvist runs it."])
+    kind(lm=connect(lm))(question=CHOSEN.question, passages=list(PASSAGES))
+    assert lm.prompts == [("write", examples[0].prompt)]
+    assert examples[0].prompt.endswith("Context:")
+    assert {name: recipe[name] for name in ("part", "prompt")} == kind().recipe
+    assert (recipe["prompts_cut"], recipe["silver"]["empty"], recipe["silver"]["rows"]) == (0, 1, 2)
+
+
+def test_a_refiner_may_learn_an_earlier_step_of_the_synthesis(tmp_path: Path) -> None:
+    """As BIDER's Table 3 has it: sentences as they were extracted, in place of the synthesis."""
+    stages = Stages((1, 0), (1,), (0.6,), "supported", (None,), by_target=(0,))
+    path = written(tmp_path, [replace(CHOSEN, stages=stages)], measure="bider")
+    targets = {stage: made(path, "bider", stage=stage).examples[0].target for stage in STAGES}
+    assert targets == {
+        "extracted": "Ane Lindqvist runs it. It grinds rye.", "refined": "Ane Lindqvist runs it.",
+        "cleaned": "Ane Lindqvist runs it.", "by_target": "It grinds rye.",
+    }  # fmt: skip
+    assert made(path, "bider", stage="extracted").recipe["silver"]["stage"] == "extracted"
+    assert "stage" not in made(path, "bider").recipe["silver"]
+    with pytest.raises(UnknownName, match="no stage 'extract'"):
+        made(path, "bider", stage="extract")
+    with pytest.raises(BadArgument, match="question 'm1' has no stage extracted"):
+        made(written(tmp_path, [CHOSEN], measure="bider"), "bider", stage="extracted")
+
+
+def test_generator_is_trained_on_the_prompt_of_a_run_over_the_silver_context(tmp_path: Path) -> None:
+    """Without demonstrations, as with --demos none; and an empty context as a run shows one."""
+    examples, recipe, _ = made(written(tmp_path, [CHOSEN, NOTHING]), "generator")
+    assert [each.target for each in examples] == ["Ane Lindqvist", "Nobody"]
+    assert "Tide Mill | Ane Lindqvist runs it." in examples[0].prompt
+    assert "It grinds rye" not in examples[0].prompt
+    assert "(nothing relevant was found)" in examples[1].prompt
+    wording = TaskWording.of("nq").with_demos("none")
+    for row, example in zip((CHOSEN, NOTHING), examples, strict=True):
+        lm, kept = ScriptedLM(["Ane"]), row.excerpts()
+        with dspy.context(lm=connect(lm)):
+            Direct(as_retriever(lambda query, k, kept=kept: kept), task=wording)(question=row.question)
+        assert lm.prompts == [("direct", example.prompt)]
+    assert (recipe["part"], recipe["demos"], recipe["reads"]) == ("generator", "none", "silver")
+    full, *_ = made(tmp_path / "silver.jsonl", "generator", reads="full")
+    assert "Fell | Fell is a hill." in full[0].prompt
+
+
+def test_prompt_over_the_cap_loses_passages_from_the_end_and_keeps_the_question(tmp_path: Path) -> None:
+    path = written(tmp_path, [CHOSEN])
+    examples, recipe, _ = made(path, "context", settings=TrainingSettings(max_input_tokens=110))
+    assert recipe["prompts_cut"] == 1
+    assert "Fell is a hill." in examples[0].prompt
+    assert "Ane Lindqvist runs it." not in examples[0].prompt
+    assert "Question: Who runs the mill?" in examples[0].prompt
+
+
+def test_question_to_evaluate_on_is_refused_or_left_out(tmp_path: Path) -> None:
+    """By its words: another spelling is the same question."""
+    path = written(tmp_path, [CHOSEN, NOTHING])
+    with pytest.raises(Leak, match=r"question 'm1' \('Who runs the mill\?'\) is in .* and among those to evaluate on"):
+        made(path, "context", exclude=["who runs THE mill"])
+    examples, recipe, _ = made(path, "context", exclude=["who runs THE mill"], leave_out=True)
+    assert [each.question for each in examples] == ["Who owns the mill?"]
+    assert recipe["silver"]["left_out"] == 1
+    with pytest.raises(EmptyData, match="all 2 questions"):
+        made(path, "context", exclude=[CHOSEN.question, NOTHING.question], leave_out=True)
+
+
+@pytest.mark.parametrize(
+    ("part", "measure", "task", "error", "words"),
+    [
+        ("context", "strinc", "triviaqa", BadArgument, "was made for nq, not for triviaqa: give task='nq'"),
+        (
+            "context",
+            "bider",
+            None,
+            BadArgument,
+            "by the measure bider, and 'blendfilter train filco",
+        ),
+        (
+            "bider",
+            "strinc",
+            None,
+            BadArgument,
+            "by the measure strinc, and 'blendfilter train bider'",
+        ),
+        ("context", "strinc", "nqq", UnknownName, "no task 'nqq'"),
+        ("filter", "strinc", None, UnknownName, "no part 'filter'"),
+    ],
+)
+def test_silver_of_another_task_or_measure_is_refused(
+    part: str, measure: str, task: str | None, error: Any, words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(error, match=words):
+        made(written(tmp_path, [CHOSEN], measure=measure), part, task=task)
+
+
+def test_empty_silver_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(EmptyData, match="has no row"):
+        made(written(tmp_path, []), "context")
+
+
+def test_file_without_a_recipe_needs_its_task(tmp_path: Path) -> None:
+    path = written(tmp_path, [CHOSEN])
+    (tmp_path / "silver.recipe.json").unlink()
+    with pytest.raises(BadArgument, match=r"nothing beside .* says of which task it is"):
+        made(path, "generator")
+    assert made(path, "generator", task="nq")[1]["silver"]["task"] == "nq"
