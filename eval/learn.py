@@ -120,7 +120,7 @@ class Learning:
                 "silver", "nq", "--data", self.runs / f"{name}.jsonl", "--retrieved", self.runs / "hits.jsonl", "-k", 3,
                 "--measure", "bider", "--encoder", self.given.encoder, "--nli", self.given.nli,
                 "--lm", self.named(self.model("generator")), "--out", self.runs / "silver" / f"{name}-bider.jsonl",
-                "--limit", self.given.train,
+                "--limit", self.given.train, "--demos", "none",
             )  # fmt: skip
 
     # ---- training

@@ -81,6 +81,19 @@ def llama(*, marks: bool = True, layers: int = 2, width: int = 32, positions: in
 
 
 @cache
+def phi() -> Path:
+    """Phi-3 for long texts: all its positions turn otherwise in a text of more than 160 tokens."""
+    from transformers import Phi3Config, Phi3ForCausalLM
+
+    turns = {"rope_type": "longrope", "short_factor": [1.0] * 4, "long_factor": [8.0] * 4, "rope_theta": 10_000.0,
+             "original_max_position_embeddings": 160}  # fmt: skip
+    return _written("phi", Phi3ForCausalLM, Phi3Config, marks=True, hidden_size=32, intermediate_size=128,
+                    num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+                    max_position_embeddings=512, rope_parameters=turns,
+                    original_max_position_embeddings=160)  # fmt: skip
+
+
+@cache
 def gemma() -> Path:
     """Every second layer sees 8 tokens back, and logits are capped behind the output layer."""
     from transformers import Gemma2Config, Gemma2ForCausalLM
@@ -116,7 +129,7 @@ def bart() -> Path:
     return _written("bart", BartForConditionalGeneration, BartConfig, marks=True, ends=True, d_model=32,
                     encoder_layers=2, decoder_layers=2, encoder_attention_heads=4, decoder_attention_heads=4,
                     encoder_ffn_dim=64, decoder_ffn_dim=64, max_position_embeddings=256,
-                    decoder_start_token_id=EOS, forced_eos_token_id=None)  # fmt: skip
+                    decoder_start_token_id=EOS)  # fmt: skip
 
 
 @cache

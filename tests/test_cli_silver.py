@@ -143,6 +143,16 @@ def test_cxmi_asks_the_model_that_was_named(blendfilter: Command, here: Path, mo
         assert sum(1 for _ in journal.records("score")) == len(model.scored) == len(set(model.scored))
 
 
+def test_one_that_was_trained_without_demonstrations_is_asked_without(
+    blendfilter: Command, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = Likely()
+    scoring(monkeypatch, model)
+    assert blendfilter(*silver(task="hotpotqa", lm="m", demos="none")).code == 0
+    assert {pair.prompt.count("\nQuestion:") for pair in model.scored} == {1}
+    refused(blendfilter(*silver(measure="strinc", demos="none")), "strinc asks no model: leave --demos out")
+
+
 def test_a_model_that_cannot_score_is_refused_and_nothing_is_left(
     blendfilter: Command, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,7 @@ from blendfilter.cli.making import DEFAULT_K, retriever
 from blendfilter.cli.options import (
     ApiBase,
     Context,
+    DemosFile,
     K,
     Label,
     Limit,
@@ -27,6 +28,7 @@ from blendfilter.cli.options import (
 from blendfilter.errors import BadArgument, UnknownName
 
 if TYPE_CHECKING:
+    from blendfilter.asking import TaskWording
     from blendfilter.lm.scoring.kept import KeptScorer
     from blendfilter.oracles.bider import Synthesis
     from blendfilter.oracles.silver_rows import Summary, SynthesisSummary
@@ -54,6 +56,7 @@ class ScorerOptions:
     label: Label = ""
     context: Context = None
     threads: Threads = None
+    demos: DemosFile = None
 
 
 @dataclass(frozen=True)
@@ -139,6 +142,7 @@ def silver(
     Example: blendfilter silver hotpotqa --data hotpot_dev_distractor_v1.json --measure strinc --out silver.jsonl
     """
     State.goes_on = True  # before the imports: these take a second, in which one may stop the command
+    from blendfilter.asking import TaskWording
     from blendfilter.lm.tokenisers import tokeniser
     from blendfilter.oracles.bider import MEASURE, Synthesis
     from blendfilter.oracles.measures import MEASURES, measure_for
@@ -162,15 +166,18 @@ def silver(
             f"{MEASURE} chooses by its own thresholds (--nuggets, --lambda-max, --lambda-min, --lambda-lm): leave "
             f"{'--num-sentences' if threshold is None else '--threshold'} out"
         )
+    wording = None if model.demos is None else TaskWording.of(TASKS[task].wording).with_demos(model.demos)
     scoring = _scorer(model, task, chosen) if chosen in ("cxmi", MEASURE) else None
     oracle: Oracle | Synthesis
     if scoring is not None and chosen == MEASURE:
         _check_named(synthesis)
         questions = load(task, data, limit=limit)  # before models are opened
         labelled(questions, chosen)
-        oracle = _synthesis(task, synthesis, scoring)
+        oracle = _synthesis(task, synthesis, scoring, wording)
     else:
-        oracle = Oracle(chosen, task=task, threshold=threshold, num_sentences=num_sentences, scorer=scoring)  # type: ignore[arg-type]
+        oracle = Oracle(
+            chosen, task=task, threshold=threshold, num_sentences=num_sentences, scorer=scoring, wording=wording  # type: ignore[arg-type]
+        )  # fmt: skip
         questions = load(task, data, limit=limit)
         labelled(questions, chosen)
     if measure is None:
@@ -289,7 +296,7 @@ def _check_named(options: SynthesisOptions) -> None:
         raise BadArgument(f"bider asks three models: name {' and '.join(missing)}")
 
 
-def _synthesis(task: str, options: SynthesisOptions, scoring: KeptScorer) -> Synthesis:
+def _synthesis(task: str, options: SynthesisOptions, scoring: KeptScorer, wording: TaskWording | None) -> Synthesis:
     """BIDER's synthesis by the models that are named."""
     from blendfilter.lm.scoring import scorer
     from blendfilter.oracles.bider import Synthesis, opened
@@ -302,7 +309,7 @@ def _synthesis(task: str, options: SynthesisOptions, scoring: KeptScorer) -> Syn
         if (value := getattr(options, name)) is not None
     }
     encoder = opened(options.encoder, options.query_prefix, options.passage_prefix)
-    return Synthesis(task, encoder=encoder, nli=nli, scorer=scoring, **thresholds)
+    return Synthesis(task, encoder=encoder, nli=nli, scorer=scoring, wording=wording, **thresholds)
 
 
 def _scorer(model: ScorerOptions, task: str, measure: str) -> KeptScorer:

@@ -103,7 +103,9 @@ class TrainingOptions:
         "Limits", "Begin also where the estimate says that memory is too little.", "--ignore-memory", default=False,
         rare=True,
     )  # fmt: skip
-    save_every: int = option("Output", "Steps between two checkpoints.", default=50, min=1, rare=True)
+    save_every: int | None = option(
+        "Output", "Steps between two checkpoints (50; of an alignment 10).", min=1, rare=True
+    )
     keep: int = option("Output", "Checkpoints that are kept.", default=1, min=1, rare=True)
 
     def settings(self, target_tokens: int) -> TrainingSettings:
@@ -124,7 +126,7 @@ class TrainingOptions:
     def how(self) -> dict[str, Any]:
         """Where and how it computes, which shapes no weights."""
         names = ("device", "save_every", "keep", "micro_tokens", "gradient_checkpointing", "ignore_memory")
-        return {name: getattr(self, name) for name in names}
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
 
 
 @dataclass(frozen=True)

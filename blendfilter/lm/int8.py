@@ -20,25 +20,25 @@ _Module: Any = torch.nn.Module
 
 
 class Int8Linear(_Module):
-    """A linear layer in 8 bits: `scale` (out) and `weight` (in, out), as the product wants it."""
+    """A linear layer in 8 bits: `scale` (out) and `weight` (out, in)."""
 
     def __init__(self, layer: Any) -> None:
         super().__init__()
         weight = layer.weight.detach().float()
         scale = (weight.abs().amax(1) / 127).clamp_min(_LEAST)
         self.register_buffer("scale", scale)
-        self.register_buffer("weight", (weight / scale[:, None]).round().to(torch.int8).t().contiguous())
+        self.register_buffer("weight", (weight / scale[:, None]).round().to(torch.int8))
         self.register_buffer("bias", None if layer.bias is None else layer.bias.detach().float())
 
     def forward(self, inputs: Any) -> Any:
         """(…, in) of float32 to (…, out) of float32."""
         rows = inputs.reshape(-1, inputs.shape[-1])
-        made = rows.new_empty(rows.shape[0], self.weight.shape[1])
+        made = rows.new_empty(rows.shape[0], len(self.scale))
         for start in range(0, rows.shape[0], _ROWS):
             some = rows[start : start + _ROWS]
             scale = some.abs().amax(1, keepdim=True).div_(127).clamp_min_(_LEAST)
             rounded = (some / scale).round_().to(torch.int8)
-            product = torch._int_mm(rounded, self.weight)
+            product = torch._int_mm(rounded, self.weight.t())
             torch.mul(product, self.scale, out=made[start : start + _ROWS]).mul_(scale)
         if self.bias is not None:
             made += self.bias

@@ -20,7 +20,7 @@ import time
 import weakref
 from array import array
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -66,13 +66,19 @@ _CONTROL = re.compile(r"(<)(?=\||/?s>|(?:start|end)_of_turn>|(?:bos|eos)>|\uff5c
 """Where names of control tokens begin, in the chat templates of today's families."""
 
 
-def broken_up(text: str) -> str:
+def broken_up(text: str, names: Iterable[str] = ()) -> str:
     """`text` in which no name of a control token stands: with a space behind its first sign, it ends no turn.
 
-    >>> broken_up("he wrote <|im_end|>")
-    'he wrote < |im_end|>'
+    `names` are those that a tokeniser knows beside the usual ones.
+
+    >>> broken_up("he wrote <|im_end|>"), broken_up("[PROMPT] he wrote", ["[PROMPT]"])
+    ('he wrote < |im_end|>', '[ PROMPT] he wrote')
     """
-    return _CONTROL.sub(r"\1\2 ", text)
+    text = _CONTROL.sub(r"\1\2 ", text)
+    for name in names:
+        if len(name) > 1:
+            text = text.replace(name, f"{name[0]} {name[1:]}")
+    return text
 
 
 # ---- files

@@ -40,7 +40,7 @@ import dspy
 from blendfilter import aio
 from blendfilter.asking import TaskWording
 from blendfilter.context import NOTES, ORDER, QUESTION, setting
-from blendfilter.errors import BadArgument, UnknownName
+from blendfilter.errors import BadArgument, EmptyData, UnknownName
 from blendfilter.extras import needed, quiet_transformers
 from blendfilter.filters.written import STOPS, BIDERFilter, Unmatched, looked_up
 from blendfilter.journal import Journal
@@ -55,6 +55,7 @@ from blendfilter.lm.checkpoints import (
     open_checkpoint,
     open_config,
     open_tokenizer,
+    positions_of,
     prompt_ids,
     read_json,
     torch_device,
@@ -167,7 +168,7 @@ def align_bider(
     context = RunContext(connect(reader), concurrency=CONCURRENCY, budget=budget)
     checkpoint = checkpoint_of(distilled)
     start = {"name": str(distilled), "fingerprint": fingerprint(checkpoint)}
-    shaping = {name: value for name, value in asdict(settings).items() if name != "micro_tokens"}
+    shaping = {name: value for name, value in asdict(settings).items() if name not in ("micro_tokens", "every")}
     made: dict[str, Any] = {
         **data.recipe,
         "aligned": True,
@@ -182,7 +183,12 @@ def align_bider(
         _clear(out)
         return Aligned(out, read_recipe(out), steps_in(out))
     tokenizer = open_tokenizer(checkpoint)
-    ids = [prompt_ids(tokenizer, each.prompt, chat=reading.chat) for each in data.examples]
+    every = [prompt_ids(tokenizer, each.prompt, chat=reading.chat) for each in data.examples]
+    most = _most_tokens(checkpoint, reading, settings)
+    readable = [at for at, each in enumerate(every) if len(each) <= most]
+    if not readable:
+        raise EmptyData(f"each of the {len(every)} prompts has more than {most:,} tokens, which the refiner reads")
+    ids, rows = [every[at] for at in readable], [data.rows[at] for at in readable]
     place = torch_device(device)
     settings, wanted = fitting(checkpoint, context.model, [*map(len, ids)], settings, place)
     notice(check_free(wanted, place, refuse=not ignore_memory, less=LESS))
@@ -195,21 +201,34 @@ def align_bider(
         if check_recipe(out, made):  # another process finished it meanwhile
             shutil.rmtree(partial, ignore_errors=True)
             return Aligned(out, read_recipe(out), steps_in(out))
-        rewards = ReaderReward(data.rows, context.lm, wording, unmatched=unmatched, prompts=prompts)
+        rewards = ReaderReward(rows, context.lm, wording, unmatched=unmatched, prompts=prompts)
         policy = open_policy(distilled, device)
         reference = None
         if settings.kl_coefficient:
             reference = open_checkpoint(distilled, device=device, dtype=_dtype(policy)).model
         steps = train_ppo(policy, ids, rewards, partial, settings, reference=reference, on_step=on_step)
         change = reward_change([each.reward for each in steps])
-        result = {**asdict_of(change), **rewards.figures(place for each in steps for place in each.places)}
+        result = {
+            **asdict_of(change),
+            **rewards.figures(place for each in steps for place in each.places),
+            "left_out_too_long": len(every) - len(ids),
+        }
         _save(policy, partial)
-        write_questions(partial, (row.question for row in data.rows), trained_on(checkpoint))
+        write_questions(partial, (row.question for row in rows), trained_on(checkpoint))
         draw_rewards([each.reward for each in steps], partial / PICTURE)
         write_recipe(partial, {**made, "versions": versions(), "result": result})
         partial.rename(out)  # the journal stays open, and locked, until no other process can begin
         _clear(out)
     return Aligned(out, read_recipe(out), steps)
+
+
+def _most_tokens(checkpoint: Checkpoint, reading: TrainingSettings, settings: PPOSettings) -> int:
+    """Tokens of a prompt that the refiner reads: as in its distillation, and with room for what it writes."""
+    config, positions = open_config(checkpoint), positions_of(open_config(checkpoint))
+    if positions is None:
+        return reading.max_input_tokens
+    room = positions if config.is_encoder_decoder else positions - settings.max_new_tokens
+    return min(reading.max_input_tokens, room)
 
 
 def _clear(out: Path) -> None:

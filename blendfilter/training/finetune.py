@@ -14,7 +14,6 @@ trains those.)
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -48,6 +47,8 @@ def finetunable(lm: ConnectedLM, out: str | Path, **settings: Any) -> ConnectedL
     name = str(lm.state.get("name", ""))
     if not isinstance(lm.inner, HuggingFaceEngine) or not name:
         raise BadArgument(f"{lm.name} cannot be trained in this process: connect a model of Hugging Face ('hf/NAME')")
+    if settings_in(name)[1].get("device") not in (None, "cpu", "cuda"):
+        raise BadArgument(f"{name} is trained on device=cpu or cuda: of several GPUs, CUDA_VISIBLE_DEVICES says which")
     copied = lm.copy()
     copied.provider, copied.finetuning_model = FinetuneProvider(out, settings), name
     return copied
@@ -141,7 +142,5 @@ def examples_of(rows: Sequence[Mapping[str, Any]]) -> list[Example]:
 
 
 def _check(settings: Mapping[str, Any]) -> None:
-    known = {*_SETTINGS, *_MORE} & {*_SETTINGS, *inspect.signature(train_model).parameters}
-    for name in settings:
-        if name not in known:
-            raise UnknownName.of("setting of a training", name, sorted(known))
+    for name in settings.keys() - (_SETTINGS | _MORE):
+        raise UnknownName.of("setting of a training", name, sorted(_SETTINGS | _MORE))

@@ -24,6 +24,7 @@ _LESS = (
     "read fewer tokens at a time (--micro-tokens), compute activations again (--gradient-checkpointing), train an "
     "adapter (--method lora) or a smaller model"
 )
+_DECODERS = ("num_decoder_layers", "decoder_layers")
 _HEAD = 3
 """Copies of the logits that are held at a time: as made, in 32 bits, and their gradient."""
 
@@ -78,7 +79,8 @@ def memory_needed(
         trained = sum(lora_rank * (each.in_features + each.out_features) for each in linear)
         weights = numbers * width + 4 * trained
     hidden = int(own.hidden_size)
-    layers = sum(int(getattr(own, name, None) or 0) for name in ("num_hidden_layers", "num_decoder_layers"))
+    # of an encoder-decoder, a token passes either the encoder or the decoder
+    layers = max(int(getattr(own, name, None) or 0) for name in ("num_hidden_layers", *_DECODERS))
     inner = max((each.out_features for each in linear), default=4 * hidden)
     of_layer = _OF_HIDDEN * hidden + _OF_INNER * inner
     if getattr(model.config, "_attn_implementation", "") == "eager":  # every token's view of every other one

@@ -5,7 +5,7 @@ estimation (Schulman et al. 2016), as BIDER aligns its refiner with a reader (Ji
 equations 5 to 8). A state is the prompt with the tokens written so far, an action the next token, the end mark too.
 A step samples a text for each prompt of a batch, has the texts paid for, and goes `epochs` times over the batch.
 
-TRL does not fit: its last releases have no PPO, and the older ones take a reward model, not another model's answers.
+TRL's PPO does not fit: it takes a reward model that reads the text itself, not what another model answers from it.
 
 The ratio of equation 7 is one of *sampling* distributions. A token is drawn from the `top_k` likeliest, and of these
 from the fewest that make up `top_p`; which ones these are is kept with the text, and the probability under the new
@@ -34,6 +34,7 @@ Differs from the paper:
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -43,7 +44,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from blendfilter.errors import BadArgument, BadData, RunMismatch, check_count
+from blendfilter.errors import BadArgument, BadData, RunMismatch, WorkFailed, check_count
 from blendfilter.extras import LazyModule, quiet_transformers
 from blendfilter.files import json_line, write_whole, writing
 from blendfilter.settings_diff import different_settings
@@ -572,6 +573,7 @@ def train_ppo(
         read = policy.texts(texts, places)
         rewards = [float(each) for each in reward(read)]
         found = learn(policy, optimizer, texts, rewards, settings, reference)
+        _check_finite(step, found, trained)  # before anything of it is kept
         length = float(texts.written.sum(dim=-1).float().mean())
         figures.append(
             StepFigures(
@@ -586,6 +588,14 @@ def train_ppo(
             _keep(folder, identity, trained, optimizer, step)
         on_step(figures[-1], time.monotonic() - started)
     return figures
+
+
+def _check_finite(step: int, found: Mapping[str, float], trained: Mapping[str, Tensor]) -> None:
+    if all(map(math.isfinite, found.values())) and all(bool(torch.isfinite(each).all()) for each in trained.values()):
+        return
+    raise WorkFailed(
+        f"step {step} moved the weights to what is no number: lower --learning-rate, and name another folder (--out)"
+    )
 
 
 def steps_in(folder: Path) -> list[StepFigures]:

@@ -29,6 +29,7 @@ from blendfilter.modules.direct import Direct
 from blendfilter.oracles.silver_making import Places, read_recipe
 from blendfilter.oracles.silver_rows import STAGES, SilverRow, Stage, read_silver
 from blendfilter.prompting import Prompts
+from blendfilter.records import one_line
 from blendfilter.retrieval.callables import as_retriever
 from blendfilter.tasks import TASKS
 from blendfilter.text import question_digest
@@ -42,6 +43,8 @@ BIDER = "bider"
 """The measure of a silver file that BIDER's synthesis made."""
 TARGET_TOKENS: dict[Part, int] = {"context": 512, "generator": 128, "bider": 512}
 """Tokens of a target at most: FilCo, section 4.1; of BIDER, which gives none, M_ctx's."""
+_CUT = ("prompts_cut", "targets_shortened")
+"""What the recipe counts of prompts over the cap."""
 _COMMANDS: dict[Part, str] = {
     "context": "train filco --part context", "generator": "train filco --part generator", "bider": "train bider",
 }  # fmt: skip
@@ -111,11 +114,17 @@ def silver_set(
         select = (TrainedFilCoFilter if part == "context" else BIDERFilter)(
             max_input_tokens=settings.max_input_tokens, prompts=prompts
         )
-        examples, about = written_examples(kept, select, base, settings)
+        examples, about, rooms = written_examples(kept, select, base, settings)
+        kept = [row for row, room in zip(kept, rooms, strict=True) if room]
+        if not examples:
+            raise EmptyData(
+                f"none of the {len(rooms)} prompts has room for a passage within {settings.max_input_tokens} tokens: "
+                "raise the cap (--max-input-tokens)"
+            )
     data = {
         "task": task, "measure": measure, "digest": hashlib.sha256(Path(silver).read_bytes()).hexdigest()[:16],
         "rows": len(rows), "left_out": left_out, "empty": sum(not row.target for row in kept),
-        **({} if stage == "cleaned" else {"stage": stage}),
+        "stage": stage,
     }  # fmt: skip
     return SilverSet(examples, {"part": part, **about, "silver": data}, kept)
 
@@ -137,15 +146,30 @@ def at_stage(row: SilverRow, stage: Stage) -> SilverRow:
 
 def written_examples(
     rows: Sequence[SilverRow], select: WrittenFilter, base: str | Path, settings: TrainingSettings
-) -> tuple[list[Example], dict[str, Any]]:
-    """Question and passages as the filter `select` asks, and the row's target."""
-    count, cut, examples = prompt_counter(base, settings), 0, []
+) -> tuple[list[Example], dict[str, Any], list[bool]]:
+    """Question and passages as the filter `select` asks, and the row's target; and of which rows there is an example.
+
+    Of a prompt that is cut the target loses the sentences that no longer stand in it. One in which no passage has room
+    is no example: a run does not ask it.
+    """
+    count, counts = prompt_counter(base, settings), dict.fromkeys(_CUT, 0)
+    examples: list[Example] = []
+    rooms: list[bool] = []
     for row in rows:
-        passages = [passage for passage in row.passages if passage.text.strip()]
-        prompt = select.prompt(row.question, passages, count)
-        cut += prompt != select.write.render(knowledge=[each.line for each in passages], question=row.question)
-        examples.append(Example(prompt, row.target, row.question))
-    return examples, {**select.recipe, "prompts_cut": cut}
+        places = [at for at, passage in enumerate(row.passages) if passage.text.strip()]
+        lines = select.lines(row.question, [row.passages[at] for at in places], count)
+        target = row.target
+        if lines != [row.passages[at].line for at in places]:
+            shown, candidates = dict(zip(places, lines, strict=False)), row.candidates()
+            chosen = [candidates[at] for at in row.chosen]
+            target = " ".join(each.text for each in chosen if one_line(each.text) in shown.get(each.position, ""))
+            counts["prompts_cut"] += 1
+            counts["targets_shortened"] += target != row.target
+        rooms.append(bool(lines or not places))
+        if rooms[-1]:
+            prompt = select.write.render(knowledge=lines, question=row.question)
+            examples.append(Example(prompt, target, row.question))
+    return examples, {**select.recipe, **counts, "left_out_no_room": rooms.count(False)}, rooms
 
 
 def generator_examples(

@@ -77,6 +77,7 @@ MICRO_TOKENS = {"cpu": 512, "cuda": 16_384}
 """Tokens that are read at a time by default, padding included: a processor gains nothing by more, and pads less."""
 
 _LOGGED = ("step", "epoch", "loss", "learning_rate", "grad_norm")
+"""Of a step in `losses.jsonl`."""
 
 Method = Literal["lora", "full"]
 Schedule = Literal["linear", "constant", "cosine"]
@@ -215,8 +216,7 @@ def train_model(
         **(recipe or {}),
         "base": {"name": str(base), "fingerprint": fingerprint(checkpoint)},
         "examples": {"n": len(examples), "digest": digest([list(each) for each in examples])},
-        # what is as it always was is left out, so that a training that was begun before goes on
-        "settings": {name: each for name, each in asdict(settings).items() if (name, each) != ("loss_by", "tokens")},
+        "settings": asdict(settings),
     }
     if check_recipe(out, made):
         shutil.rmtree(partial_folder, ignore_errors=True)
@@ -766,9 +766,7 @@ def _version(package: str) -> str:
 
 
 def _loss_line(row: Mapping[str, Any]) -> bytes:
-    return json_line(
-        {name: row[name] for name in ("step", "epoch", "loss", "learning_rate", "grad_norm") if name in row}
-    )
+    return json_line({name: row[name] for name in _LOGGED if name in row})
 
 
 def _draw(losses: Sequence[Mapping[str, Any]], path: Path) -> None:

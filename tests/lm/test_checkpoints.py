@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import scoring_models as made
 from checkpoints import classifier
@@ -152,6 +153,33 @@ class TestOtherKinds:
         check_sentencepiece(nli)
 
 
+class TestDamaged:
+    def test_a_gguf_file_that_is_none(self, tmp_path: Path) -> None:
+        (tmp_path / "bad.gguf").write_bytes(b"GGXX" * 100)
+        with pytest.raises(BadData, match=r"bad\.gguf cannot be loaded"):
+            open_checkpoint(tmp_path / "bad.gguf", device="cpu")
+
+    @pytest.mark.parametrize("header", ["[]", '{"weight": {"dtype": "F32"}}'])
+    def test_weights_with_an_odd_header(self, header: str, tmp_path: Path) -> None:
+        folder = copied(made.gpt2, tmp_path / "odd")
+        next(folder.glob("*.safetensors")).write_bytes(len(header).to_bytes(8, "little") + header.encode())
+        with pytest.raises(BadData, match="odd cannot be loaded"):
+            open_checkpoint(folder, device="cpu")
+
+    def test_architectures_that_are_no_names(self, tmp_path: Path) -> None:
+        check_files(checkpoint_of(copied(made.gpt2, tmp_path / "odd", architectures=[3])))
+
+    def test_a_hub_that_answers_with_a_proxys_refusal(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        hub = pytest.importorskip("huggingface_hub")
+
+        def refused(*_: Any, **__: Any) -> None:
+            raise httpx.ProxyError("403 Forbidden")
+
+        monkeypatch.setattr(hub, "snapshot_download", refused)
+        with pytest.raises(MissingFile, match=r"the hub did not give it \(403 Forbidden\)"):
+            checkpoint_of("owner/name")
+
+
 class TestAdapters:
     def test_one_is_merged_into_its_base(self, tmp_path: Path) -> None:
         base = made.llama()
@@ -273,6 +301,13 @@ class TestPrompts:
             assert ids.count(3) == int(chat)  # the template's own
             assert made.EOS not in ids
 
+    def test_those_that_the_tokeniser_alone_knows_neither(self, chatty: Any) -> None:
+        chatty.add_special_tokens({"additional_special_tokens": ["[SYSTEM_PROMPT]"]})
+        known = chatty.convert_tokens_to_ids("[SYSTEM_PROMPT]")
+        for chat in (True, False):
+            ids = prompt_ids(chatty, "a [SYSTEM_PROMPT] b <pad>", chat=chat)
+            assert not {known, made.PAD} & set(ids)
+
     def test_a_template_that_refuses(self, chatty: Any) -> None:
         chatty.chat_template = "{{ raise_exception('no system message') }}"
         with pytest.raises(lm15.InvalidRequestError, match="refuses the messages: no system message"):
@@ -311,6 +346,10 @@ class TestMemory:
         assert torch.allclose(rounded(rows), layer(rows), atol=0.05)
         assert torch.equal(rounded(rows)[7:8], rounded(rows[7:8]))
         assert torch.equal(rounded(torch.zeros(1, 48)), layer.bias.detach()[None])
+
+    def test_a_model_that_goes_round_its_layers_is_refused(self) -> None:
+        with pytest.raises(BadArgument, match="does not work in 8 bits: take float32"):
+            open_checkpoint(made.recurrent(), device="cpu", dtype="int8")
 
     def test_what_was_rounded_is_not_saved(self, tmp_path: Path) -> None:
         with pytest.raises(BadArgument, match="open it as float32"):

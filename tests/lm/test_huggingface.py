@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,8 @@ import scoring_models as made
 from dspy import lm15
 from small_world import Command, journaled, stable
 
-from blendfilter.errors import BadArgument, BadData, MissingFile, UnknownName, WorkFailed
+from blendfilter.errors import BadArgument, BadData, MissingExtra, MissingFile, UnknownName, WorkFailed
+from blendfilter.lm import huggingface
 from blendfilter.lm.checkpoints import checkpoint_of, fingerprint, open_tokenizer, prompt_ids
 from blendfilter.lm.huggingface import HuggingFaceEngine, _Batches, _Beginnings, name_of, settings_in
 from blendfilter.lm.local import ProcessEngine
@@ -110,22 +111,37 @@ class TestBatches:
         plain_cache = kind in DECODERS and kind is not made.recurrent
         assert isinstance(small._worker.writer, _Batches) == plain_cache
 
-    def test_it_writes_what_transformers_writes(self) -> None:
+    @pytest.mark.parametrize("kind", [made.taught, made.phi])
+    def test_it_writes_what_transformers_writes(self, kind: Callable[[], Path]) -> None:
+        """Phi-3's positions turn by the longest text of a batch: long and short ones wait together here."""
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
-        folder = made.taught()
-        model, words = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
-        for text in PROMPTS:
+        model, words = AutoModelForCausalLM.from_pretrained(kind()), AutoTokenizer.from_pretrained(kind())
+        texts = [*PROMPTS, "One, two, three, " * 15]
+        for text, written in zip(texts, replies([request(text) for text in texts], engine(kind)), strict=True):
             ids = torch.tensor([words(text)["input_ids"]])
             out = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=12, do_sample=False)
             expected = words.decode(out[0, ids.shape[1] :], skip_special_tokens=True)
-            assert text_of(reply(request(text))) == expected
+            assert written == expected
+
+    @pytest.mark.parametrize("kind", OTHERS)
+    def test_what_a_checkpoint_says_of_its_generation_is_no_part_of_a_request(
+        self, kind: Callable[[], Path], tmp_path: Path
+    ) -> None:
+        shutil.copytree(kind(), tmp_path / "own")
+        file = tmp_path / "own" / "generation_config.json"
+        more = {"repetition_penalty": 5.0, "no_repeat_ngram_size": 1, "min_length": 30, "max_length": 3}
+        file.write_text(json.dumps(json.loads(file.read_text()) | more))
+        asked = request("One, two,", logprobs=1)
+        one, other = reply(asked, opened(tmp_path / "own")), reply(asked, engine(kind))
+        assert (text_of(one), one.finish_reason, one.logprobs) == (text_of(other), other.finish_reason, other.logprobs)
 
     def test_an_encoder_decoder_too(self) -> None:
         from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
         for kind in OTHERS:
             model, words = AutoModelForSeq2SeqLM.from_pretrained(kind()), AutoTokenizer.from_pretrained(kind())
+            model.generation_config.forced_eos_token_id = None  # BART's: a reply at its cap is cut, and says so
             for text in PROMPTS[:2]:
                 ids = torch.tensor([words(text)["input_ids"]])
                 out = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=12, do_sample=False)
@@ -188,6 +204,14 @@ class TestCalls:
         (scored,) = scorer(made.taught(), device="cpu").score([("One, two,", text_of(done))])
         assert scored.logprob == pytest.approx(sum(token.logprob for token in done.logprobs or ()), abs=1e-3)
 
+    @pytest.mark.parametrize("kind", [made.taught, made.t5, made.bart])
+    def test_their_tokens_add_up_to_the_text_and_the_likeliest_stands_first(self, kind: Callable[[], Path]) -> None:
+        done = reply(request("One, two,", logprobs=20, max_tokens=20), engine(kind))
+        assert done.logprobs_complete
+        assert "".join(token.token for token in done.logprobs or ()) == text_of(done)
+        for token in done.logprobs or ():
+            assert token.top[0].logprob == pytest.approx(token.logprob)
+
     def test_penalties_and_seeds_change_what_is_drawn(self) -> None:
         drawn = [text_of(reply(request("The", temperature=2.0, seed=seed))) for seed in (1, 2, 1)]
         assert drawn[0] == drawn[2] != drawn[1]
@@ -214,6 +238,11 @@ class TestCalls:
         done = reply(request("One, " * 40), opened(tmp_path / "t5"))
         assert (done.usage.input_tokens or 0) > 64
         opened(tmp_path / "t5", context=1024)
+
+    def test_a_reply_without_any_bound_ends_all_the_same(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(huggingface, "ENDLESS", 30)
+        done = reply(request("One,", max_tokens=None), engine(made.t5))
+        assert (done.usage.output_tokens, done.finish_reason) == (30, "length")
 
     def test_a_chat_template_and_raw_text(self, tmp_path: Path) -> None:
         folder = chatty(tmp_path / "chatty")
@@ -244,29 +273,37 @@ class TestCalls:
 
 
 class TestEndings:
-    def test_a_cancelled_call_makes_room(self) -> None:
-        async def main() -> str:
-            calls = [asyncio.create_task(engine().complete(request("One", max_tokens=200))) for _ in range(9)]
-            await asyncio.sleep(0.05)
+    def test_a_cancelled_call_makes_room(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        written: list[int] = []
+        end = huggingface._Row.end
+        monkeypatch.setattr(huggingface._Row, "end", lambda row: (written.append(len(row.written)), end(row)))
+        endless, long = opened(made.llama(positions=65_536)), request("One", max_tokens=60_000)
+
+        async def main() -> None:
+            calls = [asyncio.create_task(endless.complete(long)) for _ in range(9)]
+            while endless._worker.writer is None:
+                await asyncio.sleep(0.01)
             for call in calls:
                 call.cancel()
-            return text_of(await asyncio.wait_for(engine().complete(request("One, two,", max_tokens=4)), 60))
+            await endless.complete(request("One, two,", max_tokens=4))
 
-        assert asyncio.run(main()) == " three"
+        asyncio.run(main())
+        assert written[-1] == 4
+        assert max(written) < 60_000
 
     def test_a_deadline_ends_a_call(self) -> None:
         with pytest.raises(lm15.TimeoutError, match="no whole reply within the deadline of 1e-06 s"):
             reply(request("One", max_tokens=200), opened(made.taught(), deadline=1e-6))
 
-    @pytest.mark.parametrize("kind", [made.taught, made.t5])
+    @pytest.mark.parametrize("kind", [partial(made.llama, positions=65_536), made.t5])
     def test_closing_ends_what_waits(self, kind: Callable[[], Path]) -> None:
         async def main() -> None:
             closing = opened(kind())
-            calls = [asyncio.create_task(closing.complete(request("One", max_tokens=200))) for _ in range(12)]
+            calls = [asyncio.create_task(closing.complete(request("One", max_tokens=60_000))) for _ in range(12)]
             await asyncio.sleep(0)
             closing.close()
             done = await asyncio.gather(*calls, return_exceptions=True)
-            assert all(isinstance(each, WorkFailed | lm15.Response) for each in done)
+            assert {type(each) for each in done} == {WorkFailed}
             with pytest.raises(WorkFailed, match="was closed while it was in use"):
                 await closing.complete(request("One"))
 
@@ -276,7 +313,13 @@ class TestEndings:
         mine = opened(made.taught())
         before = text_of(reply(request("One, two,"), mine))
         mine.unload()
+        assert mine._worker.writer is None
         assert text_of(reply(request("One, two,"), mine)) == before
+
+    def test_without_torch_it_is_one_line_whatever_was_asked_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "torch", None)
+        with pytest.raises(MissingExtra, match="torch"):
+            reply(request("One,"), opened(made.taught(), threads=1))
 
     def test_a_fault_of_torch_is_the_calls_own(self, monkeypatch: pytest.MonkeyPatch) -> None:
         mine = opened(made.taught())
@@ -325,6 +368,13 @@ class TestConnecting:
         assert isinstance(again, ConnectedLM)
         assert (again.identity, again.dump_state()) == (lm.identity, lm.dump_state())
 
+    def test_a_gguf_file_is_another_model_by_llama_cpp(self) -> None:
+        pytest.importorskip("llama_cpp", reason="needs the extra [local]")
+        by_both = [connect(name, context=1024, cache=False) for name in ("local", "hf/local")]
+        weights = {lm.identity["options"]["weights"] for lm in by_both}
+        assert len(weights) == 1
+        assert by_both[0].identity != by_both[1].identity
+
     def test_the_device_and_the_batch_are_no_part_of_it(self) -> None:
         plain = connect(f"hf/{made.taught()}", cache=False)
         assert connect(f"hf/{made.taught()}?device=cpu&batch_size=3", cache=False).identity == plain.identity
@@ -337,6 +387,8 @@ class TestConnecting:
             ("hf/m?dype=float32", UnknownName, "Did you mean 'dtype'"),
             ("hf/m?batch_size=many", BadArgument, "batch_size is 'many'"),
             ("hf/m?dtype=int4", BadArgument, "no dtype 'int4'"),
+            ("hf/~nobody-of-that-name/m", MissingFile, "no model '~nobody-of-that-name/m'"),
+            (f"hf/{'m' * 300}", MissingFile, "File name too long"),
         ],
     )
     def test_bad_names_are_one_line(

@@ -156,6 +156,16 @@ def test_what_names_no_entailment_is_refused_in_one_line(tmp_path: Path) -> None
         scorer("nli", labelled(), bos=True)  # type: ignore[call-overload]
 
 
+def test_settings_stand_behind_a_name_and_a_wrong_device_is_one_line() -> None:
+    pair = [("The mill burned down.", "A fire.")]
+    plain, half = scorer("nli", labelled()), scorer("nli", f"hf/{labelled()}?dtype=bfloat16&device=cpu")
+    assert half.backend.identity == {**plain.backend.identity, "dtype": "bfloat16"}
+    assert half.entailment(pair) == pytest.approx(plain.entailment(pair), abs=0.02)
+    for device in ("gpu", "cuda:99"):
+        with pytest.raises(BadArgument, match=f"no device '{device}'"):
+            scorer("nli", labelled(), device=device).entailment(pair)
+
+
 def test_an_encoder_decoder_that_writes_1_or_0_gives_the_probability_of_1() -> None:
     nli = scorer("nli", verdicts())
     same, other = nli.entailment([("a king", "a king"), ("a king", "the coast")])

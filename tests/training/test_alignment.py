@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 
 from blendfilter.asking import TaskWording
-from blendfilter.errors import BadArgument, RunLocked, RunMismatch, WorkFailed
+from blendfilter.errors import BadArgument, EmptyData, RunLocked, RunMismatch, WorkFailed
 
 pytest.importorskip("peft", reason="training needs the extra [train]")
 
@@ -120,6 +121,19 @@ def test_a_whole_encoder_decoder_is_aligned_in_all_its_weights(tmp_path: Path):
     assert read_recipe(out)["base"]["name"] == str(distilled(encoder_decoder=True))
 
 
+def test_questions_that_the_refiner_cannot_read_are_left_out_as_they_were_of_its_distillation(tmp_path: Path):
+    """The ninth question alone is longer than the 400 tokens of the distillation."""
+    silver = silver_file(tmp_path / "data")
+    rows = [json.loads(line) for line in silver.read_text().splitlines()]
+    rows[-1]["question"] = "Who built it? " * 200
+    silver.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    out = align_bider(distilled(), silver, tmp_path / "out", reader(), SETTINGS, device="cpu", demos="none").folder
+    assert read_recipe(out)["left_out_no_room"] == 1
+    assert {place for step in figures(out) for place in step["places"]} == {*range(8)}
+    with pytest.raises(EmptyData, match="each of the 9 prompts has more than 12 tokens"):  # of 512 positions
+        aligned(tmp_path / "other", settings=replace(SETTINGS, max_new_tokens=500))
+
+
 def test_the_kl_term_compares_with_the_distilled_model(tmp_path: Path):
     out = aligned(tmp_path / "out", settings=replace(SETTINGS, kl_coefficient=0.1))
     drifts = [step["kl"] for step in figures(out)]
@@ -131,6 +145,7 @@ def test_a_finished_run_is_not_made_again_and_other_settings_are_refused(tmp_pat
     out, lm = aligned(tmp_path / "out"), reader()
     aligned(out, lm)
     assert lm.calls == 0
+    aligned(out, settings=replace(SETTINGS, every=1))  # how often it is kept shapes no weights
     with pytest.raises(RunMismatch, match=r"settings\.clip was 0\.2, now 0\.1"):
         aligned(out, settings=replace(SETTINGS, clip=0.1))
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from training.toy import END, PAD, Letters, Paid, copier, problems, untaught
 
-from blendfilter.errors import BadArgument, RunMismatch
+from blendfilter.errors import BadArgument, RunMismatch, WorkFailed
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -213,6 +213,38 @@ def test_a_gain_makes_what_was_written_likelier():
     assert moved[::2].sum() > 0 > moved[1::2].sum()
 
 
+def test_a_step_goes_down_the_gradient_of_the_whole_loss():
+    """SGD at rate 1: the weights change by the gradient of the loss as the paper and its terms have it, written out
+    token by token, with every term in it and nothing that is 0 or 1."""
+    how = PPOSettings(
+        epochs=1, gamma=0.9, lam=0.7, value_coefficient=0.3, entropy_coefficient=0.2, kl_coefficient=0.4, max_norm=1e9
+    )
+    writer, reference = policy(), copier().eval()
+    torch.nn.init.normal_(writer.value_head.weight, generator=torch.Generator().manual_seed(0))
+    texts, rewards = sampled(writer), [1.0, 0.0, -0.5, 0.3] * 2
+    loss, tokens = 0.0, int(texts.written.sum())
+    reading, other = writer.read(texts), writer.read(texts, reference).log_probs.detach()
+    for row, reward in enumerate(rewards):
+        length = int(texts.written[row].sum())
+        values = reading.values[row, :length].tolist()
+        for at in range(length):
+            paid = [0.0] * (length - 1) + [reward]
+            errors = [paid[t] + (0.9 * values[t + 1] if t + 1 < length else 0) - values[t] for t in range(length)]
+            advantage = sum((0.9 * 0.7) ** (t - at) * errors[t] for t in range(at, length))
+            log_p = [each for each in reading.log_probs[row, at] if each > -torch.inf]
+            spread = -sum(each.exp() * each for each in log_p)
+            drift = sum(p.exp() * (p - q) for p, q in zip(log_p, other[row, at], strict=False))
+            ratio = (reading.chosen[row, at] - reading.chosen[row, at].detach()).exp()
+            error = (reading.values[row, at] - reward * 0.9 ** (length - 1 - at)) ** 2
+            loss = loss + (0.3 * error - ratio * advantage - 0.2 * spread + 0.4 * drift) / tokens
+    weights = writer.trained()
+    wanted = torch.autograd.grad(loss, [*weights.values()])
+    before = [each.detach().clone() for each in weights.values()]
+    ppo.learn(writer, torch.optim.SGD(weights.values(), lr=1.0), texts, rewards, how, reference)
+    for name, old, gradient in zip(weights, before, wanted, strict=True):
+        assert torch.allclose(old - weights[name], gradient, atol=1e-5), name
+
+
 def test_the_kl_term_holds_the_policy_near_the_model_at_the_start():
     drifts = []
     for weight in (0.0, 5.0):
@@ -280,6 +312,13 @@ def test_a_folder_that_was_begun_with_other_settings_is_refused(tmp_path: Path):
         trained_in(tmp_path, replace(QUICK, clip=0.3))
     with pytest.raises(RunMismatch, match=r"bound\.reader was None, now 'other'"):
         trained_in(tmp_path, bound={"reader": "other"})
+
+
+def test_weights_that_are_no_numbers_end_it_before_anything_of_them_is_kept(tmp_path: Path):
+    with pytest.raises(WorkFailed, match=r"step 1 moved the weights to what is no number: lower learning_rate="):
+        trained_in(tmp_path, replace(QUICK, learning_rate=1e30, every=1))
+    assert not (tmp_path / "ppo.pt").exists()
+    assert not (tmp_path / "rewards.jsonl").exists()
 
 
 def test_every_prompt_is_taken_once_before_any_is_taken_again(tmp_path: Path):

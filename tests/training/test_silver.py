@@ -75,7 +75,7 @@ def test_a_refiner_may_learn_an_earlier_step_of_the_synthesis(tmp_path: Path) ->
         "cleaned": "Ane Lindqvist runs it.", "by_target": "It grinds rye.",
     }  # fmt: skip
     assert made(path, "bider", stage="extracted").recipe["silver"]["stage"] == "extracted"
-    assert "stage" not in made(path, "bider").recipe["silver"]
+    assert made(path, "bider").recipe["silver"]["stage"] == "cleaned"
     with pytest.raises(UnknownName, match="no stage 'extract'"):
         made(path, "bider", stage="extract")
     with pytest.raises(BadArgument, match="question 'm1' has no stage extracted"):
@@ -107,6 +107,13 @@ def test_prompt_over_the_cap_loses_passages_from_the_end_and_keeps_the_question(
     assert "Fell is a hill." in examples[0].prompt
     assert "Ane Lindqvist runs it." not in examples[0].prompt
     assert "Question: Who runs the mill?" in examples[0].prompt
+    assert (examples[0].target, recipe["targets_shortened"]) == ("", 1)  # it cannot copy what it does not see
+
+
+def test_a_prompt_without_room_for_a_passage_is_no_example(tmp_path: Path) -> None:
+    """A run does not ask it."""
+    with pytest.raises(EmptyData, match="none of the 1 prompts has room for a passage"):
+        made(written(tmp_path, [CHOSEN]), "context", settings=TrainingSettings(max_input_tokens=70))
 
 
 def test_question_to_evaluate_on_is_refused_or_left_out(tmp_path: Path) -> None:

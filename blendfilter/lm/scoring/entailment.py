@@ -26,7 +26,19 @@ from blendfilter import aio
 from blendfilter.errors import BadArgument, BadData, check_count
 from blendfilter.extras import needed, quiet_transformers
 from blendfilter.journal import Journal
-from blendfilter.lm.checkpoints import CONFIG, check_sentencepiece, fingerprint, folder_of, loading_dtype
+from blendfilter.lm.checkpoints import (
+    CONFIG,
+    Checkpoint,
+    check_memory,
+    check_sentencepiece,
+    fingerprint,
+    folder_of,
+    load_errors,
+    loading_dtype,
+    memory_needed,
+    torch_device,
+)
+from blendfilter.lm.huggingface import settings_in
 from blendfilter.lm.scoring.base import (
     LARGEST,
     Backend,
@@ -86,13 +98,17 @@ class EntailmentScorer(KeptScorer):
 def entailment_backend(name: str | Path, **settings: Any) -> Backend:
     """The model of a folder, or of `owner/name` on the hub, of either kind; `settings` as for `Classifier`.
 
+    The name may bring settings of its own: `google/t5_xxl_true_nli_mixture?dtype=bfloat16`.
+
     Raises:
         MissingFile: there is no such model. BadData: it is none of entailment (its labels, or its kind, are named).
         BadArgument: a setting that there is not.
     """
     if strange := sorted(settings.keys() - {*SETTINGS}):
         raise BadArgument(f"an entailment model has no setting '{strange[0]}'")
-    folder = folder_of(str(name).removeprefix("hf/"))
+    name, own = settings_in(str(name).removeprefix("hf/"))
+    settings = {**own, **settings}
+    folder = folder_of(name)
     kind, labels = classifier_labels(folder)
     if kind.endswith("ForConditionalGeneration"):
         return WrittenVerdict(name, **settings)
@@ -280,21 +296,16 @@ class PairClassifier:
 
     @cached_property
     def _loaded(self) -> tuple[Any, Any]:
-        torch, transformers = needed("torch", EXTRA, WHY), needed("transformers", EXTRA, WHY)
-        place = torch.device(self._device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        transformers, place = needed("transformers", EXTRA, WHY), torch_device(self._device)
         dtype, rounded = loading_dtype(self._dtype, place)
         check_sentencepiece(self.folder)
-        with quiet_transformers(EXTRA, WHY):
-            try:
-                model, report = transformers.AutoModelForSequenceClassification.from_pretrained(
-                    self.folder, dtype=dtype or "float32", local_files_only=True, output_loading_info=True
-                )
-                tokenizer = transformers.AutoTokenizer.from_pretrained(self.folder, local_files_only=True)
-            except (ImportError, MemoryError):
-                raise
-            except Exception as error:  # whatever torch, tokenizers and safetensors raise of a file that is not theirs
-                why = str(error).strip().partition("\n")[0][:200] or type(error).__name__
-                raise BadData(f"the model in {self.folder} cannot be loaded ({why}): is it whole?") from error
+        found = Checkpoint(self.folder)
+        check_memory(found, memory_needed(found, dtype or "float32"), place)
+        with quiet_transformers(EXTRA, WHY), load_errors(found):
+            model, report = transformers.AutoModelForSequenceClassification.from_pretrained(
+                self.folder, dtype=dtype or "float32", local_files_only=True, output_loading_info=True
+            )
+            tokenizer = transformers.AutoTokenizer.from_pretrained(self.folder, local_files_only=True)
         if missing := sorted(report["missing_keys"]):  # they were made up, at random
             raise BadData(
                 f"{self.folder} is no classifier, or not whole: {len(missing)} of its weights are missing, "
