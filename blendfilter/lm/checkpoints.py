@@ -379,7 +379,7 @@ def _opened(found: Checkpoint, place: Any, dtype: str | None) -> LanguageModel:
 
 def _loaded(found: Checkpoint, place: Any, dtype: str | None) -> LanguageModel:
     transformers = needed("transformers", EXTRA, WHY)
-    where = _where(found)
+    where = where_of(found)
     with quiet_transformers(EXTRA, WHY), load_errors(found):
         config = transformers.AutoConfig.from_pretrained(**where)
         _check_kind(found, config.architectures)
@@ -399,9 +399,11 @@ def _loaded(found: Checkpoint, place: Any, dtype: str | None) -> LanguageModel:
     return LanguageModel(model.to(place).eval(), tokenizer, model.config, place, found)
 
 
-def _where(found: Checkpoint) -> dict[str, Any]:
+def where_of(found: Checkpoint) -> dict[str, Any]:
+    """What tells transformers where a model lies, and that it is to fetch and run nothing."""
     if not found.is_gguf:
-        return {"pretrained_model_name_or_path": found.path, "local_files_only": True}
+        # never run; left open, transformers would ask whoever sits there
+        return {"pretrained_model_name_or_path": found.path, "local_files_only": True, "trust_remote_code": False}
     needed("gguf", EXTRA, "a GGUF file through transformers")
     folder = found.path.resolve().parent
     return {"pretrained_model_name_or_path": folder, "gguf_file": found.path.name, "local_files_only": True}
@@ -415,6 +417,11 @@ def load_errors(found: Checkpoint) -> Iterator[None]:
     except (ImportError, MemoryError, BadData):
         raise
     except Exception as error:  # whatever torch, tokenizers and safetensors raise of a file that is not theirs
+        if "trust_remote_code" in str(error):
+            raise BadData(
+                f"the model in {found.path} comes with code of its own, which is never run here: have a server run it "
+                "(--lm NAME --api-base URL), or take a model that transformers knows"
+            ) from error
         why = str(error).strip().partition("\n")[0][:200] or type(error).__name__
         raise BadData(
             f"the model in {found.path} cannot be loaded ({why}): is it a language model, and whole?"
@@ -445,7 +452,7 @@ def open_config(of: str | Path | Checkpoint) -> Any:
     if found.base is not None:
         return open_config(found.base)
     with quiet_transformers(EXTRA, WHY), load_errors(found):
-        config = needed("transformers", EXTRA, WHY).AutoConfig.from_pretrained(**_where(found))
+        config = needed("transformers", EXTRA, WHY).AutoConfig.from_pretrained(**where_of(found))
         _check_kind(found, config.architectures)
     return config
 
@@ -471,7 +478,7 @@ def open_tokenizer(of: str | Path | Checkpoint) -> Any:
 
 def _tokenizer(found: Checkpoint) -> Any:
     _check_vocabulary(found)
-    tokenizer = needed("transformers", EXTRA, WHY).AutoTokenizer.from_pretrained(**_where(found))
+    tokenizer = needed("transformers", EXTRA, WHY).AutoTokenizer.from_pretrained(**where_of(found))
     if not tokenizer.is_fast:
         raise BadData(f"the tokeniser in {found.path} does not tell where tokens end: save it as a tokenizer.json")
     return tokenizer

@@ -23,7 +23,6 @@ nugget that is alone would have the share 1, and where the sum is negative every
 
 from __future__ import annotations
 
-import copy
 import math
 import re
 from collections.abc import Iterable, Sequence
@@ -42,14 +41,13 @@ from blendfilter.lm.scoring.entailment import EXAMPLES, EntailmentScorer
 from blendfilter.lm.scoring.kept import KeptScorer
 from blendfilter.oracles.candidates import Candidate, sentences_of
 from blendfilter.oracles.measures import is_verdict
-from blendfilter.oracles.oracle import NO_QUESTION, Batch, CXMIGenerator, OracleChoice
+from blendfilter.oracles.oracle import NO_QUESTION, Batch, Chooser, CXMIGenerator, OracleChoice
 from blendfilter.oracles.silver_rows import Stages, Stop
 from blendfilter.prompting import Prompts
 from blendfilter.records import Question, one_line
 from blendfilter.replies import LABELS
 from blendfilter.retrieval.encoders import Encoder, load_encoder
 from blendfilter.tasks import TASKS
-from blendfilter.tasks.base import Task
 from blendfilter.tasks.fever import facts_of
 from blendfilter.text import folded, normalize_answer
 
@@ -157,7 +155,7 @@ def needs_evidence(task: str, question: Question) -> bool:
 # --- models -----------------------------------------------------------------------------------------------------------
 
 
-class Synthesis:
+class Synthesis(Chooser):
     """Synthesises key supporting evidence; `make_silver` takes it as any `Oracle`.
 
     Args:
@@ -173,7 +171,8 @@ class Synthesis:
         What `load_encoder` raises.
     """
 
-    measure: Final = MEASURE
+    _ask: CXMIGenerator
+    measure = MEASURE
     threshold = None
     """Sentences are not chosen by a score of their own."""
 
@@ -215,14 +214,6 @@ class Synthesis:
         """What keeps scores in a journal."""
         return self.nli, self._ask.scorer
 
-    def asking(self, task: Task) -> Synthesis:
-        """This synthesis in the words of `task`, as `Oracle.asking`."""
-        if task.name != self.task or self._own_wording:
-            return self
-        other = copy.copy(self)
-        other._ask = CXMIGenerator(self._ask.scorer, task.wording, self._ask.prompts)
-        return other
-
     def check(self, questions: Iterable[Question]) -> None:
         """Raise now what would go wrong later; each model gives one score, which is kept.
 
@@ -236,18 +227,6 @@ class Synthesis:
         if wanted:
             self.nli.entailment([("The mill burned down.", "The mill burned down.")])
             aio.run(self._ask.check(wanted[0]), "Synthesis.check", "await synthesis.achoose(…)")
-
-    def answerable(self, question: Question) -> bool:
-        """Whether it has an answer to ask for; `check` says what is wrong with one that has none."""
-        try:
-            self._answerable(question)
-        except BadData:
-            return False
-        return True
-
-    def choose(self, batch: Batch) -> list[OracleChoice]:
-        """As `achoose`."""
-        return aio.run(self.achoose(batch), "Synthesis.choose", "await synthesis.achoose(…)")
 
     async def achoose(self, batch: Batch) -> list[OracleChoice]:
         """The key supporting evidence of each question's passages, in the order of selection, with its `stages`.

@@ -19,8 +19,9 @@ from __future__ import annotations
 
 import copy
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import dspy
 
@@ -72,7 +73,56 @@ class OracleChoice(NamedTuple):
     stages: Stages | None = None
 
 
-class Oracle:
+class Chooser(ABC):
+    """Chooses sentences of passages for a question whose answer it knows: by a measure, or by BIDER's synthesis."""
+
+    measure: str
+    task: str
+    threshold: float | None
+    _ask: CXMIGenerator | None
+    _own_wording: bool
+
+    def asking(self, task: Task) -> Self:
+        """This one in the words of `task`, as a set of questions has it: claims may want one label more.
+
+        One with a `wording` of its own keeps it, and so does one of another task.
+        """
+        if self._ask is None or task.name != self.task or self._own_wording:
+            return self
+        other = copy.copy(self)
+        other._ask = CXMIGenerator(self._ask.scorer, task.wording, self._ask.prompts)
+        return other
+
+    def answerable(self, question: Question) -> bool:
+        """Whether it has an answer that can be looked for; `check` says what is wrong with one that has none."""
+        try:
+            self._answerable(question)
+        except BadData:
+            return False
+        return True
+
+    def choose(self, batch: Batch) -> list[OracleChoice]:
+        """As `achoose`."""
+        return aio.run(self.achoose(batch), f"{type(self).__name__}.choose", "await oracle.achoose(…)")
+
+    @abstractmethod
+    def check(self, questions: Iterable[Question]) -> None:
+        """Raise now what would go wrong later."""
+
+    @abstractmethod
+    def identity(self) -> dict[str, Any]:
+        """What its choices depend on, as JSON."""
+
+    @abstractmethod
+    async def achoose(self, batch: Batch) -> list[OracleChoice]:
+        """What is chosen of each question's passages."""
+
+    @abstractmethod
+    def _answerable(self, question: Question) -> None:
+        """Raise `BadData` or `Leak` for a question that it cannot choose for."""
+
+
+class Oracle(Chooser):
     """Chooses sentences by one measure.
 
     Args:
@@ -104,24 +154,13 @@ class Oracle:
             raise UnknownName.of("task", task, TASKS)
         self.measure: Measure = measure
         self.task = task
-        self.threshold = THRESHOLDS[measure] if threshold is None else float(threshold)
+        self.threshold: float = THRESHOLDS[measure] if threshold is None else float(threshold)
         if not math.isfinite(self.threshold):
             raise BadArgument(f"threshold must be a number, got {threshold}")
         check_count("num_sentences", num_sentences)
         self.num_sentences = num_sentences
         self._own_wording = wording is not None
         self._ask = CXMIGenerator(scorer, wording or TASKS[task].wording, prompts) if measure == "cxmi" else None
-
-    def asking(self, task: Task) -> Oracle:
-        """This oracle in the words of `task`, as a set of questions has it: claims may want one label more.
-
-        An oracle with a `wording` of its own keeps it, and so does one of another task.
-        """
-        if self._ask is None or task.name != self.task or self._own_wording:
-            return self
-        other = copy.copy(self)
-        other._ask = CXMIGenerator(self._ask.scorer, task.wording, self._ask.prompts)
-        return other
 
     def check(self, questions: Iterable[Question]) -> None:
         """Raise now what would go wrong later. With CXMI the model gives one score, which is kept.
@@ -136,18 +175,6 @@ class Oracle:
             self._answerable(question)
         if self._ask is not None and wanted:
             aio.run(self._ask.check(wanted[0]), "Oracle.check", "await oracle.achoose(…)")
-
-    def answerable(self, question: Question) -> bool:
-        """Whether it has an answer that can be looked for; `check` says what is wrong with one that has none."""
-        try:
-            self._answerable(question)
-        except BadData:
-            return False
-        return True
-
-    def choose(self, batch: Batch) -> list[OracleChoice]:
-        """As `achoose`."""
-        return aio.run(self.achoose(batch), "Oracle.choose", "await oracle.achoose(…)")
 
     async def achoose(self, batch: Batch) -> list[OracleChoice]:
         """The sentences of each question's passages, scored, and the chosen ones; CXMI scores the batch as one list.

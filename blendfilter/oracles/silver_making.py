@@ -29,10 +29,9 @@ from blendfilter.lm.tokenisers import TokenCounter
 from blendfilter.lm.tokenisers import tokeniser as default_tokeniser
 from blendfilter.metrics import recall
 from blendfilter.oracles import bider
-from blendfilter.oracles.bider import Synthesis
 from blendfilter.oracles.candidates import sentences_of
 from blendfilter.oracles.measures import MEASURE_OF, Measure, can_label, is_verdict, strinc
-from blendfilter.oracles.oracle import INSTEAD, Oracle, OracleChoice
+from blendfilter.oracles.oracle import INSTEAD, Chooser, OracleChoice
 from blendfilter.oracles.silver_rows import (
     SilverRow,
     SilverSentence,
@@ -59,7 +58,7 @@ WITHOUT_MODEL: Mapping[str, Measure] = MappingProxyType(
 
 def make_silver(
     questions: Questions,
-    oracle: Oracle | Synthesis,
+    oracle: Chooser,
     out: str | Path,
     *,
     retriever: Retriever | None = None,
@@ -136,9 +135,7 @@ def labelled(questions: Questions, measure: str) -> list[Question]:
     return found
 
 
-def settings_of(
-    questions: Questions, oracle: Oracle | Synthesis, retriever: Retriever | None, k: int
-) -> dict[str, Any]:
+def settings_of(questions: Questions, oracle: Chooser, retriever: Retriever | None, k: int) -> dict[str, Any]:
     """What a silver file is bound to, as JSON."""
     if retriever is None:  # the paragraphs, which a question set's fingerprint leaves out
         paragraphs = hashlib.sha256()
@@ -167,7 +164,7 @@ def settings_of(
 
 def _make(
     questions: Sequence[Question],
-    oracle: Oracle | Synthesis,
+    oracle: Chooser,
     retriever: Retriever | None,
     k: int,
     batch: int,
@@ -213,9 +210,7 @@ def _id(line: bytes) -> str | None:
         return None
 
 
-def _rows(
-    questions: Sequence[Question], oracle: Oracle | Synthesis, retriever: Retriever | None, k: int
-) -> Iterator[SilverRow]:
+def _rows(questions: Sequence[Question], oracle: Chooser, retriever: Retriever | None, k: int) -> Iterator[SilverRow]:
     """The rows of one batch, searched and scored together."""
     if retriever is None:
         found: Sequence[Sequence[Passage]] = [question.context[:k] for question in questions]

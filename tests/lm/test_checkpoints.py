@@ -166,6 +166,14 @@ class TestDamaged:
         with pytest.raises(BadData, match="odd cannot be loaded"):
             open_checkpoint(folder, device="cpu")
 
+    def test_code_that_comes_with_a_model_is_not_run_and_nobody_is_asked(self, tmp_path: Path) -> None:
+        """As of the first Qwen."""
+        own = {"model_type": "qwen", "architectures": ["QWenLMHeadModel"], "auto_map": {"AutoConfig": "own.Config"}}
+        folder = copied(made.gpt2, tmp_path / "qwen", **own)
+        (folder / "own.py").write_text("raise SystemExit('it was run')")
+        with pytest.raises(BadData, match="comes with code of its own, which is never run here: have a server run it"):
+            open_checkpoint(folder, device="cpu")
+
     def test_architectures_that_are_no_names(self, tmp_path: Path) -> None:
         check_files(checkpoint_of(copied(made.gpt2, tmp_path / "odd", architectures=[3])))
 

@@ -37,6 +37,7 @@ from blendfilter.lm.checkpoints import (
     loading_dtype,
     memory_needed,
     torch_device,
+    where_of,
 )
 from blendfilter.lm.huggingface import settings_in
 from blendfilter.lm.scoring.base import (
@@ -303,9 +304,9 @@ class PairClassifier:
         check_memory(found, memory_needed(found, dtype or "float32"), place)
         with quiet_transformers(EXTRA, WHY), load_errors(found):
             model, report = transformers.AutoModelForSequenceClassification.from_pretrained(
-                self.folder, dtype=dtype or "float32", local_files_only=True, output_loading_info=True
+                **where_of(found), dtype=dtype or "float32", output_loading_info=True
             )
-            tokenizer = transformers.AutoTokenizer.from_pretrained(self.folder, local_files_only=True)
+            tokenizer = transformers.AutoTokenizer.from_pretrained(**where_of(found))
         if missing := sorted(report["missing_keys"]):  # they were made up, at random
             raise BadData(
                 f"{self.folder} is no classifier, or not whole: {len(missing)} of its weights are missing, "
