@@ -61,8 +61,12 @@ ENDLESS = 1024
 """Tokens of a reply at most where neither the call nor the model, whose positions are relative, names a bound."""
 CHUNK = {"cpu": 128, "cuda": 1024}
 """Tokens of a prompt that are read at once."""
+_LIKELIEST = 1024
+"""Tokens among which those that make up `top_p` are looked for first."""
 _REMEMBERED = 2**14
 _ROOM = 64
+_WIDER = 1.5
+"""How much wider than its longest row a batch may get, before it is laid anew."""
 _SETTINGS = ("device", "dtype", "batch_size")
 _CLOSED = "this model was closed while it was in use: connect() again"
 
@@ -232,17 +236,25 @@ class _Row:
 
     def _drawn(self, torch: Any, scores: Any) -> int:
         top_k, top_p = self._config.top_k or 0, self._config.top_p
-        scores, order = scores.sort(descending=True, stable=True)
+        scores = scores.double()
+        whole, order = scores.logsumexp(-1), None
         if top_k:
-            scores = scores[:top_k]
-        chances = torch.softmax(scores.double(), dim=-1)
+            scores, order = scores.topk(min(top_k, len(scores)))
+            whole = scores.logsumexp(-1)
+        elif top_p is not None and top_p < 1:
+            likeliest, order = scores.topk(min(_LIKELIEST, len(scores)))
+            if (likeliest - whole).exp().sum() < top_p:  # rare: a whole vocabulary takes milliseconds to sort
+                likeliest, order = scores.sort(descending=True)
+            scores = likeliest
+        chances = (scores - whole).exp()
         if top_p is not None and top_p < 1:
             before = chances.cumsum(0) - chances
             chances = torch.where(before < top_p, chances, 0.0)
         # one number between 0 and 1 a token: digits that differ a little draw the same
         drawn = torch.rand((), generator=self._generator, dtype=torch.float64) * chances.sum()
         at = int(torch.searchsorted(chances.cumsum(0), drawn, right=True))
-        return int(order[min(at, int((chances > 0).sum()) - 1)])
+        at = min(at, int(chances.nonzero()[-1]))
+        return at if order is None else int(order[at])
 
     def _note(self, logprobs: Any, token: int) -> None:
         best = logprobs.topk(self._config.logprobs or 0)
@@ -500,25 +512,45 @@ class _Batch:
     def __init__(self, device: Any) -> None:
         self.rows: list[_Row] = []
         self.lengths: list[int] = []
+        self._width = 0
         self._device = device
         self._cache: Any = None
         self._mask: Any = None
 
     def change(self, joining: Sequence[tuple[_Row, States]]) -> None:
-        """Drop rows that are over, and take in others with what they have read."""
-        torch = needed("torch", EXTRA, WHY)
-        stay = [i for i, row in enumerate(self.rows) if not row.finish]
-        if not joining and len(stay) == len(self.rows):
+        """Drop rows that are over, and take in others with what they have read.
+
+        One that joins takes the place of one that is over, where it is not longer than what stands there; else, and
+        where places are left over, all is laid anew, which copies everything.
+        """
+        live = [row for row in self.rows if not row.finish]
+        if not joining and 2 * len(live) > len(self.rows):
             return
+        width = max([*self.lengths, *(len(row.prompt) for row, _ in joining)], default=0)
+        fits = len(joining) <= len(self.rows) - len(live) and self._width >= width
+        if not (live and joining and fits) or self._width > _WIDER * width:
+            self._lay_anew(joining)
+            return
+        free = (at for at, row in enumerate(self.rows) if row.finish)
+        for at, (row, states) in zip(free, joining, strict=False):
+            length = len(row.prompt)
+            self.rows[at], self.lengths[at] = row, length
+            for layer, state in zip(self._cache.layers, states, strict=True):
+                if state is not None:
+                    layer.keys[at, :, -length:], layer.values[at, :, -length:] = state[0][0], state[1][0]
+        self._mask = self._mask_of()
+
+    def _lay_anew(self, joining: Sequence[tuple[_Row, States]]) -> None:
+        stay = [i for i, row in enumerate(self.rows) if not row.finish]
         old = _states_of(self._cache) if stay else []
         parts: list[tuple[States, int, int]] = [(old, i, self.lengths[i]) for i in stay]
         parts += [(states, 0, len(row.prompt)) for row, states in joining]
         self.rows = [*(self.rows[i] for i in stay), *(row for row, _ in joining)]
         self.lengths = [length for *_, length in parts]
+        self._width = width = max(self.lengths, default=0)
         if not parts:
             self._cache = self._mask = None
             return
-        width = max(self.lengths)
         states: States = []
         for layer, known in enumerate(parts[0][0]):
             if known is None:
@@ -538,11 +570,16 @@ class _Batch:
         for known in self._cache.layers:
             if known.is_initialized:
                 known.keys, known.values = (whole[..., :width, :] for whole in known._whole)
-        self._mask = None
-        if min(self.lengths) < width:
-            columns = torch.arange(width, device=self._device)
-            starts = torch.tensor([[width - length] for length in self.lengths], device=self._device)
-            self._mask = (columns >= starts).long()
+        self._mask = self._mask_of()
+
+    def _mask_of(self) -> Any:
+        """Which columns are of a row's text; None where all are."""
+        torch = needed("torch", EXTRA, WHY)
+        if min(self.lengths) == self._width:
+            return None
+        columns = torch.arange(self._width, device=self._device)
+        starts = torch.tensor([[self._width - length] for length in self.lengths], device=self._device)
+        return (columns >= starts).long()
 
     def logits(self, forward: Callable[..., Any]) -> Any:
         """The logits of each row's next token, by the last that it has written."""
@@ -552,7 +589,9 @@ class _Batch:
         if self._mask is not None:
             self._mask = torch.nn.functional.pad(self._mask, (0, 1), value=1)
         made = forward(ids, self._cache, positions, self._mask)
-        self.lengths = [length + 1 for length in self.lengths]
+        self._width += 1
+        # a row that is over stays behind where it ended: its positions end, too
+        self.lengths = [length + (not row.finish) for row, length in zip(self.rows, self.lengths, strict=True)]
         return made
 
 
@@ -607,6 +646,8 @@ class _Batches:
         logits = batch.logits(self._forward)
         best = logits.argmax(-1).tolist() if any(row.plain for row in batch.rows) else [0] * len(batch.rows)
         for i, row in enumerate(batch.rows):
+            if row.finish:
+                continue  # its place was not taken yet
             if worker.closed:
                 row.finish = "length"
                 _fail(row.call, WorkFailed(_CLOSED))
