@@ -3,8 +3,9 @@
     python eval/learn.py --data DATA --base SMOLLM2 --encoder MINILM --nli NLI --runs runs/learn
     python eval/learn.py … --only train-generator rows/silver table
 
-About three hours on two cores. A part that was stopped goes on where it was (training from its last checkpoint, silver
-files and runs from their last line), and a part that is done is not done again; --only names parts, or how their names
+About three hours on two cores, and two more for the curve (filters and generators that learn from fewer questions),
+which comes last. A part that was stopped goes on where it was (training from its last checkpoint, silver files and runs
+from their last line), and a part that is done is not done again; --only names parts, or how their names
 begin. DATA holds nq/dev_gold.jsonl.gz (questions of Natural Questions, each with its gold passage) and the corpora
 nq_gold and wiki18_retrieved under corpus/. A question is given three passages: its gold one and BM25's two best others,
 shuffled. 300 questions are held back; no question that is trained on shares its gold passage with one of them.
@@ -61,18 +62,26 @@ class Learning:
     def __init__(self, given: argparse.Namespace) -> None:
         self.given, self.runs = given, given.runs
         self.sizes = {"generator": halved(given.generator), "context": halved(given.train)}
-        parts: dict[str, Callable[[], None]] = {"questions": self.questions, "silver": self.silver}
-        for part in ("generator", "context"):
-            for size in self.sizes[part]:
-                parts[f"train-{part}/{size}"] = partial(self.train, "filco", part, size, "strinc")
-        parts |= {
+
+        def training(whole: bool) -> dict[str, Callable[[], None]]:
+            return {
+                f"train-{part}/{size}": partial(self.train, "filco", part, size, "strinc")
+                for part, sizes in self.sizes.items()
+                for size in (sizes[:1] if whole else sizes[1:])
+            }
+
+        self.parts: dict[str, Callable[[], None]] = {
+            "questions": self.questions,
+            "silver": self.silver,
+            **training(whole=True),
             "synthesis": self.synthesis,
             "train-bider": partial(self.train, "bider", "refiner", given.train, "bider"),
+            "align-bider": self.align,
+            **{f"rows/{name}": partial(self.row, name) for name in self.rows},
+            **training(whole=False),
+            **{f"curve/{name}": partial(self.row, name) for name in self.curve},
+            "table": self.table,
         }
-        parts |= {"align-bider": self.align}
-        parts |= {f"rows/{name}": partial(self.row, name) for name in self.rows}
-        parts |= {"table": self.table}
-        self.parts = parts
 
     # ---- data
 
@@ -141,7 +150,7 @@ class Learning:
         if part == "generator":
             base, more = self.given.base, [*more, "--reads", "silver,psg"]  # sentences and whole passages, in turn
         self._blendfilter(
-            "train", what, *more, "--base", base, "--silver", silver, "--epochs", 1,
+            "train", what, *more, "--base", base, "--silver", silver, "--epochs", 2 if part == "generator" else 1,
             "--limit", size, "--exclude", self.runs / "test.jsonl", "--out", self.model(part, size), *LEARNING,
             "--precision", self.given.precision,
         )  # fmt: skip
@@ -168,18 +177,25 @@ class Learning:
             "embedding sentence": lambda: Row(bf.SentenceFilter(1, by="embedding", model=str(self.given.encoder))),
             "FILCO, prompted": lambda: Row(bf.FilCoFilter(), filter_lm=self.named(self.given.base)),
         }
-        for size in self.sizes["context"]:
-            trained = self.model("context", size)
-            rows[f"FILCO, trained on {size}"] = lambda trained=trained: Row(bf.TrainedFilCoFilter(self.named(trained)))
-        for size in self.sizes["generator"][1:]:
-            less = str(self.model("generator", size))
-            rows[f"SILVER, generator of {size}"] = lambda less=less: Row(self._silver("strinc"), lm=less)
         return rows | {
+            f"FILCO, trained on {self.given.train}": self._filco(self.given.train),
             "SILVER": lambda: Row(self._silver("strinc")),
             "BIDER, synthesised": lambda: Row(self._silver("bider")),
             "BIDER, distilled": lambda: Row(bf.BIDERFilter(self.named(self.model("refiner")))),
             "BIDER, aligned": lambda: Row(bf.BIDERFilter(self.named(self.model("aligned")))),
         }
+
+    @cached_property
+    def curve(self) -> dict[str, Callable[[], Row]]:
+        """Rows of filters, and of generators, that learned from fewer questions."""
+        rows = {f"FILCO, trained on {size}": self._filco(size) for size in self.sizes["context"][1:]}
+        for size in self.sizes["generator"][1:]:
+            less = str(self.model("generator", size))
+            rows[f"SILVER, generator of {size}"] = lambda less=less: Row(self._silver("strinc"), lm=less)
+        return rows
+
+    def _filco(self, size: int) -> Callable[[], Row]:
+        return lambda: Row(bf.TrainedFilCoFilter(self.named(self.model("context", size))))
 
     def _silver(self, measure: str) -> bf.Filter:
         return SilverFilter(self.runs / "silver" / f"test-{measure}.jsonl")
@@ -189,7 +205,7 @@ class Learning:
         folder = self._folder(name)
         if (folder / "metrics.json").exists():
             return
-        row, resumed = self.rows[name](), folder.exists()
+        row, resumed = (self.rows | self.curve)[name](), folder.exists()
         hits = Precomputed(self.runs / f"{row.hits}.jsonl")
         method = bf.Direct(hits, k=3, filter=row.filter, task=TaskWording.of("nq").with_demos("none"))
         lm, questions = self._connected(row.lm or str(self.model("generator"))), bf.load("nq", self.runs / "test.jsonl")
@@ -210,7 +226,7 @@ class Learning:
         full = self._scores("FULL")
         print("| context | EM | F1 | answer in context | tokens in | of FULL's | EM against FULL | seconds |")
         print("| --- " * 8 + "|")
-        for name in self.rows:
+        for name in [*self.rows, *self.curve]:
             if (scores := self._scores(name)) is None:
                 continue
             em, f1, inside = (interval(scores[each], seed=SEED) for each in ("em", "f1", "answer in context"))

@@ -130,9 +130,10 @@ def say(phase: str, done: int, total: int) -> None:
 
 
 def run(given: argparse.Namespace, task: str, name: str, options: list[Any], lm: str) -> None:
-    """One `blendfilter eval`; calls that earlier runs of the task made are taken from them."""
+    """One `blendfilter eval`; calls that earlier runs of the task made are taken from them, those of fewer questions
+    (--n) too, where their folder was renamed (runs-100)."""
     folder = given.out / "runs" / f"{task}-{name}"
-    earlier = [each for each in sorted(folder.parent.glob(f"{task}-*")) if each != folder and each.is_dir()]
+    earlier = [each for each in sorted(given.out.glob(f"runs*/{task}-*")) if each != folder and each.is_dir()]
     words = ["eval", task, "--data", given.out / f"{task}.held-out.jsonl", "--limit", given.n, "--demos", "none",
              "--corpus", corpus_of(given, task), "--lm", lm, "--reply-tokens", 192, "--run", folder,
              "--max-bad-replies", 1, "--no-html", *options]  # fmt: skip
@@ -176,6 +177,8 @@ def replay(given: argparse.Namespace) -> None:
 
 # --- tables -----------------------------------------------------------------------------------------------------------
 
+BASES = ("direct-retrieval", "cot-retrieval")
+"""What every method is compared with."""
 LOSSES = ("not_retrieved", "filtered_away", "answered_wrong", "right", "right_without_gold")
 
 
@@ -186,19 +189,27 @@ def table(given: argparse.Namespace) -> None:
         runs = {name: bf.Run(path) for name, path in folders.items() if (path / "metrics.json").exists()}
         if "direct-retrieval" not in runs:
             continue
-        compared = bf.compare(*runs.values(), metrics=["em", "f1"]).rows if len(runs) > 1 else ()
-        differences = {(row.run, row.measure): row for row in compared if row.difference is not None}
+        differences = {
+            (base, row.run, row.measure): row
+            for base in BASES
+            if base in runs and len(runs) > 1
+            for row in bf.compare(runs[base], *runs.values(), metrics=["em", "f1"]).rows
+            if row.difference is not None
+        }
         n = runs["direct-retrieval"].metrics["n"]
-        print(f"\n{task}, {n} held-out questions: EM and F1 in % with 95 % intervals, differences to direct-retrieval, "
+        print(f"\n{task}, {n} held-out questions: EM and F1 in % with 95 % intervals and paired differences, "
               "gold titles in what is kept in %, and calls, tokens and seconds a question\n")  # fmt: skip
-        head("method", "EM", "diff", "F1", "diff", *(each.replace("_", " ") for each in LOSSES), "kept: precision",
+        to = [f"to {base}" for base in BASES]
+        head("method", "EM", *to, "F1", *to, *(each.replace("_", " ") for each in LOSSES), "kept: precision",
              "recall", "calls", "tokens in", "out", "seconds")  # fmt: skip
         for name, done in runs.items():
             cells = [name]
             for measure in ("em", "f1"):
-                score, found = done.metrics["metrics"][measure], differences.get((done.name, measure))
+                score = done.metrics["metrics"][measure]
                 cells.append(shown(score["value"], score["low"], score["high"]))
-                cells.append(shown(found.difference, found.low, found.high, "+") if found else "")
+                for base in BASES:
+                    found = differences.get((base, done.name, measure))
+                    cells.append(shown(found.difference, found.low, found.high, "+") if found else "")
             cells += [str(done.losses()[kind]) for kind in LOSSES]
             cells += [f"{100 * done.metrics['retrieval']['kept'][each]:.1f}" for each in ("precision", "recall")]
             total = done.metrics["ledger"]["total"]

@@ -12,12 +12,11 @@ from small_world import journaled
 from blendfilter import BM25, Direct, Oracle, connect, evaluate, load, make_silver
 from blendfilter.errors import BadArgument, Leak
 from blendfilter.filters.written import BIDERFilter, TrainedFilCoFilter
-from blendfilter.oracles.silver_rows import read_silver
 from blendfilter.resources import sample
 
 pytest.importorskip("torch")
 pytest.importorskip("peft")
-CAP = 150
+CAP = 230
 """Tokens of a prompt: less than two passages have."""
 
 
@@ -37,7 +36,7 @@ def test_a_trained_filter_reads_what_it_was_trained_on(base: Callable[..., Path]
 
     select = TrainedFilCoFilter(model)
     assert select.max_input_tokens == CAP, "as it was trained"
-    asked = [select.prompt(row.question, row.passages) for row in read_silver(silver)]
+    asked = [select.prompt(row.question, row.passages) for row in made.rows]
     assert asked == [example.prompt for example in made.examples]
     rows = [{"question": f"Where is {place}?", "answer": place} for place in ("Obrin Abbey", "Adelisse Bridge")]
     run = evaluate(Direct(index, k=2, filter=select), rows, lm="offline", run=tmp_path / "run", progress=False)
