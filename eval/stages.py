@@ -54,8 +54,8 @@ METHODS: dict[str, tuple[list[Any], float, int]] = {
 """Options; for the estimate, lists of K passages read and tokens written a question, without what earlier runs paid."""
 FILTERS = {"knowledge": "blendfilter", "one-call": "blendfilter-one-call", "pointwise": "blendfilter-pointwise"}
 """Each filter, and the run whose first branch has what it keeps of the question's own passages."""
-TRAINED, READ, WRITTEN = 300, 800, 100
-"""Tokens a second on two quiet cores, for the estimate."""
+TRAINED, READ, WRITTEN = 280, 650, 140
+"""Tokens a second on two cores, for the estimate."""
 
 
 def prepare(given: argparse.Namespace) -> None:
