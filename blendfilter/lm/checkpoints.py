@@ -20,8 +20,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import httpx
-
 from blendfilter.dspy_surface import lm15
 from blendfilter.errors import BadArgument, BadData, MissingExtra, MissingFile, guess
 from blendfilter.extras import needed, quiet_transformers
@@ -128,6 +126,8 @@ def _found(name: str, above: tuple[Path, ...]) -> Checkpoint:
         what = "a folder or a GGUF file" if place.exists() else "no folder, and names on the hub read owner/name"
         raise MissingFile(f"no model '{name}': it is {'not ' if place.exists() else ''}{what}{_near(place)}")
     hub: Any = needed("huggingface_hub", EXTRA, WHY)
+    import httpx  # as the hub's client has
+
     try:
         folder = Path(hub.snapshot_download(name, ignore_patterns=_UNWANTED))
     except (OSError, ValueError, httpx.HTTPError) as error:
