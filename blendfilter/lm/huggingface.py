@@ -192,7 +192,7 @@ class _Call:
     waited: float = 0.0
 
 
-class _Row:
+class _Writing:
     """A reply that is being written: its prompt, what is written of it, and how the next token is chosen."""
 
     def __init__(self, call: _Call, loaded: LanguageModel, ends: frozenset[int]) -> None:
@@ -442,10 +442,10 @@ def _ends_of(loaded: LanguageModel) -> frozenset[int]:
     return frozenset(int(end) for end in (*several, loaded.tokenizer.eos_token_id) if end is not None)
 
 
-def _begun(calls: Sequence[_Call], loaded: LanguageModel, ends: frozenset[int]) -> Iterator[_Row]:
+def _begun(calls: Sequence[_Call], loaded: LanguageModel, ends: frozenset[int]) -> Iterator[_Writing]:
     for call in calls:
         try:
-            row = _Row(call, loaded, ends)
+            row = _Writing(call, loaded, ends)
         except Exception as error:  # noqa: BLE001 - whoever waits for it gets it
             _fail(call, error)
             continue
@@ -510,14 +510,14 @@ class _Batch:
     """The rows that are written together, and what they have read: their ends stand in one column."""
 
     def __init__(self, device: Any) -> None:
-        self.rows: list[_Row] = []
+        self.rows: list[_Writing] = []
         self.lengths: list[int] = []
         self._width = 0
         self._device = device
         self._cache: Any = None
         self._mask: Any = None
 
-    def change(self, joining: Sequence[tuple[_Row, States]]) -> None:
+    def change(self, joining: Sequence[tuple[_Writing, States]]) -> None:
         """Drop rows that are over, and take in others with what they have read.
 
         One that joins takes the place of one that is over, where it is not longer than what stands there; else, and
@@ -540,7 +540,7 @@ class _Batch:
                     layer.keys[at, :, -length:], layer.values[at, :, -length:] = state[0][0], state[1][0]
         self._mask = self._mask_of()
 
-    def _lay_anew(self, joining: Sequence[tuple[_Row, States]]) -> None:
+    def _lay_anew(self, joining: Sequence[tuple[_Writing, States]]) -> None:
         stay = [i for i, row in enumerate(self.rows) if not row.finish]
         old = _states_of(self._cache) if stay else []
         parts: list[tuple[States, int, int]] = [(old, i, self.lengths[i]) for i in stay]
@@ -600,7 +600,7 @@ class _Batches:
 
     def __init__(self, loaded: LanguageModel, size: int) -> None:
         self._loaded, self._size, self._ends = loaded, size, _ends_of(loaded)
-        self.beginnings = _Beginnings(CHUNK["cpu" if loaded.device.type == "cpu" else "cuda"])
+        self.beginnings = _KeptStates(CHUNK["cpu" if loaded.device.type == "cpu" else "cuda"])
         self._forward = _forward_of(loaded.model)
 
     def write(self, calls: list[_Call], worker: _Worker) -> None:
@@ -623,7 +623,7 @@ class _Batches:
             for call in (*joining, *(row.call for row in batch.rows)):
                 _fail(call, error)
 
-    def _first(self, row: _Row) -> States | None:
+    def _first(self, row: _Writing) -> States | None:
         """Read a prompt and write the first token; None where that is all."""
         try:
             states, logits = self.beginnings.read(row.prompt, self._read)
@@ -656,7 +656,7 @@ class _Batches:
             else:
                 self._add(row, best[i] if row.plain else row.choose(logits[i]))
 
-    def _add(self, row: _Row, token: int) -> None:
+    def _add(self, row: _Writing, token: int) -> None:
         row.add(token)
         if row.over:
             row.end()
@@ -722,7 +722,7 @@ class _Probe:
         self.prompt, self.written, self.finish = prompt, [1], ""
 
 
-class _Beginnings:
+class _KeptStates:
     """What was read of the beginnings that prompts share, chunk by chunk; the least recently used go first.
 
     Every prompt is read in whole chunks from its first token, so that what is kept of one is what reading it again
@@ -822,7 +822,7 @@ class _Generating:
                 for row in rows:
                     _fail(row.call, error)
 
-    def _generate(self, rows: list[_Row], worker: _Worker) -> None:
+    def _generate(self, rows: list[_Writing], worker: _Worker) -> None:
         torch, transformers = needed("torch", EXTRA, WHY), needed("transformers", EXTRA, WHY)
         device, width = self._loaded.device, max(len(row.prompt) for row in rows)
         ids = [row.prompt + [self._pad] * (width - len(row.prompt)) for row in rows]

@@ -22,7 +22,7 @@ from small_world import Command, journaled, stable
 from blendfilter.errors import BadArgument, BadData, MissingExtra, MissingFile, UnknownName, WorkFailed
 from blendfilter.lm import huggingface
 from blendfilter.lm.checkpoints import checkpoint_of, fingerprint, open_tokenizer, prompt_ids
-from blendfilter.lm.huggingface import HuggingFaceEngine, _Batches, _Beginnings, name_of, settings_in
+from blendfilter.lm.huggingface import HuggingFaceEngine, _Batches, _KeptStates, name_of, settings_in
 from blendfilter.lm.local import ProcessEngine
 from blendfilter.lm.model import ConnectedLM, connect
 from blendfilter.lm.profiles import profile_for
@@ -176,7 +176,7 @@ class TestBatches:
     def test_memory_of_beginnings_is_bounded(self) -> None:
         state = [(torch.zeros(1, 1, 4, 2), torch.zeros(1, 1, 4, 2))]
         size = 2 * 4 * 2 * 4
-        kept = _Beginnings(4, most=2 * size)
+        kept = _KeptStates(4, most=2 * size)
         for first in (1, 2, 3):
             for _ in range(2):
                 kept.read([first] * 4 + [0], lambda tokens, before: (state, None))
@@ -275,8 +275,8 @@ class TestCalls:
 class TestEndings:
     def test_a_cancelled_call_makes_room(self, monkeypatch: pytest.MonkeyPatch) -> None:
         written: list[int] = []
-        end = huggingface._Row.end
-        monkeypatch.setattr(huggingface._Row, "end", lambda row: (written.append(len(row.written)), end(row)))
+        end = huggingface._Writing.end
+        monkeypatch.setattr(huggingface._Writing, "end", lambda row: (written.append(len(row.written)), end(row)))
         endless, long = opened(made.llama(positions=65_536)), request("One", max_tokens=60_000)
 
         async def main() -> None:
