@@ -290,7 +290,7 @@ def estimate(given: argparse.Namespace) -> None:
         "untrained filters": given.n * (4 * tokens / READ + 400 / WRITTEN) / 3600,
     }
     told = ", ".join(f"{name} {value:.1f}" for name, value in hours.items())
-    print(f"about {sum(hours.values()):.1f} hours on two quiet cores ({told})", file=sys.stderr, flush=True)
+    print(f"about {sum(hours.values()):.1f} hours on two cores ({told})", file=sys.stderr, flush=True)
 
 
 def main() -> None:
