@@ -1,17 +1,18 @@
 """FilCo and BIDER learned by a small model, and what that is worth on 300 questions which training never saw.
 
     python eval/learn.py --data DATA --base SMOLLM2 --encoder MINILM --nli NLI --runs runs/learn
-    python eval/learn.py … --only train-generator rows/silver table
+    python eval/learn.py … --only train-generator rows/SILVER table
 
-About three hours on two cores, and two more for the curve (filters and generators that learn from fewer questions),
-which comes last. A part that was stopped goes on where it was (training from its last checkpoint, silver files and runs
-from their last line), and a part that is done is not done again; --only names parts, or how their names
+About three hours on two cores, and one and a half more for the curve (filters and generators that learn from fewer
+questions), which comes last. A part that was stopped goes on where it was (training from its last checkpoint, silver
+files and runs from their last line), and a part that is done is not done again; --only names parts, or how their names
 begin. DATA holds nq/dev_gold.jsonl.gz (questions of Natural Questions, each with its gold passage) and the corpora
 nq_gold and wiki18_retrieved under corpus/. A question is given three passages: its gold one and BM25's two best others,
 shuffled. 300 questions are held back; no question that is trained on shares its gold passage with one of them.
 
-The generator learns from 2,000 questions. The filter and the refiner learn from the first 1,000, and begin where the
-generator ended (ours): it has learned where in a passage an answer stands, which they are to copy.
+The generator learns from 2,000 questions in two passes: from one question's silver sentences and the next one's gold
+passage, then the other way round. The filter and the refiner learn from the first 1,000 in one pass, and begin where
+the generator's first one ended (ours): it has learned where in a passage an answer stands, which they are to copy.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from blendfilter.retrieval.precomputed import Precomputed
 HELD_BACK, TAUGHT, GENERATOR = 300, 1000, 2000
 """Questions of the table, of filter and refiner, and of the generator; a curve has an eighth of these and so on."""
 SEED = 1
-LEARNING = ["--learning-rate", "5e-4", "--batch-size", "8", "--seed", str(SEED)]
+LEARNING = ["--epochs", "1", "--learning-rate", "5e-4", "--batch-size", "8", "--seed", str(SEED)]
 """For a small model and a thousand questions; the papers' 5e-5, three epochs and batches of 32 are for a hundred
 thousand."""
 STEPS = 200
@@ -61,24 +62,22 @@ class Learning:
 
     def __init__(self, given: argparse.Namespace) -> None:
         self.given, self.runs = given, given.runs
-        self.sizes = {"generator": halved(given.generator), "context": halved(given.train)}
+        self.sizes = {"first": halved(given.generator), "context": halved(given.train)}
+        whole = {"first": given.generator, "generator": given.generator, "context": given.train}
+        fewer = [(part, size) for part, sizes in self.sizes.items() for size in sizes[1:]]
 
-        def training(whole: bool) -> dict[str, Callable[[], None]]:
-            return {
-                f"train-{part}/{size}": partial(self.train, "filco", part, size, "strinc")
-                for part, sizes in self.sizes.items()
-                for size in (sizes[:1] if whole else sizes[1:])
-            }
+        def training(models: Iterable[tuple[str, int]]) -> dict[str, Callable[[], None]]:
+            return {f"train-{part}/{size}": partial(self.train, part, size) for part, size in models}
 
         self.parts: dict[str, Callable[[], None]] = {
             "questions": self.questions,
             "silver": self.silver,
-            **training(whole=True),
+            **training(whole.items()),
             "synthesis": self.synthesis,
-            "train-bider": partial(self.train, "bider", "refiner", given.train, "bider"),
+            "train-bider": partial(self.train, "refiner", given.train),
             "align-bider": self.align,
             **{f"rows/{name}": partial(self.row, name) for name in self.rows},
-            **training(whole=False),
+            **training(fewer),
             **{f"curve/{name}": partial(self.row, name) for name in self.curve},
             "table": self.table,
         }
@@ -123,12 +122,12 @@ class Learning:
             )  # fmt: skip
 
     def synthesis(self) -> None:
-        """What BIDER's synthesis keeps, cleaned by the trained generator's own scores."""
+        """What BIDER's synthesis keeps, cleaned by the scores of the generator after its first pass."""
         for name in ("train", "test"):
             self._blendfilter(
                 "silver", "nq", "--data", self.runs / f"{name}.jsonl", "--retrieved", self.runs / "hits.jsonl", "-k", 3,
                 "--measure", "bider", "--encoder", self.given.encoder, "--nli", self.given.nli,
-                "--lm", self.named(self.model("generator")), "--out", self.runs / "silver" / f"{name}-bider.jsonl",
+                "--lm", self.named(self.model("first")), "--out", self.runs / "silver" / f"{name}-bider.jsonl",
                 "--limit", self.given.train, "--demos", "none",
             )  # fmt: skip
 
@@ -136,21 +135,25 @@ class Learning:
 
     def model(self, part: str, size: int | None = None) -> Path:
         """Where the trained `part` is."""
-        most = self.given.generator if part == "generator" else self.given.train
+        most = self.given.generator if part in ("first", "generator") else self.given.train
         return Path(self.runs / "models" / f"{part}-{size or most}")
 
     def named(self, model: object) -> str:
         """A model of a folder, as it is asked."""
         return f"hf/{model}?dtype={self.given.dtype}"
 
-    def train(self, what: str, part: str, size: int, measure: str) -> None:
-        """One filter, generator or refiner, on the first `size` questions."""
-        silver, more = self.runs / "silver" / f"train-{measure}.jsonl", ["--part", part] if what == "filco" else []
-        base = self.model("generator")
-        if part == "generator":
-            base, more = self.given.base, [*more, "--reads", "silver,psg"]  # sentences and whole passages, in turn
+    def train(self, part: str, size: int) -> None:
+        """One pass over the first `size` questions: the generator's first or second, a filter or a refiner."""
+        base, measure = self.model("first"), "strinc"
+        what: list[object] = ["filco", "--part", "context"]
+        if part == "first":
+            base, what = self.given.base, ["filco", "--part", "generator", "--reads", "silver,psg"]
+        elif part == "generator":
+            what = ["filco", "--part", "generator", "--reads", "psg,silver"]
+        elif part == "refiner":
+            what, measure = ["bider"], "bider"
         self._blendfilter(
-            "train", what, *more, "--base", base, "--silver", silver, "--epochs", 2 if part == "generator" else 1,
+            "train", *what, "--base", base, "--silver", self.runs / "silver" / f"train-{measure}.jsonl",
             "--limit", size, "--exclude", self.runs / "test.jsonl", "--out", self.model(part, size), *LEARNING,
             "--precision", self.given.precision,
         )  # fmt: skip
@@ -187,12 +190,14 @@ class Learning:
 
     @cached_property
     def curve(self) -> dict[str, Callable[[], Row]]:
-        """Rows of filters, and of generators, that learned from fewer questions."""
+        """Rows of filters that learned from fewer questions, and of generators after one pass over so many."""
         rows = {f"FILCO, trained on {size}": self._filco(size) for size in self.sizes["context"][1:]}
-        for size in self.sizes["generator"][1:]:
-            less = str(self.model("generator", size))
-            rows[f"SILVER, generator of {size}"] = lambda less=less: Row(self._silver("strinc"), lm=less)
+        for size in self.sizes["first"]:
+            rows[f"SILVER, one pass over {size}"] = self._one_pass(size)
         return rows
+
+    def _one_pass(self, size: int) -> Callable[[], Row]:
+        return lambda: Row(self._silver("strinc"), lm=str(self.model("first", size)))
 
     def _filco(self, size: int) -> Callable[[], Row]:
         return lambda: Row(bf.TrainedFilCoFilter(self.named(self.model("context", size))))
