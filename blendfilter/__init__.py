@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from blendfilter.errors import BlendFilterError as BlendFilterError
     from blendfilter.evaluation.comparison import Comparison as Comparison
     from blendfilter.evaluation.comparison import compare as compare
+    from blendfilter.evaluation.merging import merge as merge
     from blendfilter.evaluation.plan import plan as plan
     from blendfilter.evaluation.run import Run as Run
     from blendfilter.evaluation.runner import aevaluate as aevaluate

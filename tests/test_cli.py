@@ -121,6 +121,41 @@ def test_eval_again_goes_on_there(blendfilter: Command, here: Path) -> None:
     assert stable(here / "run") == before
 
 
+def test_shards_merge_into_the_run_that_one_command_makes(blendfilter: Command, here: Path) -> None:
+    blendfilter(*small_eval("blendfilter", "whole"))
+    for number in (1, 2, 3):
+        assert blendfilter(*small_eval("blendfilter", f"part-{number}", "--shard", f"{number}/3")).code == 0
+    done = blendfilter("merge", "part-3", "part-1", "part-2", "--out", "merged")
+    assert (done.code, done.out.splitlines()[-1]) == (0, "run: merged")
+    assert stable(here / "merged") == stable(here / "whole")
+    assert {path.name for path in (here / "merged").iterdir()} == {*FILES, "report.html"}
+    again = blendfilter(*small_eval("blendfilter", "merged", "--like", "merged", "--replay"))
+    assert (again.code, stable(here / "merged")) == (0, stable(here / "whole")), "it is no shard any more"
+
+
+@pytest.mark.parametrize(
+    ("shard", "words"),
+    [
+        ("8/7", "there is no shard 8/7: 7 shards are numbered 1 to 7"),
+        ("2", "--shard is '2': give a number and how many there are, 1/4"),
+        ("1/9", "4 questions make 4 shards at most, not 9"),
+    ],
+)
+def test_a_shard_that_is_none_asks_nothing(shard: str, words: str, blendfilter: Command, here: Path) -> None:
+    outcome = blendfilter(*small_eval("blendfilter", "run", "--shard", shard))
+    assert (outcome.code, outcome.error) == (2, f"blendfilter: {words}")
+    assert not (here / "run").exists()
+
+
+def test_without_a_folder_shards_share_a_name(blendfilter: Command, here: Path) -> None:
+    for more in ([], ["--shard", "1/2"], ["--shard", "2/2"]):
+        words = [*small_eval("direct-retrieval", ""), *more]
+        del words[words.index("--run") : words.index("--run") + 2]
+        assert blendfilter(*words).code == 0
+    whole, *shards = sorted(path.name for path in (here / "runs").iterdir())
+    assert shards == [f"{whole}-1of2", f"{whole}-2of2"]
+
+
 def test_more_room_for_replies_is_a_setting_of_the_run(blendfilter: Command, here: Path) -> None:
     assert not blendfilter(*small_eval("cot", "run", "--reply-tokens", 512)).code
     assert json.loads((here / "run/run.json").read_text())["settings"]["method"]["reply_tokens"] == 512

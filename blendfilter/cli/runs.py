@@ -91,6 +91,13 @@ def eval(
     planning: PlanOptions,
     sources: PassageOptions,
     limit: Limit = None,
+    shard: Annotated[
+        str | None,
+        declared(
+            "Data", metavar="I/N", rare=True,
+            help="Every N-th question, beginning with the I-th: a part that `merge` joins with the others.",
+        ),
+    ] = None,
     leave_out_compiled: Annotated[
         bool,
         declared(
@@ -183,6 +190,8 @@ def eval(
         left_out = len(all_questions) - len(questions)
         of = "the program was compiled on" if how.program is not None else "the model was trained on"
         say(f"{left_out} questions that {of} are left out, {len(questions)} are asked")
+    if shard is not None:
+        questions = questions.shard(*_shard_of(shard))
     folder = run or _default_folder(module, questions, lm, filter_lm, seed, how.method)
     shared: dict[str, Any] = {
         "run": folder, "reuse": reuse or (), "repeats": repeats, "concurrency": concurrency, "budget": budget,
@@ -215,12 +224,27 @@ def _or_recorded(
 def _default_folder(
     module: Any, questions: Questions, model: ConnectedLM, filter_lm: ConnectedLM | None, seed: int, method: str
 ) -> Path:
-    """`runs/<task>-<method>-<digest>`: the same command finds its run again, another one gets another folder."""
+    """`runs/<task>-<method>-<digest>`: the same command finds its run again, another one gets another folder.
+
+    The shards of one run share the digest: `…-1of4`.
+    """
     from blendfilter.evaluation.run_settings import settings_of
     from blendfilter.journal import digest
 
-    settings = settings_of(module, questions, model, filter_lm=filter_lm, seed=seed, name=method)
-    return Path("runs") / f"{questions.task.name}-{method.replace(':', '.')}-{digest(settings)[:8]}"
+    settings, shard = settings_of(module, questions, model, filter_lm=filter_lm, seed=seed, name=method), ""
+    if (part := questions.part) is not None:
+        settings["data"] |= {"fingerprint": part.fingerprint, "n": part.n}
+        del settings["data"]["shard"]
+        shard = f"-{part.number}of{part.of}"
+    return Path("runs") / f"{questions.task.name}-{method.replace(':', '.')}-{digest(settings)[:8]}{shard}"
+
+
+def _shard_of(given: str) -> tuple[int, int]:
+    """`I/N` as numbers."""
+    number, _, of = given.partition("/")
+    if not (number.isdecimal() and of.isdecimal()):
+        raise BadArgument(f"--shard is '{given}': give a number and how many there are, 1/4")
+    return int(number), int(of)
 
 
 def _conclude(done: Run, *, html: bool) -> None:
@@ -245,6 +269,28 @@ def _write_page(run: Run, others: list[Run]) -> None:
         say(f"no page was written: {error}")
     else:
         show(f"page: {path}")
+
+
+@command()
+def merge(
+    runs: Annotated[list[Path], typer.Argument(help="The folders of all shards, in any order.")],
+    out: Annotated[Path, declared("Output", help="The new folder of the merged run.")],
+    prices: PricesFile = None,
+    html: Annotated[
+        bool, declared("Output", rare=True, help="Write the run as a page too, report.html in its folder.")
+    ] = True,
+) -> None:
+    """Make one run of the shards of one (eval --shard I/N): the run that one process would have made.
+
+    Example: blendfilter merge runs/blendfilter-*of4 --out runs/blendfilter
+    """
+    from blendfilter.evaluation.merging import merge as merge_runs
+    from blendfilter.lm.prices import read_prices
+
+    own = None if prices is None else read_prices(prices)
+    done = merge_runs(*runs, out=out, prices=own)
+    done.prices = own
+    _conclude(done, html=html)
 
 
 @command("report")

@@ -71,7 +71,12 @@ def settings_of(
         "task": questions.task.name,
         "metrics": list(questions.task.metrics),
         **({"metrics_code": own_metrics} if own_metrics else {}),
-        "data": {"source": questions.source, "fingerprint": questions.fingerprint, "n": len(questions)},
+        "data": {
+            "source": questions.source,
+            "fingerprint": questions.fingerprint,
+            "n": len(questions),
+            **({"shard": questions.part._asdict()} if questions.part else {}),
+        },
         "method": {
             "name": name or str(known),
             "arguments": method.arguments() if isinstance(method, Method) else {},

@@ -52,7 +52,7 @@ from blendfilter.lm.checkpoints import (
     positions_of,
     prompt_ids,
 )
-from blendfilter.lm.local import KEPT_BYTES, ProcessEngine, chunk_keys, seed_of
+from blendfilter.lm.local import KEPT_BYTES, ProcessEngine, asked_here, chunk_keys, known_here, seed_of
 from blendfilter.lm.profiles import Profile, profile_for
 
 BATCH = 8
@@ -927,11 +927,9 @@ def hugging_face_model(
     label: str = "",
 ) -> dict[str, Any]:
     """What `connect` has to know of the model `name`; arguments and errors as there."""
-    if how.get("extra_body"):
-        raise BadArgument("extra_body is for a server's requests: a model in this process takes none")
+    how = asked_here(how)
     if json_schema:
         raise BadArgument(f"{name} holds no reply to a schema: leave out --json-schema")
-    how = {key: how[key] for key in ("endpoint", "thinking", "reasoning")}
     plain, own = settings_in(name)
     checkpoint, called = checkpoint_of(plain), name_of(name)
     profile = _profile_of(checkpoint, called)
@@ -940,17 +938,8 @@ def hugging_face_model(
     )
     # llama.cpp, which computes with a GGUF file's rounded weights, replies otherwise
     opened = {"engine": "hf", "weights": engine.fingerprint, "dtype": own.get("dtype"), "context": context}
-    return {
-        "model": called,
-        "engine": engine,
-        "profile": profile,
-        "identity": {"label": label, "endpoint": how["endpoint"], "options": {**how, "endpoint": None, **opened}},
-        "address": engine.address,
-        "state": {
-            "name": name, **how, "context": context, "threads": threads, "deadline": deadline, "label": label,
-            **settings,
-        },
-    }  # fmt: skip
+    state = {"context": context, "threads": threads, "deadline": deadline, **settings}
+    return known_here(name, engine, profile, how, opened, state, label)
 
 
 def _profile_of(checkpoint: Checkpoint, called: str) -> Profile:

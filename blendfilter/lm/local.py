@@ -583,26 +583,42 @@ def local_model(
     label: str = "",
 ) -> dict[str, Any]:
     """What `connect` has to know of the model `name` in this process; arguments and errors as there."""
-    if how.get("extra_body"):
-        raise BadArgument("extra_body is for a server's requests: a model in this process takes none")
+    how = asked_here(how)
     path = weights_of(name.removeprefix(f"{LOCAL}/") or None)
-    how = {key: how[key] for key in ("endpoint", "thinking", "reasoning")}
     profile = dataclasses.replace(profile_for(path.stem), json_schema=json_schema is not False)
     engine = LocalEngine(
         path, context=context, threads=1 if threads is None else threads, profile=profile, deadline=deadline, **how
     )
     opened = {"weights": engine.fingerprint, "context": engine.context, "json_schema": profile.json_schema or None}
+    state = {"context": context, "threads": threads, "deadline": deadline, "json_schema": json_schema, **settings}
+    return known_here(name, engine, profile, how, opened, state, label)
+
+
+def asked_here(how: Mapping[str, Any]) -> dict[str, Any]:
+    """What of `how` a model is asked is for one in this process. Raises `BadArgument` where a server is meant."""
+    if how.get("extra_body"):
+        raise BadArgument("extra_body is for a server's requests: a model in this process takes none")
+    return {key: how[key] for key in ("endpoint", "thinking", "reasoning")}
+
+
+def known_here(
+    name: str,
+    engine: ProcessEngine,
+    profile: Profile,
+    how: Mapping[str, Any],
+    opened: Mapping[str, Any],
+    state: Mapping[str, Any],
+    label: str,
+) -> dict[str, Any]:
+    """What `connect` has to know of an engine in this process: `opened` shapes replies, `state` opens it again."""
     return {
         "model": engine.model,
         "engine": engine,
         "profile": profile,
         "identity": {"label": label, "endpoint": how["endpoint"], "options": {**how, "endpoint": None, **opened}},
         "address": engine.address,
-        "state": {
-            "name": name, **how, "context": context, "threads": threads, "deadline": deadline, "label": label,
-            "json_schema": json_schema, **settings,
-        },
-    }  # fmt: skip
+        "state": {"name": name, **how, "label": label, **state},
+    }
 
 
 class MissingEngine:

@@ -158,16 +158,27 @@ def example_of(question: Question) -> Any:
     return dspy.Example(**{**question.metadata, **known}).with_inputs("question")
 
 
+class Shard(NamedTuple):
+    """One of `of` parts, number 1 to `of`, of a set of `n` questions whose fingerprint is `fingerprint`."""
+
+    number: int
+    of: int
+    fingerprint: str
+    n: int
+
+
 @dataclass(frozen=True)
 class Questions(Sequence[Question]):
     """Questions of one task, in the order of their source; a slice is one too.
 
-    `source` says where they come from without any folder of this machine: a file's name, a name on the hub, `sample`.
+    `source` says where they come from without any folder of this machine: a file's name, a name on the hub, `sample`;
+    `part` of what they are a shard.
     """
 
     items: tuple[Question, ...] = field(repr=False)
     task: Task
     source: str = "rows"
+    part: Shard | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
         return len(self.items)
@@ -184,6 +195,24 @@ class Questions(Sequence[Question]):
 
     def __repr__(self) -> str:
         return f"<{len(self)} questions of {self.task.name} from {self.source}>"
+
+    def shard(self, number: int, of: int) -> Questions:
+        """Each `of`-th question, beginning with the `number`-th: a part that another process or machine evaluates.
+
+        `merge` makes one run of the runs of all parts. Raises: BadArgument where there is no such part.
+
+        >>> from blendfilter.tasks import load
+        >>> five = load([{"question": f"Who won in {year}?", "answer": "?"} for year in range(1, 6)])
+        >>> [each.question for each in five.shard(2, 3)]
+        ['Who won in 2?', 'Who won in 5?']
+        """
+        if not 1 <= number <= of:
+            raise BadArgument(f"there is no shard {number}/{of}: {of} shards are numbered 1 to {of}")
+        if of > len(self):
+            raise BadArgument(f"{len(self)} questions make {len(self)} shards at most, not {of}")
+        if self.part is not None:
+            raise BadArgument(f"these are shard {self.part.number}/{self.part.of} of other questions: shard those")
+        return replace(self, items=self.items[number - 1 :: of], part=Shard(number, of, self.fingerprint, len(self)))
 
     def examples(self) -> list[Any]:
         """As `dspy.Example`s with the input `question`, for `dspy.Evaluate` and the optimisers."""
