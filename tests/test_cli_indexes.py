@@ -13,6 +13,7 @@ from refusing import PASSAGES, ROWS, evaluation, lines, refused, untouched, worl
 from small_world import Command, Outcome, tree
 
 from blendfilter.records import Passage
+from blendfilter.resources import sample
 from blendfilter.retrieval import indexes
 from blendfilter.retrieval.base import Hits, Retriever
 from blendfilter.retrieval.bm25 import BM25
@@ -53,6 +54,38 @@ def test_a_folder_is_a_corpus_and_so_is_one_text(blendfilter: Command, here: Pat
         (here / "docs" / "pier.md").write_text(f"# Pier\n\nThe pier of Brask was built in {year}.\n")
         asked = ("ask", "When was the pier of Brask built?", "--lm", "offline", "--corpus", "docs", "--show-trace")
         assert f"Pier | # Pier The pier of Brask was built in {year}." in blendfilter(*asked).out
+
+
+def test_an_index_in_shards_and_one_of_indexes_built_apart(blendfilter: Command, here: Path) -> None:
+    corpus = sample("corpus.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    for name, part in (("one", corpus[:100]), ("two", corpus[100:])):
+        (here / f"{name}.jsonl").write_text("".join(part), encoding="utf-8")
+        assert blendfilter("index", f"{name}.jsonl", "--out", name).code == 0
+    assert blendfilter("index", "sample", "--out", "whole").code == 0
+    made = blendfilter("index", "sample", "--shards", 3, "--out", "sharded")
+    assert made.out.startswith("sharded: sharded, 193 passages, fingerprint ")
+    assert blendfilter("index", "--join", "one", "--join", "two", "--out", "joined").code == 0
+    found = {name: blendfilter("search", name, "a town with a harbour").out for name in ("whole", "sharded", "joined")}
+    assert found["whole"] == found["sharded"] == found["joined"] != ""
+    run = ("eval", "qa", "--data", "sample", "--lm", "offline", "--limit", 3, "--method", "direct-retrieval")
+    assert blendfilter(*run, "--index", "joined", "--run", "run").code == 0
+    assert blendfilter(*run, "--index", "joined", "--run", "run", "--replay").code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (("--join", "one", "--engine", "bm25"), "--join makes an index of indexes as they are"),
+        (("sample", "--join", "one"), "--join makes an index of indexes as they are"),
+        (("--join", "nowhere"), "no index at"),
+        (("sample", "--shards", "500"), "193 passages make 1 to 193 shards, not 500"),
+        (("sample", "--shards", "2", "--engine", "rank-bm25"), "cannot be a shard"),
+    ],
+)
+def test_shards_that_make_no_sense(words: tuple[str, ...], error: str, blendfilter: Command, here: Path) -> None:
+    outcome = blendfilter("index", *words, "--out", "out")
+    assert (outcome.code, error in outcome.error) == (2, True), outcome.error
+    assert not (here / "out").exists()
 
 
 def test_folders_that_want_something_else(blendfilter: Command, here: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -122,6 +123,20 @@ def index(
         str | None,
         declared("Data", help="Cut texts into passages of at most so many words, by paragraphs (folders: 100w)."),
     ] = None,
+    shards: Annotated[
+        int | None,
+        declared(
+            "Method", min=1, rare=True, help="So many shards, searched as one index (bm25, flat dense)."
+        ),
+    ] = None,
+    join: Annotated[
+        list[str] | None,
+        declared(
+            "Data",
+            rare=True,
+            help="Instead of CORPUS, an index's folder or address that becomes a shard, in this order; repeated.",
+        ),
+    ] = None,
     overwrite: Annotated[bool, declared("Output", help="Replace an index that is there.")] = False,
 ) -> None:
     """Make an index of a corpus, a folder with a manifest and a fingerprint; or add passages to one, or delete some:
@@ -130,17 +145,28 @@ def index(
     Example: blendfilter index wiki.abstracts.2017.jsonl --out indexes/wiki17
     """
     from blendfilter.retrieval.indexes import build
+    from blendfilter.retrieval.sharded import build_sharded
+    from blendfilter.retrieval.sharded import join as joined
 
     made: Retriever
-    if add is None and delete is None:
+    if join:
+        fixed = [*given_values(options), *(["engine"] if engine else []), *(["shards"] if shards else [])]
+        if corpus is not None or add is not None or delete is not None or fixed:
+            raise BadArgument("--join makes an index of indexes as they are: leave out the corpus and other settings")
+        made, before = joined(join, out, overwrite=overwrite), ""
+    elif add is None and delete is None:
         if corpus is None:
             raise BadArgument("index what? Name a CORPUS, or update the index at --out with --add FILE or --delete IDS")
         if replace:
             raise BadArgument("--replace goes with --add FILE; an index is replaced with --overwrite")
         engine = engine or "bm25"
-        settings, passages = options.settings(engine), _passages(corpus, chunk)
+        settings = options.settings(engine) | {"overwrite": overwrite}
         with Bars() as progress:
-            made = build(engine, passages, out, **settings, overwrite=overwrite, progress=progress)
+            if shards is None:
+                made = build(engine, _passages(corpus, chunk), out, **settings, progress=progress)
+            else:
+                again = partial(_passages, corpus, chunk)
+                made = build_sharded(again, out, shards, engine=engine, **settings, progress=progress)
         before = ""
     else:
         fixed = [*given_values(options), *(["engine"] if engine else []), *(["overwrite"] if overwrite else [])]

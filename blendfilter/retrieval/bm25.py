@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 import warnings
 from abc import abstractmethod
 from array import array
@@ -44,6 +45,8 @@ from blendfilter.retrieval.manifest import (
     write_manifest,
 )
 from blendfilter.retrieval.stored import (
+    OFFSETS,
+    PASSAGES,
     Stored,
     StoredPassages,
     UpdatedPassages,
@@ -56,6 +59,8 @@ from blendfilter.retrieval.stored import (
 Integers = np.typing.NDArray[np.integer[Any]]
 
 COUNTING = "counting words"
+SHARED = "statistics"
+"""The setting of a shard whose scores count the words of all shards."""
 _OFTEN = 1000
 
 Numbers = np.typing.NDArray[np.int64]
@@ -318,15 +323,15 @@ class BM25(Lexical):
         return SparseScorer(engine, folder)
 
     def _update_counts(self, folder: Path, new: UpdatedPassages, progress: ProgressCallback) -> bool:
-        if not (isinstance(self._scorer, SparseScorer) and isinstance(self.passages, StoredPassages)):
-            return False
-        engine, k1, b = self._scorer.engine, self.manifest.settings["k1"], self.manifest.settings["b"]
-        longest = int(np.diff(self.passages.offsets).argmax())
-        old = Postings.of(engine, k1, b, longest, len(self.analyser(self.passages[longest].line)))
-        if old is None:
+        if SHARED in self.manifest.settings:
+            raise BadArgument(
+                f"the index at {self.path} is a shard, whose scores count the words of all shards: update the indexes "
+                "that were joined, and join them again"
+            )
+        if (old := self._postings()) is None:
             return False
         added = Documents()
-        added.vocabulary |= engine.vocab_dict
+        added.vocabulary |= self._words
         for at, passage in enumerate(new.new):
             added.add(self.analyser(passage.line))
             if at % _OFTEN == 0:
@@ -337,17 +342,90 @@ class BM25(Lexical):
             return False
         alive = np.diff(postings.starts) > 0
         numbers = np.cumsum(alive) - 1  # a term that no passage has any more goes
+        starts = np.concatenate([[0], postings.starts[1:][alive]])
+        words = {term: int(numbers[at]) for term, at in added.vocabulary.items() if alive[at]}
+        self._save(folder, postings._replace(starts=starts), words)
+        return True
+
+    def _postings(self) -> Postings | None:
+        """How often each term occurs in which passage; None where the scores do not say."""
+        if not (isinstance(self._scorer, SparseScorer) and isinstance(self.passages, StoredPassages)):
+            return None
+        longest, settings = int(np.diff(self.passages.offsets).argmax()), self.manifest.settings
+        length = len(self.analyser(self.passages[longest].line))
+        return Postings.of(self._scorer.engine, settings["k1"], settings["b"], longest, length)
+
+    @property
+    def _words(self) -> dict[str, int]:
+        """The column of each term."""
+        assert isinstance(self._scorer, SparseScorer)
+        return dict(self._scorer.engine.vocab_dict)
+
+    def _save(
+        self, folder: Path, postings: Postings, words: dict[str, int], statistics: Statistics | None = None
+    ) -> None:
+        """Leave in `folder` what `_load` wants of these postings, scored by `statistics` of more passages if given."""
+        k1, b = self.manifest.settings["k1"], self.manifest.settings["b"]
         engine = bm25s.BM25(k1=k1, b=b, method="lucene", dtype="float64", backend="numpy")
         engine.nonoccurrence_array = None  # what its own building leaves of this method
+        if statistics is None:
+            scores = postings.scores(k1, b)
+        else:
+            having = np.fromiter((statistics.having[word] for word in words), np.int64, len(words))
+            scores = postings.scores(k1, b, having[np.argsort([*words.values()])], statistics)
         engine.scores = {
-            "data": postings.scores(k1, b),
+            "data": scores,
             "indices": postings.rows,
-            "indptr": np.concatenate([[0], postings.starts[1:][alive]]),
+            "indptr": postings.starts,
             "num_docs": len(postings.lengths),
         }
-        engine.vocab_dict = {term: int(numbers[at]) for term, at in added.vocabulary.items() if alive[at]}
+        engine.vocab_dict = words
         engine.save(folder, show_progress=False)
-        return True
+
+    def statistics(self) -> Statistics:
+        """How many passages have each term, and how many terms there are. Raises: BadArgument where that is unknown."""
+        joined = SHARED in self.manifest.settings
+        if joined or (postings := self._postings()) is None:
+            why = "was joined with others before" if joined else "does not say what it counted"
+            raise BadArgument(f"{self!r} {why}: name indexes as `blendfilter index` makes them of passages")
+        counts = np.diff(postings.starts).tolist()
+        having = Counter({word: counts[at] for word, at in self._words.items()})
+        return Statistics(len(self), int(postings.lengths.sum()), having)
+
+    def rescored(self, statistics: Statistics, out: Path) -> BM25:
+        """This index in the folder `out`, or in its own, as a shard of the corpus whose `statistics` these are."""
+        postings, old = self._postings(), self.path
+        if postings is None or old is None:
+            raise BadArgument(f"{self!r} does not say what it counted: index its passages again")
+        with building(out, overwrite=True) as folder:
+            for name in (PASSAGES, OFFSETS):
+                shutil.copyfile(old / name, folder / name)
+            self._save(folder, postings, self._words, statistics)
+            settings = {**self.manifest.settings, SHARED: statistics.settings()}
+            manifest = self.manifest.model_copy(update={"settings": settings, "versions": versions_of(*self.packages)})
+            write_manifest(folder, manifest.model_copy(update={"fingerprint": _fingerprint(manifest)}))
+        return BM25.open(out, analyser=self.analyser)
+
+
+class Statistics(NamedTuple):
+    """What BM25 counts over a whole corpus: its passages, the terms in them, and how many passages have each term."""
+
+    passages: int
+    terms: int
+    having: Counter[str]
+
+    @classmethod
+    def of(cls, parts: Iterable[Statistics]) -> Statistics:
+        """Those of several parts together."""
+        passages, terms, having = 0, 0, Counter[str]()
+        for part in parts:
+            passages, terms = passages + part.passages, terms + part.terms
+            having.update(part.having)
+        return cls(passages, terms, having)
+
+    def settings(self) -> dict[str, Any]:
+        """As a shard's setting, by which shards of one corpus know each other."""
+        return {"passages": self.passages, "terms": self.terms, "digest": fingerprint_of(sorted(self.having.items()))}
 
 
 class Postings(NamedTuple):
@@ -385,13 +463,20 @@ class Postings(NamedTuple):
             found = cls(starts, rows, frequencies, lengths.astype(np.int64))
             return found if np.array_equal(found.scores(k1, b), data) else None
 
-    def scores(self, k1: float, b: float) -> Scores:
-        """BM25's, in the order of the postings, by bm25s' own steps."""
-        counts = np.diff(self.starts)
-        average = self.lengths.sum() / len(self.lengths)
-        k = k1 * ((1 - b) + b * self.lengths / average)
+    def scores(
+        self, k1: float, b: float, having: Integers | None = None, statistics: Statistics | None = None
+    ) -> Scores:
+        """BM25's, in the order of the postings, by bm25s' own steps.
+
+        With the `statistics` of a corpus that these passages are a part of, `having` says how many of its passages
+        have each term.
+        """
+        counts, passages, terms = np.diff(self.starts), len(self.lengths), self.lengths.sum()
+        if statistics is not None:
+            passages, terms = statistics.passages, statistics.terms
+        k = k1 * ((1 - b) + b * self.lengths / (terms / passages))
         scores: Scores = self.frequencies / (k[self.rows] + self.frequencies)
-        scores *= np.repeat(_idf(counts, len(self.lengths)), counts)
+        scores *= np.repeat(_idf(counts if having is None else having, passages), counts)
         return scores
 
     def updated(self, kept: Integers, added: Documents) -> Postings:

@@ -36,14 +36,15 @@ KINDS: dict[str, str | Opener] = {
     "rank-bm25": f"{HERE}.bm25:RankBM25.open",
     "colbert": f"{HERE}.colbert:ColBERT.open",
     "dense": f"{HERE}.dense:Dense.open",
+    "sharded": f"{HERE}.sharded:open_sharded",
     "trimmed": "blendfilter.trimming.folder:open_trimmed",
     "http": f"{HERE}.remote:Remote",
     "https": f"{HERE}.remote:Remote",
 }
 """A manifest's kind, or an address's scheme, to what opens it."""
 ADDRESSES = ("http", "https")
-OVER_ANOTHER = ("trimmed",)
-"""Kinds of folder that name another index, which they lie over."""
+OVER_ANOTHER = ("sharded", "trimmed")
+"""Kinds of folder that name other indexes, which they lie over."""
 
 FOREIGN: dict[tuple[str, ...], str] = {
     ("metadata.json", "centroids.pt"): f"{HERE}.colbert.index:open_plaid",

@@ -33,6 +33,7 @@ from blendfilter.retrieval.hybrid import Hybrid
 from blendfilter.retrieval.indexes import build, open_index
 from blendfilter.retrieval.precomputed import Precomputed
 from blendfilter.retrieval.reranked import Reranked
+from blendfilter.retrieval.sharded import build_sharded
 
 PASSAGES = list(islice(read_corpus(sample("corpus.jsonl")), 60))
 QUERIES = ["Which town has a harbour?", "the king of the island", "old ship"]
@@ -89,6 +90,10 @@ def function(folder: Path, _: ExitStack) -> Retriever:
     return as_retriever(lambda query, k: index.find([query], k)[0], fingerprint="0123456789abcdef")
 
 
+def sharded(folder: Path, _: ExitStack) -> Retriever:
+    return build_sharded(lambda: PASSAGES, folder / "index", 3)
+
+
 KINDS: dict[str, Maker] = {
     "bm25": engine("bm25"),
     "rank-bm25": engine("rank-bm25"),
@@ -96,6 +101,7 @@ KINDS: dict[str, Maker] = {
     "dense-flat": engine("dense", encoder=tiny_bert),
     "dense-hnsw": engine("dense", encoder=tiny_bert, index="hnsw"),
     "dense-ivf": engine("dense", encoder=tiny_bert, index="ivf", nlist=4),
+    "sharded": sharded,
     "hybrid": hybrid,
     "reranked-cross": reranked(tiny_cross_encoder),
     "reranked-late": reranked(tiny_colbert),

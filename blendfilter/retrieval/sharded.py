@@ -1,0 +1,255 @@
+"""Shards: one index over several, each in a folder or behind a server, searched one by one and merged by score.
+
+The hits are those of one index over all passages, to the last bit, because scores mean the same in every shard: BM25
+counts words over all of them (`join` rescores a shard's postings by the passages that have a term, and by the mean
+length, of the whole corpus), and a flat dense index scores each passage by itself. Indexes whose scores depend on what
+else a shard holds (centroids, cells, graphs) are refused. Equal scores keep the order of the shards, as in one corpus.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain, islice, pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from blendfilter.errors import BadArgument, BadData
+from blendfilter.records import Passage
+from blendfilter.retrieval.base import (
+    Hits,
+    ProgressCallback,
+    Retriever,
+    SearchWarnings,
+    coarse,
+    cut_of,
+    fingerprint_of,
+    silent,
+)
+from blendfilter.retrieval.bm25 import BM25, SHARED, Statistics
+from blendfilter.retrieval.corpus import Corpus, IdCheck, passages_of
+from blendfilter.retrieval.indexes import ADDRESSES, build, open_index
+from blendfilter.retrieval.manifest import CorpusInfo, Manifest, building, opening, read_manifest, write_manifest
+from blendfilter.retrieval.remote import Remote, check_host
+from blendfilter.retrieval.stored import Stored, StoredPassages, check_fingerprint
+
+KIND = "sharded"
+_WHY = "cannot be a shard: its scores depend on what else it holds"
+
+
+class Sharded(Retriever):
+    """`open_index("indexes/wiki")` of a sharded folder, or `Sharded([open_index(…), …])`, searched as any index.
+
+    Raises:
+        BadArgument: no shards; shards whose scores do not mean the same.
+    """
+
+    kind = KIND
+
+    def __init__(self, shards: Sequence[Retriever], *, path: str | os.PathLike[str] | None = None) -> None:
+        if not shards:
+            raise BadArgument("a sharded index needs one shard or more")
+        self.shards, self.path = [*shards], None if path is None else Path(path)
+        first = _scale(self.shards[0])
+        for shard in self.shards[1:]:
+            if (other := _scale(shard)) != first:
+                raise BadArgument(
+                    f"{shard!r} and {self.shards[0]!r} score by different measures ({other}; {first}): join shards of "
+                    "one engine, with the same settings and encoder; BM25's by `blendfilter index --join`"
+                )
+        self.fingerprint = fingerprint_of(KIND, [shard.fingerprint for shard in self.shards])
+        self._warnings = SearchWarnings(len(self))
+        self._pool = None
+        if any(isinstance(shard, Remote) for shard in self.shards):  # in this process threads would only take turns
+            self._pool = ThreadPoolExecutor(len(self.shards), thread_name_prefix="blendfilter-shard")
+
+    def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
+        """At most `k` passages a query, the best of all shards. Cut where any shard cut the query."""
+        self._warnings.check_k(k)
+
+        def searched(shard: Retriever) -> list[list[Passage]]:
+            return shard.find(queries, min(k, len(shard)))  # not `search`: a journal keeps one record of a query
+
+        answers = [*(map if self._pool is None else self._pool.map)(searched, self.shards)]
+        return [merged(rankings, k) for rankings in zip(*answers, strict=True)]
+
+    def as_cheap(self, k: int) -> int:
+        """What all shards give as cheaply."""
+        return min(shard.as_cheap(k) for shard in self.shards)
+
+    def outdated(self) -> bool:
+        """Whether one of its shards is."""
+        return any(shard.outdated() for shard in self.shards)
+
+    def info(self) -> dict[str, Any]:
+        """Kind, fingerprint, number of passages, and what each shard says of itself."""
+        return {
+            "kind": KIND,
+            "fingerprint": self.fingerprint,
+            "passages": len(self),
+            "shards": [shard.info() for shard in self.shards],
+            **({"path": str(self.path)} if self.path else {}),
+        }
+
+    def __len__(self) -> int:
+        return sum(map(len, self.shards))
+
+    def __repr__(self) -> str:
+        return f"<Sharded: {len(self.shards)} shards, {len(self):,} passages, fingerprint {self.fingerprint}>"
+
+    def __reduce__(self) -> Any:
+        return (open_sharded, (str(self.path.resolve()),)) if self.path else (Sharded, (self.shards,))
+
+
+def merged(rankings: Iterable[Sequence[Passage]], k: int) -> Hits:
+    """The `k` best of several rankings by score; equal scores in the order of the rankings.
+
+    >>> a, b, c = (Passage(name, "", name, score) for name, score in [("a", 2.0), ("b", 1.0), ("c", 2.0)])
+    >>> [passage.id for passage in merged([[a, b], [c]], 2)]
+    ['a', 'c']
+    """
+    rankings = [*rankings]
+    hits = [*chain.from_iterable(rankings)]
+    order = np.argsort(-coarse([passage.score or 0.0 for passage in hits]), kind="stable")[:k]
+    return Hits([hits[at] for at in order], cut=any(map(cut_of, rankings)))
+
+
+def _scale(shard: Retriever) -> dict[str, Any]:
+    """What a shard's scores depend on beside a passage and the query. Raises: BadArgument."""
+    info = shard.info()
+    kind, settings = info.get("of", info["kind"]), info.get("settings") or {}
+    if kind == BM25.kind:
+        if SHARED not in settings:
+            raise BadArgument(
+                f"{shard!r} {_WHY} (how many passages have a word): join it with the others, "
+                "`blendfilter index --join DIR --join DIR --out DIR`"
+            )
+        return {"kind": kind, **{name: settings[name] for name in ("k1", "b", "analyser", SHARED)}}
+    if kind == "dense" and settings.get("index") == "flat":
+        return {"kind": kind, "identity": settings["identity"], "similarity": settings.get("similarity")}
+    raise BadArgument(f"{shard!r} {_WHY}; bm25 and flat dense indexes can be")
+
+
+# --- making and opening one ------------------------------------------------------------------------------------------
+
+
+def build_sharded(
+    corpus: Callable[[], Corpus],
+    out: str | os.PathLike[str],
+    shards: int,
+    *,
+    engine: str = BM25.kind,
+    overwrite: bool = False,
+    progress: ProgressCallback = silent,
+    **settings: Any,
+) -> Sharded:
+    """Index what `corpus` gives, twice, in the folder `out`, in so many shards of as many passages each.
+
+    Raises as `build` and `join` do, and `BadArgument` for more shards than passages.
+    """
+    total = sum(1 for _ in passages_of(corpus()))
+    if not 1 <= shards <= total:
+        raise BadArgument(f"{total:,} passages make 1 to {total:,} shards, not {shards}")
+    with building(out, overwrite=overwrite) as folder:
+        passages, edges = iter(passages_of(corpus())), [total * number // shards for number in range(shards + 1)]
+        for number, (start, end) in enumerate(pairwise(edges), 1):
+            build(engine, islice(passages, end - start), folder / f"{number}", progress=progress, **settings)
+        _finish(folder, [f"{number}" for number in range(1, shards + 1)])
+    return open_sharded(out)
+
+
+def join(
+    locations: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str], *, overwrite: bool = False
+) -> Sharded:
+    """Make a sharded index in the folder `out` of the indexes in folders or at addresses, in this order.
+
+    BM25 indexes in folders are rescored, and the new ones lie in `out/1`, `out/2`, …; others stay where they are.
+
+    Raises:
+        BadArgument: as `Sharded`; `out` is there already. BadData: a passage id that two shards have; a damaged index.
+        MissingFile: no index there. ServerRefused: no server there.
+    """
+    if not locations:
+        raise BadArgument("join what? Name the indexes: --join DIR --join DIR")
+    places = [os.fspath(each) if _is_address(each) else str(Path(each).resolve()) for each in locations]
+    with building(out, overwrite=overwrite) as folder:
+        _finish(folder, places)
+    return open_sharded(out, allow_hosts=[place for place in places if _is_address(place)], ambient=True)
+
+
+def _finish(folder: Path, places: Sequence[str]) -> None:
+    """Turn a folder that is being built into a sharded index of the indexes at `places`; inner ones are its own."""
+    shards = [open_index(place if _is_address(place) else folder / place) for place in places]
+    plain = [shard for shard in shards if isinstance(shard, BM25) and SHARED not in shard.manifest.settings]
+    if plain and len(plain) < len(shards):
+        raise BadArgument(f"{plain[0]!r} counts its own words alone, and another one those of shards: join all anew")
+    if plain:
+        statistics = Statistics.of(shard.statistics() for shard in plain)
+        places = [f"{number}" for number in range(1, len(plain) + 1)]
+        for place, shard in zip(places, plain, strict=True):
+            shard.rescored(statistics, folder / place)
+        shards = [open_index(folder / place) for place in places]
+    made = Sharded(shards)
+    _check_ids(shards)
+    corpora = [(shard.info().get("corpus") or {}).get("sha256") for shard in shards]
+    listed = [{"at": at, "fingerprint": shard.fingerprint} for at, shard in zip(places, shards, strict=True)]
+    write_manifest(
+        folder,
+        Manifest(
+            kind=KIND,
+            fingerprint=made.fingerprint,
+            passages=len(made),
+            corpus=CorpusInfo(name=f"{len(shards)} shards", sha256=fingerprint_of(corpora)),
+            settings={"shards": listed},
+        ),
+    )
+
+
+def _check_ids(shards: Iterable[Retriever]) -> None:
+    """Raise `BadData` where two shards in folders have one id; what servers have is not known."""
+    lists = [shard.passages for shard in shards if isinstance(shard, Stored)]
+    ids = IdCheck()
+    for passages in lists:
+        for name in _ids(passages):
+            ids.add(name)
+    if repeated := ids.repeated(lambda: enumerate(chain.from_iterable(map(_ids, lists)), 1)):
+        raise BadData(f"passage id '{repeated[2]}' occurs in two shards: join indexes of different passages")
+
+
+def _ids(passages: Sequence[Passage]) -> Iterator[str]:
+    return passages.ids() if isinstance(passages, StoredPassages) else (passage.id for passage in passages)
+
+
+def open_sharded(
+    folder: str | os.PathLike[str], *, allow_hosts: Sequence[str] = (), ambient: bool = False, **options: Any
+) -> Sharded:
+    """The sharded index in `folder`; `options` are its shards'. Servers are called whose hosts `allow_hosts` names.
+
+    Raises as `open_index` for each shard, and `BadData` where another index lies there by now.
+    """
+    place = Path(folder)
+    manifest, shards = read_manifest(place), list[Retriever]()
+    with opening(place):
+        listed = [(str(each["at"]), str(each["fingerprint"])) for each in manifest.settings["shards"]]
+    for at, fingerprint in listed:
+        if _is_address(at):
+            check_host(at, allow_hosts, str(place))
+            shard = open_index(at, ambient=ambient, **options)
+        else:
+            shard = open_index(place / at, **options)
+        if shard.fingerprint != fingerprint:
+            raise BadData(
+                f"the shard {at} of {place} is another index ({shard.fingerprint}) than when they were joined "
+                f"({fingerprint}): join them again (blendfilter index --join)"
+            )
+        shards.append(shard)
+    index = Sharded(shards, path=place)
+    check_fingerprint(place, manifest, index.fingerprint)
+    return index
+
+
+def _is_address(location: str | os.PathLike[str]) -> bool:
+    return os.fspath(location).partition("://")[0].lower() in ADDRESSES

@@ -1,0 +1,156 @@
+"""Several indexes searched as one: the very hits of a single index, in folders and behind servers."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from pathlib import Path
+
+import pytest
+from checkpoints import tiny_bert
+from index_server import served
+
+from blendfilter import BM25, Dense, Hybrid, Passage, Retriever, open_index
+from blendfilter.errors import BadArgument, BadData, MissingFile
+from blendfilter.resources import sample
+from blendfilter.retrieval.corpus import read_corpus
+from blendfilter.retrieval.sharded import Sharded, build_sharded, join
+
+CORPUS = list(read_corpus(sample("corpus.jsonl")))
+QUERIES = [passage.title for passage in CORPUS[::9]] + ["the of a", "who was born in the town", "nothing zzz"]
+
+
+def same(one: Retriever, other: Retriever, k: int) -> None:
+    """Whether two indexes find the same passages with the same scores, to the last bit."""
+    for query, first, second in zip(QUERIES, one.search(QUERIES, k), other.search(QUERIES, k), strict=True):
+        assert [(p.id, p.score) for p in first] == [(p.id, p.score) for p in second], query
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> BM25:
+    return BM25.build(CORPUS, tmp_path_factory.mktemp("whole") / "index")
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> list[Path]:
+    """The sample world in three indexes of different sizes."""
+    edges = [0, 20, 150, len(CORPUS)]
+    places = [tmp_path / f"part-{number}" for number in (1, 2, 3)]
+    for place, start, end in zip(places, edges, edges[1:], strict=False):
+        BM25.build(CORPUS[start:end], place)
+    return places
+
+
+@pytest.mark.filterwarnings("ignore:k=")
+@pytest.mark.parametrize("shards", [1, 4, 193])
+def test_bm25_in_shards_finds_what_one_index_finds(shards: int, whole: BM25, tmp_path: Path) -> None:
+    index = build_sharded(lambda: CORPUS, tmp_path / "index", shards)
+    assert (len(index.shards), len(index)) == (shards, len(CORPUS))
+    for k in (1, 5, 60, 400):
+        same(whole, index, k)
+
+
+def test_shards_that_were_built_apart_count_as_one_corpus_once_joined(
+    whole: BM25, parts: list[Path], tmp_path: Path
+) -> None:
+    apart = BM25.open(parts[1]).search(QUERIES, 5)
+    index = join(parts, tmp_path / "joined")
+    same(whole, index, 10)
+    assert index.shards[1].search(QUERIES, 5) != apart
+    opened = open_index(tmp_path / "joined")
+    assert (opened.fingerprint, opened.info()["passages"]) == (index.fingerprint, len(CORPUS))
+    same(whole, opened, 10)
+    same(whole, pickle.loads(pickle.dumps(opened)), 10)
+
+
+def test_other_settings_of_bm25_are_kept(parts: list[Path], tmp_path: Path) -> None:
+    settings = {"k1": 1.4, "b": 0.75}
+    index = build_sharded(lambda: iter(CORPUS), tmp_path / "index", 5, k1=1.4, b=0.75)
+    same(BM25.build(CORPUS, **settings), index, 20)
+    with pytest.raises(BadArgument, match="score by different measures"):
+        Sharded([index.shards[0], join(parts, tmp_path / "other").shards[0]])
+
+
+def test_equal_scores_keep_the_order_of_the_corpus(tmp_path: Path) -> None:
+    twins = [Passage(f"p{at}", "Fell", "A hill by the sea.") for at in range(12)]
+    index = build_sharded(lambda: twins, tmp_path / "index", 5)
+    assert [passage.id for passage in index("hill", k=7)] == [f"p{at}" for at in range(7)]
+
+
+def test_flat_dense_shards_find_what_one_index_finds(tmp_path: Path) -> None:
+    index = build_sharded(lambda: CORPUS, tmp_path / "index", 3, engine="dense", encoder=tiny_bert())
+    same(Dense.build(CORPUS, encoder=tiny_bert()), index, 8)
+    assert [shard.info()["kind"] for shard in index.shards] == ["dense"] * 3
+
+
+def test_shards_behind_servers_are_searched_where_they_are(whole: BM25, parts: list[Path], tmp_path: Path) -> None:
+    local = join(parts, tmp_path / "joined")
+    with served(local.shards[0]) as one, served(local.shards[1]) as two:
+        urls = [f"http://127.0.0.1:{server.port}" for server in (one, two)]
+        index = join([*urls, tmp_path / "joined" / "3"], tmp_path / "remote")
+        same(whole, index, 10)
+        assert index.fingerprint == local.fingerprint, "what is journaled of the one serves the other"
+        with pytest.raises(BadArgument, match=r"called only where its host is named: .*127\.0\.0\.1"):
+            open_index(tmp_path / "remote")
+        same(whole, open_index(tmp_path / "remote", allow_hosts=["127.0.0.1"]), 3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("hnsw", "cannot be a shard: its scores depend on what else it holds"),
+        ("hybrid", "cannot be a shard"),
+        ("bm25 twice", "passage id 'sw-000' occurs in two shards"),
+        ("joined and plain", "counts its own words alone, and another one those of shards"),
+        ("nothing", "join what"),
+    ],
+)
+def test_what_cannot_be_one_index_is_refused(kind: str, words: str, parts: list[Path], tmp_path: Path) -> None:
+    if kind == "hnsw":
+        places = [tmp_path / "hnsw"]
+        Dense.build(CORPUS[:9], places[0], encoder=tiny_bert(), index="hnsw")
+    elif kind == "bm25 twice":
+        places = [parts[0], parts[0]]
+    elif kind == "joined and plain":
+        join(parts, tmp_path / "joined")
+        places = [tmp_path / "joined" / "1", parts[1]]
+    else:
+        places = []
+    with pytest.raises((BadArgument, BadData), match=words):
+        Sharded([Hybrid([BM25.open(part) for part in parts])]) if kind == "hybrid" else join(places, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_shard_that_is_gone_or_another_one_is_named(parts: list[Path], tmp_path: Path) -> None:
+    join(parts, tmp_path / "joined")
+    other = join(parts[:2], tmp_path / "other")
+    with pytest.raises(BadArgument, match="is a shard, whose scores count the words of all shards"):
+        other.shards[0].update(["One more | passage."])  # type: ignore[attr-defined]
+    apart = join([tmp_path / "joined" / str(number) for number in (1, 2, 3)], tmp_path / "apart")
+    same(open_index(tmp_path / "joined"), apart, 5)
+    (tmp_path / "joined" / "2").rename(tmp_path / "kept")
+    with pytest.raises(MissingFile, match="no index at"):
+        open_index(tmp_path / "apart")
+    (tmp_path / "other" / "2").rename(tmp_path / "joined" / "2")
+    with pytest.raises(BadData, match="is another index"):
+        open_index(tmp_path / "apart")
+
+
+@pytest.mark.parametrize("shards", [0, 4])
+def test_there_are_as_many_shards_as_passages_at_most(shards: int, tmp_path: Path) -> None:
+    with pytest.raises(BadArgument, match=f"3 passages make 1 to 3 shards, not {shards}"):
+        build_sharded(lambda: CORPUS[:3], tmp_path / "index", shards)
+
+
+def test_any_corpus_in_any_number_of_shards(tmp_path: Path) -> None:
+    draw = random.Random(7)
+    for trial in range(8):
+        words = [f"w{at}" for at in range(draw.randint(2, 40))]
+        texts = [" ".join(draw.choices(words, k=draw.randint(1, 30))) for _ in range(draw.randint(2, 60))]
+        corpus = [Passage(str(at), "", text) for at, text in enumerate(texts)]
+        settings = {"k1": draw.choice([0.9, 2.0]), "b": draw.choice([0.0, 0.4])}
+        shards = draw.randint(1, min(5, len(corpus)))
+        index = build_sharded(corpus.copy, tmp_path / str(trial), shards, **settings)
+        one = BM25.build(corpus, **settings)
+        for query in (" ".join(draw.choices(words, k=4)) for _ in range(20)):
+            assert [(p.id, p.score) for p in index(query, k=3)] == [(p.id, p.score) for p in one(query, k=3)], settings
