@@ -125,9 +125,7 @@ def index(
     ] = None,
     shards: Annotated[
         int | None,
-        declared(
-            "Method", min=1, rare=True, help="So many shards, searched as one index (bm25, flat dense)."
-        ),
+        declared("Method", min=1, rare=True, help="So many shards, searched as one index (bm25, flat dense)."),
     ] = None,
     join: Annotated[
         list[str] | None,

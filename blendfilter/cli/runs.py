@@ -293,6 +293,59 @@ def merge(
     _conclude(done, html=html)
 
 
+@command()
+def ps(
+    runs: Annotated[
+        list[Path] | None, typer.Argument(help="Run folders; without them, every run in progress on this machine.")
+    ] = None,
+) -> None:
+    """List the runs in progress: how far each is, what its calls took, and how many it made in the last minute.
+
+    Example: blendfilter ps
+    """
+    from blendfilter.evaluation.control import running
+    from blendfilter.report.run_text import sheet
+
+    found = running(runs or ())
+    if not found:
+        say("no run is in progress")
+        return
+    table = sheet("", "run", "process", "answered", "errors", "calls a minute", "minutes", "changed")
+    for each in found:
+        changed = each.control.model_dump(exclude_defaults=True)
+        table.add_row(
+            str(each.run.folder), str(each.pid or "-"), f"{each.answered:,} of {each.answers:,}", str(each.errors),
+            f"{each.calls_a_minute:,}", f"{each.seconds / 60:.1f}",
+            ", ".join("paused" if name == "paused" else f"{name} {value:,}" for name, value in changed.items()) or "-",
+        )  # fmt: skip
+    show(table)
+
+
+@command()
+def tune(
+    run: Annotated[Path, typer.Argument(help="The folder of a run in progress.")],
+    limits: SpendingOptions,
+    concurrency: Annotated[int | None, declared("Limits", help="Model calls in flight in the whole run.")] = None,
+    pause: Annotated[
+        bool, declared("Limits", "--pause", help="Let no further call out; those in flight are finished.")
+    ] = False,
+    resume: Annotated[bool, declared("Limits", "--resume", help="Go on after --pause.")] = False,
+) -> None:
+    """Change a run while it runs: calls in flight, a pause, a limit that it was started with; a second later it holds.
+
+    Example: blendfilter tune runs/blendfilter --concurrency 64
+    """
+    from blendfilter.evaluation.control import tune as change
+
+    if pause and resume:
+        raise BadArgument("--pause and --resume exclude each other")
+    given = {"concurrency": concurrency, "calls": limits.max_calls, "tokens": limits.max_tokens}
+    changes: dict[str, Any] = {**given, "dollars": limits.max_cost}
+    changes = {name: value for name, value in changes.items() if value is not None}
+    now = change(run, **changes, **({"paused": pause} if pause or resume else {}))
+    show(f"{run}: {now.model_dump_json(exclude_defaults=True)}")
+
+
 @command("report")
 def report_command(
     runs: Annotated[

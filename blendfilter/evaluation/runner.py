@@ -12,6 +12,7 @@ in the same one.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import warnings
 from collections.abc import Iterable, Sequence
@@ -24,6 +25,7 @@ import dspy
 from blendfilter import aio
 from blendfilter.context import GIVEN
 from blendfilter.errors import BadArgument, EmptyData, RunFailed, check_count
+from blendfilter.evaluation.control import steered
 from blendfilter.evaluation.ledger import ledger, stored
 from blendfilter.evaluation.rows import failures, repeats_in, shared_failure, slim, summarise
 from blendfilter.evaluation.run import Run
@@ -190,7 +192,8 @@ async def evaluated(
             progress = RunProgress(questions.task.metrics, context.gate, progress)
         loop = RunLoop(method, questions, context, pool, progress, repeats)
         with folder.stopping(journal, context.purse, len(loop.slots)):
-            lines = await loop.lines(folder.path, replay=replay, window=2 * concurrency)
+            async with contextlib.nullcontext() if replay else steered(folder.path, context.gate, context.purse):
+                lines = await loop.lines(folder.path, replay=replay, window=2 * concurrency)
         folder.write_predictions(lines)
         del lines, loop  # read back row by row: a long run's rows would fill the memory
         path = folder.path / PREDICTIONS

@@ -98,13 +98,29 @@ class Gate:
         self._share = float(limit)
         self._too_many = limit + 1
         self._decreases = 0
+        self._held = False
         self._lock = threading.Lock()
         self._queue: WaitingQueue[None, bool] = WaitingQueue(self._grant, self._leave, self._lock)
 
     @property
     def allowed(self) -> int:
         """How many may be in flight by now."""
-        return int(self._share)
+        return 0 if self._held else int(self._share)
+
+    def limit_to(self, limit: int) -> None:
+        """Another limit from now on; attempts in flight stay, and a server's wish for fewer holds on."""
+        check_count("concurrency", limit)
+        with self._lock:
+            if self._too_many > self.limit:  # no server has asked for fewer
+                self._share, self._too_many = float(limit), limit + 1
+            self.limit, self._share = limit, min(self._share, float(limit))
+        self._queue.serve()
+
+    def hold(self, held: bool) -> None:
+        """Let nothing more out, until it is let go again."""
+        with self._lock:
+            self._held = held
+        self._queue.serve()
 
     async def before(self, request: lm15.Request | None = None) -> int:
         """Wait for a place; returns how often the places had been cut by then."""
@@ -115,10 +131,10 @@ class Gate:
         """Give the place back, and learn from what came of it."""
         with self._lock:
             if response is not None:
-                step = 1 / self._share / (CAUTION if self.allowed == self._too_many - 1 else 1)
+                step = 1 / self._share / (CAUTION if int(self._share) == self._too_many - 1 else 1)
                 self._share = min(float(self.limit), self._share + step)
             elif faults.throttled(error) and ticket == self._decreases:
-                self._too_many = self.allowed
+                self._too_many = int(self._share)
                 self._share = max(1.0, self._share / 2)
                 self._decreases += 1
         self._leave()

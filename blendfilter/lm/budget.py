@@ -180,6 +180,12 @@ class BudgetAccount:
             self.spent += spent
         self._queue.serve()
 
+    def limit_to(self, budget: Budget) -> None:
+        """Other limits from now on, for those who wait too; what was spent and set aside stays so."""
+        with self._lock:
+            self.budget = budget
+        self._queue.serve()
+
     @property
     def touched(self) -> bool:
         """Whether anything was taken out."""

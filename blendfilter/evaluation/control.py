@@ -1,0 +1,221 @@
+"""Runs in progress: which there are on this machine, and what may be changed of one while it runs.
+
+A running evaluation looks once a second for `control.json` in its folder, which `blendfilter tune` writes: the calls in
+flight, a pause, limits. The file is the session's own, and gone when it ends; the next session begins by its options.
+A run is in progress where its journal has a writer, which the system knows (`/proc/locks`); nothing else is asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import time
+from collections.abc import AsyncIterator, Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from blendfilter.errors import BadArgument, BadData, MissingFile, words_of
+from blendfilter.evaluation.rows import repeats_in
+from blendfilter.evaluation.run import Run
+from blendfilter.evaluation.run_folder import PREDICTIONS, RUN, write_json
+from blendfilter.journal import FILE
+from blendfilter.lm.attempts import Gate
+from blendfilter.lm.budget import Budget, BudgetAccount
+
+logger = logging.getLogger(__name__)
+CONTROL = "control.json"
+EVERY = 1.0
+"""Seconds between two looks at a run's `control.json`."""
+_LOCKS = Path("/proc/locks")
+_TAIL = 1 << 18
+"""Bytes of a journal in which the last minute's calls are counted."""
+
+
+class Control(BaseModel):
+    """What was asked of a running run; None: nothing, as it was started."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    concurrency: int | None = Field(None, ge=1)
+    paused: bool = False
+    calls: int | None = Field(None, ge=1)
+    tokens: int | None = Field(None, ge=1)
+    dollars: float | None = Field(None, gt=0)
+
+    @classmethod
+    def read(cls, folder: Path) -> Control:
+        """That of a run's folder; nothing where there is no such file. Raises: BadData."""
+        try:
+            return cls.model_validate_json((folder / CONTROL).read_bytes())
+        except FileNotFoundError:
+            return cls()
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            where = ".".join(map(str, first["loc"])) or "the file"
+            raise BadData(f"{folder / CONTROL}: {where}: {first['msg']}; blendfilter tune writes it") from None
+
+
+def tune(run: str | Path, **changes: Any) -> Control:
+    """Change a run in progress: `concurrency`, `paused`, `calls`, `tokens`, `dollars` (limits it was started with).
+
+    Raises:
+        BadArgument: nothing to change, a value that is none, a limit for a run without one; the run is not in progress.
+        MissingFile: no run there.
+    """
+    opened = Run.of(run)
+    if not changes:
+        raise BadArgument("change what? --concurrency N, --pause, --resume, --max-calls, --max-tokens or --max-cost")
+    if not in_progress(opened.folder):
+        raise BadArgument(f"{opened.folder} is not in progress: its next session takes the options of eval")
+    limited = {name for name in ("calls", "tokens", "dollars") if changes.get(name) is not None}
+    if lacking := limited - (opened.record.get("notes", {}).get("budget") or {}).keys():
+        raise BadArgument(
+            f"{opened.folder} was started without a limit of {min(lacking)}, so none is counted: stop it, and give the "
+            "limit to the same command"
+        )
+    try:
+        wanted = Control.model_validate({**Control.read(opened.folder).model_dump(), **changes})
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise BadArgument(f"{first['loc'][0]} of {first['input']}: {first['msg']}") from None
+    write_json(opened.folder / CONTROL, wanted.model_dump(exclude_defaults=True))
+    return wanted
+
+
+@contextlib.asynccontextmanager
+async def steered(folder: Path, gate: Gate, purse: BudgetAccount | None) -> AsyncIterator[None]:
+    """Inside the block, what `control.json` says holds for the run's calls, a second after it was written."""
+    path = folder / CONTROL
+    path.unlink(missing_ok=True)  # of a session that was killed
+    watching = asyncio.get_running_loop().create_task(_watch(folder, gate, purse))
+    try:
+        yield
+    finally:
+        watching.cancel()
+        gate.hold(False)
+        path.unlink(missing_ok=True)
+
+
+async def _watch(folder: Path, gate: Gate, purse: BudgetAccount | None) -> None:
+    started, budget, seen = gate.limit, purse.budget if purse is not None else Budget(), Control()
+    while True:
+        await asyncio.sleep(EVERY)
+        try:
+            wanted = Control.read(folder)
+        except (BadData, OSError) as error:
+            logger.warning("%s", words_of(error))
+            continue
+        if wanted == seen:
+            continue
+        seen = wanted
+        gate.limit_to(wanted.concurrency or started)
+        gate.hold(wanted.paused)
+        if purse is not None:
+            limits = {name: getattr(wanted, name) or getattr(budget, name) for name in ("calls", "tokens", "dollars")}
+            purse.limit_to(Budget(**limits))
+        logger.warning("%s: %s", folder, wanted.model_dump_json(exclude_defaults=True))
+
+
+# --- which there are --------------------------------------------------------------------------------------------------
+
+
+class Running(NamedTuple):
+    """A run in progress: how far it is, and what its calls took in the last minute."""
+
+    run: Run
+    pid: int
+    answered: int
+    answers: int
+    errors: int
+    calls_a_minute: int
+    seconds: float
+    """Since its session began."""
+    control: Control
+
+
+def running(folders: Iterable[str | Path] = ()) -> list[Running]:
+    """The runs in progress on this machine that this user may look at, or those of `folders` that are in progress.
+
+    Raises:
+        BadArgument: a system that does not say which files are locked, without `folders`. MissingFile: no run there.
+    """
+    given = [Run(folder).folder for folder in folders]
+    if given:
+        found = [(folder, 0) for folder in given if in_progress(folder)]
+    elif _LOCKS.exists():
+        found = sorted(_writers())
+    else:
+        raise BadArgument("this system does not say which runs are in progress: name their folders")
+    return [state for folder, pid in found if (state := _state(folder, pid)) is not None]
+
+
+def in_progress(folder: Path) -> bool:
+    """Whether a process is writing the journal of the run in `folder`."""
+    try:
+        with (folder / FILE).open("rb") as file:
+            if _LOCKS.exists():
+                return _name(os.fstat(file.fileno())) in _locked()
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except OSError:
+                return True
+            return False
+    except FileNotFoundError:
+        return False
+
+
+def _locked() -> set[str]:
+    """Files that some process has locked, as the system names them: device and inode."""
+    lines = (line.split() for line in _LOCKS.read_text(encoding="ascii").splitlines())
+    return {fields[5] for fields in lines if len(fields) > 5 and fields[1] == "FLOCK"}
+
+
+def _name(status: os.stat_result) -> str:
+    return f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+
+
+def _writers() -> Iterator[tuple[Path, int]]:
+    """Folders of runs whose journals are locked, and a process that has each open for writing."""
+    locked, seen = _locked(), set[str]()
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it ended, or is another user's
+            for link in (process / "fd").iterdir():
+                with contextlib.suppress(OSError):
+                    target = Path(os.readlink(link))
+                    if target.name != FILE or (name := _name(link.stat())) not in locked or name in seen:
+                        continue
+                    seen.add(name)
+                    if (target.parent / RUN).is_file():
+                        yield target.parent, int(process.name)
+
+
+def _state(folder: Path, pid: int) -> Running | None:
+    try:
+        run, began = Run(folder), (folder / RUN).stat().st_mtime
+        control = Control.read(folder)
+    except (MissingFile, BadData, OSError):  # it ended meanwhile, or is beginning
+        return None
+    answered = errors = 0
+    with contextlib.suppress(FileNotFoundError), (folder / PREDICTIONS).open("rb") as rows:
+        for line in rows:
+            answered, errors = answered + 1, errors + (b'"error": null' not in line)
+    answers = run.settings["data"]["n"] * repeats_in(run.settings)
+    return Running(run, pid, answered, answers, errors, _last_minute(folder), time.time() - began, control)
+
+
+def _last_minute(folder: Path) -> int:
+    """Calls that ended within the last minute, as far as the journal's end tells."""
+    with (folder / FILE).open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
+        lines, count, since = file.read().split(b"\n")[1:], 0, time.time() - 60
+    for line in lines:
+        if b'","kind":"call"' in line[:80]:
+            with contextlib.suppress(ValueError):
+                record = json.loads(line)
+                count += (record.get("at") or 0) + (record.get("seconds") or 0) > since
+    return count

@@ -1,0 +1,163 @@
+"""Runs in progress: listed, held, let go, given more or less at once, while they run."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_world import FILES, Command, CountingEngine, done_by, small_eval, stable
+
+from blendfilter import BM25, BlendFilter, Budget, Run
+from blendfilter.errors import BadArgument, BadData
+from blendfilter.evaluation import control
+from blendfilter.evaluation.control import Control, in_progress, running, tune
+from blendfilter.evaluation.run_folder import write_text
+from blendfilter.lm.attempts import Gate
+from blendfilter.tasks import Questions
+
+
+class Waiting:
+    """An engine whose calls wait until they are let go, and a run by it in a thread."""
+
+    def __init__(self, index: BM25, questions: Questions, folder: Path, **options: Any) -> None:
+        self.folder, self.free, self.engine = folder, threading.Event(), CountingEngine(self._wait)
+        self._run = (BlendFilter(index), questions, folder)
+        self._options: dict[str, Any] = {"engine": self.engine, "concurrency": 2, **options}
+
+    async def _wait(self, _stage: str, _prompt: str) -> None:
+        while not self.free.is_set():
+            await asyncio.sleep(0.002)
+
+    @contextmanager
+    def under_way(self) -> Iterator[Future[Any]]:
+        """A run whose first calls wait."""
+        with ThreadPoolExecutor(1) as pool:
+            done = pool.submit(done_by, *self._run, **self._options)
+            try:
+                until(lambda: self.engine.in_flight == 2 or done.done())
+                yield done
+            finally:
+                self.free.set()
+
+
+def until(true: Any) -> None:
+    """Wait for something that will come; a test's own time limit is what ends it otherwise."""
+    while not true():
+        time.sleep(0.005)
+
+
+@pytest.fixture(autouse=True)
+def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control, "EVERY", 0.01)
+
+
+def test_a_run_in_progress_is_listed_until_it_ends(index: BM25, questions: Questions, tmp_path: Path) -> None:
+    waiting = Waiting(index, questions, tmp_path / "run")
+    assert not in_progress(tmp_path / "run")
+    with waiting.under_way() as done:
+        (state,) = running([tmp_path / "run"])
+        assert (state.answered, state.answers, state.errors, state.control) == (0, 6, 0, Control())
+        if control._LOCKS.exists():
+            assert [(each.run.folder, each.pid) for each in running() if each.run.folder == tmp_path / "run"] == [
+                (tmp_path / "run", os.getpid())
+            ]
+    done.result()
+    assert running([tmp_path / "run"]) == []
+
+
+def test_calls_in_flight_follow_what_is_asked(index: BM25, questions: Questions, tmp_path: Path) -> None:
+    waiting = Waiting(index, questions, tmp_path / "run")
+    with waiting.under_way() as done:
+        tune(tmp_path / "run", concurrency=4)
+        until(lambda: waiting.engine.in_flight == 4)
+    done.result()
+    assert {path.name for path in (tmp_path / "run").iterdir()} == FILES, "what was asked is the session's own"
+    plain, _ = done_by(BlendFilter(index), questions, tmp_path / "plain")
+    assert stable(tmp_path / "run") == stable(plain.folder)
+
+
+def test_a_pause_lets_no_call_out_until_it_ends(index: BM25, questions: Questions, tmp_path: Path) -> None:
+    waiting = Waiting(index, questions, tmp_path / "run")
+    with waiting.under_way() as done:
+        tune(tmp_path / "run", paused=True)
+        until(lambda: waiting.engine.in_flight == 2 and _seen(tmp_path / "run"))
+        waiting.free.set()
+        until(lambda: waiting.engine.in_flight == 0)
+        calls = waiting.engine.calls
+        time.sleep(0.1)
+        assert (waiting.engine.calls, done.done()) == (calls, False)
+        tune(tmp_path / "run", paused=False)
+        done.result()
+    assert waiting.engine.calls > calls
+
+
+def _seen(folder: Path) -> bool:
+    """Whether the run has had the time to look a few times."""
+    time.sleep(0.1)
+    return (folder / control.CONTROL).exists()
+
+
+def test_a_limit_may_be_raised_and_lowered(index: BM25, questions: Questions, tmp_path: Path) -> None:
+    waiting = Waiting(index, questions, tmp_path / "run", budget=Budget(calls=3))
+    with waiting.under_way() as done:
+        tune(tmp_path / "run", calls=10_000)
+        _seen(tmp_path / "run")
+    done.result()
+    assert Run(tmp_path / "run").finished
+    with pytest.raises(BadArgument, match="is not in progress: its next session takes the options of eval"):
+        tune(tmp_path / "run", calls=5)
+
+
+def test_what_cannot_be_changed_is_said(index: BM25, questions: Questions, tmp_path: Path) -> None:
+    waiting = Waiting(index, questions, tmp_path / "run")
+    with waiting.under_way():
+        for changes, words in [
+            ({}, "change what"),
+            ({"concurrency": 0}, "concurrency of 0"),
+            ({"tokens": 500}, "was started without a limit of tokens"),
+        ]:
+            with pytest.raises(BadArgument, match=words):
+                tune(tmp_path / "run", **changes)
+        assert not (tmp_path / "run" / control.CONTROL).exists()
+        write_text(tmp_path / "run" / control.CONTROL, '{"concurency": 3}')
+        with pytest.raises(BadData, match=r"control\.json: concurency"):
+            Control.read(tmp_path / "run")
+
+
+def test_a_gate_keeps_what_a_server_asked_for() -> None:
+    gate = Gate(8)
+    gate.limit_to(12)
+    assert gate.allowed == 12
+    gate._share, gate._too_many = 3.0, 6  # a server has asked for fewer
+    gate.limit_to(20)
+    assert (gate.allowed, gate.limit) == (3, 20)
+    gate.limit_to(2)
+    assert gate.allowed == 2
+    gate.hold(True)
+    assert gate.allowed == 0
+    gate.hold(False)
+    assert gate.allowed == 2
+
+
+def test_the_commands(blendfilter: Command, here: Path) -> None:
+    assert blendfilter(*small_eval("direct-retrieval", "run")).code == 0
+    outcome = blendfilter("tune", "run", "--concurrency", 4)
+    assert (outcome.code, outcome.error) == (
+        2,
+        "blendfilter: run is not in progress: its next session takes the options of eval",
+    )
+    assert (
+        blendfilter("tune", "run", "--pause", "--resume").error
+        == "blendfilter: --pause and --resume exclude each other"
+    )
+    assert blendfilter("tune", "nowhere", "--pause").code == 2
+    listed = blendfilter("ps", "run")
+    assert (listed.code, listed.err) == (0, "blendfilter: no run is in progress\n")
