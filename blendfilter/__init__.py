@@ -102,10 +102,15 @@ _HOME = {
     for _, module, _, name, *_ in [line.split()]
 }
 
+_ROOMS = ("filters", "oracles", "retrieval", "tasks", "training")
+"""Packages that are reached as attributes: `blendfilter.training.trainer`."""
+
 __all__ = sorted(_HOME)  # noqa: PLE0605 - every name is there, and a test says so
 
 
 def __getattr__(name: str) -> Any:
+    if name in _ROOMS:
+        return import_module(f"{__name__}.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'blendfilter' has no attribute '{name}'")
     value = getattr(import_module(_HOME[name]), name)

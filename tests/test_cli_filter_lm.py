@@ -302,7 +302,7 @@ def test_ask_and_a_plan_have_it_too(blendfilter: Command, here: Path, in_process
         (("--filter", "filco", "--filter-unmatched", "drop"), "unmatched (--filter-unmatched) is for a trained model"),
         (("--filter", "filco", "--filter-model", "m_gen"), "m_gen was trained as FilCo's generator (it answers: --lm)"),
         (("--filter", "filco", "--filter-model", "m_gen", "--filter-lm", "x"), "--filter-lm and --filter-model both"),
-        (("--filter", "bider", "--filter-model", "gone"), "no model 'hf/gone'"),
+        (("--filter", "bider", "--filter-model", "gone"), "--filter-model: no model 'hf/gone'"),
         (("--filter", "bider", "--filter-model", "m_ctx", "--filter-unmatched", "keeep"), "no unmatched 'keeep'"),
         (("--filter", "bider", "--filter-model", "m_ctx", "--filter-max-input-tokens", "0"), "max_input_tokens is 0"),
     ],

@@ -68,6 +68,7 @@ def connect_both(
 
     Raises: BadArgument for options of a filter's model that is not named, or named twice.
     """
+    whose = "--filter-lm" if filter_model.filter_lm is not None else "--filter-model"
     filter_model = with_trained(filter_model, how)
     if filter_model.filter_lm is None:
         if needless := given(filter_model):
@@ -84,7 +85,7 @@ def connect_both(
             return connect(second, prices, keyless=keyless, **more)
         except BlendFilterError as error:
             line = str(error).replace("--api-base", "--filter-api-base").replace("--endpoint", "--filter-endpoint")
-            error.args = (f"--filter-lm: {line}",)
+            error.args = (f"{whose}: {line}",)
             raise
 
     return partial(connect, first, prices, keyless=keyless, **more), connect_second

@@ -27,7 +27,7 @@ from blendfilter.errors import AskedWrong, BadArgument, EmptyData, Leak, ReplayM
 from blendfilter.evaluation.run import Run
 from blendfilter.filters.base import filter_predictors, own_filter_lm
 from blendfilter.filters.cdit import Judge
-from blendfilter.filters.written import BIDERFilter, TrainedFilCoFilter, WrittenFilter, recipe_in, worded
+from blendfilter.filters.written import WrittenFilter, recipe_of_answerer
 from blendfilter.journal import digest
 from blendfilter.lm.checkpoints import Checkpoint, trained_on
 from blendfilter.lm.huggingface import could_be, is_hugging_face
@@ -315,18 +315,12 @@ def check_reader(method: dspy.Module, lm: ConnectedLM) -> None:
 
     Raises: BadArgument; BadData: its recipe cannot be read.
     """
-    checkpoint = getattr(lm.inner, "checkpoint", None)
-    if not isinstance(checkpoint, Checkpoint) or not isinstance(method, Method):
+    if not isinstance(method, Method):
         return
-    recipe = recipe_in(checkpoint.path)
-    if (part := recipe.get("part")) in (TrainedFilCoFilter.part, BIDERFilter.part):
-        raise BadArgument(
-            f"{lm.name} was trained as {worded(part)}: it writes what is to be read, and no answers. Name it as the "
-            "filter's (--filter-model), and one that answers as --lm"
-        )
+    recipe = recipe_of_answerer(lm)
     asks = [ask for ask in asked_by(method).values() if ask.template.name == "direct"]
     asked = [ask.prompt_digest for ask in asks if "knowledge" in ask.signature.input_fields]
-    if part == "generator" and recipe.get("prompt") not in asked:
+    if recipe.get("part") == "generator" and recipe.get("prompt") not in asked:
         warnings.warn(
             f"{lm.name} was trained as FilCo's generator, and is asked with another prompt here: --method "
             "direct-retrieval --demos none asks as it was trained, with its task and templates",

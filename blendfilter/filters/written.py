@@ -30,6 +30,7 @@ import dspy
 from blendfilter.asking import STOP, PromptSettings
 from blendfilter.errors import BadArgument, BadData, UnknownName, check_count
 from blendfilter.filters.base import Filter, noted, selection
+from blendfilter.lm.checkpoints import Checkpoint
 from blendfilter.lm.model import connect
 from blendfilter.oracles.candidates import pieces_of
 from blendfilter.prompting import Prompts
@@ -254,6 +255,21 @@ def recipe_in(model: str | Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise BadData(f"{path} cannot be read: {error}") from None
     return recipe if isinstance(recipe, dict) else {}
+
+
+def recipe_of_answerer(lm: dspy.BaseLM) -> dict[str, Any]:
+    """The recipe of a model that is to answer; nothing where it has none.
+
+    Raises: BadArgument: it was trained to filter. BadData: its recipe cannot be read.
+    """
+    checkpoint = getattr(getattr(lm, "inner", None), "checkpoint", None)
+    recipe = recipe_in(checkpoint.path) if isinstance(checkpoint, Checkpoint) else {}
+    if (part := recipe.get("part")) in (TrainedFilCoFilter.part, BIDERFilter.part):
+        raise BadArgument(
+            f"{lm.model} was trained as {worded(part)}: it writes what is to be read, and no answers. Name it as the "
+            "filter's (--filter-model), and one that answers as --lm"
+        )
+    return recipe
 
 
 # --- from what was written to what stands in the passages -------------------------------------------------------------

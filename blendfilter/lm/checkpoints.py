@@ -662,8 +662,16 @@ def prompt_ids(
         {"role": "system" if role == "developer" else role, "content": local.broken_up(_sound(text), known)}
         for role, text in rows
     ]
+    how = {"tokenize": False, "add_generation_prompt": True, **(switches or {})}
     try:
-        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **(switches or {}))
+        try:
+            text = tokenizer.apply_chat_template(messages, **how)
+        except Exception:
+            if [each["role"] for each in messages[:2]] != ["system", "user"]:
+                raise
+            # a family without a system's role: its words go before the user's first ones
+            first = {"role": "user", "content": "\n\n".join(each["content"] for each in messages[:2])}
+            text = tokenizer.apply_chat_template([first, *messages[2:]], **how)
     except Exception as error:  # noqa: BLE001 - whatever a template from a file raises
         raise lm15.InvalidRequestError(f"this model's chat template refuses the messages: {error}") from None
     return list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])

@@ -28,7 +28,8 @@ import logging
 import math
 import shutil
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
@@ -40,9 +41,9 @@ import dspy
 from blendfilter import aio
 from blendfilter.asking import TaskWording
 from blendfilter.context import NOTES, ORDER, QUESTION, setting
-from blendfilter.errors import BadArgument, EmptyData, UnknownName
+from blendfilter.errors import BadArgument, EmptyData, ModelError, UnknownName
 from blendfilter.extras import needed, quiet_transformers
-from blendfilter.filters.written import STOPS, BIDERFilter, Unmatched, looked_up
+from blendfilter.filters.written import STOPS, BIDERFilter, Unmatched, looked_up, recipe_of_answerer
 from blendfilter.journal import Journal
 from blendfilter.lm.budget import Budget
 from blendfilter.lm.checkpoints import (
@@ -78,6 +79,7 @@ from blendfilter.training.memory import ENOUGH, MemoryNeeded, check_free, memory
 from blendfilter.training.ppo import (
     CHECKPOINT,
     EXTRA,
+    REWARDS,
     OnStep,
     Policy,
     PPOSettings,
@@ -87,7 +89,7 @@ from blendfilter.training.ppo import (
     steps_in,
     train_ppo,
 )
-from blendfilter.training.recipes import check_recipe, read_recipe, write_recipe
+from blendfilter.training.recipes import check_recipe, new_folder, read_recipe, write_recipe
 from blendfilter.training.silver import silver_set
 from blendfilter.training.trainer import BEGUN, MICRO_TOKENS, TrainingSettings, versions
 
@@ -155,8 +157,9 @@ def align_bider(
         RunMismatch: `out` was made, or begun, otherwise. RunLocked: another process trains there. WorkFailed: memory
         ran out. What the reader and `silver_set` raise.
     """
-    settings, out = settings or PPOSettings(), Path(out)
+    settings, out = settings or PPOSettings(), new_folder(out)
     settings.check()
+    check_unmatched(unmatched)
     known = distilled_recipe(distilled, prompts)
     before = known["settings"]
     reading = TrainingSettings(max_input_tokens=before["max_input_tokens"], chat=before["chat"])
@@ -165,7 +168,9 @@ def align_bider(
         limit=limit,
     )  # fmt: skip
     asked = data.recipe["silver"]["task"]
+    wording = TaskWording.of(TASKS[asked].wording).with_demos(demos)
     context = RunContext(connect(reader), concurrency=CONCURRENCY, budget=budget)
+    recipe_of_answerer(context.model)
     checkpoint = checkpoint_of(distilled)
     start = {"name": str(distilled), "fingerprint": fingerprint(checkpoint)}
     shaping = {name: value for name, value in asdict(settings).items() if name not in ("micro_tokens", "every")}
@@ -196,8 +201,7 @@ def align_bider(
     if not check_recipe(partial, made, BEGUN):
         partial.mkdir(parents=True, exist_ok=True)
         write_recipe(partial, made, BEGUN)
-    wording = TaskWording.of(TASKS[asked].wording).with_demos(demos)
-    with Journal(partial / READER) as journal, context.opened(journal), out_of_memory(LESS):
+    with Journal(partial / READER) as journal, _begun(partial, journal), context.opened(journal), out_of_memory(LESS):
         if check_recipe(out, made):  # another process finished it meanwhile
             shutil.rmtree(partial, ignore_errors=True)
             return Aligned(out, read_recipe(out), steps_in(out))
@@ -231,6 +235,17 @@ def _most_tokens(checkpoint: Checkpoint, reading: TrainingSettings, settings: PP
     return min(reading.max_input_tokens, room)
 
 
+@contextmanager
+def _begun(folder: Path, journal: Journal) -> Iterator[None]:
+    """Where the block ends before a step was made or an answer paid for, the folder goes: it is in nobody's way."""
+    try:
+        yield
+    except BaseException:
+        if not (folder / REWARDS).exists() and all(record.get("error") for record in journal.records("call")):
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
 def _clear(out: Path) -> None:
     """Away with what only a resumed call needs."""
     for name in (BEGUN, CHECKPOINT):
@@ -245,6 +260,12 @@ def distilled_recipe(folder: str | Path, prompts: Prompts | str | None = None) -
         raise BadArgument(f"alignment begins with a distilled refiner, and {folder} {what}: make one first ({HOW})")
     BIDERFilter(prompts=prompts).check(folder)
     return known
+
+
+def check_unmatched(unmatched: str) -> None:
+    """Raise `UnknownName` for a choice that there is not."""
+    if unmatched not in ("keep", "drop"):
+        raise UnknownName.of("unmatched", unmatched, ("keep", "drop"))
 
 
 # --- the reward -------------------------------------------------------------------------------------------------------
@@ -269,8 +290,7 @@ class ReaderReward:
         unmatched: Unmatched = "keep",
         prompts: Prompts | str | None = None,
     ) -> None:
-        if unmatched not in ("keep", "drop"):
-            raise UnknownName.of("unmatched", unmatched, ("keep", "drop"))
+        check_unmatched(unmatched)
         self.rows, self.reader, self.unmatched = rows, reader, unmatched
         self.method = Direct(as_retriever(lambda query, k: []), task=wording, prompts=prompts)
         self.original: dict[int, float] = {}
@@ -318,7 +338,16 @@ class ReaderReward:
             setting(NOTES, []),
             dspy.context(lm=self.reader, trace=[], disable_history=True),
         ):
-            answer, _ = await self.method.respond(row.question, list(passages))
+            try:
+                answer, _ = await self.method.respond(row.question, list(passages))
+            except ModelError as error:
+                if error.kind != "context_too_long":
+                    raise
+                raise BadArgument(
+                    f"the reader cannot read what it is to answer question '{row.id}' from: {error}; align into "
+                    "another folder without its demonstrations (--demos none), without the question (--exclude FILE "
+                    "--leave-out), or with a reader that reads more"
+                ) from error
         return f1(answer, row.golden_answers)
 
 

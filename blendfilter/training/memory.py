@@ -84,7 +84,7 @@ def memory_needed(
     inner = max((each.out_features for each in linear), default=4 * hidden)
     of_layer = _OF_HIDDEN * hidden + _OF_INNER * inner
     if getattr(model.config, "_attn_implementation", "") == "eager":  # every token's view of every other one
-        of_layer += _OF_VIEW * longest * int(own.num_attention_heads)
+        of_layer += _OF_VIEW * longest * int(getattr(own, "num_attention_heads", None) or 0)  # none in a recurrent one
     kept = round((_KEPT * hidden * layers + of_layer) if checkpointing else of_layer * layers)
     return MemoryNeeded(weights, 12 * trained, tokens * kept * width + _HEAD * 4 * targets * int(own.vocab_size))
 

@@ -69,7 +69,7 @@ class PPOSettings:
         clip: how far the ratio may move from 1 before a gain no longer counts (epsilon of equation 6).
         gamma, lam: discount, and the decay of later errors in an advantage (lambda).
         value_coefficient, entropy_coefficient, kl_coefficient: weights of the terms beside the clipped one.
-        learning_rate: of AdamW; constant. max_norm: gradients are scaled down to this norm.
+        learning_rate: of AdamW; constant. max_norm: gradients are scaled down to this norm; 0: never.
         max_new_tokens: a text is cut here.
         top_k, top_p: what is sampled from.
         micro_tokens: tokens that are read at a time, padding included; bounds memory, and changes the weights by
@@ -105,12 +105,13 @@ class PPOSettings:
         for name in ("gamma", "lam", "top_p"):
             if not 0 <= getattr(self, name) <= 1:
                 raise BadArgument(f"{name} is {getattr(self, name)!r}: give a number from 0 to 1")
-        for name in ("clip", "learning_rate", "max_norm"):
-            if not getattr(self, name) > 0:
+        for name in ("clip", "learning_rate"):
+            if not 0 < getattr(self, name) < math.inf:
                 raise BadArgument(f"{name} is {getattr(self, name)!r}: give a number above 0")
-        for name in ("value_coefficient", "entropy_coefficient", "kl_coefficient"):
-            if not getattr(self, name) >= 0:
-                raise BadArgument(f"{name} is {getattr(self, name)!r}: give 0 or more")
+        for name in ("max_norm", "value_coefficient", "entropy_coefficient", "kl_coefficient"):
+            if not 0 <= getattr(self, name) < math.inf:
+                named = "max_norm (--max-grad-norm)" if name == "max_norm" else name
+                raise BadArgument(f"{named} is {getattr(self, name)!r}: give 0 or more")
 
 
 # --- the terms; tensors of the shape (texts, tokens), right of the end mark filled up --------------------------------
@@ -486,7 +487,8 @@ def learn(
             for name, term in (terms | {"value_error": error}).items():
                 sums[name] = sums[name] + (term.detach() * piece.written).sum()
         weights = [*policy.trained().values()]
-        torch.nn.utils.clip_grad_norm_(weights, settings.max_norm)
+        if settings.max_norm:
+            torch.nn.utils.clip_grad_norm_(weights, settings.max_norm)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
     return {name: float(term) / total for name, term in sums.items()}

@@ -48,6 +48,14 @@ def write_recipe(folder: Path, recipe: Mapping[str, Any], name: str = RECIPE, *,
     write_whole(folder / name, [json_line({"format": FORMAT, **recipe}, indent=2)], overwrite=overwrite)
 
 
+def new_folder(out: str | Path) -> Path:
+    """Where weights go, `~` and all. Raises: BadArgument for what names no folder that can be made."""
+    folder = Path(out).expanduser()
+    if folder.name in ("", ".."):
+        raise BadArgument(f"'{out}' names no new folder: give one that is made for the model (--out)")
+    return folder
+
+
 def check_recipe(folder: Path, recipe: Mapping[str, Any], name: str = RECIPE) -> bool:
     """Whether the folder was made, or begun, by this very recipe; False where nothing is there.
 

@@ -34,6 +34,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
+from blendfilter.dspy_surface import lm15
 from blendfilter.errors import BadArgument, BadData, EmptyData, RunLocked, UnknownName, WorkFailed, check_count
 from blendfilter.extras import needed, quiet_transformers
 from blendfilter.files import json_line, lock, write_whole
@@ -61,6 +62,7 @@ from blendfilter.training.recipes import (
     PICTURE,
     RECIPE,
     check_recipe,
+    new_folder,
     read_recipe,
     write_recipe,
 )
@@ -72,6 +74,7 @@ WHY = "training"
 IGNORED = -100
 """The label of a position without a loss, as torch has it."""
 BEGUN = "training.json"
+_LIKE_MAMBA = ("falcon_h1", "nemotron_h")
 WHOLE = "whole.json"
 MICRO_TOKENS = {"cpu": 512, "cuda": 16_384}
 """Tokens that are read at a time by default, padding included: a processor gains nothing by more, and pads less."""
@@ -209,7 +212,7 @@ def train_model(
             check_count(name, count)
     if not examples:
         raise EmptyData("there is no example to train on")
-    out = Path(out)
+    out = new_folder(out)
     partial_folder = out.with_name(f"{out.name}.partial")
     checkpoint = checkpoint_of(base)
     made: dict[str, Any] = {
@@ -265,7 +268,10 @@ def prompt_counter(base: str | Path, settings: TrainingSettings) -> Callable[[st
 def _prompt(tokenizer: Any, prompt: str | Sequence[Sequence[str]], chat: bool | None) -> list[int]:
     if chat and not tokenizer.chat_template:
         raise BadArgument("the base has no chat template: train it with raw prompts (--no-chat)")
-    return prompt_ids(tokenizer, prompt, chat=chat)
+    try:
+        return prompt_ids(tokenizer, prompt, chat=chat)
+    except lm15.InvalidRequestError as error:
+        raise BadData(f"an example cannot be written out: {error}; train it with raw prompts (--no-chat)") from None
 
 
 def _continuation(tokenizer: Any, example: Example, prompt: Sequence[int]) -> list[int]:
@@ -499,7 +505,9 @@ def _batches(lengths: Sequence[int], batch_size: int, tokens: int) -> tuple[int,
 def _adapted(model: Any, base: str, settings: TrainingSettings, seq2seq: bool) -> Any:
     """The model with a new adapter on it, its own weights frozen."""
     peft = needed("peft", EXTRA, WHY)
+    kind = str(getattr(model.config, "model_type", ""))
     config = peft.LoraConfig(
+        exclude_modules=["out_proj"] if "mamba" in kind or kind in _LIKE_MAMBA else None,  # peft refuses to adapt it
         r=settings.lora_rank, lora_alpha=settings.lora_alpha, lora_dropout=settings.lora_dropout,
         target_modules="all-linear", task_type="SEQ_2_SEQ_LM" if seq2seq else "CAUSAL_LM", bias="none",
     )  # fmt: skip
@@ -712,13 +720,21 @@ def _whole(checkpoint: Path) -> bool:
 
 @contextmanager
 def _begun(folder: Path, recipe: Mapping[str, Any], out: Path) -> Iterator[None]:
-    """Inside the block this process alone trains in the folder, by this recipe. Raises: RunLocked, RunMismatch."""
+    """Inside the block this process alone trains in the folder, by this recipe. Raises: RunLocked, RunMismatch.
+
+    Where the block ends before the first step, the folder goes: what was refused stands in nobody's way.
+    """
     fd = _locked(folder, recipe)
     try:
         check_recipe(folder, recipe, BEGUN)  # another process may have begun it meanwhile
         if check_recipe(out, recipe):
             raise RunLocked(f"{out} was finished by another training meanwhile: give the command again")
-        yield
+        try:
+            yield
+        except BaseException:
+            if not any(item.name != BEGUN and (item.is_dir() or item.stat().st_size) for item in folder.iterdir()):
+                shutil.rmtree(folder, ignore_errors=True)
+            raise
     finally:
         os.close(fd)
 

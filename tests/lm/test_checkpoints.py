@@ -316,6 +316,16 @@ class TestPrompts:
             ids = prompt_ids(chatty, "a [SYSTEM_PROMPT] b <pad>", chat=chat)
             assert not {known, made.PAD} & set(ids)
 
+    def test_without_a_role_for_a_system_its_words_go_before_the_users(self, chatty: Any) -> None:
+        known = chatty.chat_template
+        chatty.chat_template = (
+            "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}" + known
+        )
+        rows = [["system", "Be brief."], ["user", "Who?"]]
+        assert self.text(chatty, rows) == self.text(chatty, "Be brief.\n\nWho?")
+        with pytest.raises(lm15.InvalidRequestError, match="no system"):
+            prompt_ids(chatty, [["system", "Be brief."]])
+
     def test_a_template_that_refuses(self, chatty: Any) -> None:
         chatty.chat_template = "{{ raise_exception('no system message') }}"
         with pytest.raises(lm15.InvalidRequestError, match="refuses the messages: no system message"):

@@ -16,10 +16,11 @@ from typing import Any
 import pytest
 
 from blendfilter.asking import TaskWording
-from blendfilter.errors import BadArgument, EmptyData, RunLocked, RunMismatch, WorkFailed
+from blendfilter.errors import BadArgument, EmptyData, MissingFile, RunLocked, RunMismatch, UnknownName, WorkFailed
 
 pytest.importorskip("peft", reason="training needs the extra [train]")
 
+import scoring_models
 from refusing import refused
 from small_world import Command
 from training.aligned import SETTINGS, answer, distilled, figures, reader, row, silver_file
@@ -421,6 +422,41 @@ def test_the_command_aligns_with_a_reader_says_what_came_of_it_and_goes_on(tmp_p
     assert "in the last of 4 steps" in said
     recipe = read_recipe(out)
     assert (recipe["settings"]["batch"], recipe["settings"]["epochs"], recipe["result"]["steps"]) == (4, 1, 4)
+
+
+def test_what_is_refused_before_the_first_step_leaves_nothing(tmp_path: Path):
+    out = tmp_path / "out"
+    for wrong, words in [({"unmatched": "odd"}, "unmatched"), ({"demos": str(tmp_path / "none.json")}, "none.json")]:
+        with pytest.raises((BadArgument, MissingFile, UnknownName), match=words):
+            align_bider(distilled(), silver_file(tmp_path / "data"), out, reader(), SETTINGS, device="cpu", **wrong)
+        assert [path.name for path in tmp_path.iterdir()] == ["data"]
+    with pytest.raises(BadArgument, match="names no new folder"):
+        align_bider(distilled(), silver_file(tmp_path / "data"), ".", reader(), SETTINGS, device="cpu")
+
+
+def test_a_filters_model_is_no_reader(tmp_path: Path):
+    with pytest.raises(BadArgument, match="it writes what is to be read, and no answers"):
+        aligned(tmp_path / "out", lm=f"hf/{distilled()}?device=cpu")
+    assert not (tmp_path / "out.partial").exists()
+
+
+def test_a_filters_model_is_not_asked_either(blendfilter: Command, here: Path):
+    words = ("ask", "Who built castle 1?", "--corpus", "sample", "--method", "direct-retrieval")
+    refused(blendfilter(*words, "--lm", f"hf/{distilled()}?device=cpu"), "it writes what is to be read, and no answers")
+
+
+def test_a_prompt_that_the_reader_cannot_read_names_its_question(tmp_path: Path):
+    short = f"hf/{scoring_models.gpt2()}?device=cpu"  # 256 tokens, and the demonstrations have more
+    with pytest.raises(BadArgument, match=r"answer question 'q\d' from: .*the model's context.*reads more"):
+        align_bider(distilled(), silver_file(tmp_path / "data"), tmp_path / "out", short, SETTINGS, device="cpu")
+    assert not (tmp_path / "out.partial").exists()
+
+
+def test_gradients_that_are_never_shortened():
+    replace(SETTINGS, max_norm=0.0).check()
+    for name in ("max_norm", "kl_coefficient", "learning_rate"):
+        with pytest.raises(BadArgument, match=name):
+            replace(SETTINGS, **{name: float("inf")}).check()
 
 
 def test_the_command_names_what_it_begins_with_in_one_line(tmp_path: Path):

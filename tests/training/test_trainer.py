@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import scoring_models
 
-from blendfilter.errors import BadArgument, EmptyData, RunLocked, RunMismatch, UnknownName, WorkFailed
+from blendfilter.errors import BadArgument, BadData, EmptyData, RunLocked, RunMismatch, UnknownName, WorkFailed
 from blendfilter.lm.checkpoints import save_checkpoint, trained_on
 from blendfilter.text import question_digest
 from blendfilter.training.recipes import read_recipe, write_recipe
@@ -347,7 +347,8 @@ def test_one_process_trains_in_a_folder(tmp_path: Path) -> None:
     import fcntl
 
     def stop(phase: str, done: int, total: int | None = None) -> None:
-        raise Stopped
+        if phase == "training, steps" and done:
+            raise Stopped
 
     with pytest.raises(Stopped):
         train_model(scoring_models.gpt2(), examples(), tmp_path / "out", SMALL, device="cpu", progress=stop)
@@ -403,6 +404,41 @@ def test_setting_that_cannot_be_is_refused(settings: dict[str, Any], words: str)
         TrainingSettings(**settings)
 
 
+def test_what_is_refused_before_the_first_step_stands_in_nobodys_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, out, short = scoring_models.gpt2(), tmp_path / "out", replace(SMALL, max_input_tokens=2)
+    with pytest.raises(EmptyData, match="raise the cap"):
+        train_model(model, examples(), out, short, device="cpu")
+    with monkeypatch.context() as patch:
+        patch.setattr("blendfilter.training.memory.free_memory", lambda place: 1000)
+        with pytest.raises(BadArgument, match="are free"):
+            train_model(model, examples(), out, replace(SMALL, method="full"), device="cpu")
+    assert list(tmp_path.iterdir()) == []
+    assert train_model(model, examples(2), out, SMALL, device="cpu").folder == out
+
+
+@pytest.mark.parametrize("out", ["", ".", "..", "a/.."])
+def test_a_folder_without_a_name_is_refused(out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BadArgument, match="names no new folder"):
+        train_model(scoring_models.gpt2(), examples(), out, SMALL, device="cpu")
+
+
+def test_a_folder_under_home_is_one_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "elsewhere"))
+    monkeypatch.chdir(tmp_path)
+    done = train_model(scoring_models.gpt2(), examples(2), "~/out", SMALL, device="cpu", save_every=1)
+    assert done.folder == tmp_path / "elsewhere" / "out"
+    assert [path.name for path in tmp_path.iterdir()] == ["elsewhere"]
+
+
+def test_a_recurrent_model_is_trained(tmp_path: Path) -> None:
+    done = train_model(scoring_models.recurrent(), examples(4), tmp_path / "out", SMALL, device="cpu")
+    assert done.recipe["result"]["steps"] == 2
+
+
 @pytest.mark.parametrize("device", ["cuda", "gpu"])
 def test_device_that_is_not_there_is_refused(device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
@@ -413,6 +449,16 @@ def test_device_that_is_not_there_is_refused(device: str, tmp_path: Path, monkey
 def test_chat_template_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadArgument, match="no chat template"):
         train_model(scoring_models.gpt2(), examples(), tmp_path / "out", replace(SMALL, chat=True), device="cpu")
+
+
+def test_chat_template_that_refuses_is_one_line(tmp_path: Path) -> None:
+    base = shutil.copytree(scoring_models.gpt2(), tmp_path / "base")
+    known = json.loads((base / "tokenizer_config.json").read_text())
+    (base / "tokenizer_config.json").write_text(json.dumps(known | {"chat_template": "{% if %}"}))
+    with pytest.raises(BadData, match=r"an example cannot be written out: .* raw prompts"):
+        train_model(base, examples(), tmp_path / "out", SMALL, device="cpu")
+    raw = replace(SMALL, chat=False, epochs=1)
+    assert train_model(base, examples(4), tmp_path / "out", raw, device="cpu").recipe["result"]["steps"] == 1
 
 
 def test_training_that_diverges_is_not_finished(tmp_path: Path) -> None:
