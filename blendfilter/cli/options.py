@@ -95,7 +95,7 @@ AllowHost = Annotated[
     declared(
         "Data",
         rare=True,
-        help="A host (HOST or HOST:PORT) that a trimmed index may call. One that lies over a server names its address "
+        help="A host (HOST or HOST:PORT) that a trimmed or sharded index may call. One over a server names its address "
         "in a file, and only hosts that you name are called; may be given again.",
     ),
 ]

@@ -1,6 +1,6 @@
 """The whole pipeline against a local model server: calls a question, wall time, throughput, processor time a call.
 
-    python eval/bench/pipeline.py calls|methods|wall|throughput|cpu [--delay SECONDS]
+    python eval/bench/pipeline.py calls|methods|wall|throughput|cpu|command [--delay SECONDS]
 
 The server is `tests/model_server.py` in a process of its own, which answers with the offline reader; questions and
 passages are the sample world's. Times are printed as ratios of what the same run measured.
@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import resource
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -153,6 +155,70 @@ def cpu(args: argparse.Namespace) -> None:
     print(f"  ceiling: {rate:.0f} calls a second of the whole pipeline on this machine")
 
 
+def command(args: argparse.Namespace) -> None:
+    """Processor time a call of the whole command, and of the program that one would write with DSPy alone.
+
+    Marginal, between 32 and 256 questions, so that no start counts: `blendfilter eval --method blendfilter`, and 13
+    calls `lm(prompt)` one after the other, of as long prompts, under `dspy.Evaluate`; 32 in flight, server at 0 ms.
+    """
+    known = [question.question for question in bf.load("qa", "sample")]
+    with serve(reply="offline") as server, tempfile.TemporaryDirectory() as folder:
+        model = ["--lm", "any/model", "--api-base", server.url]
+        whole = [
+            "-m",
+            "blendfilter.cli",
+            "eval",
+            "qa",
+            "--corpus",
+            "sample",
+            *model,
+            "--concurrency",
+            "32",
+            "--no-html",
+        ]
+        commands: dict[str, Callable[[str, int], list[str]]] = {
+            "command": lambda file, at: [*whole, "--data", file, "--run", f"{file}-{at}"],
+            "plain": lambda file, _: ["-c", PLAIN, server.url, file],
+        }
+        for n in (32, 256):
+            rows = [{"question": f"{at // len(known)}: {known[at % len(known)]}", "answer": "?"} for at in range(n)]
+            Path(f"{folder}/{n}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        found: dict[str, list[float]] = {name: [] for name in commands}
+        for at in range(args.rounds):
+            for name, words in commands.items():
+                (few, little), (many, much) = (_command(server, words(f"{folder}/{n}.jsonl", at)) for n in (32, 256))
+                found[name].append(1000 * (much - little) / (many - few))
+                print(f"{name}: {many - few} calls, {found[name][-1]:.2f} ms of a processor each", flush=True)
+    ours, plain = (statistics.median(found[name]) for name in commands)
+    print(f"medians: command {ours:.2f} ms, plain DSPy {plain:.2f} ms, {ours / plain:.2f} x")
+
+
+PLAIN = """
+import json, sys, dspy
+url, file = sys.argv[1:]
+lm = dspy.LM("openai/any/model", api_base=url, api_key="none", cache=False, temperature=0.0, max_tokens=256)
+dspy.configure(lm=lm)
+
+class Program(dspy.Module):
+    def forward(self, question):
+        for step in range(13):
+            answer = lm(f"{step} {question} " + "Knowledge: the harbour lies in the east of the island. " * 45)[0]
+        return dspy.Prediction(answer=answer)
+
+rows = [dspy.Example(**json.loads(line)).with_inputs("question") for line in open(file)]
+dspy.Evaluate(devset=rows, metric=lambda *_: 0.0, num_threads=32, display_progress=False)(Program())
+"""
+
+
+def _command(server: Server, words: list[str]) -> tuple[int, float]:
+    """The calls that a Python command made, and the processor seconds that it took."""
+    asked, before = server.stats()["requests"], resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, *words], check=True, capture_output=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    spent = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+    return int(server.stats()["requests"] - asked), spent
+
+
 async def _bare(url: str, prompts: list[str], in_flight: int) -> None:
     """The same prompts and settings through `openai` alone."""
     import openai
@@ -197,6 +263,7 @@ BENCHES: dict[str, Callable[[argparse.Namespace], None]] = {
     "wall": wall,
     "throughput": throughput,
     "cpu": cpu,
+    "command": command,
 }
 
 
