@@ -23,18 +23,19 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager, suppress
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar, TypeVarTuple, Unpack
 
 import anyio.from_thread
 import dspy
 
 from blendfilter.context import NOTES, ORDER, CallNote, rejoined, setting
-from blendfilter.dspy_surface import open_stream, streaming_to
+from blendfilter.dspy_surface import is_short_step, open_stream, streaming_to
 from blendfilter.errors import BlendFilterError, CodeFailed, UseAcall, copied
 
 T = TypeVar("T")
 W = TypeVar("W")
 P = ParamSpec("P")
+A = TypeVarTuple("A")
 F = TypeVar("F", bound=Callable[..., Any])
 _WORKERS = 64
 _LONGEST_STOP = 5.0
@@ -50,12 +51,28 @@ def loop() -> asyncio.AbstractEventLoop:
     global _state  # noqa: PLW0603 - one loop a process is the point
     with _lock:
         if _state is None or _state[0] != os.getpid() or not _state[2].is_alive():
-            fresh = asyncio.new_event_loop()
+            fresh = _Loop()
             fresh.set_default_executor(Threads(_WORKERS, "blendfilter-worker"))
             thread = threading.Thread(target=_serve, args=(fresh,), name="blendfilter-loop", daemon=True)
             thread.start()
             _state = (os.getpid(), fresh, thread)
         return _state[1]
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    """The loop, which takes DSPy's own short steps of a model's call in place: two threads less to wake a call."""
+
+    def run_in_executor(
+        self, executor: Executor | None, func: Callable[[Unpack[A]], T], *args: *A
+    ) -> asyncio.Future[T]:
+        if executor is not None or args or not is_short_step(func):
+            return super().run_in_executor(executor, func, *args)
+        done: asyncio.Future[T] = self.create_future()
+        try:
+            done.set_result(func(*args))
+        except Exception as error:  # noqa: BLE001 - it is whoever awaits the step that gets it, as from a thread
+            done.set_exception(error)
+        return done
 
 
 def submit(coroutine: Coroutine[Any, Any, T]) -> Future[T]:

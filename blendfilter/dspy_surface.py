@@ -382,6 +382,20 @@ def calling_modules() -> Sequence[dspy.Module]:
     return dspy.settings.caller_modules or ()
 
 
+def is_short_step(call: Any) -> bool:
+    """Whether `call`, which `asyncio.to_thread` hands over, is a step of DSPy's beside a model's call that never waits.
+
+    Taking a request apart, and looking up its price; a request with pictures or files may read these, and does wait.
+    3.5: not announced; where `BaseLM.acall` hands other functions to a thread, they go there as before.
+    """
+    step, *given = getattr(call, "args", ()) or (None,)
+    name = getattr(step, "__name__", "")
+    if getattr(step, "__module__", "") != "dspy.clients.execution" or name not in ("prepare", "_price_result"):
+        return False
+    messages = given[2] if name == "prepare" and len(given) > 2 else None
+    return all(isinstance(each, Mapping) and isinstance(each.get("content"), str) for each in messages or ())
+
+
 def open_stream() -> Any:
     """Where DSPy's streaming sends to; None: nobody listens. 3.5: not announced."""
     return dspy.settings.send_stream

@@ -469,3 +469,37 @@ def test_a_cancelled_follower_leaves_the_work_to_the_others() -> None:
         return answers
 
     assert asyncio.run(main()) == ["result"] * 2
+
+
+def test_a_models_call_wakes_no_thread_for_dspys_own_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """DSPy hands both to `asyncio.to_thread`; a request with a picture, which may have to be read, still goes there."""
+    import dspy
+
+    from blendfilter import connect
+
+    handed: list[Any] = []
+    submit = aio.Threads.submit
+
+    def counted(self: aio.Threads, fn: Any, /, *args: Any, **more: Any) -> Any:
+        handed.append(fn)
+        return submit(self, fn, *args, **more)
+
+    monkeypatch.setattr(aio.Threads, "submit", counted)
+    lm = connect("offline", cache=False)
+    assert lm("Question: Who?\nAnswer:")
+    assert handed == []
+    picture = dspy.Image(url="https://example.org/a.png").format()
+    lm(messages=[{"role": "user", "content": picture}])
+    assert handed
+
+
+def test_an_error_in_such_a_step_is_the_callers(monkeypatch: pytest.MonkeyPatch) -> None:
+    from blendfilter import connect
+
+    def fails(*_: Any, **__: Any) -> Any:
+        raise ValueError("cannot be taken apart")
+
+    fails.__module__, fails.__name__ = "dspy.clients.execution", "prepare"
+    monkeypatch.setattr("dspy.clients.execution.prepare", fails)
+    with pytest.raises(ValueError, match="cannot be taken apart"):
+        connect("offline", cache=False)("Question: Who?\nAnswer:")
