@@ -314,7 +314,7 @@ def _opened(sources: PassageOptions, questions: Any, *, sample: bool) -> Retriev
             )
         return hits
     if sources.index:
-        return open_indexes(sources.index, allow_hosts=sources.allow_host or ())
+        return open_indexes(sources.index, allow_hosts=sources.allow_host or (), partial=sources.partial)
     corpus = "sample" if sources.corpus is None and sample else sources.corpus
     if corpus is None:
         return None

@@ -206,6 +206,10 @@ class PassageOptions(RerankOptions):
     corpus: Corpus = None
     index: Index = None
     allow_host: AllowHost = None
+    partial: bool = option(
+        "Data", "Search a sharded index without the shards that do not answer, and count it (partial_search).",
+        "--partial", default=False, rare=True,
+    )  # fmt: skip
     retrieved: Path | None = option(
         "Data",
         "Hits found before, instead of an index: JSON Lines with question and passages "

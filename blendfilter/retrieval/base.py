@@ -52,6 +52,7 @@ class Trim(BaseModel):
 
 class Hits(list[Passage]):
     """Passages, best first. `cut`: the engine could not read the whole query. `trim`: what a trimmed index changed.
+    `missing`: shards that did not answer, so that these are the best of the others.
 
     A plain list of passages does where nothing was cut or trimmed.
 
@@ -59,10 +60,18 @@ class Hits(list[Passage]):
     (True, False)
     """
 
-    def __init__(self, passages: Iterable[Passage] = (), *, cut: bool = False, trim: Trim | None = None) -> None:
+    def __init__(
+        self,
+        passages: Iterable[Passage] = (),
+        *,
+        cut: bool = False,
+        trim: Trim | None = None,
+        missing: Iterable[str] = (),
+    ) -> None:
         super().__init__(passages)
         self.cut = cut
         self.trim = trim
+        self.missing = tuple(missing)
 
 
 def cut_of(hits: Sequence[Passage]) -> bool:
@@ -75,17 +84,28 @@ def trim_of(hits: Sequence[Passage]) -> Trim | None:
     return hits.trim if isinstance(hits, Hits) else None
 
 
+def missing_of(hits: Sequence[Passage]) -> tuple[str, ...]:
+    """The shards that did not answer for these hits."""
+    return hits.missing if isinstance(hits, Hits) else ()
+
+
 def flags_of(hits: Sequence[Passage]) -> dict[str, Any]:
     """What is to be kept of hits beside their passages, as JSON; empty for a plain list."""
-    trim = trim_of(hits)
-    return ({"query_cut": True} if cut_of(hits) else {}) | ({"trim": trim.model_dump(mode="json")} if trim else {})
+    trim, missing = trim_of(hits), missing_of(hits)
+    return {
+        **({"query_cut": True} if cut_of(hits) else {}),
+        **({"trim": trim.model_dump(mode="json")} if trim else {}),
+        **({"missing_shards": [*missing]} if missing else {}),
+    }
 
 
 def with_flags(passages: Iterable[Passage], flags: Mapping[str, Any]) -> Hits:
     """Hits as `flags_of` kept them. Raises `ValueError` for a `trim` that is none."""
     trim = flags.get("trim")
     known = Trim.model_validate(trim) if isinstance(trim, Mapping) else None  # a user's own column may have the name
-    return Hits(passages, cut=bool(flags.get("query_cut")), trim=known)
+    missing = flags.get("missing_shards")
+    gone = map(str, missing) if isinstance(missing, list) else ()
+    return Hits(passages, cut=bool(flags.get("query_cut")), trim=known, missing=gone)
 
 
 class Searcher(Protocol):
@@ -114,6 +134,8 @@ class Retriever(ABC):
             for hits in found:
                 if cut_of(hits):
                     note("", "query_cut")
+                if missing_of(hits):
+                    note("", "partial_search")
             return found
 
     def _journaled(self, journal: Journal, queries: Sequence[str], k: int) -> list[list[Passage]]:

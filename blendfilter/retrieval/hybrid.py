@@ -12,11 +12,12 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from blendfilter.errors import BadArgument, check_count
 from blendfilter.records import Passage
-from blendfilter.retrieval.base import Hits, Retriever, SearchWarnings, cut_of, fingerprint_of
+from blendfilter.retrieval.base import Hits, Retriever, SearchWarnings, cut_of, fingerprint_of, missing_of
 from blendfilter.retrieval.callables import as_retriever
 from blendfilter.retrieval.indexes import open_index
 
@@ -56,7 +57,8 @@ class Hybrid(Retriever):
             apart: list[Sequence[Passage]] = list(rankings)
             if not self._corpus:  # an id names one passage
                 apart[1:] = [[replace(p, id=f"{p.id}@{at}") for p in hits] for at, hits in enumerate(rankings[1:], 2)]
-            found.append(Hits(fuse(apart, k, self.constant, self._key), cut=any(map(cut_of, rankings))))
+            cut, missing = any(map(cut_of, rankings)), dict.fromkeys(chain.from_iterable(map(missing_of, rankings)))
+            found.append(Hits(fuse(apart, k, self.constant, self._key), cut=cut, missing=missing))
         return found
 
     def _depth_of(self, index: Retriever, k: int) -> int:

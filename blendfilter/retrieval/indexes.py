@@ -73,11 +73,15 @@ def register_kind(name: str, opener: Opener) -> None:
     KINDS[name] = opener
 
 
-def open_index(location: str | os.PathLike[str], *, allow_hosts: Sequence[str] = (), **options: Any) -> Retriever:
+def open_index(
+    location: str | os.PathLike[str], *, allow_hosts: Sequence[str] = (), partial: bool = False, **options: Any
+) -> Retriever:
     """The index in a folder or at an address (`http://…`), of whatever kind it is; `options` are that kind's.
 
     Folders that colbert-ai or bm25s made open as they are. A trimmed index may lie over one behind an address: that is
     called where `allow_hosts` name its host (HOST or HOST:PORT), and gets no token but one that is given (`token`).
+
+    With `partial` a sharded index does without the shards that do not answer, and says so of each search.
 
     Raises `MissingFile`, `BadData` (no index, damaged, too new) and `UnknownName` (a kind that is not registered).
     """
@@ -97,7 +101,7 @@ def open_index(location: str | os.PathLike[str], *, allow_hosts: Sequence[str] =
     if kind in ADDRESSES:
         raise BadData(f"the index at {address} is of kind '{kind}', and no folder is: build it again")
     if kind in OVER_ANOTHER:
-        options |= {"allow_hosts": allow_hosts}
+        options |= {"allow_hosts": allow_hosts, **({"partial": True} if partial else {})}
     return _opener(kind, "kind of index", address)(address, **options)
 
 

@@ -112,7 +112,7 @@ class Precomputed(Retriever):
             if len(hits) < k and not self._few:
                 self._few = True
                 warnings.warn(f"k={k} is more than {self.file} holds for a query: {len(hits)} come back", stacklevel=3)
-            found.append(Hits(hits[:k], cut=hits.cut, trim=hits.trim))
+            found.append(Hits(hits[:k], cut=hits.cut, trim=hits.trim, missing=hits.missing))
         return found
 
     def missing(self, queries: Iterable[str]) -> list[str]:

@@ -42,6 +42,7 @@ Model = TypeVar("Model", bound=BaseModel)
 class _RemoteHits(BaseModel):
     query_cut: bool = False
     trim: Trim | None = None
+    missing_shards: list[str] = []
     passages: list[Passage]
 
 
@@ -169,7 +170,10 @@ class Remote(Retriever):
             )
         if len(found.results) != len(batch) or any(len(result.passages) > k for result in found.results):
             raise BadData(f"{self.url} answered {len(batch)} queries with something else: look what runs there")
-        return [Hits(result.passages, cut=result.query_cut, trim=result.trim) for result in found.results]
+        return [
+            Hits(each.passages, cut=each.query_cut, trim=each.trim, missing=each.missing_shards)
+            for each in found.results
+        ]
 
     def _checked(self, model: type[Model], reply: Any) -> Model:
         try:

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 from blendfilter.errors import BadArgument, BadData, check_count
 from blendfilter.extras import needed, quiet_transformers
 from blendfilter.records import Passage, whole_characters
-from blendfilter.retrieval.base import Hits, Retriever, SearchWarnings, cut_of, fingerprint_of, trim_of
+from blendfilter.retrieval.base import Hits, Retriever, SearchWarnings, cut_of, fingerprint_of, missing_of, trim_of
 from blendfilter.retrieval.callables import as_retriever
 from blendfilter.retrieval.encoders import MARKS, encoder_folder, files_hash, positions_of
 
@@ -171,7 +171,7 @@ def _reordered(ranking: Sequence[Passage], scores: Sequence[float], k: int, *, c
         left = {passage.id for passage in hits}
         kept = {name: tuple(each for each in getattr(trim, name) if each in left) for name in ("refilled", "unjudged")}
         trim = trim.model_copy(update=kept)
-    return Hits(hits, cut=cut or cut_of(ranking), trim=trim)
+    return Hits(hits, cut=cut or cut_of(ranking), trim=trim, missing=missing_of(ranking))
 
 
 # --- the models -------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from blendfilter.errors import BadArgument, BadData
+from blendfilter.errors import BadArgument, BadData, ServerRefused
 from blendfilter.records import Passage
 from blendfilter.retrieval.base import (
     Hits,
@@ -43,21 +43,27 @@ _WHY = "cannot be a shard: its scores depend on what else it holds"
 class Sharded(Retriever):
     """`open_index("indexes/wiki")` of a sharded folder, or `Sharded([open_index(…), …])`, searched as any index.
 
+    Args:
+        partial: where a shard's server does not answer, give the best of the others, flagged (`Hits.missing`, which a
+            journal keeps, and the event `partial_search`). Without it that is an error, as where none answers.
+
     Raises:
         BadArgument: no shards; shards whose scores do not mean the same.
     """
 
     kind = KIND
 
-    def __init__(self, shards: Sequence[Retriever], *, path: str | os.PathLike[str] | None = None) -> None:
+    def __init__(
+        self, shards: Sequence[Retriever], *, path: str | os.PathLike[str] | None = None, partial: bool = False
+    ) -> None:
         if not shards:
             raise BadArgument("a sharded index needs one shard or more")
-        self.shards, self.path = [*shards], None if path is None else Path(path)
-        first = _scale(self.shards[0])
-        for shard in self.shards[1:]:
-            if (other := _scale(shard)) != first:
+        self.shards, self.path, self.partial = [*shards], None if path is None else Path(path), partial
+        there = [shard for shard in shards if not isinstance(shard, AbsentShard)]
+        for shard in there:
+            if (other := _scale(shard)) != (first := _scale(there[0])):
                 raise BadArgument(
-                    f"{shard!r} and {self.shards[0]!r} score by different measures ({other}; {first}): join shards of "
+                    f"{shard!r} and {there[0]!r} score by different measures ({other}; {first}): join shards of "
                     "one engine, with the same settings and encoder; BM25's by `blendfilter index --join`"
                 )
         self.fingerprint = fingerprint_of(KIND, [shard.fingerprint for shard in self.shards])
@@ -70,11 +76,23 @@ class Sharded(Retriever):
         """At most `k` passages a query, the best of all shards. Cut where any shard cut the query."""
         self._warnings.check_k(k)
 
-        def searched(shard: Retriever) -> list[list[Passage]]:
-            return shard.find(queries, min(k, len(shard)))  # not `search`: a journal keeps one record of a query
+        def searched(shard: Retriever) -> list[list[Passage]] | ServerRefused:
+            try:
+                return shard.find(queries, min(k, len(shard)))  # not `search`: a journal keeps one record of a query
+            except ServerRefused as error:
+                return error
 
         answers = [*(map if self._pool is None else self._pool.map)(searched, self.shards)]
-        return [merged(rankings, k) for rankings in zip(*answers, strict=True)]
+        refused = [answer for answer in answers if isinstance(answer, ServerRefused)]
+        if refused and (not self.partial or len(refused) == len(answers)):
+            raise refused[0]
+        missing = [
+            str(getattr(shard, "url", shard))
+            for shard, answer in zip(self.shards, answers, strict=True)
+            if isinstance(answer, ServerRefused)
+        ]
+        found = [answer for answer in answers if not isinstance(answer, ServerRefused)]
+        return [merged(rankings, k, missing) for rankings in zip(*found, strict=True)]
 
     def as_cheap(self, k: int) -> int:
         """What all shards give as cheaply."""
@@ -104,7 +122,20 @@ class Sharded(Retriever):
         return (open_sharded, (str(self.path.resolve()),)) if self.path else (Sharded, (self.shards,))
 
 
-def merged(rankings: Iterable[Sequence[Passage]], k: int) -> Hits:
+class AbsentShard(Retriever):
+    """A shard whose server did not answer when its index was opened; what is known of it stands in the manifest."""
+
+    def __init__(self, url: str, fingerprint: str, passages: int, why: ServerRefused) -> None:
+        self.url, self.fingerprint, self._passages, self._why = url, fingerprint, passages, str(why)
+
+    def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
+        raise ServerRefused(self._why)
+
+    def __len__(self) -> int:
+        return self._passages
+
+
+def merged(rankings: Iterable[Sequence[Passage]], k: int, missing: Iterable[str] = ()) -> Hits:
     """The `k` best of several rankings by score; equal scores in the order of the rankings.
 
     >>> a, b, c = (Passage(name, "", name, score) for name, score in [("a", 2.0), ("b", 1.0), ("c", 2.0)])
@@ -114,7 +145,7 @@ def merged(rankings: Iterable[Sequence[Passage]], k: int) -> Hits:
     rankings = [*rankings]
     hits = [*chain.from_iterable(rankings)]
     order = np.argsort(-coarse([passage.score or 0.0 for passage in hits]), kind="stable")[:k]
-    return Hits([hits[at] for at in order], cut=any(map(cut_of, rankings)))
+    return Hits([hits[at] for at in order], cut=any(map(cut_of, rankings)), missing=missing)
 
 
 def _scale(shard: Retriever) -> dict[str, Any]:
@@ -195,7 +226,10 @@ def _finish(folder: Path, places: Sequence[str]) -> None:
     made = Sharded(shards)
     _check_ids(shards)
     corpora = [(shard.info().get("corpus") or {}).get("sha256") for shard in shards]
-    listed = [{"at": at, "fingerprint": shard.fingerprint} for at, shard in zip(places, shards, strict=True)]
+    listed = [
+        {"at": at, "fingerprint": shard.fingerprint, "passages": len(shard)}
+        for at, shard in zip(places, shards, strict=True)
+    ]
     write_manifest(
         folder,
         Manifest(
@@ -224,20 +258,34 @@ def _ids(passages: Sequence[Passage]) -> Iterator[str]:
 
 
 def open_sharded(
-    folder: str | os.PathLike[str], *, allow_hosts: Sequence[str] = (), ambient: bool = False, **options: Any
+    folder: str | os.PathLike[str],
+    *,
+    allow_hosts: Sequence[str] = (),
+    ambient: bool = False,
+    partial: bool = False,
+    **options: Any,
 ) -> Sharded:
     """The sharded index in `folder`; `options` are its shards'. Servers are called whose hosts `allow_hosts` names.
+
+    With `partial` it opens, and is searched, without those that do not answer.
 
     Raises as `open_index` for each shard, and `BadData` where another index lies there by now.
     """
     place = Path(folder)
     manifest, shards = read_manifest(place), list[Retriever]()
     with opening(place):
-        listed = [(str(each["at"]), str(each["fingerprint"])) for each in manifest.settings["shards"]]
-    for at, fingerprint in listed:
+        listed = [
+            (str(each["at"]), str(each["fingerprint"]), int(each["passages"])) for each in manifest.settings["shards"]
+        ]
+    for at, fingerprint, passages in listed:
         if _is_address(at):
             check_host(at, allow_hosts, str(place))
-            shard = open_index(at, ambient=ambient, **options)
+            try:
+                shard = open_index(at, ambient=ambient, **options)
+            except ServerRefused as error:
+                if not partial:
+                    raise
+                shard = AbsentShard(at, fingerprint, passages, error)
         else:
             shard = open_index(place / at, **options)
         if shard.fingerprint != fingerprint:
@@ -246,7 +294,9 @@ def open_sharded(
                 f"({fingerprint}): join them again (blendfilter index --join)"
             )
         shards.append(shard)
-    index = Sharded(shards, path=place)
+    if all(isinstance(shard, AbsentShard) for shard in shards):
+        raise ServerRefused(f"no shard of {place} answers: {listed[0][0]} and {len(shards) - 1} more")
+    index = Sharded(shards, path=place, partial=partial)
     check_fingerprint(place, manifest, index.fingerprint)
     return index
 

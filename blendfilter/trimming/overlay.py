@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 
 from blendfilter.errors import BadArgument, IndexChanged, check_count
 from blendfilter.records import Passage, one_line, whole_characters
-from blendfilter.retrieval.base import Hits, Retriever, Trim, check_search, cut_of, fingerprint_of
+from blendfilter.retrieval.base import Hits, Retriever, Trim, check_search, cut_of, fingerprint_of, missing_of
 from blendfilter.retrieval.callables import as_retriever
 from blendfilter.retrieval.dense import Dense
 from blendfilter.retrieval.encoders import Encoded, Vectors
@@ -292,7 +292,7 @@ class Trimmed(Retriever):
         if not self._judged:
             nearest = NearestQuestion("", 0.0, "nothing was rejected")
             (bare,) = self.index.find([query], k)
-            return Explanation(Hits(bare, cut=cut_of(bare)), (), (), nearest)
+            return Explanation(Hits(bare, cut=cut_of(bare), missing=missing_of(bare)), (), (), nearest)
         ((verdicts, trim, found),) = self._trimmed([query], k)
         nearest = self._nearest(query, verdicts)
         dropped = tuple(
@@ -367,7 +367,7 @@ class Trimmed(Retriever):
         rankings, vectors = self._rankings(queries)
         first = self._depth(k, self.index.as_cheap(k)) if self.refill else k
         ranked: dict[int, Sequence[Passage]] = dict(enumerate(rankings(range(len(queries)), first)))
-        found = [Hits(ranking[:k], cut=cut_of(ranking)) for ranking in ranked.values()]
+        found = [Hits(ranking[:k], cut=cut_of(ranking), missing=missing_of(ranking)) for ranking in ranked.values()]
         applying = [
             self._verdicts(query, hits, None if vectors is None else vectors[at])
             for at, (query, hits) in enumerate(zip(queries, found, strict=True))
@@ -390,11 +390,11 @@ class Trimmed(Retriever):
 
     def _hits(self, verdicts: Verdicts | None, trim: TrimmedRanking | None, found: Sequence[Passage]) -> Hits:
         """What comes back: the index's own hits where nothing was dropped."""
-        cut = cut_of(found)
+        cut, missing = cut_of(found), missing_of(found)
         if verdicts is None or trim is None or not trim.gone:
-            return Hits(found, cut=cut)
+            return Hits(found, cut=cut, missing=missing)
         near = verdicts.near[0]
-        return Hits(trim.kept, cut=cut, trim=Trim(
+        return Hits(trim.kept, cut=cut, missing=missing, trim=Trim(
             judged=self._judged[near.at].question,
             similarity=near.similarity,
             dropped={passage.id: kept for passage, _, kept in trim.gone},

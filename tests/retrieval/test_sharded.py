@@ -5,14 +5,16 @@ from __future__ import annotations
 import pickle
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 from checkpoints import tiny_bert
 from index_server import served
 
-from blendfilter import BM25, Dense, Hybrid, Passage, Retriever, open_index
-from blendfilter.errors import BadArgument, BadData, MissingFile
+from blendfilter import BM25, Dense, Direct, Hybrid, Passage, Retriever, evaluate, load, open_index
+from blendfilter.errors import BadArgument, BadData, MissingFile, ServerRefused
 from blendfilter.resources import sample
+from blendfilter.retrieval.base import missing_of
 from blendfilter.retrieval.corpus import read_corpus
 from blendfilter.retrieval.sharded import Sharded, build_sharded, join
 
@@ -93,6 +95,36 @@ def test_shards_behind_servers_are_searched_where_they_are(whole: BM25, parts: l
         with pytest.raises(BadArgument, match=r"called only where its host is named: .*127\.0\.0\.1"):
             open_index(tmp_path / "remote")
         same(whole, open_index(tmp_path / "remote", allow_hosts=["127.0.0.1"]), 3)
+
+
+def test_a_shard_that_does_not_answer_is_an_error_or_a_flagged_result(parts: list[Path], tmp_path: Path) -> None:
+    local, place = join(parts[:2], tmp_path / "joined"), tmp_path / "remote"
+    query = QUERIES[0]
+    with served(local.shards[0]) as one:
+        with served(local.shards[1]) as two:
+            gone = f"http://127.0.0.1:{two.port}"
+            join([f"http://127.0.0.1:{one.port}", gone], place)
+            how: dict[str, Any] = {"allow_hosts": ["127.0.0.1"], "attempts": 1}
+            strict, partly = open_index(place, **how), open_index(place, partial=True, **how)
+            (whole,) = partly.search([query], 5)
+            assert (missing_of(whole), [p.id for p in whole]) == ((), [p.id for p in local(query, k=5)])
+        with pytest.raises(ServerRefused, match="cannot be reached"):
+            strict.search([query], 5)
+        with pytest.raises(ServerRefused, match="cannot be reached"):
+            open_index(place, **how)
+        for index in (partly, open_index(place, partial=True, **how)):
+            (found,) = index.search([query], 5)
+            assert missing_of(found) == (gone,)
+            assert [(p.id, p.score) for p in found] == [(p.id, p.score) for p in local.shards[0](query, k=5)]
+            assert (len(index), index.fingerprint) == (len(local), local.fingerprint)
+            assert missing_of(Hybrid([index, local]).search([query], 5)[0]) == (gone,)
+        questions = load("qa", [{"id": "q", "question": query, "answer": "?"}])
+        run = evaluate(Direct(index), questions, lm="offline", run=tmp_path / "run", progress=False)
+        assert run.rows[0]["flags"]["partial_search"] == 1
+    again = evaluate(Direct(local), questions, lm="offline", run=tmp_path / "run", replay=True, progress=False)
+    assert again.rows == run.rows, "what was found then is what the journal has, flag and all"
+    with pytest.raises(ServerRefused, match=r"no shard of .* answers"):
+        open_index(place, partial=True, **how)
 
 
 @pytest.mark.parametrize(
