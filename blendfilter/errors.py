@@ -83,12 +83,12 @@ def worded(message: str) -> str:
 
 _NAMES = (
     "allow-empty-answers|allow-host|api-base|ask-server|chat|chunk|concurrency|context|corpus|data|deadline|demos|"
-    "device|dry-run|encoder|endpoint|export|filter|filter-endpoint|filter-lm|filter-max-input-tokens|filter-min-score|filter-model|"
-    "filter-unmatched|gradient-checkpointing|host|ignore-memory|index|json-schema|learning-rate|leave-out|leave-out-compiled|lm|"
+    "device|dry-run|encoder|endpoint|exclude|export|filter|filter-endpoint|filter-lm|filter-max-input-tokens|filter-min-score|filter-model|"
+    "filter-unmatched|gradient-checkpointing|host|ignore-memory|index|join|json-schema|learning-rate|leave-out|leave-out-compiled|lm|"
     "max-body|max-calls|max-cost|max-input-tokens|max-k|max-query-chars|max-retries|max-tokens|measure|method|"
     "methods|metric|micro-tokens|mode|out|overwrite|part|passage-prefix|passage-prompt|pooling|port|prices|program|"
     "prompts|query-encoder|query-prefix|query-prompt|questions|reasoning|replace|replay|reply-tokens|rerank-from|"
-    "reuse|rpm|rule|rules|run|runs|scorer|silver|similarity|task|tasks|teacher-lm|thinking|timeout|tpm|train|undo|"
+    "reuse|rpm|rule|rules|run|runs|scorer|shard|silver|similarity|task|tasks|teacher-lm|thinking|timeout|tpm|train|undo|"
     "valid|without|wording"
 )
 """Options of the command line that messages name (tests/test_errors.py holds them against it)."""

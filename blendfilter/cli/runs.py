@@ -342,6 +342,8 @@ def tune(
     given = {"concurrency": concurrency, "calls": limits.max_calls, "tokens": limits.max_tokens}
     changes: dict[str, Any] = {**given, "dollars": limits.max_cost}
     changes = {name: value for name, value in changes.items() if value is not None}
+    if not (changes or pause or resume):
+        raise BadArgument("change what? --concurrency N, --pause, --resume, --max-calls, --max-tokens or --max-cost")
     now = change(run, **changes, **({"paused": pause} if pause or resume else {}))
     show(f"{run}: {now.model_dump_json(exclude_defaults=True)}")
 

@@ -69,7 +69,7 @@ def tune(run: str | Path, **changes: Any) -> Control:
     """
     opened = Run.of(run)
     if not changes:
-        raise BadArgument("change what? --concurrency N, --pause, --resume, --max-calls, --max-tokens or --max-cost")
+        raise BadArgument("nothing to change: give concurrency, paused, calls, tokens or dollars")
     if not in_progress(opened.folder):
         raise BadArgument(f"{opened.folder} is not in progress: its next session takes the options of eval")
     limited = {name for name in ("calls", "tokens", "dollars") if changes.get(name) is not None}

@@ -71,12 +71,16 @@ def merge(*runs: Run | str | Path, out: str | Path, prices: OwnPrices = None) ->
 def _in_order(runs: Sequence[Run]) -> list[Run]:
     """The runs by the numbers of their shards. Raises: BadArgument, RunMismatch."""
     if not runs:
-        raise BadArgument("no runs to merge: name the folder of each shard (blendfilter eval … --shard 1/4)")
+        raise BadArgument(
+            "no runs to merge: name the folder of each shard, which `blendfilter eval … --shard 1/4` makes"
+        )
     by_number: dict[int, Run] = {}
     for run in runs:
         shard = run.settings["data"].get("shard")
         if shard is None:
-            raise BadArgument(f"{run.folder} is no shard but a whole run: shards are made by eval --shard I/N")
+            raise BadArgument(
+                f"{run.folder} is no shard but a whole run: `blendfilter eval … --shard I/N` makes shards"
+            )
         differing = different_settings(runs[0].settings, run.settings, ignored=_OWN)
         if differing:
             raise RunMismatch(f"{run.folder} and {runs[0].folder} are not shards of one run: {differing}")
@@ -84,7 +88,7 @@ def _in_order(runs: Sequence[Run]) -> list[Run]:
             raise BadArgument(f"{other.folder} and {run.folder} are both shard {shard['number']}/{shard['of']}")
     of = runs[0].settings["data"]["shard"]["of"]
     if missing := [f"{number}/{of}" for number in range(1, of + 1) if number not in by_number]:
-        raise BadArgument(f"shards are missing: {', '.join(missing)}; run these (--shard) or name their folders")
+        raise BadArgument(f"shards are missing: {', '.join(missing)}; run these, or name their folders")
     return [by_number[number] for number in range(1, of + 1)]
 
 
@@ -114,7 +118,7 @@ def _write(folder: Path, shards: Sequence[Run], settings: dict[str, Any], journa
     notes = shards[0].record.get("notes", {})
     asked = [run.record.get("notes", {}).get("questions", []) for run in shards]
     notes = {**notes, "questions": _dealt(asked), "shards": [run.name for run in shards]}
-    if "options" in notes:  # of `eval`: the merged run's are those without --shard
+    if "options" in notes:  # of `eval`: the merged run is no shard
         notes["options"] = {name: value for name, value in notes["options"].items() if name != "shard"}
     write_json(folder / RUN, {**shards[0].record, "settings": settings, "notes": notes})
     n, repeats = settings["data"]["n"], repeats_in(settings)

@@ -204,7 +204,7 @@ def join(
         MissingFile: no index there. ServerRefused: no server there.
     """
     if not locations:
-        raise BadArgument("join what? Name the indexes: --join DIR --join DIR")
+        raise BadArgument("join what? Name the folder or address of each index")
     places = [os.fspath(each) if _is_address(each) else str(Path(each).resolve()) for each in locations]
     with building(out, overwrite=overwrite) as folder:
         _finish(folder, places)
@@ -291,7 +291,7 @@ def open_sharded(
         if shard.fingerprint != fingerprint:
             raise BadData(
                 f"the shard {at} of {place} is another index ({shard.fingerprint}) than when they were joined "
-                f"({fingerprint}): join them again (blendfilter index --join)"
+                f"({fingerprint}): join them again (`blendfilter index --join DIR …`)"
             )
         shards.append(shard)
     if all(isinstance(shard, AbsentShard) for shard in shards):

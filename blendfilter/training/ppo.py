@@ -110,7 +110,7 @@ class PPOSettings:
                 raise BadArgument(f"{name} is {getattr(self, name)!r}: give a number above 0")
         for name in ("max_norm", "value_coefficient", "entropy_coefficient", "kl_coefficient"):
             if not 0 <= getattr(self, name) < math.inf:
-                named = "max_norm (--max-grad-norm)" if name == "max_norm" else name
+                named = "max_norm, the longest gradient," if name == "max_norm" else name
                 raise BadArgument(f"{named} is {getattr(self, name)!r}: give 0 or more")
 
 

@@ -120,7 +120,7 @@ def test_what_cannot_be_changed_is_said(index: BM25, questions: Questions, tmp_p
     waiting = Waiting(index, questions, tmp_path / "run")
     with waiting.under_way():
         for changes, words in [
-            ({}, "change what"),
+            ({}, "nothing to change"),
             ({"concurrency": 0}, "concurrency of 0"),
             ({"tokens": 500}, "was started without a limit of tokens"),
         ]:
@@ -159,5 +159,6 @@ def test_the_commands(blendfilter: Command, here: Path) -> None:
         == "blendfilter: --pause and --resume exclude each other"
     )
     assert blendfilter("tune", "nowhere", "--pause").code == 2
+    assert blendfilter("tune", "run").error.startswith("blendfilter: change what? --concurrency N, --pause")
     listed = blendfilter("ps", "run")
     assert (listed.code, listed.err) == (0, "blendfilter: no run is in progress\n")
