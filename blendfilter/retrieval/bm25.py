@@ -382,6 +382,11 @@ class BM25(Lexical):
         engine.vocab_dict = words
         engine.save(folder, show_progress=False)
 
+    def add_scores(self, terms: list[str], scores: Scores) -> None:
+        """Each passage's score for these terms, into `scores`, which are 0. Raises: BadData for damaged postings."""
+        assert isinstance(self._scorer, SparseScorer)
+        self._scorer.add_to(scores, terms)
+
     def statistics(self) -> Statistics:
         """How many passages have each term, and how many terms there are. Raises: BadArgument where that is unknown."""
         joined = SHARED in self.manifest.settings
@@ -556,6 +561,17 @@ class SparseScorer:
         except (IndexError, ValueError, TypeError) as error:  # a passage's number that none has
             raise BadData(f"the index at {self._folder} is damaged ({str(error)[:120]}): build it again") from error
         return scores
+
+    def add_to(self, scores: Scores, terms: list[str]) -> None:
+        """The same, added up in `scores`, which are 0 (a part of what several shards share). Raises as `scores`."""
+        data, rows, starts = (self.engine.scores[name] for name in ("data", "indices", "indptr"))
+        columns = [slice(starts[at], starts[at + 1]) for at in self.engine.get_tokens_ids(terms)]
+        try:
+            if columns:  # one addition after the other, in the order of the terms, as bm25s adds
+                np.add.at(scores, np.concatenate([rows[each] for each in columns]),
+                          np.concatenate([data[each] for each in columns]))  # fmt: skip
+        except (IndexError, ValueError, TypeError) as error:
+            raise BadData(f"the index at {self._folder} is damaged ({str(error)[:120]}): build it again") from error
 
 
 def load_bm25s(folder: Path) -> bm25s.BM25:

@@ -9,9 +9,10 @@ else a shard holds (centroids, cells, graphs) are refused. Equal scores keep the
 from __future__ import annotations
 
 import os
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import chain, islice, pairwise
+from itertools import accumulate, chain, islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from blendfilter.retrieval.base import (
     ProgressCallback,
     Retriever,
     SearchWarnings,
+    best,
     coarse,
     cut_of,
     fingerprint_of,
@@ -67,6 +69,7 @@ class Sharded(Retriever):
                     "one engine, with the same settings and encoder; BM25's by `blendfilter index --join`"
                 )
         self.fingerprint = fingerprint_of(KIND, [shard.fingerprint for shard in self.shards])
+        self._starts = [0, *accumulate(map(len, self.shards))]
         self._warnings = SearchWarnings(len(self))
         self._pool = None
         if any(isinstance(shard, Remote) for shard in self.shards):  # in this process threads would only take turns
@@ -75,6 +78,8 @@ class Sharded(Retriever):
     def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         """At most `k` passages a query, the best of all shards. Cut where any shard cut the query."""
         self._warnings.check_k(k)
+        if all(isinstance(shard, BM25) for shard in self.shards):
+            return [self._together(query, k) for query in queries]
 
         def searched(shard: Retriever) -> list[list[Passage]] | ServerRefused:
             try:
@@ -93,6 +98,18 @@ class Sharded(Retriever):
         ]
         found = [answer for answer in answers if not isinstance(answer, ServerRefused)]
         return [merged(rankings, k, missing) for rankings in zip(*found, strict=True)]
+
+    def _together(self, query: str, k: int) -> list[Passage]:
+        """The hits of BM25 shards in this process: one query, one row of scores, one choice of the best."""
+        shards: list[Any] = self.shards
+        starts, terms, scores = self._starts, shards[0].analyser(query), np.zeros(self._starts[-1])
+        for shard, start, end in zip(shards, starts, starts[1:], strict=False):
+            shard.add_scores(terms, scores[start:end])
+        found = []
+        for at in best(scores, k):
+            number = bisect_right(starts, at) - 1
+            found.append(shards[number].passages[at - starts[number]].scored(float(scores[at])))
+        return found
 
     def as_cheap(self, k: int) -> int:
         """What all shards give as cheaply."""
@@ -113,7 +130,7 @@ class Sharded(Retriever):
         }
 
     def __len__(self) -> int:
-        return sum(map(len, self.shards))
+        return self._starts[-1]
 
     def __repr__(self) -> str:
         return f"<Sharded: {len(self.shards)} shards, {len(self):,} passages, fingerprint {self.fingerprint}>"
