@@ -158,9 +158,9 @@ def in_progress(folder: Path) -> bool:
     """Whether a process is writing the journal of the run in `folder`."""
     try:
         with (folder / FILE).open("rb") as file:
-            if _LOCKS.exists():
-                return _name(os.fstat(file.fileno())) in _locked()
-            try:
+            if _LOCKS.exists() and _name(os.fstat(file.fileno())) in _locked():
+                return True
+            try:  # where the system does not say, or not of another machine's locks
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except OSError:
                 return True
