@@ -77,6 +77,8 @@ def test_an_index_in_shards_and_one_of_indexes_built_apart(blendfilter: Command,
     [
         (("--join", "one", "--engine", "bm25"), "--join makes an index of indexes as they are"),
         (("sample", "--join", "one"), "--join makes an index of indexes as they are"),
+        (("--join", "one", "--chunk", "50w"), "--join makes an index of indexes as they are"),
+        (("--add", "sample", "--shards", "2"), "--shards makes an index anew"),
         (("--join", "nowhere"), "no index at"),
         (("sample", "--shards", "500"), "193 passages make 1 to 193 shards, not 500"),
         (("sample", "--shards", "2", "--engine", "rank-bm25"), "cannot be a shard"),

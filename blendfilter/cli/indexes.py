@@ -148,8 +148,7 @@ def index(
 
     made: Retriever
     if join:
-        fixed = [*given_values(options), *(["engine"] if engine else []), *(["shards"] if shards else [])]
-        if corpus is not None or add is not None or delete is not None or fixed:
+        if any((corpus, add, delete, engine, shards, chunk, replace, given_values(options))):
             raise BadArgument("--join makes an index of indexes as they are: leave out the corpus and other settings")
         made, before = joined(join, out, overwrite=overwrite), ""
     elif add is None and delete is None:
@@ -167,7 +166,8 @@ def index(
                 made = build_sharded(again, out, shards, engine=engine, **settings, progress=progress)
         before = ""
     else:
-        fixed = [*given_values(options), *(["engine"] if engine else []), *(["overwrite"] if overwrite else [])]
+        others = {"engine": engine, "shards": shards, "overwrite": overwrite}
+        fixed = [*given_values(options), *(name for name, value in others.items() if value)]
         if corpus is not None or fixed:
             what = f"--{fixed[0].replace('_', '-')}" if fixed else f"the corpus {corpus}"
             raise BadArgument(f"{what} makes an index anew; --add and --delete change one, which keeps its settings")

@@ -299,7 +299,7 @@ def ps(
         list[Path] | None, typer.Argument(help="Run folders; without them, every run in progress on this machine.")
     ] = None,
 ) -> None:
-    """List the runs in progress: how far each is, what its calls took, and how many it made in the last minute.
+    """List the runs in progress: how far each is, its errors, and how many calls it made in the last minute.
 
     Example: blendfilter ps
     """

@@ -125,7 +125,7 @@ async def _watch(folder: Path, gate: Gate, purse: BudgetAccount | None) -> None:
 
 
 class Running(NamedTuple):
-    """A run in progress: how far it is, and what its calls took in the last minute."""
+    """A run in progress: how far it is, and how many calls it made in the last minute."""
 
     run: Run
     pid: int

@@ -7,10 +7,10 @@ dealt out one by one (`Questions.shard`), and so they are taken in again.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from blendfilter.errors import BadArgument, BadData, RunMismatch
@@ -50,21 +50,17 @@ def merge(*runs: Run | str | Path, out: str | Path, prices: OwnPrices = None) ->
     data = shards[0].settings["data"]
     whole = {"source": data["source"], "fingerprint": data["shard"]["fingerprint"], "n": data["shard"]["n"]}
     settings = {**shards[0].settings, "data": whole}
-    partial = out.with_name(f"{out.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)  # of a merge that was killed
-    try:
-        with ExitStack() as opened:
-            journals = [opened.enter_context(Journal(run.folder / FILE, "replay", exclusive=True)) for run in shards]
-            _check_finished(shards)
-            partial.mkdir(parents=True)
-            with Journal(partial / FILE) as joined:
-                for journal in journals:
-                    _join(joined, journal)
-                _write(partial, shards, settings, joined, prices)
-        partial.rename(out)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
+    with ExitStack() as opened:
+        journals = [opened.enter_context(Journal(run.folder / FILE, "replay", exclusive=True)) for run in shards]
+        _check_finished(shards)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        beside = opened.enter_context(TemporaryDirectory(prefix=f".{out.name}.merging-", dir=out.parent))
+        folder = Path(beside) / out.name
+        with Journal(folder / FILE) as joined:
+            for journal in journals:
+                _join(joined, journal)
+            _write(folder, shards, settings, joined, prices)
+        folder.rename(out)
     return Run(out)
 
 

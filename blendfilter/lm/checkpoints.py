@@ -20,6 +20,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jinja2
+
 from blendfilter.dspy_surface import lm15
 from blendfilter.errors import BadArgument, BadData, MissingExtra, MissingFile, guess
 from blendfilter.extras import needed, quiet_transformers
@@ -666,7 +668,7 @@ def prompt_ids(
     try:
         try:
             text = tokenizer.apply_chat_template(messages, **how)
-        except Exception:
+        except jinja2.TemplateError:
             if [each["role"] for each in messages[:2]] != ["system", "user"]:
                 raise
             # a family without a system's role: its words go before the user's first ones

@@ -8,6 +8,7 @@ else a shard holds (centroids, cells, graphs) are refused. Equal scores keep the
 
 from __future__ import annotations
 
+import functools
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -35,7 +36,7 @@ from blendfilter.retrieval.bm25 import BM25, SHARED, Statistics
 from blendfilter.retrieval.corpus import Corpus, IdCheck, passages_of
 from blendfilter.retrieval.indexes import ADDRESSES, build, open_index
 from blendfilter.retrieval.manifest import CorpusInfo, Manifest, building, opening, read_manifest, write_manifest
-from blendfilter.retrieval.remote import Remote, check_host
+from blendfilter.retrieval.remote import Remote, address_of, check_host
 from blendfilter.retrieval.stored import Stored, StoredPassages, check_fingerprint
 
 KIND = "sharded"
@@ -48,6 +49,7 @@ class Sharded(Retriever):
     Args:
         partial: where a shard's server does not answer, give the best of the others, flagged (`Hits.missing`, which a
             journal keeps, and the event `partial_search`). Without it that is an error, as where none answers.
+        reopen: opens the index that lies at `path` by now.
 
     Raises:
         BadArgument: no shards; shards whose scores do not mean the same.
@@ -56,11 +58,17 @@ class Sharded(Retriever):
     kind = KIND
 
     def __init__(
-        self, shards: Sequence[Retriever], *, path: str | os.PathLike[str] | None = None, partial: bool = False
+        self,
+        shards: Sequence[Retriever],
+        *,
+        path: str | os.PathLike[str] | None = None,
+        partial: bool = False,
+        reopen: Callable[[], Sharded] | None = None,
     ) -> None:
         if not shards:
             raise BadArgument("a sharded index needs one shard or more")
         self.shards, self.path, self.partial = [*shards], None if path is None else Path(path), partial
+        self._reopen = reopen
         there = [shard for shard in shards if not isinstance(shard, AbsentShard)]
         for shard in there:
             if (other := _scale(shard)) != (first := _scale(there[0])):
@@ -72,7 +80,9 @@ class Sharded(Retriever):
         self._starts = [0, *accumulate(map(len, self.shards))]
         self._warnings = SearchWarnings(len(self))
         self._pool = None
-        if any(isinstance(shard, Remote) for shard in self.shards):  # in this process threads would only take turns
+        if any(
+            isinstance(shard, Remote | AbsentShard) for shard in self.shards
+        ):  # in this process threads would only take turns
             self._pool = ThreadPoolExecutor(len(self.shards), thread_name_prefix="blendfilter-shard")
 
     def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
@@ -119,6 +129,12 @@ class Sharded(Retriever):
         """Whether one of its shards is."""
         return any(shard.outdated() for shard in self.shards)
 
+    def fresh(self) -> Sharded:
+        """This index, or the one that lies in its folder by now. Raises as `open_sharded`: a shard may have changed."""
+        if not self.outdated():
+            return self
+        return Sharded([shard.fresh() for shard in self.shards]) if self._reopen is None else self._reopen()
+
     def info(self) -> dict[str, Any]:
         """Kind, fingerprint, number of passages, and what each shard says of itself."""
         return {
@@ -136,17 +152,24 @@ class Sharded(Retriever):
         return f"<Sharded: {len(self.shards)} shards, {len(self):,} passages, fingerprint {self.fingerprint}>"
 
     def __reduce__(self) -> Any:
-        return (open_sharded, (str(self.path.resolve()),)) if self.path else (Sharded, (self.shards,))
+        return functools.partial(Sharded, path=self.path, partial=self.partial), (self.shards,)
 
 
 class AbsentShard(Retriever):
-    """A shard whose server did not answer when its index was opened; what is known of it stands in the manifest."""
+    """A shard whose server did not answer when its index was opened, and is tried again with each search.
 
-    def __init__(self, url: str, fingerprint: str, passages: int, why: ServerRefused) -> None:
-        self.url, self.fingerprint, self._passages, self._why = url, fingerprint, passages, str(why)
+    What is known of it stands in the manifest. Raises: ServerRefused as long as it does not answer; BadData where
+    another index answers.
+    """
+
+    def __init__(self, url: str, fingerprint: str, passages: int, again: Callable[[], Retriever]) -> None:
+        self.url, self.fingerprint, self._passages, self._again = url, fingerprint, passages, again
+        self._found: Retriever | None = None
 
     def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
-        raise ServerRefused(self._why)
+        if self._found is None:
+            self._found = _same(self._again(), self.fingerprint, self.url)
+        return self._found.find(queries, k)
 
     def __len__(self) -> int:
         return self._passages
@@ -198,6 +221,8 @@ def build_sharded(
 
     Raises as `build` and `join` do, and `BadArgument` for more shards than passages.
     """
+    if engine not in (BM25.kind, "dense") or settings.get("index", "flat") != "flat":  # before anything is encoded
+        raise BadArgument(f"an index of {engine} {_WHY}; bm25 and flat dense indexes can be made in shards")
     total = sum(1 for _ in passages_of(corpus()))
     if not 1 <= shards <= total:
         raise BadArgument(f"{total:,} passages make 1 to {total:,} shards, not {shards}")
@@ -205,7 +230,8 @@ def build_sharded(
         passages, edges = iter(passages_of(corpus())), [total * number // shards for number in range(shards + 1)]
         for number, (start, end) in enumerate(pairwise(edges), 1):
             build(engine, islice(passages, end - start), folder / f"{number}", progress=progress, **settings)
-        _finish(folder, [f"{number}" for number in range(1, shards + 1)])
+        own = [f"{number}" for number in range(1, shards + 1)]
+        _finish(folder, [open_index(folder / place) for place in own], own)
     return open_sharded(out)
 
 
@@ -222,15 +248,19 @@ def join(
     """
     if not locations:
         raise BadArgument("join what? Name the folder or address of each index")
-    places = [os.fspath(each) if _is_address(each) else str(Path(each).resolve()) for each in locations]
+    shards = [open_index(location) for location in locations]
+    # a token in an address is for its server alone, and goes into no file
+    places = [address_of(os.fspath(each)).url if _is_address(each) else str(Path(each).resolve()) for each in locations]
     with building(out, overwrite=overwrite) as folder:
-        _finish(folder, places)
-    return open_sharded(out, allow_hosts=[place for place in places if _is_address(place)], ambient=True)
+        places = _finish(folder, shards, places)
+    reopen = functools.partial(open_sharded, out, allow_hosts=[*filter(_is_address, places)], ambient=True)
+    found = [shard if Path(at).is_absolute() or _is_address(at) else open_index(Path(out) / at)
+             for at, shard in zip(places, shards, strict=True)]  # fmt: skip
+    return Sharded(found, path=out, reopen=reopen)
 
 
-def _finish(folder: Path, places: Sequence[str]) -> None:
-    """Turn a folder that is being built into a sharded index of the indexes at `places`; inner ones are its own."""
-    shards = [open_index(place if _is_address(place) else folder / place) for place in places]
+def _finish(folder: Path, shards: Sequence[Retriever], places: Sequence[str]) -> list[str]:
+    """Turn a folder that is being built into a sharded index; where its shards lie, which may be in it by then."""
     plain = [shard for shard in shards if isinstance(shard, BM25) and SHARED not in shard.manifest.settings]
     if plain and len(plain) < len(shards):
         raise BadArgument(f"{plain[0]!r} counts its own words alone, and another one those of shards: join all anew")
@@ -257,6 +287,7 @@ def _finish(folder: Path, places: Sequence[str]) -> None:
             settings={"shards": listed},
         ),
     )
+    return [*places]
 
 
 def _check_ids(shards: Iterable[Retriever]) -> None:
@@ -297,25 +328,34 @@ def open_sharded(
     for at, fingerprint, passages in listed:
         if _is_address(at):
             check_host(at, allow_hosts, str(place))
+            again = functools.partial(open_index, at, ambient=ambient, **options)
             try:
-                shard = open_index(at, ambient=ambient, **options)
-            except ServerRefused as error:
+                shard = again()
+            except ServerRefused:
                 if not partial:
                     raise
-                shard = AbsentShard(at, fingerprint, passages, error)
+                shard = AbsentShard(at, fingerprint, passages, again)
         else:
             shard = open_index(place / at, **options)
-        if shard.fingerprint != fingerprint:
-            raise BadData(
-                f"the shard {at} of {place} is another index ({shard.fingerprint}) than when they were joined "
-                f"({fingerprint}): join them again (`blendfilter index --join DIR …`)"
-            )
-        shards.append(shard)
-    if all(isinstance(shard, AbsentShard) for shard in shards):
+        shards.append(_same(shard, fingerprint, f"{at} of {place}"))
+    if shards and all(isinstance(shard, AbsentShard) for shard in shards):
         raise ServerRefused(f"no shard of {place} answers: {listed[0][0]} and {len(shards) - 1} more")
-    index = Sharded(shards, path=place, partial=partial)
+    reopen = functools.partial(
+        open_sharded, place, allow_hosts=allow_hosts, ambient=ambient, partial=partial, **options
+    )
+    index = Sharded(shards, path=place, partial=partial, reopen=reopen)
     check_fingerprint(place, manifest, index.fingerprint)
     return index
+
+
+def _same(shard: Retriever, fingerprint: str, where: str) -> Retriever:
+    """`shard`, where it is the index that was joined. Raises: BadData."""
+    if shard.fingerprint != fingerprint:
+        raise BadData(
+            f"the shard {where} is another index ({shard.fingerprint}) than when they were joined ({fingerprint}): "
+            "join them again (`blendfilter index --join DIR …`)"
+        )
+    return shard
 
 
 def _is_address(location: str | os.PathLike[str]) -> bool:

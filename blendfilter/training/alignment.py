@@ -237,7 +237,7 @@ def _most_tokens(checkpoint: Checkpoint, reading: TrainingSettings, settings: PP
 
 @contextmanager
 def _begun(folder: Path, journal: Journal) -> Iterator[None]:
-    """Where the block ends before a step was made or an answer paid for, the folder goes: it is in nobody's way."""
+    """Where the block ends before a step or a paid answer, the folder goes: it would refuse other settings."""
     try:
         yield
     except BaseException:

@@ -722,7 +722,7 @@ def _whole(checkpoint: Path) -> bool:
 def _begun(folder: Path, recipe: Mapping[str, Any], out: Path) -> Iterator[None]:
     """Inside the block this process alone trains in the folder, by this recipe. Raises: RunLocked, RunMismatch.
 
-    Where the block ends before the first step, the folder goes: what was refused stands in nobody's way.
+    Where the block ends before the first step, the folder goes, so that a corrected command is not refused for it.
     """
     fd = _locked(folder, recipe)
     try:
@@ -732,7 +732,8 @@ def _begun(folder: Path, recipe: Mapping[str, Any], out: Path) -> Iterator[None]
         try:
             yield
         except BaseException:
-            if not any(item.name != BEGUN and (item.is_dir() or item.stat().st_size) for item in folder.iterdir()):
+            left = [*folder.iterdir()] if folder.is_dir() else []
+            if not any(item.name != BEGUN and (item.is_dir() or item.stat().st_size) for item in left):
                 shutil.rmtree(folder, ignore_errors=True)
             raise
     finally:

@@ -168,6 +168,32 @@ def test_a_shard_that_is_gone_or_another_one_is_named(parts: list[Path], tmp_pat
         open_index(tmp_path / "apart")
 
 
+def test_what_is_built_again_in_its_place_is_the_fresh_one(tmp_path: Path) -> None:
+    index = build_sharded(lambda: CORPUS[:90], tmp_path / "index", 3)
+    assert index.fresh() is index
+    build_sharded(lambda: CORPUS, tmp_path / "index", 3, overwrite=True)
+    assert (index.outdated(), len(index), len(index.fresh())) == (True, 90, len(CORPUS))
+
+
+def test_a_token_in_an_address_goes_into_no_file(parts: list[Path], tmp_path: Path) -> None:
+    shard = join(parts[:1], tmp_path / "joined").shards[0]
+    with served(shard, token="s3cret-token") as server:
+        index = join([f"http://any:s3cret-token@127.0.0.1:{server.port}"], tmp_path / "remote")
+        assert index("harbour", k=2)
+        manifest = (tmp_path / "remote" / "manifest.json").read_text(encoding="utf-8")
+    assert f"http://127.0.0.1:{server.port}" in manifest
+    assert "s3cret" not in manifest
+
+
+@pytest.mark.parametrize("settings", [{"engine": "colbert"}, {"engine": "dense", "index": "ivf"}])
+def test_what_cannot_be_in_shards_is_refused_before_a_passage_is_read(settings: dict[str, str], tmp_path: Path) -> None:
+    def corpus() -> list[Passage]:
+        raise AssertionError("it was read")
+
+    with pytest.raises(BadArgument, match="cannot be a shard"):
+        build_sharded(corpus, tmp_path / "index", 2, **settings)
+
+
 @pytest.mark.parametrize("shards", [0, 4])
 def test_there_are_as_many_shards_as_passages_at_most(shards: int, tmp_path: Path) -> None:
     with pytest.raises(BadArgument, match=f"3 passages make 1 to 3 shards, not {shards}"):
