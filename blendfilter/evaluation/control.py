@@ -34,7 +34,7 @@ EVERY = 1.0
 """Seconds between two looks at a run's `control.json`."""
 _LOCKS = Path("/proc/locks")
 _TAIL = 1 << 18
-"""Bytes of a journal in which the last minute's calls are counted."""
+"""Bytes of a journal's end in which the last minute's calls are looked for at first."""
 
 
 class Control(BaseModel):
@@ -209,13 +209,23 @@ def _state(folder: Path, pid: int) -> Running | None:
 
 
 def _last_minute(folder: Path) -> int:
-    """Calls that ended within the last minute, as far as the journal's end tells."""
+    """Calls that ended within the last minute: as much of the journal's end is read as they take."""
+    since, tail = time.time() - 60, _TAIL
     with (folder / FILE).open("rb") as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
-        lines, count, since = file.read().split(b"\n")[1:], 0, time.time() - 60
+        size = file.seek(0, os.SEEK_END)
+        while True:
+            file.seek(max(0, size - tail))
+            lines = file.read(tail).split(b"\n")
+            ended = [*_ended(lines if tail >= size else lines[1:])]
+            if tail >= size or min(ended, default=since) < since:
+                return sum(each > since for each in ended)
+            tail *= 4
+
+
+def _ended(lines: Iterable[bytes]) -> Iterator[float]:
+    """When each call among a journal's lines ended; a torn line is none."""
     for line in lines:
         if b'","kind":"call"' in line[:80]:
             with contextlib.suppress(ValueError):
                 record = json.loads(line)
-                count += (record.get("at") or 0) + (record.get("seconds") or 0) > since
-    return count
+                yield (record.get("at") or 0.0) + (record.get("seconds") or 0.0)

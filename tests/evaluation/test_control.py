@@ -116,6 +116,16 @@ def test_a_limit_may_be_raised_and_lowered(index: BM25, questions: Questions, tm
         tune(tmp_path / "run", calls=5)
 
 
+def test_the_calls_of_the_last_minute_are_all_counted(
+    index: BM25, questions: Questions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, engine = done_by(BlendFilter(index), questions, tmp_path / "run")
+    monkeypatch.setattr(control, "_TAIL", 400)  # less than a record
+    assert control._last_minute(run.folder) == engine.calls
+    monkeypatch.setattr(control.time, "time", lambda: time.monotonic() + 1e10)
+    assert control._last_minute(run.folder) == 0
+
+
 def test_what_cannot_be_changed_is_said(index: BM25, questions: Questions, tmp_path: Path) -> None:
     waiting = Waiting(index, questions, tmp_path / "run")
     with waiting.under_way():
