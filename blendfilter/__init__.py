@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from blendfilter.filters.written import BIDERFilter as BIDERFilter
     from blendfilter.filters.written import TrainedFilCoFilter as TrainedFilCoFilter
     from blendfilter.journal import Journal as Journal
+    from blendfilter.lm.batches import Batch as Batch
     from blendfilter.lm.budget import Budget as Budget
     from blendfilter.lm.model import connect as connect
     from blendfilter.lm.scoring import Score as Score

@@ -39,6 +39,8 @@ A = TypeVarTuple("A")
 F = TypeVar("F", bound=Callable[..., Any])
 _WORKERS = 64
 _LONGEST_STOP = 5.0
+_TURNS, _PAUSE = 200, 0.02
+"""Turns of the loop in which nothing happens that count as quiet, and seconds between two looks."""
 _UNCARRIED = (StopIteration, SystemExit, GeneratorExit, asyncio.CancelledError, concurrent.futures.CancelledError)
 ENDING = (KeyboardInterrupt, asyncio.CancelledError, GeneratorExit)
 """What ends the work at hand, past code that keeps everything else as an error of one question."""
@@ -60,19 +62,50 @@ def loop() -> asyncio.AbstractEventLoop:
 
 
 class _Loop(asyncio.SelectorEventLoop):
-    """The loop, which takes DSPy's own short steps of a model's call in place: two threads less to wake a call."""
+    """The loop, which takes DSPy's own short steps of a model's call in place: two threads less to wake a call.
+
+    `busy`: worker threads that are at work for it, less those that wait for it.
+    """
+
+    busy = 0
 
     def run_in_executor(
         self, executor: Executor | None, func: Callable[[Unpack[A]], T], *args: *A
     ) -> asyncio.Future[T]:
         if executor is not None or args or not is_short_step(func):
-            return super().run_in_executor(executor, func, *args)
+            started = super().run_in_executor(executor, func, *args)
+            self.busy += 1
+            started.add_done_callback(self._came_back)
+            return started
         done: asyncio.Future[T] = self.create_future()
         try:
             done.set_result(func(*args))
         except Exception as error:  # noqa: BLE001 - it is whoever awaits the step that gets it, as from a thread
             done.set_exception(error)
         return done
+
+    def _came_back(self, _: asyncio.Future[Any]) -> None:
+        self.busy -= 1
+
+
+async def until_quiet(moved: Callable[[], int], longest: float = 30.0) -> None:
+    """Wait until nothing else can move on this loop: no worker thread is at work, and nothing is ready to run.
+
+    `moved` counts what the caller waits for: while it grows, nothing is quiet. After `longest` seconds in which it did
+    not grow the wait is over all the same: one slow thread keeps nobody.
+    """
+    running = asyncio.get_running_loop()
+    seen, since = moved(), running.time()
+    while running.time() - since < longest:
+        for _ in range(_TURNS):  # turns of the loop, not seconds: a busy machine takes longer for them
+            await asyncio.sleep(0)
+            if moved() != seen or getattr(running, "busy", 0) > 0:
+                break
+        else:
+            return
+        if moved() != seen:
+            seen, since = moved(), running.time()
+        await asyncio.sleep(_PAUSE)
 
 
 def submit(coroutine: Coroutine[Any, Any, T]) -> Future[T]:
@@ -96,7 +129,7 @@ def run(coroutine: Coroutine[Any, Any, T], who: str = "this module", instead: st
     if open_stream() is not None and _streams_from_here():
         # Status messages are sent to the loop that streams: a coroutine elsewhere would wait for it for ever.
         return anyio.from_thread.run(_until_over, coroutine, over)
-    future = submit(_until_over(coroutine, over))
+    future = submit(_until_over(coroutine, over, waited_for=isinstance(threading.current_thread(), _Worker)))
     try:
         return future.result()
     except BaseException:
@@ -105,10 +138,16 @@ def run(coroutine: Coroutine[Any, Any, T], who: str = "this module", instead: st
         raise
 
 
-async def _until_over(coroutine: Coroutine[Any, Any, T], over: threading.Event) -> T:
+async def _until_over(coroutine: Coroutine[Any, Any, T], over: threading.Event, *, waited_for: bool = False) -> T:
+    running = asyncio.get_running_loop()
+    by_worker = waited_for and isinstance(running, _Loop)
+    if by_worker:
+        running.busy -= 1  # type: ignore[attr-defined]
     try:
         return await coroutine
     finally:
+        if by_worker:
+            running.busy += 1  # type: ignore[attr-defined]
         over.set()
 
 
@@ -136,6 +175,10 @@ def _serve(fresh: asyncio.AbstractEventLoop) -> None:
         return
 
 
+class _Worker(threading.Thread):
+    """A thread that works for a loop."""
+
+
 class Threads(ThreadPoolExecutor):
     """At most `count` worker threads, which the process does not wait for when it ends.
 
@@ -161,7 +204,7 @@ class Threads(ThreadPoolExecutor):
                 self._changed.notify()
             elif self._started < self._count:
                 self._started += 1
-                threading.Thread(target=self._work, name=f"{self._name}_{self._started}", daemon=True).start()
+                _Worker(target=self._work, name=f"{self._name}_{self._started}", daemon=True).start()
         return future
 
     def shutdown(self, wait: bool = False, *, cancel_futures: bool = False) -> None:

@@ -82,7 +82,7 @@ def worded(message: str) -> str:
 
 
 _NAMES = (
-    "allow-empty-answers|allow-host|api-base|ask-server|chat|chunk|concurrency|context|corpus|data|deadline|demos|"
+    "allow-empty-answers|allow-host|api-base|ask-server|batch|batch-dir|batch-window|chat|chunk|concurrency|context|corpus|data|deadline|demos|"
     "device|dry-run|encoder|endpoint|exclude|export|filter|filter-endpoint|filter-lm|filter-max-input-tokens|filter-min-score|filter-model|"
     "filter-unmatched|gradient-checkpointing|host|ignore-memory|index|join|json-schema|learning-rate|leave-out|leave-out-compiled|lm|"
     "max-body|max-calls|max-cost|max-input-tokens|max-k|max-query-chars|max-retries|max-tokens|measure|method|"
@@ -114,6 +114,9 @@ _ARGUMENTS = {
     "filter-max-input-tokens": "max_input_tokens",
     "filter-model": "model",
     "rerank-from": "depth",
+    "batch": "batch=Batch()",
+    "batch-dir": "Batch(folder=…)",
+    "batch-window": "Batch(window=…)",
     "max-calls": "Budget(calls=…)",
     "max-tokens": "Budget(tokens=…)",
     "max-cost": "Budget(dollars=…)",
@@ -234,6 +237,10 @@ class BudgetSpent(BlendFilterError):
     """Exit 3: the run stopped at its limit of calls, tokens or dollars; what was paid for is kept, and it can go on."""
 
     exit_code = 3
+
+
+class BatchWritten(BudgetSpent):
+    """Exit 3: the calls that wait were written to batch files; once they are answered, the same command goes on."""
 
 
 class WorkFailed(BlendFilterError):

@@ -15,6 +15,7 @@ import dspy
 from blendfilter.errors import BadArgument
 from blendfilter.journal import Journal
 from blendfilter.lm.attempts import FREE_RETRIES, Gate, RetryBudget, Traffic
+from blendfilter.lm.batches import Batches
 from blendfilter.lm.budget import Budget, BudgetAccount, check_priced, purse_for
 from blendfilter.lm.model import ConnectedLM, connect
 from blendfilter.lm.prices import Price
@@ -76,15 +77,17 @@ class RunContext:
             check_priced(budget, self.prices)
 
     @contextmanager
-    def opened(self, journal: Journal) -> Iterator[RunContext]:
+    def opened(self, journal: Journal, batches: Batches | None = None) -> Iterator[RunContext]:
         """Everything that is called until the block ends is kept in `journal` and held to the limits.
+
+        `batches`: what gathers the calls, in place of the rate limit.
 
         Raises:
             BadArgument, BadData: what the journal says was spent cannot be counted.
         """
         purse = None if self.replay else purse_for(journal, self.budget, self.prices)
         try:
-            self._open = journal, Traffic(gate=self.gate, purse=purse, retries=self._retries)
+            self._open = journal, Traffic(self.gate, purse, self._retries, batches)
             for found in lms_of(self.module) if self.module is not None else ():
                 found.put(self.journaled(found.lm))
             yield self

@@ -50,6 +50,28 @@ def connect(model: JudgeOptions, prices: Path | None = None, *, keyless: bool = 
         return connected(api_key="none")
 
 
+NOWHERE = "http://batch.invalid/v1"
+"""The address of a model that only files are written for."""
+
+
+def for_files(model: JudgeOptions, filter_model: FilterModelOptions) -> tuple[Any, FilterModelOptions]:
+    """The models, where nobody is called: a name without a provider that we know needs no address."""
+    if _lacks_address(model.lm, model.api_base):
+        model = replace(model, api_base=[NOWHERE])
+    if _lacks_address(filter_model.filter_lm, filter_model.filter_api_base):
+        filter_model = replace(filter_model, filter_api_base=[NOWHERE])
+    return model, filter_model
+
+
+def _lacks_address(name: str | None, api_base: list[str] | None) -> bool:
+    from blendfilter.lm.model import is_in_process
+    from blendfilter.lm.profiles import PROVIDERS
+
+    if name is None or name == "offline" or api_base or is_in_process(name, None):
+        return False
+    return name.partition("/")[0] not in PROVIDERS
+
+
 WRITING, HUGGING_FACE = ("filco", "bider", "summary"), "hf/"
 """Filters whose model may be a trained one that writes, and how the name of one in a folder begins."""
 IN_PROCESS, BEHIND_A_SERVER = ("context", "threads"), ("timeout", "attempts", "deadline", "rpm", "tpm")

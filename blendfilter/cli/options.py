@@ -8,13 +8,15 @@ from __future__ import annotations
 import re
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
+from blendfilter.errors import BadArgument
 from blendfilter.resources import programs
 
 if TYPE_CHECKING:
+    from blendfilter.lm.batches import Batch
     from blendfilter.lm.budget import Budget
 
 _PACKAGE = Path(__file__).parents[1]
@@ -378,6 +380,41 @@ class SpendingOptions:
 
         budget = Budget(self.max_calls, self.max_tokens, self.max_cost)
         return budget if budget.given() else None
+
+
+@dataclass(frozen=True)
+class BatchOptions:
+    """Whether calls are gathered and answered in batches, and by what."""
+
+    poll: ClassVar[float] = 30.0
+    """Seconds between two looks at the provider's batches."""
+    batch: bool = option(
+        "Limits",
+        "Ask in the provider's batches, at half the price: each step of all questions is one batch, about five in all; "
+        "the same command goes on where it was stopped.",
+        "--batch",
+        default=False,
+        rare=True,
+    )
+    batch_window: str | None = option("Limits", "The time in which the provider answers a batch (24h).", rare=True)
+    batch_dir: Path | None = option(
+        "Limits",
+        "Write batch files there in place of calling a server, and stop; once they are answered (vllm run-batch), the "
+        "same command goes on.",
+        rare=True,
+    )
+
+    def chosen(self) -> Batch | None:
+        """As the runner takes it; None: calls go out one by one. Raises: BadArgument."""
+        from blendfilter.lm.batches import Batch
+
+        if self.batch and self.batch_dir is not None:
+            raise BadArgument("--batch asks the provider, --batch-dir writes files: leave one of them out")
+        if self.batch_window is not None and not self.batch:
+            raise BadArgument("--batch-window is the provider's: add --batch, or leave it out")
+        if self.batch_dir is not None:
+            return Batch(self.batch_dir)
+        return Batch(window=self.batch_window or Batch.window, poll=self.poll) if self.batch else None
 
 
 def given_values(options: Any, *names: str) -> dict[str, Any]:

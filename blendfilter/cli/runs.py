@@ -13,8 +13,18 @@ import typer
 from blendfilter.cli.app import State, command
 from blendfilter.cli.console import Bars, say, show
 from blendfilter.cli.given import from_run, settings_given
-from blendfilter.cli.making import connect, connect_both, maker, prompts_in, retriever, say_what_answers, with_trained
+from blendfilter.cli.making import (
+    connect,
+    connect_both,
+    for_files,
+    maker,
+    prompts_in,
+    retriever,
+    say_what_answers,
+    with_trained,
+)
 from blendfilter.cli.options import (
+    BatchOptions,
     FilterModelOptions,
     Json,
     JudgeOptions,
@@ -89,6 +99,7 @@ def eval(
     filter_model: FilterModelOptions,
     limits: SpendingOptions,
     planning: PlanOptions,
+    batches: BatchOptions,
     sources: PassageOptions,
     limit: Limit = None,
     shard: Annotated[
@@ -157,11 +168,15 @@ def eval(
 
     budget = limits.budget()
     planning.check(replay=replay)
+    if (batch := batches.chosen()) is not None and batch.folder is not None:
+        model, filter_model = for_files(model, filter_model)
     check_share(max_bad_replies, "--max-bad-replies")
     questions = load(task, data, limit=limit, metrics=metric or None)
     replayed = run if replay else None
     decoding: dict[str, Any] = {"temperature": model.temperature, "top_p": model.top_p}
-    connects, connects_filter = connect_both(model, filter_model, prices, keyless=planning.plan, how=how)
+    connects, connects_filter = connect_both(
+        model, filter_model, prices, keyless=planning.plan or batches.batch_dir is not None, how=how
+    )
     lm = _or_recorded(
         "model", connects, lambda run, gone: recorded_model(run, model.lm or "", gone, **decoding), replayed
     )
@@ -195,7 +210,7 @@ def eval(
     folder = run or _default_folder(module, questions, lm, filter_lm, seed, how.method)
     shared: dict[str, Any] = {
         "run": folder, "reuse": reuse or (), "repeats": repeats, "concurrency": concurrency, "budget": budget,
-        "name": how.method, "filter_lm": filter_lm,
+        "name": how.method, "filter_lm": filter_lm, "batch": batch,
     }  # fmt: skip
     if planning.plan:
         sample = SAMPLE if planning.plan_questions is None else planning.plan_questions

@@ -12,9 +12,10 @@ long as its cap.
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,6 +35,7 @@ from blendfilter.evaluation.run_settings import check_reader, check_trained
 from blendfilter.evaluation.runner import as_questions, evaluated
 from blendfilter.files import paths_of
 from blendfilter.journal import FILE, Journal
+from blendfilter.lm.batches import MOST_LINES, Batch, Gatherer
 from blendfilter.lm.budget import Amount, Budget, spent_in
 from blendfilter.lm.journaled import prompt_of
 from blendfilter.lm.local import ProcessEngine
@@ -72,8 +74,8 @@ class RehearsedCall(NamedTuple):
 class StandInEngine:
     """The offline reader as the engine of another model; its calls go into `made`."""
 
-    def __init__(self, lm: ConnectedLM, made: list[RehearsedCall]) -> None:
-        self._lm, self._made = lm, made
+    def __init__(self, lm: ConnectedLM, made: list[RehearsedCall], rounds: Rounds | None = None) -> None:
+        self._lm, self._made, self._rounds = lm, made, rounds
         self._reader = OfflineEngine()
         self._cap: Callable[[Any], int | None] = getattr(
             lm.inner, "reply_cap", lambda request: request.config.max_tokens
@@ -85,13 +87,47 @@ class StandInEngine:
         reply = "".join(part.text for part in response.message.parts if isinstance(part, lm15.TextPart))
         turn, prompt = (REPEAT.get(), QUESTION.get()), text_of(prompt_of(request))
         self._made.append(RehearsedCall(turn, STAGE.get(), prompt, reply, self._cap(request), self._lm))
+        if self._rounds is not None:
+            await self._rounds.turn()
         return response
 
 
-def _stand_in(lm: ConnectedLM, made: list[RehearsedCall]) -> ConnectedLM:
+class Rounds:
+    """The batches of a rehearsal: calls are gathered as in a run, and answered at once."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+        self._gatherer: Gatherer[None, None] | None = None
+        self._running: asyncio.Task[None] | None = None
+
+    async def turn(self) -> None:
+        """Wait until the batch of a call is answered."""
+        if self._gatherer is None:
+            self._gatherer = Gatherer(self._answer)
+            self._running = asyncio.get_running_loop().create_task(self._gatherer.run())
+        await self._gatherer.join(None)
+
+    async def over(self, work: Awaitable[Run]) -> Run:
+        """The result of `work`, whose calls take their turns."""
+        try:
+            return await work
+        finally:
+            if self._running is not None:
+                self._running.cancel()
+
+    def _answer(self) -> None:
+        assert self._gatherer is not None
+        waiting, self._gatherer.waiting = self._gatherer.waiting, []
+        self.sizes += [len(waiting)] * bool(waiting)
+        for _, future in waiting:
+            if future.set_running_or_notify_cancel():
+                future.set_result(None)
+
+
+def _stand_in(lm: ConnectedLM, made: list[RehearsedCall], rounds: Rounds | None = None) -> ConnectedLM:
     """`lm` as far as keys and prompts go; the offline reader answers."""
     settings = {name: value for name, value in lm.kwargs.items() if value is not None}
-    return ConnectedLM(lm.name, StandInEngine(lm, made), profile=lm.profile, identity=lm.identity, **settings)
+    return ConnectedLM(lm.name, StandInEngine(lm, made, rounds), profile=lm.profile, identity=lm.identity, **settings)
 
 
 def _connected(lm: dspy.BaseLM | str) -> ConnectedLM:
@@ -111,20 +147,25 @@ def rehearse(
     reuse: str | Path | Iterable[str | Path] = (),
     repeats: int = 1,
     name: str | None = None,
+    rounds: Rounds | None = None,
 ) -> tuple[Run, list[RehearsedCall]]:
     """Answer `questions` with stand-ins, in `folder`: the run, and the calls that no journal holds.
+
+    With `rounds`, in batches, whose sizes are noted there.
 
     Raises: as `evaluate`, but for what only a server says.
     """
     made: list[RehearsedCall] = []
     copied = with_lms_connected(method)  # a model of the method's own that were called here would be paid for
     for own in lms_of(copied):
-        own.put(_stand_in(connect(own.lm), made))
+        own.put(_stand_in(connect(own.lm), made, rounds))
     work = evaluated(
-        copied, questions, lm=_stand_in(lm, made), filter_lm=None if filter_lm is None else _stand_in(filter_lm, made),
+        copied, questions, lm=_stand_in(lm, made, rounds),
+        filter_lm=None if filter_lm is None else _stand_in(filter_lm, made, rounds),
         run=folder, reuse=reuse, repeats=repeats, progress=False, name=name,
+        concurrency=CONCURRENCY if rounds is None else MOST_LINES,
     )  # fmt: skip
-    return aio.run(work, "plan", "await asyncio.to_thread(plan, …)"), made
+    return aio.run(work if rounds is None else rounds.over(work), "plan", "await asyncio.to_thread(plan, …)"), made
 
 
 # --- the estimate ---------------------------------------------------------------------------------------------------
@@ -150,10 +191,13 @@ def added(estimates: Iterable[Any], figure: str) -> Any:
 
 
 class Estimator:
-    """Estimates calls by the best tokeniser of each model and by earlier calls in `journals`."""
+    """Estimates calls by the best tokeniser of each model and by earlier calls in `journals`.
 
-    def __init__(self, journals: Sequence[Path] = (), *, ask_server: bool = False) -> None:
-        self._ask_server, self._journals = ask_server, journals
+    `rate`: the share of each model's price that they cost.
+    """
+
+    def __init__(self, journals: Sequence[Path] = (), *, ask_server: bool = False, rate: float = 1.0) -> None:
+        self._ask_server, self._journals, self._rate = ask_server, journals, rate
         self._counters: dict[str, TokenCounter] = {}
         self._models: dict[str, ConnectedLM] = {}
         self._seconds: dict[tuple[str, str], list[float]] = {}
@@ -190,7 +234,8 @@ class Estimator:
 
     def _estimate(self, call: RehearsedCall, earlier: dict[str, tuple[float, float | None]]) -> CallEstimate:
         """`earlier`: by what it grows, and grows at most, for each earlier reply that the prompt may contain."""
-        lm, price, cap = call.lm, call.lm.terms.price, call.cap
+        lm, cap = call.lm, call.cap
+        price = None if (full := lm.terms.price) is None else full.times(self._rate)
         if lm.name not in self._counters:
             self._models[lm.name] = lm
             calls = _successful_calls(self._journals)
@@ -281,6 +326,8 @@ class RunPlan:
     budget: Budget | None = None
     spent: Amount = field(default_factory=Amount)  # of the budget, in earlier sessions
     by_model: Mapping[str, PlannedStage] = field(default_factory=dict)  # the total's parts, by the model's name
+    batch: Batch | None = None
+    rounds: tuple[int, ...] = ()  # calls of each batch, where there are some
 
     def text(self) -> str:
         """The plan as aligned text, with how to read it below."""
@@ -322,7 +369,9 @@ class RunPlan:
         for model, words in self.prices.items():
             cached = "; cached prompt tokens may cost less" if words.startswith("$") else ""
             yield f"cost{f' of {model}' * (len(self.prices) > 1)}: {words}{cached}"
-        if self.seconds is None:
+        if self.batch is not None:
+            yield from self._batches(self.batch)
+        elif self.seconds is None:
             yield "time: not known, for no earlier call of the model is journaled"
         else:
             at_once = f"{self.concurrency} calls in flight"
@@ -330,6 +379,14 @@ class RunPlan:
         if self.paced is not None:
             yield f"pace: no sooner than in {duration(self.paced)}, for so much a minute is allowed"
         yield from self._fits()
+
+    def _batches(self, batch: Batch) -> Iterator[str]:
+        sizes = ", ".join(f"{size:,}" for size in self.rounds)
+        yield f"batches: about {len(self.rounds)}, of {sizes} calls; lines that fail are asked again, in more of them"
+        if batch.folder is None:
+            yield f"cost: {batch.rate:.0%} of the price, as in a provider's batch; each is done within {batch.window}"
+        else:
+            yield f"files: in {batch.folder}; after each batch the command stops until it is answered"
 
     def _fits(self) -> Iterator[str]:
         """A line for each limit: whether it is enough."""
@@ -393,6 +450,7 @@ def plan(
     ask_server: bool = False,
     budget: Budget | None = None,
     name: str | None = None,
+    batch: Batch | None = None,
 ) -> RunPlan:
     """What `evaluate` with the same arguments will still take.
 
@@ -424,16 +482,17 @@ def plan(
     chosen = spread([question for question in every if question.id in ids], sample)
     sampled = [key for key in _answer_keys(chosen, repeats) if key in left]
     calls: list[RehearsedCall] = []
-    failed = 0
+    failed, rounds = 0, None if batch is None else Rounds()
     if sampled:
         some = Questions(tuple(chosen), every.task, every.source)
         with tempfile.TemporaryDirectory(prefix="blendfilter-plan-") as scratch:
             tried, made = rehearse(
-                method, some, model, Path(scratch) / "run", filter_lm=judge, reuse=journals, repeats=repeats, name=name
-            )
+                method, some, model, Path(scratch) / "run", filter_lm=judge, reuse=journals, repeats=repeats, name=name,
+                rounds=rounds,
+            )  # fmt: skip
             failed = sum(row["error"] is not None for row in tried.rows if (repeat_of(row), row["id"]) in sampled)
         calls = [call for call in made if call.turn in sampled]
-    estimator = Estimator(journals, ask_server=ask_server)
+    estimator = Estimator(journals, ask_server=ask_server, rate=1.0 if batch is None else batch.rate)
     estimates, factor = estimator.estimates(calls), len(left) / max(1, len(sampled))
     by_stage: dict[str, list[CallEstimate]] = {}
     by_model: dict[str, dict[str, list[CallEstimate]]] = {}
@@ -468,6 +527,8 @@ def plan(
         budget=budget,
         spent=spent,
         by_model=of_models,
+        batch=batch,
+        rounds=() if rounds is None else tuple(round(size * factor) for size in rounds.sizes),
     )
 
 

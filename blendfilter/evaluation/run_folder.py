@@ -17,7 +17,16 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, TypeAdapter, ValidationError
 
-from blendfilter.errors import AskedWrong, BadArgument, BadData, BudgetSpent, MissingFile, RunMismatch, ServerRefused
+from blendfilter.errors import (
+    AskedWrong,
+    BadArgument,
+    BadData,
+    BatchWritten,
+    BudgetSpent,
+    MissingFile,
+    RunMismatch,
+    ServerRefused,
+)
 from blendfilter.evaluation.rows import ERROR, LOSSES, Loss, filter_lm_of, how_far, key_of, misscored, repeats_in
 from blendfilter.files import AppendOnly, check_regular, json_line, whole_lines, write_whole
 from blendfilter.journal import FILE, Count, Journal, Key
@@ -349,6 +358,8 @@ class RunFolder:
         except BudgetSpent as error:
             paid = "" if purse is None else f"; paid in all, unfinished questions included: {purse.spent.words()}"
             done = how_far(iterate_rows(predictions), answers)
+            if isinstance(error, BatchWritten):
+                raise BatchWritten(f"{error}; {done}, and the same command goes on once they are answered") from error
             raise BudgetSpent(f"{error}; {done}, and the same command with a higher limit goes on{paid}") from error
 
     def write_predictions(self, lines: Sequence[bytes]) -> None:
@@ -390,9 +401,10 @@ class RunFolder:
     def _forget(self, journal: Journal, purse: BudgetAccount | None) -> None:
         """Remove what a first session left that got no call and no row done, or its settings would stand in the way.
 
-        Not the journal where it holds what counts in the run's limits: calls that were refused, or came to nothing.
+        Not the journal where it holds what counts in the run's limits: calls that were refused, or came to nothing; and
+        nothing where a batch may be out.
         """
-        if not read_rows(self.path / PREDICTIONS) and next(journal.records("call"), None) is None:
+        if not read_rows(self.path / PREDICTIONS) and next(journal.records("call", "batch"), None) is None:
             for name in (RUN, PREDICTIONS, *(() if purse is not None and purse.touched else (FILE,))):
                 (self.path / name).unlink(missing_ok=True)
             with suppress(OSError):

@@ -72,6 +72,9 @@ QUERY = "q"
 AT_FIRST = 4
 """Questions under work while it is unknown what one takes."""
 
+KNOWN_ENOUGH = 50
+"""Answers of earlier sessions that tell what a question takes."""
+
 AnswerKey = tuple[int, str]
 """Repeat and question id: what sets an answer's row apart from the others."""
 
@@ -118,6 +121,8 @@ class RunLoop:
             self.done = self._kept(folder)
             if len(self.done) < len(self.slots):
                 (folder / METRICS).unlink(missing_ok=True)  # an earlier session's: it would not fit the rows
+            for line in [*self.done.values()][-KNOWN_ENOUGH:]:
+                self.admission.answered(json.loads(line))
             self.appender = RowAppender(folder / PREDICTIONS, self.done.values())
         self.progress.start(len(self.slots), len(self.done))
         places = asyncio.Semaphore(window)
@@ -353,6 +358,13 @@ class RunProgress:
             self.bar.update(self.task, advance=1, rate=self.rate, scores=self.text())
         elif self.show and (done % max(1, self.total // 10) == 0 or done == self.total):
             print(f"{done}/{self.total} questions  {self.rate}  {self.text()}", file=sys.stderr, flush=True)
+
+    def tell(self, line: str) -> None:
+        """Say what becomes of a batch."""
+        if self.bar is not None and self.bar.live.is_started:
+            self.bar.console.print(visible(line), markup=False, highlight=False)
+        elif self.show:
+            print(visible(line), file=sys.stderr, flush=True)
 
     def stop(self) -> None:
         """The run is over or was stopped."""

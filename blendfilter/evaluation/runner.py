@@ -41,13 +41,16 @@ from blendfilter.evaluation.run_settings import (
     versions,
 )
 from blendfilter.filters.base import with_filter_lm
+from blendfilter.lm.batches import Batch, Batches
 from blendfilter.lm.budget import Budget
-from blendfilter.lm.model import connect
+from blendfilter.lm.model import ConnectedLM, connect
 from blendfilter.retrieval.reranked import Reranked
 from blendfilter.run_context import CONCURRENCY, RunContext, connected_lms
 from blendfilter.tasks.base import MetricFunction, Questions, check_functions
 
 logger = logging.getLogger(__name__)
+MOST_THREADS = 1000
+"""Synchronous methods under work at once, where a run's calls go out in batches."""
 OFFLINE_NOTE = "no model was named: the offline reader answers, which shows the pipeline, not its quality"
 
 
@@ -64,6 +67,7 @@ def evaluate(
     repeats: int = 1,
     budget: Budget | None = None,
     max_retries: int | None = None,
+    batch: Batch | None = None,
     seed: int = 0,
     progress: RunProgress | bool = True,
     name: str | None = None,
@@ -87,6 +91,9 @@ def evaluate(
             the next session may be given more.
         max_retries: attempts beyond the first that this session's calls may make together; by default a hundred, four
             for each call in flight, and one for each call that succeeds (`blendfilter.lm.attempts.RetryBudget`).
+        batch: the calls are gathered and answered in batches, by the provider or through files (`Batch`); then every
+            question is under work at once, `concurrency` and limits a minute do not count, and a call costs what the
+            provider asks in a batch. It is no setting of the run: it may begin in one way and go on in the other.
         seed: of the bootstrap intervals.
         progress: a `RunProgress`, or False for none.
         name: what the run's record calls the method.
@@ -99,7 +106,8 @@ def evaluate(
     Raises:
         RunFailed: all questions ended in an error of one kind; the run's folder is kept, to be resumed.
         RunMismatch: the folder has a run with other settings. RunLocked: another process writes there. Leak: a question
-        is also a demonstration. BudgetSpent: the limit is reached. ServerRefused, ReplayMiss: see `blendfilter.errors`.
+        is also a demonstration. BudgetSpent: the limit is reached. BatchWritten: calls wait in
+        batch files for their answers. ServerRefused, ReplayMiss: see `blendfilter.errors`.
     """
     return _concluded(aio.run(evaluated(**locals()), "evaluate", "await aevaluate(…)"))
 
@@ -117,6 +125,7 @@ async def aevaluate(
     repeats: int = 1,
     budget: Budget | None = None,
     max_retries: int | None = None,
+    batch: Batch | None = None,
     seed: int = 0,
     progress: RunProgress | bool = True,
     name: str | None = None,
@@ -151,6 +160,7 @@ async def evaluated(
     repeats: int = 1,
     budget: Budget | None = None,
     max_retries: int | None = None,
+    batch: Batch | None = None,
     seed: int = 0,
     progress: RunProgress | bool = True,
     name: str | None = None,
@@ -179,21 +189,24 @@ async def evaluated(
     settings = settings_of(method, questions, model, filter_lm=judge, seed=seed, name=name, repeats=repeats)
     folder = RunFolder(run, settings, replay=replay)
     folder.check()
-    threads = aio.Threads(2 * concurrency, "blendfilter-method")
-    with folder.opened(reuse) as journal, context.opened(journal), threads as pool:
+    if isinstance(progress, bool):
+        progress = RunProgress(questions.task.metrics, context.gate, progress)
+    gathered = None if batch is None or replay else Batches(batch, model, folder.path, progress.tell)
+    window = 2 * concurrency if gathered is None else len(questions) * repeats
+    threads = aio.Threads(min(window, MOST_THREADS), "blendfilter-method")
+    async with contextlib.AsyncExitStack() as stack:
+        journal = stack.enter_context(folder.opened(reuse))
+        if gathered is not None:
+            await stack.enter_async_context(gathered.opened(journal))
+        stack.enter_context(context.opened(journal, gathered))
+        pool = stack.enter_context(threads)
         if not replay:
-            notes = {"address": model.address, "concurrency": concurrency, "questions": [each.id for each in questions]}
-            notes |= {} if judge is None else {"filter_address": judge.address}
-            notes |= {} if budget is None else {"budget": budget.given()}
-            if reranked := [index.info()["settings"] for index in retrievers_of(method) if isinstance(index, Reranked)]:
-                notes["reranked"] = reranked
+            notes = _notes(method, model, judge, questions, concurrency, budget)
             folder.write_record(versions(), notes | ({} if (options := GIVEN.get()) is None else {"options": options}))
-        if isinstance(progress, bool):
-            progress = RunProgress(questions.task.metrics, context.gate, progress)
         loop = RunLoop(method, questions, context, pool, progress, repeats)
         with folder.stopping(journal, context.purse, len(loop.slots)):
             async with contextlib.nullcontext() if replay else steered(folder.path, context.gate, context.purse):
-                lines = await loop.lines(folder.path, replay=replay, window=2 * concurrency)
+                lines = await loop.lines(folder.path, replay=replay, window=window)
         folder.write_predictions(lines)
         del lines, loop  # read back row by row: a long run's rows would fill the memory
         path = folder.path / PREDICTIONS
@@ -202,6 +215,19 @@ async def evaluated(
         rows = [*map(slim, iterate_rows(path))]
         folder.write_metrics(summarise(rows, settings, stored(entries)))
     return Run(folder.path)
+
+
+def _notes(
+    method: dspy.Module, lm: ConnectedLM, judge: ConnectedLM | None, questions: Questions, concurrency: int,
+    budget: Budget | None,
+) -> dict[str, Any]:  # fmt: skip
+    """What `run.json` says of a session that is no setting."""
+    notes = {"address": lm.address, "concurrency": concurrency, "questions": [each.id for each in questions]}
+    notes |= {} if judge is None else {"filter_address": judge.address}
+    notes |= {} if budget is None else {"budget": budget.given()}
+    if reranked := [index.info()["settings"] for index in retrievers_of(method) if isinstance(index, Reranked)]:
+        notes["reranked"] = reranked
+    return notes
 
 
 def as_questions(given: Questions | Sequence[Any]) -> Questions:

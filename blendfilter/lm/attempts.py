@@ -461,11 +461,22 @@ class Traffic:
         gate: how many may be in flight.
         purse: what all of them may take.
         retries: how many of them may be further attempts.
+        batches: what gathers calls and answers them together.
+        beside: of calls that are in no batch, while others are: what counts those under way.
     """
 
     gate: Gate | None = None
     purse: BudgetAccount | None = None
     retries: RetryBudget | None = None
+    batches: Batching | None = None
+    beside: Meter | None = None
+
+
+class Batching(Protocol):
+    """What gathers the calls of a run (`blendfilter.lm.batches`)."""
+
+    def taking(self, engine: Any, terms: CallPolicy, traffic: Traffic) -> tuple[Any, CallPolicy, Traffic]:
+        """An engine, its terms and its traffic, as they are where its calls are gathered."""
 
 
 FREE = Traffic()
@@ -476,5 +487,10 @@ def on_terms(engine: ModelEngine, terms: CallPolicy, traffic: Traffic) -> Attemp
     """`engine`, called on `terms` and within `traffic`."""
     # An attempt's turn comes first, so that the oldest question's goes on first; the budget last, for what is set aside
     # for an attempt is set aside no longer than it is on its way.
-    meters: list[Meter | None] = [traffic.gate, terms.pace, BudgetMeter(engine, traffic.purse, terms.price)]
+    meters: list[Meter | None] = [
+        traffic.beside,
+        traffic.gate,
+        terms.pace,
+        BudgetMeter(engine, traffic.purse, terms.price),
+    ]
     return AttemptingEngine(engine, [meter for meter in meters if meter is not None], terms.retry, traffic.retries)

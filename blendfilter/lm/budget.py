@@ -30,7 +30,7 @@ from blendfilter.dspy_surface import lm15
 from blendfilter.errors import BadArgument, BlendFilterError, BudgetSpent, check_count
 from blendfilter.journal import Journal, digest
 from blendfilter.lm import faults
-from blendfilter.lm.prices import Price, stated
+from blendfilter.lm.prices import Price, rated, stated
 from blendfilter.lm.tokens import at_least, at_most
 
 MARK = digest("budget")
@@ -44,6 +44,7 @@ class Tally:
     """One call's account over all its attempts.
 
     Attributes:
+        key: the call's, in the journal.
         waited: seconds spent before the meters, and for a turn at a model in this process.
         went_out: when the first attempt went out, or its turn came (the clock's seconds).
         attempts: how many went out, those that an engine made by itself included.
@@ -55,6 +56,7 @@ class Tally:
         failed_at: addresses where an attempt failed: where there are several, the next goes elsewhere first.
     """
 
+    key: str = ""
     waited: float = 0.0
     went_out: float = 0.0
     attempts: int = 0
@@ -75,9 +77,9 @@ _TALLY: ContextVar[Tally | None] = ContextVar("blendfilter_tally", default=None)
 
 
 @contextmanager
-def tallied() -> Iterator[Tally]:
-    """Inside the block, attempts are added to the tally that it gives."""
-    with setting(_TALLY, Tally()) as tally:
+def tallied(key: str = "") -> Iterator[Tally]:
+    """Inside the block, attempts at the call of that `key` are added to the tally that it gives."""
+    with setting(_TALLY, Tally(key)) as tally:
         yield tally
 
 
@@ -312,7 +314,8 @@ class BudgetMeter:
         if 0 < tokens_out < (least := at_least(response.message.parts)):
             tokens_out = max(least, bound.reply or 0)
         # The server's figure counts where it is the larger: one that states less than our price voids no limit.
-        dollars = self._price.of(tokens_in, tokens_out, usage.cache_read_tokens or 0)
+        price = rated(self._price, response.provider_data or {}) or self._price
+        dollars = price.of(tokens_in, tokens_out, usage.cache_read_tokens or 0)
         dollars = max(dollars, stated((response.provider_data or {}).get("cost")) or 0.0)
         took = Amount(1, tokens_in + tokens_out, dollars)
         # A chat template that adds more than it was allowed, a reply beyond its cap, a dearer price: from now on it is.
@@ -370,7 +373,7 @@ def spent_in(journal: Journal, prices: Mapping[str, Price | None], budget: Budge
         first = record.get("first") or {}
         first_in, first_out = first.get("tokens_in") or 0, first.get("tokens_out") or 0
         unheard = lost - first_in - first_out  # what the first reply took is in the call's cost
-        cost, price = stated(record.get("cost")), prices.get(record["model"])
+        cost, price = stated(record.get("cost")), rated(prices.get(record["model"]), record)
         if price is not None:
             paid = price.of(tokens_in, tokens_out, record.get("tokens_cached") or 0)
             paid += price.of(first_in, first_out, first.get("tokens_cached") or 0)

@@ -42,6 +42,10 @@ class HTTPClients:
         self._trust: ssl.SSLContext | None = None
         self._idle = weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, list[openai.AsyncOpenAI]]()
 
+    def for_files(self) -> openai.AsyncOpenAI:
+        """A client for the server's files and batches, to be closed by the caller; it tries faults again by itself."""
+        return openai.AsyncOpenAI(**{**self._settings, "max_retries": 5})
+
     async def send(self, method: str, path: str, body: dict[str, Any] | None) -> httpx.Response:
         """The raw reply, of a bounded size. Raises: the `openai` client's errors."""
         loop = asyncio.get_running_loop()

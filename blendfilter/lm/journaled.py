@@ -25,7 +25,7 @@ from blendfilter.journal import CallCache, Journal, digest
 from blendfilter.lm import faults
 from blendfilter.lm.attempts import ModelEngine
 from blendfilter.lm.budget import tallied
-from blendfilter.lm.prices import Price, cost_of, stated
+from blendfilter.lm.prices import Price, cost_of, rated, stated
 from blendfilter.records import whole_characters
 
 _PARAMETERS = (
@@ -124,7 +124,7 @@ class JournaledEngine:
         final: ServerRefused | ModelError | None = None
         response: lm15.Response | None = None
         reply: dict[str, Any] = {}
-        with tallied() as tally:
+        with tallied(key) as tally:
             try:
                 response = await self.inner.complete(request)
                 reply = _recorded(response, tally.first, self.price)
@@ -210,6 +210,8 @@ def _recorded(response: lm15.Response, first: lm15.Response | None, price: Price
         **({"ran_on": True} if data.get("ran_on") else {}),
         # Tokens that it had beside the cap that was asked for, since the model thinks.
         **({"room": data["room"]} if data.get("room") else {}),
+        # The batch that it was answered in, and the share of the price that is asked there.
+        **{name: data[name] for name in ("batch", "rate") if data.get(name)},
         **({"logprobs": logprobs} if logprobs else {}),
         **_tokens(response),
         **({"first": _tokens(first)} if first is not None else {}),
@@ -236,7 +238,7 @@ def _paid(responses: Iterable[lm15.Response], price: Price | None) -> dict[str, 
     total: dict[str, Any] = {"cost": 0.0}
     for response in responses:
         data = response.provider_data or {}
-        told, by_us = stated(data.get("cost")), cost_of(_tokens(response), price)
+        told, by_us = stated(data.get("cost")), cost_of(_tokens(response), rated(price, data))
         by_price = by_us is not None and by_us > (told or 0.0)
         cost = by_us if told is None or by_price else told
         if cost is None:

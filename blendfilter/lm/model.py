@@ -433,11 +433,12 @@ class ConnectedLM(EngineLM):
         in_keys = dict(self.identity)
         if "options" in in_keys:  # a call's key has the schema that it asks for, if any
             in_keys["options"] = {k: v for k, v in (in_keys["options"] or {}).items() if k != "json_schema"}
+        terms = self.terms
+        if traffic.batches is not None:
+            engine, terms, traffic = traffic.batches.taking(engine, terms, traffic)
         raw = self.identity.get("endpoint") == "completions"  # a base model has no thoughts of its own
-        called = on_terms(engine if raw else ThoughtfulEngine(engine, model, profile, self.notice), self.terms, traffic)
-        journaled = JournaledEngine(
-            called, model=model, address=address, journal=journal, price=self.terms.price, **in_keys
-        )
+        called = on_terms(engine if raw else ThoughtfulEngine(engine, model, profile, self.notice), terms, traffic)
+        journaled = JournaledEngine(called, model=model, address=address, journal=journal, price=terms.price, **in_keys)
         super().__init__(f"blendfilter/{model}", _Synchronous(journaled), _Asynchronous(journaled), **defaults)
         self.name, self.journal = model, journal
         hide_cut_replies(_noted)

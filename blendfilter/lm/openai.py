@@ -8,14 +8,17 @@ refuses is its `Profile`'s business; what the profile does not know, the server'
 from __future__ import annotations
 
 import base64
+import copy
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from blendfilter import http, secrets
 from blendfilter.context import setting
 from blendfilter.dspy_surface import lm15
+from blendfilter.errors import BlendFilterError
 from blendfilter.lm import faults
 from blendfilter.lm.attempts import another_attempt
 from blendfilter.lm.profiles import Profile, cut_at_stop, effort_of, split_thinking
@@ -43,6 +46,13 @@ _FINISH: Mapping[str, Literal["length", "content_filter", "tool_call"]] = {
     "tool_calls": "tool_call",
     "function_call": "tool_call",
 }
+
+
+class Clients(Protocol):
+    """What carries requests to a server."""
+
+    async def send(self, method: str, path: str, body: dict[str, Any] | None) -> httpx.Response:
+        """The raw reply. Raises: the `openai` client's errors."""
 
 
 class OpenAIEngine:
@@ -85,7 +95,8 @@ class OpenAIEngine:
         self._extra = dict(extra_body or {})
         self._key = api_key
         secrets.know(api_key, *login.values(), *(value.partition(" ")[2] for value in login.values()))
-        self._clients = HTTPClients(self.address, api_key, timeout, login)
+        self.server = HTTPClients(self.address, api_key, timeout, login)
+        self._clients: Clients = self.server
 
     async def complete(self, request: lm15.Request) -> lm15.Response:
         """The model's response, in one attempt. Raises: an lm15 error (`faults.translate`)."""
@@ -101,6 +112,8 @@ class OpenAIEngine:
                     reply = await self._clients.send("POST", self.path, self._fit(body))
                 else:
                     reply = await self._streamed(self._fit(body), request.config.stop, listener)
+            except BlendFilterError:  # of this end: a batch could not be written
+                raise
             except faults.of_a_call() as error:
                 fault = faults.translate(error, key=self._key)
                 refused = faults.refused_parameter(error, body.keys() - _ESSENTIAL)
@@ -153,6 +166,12 @@ class OpenAIEngine:
         else:
             return _json_of(reply)
         raise fault
+
+    def over(self, clients: Clients) -> OpenAIEngine:
+        """This engine, its requests carried by other `clients`; what it learns of refused parameters is shared."""
+        other = copy.copy(self)
+        other._clients = clients
+        return other
 
     def at_completions(self, kind: type[E]) -> E:
         """An engine of `kind` for `/completions` of the same server, over the same connections."""
@@ -217,7 +236,10 @@ class OpenAIEngine:
             choices = data.get("choices")
             if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
                 raise faults.in_reply(data, key=self._key)
-            return self._response(request, body, data)
+            response = self._response(request, body, data)
+            if how := reply.extensions.get("batch"):
+                return replace(response, provider_data={**(response.provider_data or {}), **how})
+            return response
         except lm15.LM15Error:
             raise
         except faults.OF_A_REPLY as odd:

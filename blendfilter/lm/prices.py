@@ -52,6 +52,15 @@ class Price:
         dollars = (tokens_in - known) * self.input + known * rate + tokens_out * self.output
         return round(dollars / A_MILLION, 12)
 
+    def times(self, rate: float) -> Price:
+        """This, at a share of it.
+
+        >>> Price(input=0.15, output=0.60).times(0.5)
+        Price(input=0.075, output=0.3, cached=None)
+        """
+        cached = None if self.cached is None else round(self.cached * rate, 12)
+        return Price(round(self.input * rate, 12), round(self.output * rate, 12), cached, self.snapshots)
+
 
 @dataclass(frozen=True)
 class Prices:
@@ -125,7 +134,13 @@ def unknown_price(model: str, own: Prices | None) -> str:
 def price_in(record: Mapping[str, Any], own: Prices | None = None) -> Price | None:
     """What the model of a journaled call costs."""
     options = (record.get("parameters") or {}).get("options") or {}
-    return price_of(str(record.get("model", "")), options.get("provider"), own)
+    return rated(price_of(str(record.get("model", "")), options.get("provider"), own), record)
+
+
+def rated(price: Price | None, record: Mapping[str, Any]) -> Price | None:
+    """`price` at the share of it that held for a journaled call (`rate`: a provider's batch)."""
+    rate = stated(record.get("rate"))
+    return price if price is None or rate is None else price.times(rate)
 
 
 def stated(cost: Any) -> float | None:

@@ -1,0 +1,650 @@
+"""Calls in batches: gathered until nothing else can move, and answered by a provider's batches or through files.
+
+A question asks in several steps, each of which needs the reply before it. In a batch all questions take a step
+together: their calls are gathered until every question waits (no thread works for the run, and nothing is ready on its
+loop), and go out in one file of the OpenAI batch format, a line a call, whose `custom_id` is the call's key in the
+journal. A run of BlendFilter is about five rounds of batches, however many questions it has.
+
+The rule for sending: what waits goes out once nothing else can move and it is at least a quarter of what is out
+(`worth_sending`). So no batch waits for a straggler, a few calls that were asked again wait for the many on their way,
+and those few hold nobody up. Where nothing is out and a provider would get fewer than `Batch.fewest`, they are asked
+singly at once, at the full price: a round of its own for the last three calls would take as long as any.
+
+With a provider a batch is uploaded (``/files``, ``/batches``), polled and fetched. The journal has a record of each,
+written before it is uploaded, with its id once it has one: a run that was killed finds its batches again, by their name
+among the server's where it had not learned the id, and pays nothing twice. With a folder of the user's own the files
+are written there and the run stops (exit code 3); whatever answers them writes `NAME.output.jsonl` beside each
+`NAME.input.jsonl`, and the same command goes on. A line that failed, expired or is missing is asked again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import itertools
+import logging
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from blendfilter import aio
+from blendfilter.dspy_surface import lm15
+from blendfilter.errors import BadArgument, BadData, BatchWritten, CannotWrite, ServerRefused, check_count, copied
+from blendfilter.files import JsonRow, json_line, json_rows, write_whole, writing
+from blendfilter.journal import Journal, digest
+from blendfilter.lm import faults
+from blendfilter.lm.attempts import CallPolicy, Retry, Traffic
+from blendfilter.lm.budget import tally
+from blendfilter.lm.openai import OpenAIEngine
+
+if TYPE_CHECKING:
+    import httpx
+    import openai
+
+logger = logging.getLogger(__name__)
+W = TypeVar("W")
+T = TypeVar("T")
+
+SHARE = 4
+"""What waits is sent where it is at least the fourth part of what is out."""
+RATE = 0.5
+"""The share of its price that a provider asks in a batch."""
+MOST_LINES, MOST_BYTES = 50_000, 190 << 20
+"""Of one batch; OpenAI takes 50,000 lines and 200 MB."""
+PATIENT = Retry(attempts=8, wait_first=0.0, deadline=90 * 86_400.0)
+"""How a call in batches is tried again: in the next batch. Its time is the batch's."""
+FORGIVING = 300.0
+"""Seconds between two looks at a server that did not answer the last one."""
+INPUT, OUTPUT = ".input.jsonl", ".output.jsonl"
+_OK = 200
+_OVER = frozenset({"completed", "failed", "expired", "cancelled"})
+
+
+@dataclass(frozen=True)
+class Batch:
+    """How the calls of a run are gathered and answered.
+
+    Attributes:
+        folder: where batch files are written for whatever answers them; None: the provider's own batches.
+        window: the time in which the provider answers a batch (OpenAI: ``24h``).
+        poll: seconds between two looks at the provider's batches.
+        fewest: calls that are a batch of the provider's; fewer, where none is out, are asked singly.
+    """
+
+    folder: str | Path | None = None
+    window: str = "24h"
+    poll: float = 30.0
+    fewest: int = 10
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.window, str) or not self.window.strip():
+            raise BadArgument(f"a batch window of {self.window!r} (--batch-window): write it as the provider does, 24h")
+        if not (isinstance(self.poll, int | float) and self.poll > 0):
+            raise BadArgument(f"poll must be a number of seconds above 0, got {self.poll!r}")
+        check_count("fewest", self.fewest)
+
+    @property
+    def rate(self) -> float:
+        """The share of the model's price that a call costs."""
+        return RATE if self.folder is None else 1.0
+
+
+def worth_sending(waiting: int, out: int) -> bool:
+    """Whether so many calls that wait go out now, while so many others are on their way.
+
+    >>> worth_sending(3, 0), worth_sending(3, 97), worth_sending(97, 3)
+    (True, False, True)
+    """
+    return waiting > 0 and waiting * SHARE >= out
+
+
+class Gatherer(Generic[W, T]):
+    """Work that waits until nothing else can move, and is then done in one go.
+
+    Args:
+        quiet: called on the loop of `run` each time when nothing can move; it takes what it does out of `waiting`.
+
+    Attributes:
+        waiting: what waits, each with the future of its result.
+        elsewhere: calls under way that are in no batch (a model of the filter's own): while there are, things move.
+    """
+
+    def __init__(self, quiet: Callable[[], None]) -> None:
+        self.waiting: list[tuple[W, Future[T]]] = []
+        self.elsewhere = 0
+        self._quiet = quiet
+        self._loop = asyncio.get_running_loop()
+        self._moved = 0
+        self._changed = asyncio.Event()
+
+    async def join(self, work: W) -> T:
+        """The result of `work`, once it was done with others; from whichever loop."""
+        future: Future[T] = Future()
+        self._loop.call_soon_threadsafe(self._add, work, future)
+        return await asyncio.wrap_future(future)
+
+    def touch(self) -> None:
+        """Something moved."""
+        self._moved += 1
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Call `quiet` whenever nothing can move, for ever."""
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            while True:
+                await aio.until_quiet(lambda: self._moved)
+                if self.elsewhere == 0:
+                    break
+                await asyncio.sleep(0.05)
+            self.waiting = [each for each in self.waiting if not each[1].cancelled()]
+            self._quiet()
+
+    def _add(self, work: W, future: Future[T]) -> None:
+        self.waiting.append((work, future))
+        self.touch()
+
+    # A meter, for the calls of models that are in no batch.
+
+    async def before(self, request: lm15.Request) -> None:
+        """One more is under way."""
+        self.elsewhere += 1
+
+    def after(self, ticket: None, response: lm15.Response | None, error: BaseException | None) -> None:
+        """It came back."""
+        self.elsewhere -= 1
+        self.touch()
+
+
+@dataclass(frozen=True)
+class Line:
+    """One call of a batch: its key, what carries it, and what it asks."""
+
+    key: str
+    transport: BatchTransport
+    path: str
+    body: dict[str, Any]
+
+    def text(self) -> bytes:
+        """As it stands in the file."""
+        return json_line({"custom_id": self.key, "method": "POST", "url": f"/v1{self.path}", "body": self.body})
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a line: HTTP's status and body; None for `status`: it is still to be asked."""
+
+    status: int | None
+    body: Any = None
+    batch: str = ""
+
+
+_ANEW, _SINGLY = Outcome(None), Outcome(None)
+
+
+@dataclass
+class _Sent:
+    """A batch that is out: its name, the keys of its lines, and who waits for them."""
+
+    name: str
+    keys: frozenset[str]
+    id: str | None = None
+    fresh: bool = False
+    lines: dict[str, Future[Outcome]] = field(default_factory=dict)
+    carried: asyncio.Task[None] | None = None
+
+
+class Batches:
+    """The batches of one session of a run, while `opened`.
+
+    Args:
+        given: how they are answered.
+        lm: the run's model.
+        run: the run's folder; the provider's batches are kept in `batches` there.
+        tell: told a line about each batch.
+
+    Raises:
+        BadArgument: the model is none that can be asked in batches.
+    """
+
+    def __init__(self, given: Batch, lm: Any, run: Path, tell: Callable[[str], None] = logger.info) -> None:
+        if not isinstance(lm.inner, OpenAIEngine):
+            raise BadArgument(
+                f"{lm.name} cannot be asked in batches: that takes one OpenAI-compatible server (--api-base URL), or a "
+                "model's name and a folder for the files (--batch-dir)"
+            )
+        self.given, self.tell = given, tell
+        self.by_files = given.folder is not None
+        self.folder = Path(given.folder) if given.folder is not None else run / "batches"
+        self.rounds: list[int] = []
+        """Calls of each batch that this session sent."""
+        self._most = MOST_LINES
+        self._failure: BaseException | None = None
+        self._out: dict[str, _Sent] = {}
+        self._sent_before: dict[str, _Sent] = {}
+        self._known: dict[str, Outcome] = {}
+        self._number = itertools.count(1)
+        self._singly: set[str] = set()  # asked without a batch: where that fails, it waits for one
+
+    @contextlib.asynccontextmanager
+    async def opened(self, journal: Journal) -> AsyncIterator[Batches]:
+        """Inside the block calls are gathered, and batches of earlier sessions answer theirs.
+
+        Raises:
+            BadData: a file of answers that is none, or another run's. BadArgument: the folder is another run's.
+        """
+        self._journal = journal
+        self.gatherer: Gatherer[Line, Outcome] = Gatherer(self._when_quiet)
+        self._read_earlier()
+        driving = asyncio.get_running_loop().create_task(self.gatherer.run())
+        driving.add_done_callback(self._ended)
+        try:
+            yield self
+        finally:
+            tasks = [driving, *(sent.carried for sent in self._out.values() if sent.carried is not None)]
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+
+    def taking(self, engine: Any, terms: CallPolicy, traffic: Traffic) -> tuple[Any, CallPolicy, Traffic]:
+        """The engine, its terms and its traffic in batches; a model that has no batches is asked as ever, meanwhile."""
+        if not isinstance(engine, OpenAIEngine):
+            return engine, terms, replace(traffic, beside=self.gatherer)
+        transport = BatchTransport(self, engine)
+        return (
+            engine.over(transport),
+            replace(terms, pace=None, retry=PATIENT),
+            replace(traffic, gate=None),
+        )
+
+    async def answer(self, line: Line) -> Outcome:
+        """What became of `line`, or that it is to be asked singly.
+
+        Raises:
+            BatchWritten: it waits in a file. ServerRefused, BadData, CannotWrite: it can be answered no more.
+        """
+        while True:
+            if self._failure is not None:
+                raise copied(self._failure)
+            outcome = self._known.pop(line.key, None)
+            if outcome is None and (sent := self._sent_before.pop(line.key, None)) is not None:
+                waiting = sent.lines[line.key] = Future()
+                self._follow(sent, line.transport)
+                self.gatherer.touch()
+                outcome = await asyncio.wrap_future(waiting)
+            elif outcome is None:
+                outcome = await self.gatherer.join(line)
+            if outcome is not _ANEW:
+                return outcome
+
+    # --- sending
+
+    def _when_quiet(self) -> None:
+        out = sum(len(sent.lines) for sent in self._out.values())
+        waiting = len(self.gatherer.waiting)
+        if 0 < waiting < self.given.fewest and not out and not self.by_files and self._never_singly():
+            self.tell(f"{counted(waiting, 'call is', 'calls are')} too few for a batch: asked singly")
+            for line, future in self.gatherer.waiting:
+                self._singly.add(line.key)
+                if future.set_running_or_notify_cancel():
+                    future.set_result(_SINGLY)
+            self.gatherer.waiting.clear()
+        elif worth_sending(waiting, out) and out < self._most:
+            taken = self.gatherer.waiting[: self._most - out]
+            del self.gatherer.waiting[: self._most - out]
+            for lines in _parted(taken):
+                self._send(lines)
+        if self.by_files and (waiting or out):
+            self._stop()
+
+    def _never_singly(self) -> bool:
+        return self._singly.isdisjoint(line.key for line, _ in self.gatherer.waiting)
+
+    def _send(self, lines: list[tuple[Line, Future[Outcome]]]) -> None:
+        transport, path = lines[0][0].transport, lines[0][0].path
+        name = self._new_name()
+        waiting = {line.key: future for line, future in lines}
+        sent = _Sent(name, frozenset(waiting), fresh=True, lines=waiting)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_whole(self.folder / f"{name}{INPUT}", (line.text() for line, _ in lines))
+        self._note(sent, model=transport.engine.model, address=transport.engine.address, endpoint=f"/v1{path}")
+        self.rounds.append(len(lines))
+        self._follow(sent, transport)
+
+    def _follow(self, sent: _Sent, transport: BatchTransport) -> None:
+        """Wait for a batch, from now on."""
+        self._out[sent.name] = sent
+        if sent.carried is None and not self.by_files:
+            carried = asyncio.get_running_loop().create_task(self._carry(sent, transport))
+            carried.add_done_callback(functools.partial(self._carried, sent))
+            sent.carried = carried
+
+    def _note(self, sent: _Sent, **more: Any) -> None:
+        known = self._journal.read(_key_of(sent.name), "batch") or {"at": round(time.time(), 3)}
+        record = {**known, "key": _key_of(sent.name), "kind": "batch", "name": sent.name, "id": sent.id, **more}
+        self._journal.append({**record, "keys": sorted(sent.keys)})
+
+    def _new_name(self) -> str:
+        """A name that no file in the folder has; it says nothing else."""
+        run = digest(str(self._journal.path.parent.resolve()))[:6]
+        for number in self._number:
+            name = f"{run}-{number:04}"
+            if not (self.folder / f"{name}{INPUT}").exists() and _key_of(name) not in self._journal:
+                return name
+        raise AssertionError
+
+    def _stop(self) -> None:
+        """What waits has been written: nothing more can be done before it is answered."""
+        files = [self.folder / f"{sent.name}{INPUT}" for sent in self._out.values() if sent.lines]
+        written = sum(self.rounds)
+        what = f"{counted(written, 'call was', 'calls were')} written" if written else "calls are still to be answered"
+        first, more = str(files[0]), f" and {len(files) - 1} more" * (len(files) > 1)
+        self._fail(
+            BatchWritten(
+                f"{what}: {first}{more}; answer each NAME{INPUT} in a NAME{OUTPUT} beside it "
+                f"(vllm run-batch -i {first} -o {first.removesuffix(INPUT)}{OUTPUT} --model …)"
+            )
+        )
+
+    def _fail(self, error: BaseException) -> None:
+        """Nothing can be answered any more."""
+        self._failure = self._failure or error
+        futures = [future for _, future in self.gatherer.waiting]
+        futures += [future for sent in self._out.values() for future in sent.lines.values()]
+        self.gatherer.waiting.clear()
+        for future in futures:
+            if not future.done() and future.set_running_or_notify_cancel():
+                future.set_exception(error)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """What gathers broke off: a file could not be written."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(CannotWrite(str(error)) if type(error) is OSError else error)
+
+    # --- answers
+
+    def _resolve(self, sent: _Sent, outcomes: Iterable[tuple[str, Outcome]]) -> None:
+        """Hand a batch's answers on; what it does not answer is gathered anew."""
+        self._out.pop(sent.name, None)
+        for key, outcome in outcomes:
+            future = sent.lines.pop(key, None)
+            if future is None:
+                if key not in self._journal:
+                    self._known[key] = outcome
+                self._sent_before.pop(key, None)
+            elif future.set_running_or_notify_cancel():
+                future.set_result(outcome)
+        for key in sent.keys:
+            self._sent_before.pop(key, None)
+        for future in sent.lines.values():
+            if future.set_running_or_notify_cancel():
+                future.set_result(_ANEW)
+        sent.lines.clear()
+        self.gatherer.touch()
+
+    def _read_earlier(self) -> None:
+        """The batches of earlier sessions: their answers, where these are on file, or that they are still out."""
+        named = {record["name"]: record for record in self._journal.records("batch")}
+        if self.by_files:
+            self._check_files(named)
+        for name, record in named.items():
+            keys = frozenset(key for key in record["keys"] if not self._succeeded(key))
+            sent = _Sent(name, frozenset(record["keys"]), record["id"])
+            for key in keys:
+                self._known.pop(key, None)  # of the batches that asked for it the last one counts
+            if (self.folder / f"{name}{OUTPUT}").exists():
+                self._known |= {key: outcome for key, outcome in self._outcomes(sent) if key in keys}
+                for key in keys:
+                    self._sent_before.pop(key, None)
+            else:
+                self._sent_before |= dict.fromkeys(keys, sent)
+
+    def _succeeded(self, key: str) -> bool:
+        record = self._journal.read(key)
+        return record is not None and not record.get("error")
+
+    def _check_files(self, named: Mapping[str, Any]) -> None:
+        """Raise `BadData` for answers in the folder that are to none of this run's batches."""
+        for path in sorted(self.folder.glob(f"*{OUTPUT}")):
+            if path.name.removesuffix(OUTPUT) not in named:
+                raise BadData(
+                    f"{path} answers no batch of this run: give each run a folder of its own (--batch-dir), or take "
+                    "the file out"
+                )
+
+    def _outcomes(self, sent: _Sent) -> Iterator[tuple[str, Outcome]]:
+        """The answers on file to the lines of a batch. Raises: BadData."""
+        path = self.folder / f"{sent.name}{OUTPUT}"
+        for row in json_rows(path):
+            key, outcome = _read(row, f"{sent.name}")
+            if key not in sent.keys:
+                raise BadData(f"{row.where}: '{key}' is no call of this batch: the file answers another one's")
+            yield key, outcome
+
+    # --- a provider's batches
+
+    async def _carry(self, sent: _Sent, transport: BatchTransport) -> None:
+        """Have the provider answer a batch. Raises: ServerRefused, BadData."""
+        import openai
+
+        address, path = transport.engine.address, self.folder / f"{sent.name}{OUTPUT}"
+        async with transport.engine.server.for_files() as client:
+            work = _AtProvider(client, address, self.given)
+            if sent.id is None:
+                sent.id = await work.created(sent.name, self.folder / f"{sent.name}{INPUT}", fresh=sent.fresh)
+                self._note(sent)
+                self.tell(
+                    f"batch {sent.name}: {counted(len(sent.keys), 'call is', 'calls are')} with {address} ({sent.id})"
+                )
+            try:
+                done = await work.over(sent.id)
+                if done.status == "failed":
+                    return self._refused(sent, done)
+                await work.fetched(done, path)
+            except openai.NotFoundError:
+                self.tell(f"batch {sent.name}: {address} has {sent.id} no more, or not its answers: asked anew")
+                return self._resolve(sent, ())
+        outcomes = [*self._outcomes(sent)]
+        answered = sum(outcome.status == _OK for _, outcome in outcomes)
+        self.tell(f"batch {sent.name}: {done.status}, {answered:,} of {len(sent.keys):,} answered")
+        return self._resolve(sent, outcomes)
+
+    def _refused(self, sent: _Sent, done: Any) -> None:
+        """A batch that the provider did not take: too many tokens waiting there are taken in smaller ones."""
+        faults_of = (done.errors.data if done.errors else None) or []
+        codes, words = {str(each.code) for each in faults_of}, "; ".join(str(each.message) for each in faults_of[:3])
+        too_much = any("limit" in code for code in codes) and len(sent.keys) > 1
+        if not too_much:
+            raise ServerRefused(f"batch {sent.id} was refused: {words or 'without a reason'}").quoting(words)
+        self._most = max(1, min(self._most, len(sent.keys)) // 2)
+        self.tell(f"batch {sent.name}: refused ({words}); from here on at most {self._most:,} calls are out at a time")
+        self._resolve(sent, ())
+
+    def _carried(self, sent: _Sent, task: asyncio.Task[None]) -> None:
+        """Pass on why a batch cannot be carried."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
+
+
+class _AtProvider:
+    """A provider's files and batches, through `openai`'s client. A server that is away for a while is waited for."""
+
+    def __init__(self, client: openai.AsyncOpenAI, address: str, given: Batch) -> None:
+        self._client, self._address, self._given = client, address, given
+        self._warned = False
+
+    async def created(self, name: str, file: Path, *, fresh: bool) -> str:
+        """The id of the batch of that name, which is made; but one that is not `fresh` the server may have already."""
+        first = next(iter(json_rows(file))).value
+        window: Any = self._given.window
+        tried = not fresh
+
+        async def found_or_made() -> str:
+            nonlocal tried
+            if tried and (known := await self._find(name)) is not None:
+                return known
+            tried = True
+            with file.open("rb") as content:
+                uploaded = await self._client.files.create(file=(file.name, content), purpose="batch")
+            made = await self._client.with_options(max_retries=0).batches.create(  # else it might be made twice
+                input_file_id=uploaded.id, endpoint=first["url"], completion_window=window,
+                metadata={"blendfilter": name},
+            )  # fmt: skip
+            return str(made.id)
+
+        return str(await self._insisting(found_or_made))
+
+    async def _find(self, name: str) -> str | None:
+        async for known in self._client.batches.list(limit=100):
+            if (known.metadata or {}).get("blendfilter") == name and known.status not in ("failed", "cancelled"):
+                return str(known.id)
+        return None
+
+    async def over(self, id: str) -> Any:
+        """The batch, once nothing more will come of it. Raises: `openai.NotFoundError`: the server has it no more."""
+        while True:
+            batch = await self._insisting(functools.partial(self._client.batches.retrieve, id))
+            if batch.status in _OVER:
+                return batch
+            await asyncio.sleep(self._given.poll)
+
+    async def fetched(self, batch: Any, path: Path) -> None:
+        """The answers of a batch, those of its faults behind them, in one file. Raises: as `over`."""
+        beside = path.with_name(f".{path.name}.tmp")
+
+        async def fetch() -> None:
+            with writing(path), beside.open("wb") as file:
+                for id in filter(None, (batch.output_file_id, batch.error_file_id)):
+                    last = b"\n"
+                    async with self._client.files.with_streaming_response.content(id) as reply:
+                        async for piece in reply.iter_bytes():
+                            file.write(piece)
+                            last = piece[-1:] or last
+                    file.write(b"" if last == b"\n" else b"\n")
+                file.flush()
+                os.fsync(file.fileno())
+
+        try:
+            await self._insisting(fetch)
+            beside.replace(path)
+        finally:
+            beside.unlink(missing_ok=True)
+
+    async def _insisting(self, work: Callable[[], Any]) -> Any:
+        """The result of `work`, once the server answers. Raises: what trying again does not change."""
+        import openai
+
+        while True:
+            refused: ServerRefused | None = None
+            try:
+                return await work()
+            except openai.NotFoundError as error:
+                if any(f"/{each}/" in str(error.request.url) for each in ("batches", "files")):
+                    raise
+                refused = self._no_batches(error.status_code)
+            except openai.APIStatusError as error:
+                if error.status_code in (405, 501):
+                    refused = self._no_batches(error.status_code)
+                elif not faults.retryable(fault := faults.translate(error, key=self._client.api_key)):
+                    final = faults.final(fault, address=self._address)
+                    refused = (
+                        final if isinstance(final, ServerRefused) else ServerRefused(str(final)).quoting(str(final))
+                    )
+                else:
+                    what = str(fault)
+            except openai.APIConnectionError as error:
+                what, _ = self._judged(faults.translate(error, key=self._client.api_key))
+            if refused is not None:
+                raise refused  # outside of the block: the error holds the request, and with it the key
+            if not self._warned:
+                self._warned = True
+                logger.warning(
+                    "%s: %s; batches are looked for again until it answers", self._address, what.splitlines()[0]
+                )
+            await asyncio.sleep(min(FORGIVING, self._given.poll * 2))
+
+    def _judged(self, fault: lm15.LM15Error) -> tuple[str, ServerRefused | None]:
+        """A fault in words, and as an error where it does not pass."""
+        final = faults.final(fault, address=self._address)
+        if faults.retryable(fault):
+            return str(final), None
+        return str(final), final if isinstance(final, ServerRefused) else ServerRefused(str(final)).quoting(str(final))
+
+    def _no_batches(self, status: int) -> ServerRefused:
+        return ServerRefused(
+            f"{self._address} has no batches (HTTP {status}): leave out --batch, or have files answered (--batch-dir)"
+        )
+
+
+class BatchTransport:
+    """In the place of an engine's HTTP clients: each request is a line of a batch."""
+
+    def __init__(self, batches: Batches, engine: OpenAIEngine) -> None:
+        self.batches, self.engine = batches, engine
+
+    async def send(self, method: str, path: str, body: dict[str, Any] | None) -> httpx.Response:
+        """The reply as if it had come by itself. Raises: `openai.APIStatusError`; as `Batches.answer`."""
+        import httpx
+        import openai
+
+        outcome = await self.batches.answer(Line(tally().key, self, path, dict(body or {})))
+        if outcome.status is None:
+            return await self.engine.server.send(method, path, body)
+        rate = self.batches.given.rate
+        how = {"batch": outcome.batch, **({"rate": rate} if rate < 1 else {})}
+        request = httpx.Request(method, f"{self.engine.address}{path}")
+        reply = httpx.Response(outcome.status, json=outcome.body, request=request, extensions={"batch": how})
+        if reply.is_success:
+            return reply
+        error = outcome.body.get("error", outcome.body) if isinstance(outcome.body, Mapping) else outcome.body
+        raise openai.APIStatusError(f"HTTP {outcome.status}", response=reply, body=error)
+
+
+def _parted(lines: list[tuple[Line, Future[Outcome]]]) -> Iterator[list[tuple[Line, Future[Outcome]]]]:
+    """The lines as batches: of one server, model and endpoint each, and no larger than it takes."""
+    groups: dict[Any, list[tuple[Line, Future[Outcome]]]] = {}
+    for line, future in lines:
+        place = line.transport.engine.address, line.transport.engine.model, line.path
+        groups.setdefault(place, []).append((line, future))
+    for group in groups.values():
+        part, size = list[tuple[Line, Future[Outcome]]](), 0
+        for line, future in group:
+            length = len(line.text())
+            if part and (len(part) == MOST_LINES or size + length > MOST_BYTES):
+                yield part
+                part, size = [], 0
+            part.append((line, future))
+            size += length
+        yield part
+
+
+def counted(n: int, one: str, more: str) -> str:
+    """So many of something, in words.
+
+    >>> counted(1, "call", "calls"), counted(1200, "call", "calls")
+    ('1 call', '1,200 calls')
+    """
+    return f"{n:,} {one if n == 1 else more}"
+
+
+def _key_of(name: str) -> str:
+    return digest("batch", name)
+
+
+def _read(row: JsonRow, batch: str) -> tuple[str, Outcome]:
+    """A line of answers: the call's key, and what became of it. Raises: BadData."""
+    match row.value:
+        case {"custom_id": str(key), "response": {"status_code": int(status), "body": body}}:
+            return key, Outcome(status, body, batch)
+        case {"custom_id": str(key), "error": error} if error:  # it expired, or was never asked
+            return key, Outcome(500, {"error": error if isinstance(error, dict) else {"message": str(error)}}, batch)
+    raise BadData(
+        f'{row.where}: no answer to a line of a batch: write {{"custom_id": …, "response": {{"status_code": 200, '
+        '"body": …}}}'
+    )

@@ -1,0 +1,468 @@
+"""Calls in batches, at a provider and through files: the same run as live calls give, each call paid for once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import dspy
+import pytest
+from batch_server import BatchServer, batching
+from small_world import Command, CountingEngine, journaled, stable
+
+from blendfilter import BM25, Batch, BlendFilter, Budget, ChainOfThought, Direct, connect, evaluate, load, plan
+from blendfilter.errors import BadArgument, BadData, BatchWritten, BudgetSpent, ServerRefused
+from blendfilter.evaluation.run import Run
+from blendfilter.journal import Journal
+from blendfilter.lm.batches import INPUT, OUTPUT, Gatherer
+from blendfilter.lm.prices import Price, Prices
+from blendfilter.resources import sample
+from blendfilter.tasks import Questions
+
+QUICK = Batch(poll=0.02, fewest=1)
+PRICES = Prices(Path("prices.toml"), "", {"m": Price(10.0, 100.0)})
+
+
+@pytest.fixture(scope="module")
+def index() -> BM25:
+    return BM25.build(sample("corpus.jsonl"))
+
+
+@pytest.fixture
+def questions() -> Questions:
+    return load("hotpotqa", "sample", limit=12)
+
+
+@pytest.fixture(autouse=True)
+def _fresh(fresh_dspy: None) -> None:
+    """Nothing configured."""
+
+
+def model(url: str = "http://batch.invalid/v1", **more: Any) -> Any:
+    return connect("m", api_base=url, **more)
+
+
+def live(method: dspy.Module, questions: Questions, folder: Path) -> Run:
+    """The run by calls that go out one by one; its model's name is the batches'."""
+    return evaluate(method, questions, lm=CountingEngine().lm("m"), run=folder, progress=False)
+
+
+def in_batches(method: dspy.Module, questions: Questions, folder: Path, server: BatchServer, **more: Any) -> Run:
+    batch = more.pop("batch", QUICK)
+    return evaluate(method, questions, lm=model(server.url), run=folder, batch=batch, progress=False, **more)
+
+
+def answers(folder: Path) -> list[dict[str, Any]]:
+    return [{name: row[name] for name in ("id", "answer", "knowledge", "queries")} for row in Run(folder).rows]
+
+
+def answer_files(folder: Path, server: BatchServer, turn: int = 1) -> int:
+    """What a queue does with a folder of batch files; returns how many it answered."""
+    left = [path for path in folder.glob(f"*{INPUT}") if not path.with_name(_output(path)).exists()]
+    for path in left:
+        rows = []
+        for line in map(json.loads, path.read_text().splitlines()):
+            status, body = server.answered(line, turn)
+            rows.append({"id": "r", "custom_id": line["custom_id"], "error": None,
+                         "response": {"status_code": status, "request_id": "q", "body": body}})  # fmt: skip
+        path.with_name(_output(path)).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return len(left)
+
+
+def _output(path: Path) -> str:
+    return path.name.replace(INPUT, OUTPUT)
+
+
+def by_files(method: dspy.Module, questions: Questions, folder: Path, **more: Any) -> tuple[Run, int]:
+    """The run by files, each answered as soon as it stops, and how often it stopped."""
+    server, stops = BatchServer(), 0
+    while True:
+        try:
+            batch = Batch(folder.parent / "files")
+            return evaluate(method, questions, lm=model(), run=folder, batch=batch, progress=False, **more), stops
+        except BatchWritten:
+            stops += 1
+            assert answer_files(folder.parent / "files", server, stops), "it stopped, and had written nothing"
+
+
+# --- what comes of it
+
+
+def test_a_run_in_batches_is_the_run_of_live_calls(index: BM25, questions: Questions, tmp_path: Path) -> None:
+    live(BlendFilter(index), questions, tmp_path / "live")
+    with batching() as server:
+        done = in_batches(BlendFilter(index), questions, tmp_path / "batches", server)
+    assert answers(done.folder) == answers(tmp_path / "live")
+    assert len(server.created) == 5  # the depth of a question: external, check, ids, answer, short answer
+    assert set(server.paid.values()) == {1}
+    assert sum(server.created) == done.metrics["ledger"]["total"]["calls"]
+    assert {record["batch"] for record in journaled(done.folder)} == {
+        record["name"] for record in journaled(done.folder, "batch")
+    }
+
+
+def test_a_run_by_files_stops_until_they_are_answered(index: BM25, questions: Questions, tmp_path: Path) -> None:
+    with batching() as server:
+        whole = in_batches(BlendFilter(index), questions, tmp_path / "batches", server)
+    done, stops = by_files(BlendFilter(index), questions, tmp_path / "run")
+    assert stops == 5
+    assert stable(done.folder) == stable(whole.folder)
+    replayed = evaluate(BlendFilter(index), questions, lm=model(), run=done.folder, replay=True, progress=False)
+    assert stable(replayed.folder) == stable(whole.folder)
+
+
+def test_what_it_says_when_it_stops(index: BM25, questions: Questions, tmp_path: Path) -> None:
+    with pytest.raises(BatchWritten, match=r"12 calls were written: .*-0001\.input\.jsonl; .*vllm run-batch") as stop:
+        evaluate(
+            Direct(index), questions, lm=model(), run=tmp_path / "run", batch=Batch(tmp_path / "f"), progress=False
+        )
+    assert "0 of 12 questions are answered, and the same command goes on once they are answered" in str(stop.value)
+    with pytest.raises(BatchWritten, match=r"calls are still to be answered: .*-0001\.input\.jsonl"):
+        evaluate(
+            Direct(index), questions, lm=model(), run=tmp_path / "run", batch=Batch(tmp_path / "f"), progress=False
+        )
+    assert len([*(tmp_path / "f").iterdir()]) == 1
+
+
+def test_a_line_of_a_file_is_one_call_in_openais_format(index: BM25, questions: Questions, tmp_path: Path) -> None:
+    with pytest.raises(BatchWritten):
+        evaluate(
+            Direct(index), questions, lm=model(), run=tmp_path / "run", batch=Batch(tmp_path / "f"), progress=False
+        )
+    line = json.loads(next((tmp_path / "f").iterdir()).read_text().splitlines()[0])
+    assert (line["method"], line["url"], line["body"]["model"]) == ("POST", "/v1/chat/completions", "m")
+    assert len(line["custom_id"]) == 32
+    assert line["body"]["messages"][0]["role"] == "user"
+
+
+def test_a_run_may_begin_in_batches_and_go_on_without(index: BM25, questions: Questions, tmp_path: Path) -> None:
+    with pytest.raises(BatchWritten):
+        evaluate(
+            Direct(index), questions, lm=model(), run=tmp_path / "run", batch=Batch(tmp_path / "f"), progress=False
+        )
+    with batching() as server:
+        done = evaluate(Direct(index), questions, lm=model(server.url), run=tmp_path / "run", progress=False)
+    assert server.singly == 12
+    assert done.metrics["n"] == 12
+
+
+# --- faults
+
+
+def test_lines_that_fail_are_asked_again(index: BM25, questions: Questions, tmp_path: Path) -> None:
+    with batching(share=0.2) as server:
+        done = in_batches(BlendFilter(index), questions, tmp_path / "run", server)
+    assert done.errors == 0
+    assert set(server.paid.values()) == {1}
+    assert max(server.came.values()) > 1
+    assert max(record["attempts"] for record in journaled(done.folder)) > 1
+
+
+def test_a_batch_that_expires_is_asked_again_where_it_had_no_answer(
+    index: BM25, questions: Questions, tmp_path: Path
+) -> None:
+    with batching(expire=True) as server:
+        done = in_batches(ChainOfThought(index), questions, tmp_path / "run", server)
+    assert done.errors == 0
+    assert server.created[0] == 12
+    assert set(server.paid.values()) == {1}
+
+
+def test_a_provider_that_takes_fewer_calls_at_a_time_gets_fewer(
+    index: BM25, questions: Questions, tmp_path: Path
+) -> None:
+    with batching(limit=4) as server:
+        done = in_batches(Direct(index), questions, tmp_path / "run", server)
+    assert done.errors == 0
+    assert server.created[:3] == [12, 6, 3]
+    assert sum(size for size in server.created if size <= 4) == 12
+
+
+def test_a_server_that_is_away_for_a_while_is_waited_for(index: BM25, questions: Questions, tmp_path: Path) -> None:
+    with batching(faults=[503, 429, 500]) as server:
+        done = in_batches(Direct(index), questions, tmp_path / "run", server)
+    assert (done.errors, server.created) == (0, [12])
+
+
+def test_a_batch_that_was_made_though_the_server_said_otherwise_is_not_made_twice(
+    index: BM25, questions: Questions, tmp_path: Path
+) -> None:
+    with batching(twice=True) as server:
+        done = in_batches(Direct(index), questions, tmp_path / "run", server)
+    assert (done.errors, server.created) == (0, [12])
+
+
+def test_what_a_model_refuses_is_learned_from_the_first_batch(
+    index: BM25, questions: Questions, tmp_path: Path
+) -> None:
+    with batching(behave="reasoning") as server:
+        done = in_batches(Direct(index), questions, tmp_path / "run", server)
+    assert done.errors == 0
+    assert set(server.paid.values()) == {1}
+
+
+@pytest.mark.parametrize("silent", ["/v1/files", "/v1/batches"])
+def test_a_provider_without_batches_is_refused(silent: str, index: BM25, questions: Questions, tmp_path: Path) -> None:
+    with batching(silent=silent) as server, pytest.raises(ServerRefused, match=r"has no batches \(HTTP 404\)"):
+        in_batches(Direct(index), questions, tmp_path / "run", server)
+
+
+def test_a_key_that_is_refused_is_in_no_message(index: BM25, questions: Questions, tmp_path: Path) -> None:
+    with batching(faults=[401] * 9) as server:
+        lm = model(server.url, api_key="sk-secret-12345678")
+        with pytest.raises(ServerRefused, match="refuses the key") as refused:
+            evaluate(Direct(index), questions, lm=lm, run=tmp_path / "run", batch=QUICK, progress=False)
+    assert "sk-secret" not in str(refused.value)
+    for path in (tmp_path / "run").rglob("*"):
+        assert path.is_dir() or b"sk-secret" not in path.read_bytes()
+
+
+def test_a_model_in_this_process_has_no_batches(index: BM25, questions: Questions) -> None:
+    with pytest.raises(BadArgument, match="offline cannot be asked in batches"):
+        evaluate(Direct(index), questions, lm="offline", batch=QUICK, progress=False)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ('{"custom_id": "x", "response": {"status_code": 200, "body": {}}}', "'x' is no call of this batch"),
+        ('{"custom_id": "x"}', "no answer to a line of a batch"),
+        ("no JSON", "line 1"),
+    ],
+)
+def test_answers_that_are_none_name_their_line(
+    content: str, words: str, index: BM25, questions: Questions, tmp_path: Path
+) -> None:
+    batch = Batch(tmp_path / "f")
+    with pytest.raises(BatchWritten):
+        evaluate(Direct(index), questions, lm=model(), run=tmp_path / "run", batch=batch, progress=False)
+    written = next((tmp_path / "f").iterdir())
+    written.with_name(_output(written)).write_text(content + "\n")
+    with pytest.raises(BadData, match=words):
+        evaluate(Direct(index), questions, lm=model(), run=tmp_path / "run", batch=batch, progress=False)
+
+
+def test_a_file_of_another_run_is_refused(index: BM25, questions: Questions, tmp_path: Path) -> None:
+    (tmp_path / "f").mkdir()
+    (tmp_path / "f" / f"abc-0001{OUTPUT}").write_text("{}\n")
+    with pytest.raises(BadData, match="answers no batch of this run"):
+        evaluate(
+            Direct(index), questions, lm=model(), run=tmp_path / "run", batch=Batch(tmp_path / "f"), progress=False
+        )
+
+
+def test_lines_that_a_file_of_answers_lacks_are_written_again(
+    index: BM25, questions: Questions, tmp_path: Path
+) -> None:
+    batch = Batch(tmp_path / "f")
+    with pytest.raises(BatchWritten):
+        evaluate(Direct(index), questions, lm=model(), run=tmp_path / "run", batch=batch, progress=False)
+    answer_files(tmp_path / "f", BatchServer())
+    output = next((tmp_path / "f").glob(f"*{OUTPUT}"))
+    output.write_text("".join(output.read_text().splitlines(keepends=True)[:9]))
+    with pytest.raises(BatchWritten, match=r"3 calls were written: .*-0002\.input\.jsonl.*; 9 of 12 questions"):
+        evaluate(Direct(index), questions, lm=model(), run=tmp_path / "run", batch=batch, progress=False)
+
+
+# --- killed
+
+
+def killable(folder: Path, url: str) -> subprocess.Popen[bytes]:
+    words = ["eval", "hotpotqa", "--data", "sample", "--limit", "30", "--lm", "m", "--api-base", url, "--batch",
+             "--run", str(folder), "--no-html", "--max-bad-replies", "1"]  # fmt: skip
+    code = "from blendfilter.cli import main, options; options.BatchOptions.poll = 0.05; main()"
+    return subprocess.Popen([sys.executable, "-c", code, *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+@pytest.mark.slow
+def test_killed_five_times_it_pays_once_and_is_the_same_run(tmp_path: Path) -> None:
+    with batching() as server:
+        assert killable(tmp_path / "whole", server.url).wait() == 0
+    with batching(delay=2.0, share=0.02) as server:
+        for kill in range(1, 6):
+            process = killable(tmp_path / "run", server.url)
+            while len(server.created) < kill and process.poll() is None:
+                time.sleep(0.01)
+            time.sleep(0.3 * kill)  # before its id is noted, while it is out, when it is answered
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        assert killable(tmp_path / "run", server.url).wait() == 0
+    assert stable(tmp_path / "run") == stable(tmp_path / "whole")
+    assert set(server.paid.values()) == {1}
+    assert len(server.created) <= 7
+
+
+def as_killed(folder: Path, index: BM25, questions: Questions, server: BatchServer, **changed: Any) -> Path:
+    """A run whose one batch was sent, and whose process was killed before it read anything of it."""
+    in_batches(Direct(index), questions, folder / "whole", server)
+    killed = folder / "killed"
+    (folder / "whole").rename(killed)
+    record = {**journaled(killed, "batch")[0], **changed}
+    for name in ("journal.jsonl", "predictions.jsonl", "metrics.json"):
+        (killed / name).unlink()
+    next((killed / "batches").glob(f"*{OUTPUT}")).unlink()
+    with Journal(killed) as journal:
+        journal.append(record)
+    return killed
+
+
+@pytest.mark.parametrize("known", [{}, {"id": None}])
+def test_a_run_that_was_killed_finds_its_batch_by_its_id_or_its_name(
+    known: dict[str, Any], index: BM25, questions: Questions, tmp_path: Path
+) -> None:
+    with batching() as server:
+        killed = as_killed(tmp_path, index, questions, server, **known)
+        done = in_batches(Direct(index), questions, killed, server)
+    assert (done.errors, server.created, server.singly) == (0, [12], 0)
+
+
+def test_a_batch_that_the_server_has_no_more_is_asked_anew(index: BM25, questions: Questions, tmp_path: Path) -> None:
+    with batching() as server:
+        killed = as_killed(tmp_path, index, questions, server, id="batch_99")
+        done = in_batches(Direct(index), questions, killed, server)
+    assert (done.errors, server.created) == (0, [12, 12])
+
+
+# --- what is paid
+
+
+def test_a_call_in_a_batch_costs_half_and_a_single_one_its_price(
+    index: BM25, questions: Questions, tmp_path: Path
+) -> None:
+    few = load("hotpotqa", "sample", limit=3)
+    with batching() as server:
+        lm = model(server.url, prices=PRICES)
+        whole = evaluate(Direct(index), questions, lm=lm, run=tmp_path / "run", batch=QUICK, progress=False)
+        single = evaluate(Direct(index), few, lm=lm, run=tmp_path / "few", batch=Batch(), progress=False)
+    for run, rate in ((whole, 0.5), (single, 1.0)):
+        total = run.metrics["ledger"]["total"]
+        assert total["cost"] == pytest.approx(rate * PRICES.listed["m"].of(total["tokens_in"], total["tokens_out"]))
+    assert server.singly == 3
+
+
+def test_a_budget_holds_in_batches_and_what_was_spent_is_counted_at_the_batchs_price(
+    index: BM25, questions: Questions, tmp_path: Path
+) -> None:
+    with batching() as server:
+        lm = model(server.url, prices=PRICES, max_tokens=64)
+        with pytest.raises(BudgetSpent, match="the budget is spent"):
+            evaluate(Direct(index), questions, lm=lm, run=tmp_path / "run", batch=QUICK,
+                     budget=Budget(calls=8), progress=False)  # fmt: skip
+        assert sum(server.created) <= 8
+        done = evaluate(Direct(index), questions, lm=lm, run=tmp_path / "run", batch=QUICK,
+                        budget=Budget(dollars=1.0), progress=False)  # fmt: skip
+    assert done.errors == 0
+    assert set(server.paid.values()) == {1}
+
+
+def test_a_plan_says_how_many_batches_there_will_be(index: BM25, questions: Questions) -> None:
+    lm = model(prices=PRICES)
+    usual = plan(BlendFilter(index), questions, lm)
+    gathered = plan(BlendFilter(index), questions, lm, batch=Batch())
+    assert len(gathered.rounds) == 5
+    assert sum(gathered.rounds) == gathered.total.calls == usual.total.calls
+    assert gathered.total.cost is not None
+    assert usual.total.cost is not None
+    assert gathered.total.cost == pytest.approx(usual.total.cost / 2)
+    assert "batches: about 5, of " in gathered.text()
+
+
+# --- on the command line
+
+
+def test_the_command_writes_files_and_goes_on_once_they_are_answered(blendfilter: Command, here: Path) -> None:
+    words = ("eval", "qa", "--data", "sample", "--limit", 12, "--method", "direct-retrieval", "--lm", "Qwen/Qwen3-8B",
+             "--batch-dir", "files", "--run", "run", "--no-html")  # fmt: skip
+    first, second = blendfilter(*words), blendfilter(*words)  # unanswered, it says so again
+    assert (first.code, second.code) == (3, 3)
+    assert "12 calls were written: files/" in first.err
+    answer_files(here / "files", BatchServer())
+    done = blendfilter(*words)
+    assert done.code == 0, done.err
+    body = json.loads(next((here / "files").glob(f"*{INPUT}")).read_text().splitlines()[0])["body"]
+    assert body["model"] == "Qwen/Qwen3-8B"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--lm", "m", "--batch", "--batch-dir", "f"], "--batch asks the provider, --batch-dir writes files"),
+        (["--lm", "m", "--batch-dir", "f", "--batch-window", "48h"], "--batch-window is the provider's"),
+        (["--lm", "m", "--api-base", "http://a.invalid/v1", "--batch", "--batch-window", " "], "a batch window of ' '"),
+        (["--batch"], "offline cannot be asked in batches"),
+        (["--lm", "m", "--api-base", "http://a.invalid/v1", "--api-base", "http://b.invalid/v1", "--batch"],
+         "m cannot be asked in batches: that takes one OpenAI-compatible server"),
+    ],
+)  # fmt: skip
+def test_what_does_not_go_together_is_one_line(
+    options: list[str], words: str, blendfilter: Command, here: Path
+) -> None:
+    refused = blendfilter("eval", "qa", "--data", "sample", "--limit", 2, *options)
+    assert refused.code == 2
+    assert words in refused.err
+    assert not (here / "runs").exists()
+
+
+# --- what is gathered
+
+
+class Sequential(dspy.Module):
+    """A user's own method: synchronous, two calls one after the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = dspy.Predict("question -> hint"), dspy.Predict("question, hint -> answer")
+
+    def forward(self, question: str) -> dspy.Prediction:
+        return self.second(question=question, hint=self.first(question=question).hint)  # type: ignore[no-any-return]
+
+
+def test_a_synchronous_method_of_a_users_own_is_gathered_too(questions: Questions, tmp_path: Path) -> None:
+    with batching() as server:
+        in_batches(Sequential(), questions, tmp_path / "run", server)
+    assert server.created[0] == 12  # every question's first call, though each blocks a thread
+
+
+def test_a_filters_own_model_in_this_process_is_asked_as_ever(
+    index: BM25, questions: Questions, tmp_path: Path
+) -> None:
+    with batching() as server:
+        done = in_batches(BlendFilter(index), questions, tmp_path / "run", server, filter_lm="offline",
+                          batch=QUICK)  # fmt: skip
+    stages = done.metrics["ledger"]
+    assert sum(server.created) == sum(
+        stages[name]["calls"] for name in ("external", "internal", "answer", "short_answer")
+    )
+    assert len(server.created) <= 4
+
+
+async def gathered(script: list[int]) -> list[int]:
+    """The sizes of what is sent where so many come to wait, all at once, and again so many after each answer."""
+    sizes: list[int] = []
+
+    def quiet() -> None:
+        waiting, gatherer.waiting = gatherer.waiting, []
+        sizes.append(len(waiting))
+        for _, future in waiting:
+            future.set_result(None)
+
+    async def worker(number: int) -> None:
+        for wanted in script:
+            if number < wanted:
+                await gatherer.join(None)
+
+    gatherer: Gatherer[None, None] = Gatherer(quiet)
+    running = asyncio.ensure_future(gatherer.run())
+    await asyncio.gather(*map(worker, range(max(script))))
+    running.cancel()
+    return sizes
+
+
+def test_what_waits_goes_together() -> None:
+    assert asyncio.run(gathered([5, 3, 5])) == [5, 5, 3]
