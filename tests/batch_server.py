@@ -176,7 +176,11 @@ def batching(**how: Any) -> Iterator[BatchServer]:
         def log_message(self, *_: Any) -> None:
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
+    class Quiet(ThreadingHTTPServer):
+        def handle_error(self, request: Any, client_address: Any) -> None:
+            """A client that was killed."""
+
+    with Quiet(("127.0.0.1", 0), Handler) as http:
         thread = threading.Thread(target=http.serve_forever, args=(0.02,), daemon=True)
         thread.start()
         server.url = f"http://127.0.0.1:{http.server_address[1]}/v1"

@@ -417,6 +417,32 @@ class BatchOptions:
         return Batch(window=self.batch_window or Batch.window, poll=self.poll) if self.batch else None
 
 
+@dataclass(frozen=True)
+class RayOptions:
+    """Whether the work is done by a Ray cluster."""
+
+    ray: str | None = option(
+        "Limits",
+        "Do it by Ray tasks: local (this machine's processors), auto (the cluster it belongs to) or the address of one "
+        "that shares this folder, ray://HOST:10001.",
+        metavar="ADDRESS",
+        rare=True,
+    )
+    shards: int | None = option("Limits", "With --ray: how many parts the work is done in.", rare=True, min=1)
+    ray_gpus: float = option(
+        "Limits", "With --ray: GPUs of each task, for a model in its process.", rare=True, default=0.0
+    )
+
+    def check(self, **alone: Any) -> None:
+        """Raise `BadArgument` for what goes with Ray alone, and for options that do not go with it (`alone`)."""
+        if self.ray is None and (self.shards is not None or self.ray_gpus):
+            raise BadArgument(f"--{'ray-gpus' if self.ray_gpus else 'shards'} goes with --ray ADDRESS (--ray local)")
+        if self.ray is not None and self.shards is None:
+            raise BadArgument("--ray does a run in shards: say in how many, --shards 8")
+        if self.ray is not None and (named := next((name for name, value in alone.items() if value), None)):
+            raise BadArgument(f"--ray does all shards of a live run: leave out --{named.replace('_', '-')}")
+
+
 def given_values(options: Any, *names: str) -> dict[str, Any]:
     """The options of a group that were given, by name; those called `names`, or all."""
     values = {one.name: (getattr(options, one.name), one.default) for one in fields(options)}

@@ -36,6 +36,7 @@ from blendfilter.cli.options import (
     PassageOptions,
     PricesFile,
     PromptsName,
+    RayOptions,
     SpendingOptions,
     Task,
     declared,
@@ -100,6 +101,7 @@ def eval(
     limits: SpendingOptions,
     planning: PlanOptions,
     batches: BatchOptions,
+    cluster: RayOptions,
     sources: PassageOptions,
     limit: Limit = None,
     shard: Annotated[
@@ -162,12 +164,12 @@ def eval(
     from blendfilter.evaluation.plan import SAMPLE, plan
     from blendfilter.evaluation.run_settings import not_compiled_on, recorded_index, recorded_model
     from blendfilter.evaluation.run_status import check_share
-    from blendfilter.evaluation.runner import evaluate
     from blendfilter.filters.base import with_filter_lm
     from blendfilter.tasks import load
 
     budget = limits.budget()
     planning.check(replay=replay)
+    cluster.check(shard=shard, batch=batches.batch, batch_dir=batches.batch_dir, replay=replay)
     if (batch := batches.chosen()) is not None and batch.folder is not None:
         model, filter_model = for_files(model, filter_model)
     check_share(max_bad_replies, "--max-bad-replies")
@@ -217,10 +219,24 @@ def eval(
         planned = plan(module, questions, lm, sample=sample, ask_server=planning.ask_server, **shared)
         show(planned.text().rstrip("\n"))
         return
+    shared |= {"lm": lm, "max_retries": max_retries, "seed": seed}
     with setting(GIVEN, settings_given(ctx)):
-        done = evaluate(module, questions, lm=lm, replay=replay, max_retries=max_retries, seed=seed, **shared)
+        done = _evaluated(cluster, module, questions, replay=replay, **shared)
     done.max_bad_replies, done.prices = max_bad_replies, lm.terms.prices
     _conclude(done, html=html)
+
+
+def _evaluated(cluster: RayOptions, module: Any, questions: Questions, *, replay: bool, **options: Any) -> Run:
+    """The run, by this process or by a cluster."""
+    from blendfilter.evaluation.runner import evaluate
+
+    if cluster.ray is None or cluster.shards is None:
+        return evaluate(module, questions, replay=replay, **options)
+    from blendfilter.evaluation.on_ray import evaluate_on_ray
+
+    return evaluate_on_ray(
+        module, questions, address=cluster.ray, shards=cluster.shards, gpus=cluster.ray_gpus, **options
+    )
 
 
 def _or_recorded(

@@ -1,0 +1,205 @@
+"""Runs beyond one process: when batches go out (simulated), and a killed run in batches (measured).
+
+    python eval/bench/scale.py rule [--questions 20000]
+    python eval/bench/scale.py shards [--questions 500] [--data FILE --corpus FILE]
+    python eval/bench/scale.py batches [--questions 100] [--turnaround 30] [--data FILE --corpus FILE]
+
+`rule` simulates BlendFilter's ten calls a question, five deep, in batches of a provider whose turnaround is drawn anew
+for each (log-normal, median one hour; one in ten takes twelve times as long), where 2 % of the lines fail: so many
+batches, of which so few lines, and the hours until the last answer, for the rule that is built in (`worth_sending`) and
+for others.
+
+`shards` evaluates in one process, in 2 and in 7 shards of which one is killed and resumed, and by two Ray workers of
+which one is killed, and compares the bytes; the offline reader answers.
+
+`batches` asks a provider made up here (`tests/batch_server.py`, the offline reader) in batches that take --turnaround
+seconds, 2 % of whose lines fail, from a process that is killed five times; beside it the same run live.
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from statistics import fmean, median
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
+from batch_server import batching
+from model_server import serve
+from small_world import stable
+
+import blendfilter as bf
+from blendfilter.evaluation.control import running
+from blendfilter.lm.batches import MOST_LINES, worth_sending
+
+NEEDS = {
+    "external": (), "internal": (), "check_q": (), "ids_q": ("check_q",),
+    "check_ex": ("external",), "ids_ex": ("check_ex",), "check_in": ("internal",), "ids_in": ("check_in",),
+    "answer": ("ids_q", "ids_ex", "ids_in"), "short_answer": ("answer",),
+}  # fmt: skip
+"""Each call of a question, and those before it."""
+FAILING, LATE = 0.02, 0.1
+"""The shares of lines that fail, and of batches that take twelve times as long."""
+RULES: dict[str, Callable[[int, int], bool]] = {
+    "what waits, at least a quarter of what is out": worth_sending,
+    "at least a tenth": lambda waiting, out: waiting * 10 >= out,
+    "at least as many": lambda waiting, out: waiting >= out,
+    "whatever waits, at once": lambda waiting, out: True,
+    "when nothing is out": lambda waiting, out: out == 0,
+}
+
+
+def simulated(questions: int, rule: Callable[[int, int], bool], seed: int) -> tuple[list[int], float]:
+    """The sizes of the batches, and the hours until the last answer."""
+    draw, now, numbers = random.Random(seed), 0.0, count()
+    done: list[set[str]] = [set() for _ in range(questions)]
+    asked: list[set[str]] = [set() for _ in range(questions)]
+    waiting: list[tuple[int, str]] = []
+    out: list[tuple[float, int, list[tuple[int, str]]]] = []
+    sizes: list[int] = []
+
+    def go_on(question: int) -> None:
+        for call, needs in NEEDS.items():
+            if call not in asked[question] and done[question].issuperset(needs):
+                asked[question].add(call)
+                waiting.append((question, call))
+
+    for question in range(questions):
+        go_on(question)
+    while waiting or out:
+        if waiting and not out and len(waiting) < bf.Batch.fewest:  # asked singly
+            for question, call in waiting[:]:
+                waiting.remove((question, call))
+                done[question].add(call)
+                go_on(question)
+            continue
+        if waiting and rule(len(waiting), sum(len(lines) for _, _, lines in out)):
+            for start in range(0, len(waiting), MOST_LINES):
+                lines = waiting[start : start + MOST_LINES]
+                sizes.append(len(lines))
+                late = 12.0 if draw.random() < LATE else 1.0
+                heapq.heappush(out, (now + late * draw.lognormvariate(0.0, 0.7), next(numbers), lines))
+            waiting.clear()
+        now, _, lines = heapq.heappop(out)
+        for question, call in lines:
+            if draw.random() < FAILING:
+                waiting.append((question, call))
+            else:
+                done[question].add(call)
+                go_on(question)
+    return sizes, now
+
+
+def rule(given: argparse.Namespace) -> None:
+    """The table of the rules."""
+    print("| what goes out | batches | median lines | under 100 lines | hours |\n|" + " --- |" * 5)
+    for name, when in RULES.items():
+        runs = [simulated(given.questions, when, seed) for seed in range(given.seeds)]
+        figures = [
+            (len(sizes), median(sizes), sum(size < 100 for size in sizes), hours) for sizes, hours in runs
+        ]  # fmt: skip
+        batches, lines, small, hours = (fmean(column) for column in zip(*figures, strict=True))
+        print(f"| {name} | {batches:.0f} | {lines:,.0f} | {small:.0f} | {hours:.1f} |")
+
+
+def batches(given: argparse.Namespace) -> None:
+    """The same run live, and in batches by a process that is killed five times."""
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        with serve(reply="offline") as server:
+            assert process(folder / "live", given, server.url).wait() == 0
+        with batching(delay=given.turnaround, share=FAILING) as provider:
+            began = time.time()
+            for kill in range(1, 6):
+                running = process(folder / "batches", given, provider.url, "--batch")
+                while len(provider.created) < kill and running.poll() is None:
+                    time.sleep(0.05)
+                time.sleep(given.turnaround * (kill - 1) / 4)  # as soon as it is made … when it is answered
+                running.send_signal(signal.SIGKILL)
+                running.wait()
+            assert process(folder / "batches", given, provider.url, "--batch").wait() == 0
+            took = time.time() - began
+        live, gathered = bf.Run(folder / "live"), bf.Run(folder / "batches")
+        same = sum(a["answer"] == b["answer"] for a, b in zip(live.rows, gathered.rows, strict=True))
+        calls = [run.metrics["ledger"]["total"]["calls"] for run in (live, gathered)]
+        print(f"{len(live.rows)} questions, killed 5 times, {took:.0f} s: batches of {provider.created} lines, "
+              f"{provider.singly} calls singly")  # fmt: skip
+        print(f"answers as of live calls: {same}; calls: {calls[0]} live, {calls[1]} in batches; lines answered more "
+              f"than once: {sum(n > 1 for n in provider.paid.values())}")  # fmt: skip
+
+
+def shards(given: argparse.Namespace) -> None:
+    """The same run in one process, in shards and by Ray, each with a kill."""
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        assert process(folder / "whole", given, "").wait() == 0
+        whole = stable(folder / "whole")
+        for of in (2, 7):
+            parts = [folder / f"{number}of{of}" for number in range(1, of + 1)]
+            killed = process(parts[0], given, "", "--shard", f"1/{of}")
+            while len(lines_of(parts[0])) < given.questions // of // 2:
+                time.sleep(0.01)
+            killed.send_signal(signal.SIGKILL)
+            killed.wait()
+            for number, part in enumerate(parts, 1):
+                assert process(part, given, "", "--shard", f"{number}/{of}").wait() == 0
+            merged = bf.merge(*parts, out=folder / f"merged{of}")
+            print(f"{of} shards, one killed after {given.questions // of // 2} answers: the same bytes: "
+                  f"{stable(merged.folder) == whole}", flush=True)  # fmt: skip
+        by_ray = process(folder / "ray", given, "", "--ray", "local", "--shards", "2")
+        part = folder / "ray.shards" / "1of2"
+        while len(lines_of(part)) < given.questions // 4:
+            time.sleep(0.01)
+        (state,) = [each for each in running() if each.run.folder == part]
+        os.kill(state.pid, signal.SIGKILL)
+        assert by_ray.wait() == 0
+        print(f"by Ray, a worker killed after {given.questions // 4} answers: the same bytes: "
+              f"{stable(folder / 'ray') == whole}")  # fmt: skip
+
+
+def lines_of(run: Path) -> list[bytes]:
+    """The answers of a run that is under way."""
+    path = run / "predictions.jsonl"
+    return path.read_bytes().splitlines() if path.exists() else []
+
+
+def process(folder: Path, given: argparse.Namespace, url: str, *more: str) -> subprocess.Popen[bytes]:
+    """An evaluation in a process of its own."""
+    words = ["eval", "hotpotqa", "--data", given.data, "--corpus", given.corpus, "--limit", given.questions,
+             *(["--lm", "m", "--api-base", url] if url else ["--lm", "offline"]), "--run", folder, "--no-html",
+             "--max-bad-replies", 1, *more]  # fmt: skip
+    code = "from blendfilter.cli import main, options; options.BatchOptions.poll = 0.5; main()"
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, words)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+
+
+def main() -> None:
+    """Do what is asked."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    what = parser.add_subparsers(required=True)
+    sources = {"data": "sample", "corpus": "sample"}
+    for work, options in (
+        (rule, {"questions": 20_000, "seeds": 40}),
+        (shards, {"questions": 500, **sources}),
+        (batches, {"questions": 100, "turnaround": 30.0, **sources}),
+    ):
+        command = what.add_parser(work.__name__, help=work.__doc__)
+        command.set_defaults(work=work)
+        for name, default in options.items():
+            command.add_argument(f"--{name}", type=type(default), default=default)
+    given = parser.parse_args()
+    given.work(given)
+
+
+if __name__ == "__main__":
+    main()
