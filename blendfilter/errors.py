@@ -87,7 +87,7 @@ _NAMES = (
     "filter-unmatched|gradient-checkpointing|host|ignore-memory|index|join|json-schema|learning-rate|leave-out|leave-out-compiled|lm|"
     "max-body|max-calls|max-cost|max-input-tokens|max-k|max-query-chars|max-retries|max-tokens|measure|method|"
     "methods|metric|micro-tokens|mode|out|overwrite|part|passage-prefix|passage-prompt|pooling|port|prices|program|"
-    "prompts|query-encoder|query-prefix|query-prompt|questions|ray|reasoning|replace|replay|reply-tokens|rerank-from|"
+    "prompts|query-encoder|query-prefix|query-prompt|questions|ray|ray-gpus|ray-workers|reasoning|replace|replay|reply-tokens|rerank-from|"
     "reuse|rpm|rule|rules|run|runs|scorer|shard|shards|silver|similarity|task|tasks|teacher-lm|thinking|timeout|tpm|train|undo|"
     "valid|without|wording"
 )
@@ -106,6 +106,8 @@ _SWITCHES = frozenset(
 _ARGUMENTS = {
     "rpm": "requests_per_minute",
     "ray": "address",
+    "ray-gpus": "gpus",
+    "ray-workers": "workers",
     "tpm": "tokens_per_minute",
     "allow-host": "allow_hosts",
     "teacher-lm": "teacher",

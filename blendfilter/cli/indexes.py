@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from blendfilter.files import JsonRow
     from blendfilter.retrieval.base import Retriever
     from blendfilter.retrieval.corpus import Corpus
+    from blendfilter.retrieval.on_ray import OnRay
     from blendfilter.retrieval.stored import Stored
 
 ENGINES = {
@@ -135,8 +136,20 @@ def index(
             help="Instead of CORPUS, an index's folder or address that becomes a shard, in this order; repeated.",
         ),
     ] = None,
+    ray: Annotated[
+        str | None,
+        declared(
+            "Limits", metavar="ADDRESS", rare=True,
+            help="colbert, dense: encode by Ray: local, auto, or the address of a cluster that shares the folder, "
+            "ray://HOST:10001. Stopped, the same command goes on with the chunks that are missing.",
+        ),
+    ] = None,
+    ray_workers: Annotated[
+        int | None, declared("Limits", min=1, rare=True, help="How many encode at a time (the cluster's processors).")
+    ] = None,
+    ray_gpus: Annotated[float, declared("Limits", rare=True, help="GPUs of each of them (0).")] = 0.0,
     overwrite: Annotated[bool, declared("Output", help="Replace an index that is there.")] = False,
-) -> None:
+) -> None:  # fmt: skip
     """Make an index of a corpus, a folder with a manifest and a fingerprint; or add passages to one, or delete some:
     blendfilter index --add new.jsonl --delete 17,42 --out indexes/wiki17
 
@@ -148,7 +161,7 @@ def index(
 
     made: Retriever
     if join:
-        if any((corpus, add, delete, engine, shards, chunk, replace, given_values(options))):
+        if any((corpus, add, delete, engine, shards, chunk, replace, ray, given_values(options))):
             raise BadArgument("--join makes an index of indexes as they are: leave out the corpus and other settings")
         made, before = joined(join, out, overwrite=overwrite), ""
     elif add is None and delete is None:
@@ -158,6 +171,8 @@ def index(
             raise BadArgument("--replace goes with --add FILE; an index is replaced with --overwrite")
         engine = engine or "bm25"
         settings = options.settings(engine) | {"overwrite": overwrite}
+        if (cluster := _cluster(ray, ray_workers, ray_gpus, engine, shards)) is not None:
+            settings["on"] = cluster
         with Bars() as progress:
             if shards is None:
                 made = build(engine, _passages(corpus, chunk), out, **settings, progress=progress)
@@ -184,6 +199,19 @@ def index(
         before = f" ({len(old):,} before)" if made is not old else " as before"
     info = made.info()
     show(f"{out}: {info['kind']}, {info['passages']:,} passages{before}, fingerprint {info['fingerprint']}")
+
+
+def _cluster(ray: str | None, workers: int | None, gpus: float, engine: str, shards: int | None) -> OnRay | None:
+    """What encodes, where it is a cluster."""
+    from blendfilter.retrieval.on_ray import OnRay
+
+    if ray is None:
+        if workers is not None or gpus:
+            raise BadArgument("--ray-workers and --ray-gpus go with --ray ADDRESS (--ray local)")
+        return None
+    if engine not in ("colbert", "dense") or shards is not None:
+        raise BadArgument("--ray encodes the passages of one colbert or dense index: leave it out")
+    return OnRay(ray, workers, gpus)
 
 
 def _passages(corpus: str, chunk: str | None) -> Corpus:

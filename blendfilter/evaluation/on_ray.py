@@ -15,43 +15,35 @@ from __future__ import annotations
 
 import io
 import json
-import logging
 import os
 import pickle
 import re
-import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 
 import dspy
 
 from blendfilter import aio, errors
 from blendfilter.context import GIVEN, setting
-from blendfilter.errors import BadArgument, BlendFilterError, BudgetSpent, RunMismatch, ServerRefused, WorkFailed
+from blendfilter.errors import BadArgument, BlendFilterError, BudgetSpent, RunMismatch, WorkFailed
 from blendfilter.evaluation.merging import merge
 from blendfilter.evaluation.rows import how_far, repeat_of
 from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.run_folder import PREDICTIONS, iterate_rows
 from blendfilter.evaluation.run_loop import RunProgress
 from blendfilter.evaluation.runner import as_questions, evaluated
-from blendfilter.extras import needed
 from blendfilter.journal import FILE, Journal
 from blendfilter.lm.budget import NOTHING, Amount, Budget, marked
 from blendfilter.lm.model import connect
 from blendfilter.retrieval.indexes import open_index
+from blendfilter.retrieval.on_ray import LOCAL, connected
 from blendfilter.retrieval.stored import Stored
 from blendfilter.tasks.base import Questions
 
-logger = logging.getLogger(__name__)
-LOCAL = "local"
-"""The address of a cluster of this machine alone, which is started for the run."""
 RETRIES = 5
 """How often Ray starts a shard again whose worker was lost."""
-PATIENCE = 10.0
-"""Seconds in which a cluster's address must take a connection."""
 EVERY = 0.5
 """Seconds between two looks at how far the shards are."""
 
@@ -242,34 +234,6 @@ def shared(budget: Budget, spent: Iterable[Amount], shards: int) -> Budget | Non
 def raised(spent: Amount, more: Budget) -> Budget:
     """The limit of a shard that spent so much and may spend so much more."""
     return Budget(**{name: getattr(spent, name) + part for name, part in more.given().items()})
-
-
-# --- the cluster ---------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def connected(address: str) -> Iterator[Any]:
-    """Ray, connected to a cluster inside the block. Raises: MissingExtra, ServerRefused."""
-    ray = needed("ray", "ray", "a run or an index by Ray")
-    if ray.is_initialized():  # by the user, who ends it too
-        yield ray
-        return
-    logging.getLogger("ray").setLevel(logging.ERROR)
-    more = {"include_dashboard": False} if address == LOCAL else {}
-    place = urlsplit(address if "://" in address else f"ray://{address}")
-    try:
-        if place.port is not None:  # ray itself would wait for minutes
-            socket.create_connection((place.hostname or "", place.port), timeout=PATIENCE).close()
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **more)
-    except (OSError, RuntimeError, ValueError, AssertionError) as error:
-        words = " ".join(str(error).split())[:300]
-        raise ServerRefused(
-            f"no Ray cluster answers at '{address}' ({words}): start one (ray start --head), or give --ray local"
-        ).quoting(words) from None
-    try:
-        yield ray
-    finally:
-        ray.shutdown()
 
 
 def packed(value: Any, ray: Any) -> bytes:

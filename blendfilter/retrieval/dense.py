@@ -14,18 +14,21 @@ and the `nprobe` cells nearest to the query are compared.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
+import shutil
 import threading
 import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 
 from blendfilter.errors import BadArgument, BadData, MissingFile, UnknownName, check_count
 from blendfilter.extras import needed
+from blendfilter.files import write_whole
 from blendfilter.records import Passage
 from blendfilter.retrieval.base import Hits, ProgressCallback, coarse, fingerprint_of, silent
 from blendfilter.retrieval.corpus import Corpus
@@ -40,6 +43,7 @@ from blendfilter.retrieval.encoders import (
     load_encoder,
 )
 from blendfilter.retrieval.manifest import CorpusInfo, Manifest, building, opening, versions_of, write_manifest
+from blendfilter.retrieval.on_ray import ChunkFolder, OnRay, told
 from blendfilter.retrieval.stored import Stored, StoredPassages, UpdatedPassages, gather, manifest_of, opened_whole
 
 Kind = Literal["flat", "hnsw", "ivf"]
@@ -51,6 +55,7 @@ _VECTORS = "vectors.f32"  # all of them, while an index is being built
 _BATCH_SIZE = 64
 _BATCHES = 8  # encoded in one go, so that passages of like length stand in one batch
 _BLOCK = 8192
+_STEPS = 4  # of those in a chunk that a cluster's worker encodes at a time
 _PER_CELL = 39  # vectors that k-means wants for each cell; with fewer FAISS warns that cells mean little
 _GRAIN = 2.0**18  # scores closer than that are one: a text encoded beside longer ones differs from itself by less
 _SPARE = 8
@@ -100,9 +105,12 @@ class Dense(Stored):
         device: str | None = None,
         overwrite: bool = False,
         share: bool = False,
+        on: OnRay | None = None,
         progress: ProgressCallback = silent,
     ) -> Self:
         """Index `corpus` (whatever `passages_of` takes) into the folder `out`, or in memory without one.
+
+        With `on` a cluster encodes, chunk by chunk; a build that was killed then goes on with those that are missing.
 
         The encoders, prefixes and prompts, `similarity`, `pooling`, `max_length` and `device` are `load_encoder`'s; `m`
         and the two `ef_…` belong to hnsw, `nlist` and `nprobe` to ivf. CDIT's `IndexFlatL2` is flat with l2. On disk
@@ -114,23 +122,35 @@ class Dense(Stored):
             index, m=m, ef_construction=ef_construction, ef_search=ef_search, nlist=nlist, nprobe=nprobe
         )
         faiss()
+        if on is not None:
+            on.check()
+            if out is None:
+                raise BadArgument("an index that a cluster encodes lies in a folder: name one (out)")
+        loading: dict[str, Any] = {
+            "query_encoder": None if query_encoder is None else os.fspath(query_encoder),
+            "query_prefix": query_prefix,
+            "passage_prefix": passage_prefix,
+            "query_prompt": query_prompt,
+            "passage_prompt": passage_prompt,
+            "similarity": similarity,
+            "pooling": pooling,
+            "max_length": max_length,
+            "device": device,
+        }
+        chunks = None
         with building(out, overwrite=overwrite, share=share) if out is not None else nullcontext() as folder:
-            reader = load_encoder(
-                os.fspath(encoder),
-                query_encoder=None if query_encoder is None else os.fspath(query_encoder),
-                query_prefix=query_prefix,
-                passage_prefix=passage_prefix,
-                query_prompt=query_prompt,
-                passage_prompt=passage_prompt,
-                similarity=similarity,
-                pooling=pooling,
-                max_length=max_length,
-                device=device,
-            )
+            reader = load_encoder(os.fspath(encoder), **loading)
             passages, source = gather(corpus, folder, progress)
             settings = fitted(settings, len(passages))
             metric = reader.reading.similarity
-            built = build_index(encoded(passages, reader, batch_size, folder, progress), settings, progress, metric)
+            if on is None or folder is None or out is None:
+                vectors = encoded(passages, reader, batch_size, folder, progress)
+            else:
+                made_of = [source.sha256, reader.identity, reader.reading.settings(), batch_size]
+                chunks = ChunkFolder(out, made_of)
+                job = _DenseJob(str(folder), str(chunks.path), _lasting(encoder), loading, batch_size)
+                vectors = encoded_on(on, chunks, job, passages, reader, folder, progress)
+            built = build_index(vectors, settings, progress, metric)
             if settings["index"] == "hnsw":
                 settings["graph"] = graph_digest(built)
             settings |= {"encoder": _lasting(encoder), "identity": reader.identity, "dimension": reader.dimension}
@@ -149,6 +169,8 @@ class Dense(Stored):
                 write_manifest(folder, manifest)
         if out is None:
             return cls(manifest, passages, built, reader, None)
+        if chunks is not None:
+            chunks.remove()
         return opened_whole(out, lambda: cls._opened(out, reader, manifest_of(out, cls.kind)))
 
     @classmethod
@@ -324,16 +346,77 @@ def encoded(
             else:
                 kept.append(vectors)
             progress(ENCODING, min(start + step, len(passages)), len(passages))
+    _warn_of_cut(cut, len(passages), encoder)
+    return _mapped(folder, len(passages), encoder) if folder else np.concatenate(kept)
+
+
+def _warn_of_cut(cut: int, passages: int, encoder: Encoder) -> None:
     if cut:
         warnings.warn(
-            f"{cut:,} of {len(passages):,} passages are longer than the encoder {encoder.name} reads "
+            f"{cut:,} of {passages:,} passages are longer than the encoder {encoder.name} reads "
             f"({encoder.reading.max_length} tokens): what follows is not searched; cut them into shorter ones",
-            stacklevel=2,
+            stacklevel=3,
         )
-    if not folder:
-        return np.concatenate(kept)
-    shape = (len(passages), encoder.dimension)
-    return np.asarray(np.memmap(folder / _VECTORS, dtype=np.float32, mode="r", shape=shape))
+
+
+def _mapped(folder: Path, passages: int, encoder: Encoder) -> Vectors:
+    return np.asarray(np.memmap(folder / _VECTORS, dtype=np.float32, mode="r", shape=(passages, encoder.dimension)))
+
+
+# --- by a cluster ---------------------------------------------------------------------------------------------------
+
+
+class _DenseJob(NamedTuple):
+    """What a worker encodes with: the folder of passages, that of chunks, and the encoder's name and settings."""
+
+    folder: str
+    chunks: str
+    encoder: str
+    loading: dict[str, Any]
+    batch_size: int
+
+
+class _DenseChunks:
+    """In a worker: the vectors of each chunk in `N.npy`, and how many passages were cut in `N.json`, written last."""
+
+    def __init__(self, job: _DenseJob) -> None:
+        self._job, self._passages = job, StoredPassages(Path(job.folder))
+        self._encoder = load_encoder(job.encoder, **job.loading)
+
+    def make(self, chunk: int) -> dict[str, int]:
+        step, cut, parts = self._job.batch_size * _BATCHES, 0, list[Vectors]()
+        last = min((chunk + 1) * step * _STEPS, len(self._passages))
+        for start in range(chunk * step * _STEPS, last, step):
+            lines = [*map(self._encoder.line, self._passages[start : min(start + step, last)])]
+            vectors, flags = self._encoder.encode_passages(lines, self._job.batch_size)
+            cut += sum(flags)
+            parts.append(vectors)
+        counts, made = {"passages": sum(map(len, parts)), "cut": cut}, Path(self._job.chunks)
+        write_whole(made / f"{chunk}.vectors", [np.concatenate(parts).tobytes()])
+        write_whole(made / f"{chunk}.json", [json.dumps(counts).encode()])
+        return counts
+
+
+def encoded_on(
+    on: OnRay, chunks: ChunkFolder, job: _DenseJob, passages: Sequence[Passage], encoder: Encoder, folder: Path,
+    progress: ProgressCallback,
+) -> Vectors:  # fmt: skip
+    """`encoded`, by a cluster."""
+    number = -(-len(passages) // (job.batch_size * _BATCHES * _STEPS))
+    missing = chunks.missing(number, "{}.json")
+    known = sum(_counts(chunks, chunk)["passages"] for chunk in range(number) if chunk not in missing)
+    on.make(_DenseChunks, job, missing, told(progress, ENCODING, known, len(passages)))
+    with open(folder / _VECTORS, "wb") as file:
+        for chunk in range(number):
+            with open(chunks.path / f"{chunk}.vectors", "rb") as part:
+                shutil.copyfileobj(part, file)
+    _warn_of_cut(sum(_counts(chunks, chunk)["cut"] for chunk in range(number)), len(passages), encoder)
+    return _mapped(folder, len(passages), encoder)
+
+
+def _counts(chunks: ChunkFolder, chunk: int) -> dict[str, int]:
+    counts: dict[str, int] = json.loads((chunks.path / f"{chunk}.json").read_bytes())
+    return counts
 
 
 # --- FAISS ----------------------------------------------------------------------------------------------------------

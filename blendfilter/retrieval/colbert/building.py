@@ -21,6 +21,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,10 +34,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from blendfilter.errors import BadArgument, WorkFailed, check_count
+from blendfilter.files import write_whole
 from blendfilter.records import Passage
 from blendfilter.retrieval.base import ProgressCallback, silent
 from blendfilter.retrieval.colbert.compat import gpus_seen, parts, torch
 from blendfilter.retrieval.colbert.encoder import ColBERTCheckpoint, TokenEncoder
+from blendfilter.retrieval.on_ray import ChunkFolder, OnRay, told
 from blendfilter.retrieval.stored import StoredPassages
 
 SAMPLING, ENCODING, INVERTING = "encoding a sample", "encoding passages", "listing passages by centroid"
@@ -119,6 +122,30 @@ def train(
     numbers = {"num_chunks": -(-len(passages) // CHUNK), "num_partitions": len(codec.centroids)}
     (folder / "plan.json").write_text(json.dumps({"config": config, **numbers}, indent=1) + "\n", encoding="utf-8")
     return IndexPlan(len(codec.centroids), len(sample)), sample
+
+
+def encode_here(
+    folder: Path,
+    passages: Sequence[Passage],
+    encoder: TokenEncoder,
+    checkpoint: ColBERTCheckpoint,
+    settings: BuildSettings,
+    devices: Sequence[str],
+    progress: ProgressCallback = silent,
+) -> IndexPlan:
+    """Train the codec and write all chunks, by this process, or by one for each of several GPUs."""
+    plan, sample = train(folder, passages, encoder, settings, progress)
+    total, done = len(passages), 0
+    if len(devices) > 1:
+        of = min(len(devices), chunks_of(total))
+        reading = (str(folder), str(checkpoint.folder)), (encoder.doc_maxlen, settings.batch_size)
+        jobs = [WorkerJob(*reading[0], devices[at], *reading[1], at, of, os.getpid()) for at in range(of)]
+        compress_beside(jobs, total, progress)
+    else:
+        for count in compress(folder, passages, encoder, settings.batch_size, range(chunks_of(total)), sample):
+            done += count
+            progress(ENCODING, done, total)
+    return plan
 
 
 def compress(
@@ -275,6 +302,82 @@ def writing(folder: Path) -> Iterator[None]:
 def on_device(device: Any) -> Any:
     """The block in which colbert-ai's classes take the GPU, or leave it."""
     return gpus_seen(int(device.type == "cuda"))
+
+
+# --- by a cluster ---------------------------------------------------------------------------------------------------
+
+SAMPLE, TRAINED = "sample.pt", "trained.json"
+
+
+class _ClusterJob(NamedTuple):
+    """What a worker compresses with: the folder of passages, that of chunks and codec, the checkpoint."""
+
+    folder: str
+    chunks: str
+    checkpoint: str
+    doc_maxlen: int
+    batch_size: int
+
+
+class _ClusterChunks:
+    """In a worker: the files of each chunk, of which `N.metadata.json` comes last."""
+
+    def __init__(self, job: _ClusterJob) -> None:
+        self._job, self._passages = job, StoredPassages(Path(job.folder))
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        self._encoder = TokenEncoder(ColBERTCheckpoint(job.checkpoint), device, doc_maxlen=job.doc_maxlen)
+        kept = torch.load(Path(job.chunks) / SAMPLE, mmap=True)
+        self._sample = dict(zip(kept["positions"], kept["vectors"].split(kept["counts"]), strict=True))
+
+    def make(self, chunk: int) -> dict[str, int]:
+        made, passages = Path(self._job.chunks), 0
+        with tempfile.TemporaryDirectory(prefix=f".{chunk}-", dir=made) as beside, writing(made):
+            for name in CODEC:
+                os.symlink(made / name, Path(beside, name))
+            for count in compress(
+                Path(beside), self._passages, self._encoder, self._job.batch_size, [chunk], self._sample
+            ):
+                passages += count
+            files = [path for path in Path(beside).iterdir() if not path.is_symlink()]
+            for path in sorted(files, key=lambda path: path.suffixes[-2:] == [".metadata", ".json"]):
+                path.replace(made / path.name)
+        return {"passages": passages}
+
+
+def encode_on(
+    on: OnRay,
+    chunks: ChunkFolder,
+    folder: Path,
+    passages: Sequence[Passage],
+    encoder: TokenEncoder,
+    checkpoint: ColBERTCheckpoint,
+    settings: BuildSettings,
+    progress: ProgressCallback = silent,
+) -> IndexPlan:
+    """As `encode_here`, by a cluster: the codec is trained here, once; sampled passages are not encoded again."""
+    kept = chunks.path
+    if (kept / TRAINED).exists():
+        plan = IndexPlan(**json.loads((kept / TRAINED).read_bytes()))
+    else:
+        plan, sample = train(folder, passages, encoder, settings, progress)
+        for name in CODEC:
+            shutil.copyfile(folder / name, kept / name)
+        vectors = torch.cat(list(sample.values()))
+        counts = [len(each) for each in sample.values()]
+        torch.save({"positions": [*map(int, sample)], "counts": counts, "vectors": vectors}, kept / SAMPLE)
+        write_whole(kept / TRAINED, [json.dumps(plan._asdict()).encode()])
+    number = chunks_of(len(passages))
+    missing = chunks.missing(number, "{}.metadata.json")
+    known = sum(min(CHUNK, len(passages) - chunk * CHUNK) for chunk in range(number) if chunk not in missing)
+    job = _ClusterJob(str(folder), str(kept), str(checkpoint.folder), encoder.doc_maxlen, settings.batch_size)
+    on.make(_ClusterChunks, job, missing, told(progress, ENCODING, known, len(passages)))
+    for name in CODEC:
+        shutil.copyfile(kept / name, folder / name)
+    for path in kept.glob("[0-9]*.*"):
+        shutil.copyfile(path, folder / path.name)
+    for path in kept.glob("doclens.*"):
+        shutil.copyfile(path, folder / path.name)
+    return plan
 
 
 # --- the division of an index -----------------------------------------------------------------------------------------

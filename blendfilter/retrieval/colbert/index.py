@@ -27,18 +27,14 @@ from blendfilter.errors import BadArgument, BadData, MissingFile
 from blendfilter.records import Passage
 from blendfilter.retrieval.base import Hits, ProgressCallback, fingerprint_of, silent
 from blendfilter.retrieval.colbert.building import (
-    ENCODING,
     SMALL,
     BuildSettings,
-    WorkerJob,
     check_settings,
-    chunks_of,
-    compress,
-    compress_beside,
+    encode_here,
+    encode_on,
     finish,
     nbits_for,
     on_device,
-    train,
     update,
     writing,
 )
@@ -46,6 +42,7 @@ from blendfilter.retrieval.colbert.compat import load_kernels, parts, torch
 from blendfilter.retrieval.colbert.encoder import ColBERTCheckpoint, TokenEncoder
 from blendfilter.retrieval.corpus import Corpus, at_bar, corpus_hash
 from blendfilter.retrieval.manifest import CorpusInfo, Manifest, building, opening, versions_of, write_manifest
+from blendfilter.retrieval.on_ray import ChunkFolder, OnRay
 from blendfilter.retrieval.stored import (
     PassageLines,
     Stored,
@@ -108,9 +105,13 @@ class ColBERT(Stored):
         batch_size: int = BATCH_SIZE,
         overwrite: bool = False,
         share: bool = False,
+        on: OnRay | None = None,
         progress: ProgressCallback = silent,
     ) -> Self:
         """Index `corpus` (whatever `passages_of` takes) into the folder `out`; without one, in a temporary folder.
+
+        With `on` a cluster encodes, chunk by chunk, after this process has trained the codec on a sample, once; a build
+        that was killed then goes on with the chunks that are missing.
 
         `checkpoint` is a folder or a name on the hub; `nbits` (1, 2, 4, 8) are kept of each dimension, by default 4
         for up to 100,000 passages and 2 beyond; `doc_maxlen` counts tokens, by default what a checkpoint of PyLate or
@@ -128,6 +129,11 @@ class ColBERT(Stored):
         check_settings(settings, encoder)
         if devices == ["cpu"]:
             load_kernels()  # a search wants them, so that a lack of them is an error before the build
+        if on is not None:
+            on.check()
+            if out is None:
+                raise BadArgument("an index that a cluster encodes lies in a folder: name one (out)")
+        chunked: ChunkFolder | None = None
         with ExitStack() as undo:
             kept = tempfile.mkdtemp(prefix="blendfilter-colbert-") if out is None else None
             if kept:
@@ -136,19 +142,15 @@ class ColBERT(Stored):
             with building(place, overwrite=overwrite, share=share) as folder, writing(folder):
                 gathered = gather(corpus, folder, progress)
                 settings = settings._replace(nbits=nbits or nbits_for(len(gathered.passages)))
-                plan, sample = train(folder, gathered.passages, encoder, settings, progress)
-                total, done = len(gathered.passages), 0
-                if len(devices) > 1:
-                    of = min(len(devices), chunks_of(total))
-                    place_of = (str(folder), str(found.folder))
-                    reading_as = (encoder.doc_maxlen, batch_size)
-                    jobs = [WorkerJob(*place_of, devices[at], *reading_as, at, of, os.getpid()) for at in range(of)]
-                    compress_beside(jobs, total, progress)
+                total = len(gathered.passages)
+                reading = (encoder, found, settings)
+                if on is None:
+                    plan = encode_here(folder, gathered.passages, *reading, devices, progress)
                 else:
-                    chunks = range(chunks_of(total))
-                    for count in compress(folder, gathered.passages, encoder, batch_size, chunks, sample):
-                        done += count
-                        progress(ENCODING, done, total)
+                    chunked = ChunkFolder(
+                        place, [gathered.corpus.sha256, found.sha256, encoder.doc_maxlen, list(settings), devices[0]]
+                    )
+                    plan = encode_on(on, chunked, folder, gathered.passages, *reading, progress)
                 made_with = {
                     "checkpoint": found.name,
                     "checkpoint_sha256": found.sha256,
@@ -169,6 +171,8 @@ class ColBERT(Stored):
                     versions=versions_of(*PACKAGES),
                 )
                 write_manifest(folder, manifest)
+            if chunked is not None:
+                chunked.remove()
             index = cls.open(place, checkpoint=checkpoint, gpu=devices[0] == "cuda")
             undo.pop_all()
         if kept:

@@ -1,0 +1,169 @@
+"""Passages encoded by a Ray cluster: an index's chunks, each made by whichever worker is free and kept until all are.
+
+Ray Data deals the numbers of the missing chunks to a pool of workers, each of which loads the encoder once. A worker
+reads its passages from the folder that is being built and leaves the chunk's files beside it, in `OUT.chunks`, which
+the machines of the cluster share. A build that was killed finds them there and makes the others. Chunks have the size,
+and their batches the composition, that one process gives them, so that the index is the one it would have built.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+from urllib.parse import urlsplit
+
+from blendfilter.errors import BadArgument, ServerRefused, WorkFailed, check_count
+from blendfilter.extras import needed
+from blendfilter.journal import digest
+from blendfilter.retrieval.base import ProgressCallback
+
+LOCAL = "local"
+"""The address of a cluster of this machine alone, which is started for the work."""
+PATIENCE = 10.0
+"""Seconds in which a cluster's address must take a connection."""
+
+
+@contextmanager
+def connected(address: str) -> Iterator[Any]:
+    """Ray, connected to a cluster inside the block. Raises: MissingExtra, ServerRefused."""
+    ray = needed("ray", "ray", "a run or an index by Ray")
+    if ray.is_initialized():  # by the user, who ends it too
+        yield ray
+        return
+    logging.getLogger("ray").setLevel(logging.ERROR)
+    more = {"include_dashboard": False} if address == LOCAL else {}
+    place = urlsplit(address if "://" in address else f"ray://{address}")
+    try:
+        if place.port is not None:  # ray itself would wait for minutes
+            socket.create_connection((place.hostname or "", place.port), timeout=PATIENCE).close()
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **more)
+    except (OSError, RuntimeError, ValueError, AssertionError) as error:
+        words = " ".join(str(error).split())[:300]
+        raise ServerRefused(
+            f"no Ray cluster answers at '{address}' ({words}): start one (ray start --head), or give --ray local"
+        ).quoting(words) from None
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+class ChunkMaker(Protocol):
+    """What a worker makes chunks with."""
+
+    def make(self, chunk: int) -> dict[str, int]:
+        """Make one, its files whole or not at all; returns counts of it, among them its `passages`."""
+
+
+class OnRay(NamedTuple):
+    """A cluster that encodes passages.
+
+    Attributes:
+        address: `local`; `auto` for the cluster that this machine belongs to; or a cluster's, ``ray://HOST:10001``.
+        workers: how many encode at a time; None: as many as there are processors, or GPUs where they take some.
+        gpus: of each worker.
+    """
+
+    address: str = LOCAL
+    workers: int | None = None
+    gpus: float = 0.0
+
+    def check(self) -> None:
+        """Raise `BadArgument` for what cannot be."""
+        if self.workers is not None:
+            check_count("workers (--ray-workers)", self.workers)
+        if not (isinstance(self.gpus, int | float) and self.gpus >= 0):
+            raise BadArgument(f"gpus (--ray-gpus) must be a number of at least 0, got {self.gpus!r}")
+
+    def make(
+        self, maker: Callable[..., ChunkMaker], job: Any, chunks: Sequence[int], done: Callable[[dict[str, int]], None]
+    ) -> None:
+        """Have `maker(job)` make these chunks; `done` is told the counts of each as it comes. Raises: WorkFailed."""
+        if not chunks:
+            return
+        with connected(self.address) as ray:
+            data = needed("ray.data", "ray", "an index by Ray")
+            data.DataContext.get_current().enable_progress_bars = False
+            kind = "GPU" if self.gpus else "CPU"
+            there = int(ray.cluster_resources().get(kind, 1) / (self.gpus or 1))
+            size = min(len(chunks), self.workers or max(1, there))
+            encoded = data.from_items([{"chunk": chunk} for chunk in chunks], override_num_blocks=len(chunks))
+            encoded = encoded.map_batches(
+                _Worker,
+                fn_constructor_args=(maker, job, os.getcwd()),
+                compute=data.ActorPoolStrategy(size=size),
+                batch_size=1,
+                num_cpus=None if self.gpus else 1,
+                num_gpus=self.gpus or None,
+            )
+            try:
+                for row in encoded.iter_rows():
+                    done({name: int(count) for name, count in row.items()})
+            except ray.exceptions.RayError as error:
+                lines = [line for line in str(error).splitlines() if line.strip()]
+                raise WorkFailed(
+                    f"encoding by Ray failed ({lines[-1].strip()[:300] if lines else type(error).__name__}); the same "
+                    "command goes on with the chunks that are missing"
+                ) from None
+
+
+class _Worker:
+    """One of the pool: Ray Data gives it a batch of one chunk's number at a time."""
+
+    def __init__(self, maker: Callable[..., ChunkMaker], job: Any, cwd: str) -> None:
+        with suppress(OSError):
+            os.chdir(cwd)
+        self._maker = maker(job)
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, list[int]]:
+        counts = [self._maker.make(int(chunk)) for chunk in batch["chunk"]]
+        return {name: [each[name] for each in counts] for name in counts[0]}
+
+
+class ChunkFolder:
+    """Where chunks are kept until an index is made of them: `OUT.chunks`, of one build alone.
+
+    Args:
+        out: the index's folder.
+        build: what decides the chunks: the corpus' hash, the encoder, the settings. Those of another build are removed.
+    """
+
+    def __init__(self, out: str | os.PathLike[str], build: Sequence[Any]) -> None:
+        target = Path(os.path.realpath(out))
+        self.path = target.with_name(f"{target.name}.chunks")
+        about = self.path / "build.json"
+        wanted = json.dumps({"build": digest(*build)}) + "\n"
+        if not about.is_file() or about.read_text(encoding="utf-8") != wanted:
+            if self.path.exists() and not about.is_file():
+                raise BadArgument(f"{self.path} is there already and holds no chunks: move it, or name another index")
+            shutil.rmtree(self.path, ignore_errors=True)
+            self.path.mkdir(parents=True)
+            about.write_text(wanted, encoding="utf-8")
+
+    def missing(self, chunks: int, last: str) -> list[int]:
+        """The numbers of those that are not there; `last` names the file of one that is written last."""
+        return [chunk for chunk in range(chunks) if not (self.path / last.format(chunk)).exists()]
+
+    def remove(self) -> None:
+        """The index is made."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+def told(progress: ProgressCallback, phase: str, done: int, total: int) -> Callable[[dict[str, int]], None]:
+    """What tells `progress` of each chunk as it is made; `done` passages of `total` were before."""
+    count = done
+
+    def tell(counts: dict[str, int]) -> None:
+        nonlocal count
+        count += counts["passages"]
+        progress(phase, count, total)
+
+    progress(phase, done, total)
+    return tell
