@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 ENGINES = {
     "bm25": ("k1", "b"),
     "rank-bm25": ("k1", "b"),
-    "colbert": ("checkpoint", "nbits", "doc_maxlen", "gpus", "partitions"),
+    "colbert": ("checkpoint", "nbits", "doc_maxlen", "gpus", "partitions", "codec"),
     "dense": (
         "encoder", "query_encoder", "index_type", "similarity", "pooling", "query_prefix", "passage_prefix",
         "query_prompt", "passage_prompt", "nlist", "nprobe",
@@ -53,6 +53,11 @@ class EngineOptions:
     )
     gpus: int | None = option("Method", "colbert: how many GPUs; 0 is the CPU (all there are).", rare=True)
     partitions: int | None = option("Method", "colbert: how many centroids (by the size of the corpus).", rare=True)
+    codec: str | None = option(
+        "Method",
+        "colbert: the folder of another index whose codec is taken, so that both can be joined (own centroids).",
+        rare=True,
+    )
     encoder: str | None = option(
         "Method", "dense: what encodes, a sentence-transformers name or a Hugging Face folder.", rare=True
     )
@@ -126,7 +131,7 @@ def index(
     ] = None,
     shards: Annotated[
         int | None,
-        declared("Method", min=1, rare=True, help="So many shards, searched as one index (bm25, flat dense)."),
+        declared("Method", min=1, rare=True, help="So many shards, searched as one index (bm25, flat dense, colbert)."),
     ] = None,
     join: Annotated[
         list[str] | None,

@@ -91,6 +91,7 @@ class OnRay(NamedTuple):
         with connected(self.address) as ray:
             data = needed("ray.data", "ray", "an index by Ray")
             data.DataContext.get_current().enable_progress_bars = False
+            logging.getLogger("ray.data").setLevel(logging.ERROR)
             kind = "GPU" if self.gpus else "CPU"
             there = int(ray.cluster_resources().get(kind, 1) / (self.gpus or 1))
             size = min(len(chunks), self.workers or max(1, there))

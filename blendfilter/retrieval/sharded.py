@@ -2,14 +2,18 @@
 
 The hits are those of one index over all passages, to the last bit, because scores mean the same in every shard: BM25
 counts words over all of them (`join` rescores a shard's postings by the passages that have a term, and by the mean
-length, of the whole corpus), and a flat dense index scores each passage by itself. Indexes whose scores depend on what
-else a shard holds (centroids, cells, graphs) are refused. Equal scores keep the order of the shards, as in one corpus.
+length, of the whole corpus), and a flat dense index scores each passage by itself. Late-interaction shards share one
+codec, so that a passage has the score that it has in one index; each shard seeks candidates of its own, so that
+together they look at more of them. Indexes whose scores depend on what else a shard holds (cells, graphs, centroids of
+its own) are refused. Equal scores keep the order of the shards, as in one corpus.
 """
 
 from __future__ import annotations
 
 import functools
+import json
 import os
+import shutil
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -41,6 +45,7 @@ from blendfilter.retrieval.stored import Stored, StoredPassages, check_fingerpri
 
 KIND = "sharded"
 _WHY = "cannot be a shard: its scores depend on what else it holds"
+_CAN = "bm25, flat dense indexes, and colbert's with one codec"
 
 
 class Sharded(Retriever):
@@ -201,7 +206,10 @@ def _scale(shard: Retriever) -> dict[str, Any]:
         return {"kind": kind, **{name: settings[name] for name in ("k1", "b", "analyser", SHARED)}}
     if kind == "dense" and settings.get("index") == "flat":
         return {"kind": kind, "identity": settings["identity"], "similarity": settings.get("similarity")}
-    raise BadArgument(f"{shard!r} {_WHY}; bm25 and flat dense indexes can be")
+    if kind == "colbert" and "codec" in info:
+        same = {name: settings[name] for name in ("checkpoint_sha256", "nbits", "doc_maxlen", "query_maxlen")}
+        return {"kind": kind, **same, "codec": info["codec"]}
+    raise BadArgument(f"{shard!r} {_WHY}; {_CAN} can be")
 
 
 # --- making and opening one ------------------------------------------------------------------------------------------
@@ -221,18 +229,31 @@ def build_sharded(
 
     Raises as `build` and `join` do, and `BadArgument` for more shards than passages.
     """
-    if engine not in (BM25.kind, "dense") or settings.get("index", "flat") != "flat":  # before anything is encoded
-        raise BadArgument(f"an index of {engine} {_WHY}; bm25 and flat dense indexes can be made in shards")
+    if engine not in (BM25.kind, "dense", "colbert") or settings.get("index", "flat") != "flat":  # before all encoding
+        raise BadArgument(f"an index of {engine} {_WHY}; {_CAN} can be made in shards")
     total = sum(1 for _ in passages_of(corpus()))
     if not 1 <= shards <= total:
         raise BadArgument(f"{total:,} passages make 1 to {total:,} shards, not {shards}")
     with building(out, overwrite=overwrite) as folder:
+        if engine == "colbert" and settings.get("codec") is None:
+            settings = _with_codec(corpus(), folder / "codec", settings, progress)
         passages, edges = iter(passages_of(corpus())), [total * number // shards for number in range(shards + 1)]
         for number, (start, end) in enumerate(pairwise(edges), 1):
             build(engine, islice(passages, end - start), folder / f"{number}", progress=progress, **settings)
         own = [f"{number}" for number in range(1, shards + 1)]
+        shutil.rmtree(folder / "codec", ignore_errors=True)  # each shard has it
         _finish(folder, [open_index(folder / place) for place in own], own)
     return open_sharded(out)
+
+
+def _with_codec(corpus: Corpus, folder: Path, settings: dict[str, Any], progress: ProgressCallback) -> dict[str, Any]:
+    """The settings of shards whose codec was trained on a sample of the whole corpus."""
+    from blendfilter.retrieval.colbert.index import ColBERT
+
+    training = {name: value for name, value in settings.items() if name not in ("on", "codec")}
+    ColBERT.train_codec(corpus, folder, **training, progress=progress)
+    nbits = json.loads((folder / "plan.json").read_bytes())["config"]["nbits"]
+    return {**settings, "partitions": None, "nbits": nbits, "codec": folder}
 
 
 def join(

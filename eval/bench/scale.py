@@ -2,6 +2,7 @@
 
     python eval/bench/scale.py rule [--questions 20000]
     python eval/bench/scale.py shards [--questions 500] [--data FILE --corpus FILE]
+    python eval/bench/scale.py encode --corpus FILE [--passages 20000]
     python eval/bench/scale.py batches [--questions 100] [--turnaround 30] [--data FILE --corpus FILE]
 
 `rule` simulates BlendFilter's ten calls a question, five deep, in batches of a provider whose turnaround is drawn anew
@@ -11,6 +12,9 @@ for others.
 
 `shards` evaluates in one process, in 2 and in 7 shards of which one is killed and resumed, and by two Ray workers of
 which one is killed, and compares the bytes; the offline reader answers.
+
+`encode` builds a dense and a late-interaction index (MiniLM; MiniLM with a projection made up here) in one process and
+by two Ray workers, on the first passages of the corpus, cut to 60 words: wall time, and whether the hits are the same.
 
 `batches` asks a provider made up here (`tests/batch_server.py`, the offline reader) in batches that take --turnaround
 seconds, 2 % of whose lines fail, from a process that is killed five times; beside it the same run live.
@@ -28,18 +32,22 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from itertools import count
+from functools import partial
+from itertools import count, islice
 from pathlib import Path
 from statistics import fmean, median
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 from batch_server import batching
+from checkpoints import minilm, minilm_colbert
 from model_server import serve
 from small_world import stable
 
 import blendfilter as bf
 from blendfilter.evaluation.control import running
 from blendfilter.lm.batches import MOST_LINES, worth_sending
+from blendfilter.retrieval.on_ray import OnRay
 
 NEEDS = {
     "external": (), "internal": (), "check_q": (), "ids_q": ("check_q",),
@@ -166,6 +174,37 @@ def shards(given: argparse.Namespace) -> None:
               f"{stable(folder / 'ray') == whole}")  # fmt: skip
 
 
+def encode(given: argparse.Namespace) -> None:
+    """Indexes by one process and by two workers of Ray."""
+    import ray
+
+    passages = [bf.Passage(each.id, each.title, " ".join(each.text.split()[:60]))
+                for each in islice(bf.read_corpus(given.corpus), given.passages)]  # fmt: skip
+    queries = [passage.title for passage in passages[:: max(1, len(passages) // 200)]]
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        makers: dict[str, Callable[..., Any]] = {
+            "dense": partial(bf.Dense.build, passages, encoder=minilm()),
+            "colbert": partial(bf.ColBERT.build, passages, checkpoint=minilm_colbert(), partitions=1024),
+        }
+        for kind, make in makers.items():
+            began = time.time()
+            alone = make(folder / f"{kind}-1")
+            middle = time.time()
+            by_ray = make(folder / f"{kind}-2", on=OnRay(workers=2))
+            took, with_ray = middle - began, time.time() - middle
+            found = [[(hit.id, hit.score) for hit in hits] for hits in alone.search(queries, 10)]
+            same = sum(
+                [(hit.id, hit.score) for hit in hits] == other
+                for hits, other in zip(by_ray.search(queries, 10), found, strict=True)
+            )
+            as_one = "the same" if alone.fingerprint == by_ray.fingerprint else "another"
+            print(f"{kind}: {len(passages):,} passages, {took:.0f} s in one process, {with_ray:.0f} s by Ray "
+                  f"({with_ray / took:.2f} x); hits the same for {same} of {len(queries)} queries; "
+                  f"fingerprint {as_one}", flush=True)  # fmt: skip
+    ray.shutdown()
+
+
 def lines_of(run: Path) -> list[bytes]:
     """The answers of a run that is under way."""
     path = run / "predictions.jsonl"
@@ -191,6 +230,7 @@ def main() -> None:
     for work, options in (
         (rule, {"questions": 20_000, "seeds": 40}),
         (shards, {"questions": 500, **sources}),
+        (encode, {"corpus": "sample", "passages": 20_000}),
         (batches, {"questions": 100, "turnaround": 30.0, **sources}),
     ):
         command = what.add_parser(work.__name__, help=work.__doc__)

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checkpoints import tiny_bert
+from checkpoints import tiny_bert, tiny_colbert
 from index_server import served
 
-from blendfilter import BM25, Dense, Direct, Hybrid, Passage, Retriever, evaluate, load, open_index
+from blendfilter import BM25, ColBERT, Dense, Direct, Hybrid, Passage, Retriever, evaluate, load, open_index
 from blendfilter.errors import BadArgument, BadData, MissingFile, ServerRefused
 from blendfilter.resources import sample
 from blendfilter.retrieval.base import missing_of
+from blendfilter.retrieval.colbert.index import SearchEffort
 from blendfilter.retrieval.corpus import read_corpus
 from blendfilter.retrieval.sharded import Sharded, build_sharded, join
 
@@ -83,6 +84,34 @@ def test_flat_dense_shards_find_what_one_index_finds(tmp_path: Path) -> None:
     index = build_sharded(lambda: CORPUS, tmp_path / "index", 3, engine="dense", encoder=tiny_bert())
     same(Dense.build(CORPUS, encoder=tiny_bert()), index, 8)
     assert [shard.info()["kind"] for shard in index.shards] == ["dense"] * 3
+
+
+def test_late_interaction_shards_with_one_codec_score_as_one_index(tmp_path: Path) -> None:
+    how = {"checkpoint": tiny_colbert(), "partitions": 32, "nbits": 4}
+    exhaustive = SearchEffort(ncells=32, threshold=-1.0, ndocs=4 * len(CORPUS))
+    one = ColBERT.build(CORPUS, tmp_path / "one", **how)
+    build_sharded(lambda: CORPUS, tmp_path / "sharded", 3, engine="colbert", **how)
+    whole = ColBERT.open(tmp_path / "one", effort=exhaustive)
+    places = [tmp_path / "sharded" / str(number) for number in (1, 2, 3)]
+    same(Sharded([ColBERT.open(place, effort=exhaustive) for place in places]), whole, 5)
+    assert len(open_index(tmp_path / "sharded").search(QUERIES[:1], 5)[0]) == 5
+    assert not (tmp_path / "sharded" / "codec").exists()
+    apart = ColBERT.build(CORPUS[:40], tmp_path / "apart", codec=tmp_path / "one", **how)
+    assert apart.info()["codec"] == one.info()["codec"]
+    assert len(join([tmp_path / "apart", tmp_path / "sharded" / "3"], tmp_path / "joined")) > 40
+    ColBERT.build(CORPUS[40:80], tmp_path / "own", **how)
+    with pytest.raises(BadArgument, match="score by different measures"):
+        join([tmp_path / "apart", tmp_path / "own"], tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"), [({"nbits": 2}, "has nbits 4, and this index 2"), ({"codec": "."}, "holds no codec")]
+)
+def test_a_codec_of_other_vectors_is_refused(changed: dict[str, Any], words: str, tmp_path: Path) -> None:
+    how = {"checkpoint": tiny_colbert(), "partitions": 16}
+    ColBERT.build(CORPUS[:50], tmp_path / "one", **how)
+    with pytest.raises((BadArgument, BadData), match=words):
+        ColBERT.build(CORPUS[:50], tmp_path / "other", **{**how, "codec": tmp_path / "one", **changed})
 
 
 def test_shards_behind_servers_are_searched_where_they_are(whole: BM25, parts: list[Path], tmp_path: Path) -> None:
@@ -185,7 +214,7 @@ def test_a_token_in_an_address_goes_into_no_file(parts: list[Path], tmp_path: Pa
     assert "s3cret" not in manifest
 
 
-@pytest.mark.parametrize("settings", [{"engine": "colbert"}, {"engine": "dense", "index": "ivf"}])
+@pytest.mark.parametrize("settings", [{"engine": "rank-bm25"}, {"engine": "dense", "index": "ivf"}])
 def test_what_cannot_be_in_shards_is_refused_before_a_passage_is_read(settings: dict[str, str], tmp_path: Path) -> None:
     def corpus() -> list[Passage]:
         raise AssertionError("it was read")

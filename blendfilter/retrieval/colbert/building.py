@@ -15,6 +15,7 @@ the CPU wherever `faiss-cpu` is installed); blocks are small, so that compressin
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import math
 import os
@@ -33,7 +34,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from blendfilter.errors import BadArgument, WorkFailed, check_count
+from blendfilter.errors import BadArgument, BadData, WorkFailed, check_count
 from blendfilter.files import write_whole
 from blendfilter.records import Passage
 from blendfilter.retrieval.base import ProgressCallback, silent
@@ -124,6 +125,46 @@ def train(
     return IndexPlan(len(codec.centroids), len(sample)), sample
 
 
+def codec_for(
+    codec: Path | None,
+    folder: Path,
+    passages: Sequence[Passage],
+    encoder: TokenEncoder,
+    settings: BuildSettings,
+    progress: ProgressCallback = silent,
+) -> tuple[IndexPlan, dict[int, Any]]:
+    """`train`, or the codec of the index in the folder `codec`, which sampled none of these passages.
+
+    Raises: BadArgument where that is of other vectors. BadData: it is not whole.
+    """
+    if codec is None:
+        return train(folder, passages, encoder, settings, progress)
+    try:
+        plan = json.loads((codec / "plan.json").read_bytes())
+        for name in CODEC:
+            shutil.copyfile(codec / name, folder / name)
+        theirs = plan["config"]
+        ours = {"dim": encoder.dim, "nbits": settings.nbits, "doc_maxlen": encoder.doc_maxlen}
+        if differing := [name for name, value in ours.items() if theirs[name] != value]:
+            name = differing[0]
+            raise BadArgument(f"the codec of {codec} has {name} {theirs[name]}, and this index {ours[name]}")
+        numbers = {"num_chunks": chunks_of(len(passages))}
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        if isinstance(error, BadArgument):
+            raise
+        raise BadData(f"{codec} holds no codec ({error}): name the folder of a late-interaction index") from None
+    (folder / "plan.json").write_text(json.dumps(plan | numbers, indent=1) + "\n", encoding="utf-8")
+    return IndexPlan(plan["num_partitions"], 0), {}
+
+
+def codec_digest(folder: Path) -> str:
+    """16 hex digits of an index's codec: two that share it give a passage the same score."""
+    digest = hashlib.sha256()
+    for name in CODEC[:3]:
+        digest.update((folder / name).read_bytes())
+    return digest.hexdigest()[:16]
+
+
 def encode_here(
     folder: Path,
     passages: Sequence[Passage],
@@ -131,10 +172,11 @@ def encode_here(
     checkpoint: ColBERTCheckpoint,
     settings: BuildSettings,
     devices: Sequence[str],
+    codec: Path | None = None,
     progress: ProgressCallback = silent,
 ) -> IndexPlan:
-    """Train the codec and write all chunks, by this process, or by one for each of several GPUs."""
-    plan, sample = train(folder, passages, encoder, settings, progress)
+    """Train the codec, or take that of another index, and write all chunks: in this process, or one for each GPU."""
+    plan, sample = codec_for(codec, folder, passages, encoder, settings, progress)
     total, done = len(passages), 0
     if len(devices) > 1:
         of = min(len(devices), chunks_of(total))
@@ -327,7 +369,8 @@ class _ClusterChunks:
         device = "cuda" if torch.cuda.is_available() else "cpu"
         self._encoder = TokenEncoder(ColBERTCheckpoint(job.checkpoint), device, doc_maxlen=job.doc_maxlen)
         kept = torch.load(Path(job.chunks) / SAMPLE, mmap=True)
-        self._sample = dict(zip(kept["positions"], kept["vectors"].split(kept["counts"]), strict=True))
+        vectors = kept["vectors"].split(kept["counts"]) if kept["counts"] else []
+        self._sample = dict(zip(kept["positions"], vectors, strict=True))
 
     def make(self, chunk: int) -> dict[str, int]:
         made, passages = Path(self._job.chunks), 0
@@ -352,6 +395,7 @@ def encode_on(
     encoder: TokenEncoder,
     checkpoint: ColBERTCheckpoint,
     settings: BuildSettings,
+    codec: Path | None = None,
     progress: ProgressCallback = silent,
 ) -> IndexPlan:
     """As `encode_here`, by a cluster: the codec is trained here, once; sampled passages are not encoded again."""
@@ -359,10 +403,10 @@ def encode_on(
     if (kept / TRAINED).exists():
         plan = IndexPlan(**json.loads((kept / TRAINED).read_bytes()))
     else:
-        plan, sample = train(folder, passages, encoder, settings, progress)
+        plan, sample = codec_for(codec, folder, passages, encoder, settings, progress)
         for name in CODEC:
             shutil.copyfile(folder / name, kept / name)
-        vectors = torch.cat(list(sample.values()))
+        vectors = torch.cat(list(sample.values())) if sample else torch.empty(0)
         counts = [len(each) for each in sample.values()]
         torch.save({"positions": [*map(int, sample)], "counts": counts, "vectors": vectors}, kept / SAMPLE)
         write_whole(kept / TRAINED, [json.dumps(plan._asdict()).encode()])

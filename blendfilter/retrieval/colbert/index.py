@@ -19,6 +19,7 @@ import tempfile
 import weakref
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar, NamedTuple, Self
@@ -30,11 +31,13 @@ from blendfilter.retrieval.colbert.building import (
     SMALL,
     BuildSettings,
     check_settings,
+    codec_digest,
     encode_here,
     encode_on,
     finish,
     nbits_for,
     on_device,
+    train,
     update,
     writing,
 )
@@ -102,6 +105,7 @@ class ColBERT(Stored):
         doc_maxlen: int | None = None,
         gpus: int | None = None,
         partitions: int | None = None,
+        codec: str | os.PathLike[str] | None = None,
         batch_size: int = BATCH_SIZE,
         overwrite: bool = False,
         share: bool = False,
@@ -110,8 +114,9 @@ class ColBERT(Stored):
     ) -> Self:
         """Index `corpus` (whatever `passages_of` takes) into the folder `out`; without one, in a temporary folder.
 
-        With `on` a cluster encodes, chunk by chunk, after this process has trained the codec on a sample, once; a build
-        that was killed then goes on with the chunks that are missing.
+        `codec` is the folder of another index whose centroids and buckets are taken instead of training own ones: then
+        both can be joined (`Sharded`). With `on` a cluster encodes, chunk by chunk, after this process has trained the
+        codec on a sample, once; a build that was killed then goes on with the chunks that are missing.
 
         `checkpoint` is a folder or a name on the hub; `nbits` (1, 2, 4, 8) are kept of each dimension, by default 4
         for up to 100,000 passages and 2 beyond; `doc_maxlen` counts tokens, by default what a checkpoint of PyLate or
@@ -143,14 +148,14 @@ class ColBERT(Stored):
                 gathered = gather(corpus, folder, progress)
                 settings = settings._replace(nbits=nbits or nbits_for(len(gathered.passages)))
                 total = len(gathered.passages)
-                reading = (encoder, found, settings)
+                reading = (folder, gathered.passages, encoder, found, settings)
+                taken = None if codec is None else Path(codec)
                 if on is None:
-                    plan = encode_here(folder, gathered.passages, *reading, devices, progress)
+                    plan = encode_here(*reading, devices, taken, progress)
                 else:
-                    chunked = ChunkFolder(
-                        place, [gathered.corpus.sha256, found.sha256, encoder.doc_maxlen, list(settings), devices[0]]
-                    )
-                    plan = encode_on(on, chunked, folder, gathered.passages, *reading, progress)
+                    made_of = [gathered.corpus.sha256, found.sha256, encoder.doc_maxlen, list(settings), devices[0]]
+                    chunked = ChunkFolder(place, [*made_of, *([] if taken is None else [codec_digest(taken)])])
+                    plan = encode_on(on, chunked, *reading, taken, progress)
                 made_with = {
                     "checkpoint": found.name,
                     "checkpoint_sha256": found.sha256,
@@ -178,6 +183,33 @@ class ColBERT(Stored):
         if kept:
             weakref.finalize(index, shutil.rmtree, kept, ignore_errors=True)
         return index
+
+    @staticmethod
+    def train_codec(
+        corpus: Corpus,
+        out: str | os.PathLike[str],
+        *,
+        checkpoint: str | os.PathLike[str] = DEFAULT,
+        nbits: int | None = None,
+        doc_maxlen: int | None = None,
+        gpus: int | None = None,
+        partitions: int | None = None,
+        batch_size: int = BATCH_SIZE,
+        progress: ProgressCallback = silent,
+    ) -> None:
+        """Train a codec on a sample of `corpus`, and leave it in the folder `out` for `build(…, codec=out)`.
+
+        The arguments are `build`'s, and so are the errors.
+        """
+        device = "cuda" if (torch.cuda.device_count() if gpus is None else gpus) else "cpu"
+        encoder = TokenEncoder(ColBERTCheckpoint(checkpoint), device, doc_maxlen=doc_maxlen)
+        folder = Path(out)
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".passages-", dir=folder) as beside, writing(folder):
+            passages = gather(corpus, Path(beside), progress).passages
+            settings = BuildSettings(nbits or nbits_for(len(passages)), partitions, batch_size)
+            check_settings(settings, encoder)
+            train(folder, passages, encoder, settings, progress)
 
     @classmethod
     def open(
@@ -275,8 +307,16 @@ class ColBERT(Stored):
         return sorted(zip(positions, scores, strict=True), key=lambda hit: (-hit[1], hit[0]))[:k]
 
     def info(self) -> dict[str, Any]:
-        """As `Stored.info`, and the device it searches on."""
-        return {**super().info(), "fingerprint": self.fingerprint, "device": self.encoder.device.type}
+        """As `Stored.info`, the device it searches on, and what tells its codec from others."""
+        about = {"fingerprint": self.fingerprint, "device": self.encoder.device.type}
+        return {**super().info(), **about, **({} if self._codec is None else {"codec": self._codec})}
+
+    @cached_property
+    def _codec(self) -> str | None:
+        try:
+            return None if self.path is None else codec_digest(self.path)
+        except OSError:  # a folder of colbert-ai's that lacks a file is told of where it is opened
+            return None
 
 
 def device_for(gpu: bool | None) -> str:
