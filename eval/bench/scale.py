@@ -2,6 +2,7 @@
 
     python eval/bench/scale.py rule [--questions 20000]
     python eval/bench/scale.py shards [--questions 500] [--data FILE --corpus FILE]
+    python eval/bench/scale.py predict [--questions 100] [--delay 0.3] [--in-flight 16] [--data FILE --corpus FILE]
     python eval/bench/scale.py encode --corpus FILE [--passages 20000]
     python eval/bench/scale.py batches [--questions 100] [--turnaround 30] [--data FILE --corpus FILE]
 
@@ -12,6 +13,9 @@ for others.
 
 `shards` evaluates in one process, in 2 and in 7 shards of which one is killed and resumed, and by two Ray workers of
 which one is killed, and compares the bytes; the offline reader answers.
+
+`predict` measures the processor time of a call (a server that answers at once), simulates a run over a server that
+takes --delay seconds a call, with so many in flight, and measures that run; then it says what a million calls take.
 
 `encode` builds a dense and a late-interaction index (MiniLM; MiniLM with a projection made up here) in one process and
 by two Ray workers, on the first passages of the corpus, cut to 60 words: wall time, and whether the hits are the same.
@@ -46,6 +50,7 @@ from small_world import stable
 
 import blendfilter as bf
 from blendfilter.evaluation.control import running
+from blendfilter.evaluation.plan import duration
 from blendfilter.lm.batches import MOST_LINES, worth_sending
 from blendfilter.retrieval.on_ray import OnRay
 
@@ -174,6 +179,70 @@ def shards(given: argparse.Namespace) -> None:
               f"{stable(folder / 'ray') == whole}")  # fmt: skip
 
 
+def predict(given: argparse.Namespace) -> None:
+    """How long a run takes, by calculation and by the clock."""
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+
+        def took(name: str, questions: int, delay: float) -> tuple[float, float, int]:
+            """Seconds of the clock and of the processor, and calls, of a run."""
+            with serve(reply="offline", delay=delay) as server:
+                began = time.time()
+                run = argparse.Namespace(**{**vars(given), "questions": questions})
+                ended = process(folder / name, run, server.url, "--concurrency", str(given.in_flight))
+                _, code, used = os.wait4(ended.pid, 0)
+                assert code == 0
+                calls = bf.Run(folder / name).metrics["ledger"]["total"]["calls"]
+                return time.time() - began, used.ru_utime + used.ru_stime, calls
+
+        few, many = took("few", 8, 0.0), took("many", 8 + given.questions, 0.0)
+        a_call = (many[1] - few[1]) / (many[2] - few[2])
+        per_question = (many[2] - few[2]) / given.questions
+        start = few[0] - few[2] * a_call
+        expected = start + clocked(given.questions, given.in_flight, given.delay, a_call * per_question / len(NEEDS))
+        measured, _, calls = took("run", given.questions, given.delay)
+        print(f"{1000 * a_call:.2f} ms of the processor a call, {start:.1f} s to start; {given.questions} questions, "
+              f"{calls} calls of {given.delay:g} s, {given.in_flight} in flight: {expected:.1f} s expected, "
+              f"{measured:.1f} s measured ({expected / measured:.2f} x)")  # fmt: skip
+        print("| a million calls of | in flight | 1 process | 4 machines of 8 | 16 machines of 8 |\n|" + " --- |" * 5)
+        for delay, in_flight in ((0.5, 32), (0.5, 128), (2.0, 64), (2.0, 256)):
+            seconds = 1e6 * max(a_call, delay / in_flight)
+            hours = [duration(seconds / shards) for shards in (1, 32, 128)]
+            print(f"| {delay:g} s | {in_flight} a process | {' | '.join(hours)} |")
+
+
+def clocked(questions: int, in_flight: int, delay: float, work: float) -> float:
+    """Simulated seconds of a run: calls take `delay`, so many at a time, and `work` of the one processor each."""
+    free, now = 0.0, 0.0
+    done: list[set[str]] = [set() for _ in range(questions)]
+    asked: list[set[str]] = [set() for _ in range(questions)]
+    waiting: list[tuple[int, int, str]] = []
+    out: list[tuple[float, int, str]] = []
+    begun = min(questions, 2 * in_flight)
+    order = count()
+
+    def go_on(question: int) -> None:
+        for call, needs in NEEDS.items():
+            if call not in asked[question] and done[question].issuperset(needs):
+                asked[question].add(call)
+                heapq.heappush(waiting, (question, next(order), call))
+
+    for question in range(begun):
+        go_on(question)
+    while waiting or out:
+        while waiting and len(out) < in_flight:
+            question, _, call = heapq.heappop(waiting)
+            free = max(free, now) + work
+            heapq.heappush(out, (free + delay, question, call))
+        now, question, call = heapq.heappop(out)
+        done[question].add(call)
+        if len(done[question]) == len(NEEDS) and begun < questions:
+            go_on(begun)
+            begun += 1
+        go_on(question)
+    return now
+
+
 def encode(given: argparse.Namespace) -> None:
     """Indexes by one process and by two workers of Ray."""
     import ray
@@ -230,6 +299,7 @@ def main() -> None:
     for work, options in (
         (rule, {"questions": 20_000, "seeds": 40}),
         (shards, {"questions": 500, **sources}),
+        (predict, {"questions": 100, "delay": 0.3, "in-flight": 16, **sources}),
         (encode, {"corpus": "sample", "passages": 20_000}),
         (batches, {"questions": 100, "turnaround": 30.0, **sources}),
     ):
