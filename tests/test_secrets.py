@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import copy
 import dataclasses
@@ -214,6 +215,10 @@ def test_no_key_is_left_by_a_run(
         with dspy.context(lm=lm):
             try:
                 method(question="Which?")
+            except BlendFilterError as failed:
+                error += written_of(failed)
+            try:  # on a loop of the user's own, which has other clients
+                asyncio.run(lm.acall("Which?"))
             except BlendFilterError as failed:
                 error += written_of(failed)
     assert server.seen, "the server was never asked"
