@@ -57,7 +57,8 @@ class RunStatus:
         """The same with all that is in them, one at a time."""
         if "rows" in vars(self.run):  # read before
             return iter(self.run.rows)
-        return iterate_rows(self.run.folder / PREDICTIONS, self.run.settings["metrics"])
+        checked = "rows" in vars(self)
+        return iterate_rows(self.run.folder / PREDICTIONS, self.run.settings["metrics"], checked=checked)
 
     @cached_property
     def entries(self) -> dict[str, LedgerEntry]:
