@@ -96,6 +96,7 @@ class _ThinClient:
             **headers,
         }
         self._session: aiohttp.ClientSession | None = None
+        self._requests: dict[tuple[str, str], httpx.Request] = {}
         self._proxy: str | None = None
         self._of: asyncio.AbstractEventLoop | None = None
 
@@ -103,7 +104,8 @@ class _ThinClient:
         """As `HTTPClients.send`."""
         url = self._base + path
         content = None if body is None else json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
-        request = httpx.Request(method, url)
+        if (request := self._requests.get((method, path))) is None:  # what replies and errors name; it carries nothing
+            request = self._requests[method, path] = httpx.Request(method, url)
         try:
             session = self._opened()
             async with session.request(
