@@ -3,7 +3,8 @@
 A question asks in several steps, each of which needs the reply before it. In a batch all questions take a step
 together: their calls are gathered until every question waits (no thread works for the run, and nothing is ready on its
 loop), and go out in one file of the OpenAI batch format, a line a call, whose `custom_id` is the call's key in the
-journal. A run of BlendFilter is about five rounds of batches, however many questions it has.
+journal and a digest of what is asked (a call may ask twice: a parameter less, more room for thoughts). A run of
+BlendFilter is about five rounds of batches, however many questions it has.
 
 The rule for sending: what waits goes out once nothing else can move and it is at least a quarter of what is out
 (`worth_sending`). So no batch waits for a straggler, a few calls that were asked again wait for the many on their way,
@@ -164,16 +165,16 @@ class Gatherer(Generic[W, T]):
 
 @dataclass(frozen=True)
 class Line:
-    """One call of a batch: its key, what carries it, and what it asks."""
+    """One request of a batch: what carries it, and what it asks; `id` begins with the call's key in the journal."""
 
-    key: str
+    id: str
     transport: BatchTransport
     path: str
     body: dict[str, Any]
 
     def text(self) -> bytes:
         """As it stands in the file."""
-        return json_line({"custom_id": self.key, "method": "POST", "url": f"/v1{self.path}", "body": self.body})
+        return json_line({"custom_id": self.id, "method": "POST", "url": f"/v1{self.path}", "body": self.body})
 
 
 @dataclass(frozen=True)
@@ -190,10 +191,10 @@ _ANEW, _SINGLY = Outcome(None), Outcome(None)
 
 @dataclass
 class _Sent:
-    """A batch that is out: its name, the keys of its lines, and who waits for them."""
+    """A batch that is out: its name, the ids of its lines, and who waits for them."""
 
     name: str
-    keys: frozenset[str]
+    ids: frozenset[str]
     id: str | None = None
     fresh: bool = False
     lines: dict[str, Future[Outcome]] = field(default_factory=dict)
@@ -272,9 +273,9 @@ class Batches:
         while True:
             if self._failure is not None:
                 raise copied(self._failure)
-            outcome = self._known.pop(line.key, None)
-            if outcome is None and (sent := self._sent_before.pop(line.key, None)) is not None:
-                waiting = sent.lines[line.key] = Future()
+            outcome = self._known.pop(line.id, None)
+            if outcome is None and (sent := self._sent_before.pop(line.id, None)) is not None:
+                waiting = sent.lines[line.id] = Future()
                 self._follow(sent, line.transport)
                 self.gatherer.touch()
                 outcome = await asyncio.wrap_future(waiting)
@@ -291,7 +292,7 @@ class Batches:
         if 0 < waiting < self.given.fewest and not out and not self.by_files and self._never_singly():
             self.tell(f"{counted(waiting, 'call is', 'calls are')} too few for a batch: asked singly")
             for line, future in self.gatherer.waiting:
-                self._singly.add(line.key)
+                self._singly.add(line.id)
                 if future.set_running_or_notify_cancel():
                     future.set_result(_SINGLY)
             self.gatherer.waiting.clear()
@@ -304,12 +305,12 @@ class Batches:
             self._stop()
 
     def _never_singly(self) -> bool:
-        return self._singly.isdisjoint(line.key for line, _ in self.gatherer.waiting)
+        return self._singly.isdisjoint(line.id for line, _ in self.gatherer.waiting)
 
     def _send(self, lines: list[tuple[Line, Future[Outcome]]]) -> None:
         transport, path = lines[0][0].transport, lines[0][0].path
         name = self._new_name()
-        waiting = {line.key: future for line, future in lines}
+        waiting = {line.id: future for line, future in lines}
         sent = _Sent(name, frozenset(waiting), fresh=True, lines=waiting)
         self.folder.mkdir(parents=True, exist_ok=True)
         write_whole(self.folder / f"{name}{INPUT}", (line.text() for line, _ in lines))
@@ -328,7 +329,7 @@ class Batches:
     def _note(self, sent: _Sent, **more: Any) -> None:
         known = self._journal.read(_key_of(sent.name), "batch") or {"at": round(time.time(), 3)}
         record = {**known, "key": _key_of(sent.name), "kind": "batch", "name": sent.name, "id": sent.id, **more}
-        self._journal.append({**record, "keys": sorted(sent.keys)})
+        self._journal.append({**record, "lines": sorted(sent.ids)})
 
     def _new_name(self) -> str:
         """A name that no file in the folder has; it says nothing else."""
@@ -372,16 +373,16 @@ class Batches:
     def _resolve(self, sent: _Sent, outcomes: Iterable[tuple[str, Outcome]]) -> None:
         """Hand a batch's answers on; what it does not answer is gathered anew."""
         self._out.pop(sent.name, None)
-        for key, outcome in outcomes:
-            future = sent.lines.pop(key, None)
+        for id, outcome in outcomes:
+            future = sent.lines.pop(id, None)
             if future is None:
-                if key not in self._journal:
-                    self._known[key] = outcome
-                self._sent_before.pop(key, None)
+                if _call_of(id) not in self._journal:
+                    self._known[id] = outcome
+                self._sent_before.pop(id, None)
             elif future.set_running_or_notify_cancel():
                 future.set_result(outcome)
-        for key in sent.keys:
-            self._sent_before.pop(key, None)
+        for id in sent.ids:
+            self._sent_before.pop(id, None)
         for future in sent.lines.values():
             if future.set_running_or_notify_cancel():
                 future.set_result(_ANEW)
@@ -394,19 +395,19 @@ class Batches:
         if self.by_files:
             self._check_files(named)
         for name, record in named.items():
-            keys = frozenset(key for key in record["keys"] if not self._succeeded(key))
-            sent = _Sent(name, frozenset(record["keys"]), record["id"])
-            for key in keys:
-                self._known.pop(key, None)  # of the batches that asked for it the last one counts
+            ids = frozenset(id for id in record["lines"] if not self._succeeded(id))
+            sent = _Sent(name, frozenset(record["lines"]), record["id"])
+            for id in ids:
+                self._known.pop(id, None)  # of the batches that asked for it the last one counts
             if (self.folder / f"{name}{OUTPUT}").exists():
-                self._known |= {key: outcome for key, outcome in self._outcomes(sent) if key in keys}
-                for key in keys:
-                    self._sent_before.pop(key, None)
+                self._known |= {id: outcome for id, outcome in self._outcomes(sent) if id in ids}
+                for id in ids:
+                    self._sent_before.pop(id, None)
             else:
-                self._sent_before |= dict.fromkeys(keys, sent)
+                self._sent_before |= dict.fromkeys(ids, sent)
 
-    def _succeeded(self, key: str) -> bool:
-        record = self._journal.read(key)
+    def _succeeded(self, id: str) -> bool:
+        record = self._journal.read(_call_of(id))
         return record is not None and not record.get("error")
 
     def _check_files(self, named: Mapping[str, Any]) -> None:
@@ -422,10 +423,10 @@ class Batches:
         """The answers on file to the lines of a batch. Raises: BadData."""
         path = self.folder / f"{sent.name}{OUTPUT}"
         for row in json_rows(path):
-            key, outcome = _read(row, f"{sent.name}")
-            if key not in sent.keys:
-                raise BadData(f"{row.where}: '{key}' is no call of this batch: the file answers another one's")
-            yield key, outcome
+            id, outcome = _read(row, f"{sent.name}")
+            if id not in sent.ids:
+                raise BadData(f"{row.where}: '{id}' is no line of this batch: the file answers another one's")
+            yield id, outcome
 
     # --- a provider's batches
 
@@ -440,30 +441,31 @@ class Batches:
                 sent.id = await work.created(sent.name, self.folder / f"{sent.name}{INPUT}", fresh=sent.fresh)
                 self._note(sent)
                 self.tell(
-                    f"batch {sent.name}: {counted(len(sent.keys), 'call is', 'calls are')} with {address} ({sent.id})"
+                    f"batch {sent.name}: {counted(len(sent.ids), 'call is', 'calls are')} with {address} ({sent.id})"
                 )
             try:
                 done = await work.over(sent.id)
                 if done.status == "failed":
-                    return self._refused(sent, done)
+                    return await self._refused(sent, done)
                 await work.fetched(done, path)
             except openai.NotFoundError:
                 self.tell(f"batch {sent.name}: {address} has {sent.id} no more, or not its answers: asked anew")
                 return self._resolve(sent, ())
         outcomes = [*self._outcomes(sent)]
         answered = sum(outcome.status == _OK for _, outcome in outcomes)
-        self.tell(f"batch {sent.name}: {done.status}, {answered:,} of {len(sent.keys):,} answered")
+        self.tell(f"batch {sent.name}: {done.status}, {answered:,} of {len(sent.ids):,} answered")
         return self._resolve(sent, outcomes)
 
-    def _refused(self, sent: _Sent, done: Any) -> None:
+    async def _refused(self, sent: _Sent, done: Any) -> None:
         """A batch that the provider did not take: too many tokens waiting there are taken in smaller ones."""
         faults_of = (done.errors.data if done.errors else None) or []
         codes, words = {str(each.code) for each in faults_of}, "; ".join(str(each.message) for each in faults_of[:3])
-        too_much = any("limit" in code for code in codes) and len(sent.keys) > 1
+        too_much = any("limit" in code for code in codes) and len(sent.ids) > 1
         if not too_much:
             raise ServerRefused(f"batch {sent.id} was refused: {words or 'without a reason'}").quoting(words)
-        self._most = max(1, min(self._most, len(sent.keys)) // 2)
+        self._most = max(1, min(self._most, len(sent.ids)) // 2)
         self.tell(f"batch {sent.name}: refused ({words}); from here on at most {self._most:,} calls are out at a time")
+        await asyncio.sleep(self.given.poll)  # what waits there may be another run's
         self._resolve(sent, ())
 
     def _carried(self, sent: _Sent, task: asyncio.Task[None]) -> None:
@@ -593,7 +595,8 @@ class BatchTransport:
         import httpx
         import openai
 
-        outcome = await self.batches.answer(Line(tally().key, self, path, dict(body or {})))
+        asked = dict(body or {})
+        outcome = await self.batches.answer(Line(f"{tally().key}-{digest(path, asked)[:8]}", self, path, asked))
         if outcome.status is None:
             return await self.engine.server.send(method, path, body)
         rate = self.batches.given.rate
@@ -633,17 +636,22 @@ def counted(n: int, one: str, more: str) -> str:
     return f"{n:,} {one if n == 1 else more}"
 
 
+def _call_of(id: str) -> str:
+    """The key in the journal of the call that a line is of."""
+    return id.partition("-")[0]
+
+
 def _key_of(name: str) -> str:
     return digest("batch", name)
 
 
 def _read(row: JsonRow, batch: str) -> tuple[str, Outcome]:
-    """A line of answers: the call's key, and what became of it. Raises: BadData."""
+    """A line of answers: its id, and what became of it. Raises: BadData."""
     match row.value:
-        case {"custom_id": str(key), "response": {"status_code": int(status), "body": body}}:
-            return key, Outcome(status, body, batch)
-        case {"custom_id": str(key), "error": error} if error:  # it expired, or was never asked
-            return key, Outcome(500, {"error": error if isinstance(error, dict) else {"message": str(error)}}, batch)
+        case {"custom_id": str(id), "response": {"status_code": int(status), "body": body}}:
+            return id, Outcome(status, body, batch)
+        case {"custom_id": str(id), "error": error} if error:  # it expired, or was never asked
+            return id, Outcome(500, {"error": error if isinstance(error, dict) else {"message": str(error)}}, batch)
     raise BadData(
         f'{row.where}: no answer to a line of a batch: write {{"custom_id": …, "response": {{"status_code": 200, '
         '"body": …}}}'

@@ -81,7 +81,7 @@ def _output(path: Path) -> str:
 
 def by_files(method: dspy.Module, questions: Questions, folder: Path, **more: Any) -> tuple[Run, int]:
     """The run by files, each answered as soon as it stops, and how often it stopped."""
-    server, stops = BatchServer(), 0
+    server, stops = BatchServer(behave=more.pop("behave", "plain")), 0
     while True:
         try:
             batch = Batch(folder.parent / "files")
@@ -137,7 +137,7 @@ def test_a_line_of_a_file_is_one_call_in_openais_format(index: BM25, questions: 
         )
     line = json.loads(next((tmp_path / "f").iterdir()).read_text().splitlines()[0])
     assert (line["method"], line["url"], line["body"]["model"]) == ("POST", "/v1/chat/completions", "m")
-    assert len(line["custom_id"]) == 32
+    assert len(line["custom_id"]) == 32 + len("-12345678")  # the call's key, and a digest of what it asks
     assert line["body"]["messages"][0]["role"] == "user"
 
 
@@ -204,7 +204,8 @@ def test_what_a_model_refuses_is_learned_from_the_first_batch(
     with batching(behave="reasoning") as server:
         done = in_batches(Direct(index), questions, tmp_path / "run", server)
     assert done.errors == 0
-    assert set(server.paid.values()) == {1}
+    assert sum(server.paid.values()) == 12
+    assert len(server.created) < 5  # each refusal was learned once, for all
 
 
 @pytest.mark.parametrize("silent", ["/v1/files", "/v1/batches"])
@@ -231,7 +232,7 @@ def test_a_model_in_this_process_has_no_batches(index: BM25, questions: Question
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ('{"custom_id": "x", "response": {"status_code": 200, "body": {}}}', "'x' is no call of this batch"),
+        ('{"custom_id": "x", "response": {"status_code": 200, "body": {}}}', "'x' is no line of this batch"),
         ('{"custom_id": "x"}', "no answer to a line of a batch"),
         ("no JSON", "line 1"),
     ],
@@ -320,6 +321,23 @@ def test_a_run_that_was_killed_finds_its_batch_by_its_id_or_its_name(
         killed = as_killed(tmp_path, index, questions, server, **known)
         done = in_batches(Direct(index), questions, killed, server)
     assert (done.errors, server.created, server.singly) == (0, [12], 0)
+
+
+def test_a_call_that_asks_twice_is_answered_as_it_asked_once_it_goes_on(
+    index: BM25, questions: Questions, tmp_path: Path
+) -> None:
+    whole, _ = by_files(Direct(index), questions, tmp_path / "a" / "run", behave="reasoning")
+    killed = tmp_path / "b" / "run"
+    by_files(Direct(index), questions, killed, behave="reasoning")
+    batches = journaled(killed, "batch")
+    for name in ("journal.jsonl", "predictions.jsonl", "metrics.json"):
+        (killed / name).unlink()
+    with Journal(killed) as journal:  # every batch was answered, and nothing of that was noted
+        journal.append(*batches)
+    done = evaluate(Direct(index), questions, lm=model(), run=killed, batch=Batch(tmp_path / "b" / "files"),
+                    progress=False)  # fmt: skip
+    assert len(batches) > 1  # parameters that the model refuses
+    assert stable(done.folder) == stable(whole.folder)
 
 
 def test_a_batch_that_the_server_has_no_more_is_asked_anew(index: BM25, questions: Questions, tmp_path: Path) -> None:
