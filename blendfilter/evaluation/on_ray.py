@@ -274,7 +274,7 @@ class _Watch:
         for number, row in self._new():
             if (key := (repeat_of(row), row["id"])) not in self._seen[number]:
                 self._seen[number].add(key)
-                self._progress.advance(row, 0)
+                self._progress.advance(row, None)  # their journals know the tokens
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """All rows of all shards."""

@@ -322,6 +322,7 @@ class RunProgress:
         self.gate, self.show, self.bar = gate, show, None
         self.sums = dict.fromkeys(metrics, 0.0)
         self.total = self.before = self.seen = self.errors = self.tokens = 0
+        self.untold = False
         self.began = time.monotonic()
         if show and sys.stderr.isatty():
             from rich import progress as rich
@@ -346,10 +347,11 @@ class RunProgress:
         elif self.show and done:
             print(f"{done}/{total} questions were answered in an earlier session", file=sys.stderr, flush=True)
 
-    def advance(self, row: Mapping[str, Any], tokens: int) -> None:
-        """One more question is over; `tokens` were read and written for it (journal hits included)."""
+    def advance(self, row: Mapping[str, Any], tokens: int | None) -> None:
+        """One more question is over; `tokens` were read and written for it (journal hits included). None: unknown."""
         self.seen += 1
-        self.tokens += tokens
+        self.untold |= tokens is None
+        self.tokens += tokens or 0
         self.errors += row["error"] is not None
         for name in self.sums:
             self.sums[name] += row[name]
@@ -382,7 +384,8 @@ class RunProgress:
         all_failed = 0 < self.errors == self.seen  # which is no score of 0
         scores = {} if all_failed else self.sums
         parts = [f"{name.upper()} {100 * value / max(self.seen, 1):.1f}" for name, value in scores.items()]
-        parts.append(f"{self.tokens // 1000:,}k tokens" if self.tokens >= 10_000 else f"{self.tokens} tokens")
+        if not self.untold:
+            parts.append(f"{self.tokens // 1000:,}k tokens" if self.tokens >= 10_000 else f"{self.tokens} tokens")
         if self.errors:
             parts.append(f"{'all ' * (all_failed and self.errors > 1)}{self.errors} failed")
         if self.gate is not None and self.gate.allowed < self.gate.limit:
