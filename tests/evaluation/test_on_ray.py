@@ -77,7 +77,7 @@ def test_a_worker_that_is_killed_is_replaced_and_no_journaled_call_asked_again(
     with serve(reply="offline", keep=True) as server:
         lm = connect("m", api_base=server.url)
         whole = evaluate(BlendFilter(index), questions, lm=lm, run=tmp_path / "whole", progress=False)
-    with serve(reply="offline", keep=True, delay=0.2) as server:
+    with serve(reply="offline", keep=True, delay=0.5) as server:
         killed = list[int]()
         killing = threading.Thread(target=_kill_one, args=(tmp_path / "run.shards", killed))
         killing.start()
