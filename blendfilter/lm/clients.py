@@ -102,7 +102,7 @@ class _ThinClient:
 
     async def send(self, method: str, path: str, body: dict[str, Any] | None) -> httpx.Response:
         """As `HTTPClients.send`."""
-        url = self._base + path
+        url = path if "://" in path else self._base + path  # another path of the server's own, beside /v1
         content = None if body is None else json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
         if (request := self._requests.get((method, path))) is None:  # what replies and errors name; it carries nothing
             request = self._requests[method, path] = httpx.Request(method, url)
