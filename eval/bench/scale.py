@@ -4,6 +4,7 @@
     python eval/bench/scale.py shards [--questions 500] [--data FILE --corpus FILE]
     python eval/bench/scale.py predict [--questions 100] [--delay 0.3] [--in-flight 16] [--data FILE --corpus FILE]
     python eval/bench/scale.py encode --corpus FILE [--passages 20000]
+    python eval/bench/scale.py pair [--questions 400] [--data FILE --corpus FILE]
     python eval/bench/scale.py batches [--questions 100] [--turnaround 30] [--data FILE --corpus FILE]
 
 `rule` simulates BlendFilter's ten calls a question, five deep, in batches of a provider whose turnaround is drawn anew
@@ -13,6 +14,8 @@ for others.
 
 `shards` evaluates in one process, in 2 and in 7 shards of which one is killed and resumed, and by two Ray workers of
 which one is killed, and compares the bytes; the offline reader answers.
+
+`pair` measures one process against two shards side by side, over a server that answers at once: further calls a second.
 
 `predict` measures the processor time of a call (a server that answers at once), simulates a run over a server that
 takes --delay seconds a call, with so many in flight, and measures that run; then it says what a million calls take.
@@ -179,6 +182,31 @@ def shards(given: argparse.Namespace) -> None:
               f"{stable(folder / 'ray') == whole}")  # fmt: skip
 
 
+def pair(given: argparse.Namespace) -> None:
+    """Calls a second of one process and of two shards, without what it takes to start."""
+    with tempfile.TemporaryDirectory() as scratch, serve(reply="So the answer is 42.") as server:
+        folder = Path(scratch)
+
+        def took(name: str, questions: int, shards: int) -> float:
+            run = argparse.Namespace(**{**vars(given), "questions": questions})
+            began = time.time()
+            parts = [
+                process(folder / f"{name}{at}", run, server.url, "--concurrency", "32", "--shard", f"{at}/{shards}")
+                for at in range(1, shards + 1)
+            ]
+            assert all(part.wait() == 0 for part in parts)
+            return time.time() - began
+
+        seconds = {
+            shards: took(f"many{shards}-", 40 + given.questions, shards) - took(f"few{shards}-", 40, shards)
+            for shards in (1, 2)
+        }
+        calls = [bf.Run(folder / f"{name}1-1").metrics["ledger"]["total"]["calls"] for name in ("few", "many")]
+        further = calls[1] - calls[0]
+        print(f"{further} further calls: {further / seconds[1]:.0f} a second in one process, "
+              f"{further / seconds[2]:.0f} in two shards: {seconds[1] / seconds[2]:.2f} x")  # fmt: skip
+
+
 def predict(given: argparse.Namespace) -> None:
     """How long a run takes, by calculation and by the clock."""
     with tempfile.TemporaryDirectory() as scratch:
@@ -299,6 +327,7 @@ def main() -> None:
     for work, options in (
         (rule, {"questions": 20_000, "seeds": 40}),
         (shards, {"questions": 500, **sources}),
+        (pair, {"questions": 400, **sources}),
         (predict, {"questions": 100, "delay": 0.3, "in-flight": 16, **sources}),
         (encode, {"corpus": "sample", "passages": 20_000}),
         (batches, {"questions": 100, "turnaround": 30.0, **sources}),
