@@ -129,7 +129,7 @@ def run(coroutine: Coroutine[Any, Any, T], who: str = "this module", instead: st
     if open_stream() is not None and _streams_from_here():
         # Status messages are sent to the loop that streams: a coroutine elsewhere would wait for it for ever.
         return anyio.from_thread.run(_until_over, coroutine, over)
-    future = submit(_until_over(coroutine, over, waited_for=isinstance(threading.current_thread(), _Worker)))
+    future = submit(_until_over(coroutine, over, waited_for=isinstance(threading.current_thread(), _WorkerThread)))
     try:
         return future.result()
     except BaseException:
@@ -175,7 +175,7 @@ def _serve(fresh: asyncio.AbstractEventLoop) -> None:
         return
 
 
-class _Worker(threading.Thread):
+class _WorkerThread(threading.Thread):
     """A thread that works for a loop."""
 
 
@@ -204,7 +204,7 @@ class Threads(ThreadPoolExecutor):
                 self._changed.notify()
             elif self._started < self._count:
                 self._started += 1
-                _Worker(target=self._work, name=f"{self._name}_{self._started}", daemon=True).start()
+                _WorkerThread(target=self._work, name=f"{self._name}_{self._started}", daemon=True).start()
         return future
 
     def shutdown(self, wait: bool = False, *, cancel_futures: bool = False) -> None:

@@ -32,6 +32,7 @@ class BatchServer:
         delay: seconds from a batch's creation to its end.
         share: of the lines that fail, drawn from the line's key and how often it came.
         expire: whether the first batch expires with half of its lines answered.
+        cancel: whether it is cancelled then.
         limit: lines that may be waiting; a larger batch fails, as OpenAI's limit of tokens makes it.
         silent: paths of the API that are not there.
         faults: HTTP statuses of the first requests.
@@ -42,6 +43,7 @@ class BatchServer:
     delay: float = 0.0
     share: float = 0.0
     expire: bool = False
+    cancel: bool = False
     limit: int | None = None
     silent: str = ""
     faults: list[int] = field(default_factory=list)
@@ -120,12 +122,15 @@ class BatchServer:
 
     def end(self, batch: dict[str, Any]) -> None:
         lines = [json.loads(line) for line in self.files[batch["input_file_id"]].splitlines()]
-        expired = lines[len(lines) // 2 :] if self.expire else []
-        self.expire = False
+        cancelled = self.cancel
+        expired = lines[len(lines) // 2 :] if self.expire or cancelled else []
+        self.expire = self.cancel = False
         good, bad = [], []
         for line in lines:
             key = line["custom_id"]
             self.came[key] += 1
+            if line in expired and cancelled:
+                continue
             if line in expired:
                 error = {"code": "batch_expired", "message": "This request could not be executed in time."}
                 bad.append({"id": "r", "custom_id": key, "response": None, "error": error})
@@ -134,7 +139,7 @@ class BatchServer:
             self.paid[key] += status == 200
             answer = {"status_code": status, "request_id": "q", "body": body}
             (good if status == 200 else bad).append({"id": "r", "custom_id": key, "response": answer, "error": None})
-        batch["status"] = "expired" if expired else "completed"
+        batch["status"] = "cancelled" if cancelled else "expired" if expired else "completed"
         for name, rows in (("output_file_id", good), ("error_file_id", bad)):
             random.Random(0).shuffle(rows)  # answers come in any order
             if rows:

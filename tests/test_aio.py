@@ -18,6 +18,7 @@ from typing import Any
 
 import dspy
 import pytest
+from model_server import serve
 
 from blendfilter import aio
 from blendfilter.aio import Step, Steps
@@ -226,6 +227,30 @@ print("parent works")
 def test_a_forked_child_gets_a_loop_of_its_own() -> None:
     done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, timeout=600, check=False)
     assert (done.returncode, done.stdout) == (0, "child works\nparent works\n"), done.stderr
+
+
+FORKED_CLIENT = """
+import os, sys
+import blendfilter as bf
+
+lm = bf.connect("m", api_base=sys.argv[1], cache=False)
+assert lm("one") == ["So the answer is 42."]
+child = os.fork()
+assert lm("two") == ["So the answer is 42."]
+if child == 0:
+    sys.exit(0)  # not os._exit: what is closed at the end must be this process's own
+assert os.waitpid(child, 0)[1] == 0
+assert lm("three") == ["So the answer is 42."]
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+def test_a_forked_child_opens_connections_of_its_own_and_leaves_its_parents_alone() -> None:
+    with serve() as server:
+        command = [sys.executable, "-c", FORKED_CLIENT, server.url]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert server.stats()["answered"] == 4
 
 
 async def work(name: str, seconds: float = 0.0, error: Exception | None = None) -> str:

@@ -31,7 +31,7 @@ from blendfilter.errors import BadArgument, BlendFilterError, BudgetSpent, RunMi
 from blendfilter.evaluation.merging import merge
 from blendfilter.evaluation.rows import how_far, repeat_of
 from blendfilter.evaluation.run import Run
-from blendfilter.evaluation.run_folder import PREDICTIONS, iterate_rows
+from blendfilter.evaluation.run_folder import PREDICTIONS, RUN, iterate_rows
 from blendfilter.evaluation.run_loop import RunProgress
 from blendfilter.evaluation.runner import as_questions, evaluated
 from blendfilter.journal import FILE, Journal
@@ -91,6 +91,8 @@ def evaluate_on_ray(
     judge = None if filter_lm is None else connect(filter_lm)
     given = {"lm": lm, "filter_lm": judge, **options}
     if folder.exists():
+        if not (folder / RUN).is_file():  # else all shards would be paid for before the merge says so
+            raise BadArgument(f"{folder} is there already and holds no run: name a new folder for this one")
         return aio.run(evaluated(method, questions, run=folder, budget=budget, progress=progress, **given), "evaluate")
     parts = {number: questions.shard(number, shards) for number in range(1, shards + 1)}
     folders = {number: _shards_of(folder) / f"{number}of{shards}" for number in parts}
@@ -110,7 +112,7 @@ def evaluate_on_ray(
         watch = _Watch({number: path / PREDICTIONS for number, path in folders.items()}, progress)
         progress.start(len(questions) * repeats, watch.known())
         try:
-            _all(ray, start, parts, limits, budget, watch, folders)
+            _all(ray, start, limits, budget, watch, len(questions) * repeats, _shards_of(folder))
         finally:
             progress.stop()
     models = (lm, *(() if judge is None else (judge,)))
@@ -118,11 +120,11 @@ def evaluate_on_ray(
 
 
 def _all(
-    ray: Any, start: Any, parts: Mapping[int, Questions], limits: dict[int, Budget | None], budget: Budget | None,
-    watch: _Watch, folders: Mapping[int, Path],
+    ray: Any, start: Any, limits: dict[int, Budget | None], budget: Budget | None, watch: _Watch, answers: int,
+    place: Path,
 ) -> None:  # fmt: skip
     """Have every shard finished, as far as the budget goes. Raises: what stopped one of them."""
-    left, spent = [*parts], dict.fromkeys(parts, NOTHING)
+    left, spent = [*limits], dict.fromkeys(limits, NOTHING)
     while left:
         ended = _round(ray, {number: start(number) for number in left}, watch)
         for end in ended.values():
@@ -133,11 +135,11 @@ def _all(
         spent |= {number: end.spent for number, end in ended.items()}
         spare = None if budget is None else shared(budget, spent.values(), len(stopped))
         if stopped and (spare is None or not went_on):
-            done = how_far(watch.rows(), sum(map(len, parts.values())))
+            done = how_far(watch.rows(), answers)
             total = sum(spent.values(), NOTHING)
             raise BudgetSpent(
                 f"the budget of all shards is spent ({total.words()}): {done}, and the same command with a higher "
-                f"limit goes on in {folders[stopped[0]].parent}"
+                f"limit goes on in {place}"
             )
         if spare is not None:
             limits |= {number: raised(spent[number], spare) for number in stopped}

@@ -15,7 +15,8 @@ With a provider a batch is uploaded (``/files``, ``/batches``), polled and fetch
 written before it is uploaded, with its id once it has one: a run that was killed finds its batches again, by their name
 among the server's where it had not learned the id, and pays nothing twice. With a folder of the user's own the files
 are written there and the run stops (exit code 3); whatever answers them writes `NAME.output.jsonl` beside each
-`NAME.input.jsonl`, and the same command goes on. A line that failed, expired or is missing is asked again.
+`NAME.input.jsonl`, and the same command goes on. A line that failed, expired or is missing is asked again; a batch that
+was cancelled at the provider ends the session, and only the next one sends what it left.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ MOST_LINES, MOST_BYTES = 50_000, 190 << 20
 PATIENT = Retry(attempts=8, wait_first=0.0, deadline=90 * 86_400.0)
 """How a call in batches is tried again: in the next batch. Its time is the batch's."""
 FORGIVING = 300.0
-"""Seconds between two looks at a server that did not answer the last one."""
+"""Seconds at the most between two looks at a server that did not answer the last one."""
 INPUT, OUTPUT = ".input.jsonl", ".output.jsonl"
 _OK = 200
 _OVER = frozenset({"completed", "failed", "expired", "cancelled"})
@@ -155,11 +156,14 @@ class Gatherer(Generic[W, T]):
 
     async def before(self, request: lm15.Request) -> None:
         """One more is under way."""
-        self.elsewhere += 1
+        self._loop.call_soon_threadsafe(self._count, 1)
 
     def after(self, ticket: None, response: lm15.Response | None, error: BaseException | None) -> None:
         """It came back."""
-        self.elsewhere -= 1
+        self._loop.call_soon_threadsafe(self._count, -1)
+
+    def _count(self, more: int) -> None:
+        self.elsewhere += more
         self.touch()
 
 
@@ -298,9 +302,9 @@ class Batches:
             self.gatherer.waiting.clear()
         elif worth_sending(waiting, out) and out < self._most:
             taken = self.gatherer.waiting[: self._most - out]
-            del self.gatherer.waiting[: self._most - out]
             for lines in _parted(taken):
                 self._send(lines)
+            del self.gatherer.waiting[: len(taken)]  # they wait on until all are written, or would wait for ever
         if self.by_files and (waiting or out):
             self._stop()
 
@@ -355,6 +359,8 @@ class Batches:
 
     def _fail(self, error: BaseException) -> None:
         """Nothing can be answered any more."""
+        if isinstance(error, OSError) and not isinstance(error, CannotWrite):
+            error = CannotWrite(f"{error.filename or self.folder}: {error.strerror or error}")
         self._failure = self._failure or error
         futures = [future for _, future in self.gatherer.waiting]
         futures += [future for sent in self._out.values() for future in sent.lines.values()]
@@ -366,7 +372,7 @@ class Batches:
     def _ended(self, task: asyncio.Task[None]) -> None:
         """What gathers broke off: a file could not be written."""
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._fail(CannotWrite(str(error)) if type(error) is OSError else error)
+            self._fail(error)
 
     # --- answers
 
@@ -448,6 +454,10 @@ class Batches:
                 if done.status == "failed":
                     return await self._refused(sent, done)
                 await work.fetched(done, path)
+                if done.status == "cancelled":
+                    raise ServerRefused(
+                        f"batch {sent.id} was cancelled at {address}: the same command sends what it left unanswered"
+                    )
             except openai.NotFoundError:
                 self.tell(f"batch {sent.name}: {address} has {sent.id} no more, or not its answers: asked anew")
                 return self._resolve(sent, ())
@@ -553,22 +563,15 @@ class _AtProvider:
             except openai.APIStatusError as error:
                 if error.status_code in (405, 501):
                     refused = self._no_batches(error.status_code)
-                elif not faults.retryable(fault := faults.translate(error, key=self._client.api_key)):
-                    final = faults.final(fault, address=self._address)
-                    refused = (
-                        final if isinstance(final, ServerRefused) else ServerRefused(str(final)).quoting(str(final))
-                    )
                 else:
-                    what = str(fault)
+                    what, refused = self._judged(faults.translate(error, key=self._client.api_key))
             except openai.APIConnectionError as error:
                 what, _ = self._judged(faults.translate(error, key=self._client.api_key))
             if refused is not None:
                 raise refused  # outside of the block: the error holds the request, and with it the key
             if not self._warned:
                 self._warned = True
-                logger.warning(
-                    "%s: %s; batches are looked for again until it answers", self._address, what.splitlines()[0]
-                )
+                logger.warning("%s: %s; it is tried again until it answers", self._address, what)
             await asyncio.sleep(min(FORGIVING, self._given.poll * 2))
 
     def _judged(self, fault: lm15.LM15Error) -> tuple[str, ServerRefused | None]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import json
+import os
 import ssl
 import threading
 import weakref
@@ -135,7 +136,8 @@ class _ThinClient:
             place = urlsplit(self._base)
             through = None if proxy_bypass(place.hostname or "") else getproxies().get(place.scheme)
             self._proxy = through or None
-            trust = httpx.create_ssl_context() if place.scheme == "https" else False
+            # Over http too certificates are looked at: it may redirect to https.
+            trust = httpx.create_ssl_context() if place.scheme == "https" else True
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0, ssl=trust, keepalive_timeout=5.0),
                 timeout=aiohttp.ClientTimeout(
@@ -145,24 +147,26 @@ class _ThinClient:
                 auto_decompress=False,
             )
             self._of = loop
-            _SESSIONS.add(self._session)
+            _SESSIONS[self._session] = os.getpid()
             weakref.finalize(self, _close, self._session, loop)
         return self._session
 
 
-_SESSIONS: weakref.WeakSet[aiohttp.ClientSession] = weakref.WeakSet()
+_SESSIONS: dict[aiohttp.ClientSession, int] = {}
+"""Those that are open, and the process that opened each: a forked one leaves its parent's alone, and keeps them."""
 
 
 def _close(session: aiohttp.ClientSession, loop: asyncio.AbstractEventLoop) -> None:
     """Close a session that nobody uses any more, wherever that is noticed."""
-    if not session.closed and loop.is_running():
+    if _SESSIONS.get(session) == os.getpid() and loop.is_running():
+        del _SESSIONS[session]
         asyncio.run_coroutine_threadsafe(session.close(), loop)
 
 
 @atexit.register
 def _close_all() -> None:
-    for session in _SESSIONS:
-        if not session.closed and session.connector is not None:
+    for session, process in _SESSIONS.items():
+        if process == os.getpid() and not session.closed and session.connector is not None:
             session.connector._close()  # at once: nothing runs any more that could wait
 
 

@@ -97,7 +97,7 @@ class OnRay(NamedTuple):
             size = min(len(chunks), self.workers or max(1, there))
             encoded = data.from_items([{"chunk": chunk} for chunk in chunks], override_num_blocks=len(chunks))
             encoded = encoded.map_batches(
-                _Worker,
+                _ChunkWorker,
                 fn_constructor_args=(maker, job, os.getcwd()),
                 compute=data.ActorPoolStrategy(size=size),
                 batch_size=1,
@@ -115,7 +115,7 @@ class OnRay(NamedTuple):
                 ) from None
 
 
-class _Worker:
+class _ChunkWorker:
     """One of the pool: Ray Data gives it a batch of one chunk's number at a time."""
 
     def __init__(self, maker: Callable[..., ChunkMaker], job: Any, cwd: str) -> None:

@@ -130,6 +130,14 @@ def test_shards_of_another_number_are_refused(
         by_ray(Direct(index), questions, tmp_path / "run", server.url, shards=3)
 
 
+def test_a_folder_that_holds_no_run_is_refused_before_anything_is_paid(
+    index: BM25, questions: Questions, server: Server, tmp_path: Path
+) -> None:
+    with pytest.raises(BadArgument, match="is there already and holds no run"):
+        by_ray(Direct(index), questions, tmp_path, server.url, shards=2)
+    assert server.stats()["requests"] == 0
+
+
 def test_a_budget_that_cannot_be_dealt_out_is_refused() -> None:
     assert dealt(Budget(calls=9, dollars=3.0), 3)[2] == Budget(calls=3, dollars=1.0)
     assert dealt(None, 2) == {1: None, 2: None}

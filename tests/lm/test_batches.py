@@ -17,7 +17,7 @@ from batch_server import BatchServer, batching
 from small_world import Command, CountingEngine, journaled, stable
 
 from blendfilter import BM25, Batch, BlendFilter, Budget, ChainOfThought, Direct, connect, evaluate, load, plan
-from blendfilter.errors import BadArgument, BadData, BatchWritten, BudgetSpent, ServerRefused
+from blendfilter.errors import BadArgument, BadData, BatchWritten, BudgetSpent, CannotWrite, ServerRefused
 from blendfilter.evaluation.run import Run
 from blendfilter.journal import Journal
 from blendfilter.lm.batches import INPUT, OUTPUT, Gatherer
@@ -206,6 +206,26 @@ def test_what_a_model_refuses_is_learned_from_the_first_batch(
     assert done.errors == 0
     assert sum(server.paid.values()) == 12
     assert len(server.created) < 5  # each refusal was learned once, for all
+
+
+def test_a_batch_that_is_cancelled_ends_the_session_and_only_the_next_one_sends_it_again(
+    index: BM25, questions: Questions, tmp_path: Path
+) -> None:
+    with batching(cancel=True) as server:
+        with pytest.raises(ServerRefused, match="batch batch_1 was cancelled at"):
+            in_batches(Direct(index), questions, tmp_path / "run", server)
+        assert server.created == [12]
+        done = in_batches(Direct(index), questions, tmp_path / "run", server)
+    assert (done.errors, server.created) == (0, [12, 6])
+    assert set(server.paid.values()) == {1}
+
+
+def test_files_that_cannot_be_written_end_the_run(index: BM25, questions: Questions, tmp_path: Path) -> None:
+    (tmp_path / "f").write_text("a file, no folder")
+    with pytest.raises(CannotWrite, match=str(tmp_path / "f")):
+        evaluate(
+            Direct(index), questions, lm=model(), run=tmp_path / "run", batch=Batch(tmp_path / "f"), progress=False
+        )
 
 
 @pytest.mark.parametrize("silent", ["/v1/files", "/v1/batches"])
