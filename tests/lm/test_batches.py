@@ -19,6 +19,7 @@ from small_world import Command, CountingEngine, journaled, stable
 from blendfilter import BM25, Batch, BlendFilter, Budget, ChainOfThought, Direct, connect, evaluate, load, plan
 from blendfilter.errors import BadArgument, BadData, BatchWritten, BudgetSpent, CannotWrite, ServerRefused
 from blendfilter.evaluation.run import Run
+from blendfilter.evaluation.run_folder import read_rows
 from blendfilter.journal import Journal
 from blendfilter.lm.batches import INPUT, OUTPUT, Gatherer
 from blendfilter.lm.prices import Price, Prices
@@ -397,6 +398,22 @@ def test_a_budget_holds_in_batches_and_what_was_spent_is_counted_at_the_batchs_p
                         budget=Budget(dollars=1.0), progress=False)  # fmt: skip
     assert done.errors == 0
     assert set(server.paid.values()) == {1}
+
+
+def test_with_a_limit_four_questions_go_first_unless_the_run_has_answers(
+    index: BM25, questions: Questions, tmp_path: Path
+) -> None:
+    with batching() as server:
+        in_batches(Direct(index), questions, tmp_path / "new", server, budget=Budget(calls=100))
+        assert server.created[0] == 4
+        server.created.clear()
+        with pytest.raises(BudgetSpent):
+            evaluate(Direct(index), questions, lm=model(server.url), run=tmp_path / "begun", budget=Budget(calls=5),
+                     concurrency=1, progress=False)  # fmt: skip
+        begun = len(read_rows(tmp_path / "begun" / "predictions.jsonl"))
+        in_batches(Direct(index), questions, tmp_path / "begun", server, budget=Budget(calls=100))
+    assert begun > 0
+    assert server.created[0] > 4
 
 
 def test_a_plan_says_how_many_batches_there_will_be(index: BM25, questions: Questions) -> None:
