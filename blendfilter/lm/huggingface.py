@@ -17,13 +17,14 @@ import atexit
 import contextvars
 import dataclasses
 import functools
+import logging
 import math
 import os
 import threading
 import time
 import weakref
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -55,6 +56,7 @@ from blendfilter.lm.checkpoints import (
 from blendfilter.lm.local import KEPT_BYTES, ProcessEngine, asked_here, chunk_keys, known_here, seed_of
 from blendfilter.lm.profiles import Profile, profile_for
 
+logger = logging.getLogger(__name__)
 BATCH = 8
 """Replies that are written at a time, by default."""
 ENDLESS = 1024
@@ -177,7 +179,7 @@ class _Reply(NamedTuple):
     late: bool
 
 
-@dataclass
+@dataclass(eq=False)
 class _Call:
     """A request that waits for its turn."""
 
@@ -419,6 +421,18 @@ def _fail(call: _Call, error: BaseException) -> None:
         call.done.set_exception(error)
 
 
+def _out_of_memory(error: BaseException) -> bool:
+    """Whether memory ran out, of a GPU or not; CUDA, cuBLAS and torch say so in words of their own."""
+    words = ("out of memory", "not enough memory", "CUBLAS_STATUS_ALLOC_FAILED")
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and any(each in str(error) for each in words)
+    )
+
+
+def _unanswered(calls: Iterable[_Call]) -> list[_Call]:
+    return [call for call in dict.fromkeys(calls) if not call.done.done()]
+
+
 def _writer_of(loaded: LanguageModel, size: int) -> _Batches | _Generating:
     _only_last(loaded.model)
     if loaded.config.is_encoder_decoder:
@@ -599,36 +613,65 @@ class _Batches:
     """Writes the replies of a decoder-only model."""
 
     def __init__(self, loaded: LanguageModel, size: int) -> None:
-        self._loaded, self._size, self._ends = loaded, size, _ends_of(loaded)
+        self._loaded, self._ends = loaded, _ends_of(loaded)
+        self._size = self._wanted = size
         self.beginnings = _KeptStates(CHUNK["cpu" if loaded.device.type == "cpu" else "cuda"])
         self._forward = _forward_of(loaded.model)
 
     def write(self, calls: list[_Call], worker: _Worker) -> None:
-        """Write the replies to `calls`, and to what comes while there is room, until nothing waits."""
-        batch = _Batch(self._loaded.device)
-        joining = calls
-        try:
-            while joining or batch.rows:
-                fresh = []
-                while joining:
-                    row = next(_begun([joining.pop(0)], self._loaded, self._ends), None)
-                    if row is not None and (states := self._first(row)) is not None:
-                        fresh.append((row, states))
-                batch.change(fresh)
-                del fresh
-                if batch.rows:
-                    self._step(batch, worker)
-                joining = worker.take(self._size - sum(not row.finish for row in batch.rows))
-        except Exception as error:  # noqa: BLE001 - whoever waits for it gets it
-            for call in (*joining, *(row.call for row in batch.rows)):
-                _fail(call, error)
+        """Write the replies to `calls`, and to what comes while there is room, until nothing waits.
+
+        Where memory runs out, those under way begin anew, half as many at a time from then on.
+        """
+        batch, waiting = _Batch(self._loaded.device), deque(calls)
+        while waiting or batch.rows:
+            joining = [waiting.popleft() for _ in range(min(self._room(batch), len(waiting)))]
+            short = 0
+            try:
+                self._round(batch, joining, worker)
+            except Exception as error:  # noqa: BLE001 - whoever waits for it gets it
+                left = _unanswered([*(row.call for row in batch.rows), *joining])
+                batch = _Batch(self._loaded.device)
+                if _out_of_memory(error) and len(left) > 1:
+                    waiting.extendleft(reversed(left))
+                    short = len(left)
+                else:
+                    for call in left:
+                        _fail(call, error)
+                    self._size = self._wanted  # too much by itself: more at a time were not the reason
+            if short:  # here nothing holds the tensors of what failed
+                self._make_room(short)
+            if not waiting:
+                waiting.extend(worker.take(self._room(batch)))
+
+    def _room(self, batch: _Batch) -> int:
+        return self._size - sum(not row.finish for row in batch.rows)
+
+    def _make_room(self, count: int) -> None:
+        self._size = count // 2
+        self.beginnings = _KeptStates(CHUNK["cpu" if self._loaded.device.type == "cpu" else "cuda"])
+        free_cached()
+        logger.warning("memory is too short for %s replies at a time: %s from here on", count, self._size)
+
+    def _round(self, batch: _Batch, joining: Sequence[_Call], worker: _Worker) -> None:
+        """Take in those that join, and write the next token of every reply."""
+        fresh = []
+        for row in _begun(joining, self._loaded, self._ends):
+            if (states := self._first(row)) is not None:
+                fresh.append((row, states))
+        batch.change(fresh)
+        del fresh
+        if batch.rows:
+            self._step(batch, worker)
 
     def _first(self, row: _Writing) -> States | None:
         """Read a prompt and write the first token; None where that is all."""
         try:
             states, logits = self.beginnings.read(row.prompt, self._read)
             self._add(row, row.choose(logits))
-        except Exception as error:  # noqa: BLE001 - whoever waits for it gets it
+        except Exception as error:
+            if _out_of_memory(error):
+                raise
             _fail(row.call, error)
             return None
         return None if row.finish else states
@@ -810,17 +853,27 @@ class _Generating:
         loaded.model.generation_config = needed("transformers", EXTRA, WHY).GenerationConfig(**self._how)
 
     def write(self, calls: list[_Call], worker: _Worker) -> None:
-        """Write the replies to `calls`."""
-        for at in range(0, len(calls), self._size):
-            rows = [*_begun(calls[at : at + self._size], self._loaded, self._ends)]
+        """Write the replies to `calls`; where memory runs out, half as many at a time."""
+        at, size = 0, self._size
+        while at < len(calls):
+            some = _unanswered(calls[at : at + size])
+            rows = [*_begun(some, self._loaded, self._ends)]
+            short = False
             try:
                 if rows:
                     self._generate(rows, worker)
                 for row in rows:
                     row.end()
             except Exception as error:  # noqa: BLE001 - whoever waits for it gets it
-                for row in rows:
+                short = _out_of_memory(error) and len(rows) > 1
+                for row in rows if not short else ():
                     _fail(row.call, error)
+            if short:
+                del rows
+                size = len(some) // 2
+                free_cached()
+                continue
+            at += size
 
     def _generate(self, rows: list[_Writing], worker: _Worker) -> None:
         torch, transformers = needed("torch", EXTRA, WHY), needed("transformers", EXTRA, WHY)

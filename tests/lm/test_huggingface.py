@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,19 @@ def replies(to: list[lm15.Request], by: HuggingFaceEngine) -> list[str]:
         return await asyncio.gather(*(by.complete(each) for each in to))
 
     return [text_of(each) for each in asyncio.run(main())]
+
+
+@contextmanager
+def full_above(rows: int, by: HuggingFaceEngine, tokens: int = 2**20) -> Iterator[None]:
+    """A machine whose memory holds so many rows at a time, and so many tokens of a row."""
+
+    def look(_: object, given: tuple[Any, ...], __: object) -> None:
+        if given[0].shape[0] > rows or given[0].shape[1] > tokens:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 46.00 MiB.")
+
+    hook = by._worker.writer._loaded.model.get_input_embeddings().register_forward_hook(look)  # type: ignore[union-attr]
+    yield
+    hook.remove()
 
 
 class TestBatches:
@@ -333,6 +347,33 @@ class TestEndings:
             with pytest.raises(lm15.ServerError, match="torch could not compute this reply: no memory"):
                 reply(request("One,"), mine)
         assert text_of(reply(request("One, two,", max_tokens=4), mine)) == " three"
+
+    @pytest.mark.parametrize("kind", [made.taught, made.t5])
+    def test_where_memory_runs_out_fewer_are_written_at_a_time(self, kind: Callable[[], Path]) -> None:
+        """Every reply is the one that it would be, drawn ones too: what was begun begins anew."""
+        asked = [request(text, temperature=temperature) for text in PROMPTS for temperature in (0.0, 0.9)]
+        alone = [text_of(reply(each, engine(kind))) for each in asked]
+        many = opened(kind(), batch_size=8)
+        reply(asked[0], many)
+        with full_above(3, many):
+            assert replies(asked, many) == alone
+        assert replies(asked, many) == alone
+
+    def test_a_prompt_that_does_not_fit_alone_is_that_calls_own_fault(self) -> None:
+        many = opened(made.taught(), batch_size=8)
+        alone = [text_of(reply(request(text), many)) for text in PROMPTS]
+        with full_above(8, many, tokens=100):
+            long = "One, two, three, four, five, " * 8
+
+            async def main() -> list[lm15.Response | BaseException]:
+                asked = [request(text) for text in (*PROMPTS[:2], long, *PROMPTS[2:])]
+                return await asyncio.gather(*(many.complete(each) for each in asked), return_exceptions=True)
+
+            found = asyncio.run(main())
+        assert isinstance(failed := found.pop(2), lm15.ServerError)
+        assert "out of memory" in str(failed)
+        assert [text_of(each) for each in found if isinstance(each, lm15.Response)] == alone
+        assert many._worker.writer._size == 8  # type: ignore[union-attr]
 
     def test_a_process_that_ends_in_the_middle_of_a_reply_ends_well(self) -> None:
         """Its thread would be inside torch when the interpreter is gone, which aborts the process."""
