@@ -40,9 +40,9 @@ from blendfilter.retrieval.precomputed import Precomputed
 HELD_BACK, TAUGHT, GENERATOR = 300, 1000, 2000
 """Questions of the table, of filter and refiner, and of the generator; a curve has an eighth of these and so on."""
 SEED = 1
-LEARNING = ["--epochs", "1", "--learning-rate", "5e-4", "--batch-size", "8", "--seed", str(SEED)]
-"""For a small model and a thousand questions; the papers' 5e-5, three epochs and batches of 32 are for a hundred
-thousand."""
+LEARNING = ["--learning-rate", "5e-4", "--batch-size", "8", "--seed", str(SEED)]
+"""For a small model and a thousand questions, with one epoch; the papers' 5e-5, three epochs and batches of 32 are for
+a hundred thousand."""
 STEPS = 200
 ALIGNING = ["--demos", "none", "--learning-rate", "2e-5", "--batch-size", "4", "--max-target-tokens", "64"]
 """Small batches of short texts: four questions a step, which two cores sample, answer and learn from in seconds."""
@@ -140,10 +140,11 @@ class Learning:
 
     def named(self, model: object) -> str:
         """A model of a folder, as it is asked."""
-        return f"hf/{model}?dtype={self.given.dtype}"
+        size = self.given.batch_size
+        return f"hf/{model}?dtype={self.given.dtype}" + (f"&batch_size={size}" if size else "")
 
     def train(self, part: str, size: int) -> None:
-        """One pass over the first `size` questions: the generator's first or second, a filter or a refiner."""
+        """--epochs passes over the first `size` questions: the generator's first or second, a filter or a refiner."""
         base, measure = self.model("first"), "strinc"
         what: list[object] = ["filco", "--part", "context"]
         if part == "first":
@@ -155,7 +156,7 @@ class Learning:
         self._blendfilter(
             "train", *what, "--base", base, "--silver", self.runs / "silver" / f"train-{measure}.jsonl",
             "--limit", size, "--exclude", self.runs / "test.jsonl", "--out", self.model(part, size), *LEARNING,
-            "--precision", self.given.precision,
+            "--epochs", self.given.epochs, "--precision", self.given.precision,
         )  # fmt: skip
 
     def align(self) -> None:
@@ -214,8 +215,9 @@ class Learning:
         hits = Precomputed(self.runs / f"{row.hits}.jsonl")
         method = bf.Direct(hits, k=3, filter=row.filter, task=TaskWording.of("nq").with_demos("none"))
         lm, questions = self._connected(row.lm or str(self.model("generator"))), bf.load("nq", self.runs / "test.jsonl")
+        at_once = {"concurrency": size} if (size := self.given.batch_size) else {}
         began = time.monotonic()
-        bf.evaluate(method, questions, lm=lm, filter_lm=row.filter_lm, run=folder, name=name, progress=False)
+        bf.evaluate(method, questions, lm=lm, filter_lm=row.filter_lm, run=folder, name=name, progress=False, **at_once)
         if not resumed:  # else they would be a part of the seconds
             _write(folder / "seconds.jsonl", [{"seconds": time.monotonic() - began}])
 
@@ -318,8 +320,10 @@ def main() -> None:
     parser.add_argument("--test", type=int, default=HELD_BACK, help="questions held back (300)")
     parser.add_argument("--train", type=int, default=TAUGHT, help="questions that filters are trained on (1000)")
     parser.add_argument("--generator", type=int, default=GENERATOR, help="those of the generator (2000)")
+    parser.add_argument("--epochs", type=int, default=1, help="passes of a training over its questions (1)")
     parser.add_argument("--precision", default="float32", help="of training; bf16 is faster on some processors")
     parser.add_argument("--dtype", default="float32", help="of reading and answering; int8 takes half the time")
+    parser.add_argument("--batch-size", type=int, help="replies that are written at a time (8); a GPU writes 64")
     parser.add_argument("--steps", type=int, default=STEPS, help="steps of the alignment (200)")
     parser.add_argument("--only", nargs="*", default=[""], help="parts, by their names or how these begin")
     parser.add_argument("--parts", action="store_true", help="list the parts and stop")

@@ -136,7 +136,7 @@ def run(given: argparse.Namespace, task: str, name: str, options: list[Any], lm:
     earlier = [each for each in sorted(given.out.glob(f"runs*/{task}-*")) if each != folder and each.is_dir()]
     words = ["eval", task, "--data", given.out / f"{task}.held-out.jsonl", "--limit", given.n, "--demos", "none",
              "--corpus", corpus_of(given, task), "--lm", lm, "--reply-tokens", 192, "--run", folder,
-             "--max-bad-replies", 1, "--no-html", *options]  # fmt: skip
+             "--max-bad-replies", 1, "--no-html", "--concurrency", max(16, given.batch_size), *options]  # fmt: skip
     words += [word for each in earlier for word in ("--reuse", each)]
     blendfilter(*words, *(["--threads", given.threads] if lm != "offline" else []))
 
