@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from blendfilter.filters.knowledge import OneCallFilter as OneCallFilter
     from blendfilter.filters.knowledge import PointwiseFilter as PointwiseFilter
     from blendfilter.filters.written import BIDERFilter as BIDERFilter
+    from blendfilter.filters.written import SummaryFilter as SummaryFilter
     from blendfilter.filters.written import TrainedFilCoFilter as TrainedFilCoFilter
     from blendfilter.journal import Journal as Journal
     from blendfilter.lm.batches import Batch as Batch
@@ -93,7 +94,7 @@ if TYPE_CHECKING:
     from blendfilter.trimming.overlay import Trimmed as Trimmed
     from blendfilter.trimming.witnesses import Witnesses as Witnesses
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # Type checkers read the imports above, and so does this: one list of the public names and of the modules they are in.
 _HOME = {

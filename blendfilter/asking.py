@@ -151,9 +151,9 @@ class Ask(dspy.Predict):
 
     async def aforward(self, **inputs: Any) -> dspy.Prediction:
         with setting(STAGE, self.name), dspy.context(adapter=self._adapter_for(inputs)):
-            lm, inputs = inputs.get("lm") or self.lm or dspy.settings.lm, self._as_sent(inputs)
+            lm, inputs = self._lm_for(inputs), self._as_sent(inputs)
             ask = super().aforward
-            if lm is not None and not answers_asynchronously(lm):
+            if not answers_asynchronously(lm):
                 # One of anyio's threads, because DSPy's status messages find their way back from those.
                 ask = partial(anyio.to_thread.run_sync, aio.carried(partial(super().forward, **inputs)))
                 inputs = {}
@@ -199,11 +199,20 @@ class Ask(dspy.Predict):
             return "raw"
         return "turns" if family_of(lm).small else ""
 
+    def _lm_for(self, inputs: Mapping[str, Any]) -> Any:
+        """The model of one call. Raises: BadArgument where there is none."""
+        if (lm := inputs.get("lm") or self.lm or dspy.settings.lm) is None:
+            raise BadArgument(
+                'no model is configured: dspy.configure(lm=bf.connect("openai/gpt-4o-mini")), or another one '
+                '(bf.connect("offline") needs no key)'
+            )
+        return lm
+
     def _as_sent(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """The inputs of one call, with what its model needs and without the settings that its family refuses."""
-        inputs = self._as_shown(inputs)
+        lm, inputs = self._lm_for(inputs), self._as_shown(inputs)
         config = {**self.config, **(inputs.get("config") or {})}
-        fitted = config_for(inputs.get("lm") or self.lm or dspy.settings.lm, config)
+        fitted = config_for(lm, config)
         return inputs if fitted == config else {**inputs, "config": fitted}
 
     def _as_shown(self, inputs: dict[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ touches no name of ours:
   names `ChatAdapter` (`chat_adapter`), so prompts stay as they are.
 - `ReActV2` becomes `ReAct`, `CodeAct` and `ProgramOfThought` go: not used here.
 - litellm and openai are optional. `openai` is a dependency of our own; providers that DSPy speaks to through litellm
-  (docs/servers.md) will want `pip install "dspy[litellm]"`, which `MissingExtra` says by then (`known_providers` reads
+  (docs/models.md) will want `pip install "dspy[litellm]"`, which `MissingExtra` says by then (`known_providers` reads
   litellm's list only where it is installed).
 - `model_type="auto"` is the default of `dspy.LM`: a model adopted as it is may then speak the Responses interface.
 """
@@ -34,6 +34,7 @@ from typing import Any, TypeAlias, cast
 
 import dspy
 from dspy import lm15  # 3.5: the same, and all that travels between DSPy and a model
+from dspy._vendor.lm15.access import has_stored_credential  # 3.5: not announced; whether a login is stored (xAI's)
 from dspy._vendor.lm15.registry import PROVIDERS as _NATIVE  # 3.5: not announced; the table behind `dspy.lm15`'s router
 from dspy._vendor.lm15.result import response_to_events
 from dspy._vendor.lm15.router import LITELLM_PROVIDER_PREFIXES as _PREFIXES
@@ -270,9 +271,24 @@ def key_variables(provider: str) -> tuple[str, ...]:
     3.5: `dspy.lm15` has the same table; not announced as public.
     """
     definition = _NATIVE.get(_PREFIXES.get(provider, ""))
-    if definition is None or definition.credential_policy != "key":
-        return ()
-    return tuple(definition.env_keys)
+    if definition is None:
+        return LITELLM_KEYS.get(provider, ())
+    policy = definition.credential_policy
+    alone = policy == "key" or (policy == "oauth-unless-explicit" and not has_stored_credential(definition.access))
+    return tuple(definition.env_keys) if alone else ()
+
+
+LITELLM_KEYS: Mapping[str, tuple[str, ...]] = {
+    "ai21": ("AI21_API_KEY",),
+    "cerebras": ("CEREBRAS_API_KEY",),
+    "cohere": ("COHERE_API_KEY", "CO_API_KEY"),
+    "deepinfra": ("DEEPINFRA_API_KEY",),
+    "fireworks_ai": ("FIREWORKS_AI_API_KEY", "FIREWORKS_API_KEY", "FIREWORKSAI_API_KEY", "FIREWORKS_AI_TOKEN"),
+    "perplexity": ("PERPLEXITYAI_API_KEY", "PERPLEXITY_API_KEY"),
+    "replicate": ("REPLICATE_API_KEY", "REPLICATE_API_TOKEN"),
+    "together_ai": ("TOGETHERAI_API_KEY", "TOGETHER_API_KEY", "TOGETHER_AI_API_KEY", "TOGETHER_AI_TOKEN"),
+}
+"""Where litellm finds the keys of its common providers; any of a provider's variables is enough."""
 
 
 Rates: TypeAlias = tuple[float, float, float | None]

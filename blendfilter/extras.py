@@ -61,5 +61,5 @@ def quiet_transformers(extra: str, why: str) -> Iterator[None]:
 
 
 def how_to_install(extra: str) -> str:
-    """The command, for blendfilter's own checkout."""
-    return f"pip install '.[{extra}]' -c constraints.txt, where blendfilter's checkout lies"
+    """The command, for a checkout and a wheel alike: pip takes the blendfilter that is installed."""
+    return f"pip install 'blendfilter[{extra}]'"

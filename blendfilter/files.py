@@ -169,9 +169,13 @@ def write_whole(path: Path, pieces: Iterable[bytes], *, overwrite: bool = True) 
         temporary.unlink(missing_ok=True)
 
 
-def paths_of(given: str | Path | Iterable[str | Path]) -> list[Path]:
+AnyPath = str | os.PathLike[str]
+"""A path, or what names one (a `Run` its folder)."""
+
+
+def paths_of(given: AnyPath | Iterable[AnyPath]) -> list[Path]:
     """Paths of one or several; one by itself is no sequence of letters."""
-    return [Path(path) for path in ((given,) if isinstance(given, str | Path) else given)]
+    return [Path(path) for path in ((given,) if isinstance(given, str | os.PathLike) else given)]
 
 
 @contextmanager

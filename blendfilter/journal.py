@@ -32,7 +32,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 from pydantic import Field, StringConstraints
 
 from blendfilter.errors import BadArgument, BadData, MissingFile, RunLocked
-from blendfilter.files import AppendOnly, check_regular, json_line, lock, paths_of, whole_lines
+from blendfilter.files import AnyPath, AppendOnly, check_regular, json_line, lock, paths_of, whole_lines
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -86,7 +86,7 @@ class Journal:
         self,
         path: str | Path,
         mode: Mode = "auto",
-        reuse: str | Path | Iterable[str | Path] = (),
+        reuse: AnyPath | Iterable[AnyPath] = (),
         *,
         exclusive: bool = False,
     ) -> None:
@@ -310,8 +310,8 @@ class Journal:
         for at in range(0, offset, step):
             number += os.pread(self._read_fd, min(step, offset - at), at).count(b"\n")
         return BadData(
-            f"{self.path}, line {number}: a damaged or edited record; restore the file, or run the "
-            "command that made it without --replay and without a limit: it asks again"
+            f"{self.path}, line {number}: a damaged or edited record; restore the file, or run the command that made "
+            "it without --replay, --max-calls, --max-tokens and --max-cost: it calls the model again"
         )
 
     def _read_index(self) -> int:

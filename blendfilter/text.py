@@ -13,7 +13,7 @@ import re
 import string
 import unicodedata
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from html import escape
 from itertools import pairwise
@@ -294,3 +294,14 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     """
     first, *others = (max(map(len, column)) for column in zip(*rows, strict=True))
     return ["  ".join([name.ljust(first), *map(str.rjust, cells, others)]).rstrip() for name, *cells in rows]
+
+
+def html_table(rows: Sequence[Sequence[str]], notes: Iterable[str] = (), caption: str = "") -> str:
+    """A table as a notebook shows it, its first row as the header, its notes below; every text escaped."""
+    header, *body = rows
+    head = "".join(f"<th>{html_of(name)}</th>" for name in header)
+    lines = "".join("<tr>" + "".join(f"<td>{html_of(cell)}</td>" for cell in line) + "</tr>" for line in body)
+    above = f"<caption>{html_of(caption)}</caption>" if caption else ""
+    below = f"<p>{'<br>'.join(map(html_of, notes))}</p>"
+    # pandas' class, whose tables the themes of notebooks and their sites leave at their own width
+    return f'<table class="dataframe">{above}<thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>{below}'

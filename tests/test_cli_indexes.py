@@ -53,7 +53,7 @@ def test_a_folder_is_a_corpus_and_so_is_one_text(blendfilter: Command, here: Pat
     for year in ("1874", "1890"):  # another content, another index
         (here / "docs" / "pier.md").write_text(f"# Pier\n\nThe pier of Brask was built in {year}.\n")
         asked = ("ask", "When was the pier of Brask built?", "--lm", "offline", "--corpus", "docs", "--show-trace")
-        assert f"Pier | # Pier The pier of Brask was built in {year}." in blendfilter(*asked).out
+        assert f"Pier | The pier of Brask was built in {year}." in blendfilter(*asked).out
 
 
 def test_an_index_in_shards_and_one_of_indexes_built_apart(blendfilter: Command, here: Path) -> None:

@@ -51,6 +51,7 @@ def test_help_shows_at_most_25_options_in_panels_and_the_rest_one_flag_away(blen
         assert set(shown_in(blendfilter(*name.split(), "--help-all").out)) == {*options, "--help"}
     else:
         assert shown == {*options, "--help"}
+        assert blendfilter(*name.split(), "--help-all").out == first
 
 
 def test_what_most_runs_name_stands_in_the_first_help_of_eval(blendfilter: Command) -> None:

@@ -13,7 +13,7 @@ from dspy.utils.callback import BaseCallback
 from model_server import serve
 
 from blendfilter import Direct, connect, dspy_surface
-from blendfilter.dspy_surface import key_variables, known_providers, listed_rates
+from blendfilter.dspy_surface import LITELLM_KEYS, key_variables, known_providers, listed_rates
 from blendfilter.prompting import TemplateAdapter
 
 ROOT = Path(__file__).parents[1]
@@ -139,8 +139,25 @@ def test_without_a_template_dspys_chat_adapter_speaks() -> None:
     assert "[[ ## question ## ]]" in prompt
 
 
+@pytest.mark.parametrize("provider", LITELLM_KEYS)
+def test_the_keys_of_litellms_providers_are_those_that_it_looks_for(
+    provider: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    import litellm
+
+    (wanted,) = litellm.validate_environment(f"{provider}/m")["missing_keys"]
+    assert wanted == key_variables(provider)[0]
+
+
+def test_a_stored_login_to_xai_wants_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("blendfilter.dspy_surface.has_stored_credential", lambda _: True)
+    assert key_variables("xai") == ()
+
+
 def test_providers_keys_and_prices_are_read_without_importing_litellm() -> None:
     assert {"anthropic", "gemini", "azure", "bedrock", "vertex_ai", "fireworks_ai"} <= known_providers()
     assert (key_variables("anthropic"), key_variables("bedrock")) == (("ANTHROPIC_API_KEY",), ())
+    assert key_variables("xai") == ("XAI_API_KEY",)
     assert listed_rates("vertex_ai", "gemini-2.5-pro") == listed_rates("gemini", "gemini-2.5-pro")
     assert listed_rates("azure", "claude-sonnet-4-5") is None, "another provider's price is none"

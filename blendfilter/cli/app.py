@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Annotated, Any, NoReturn, get_type_hints
 
 import typer
-from typer.core import TyperCommand, TyperOption
+from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from blendfilter.cli.console import say, show
 from blendfilter.cli.given import from_file, take_named_source
@@ -29,6 +29,14 @@ INTERRUPTED = 130
 MOST = 25
 """The options that `--help` shows; where a command has more, the rarer ones wait for `--help-all`."""
 
+
+class CommandGroup(TyperGroup):
+    """Commands under one name. What its help is asked by stands in one order: typer has a set."""
+
+    def get_help_option_names(self, ctx: Any) -> list[str]:
+        return sorted(super().get_help_option_names(ctx), key=len)
+
+
 app = typer.Typer(
     name="blendfilter",
     help="Retrieval-augmented question answering that blends queries and filters knowledge, evaluated honestly.",
@@ -37,7 +45,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    cls=CommandGroup,
+    context_settings={"help_option_names": ["-h", "--help", "--help-all"], "max_content_width": 110},
 )
 
 
@@ -77,6 +86,9 @@ class PanelCommand(TyperCommand):
             if isinstance(param, TyperOption) and param.is_bool_flag and not (param.secondary_opts or param.is_eager):
                 name = max(param.opts, key=len).removeprefix("--")
                 param.secondary_opts = [f"--{name[3:]}" if name.startswith("no-") else f"--no-{name}"]
+
+    def get_help_option_names(self, ctx: Any) -> list[str]:
+        return sorted(super().get_help_option_names(ctx), key=len)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         rest = super().parse_args(ctx, args)
@@ -129,14 +141,16 @@ def command(
     """Register a function as a command, or as one of a `group`; its parameters that are groups of options
     (dataclasses) are spread.
 
-    Every command takes `--config` too, and one with many options `--help-all`.
+    Every command takes `--config` too; `--help-all` is `--help` where there are no rare options.
     """
     return lambda function: (group or app).command(name, cls=PanelCommand)(spread(function))
 
 
 def command_group(name: str, help: str) -> typer.Typer:
     """A group of commands: `blendfilter NAME COMMAND`."""
-    group = typer.Typer(help=help, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+    group = typer.Typer(
+        help=help, cls=CommandGroup, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
+    )
     app.add_typer(group, name=name, no_args_is_help=True)
     return group
 

@@ -304,7 +304,8 @@ class JudgeOptions:
     lm: str | None = option(
         "Model",
         "offline (a rule-based reader: no model), provider/model (openai/gpt-4o-mini, anthropic/…, ollama/llama3.2), "
-        "any name with --api-base, or a model in this process: local, or a .gguf file. Without it: offline.",
+        "any name with --api-base, or a model in this process: local, a .gguf file, or hf/ and a folder or name on the "
+        "hub (hf/Qwen/Qwen3-8B). Without it: offline.",
     )
     api_base: ApiBase = None
     endpoint: str = option("Model", "chat, or completions for base models.", default="chat")

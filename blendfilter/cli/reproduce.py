@@ -110,7 +110,7 @@ def reproduce(
         ),
     ] = None,
     reply_tokens: ReplyTokens = None,
-    limit: Annotated[int | None, declared("Data", help="The first N questions in place of the paper's 500.")] = None,
+    limit: Annotated[int | None, declared("Data", help="The first N questions (500; BIDER's tables: 1,000).")] = None,
     tasks: Annotated[str | None, declared("Data", help="Some of the table's tasks, with commas between.")] = None,
     methods: Annotated[
         str | None, declared("Method", help="The rows of these methods alone, with commas between.")

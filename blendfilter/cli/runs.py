@@ -141,7 +141,7 @@ def eval(
     prices: PricesFile = None,
     seed: Annotated[int, declared("Data", rare=True, help="Of the bootstrap intervals.")] = 0,
     metric: Annotated[
-        list[str] | None, declared("Method", rare=True, help=f"For the task qa: {', '.join(METRICS)}.")
+        list[str] | None, declared("Method", rare=True, help=f"In place of the task's own: {', '.join(METRICS)}.")
     ] = None,
     max_bad_replies: MaxBadReplies = 0.05,
     html: Annotated[

@@ -66,7 +66,7 @@ class TrainingOptions:
     batch_size: int | None = option("Method", "Examples of one step, over all processes, by accumulation (32).", min=1)
     max_input_tokens: int = option("Method", "Tokens of a prompt at most.", default=1024, min=1)
     max_target_tokens: int | None = option(
-        "Method", "Tokens of a target at most (512; the generator's 128).", min=1, rare=True
+        "Method", "Tokens of a target at most (512; filco's generator and bider --align: 128).", min=1, rare=True
     )
     schedule: str = option(
         "Method", "Of the learning rate, after the warm-up.", default="linear", metavar="linear|constant|cosine",

@@ -47,33 +47,37 @@ class JudgingOptions:
 
     questions: str | None = option(
         "Data",
-        "Judge what the index finds for these: a question file (answers are not needed; .txt: one a line), "
-        "'hub', or 'sample'.",
+        "Questions whose passages to judge: a file (no answers needed; .txt: one question a line), 'hub', or 'sample'.",
     )
-    task: str = option("Data", "The layout of the question file; qa is anyone's own JSON Lines.", default="qa")
+    task: str = option("Data", "Layout of the question file; qa: your own JSON Lines.", default="qa")
     limit: Limit = None
-    k: int | None = option("Method", "Passages judged of each question (10); an overlay keeps its own.", "--k", "-k")
+    k: int | None = option(
+        "Method", "Passages to judge for each question (default: the overlay's setting, or 10).", "--k", "-k"
+    )
     mode: str = option(
         "Method",
-        "word: one word, True or False; components: what was compared, the reason, the verdict.",
+        "The judge's reply. word: True or False; components: what it compared, its reason, its verdict.",
         default="word",
     )
     rule: RuleName = None
     rules: RulesFile = None
     program: Path | None = option("Method", "A compiled judge (blendfilter compile cdit) of this mode.", rare=True)
-    judge_lm: str | None = option("Model", "The same as --lm: here one model does all, and it judges.", rare=True)
+    judge_lm: str | None = option("Model", "The same as --lm, which judges here.", rare=True)
     prompts: PromptsName = None
     demos: DemosFile = None
     reply_tokens: ReplyTokens = None
     no_reuse: bool = option(
         "Method",
-        "Judge every question, near as it may be to one that is judged.",
+        "Judge every question, even one like a question judged before.",
         "--no-reuse",
         default=False,
         rare=True,
     )
     dry_run: bool = option(
-        "Output", "Judge (the calls are kept), say what would be dropped, and trim nothing.", "--dry-run", default=False
+        "Output",
+        "Judge (calls are kept) and show what would be dropped; the overlay stays as it is.",
+        "--dry-run",
+        default=False,
     )
     concurrency: int = option("Limits", "Model calls in flight.", default=16, min=1)
     max_retries: MaxRetries = None
@@ -81,50 +85,53 @@ class JudgingOptions:
 
 @dataclass(frozen=True)
 class OverlayOptions:
-    """What is looked at or changed without a model."""
+    """Settings of an overlay, which it keeps, and what is looked at or undone without a model."""
 
     threshold: int | None = option(
-        "Method", "Witnesses that a pair needs, for another question than those judged, from 1 up (1); it is kept."
+        "Method", "Witnesses needed to drop a passage for a question not judged itself, at least 1 (1)."
     )
     min_similarity: float | None = option(
-        "Method", "How near a judged question must be for its verdicts to count; 1 is the same.", rare=True
+        "Method", "How similar a judged question must be for its verdicts to count; 1: identical.", rare=True
     )
     one_way: bool | None = option(
         "Method",
-        "Count only witnesses that accepted the passage that stays (the default), or, as Theorem 1 does, all of a "
-        "pair's; it is kept.",
+        "Count only witnesses that accepted the passage that stays (the default), or all witnesses of a pair, as "
+        "Theorem 1 does.",
         "--one-way/--no-one-way",
         rare=True,
     )
     refill: bool | None = option(
         "Method",
-        "Fill freed places from further down the ranking (the default), or, as the paper does, leave them; it is kept.",
+        "Replace dropped passages by the next ones in the ranking (the default), or return fewer, as the paper does.",
         "--refill/--no-refill",
     )
     pairing: str | None = option(
         "Method",
         "Pairs that a judged question separates: theorem (each accepted passage from each rejected one) or algorithm "
-        "(a rejected one from those accepted above it); it is kept.",
+        "(a rejected passage from those accepted above it).",
         metavar="theorem|algorithm",
         rare=True,
     )
     similar: str | None = option(
         "Method",
-        "A cross-encoder that says whether two near questions ask the same (a folder or hub name: duplicate questions "
-        "or NLI), besides the rules; 'rules' for these alone (the default); it is kept.",
+        "A cross-encoder (duplicate questions or NLI; a folder or a name on the hub) that decides, besides the rules, "
+        "whether two similar questions ask the same; 'rules': the rules alone (the default).",
         metavar="MODEL",
         rare=True,
     )
     show: str | None = option(
-        "Output", "What a passage (its id) is separated from, by whom and when.", "--show", metavar="PASSAGE"
+        "Output",
+        "Show what separates a passage (its id) from others: which questions, and when.",
+        "--show",
+        metavar="PASSAGE",
     )
     undo: list[str] | None = option(
         "Output",
-        "Take back a judged question (its id or its text), a pair (ID,ID), or ALL; may be given again.",
+        "Undo a judged question (its id or text), a pair (ID,ID), or ALL; may be repeated.",
         metavar="QUERY|PAIR|ALL",
     )
     export: str | None = option(
-        "Output", "Write the separations with their witnesses: a file (.jsonl or .csv), or - for the screen."
+        "Output", "Write the separated pairs and their witnesses to a file (.jsonl or .csv), or - for the screen."
     )
 
 
@@ -145,12 +152,13 @@ def trim_command(
     allow_host: AllowHost = None,
     prices: PricesFile = None,
 ) -> None:
-    """Trim an index: have a model judge what it finds, so that later searches drop what was rejected.
+    """Trim an index: let a model judge the passages it finds, and drop the rejected ones from later searches.
 
-    Each question's passages are judged consistent with it or not. What a question rejected it gets no more. One that
-    accepts a passage and rejects another is a witness to their separation, and a search near it, which finds both,
-    drops the rejected one. The index itself stays as it is: the overlay lies beside it, and everything in it can be
-    taken back. The same command again goes on where it stopped. With nothing else given, it says how far an overlay is.
+    The model judges whether each passage found for a question is consistent with it. The same question no longer gets
+    the passages rejected for it. A question that accepts one passage and rejects another is a witness that separates
+    the two: when a similar search finds both, the rejected one is dropped. The index itself never changes. An overlay
+    folder beside it keeps the verdicts, which can be undone, and settings such as --threshold. Repeat the command to
+    resume it. Without options, it shows the state of the overlay.
 
     Example: blendfilter trim indexes/wiki --questions train.jsonl --lm openai/gpt-4o-mini
     then: blendfilter search indexes/wiki.trimmed "Who turned on the radio?"

@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,8 @@ from blendfilter.files import json_line, write_whole
 from blendfilter.filters.cdit import Judge
 
 FORMAT = 1
+ALPHA = 0.05
+"""A gain whose p is below it is sure."""
 _AGAIN = "compile it again (blendfilter compile)"
 
 
@@ -62,6 +65,16 @@ class PairedScores:
         mean = sum(differences) / len(differences)
         return cls(round(mean, 6), sum(each > 0 for each in differences), sum(each < 0 for each in differences))
 
+    @property
+    def p(self) -> float:
+        """Two-sided p of the exact sign test: of "a score rises as easily as it falls".
+
+        >>> PairedScores(0.2, better=5, worse=0).p, PairedScores(0.2, better=6, worse=0).p
+        (0.0625, 0.03125)
+        """
+        changed, fewer = self.better + self.worse, min(self.better, self.worse)
+        return min(1.0, 2 * sum(math.comb(changed, k) for k in range(fewer + 1)) / (1 << changed))
+
 
 @dataclass(frozen=True)
 class ProgramRecipe:
@@ -94,8 +107,10 @@ def outcome_of(before: HeldOutScore, after: HeldOutScore, paired: PairedScores) 
     """Whether a program gained anything on the questions held back, in one line."""
     scores = f"before {before.value:.3f}, after {after.value:.3f}"
     counted = f"{paired.difference:+.3f} a question; of {after.n}, {paired.better} better, {paired.worse} worse"
-    if after.value > before.value:
+    if after.value > before.value and paired.p < ALPHA:
         return f"{scores}: gained {counted}"
+    if after.value > before.value:
+        return f"{scores}: no sure gain ({counted}; chance may do as much)"
     return f"{scores}: nothing gained; not better than the prompt as it is ({counted})"
 
 

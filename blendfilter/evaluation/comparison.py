@@ -22,7 +22,7 @@ from blendfilter.errors import BadArgument, BadData, EmptyData, RunMismatch, Unk
 from blendfilter.evaluation.ledger import model_of
 from blendfilter.evaluation.rescoring import Rescored, rescored
 from blendfilter.evaluation.rows import KEPT, MEASURES, VARIANTS, kept_known, key_of, repeat_of
-from blendfilter.evaluation.run import READS_GOLD, Run, labelled
+from blendfilter.evaluation.run import READS_GOLD, Run, Runs, named_runs
 from blendfilter.evaluation.statistics import (
     RESAMPLES,
     detectable_difference,
@@ -31,7 +31,7 @@ from blendfilter.evaluation.statistics import (
     paired_bootstrap,
     smallest_difference,
 )
-from blendfilter.text import aligned, html_of, visible
+from blendfilter.text import aligned, html_table, visible
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions
@@ -137,12 +137,7 @@ class Comparison:
         return table
 
     def _repr_html_(self) -> str:
-        header, *body = self._cells()
-        head = "".join(f"<th>{html_of(name)}</th>" for name in header)
-        lines = "".join("<tr>" + "".join(f"<td>{html_of(cell)}</td>" for cell in line) + "</tr>" for line in body)
-        notes = "<br>".join(map(html_of, self.notes))
-        caption = f"<caption>{html_of(self.title)}</caption>"
-        return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table><p>{notes}</p>"
+        return html_table(self._cells(), self.notes, self.title)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON: fractions to 6 decimals, p-values to 6 significant digits (so that none becomes 0)."""
@@ -242,21 +237,22 @@ def chance(p: float | None, absent: str = "-") -> str:
 
 
 def compare(
-    *runs: Run | str | Path, metrics: list[str] | None = None, seed: int = 0, against: str | Path | None = None
+    *runs: Runs, metrics: list[str] | None = None, seed: int = 0, against: Run | str | Path | None = None
 ) -> Comparison:
-    """Runs over the same questions, each against the first or `against` (a name or a folder among them).
+    """Runs over the same questions, each against the first or `against` (a run, a name or a folder among them).
 
-    `metrics` may be rescored ones, where every run was given them, and figures of retrieval by query and name
-    (`q_ex.recall`, `union.precision`), where gold is known.
+    `runs` may also be one list, or a mapping from the names that the table shows. `metrics` may be rescored ones, where
+    every run was given them, and figures of retrieval by query and name (`q_ex.recall`, `union.precision`), where gold
+    is known.
 
     Raises:
         RunMismatch: other questions, golden answers or another task. BadArgument: fewer than two runs. MissingFile: a
         run that is not finished, or was never rescored. UnknownName: no such metric or run.
     """
-    opened = [*map(Run.of, runs)]
+    named = named_runs(*runs)
+    opened = [*named.values()]
     if len(opened) < 2:
         raise BadArgument(f"compare wants at least two runs, got {len(opened)}")
-    named = labelled(opened)
     measures = metrics or list(opened[0].settings["metrics"])
     first, *others = named
     for label in others:

@@ -32,8 +32,8 @@ _OWN = ("data.fingerprint", "data.n", "data.shard.number", "data.source")
 """Settings in which the shards of one run differ."""
 
 
-def merge(*runs: Run | str | Path, out: str | Path, prices: OwnPrices = None) -> Run:
-    """One run of the finished runs of all shards, in any order, in the new folder `out`.
+def merge(*runs: Run | str | Path | Sequence[Run | str | Path], out: str | Path, prices: OwnPrices = None) -> Run:
+    """One run of the finished runs of all shards (or lists of them), in any order, in the new folder `out`.
 
     A record that several shards journaled under one key (two questions with the same text) is kept as the first of
     them has it. `prices` are for calls that were recorded without a cost.
@@ -43,7 +43,8 @@ def merge(*runs: Run | str | Path, out: str | Path, prices: OwnPrices = None) ->
         RunMismatch: shards of different runs. MissingFile: a folder that holds no run, or one that is not finished.
         RunLocked: a shard is still being written. BadData: a file of a shard is damaged.
     """
-    shards = _in_order([Run.of(run) for run in runs])
+    each = [run for some in runs for run in ([some] if isinstance(some, Run | str | Path) else some)]
+    shards = _in_order([Run.of(run) for run in each])
     out = Path(out)
     if out.exists():
         raise BadArgument(f"{out} is there already: name a new folder for the merged run (--out)")

@@ -46,7 +46,7 @@ from blendfilter.lm.tokenisers import TokenCounter, text_of, tokeniser_for
 from blendfilter.records import Question
 from blendfilter.run_context import CONCURRENCY, lms_of, prices_by_name, with_lms_connected
 from blendfilter.tasks.base import Questions
-from blendfilter.text import aligned
+from blendfilter.text import aligned, html_of, html_table
 
 SAMPLE = 20
 """Questions that a plan is made from."""
@@ -144,7 +144,7 @@ def rehearse(
     folder: Path,
     *,
     filter_lm: ConnectedLM | None = None,
-    reuse: str | Path | Iterable[str | Path] = (),
+    reuse: Run | str | Path | Iterable[Run | str | Path] = (),
     repeats: int = 1,
     name: str | None = None,
     rounds: Rounds | None = None,
@@ -308,7 +308,7 @@ class PlannedStage:
     models: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RunPlan:
     """What a run will still take, stage by stage in the order of first use."""
 
@@ -332,7 +332,26 @@ class RunPlan:
     def text(self) -> str:
         """The plan as aligned text, with how to read it below."""
         if self.done == self.answers:
-            return f"all {self.answers} answers are there: nothing is left to ask\n"
+            return f"{self._nothing_left}\n"
+        header, *lines = (line.rstrip() for line in aligned(self._rows()))
+        ruler = "-" * max(map(len, [header, *lines]))
+        stages, totals = lines[: len(self.stages)], lines[len(self.stages) :]
+        return "\n".join([header, ruler, *stages, ruler, *totals, "", *self.notes()]) + "\n"
+
+    def __repr__(self) -> str:
+        return self.text()  # what a prompt shows is the table
+
+    def _repr_html_(self) -> str:
+        if self.done == self.answers:
+            return f"<p>{html_of(self._nothing_left)}</p>"
+        return html_table(self._rows(), self.notes())
+
+    @property
+    def _nothing_left(self) -> str:
+        return f"all {self.answers} answers are there: nothing is left to ask"
+
+    def _rows(self) -> list[list[str]]:
+        """The table's header and lines: the stages, the total, and its parts where there are several models."""
         several = len(self.by_model) > 1
         parts = [*self.by_model.values()] if several else []
         rows = [[*_cells(stage)] for stage in (*self.stages, self.total, *parts)]
@@ -341,13 +360,7 @@ class RunPlan:
         if several:  # who is asked stands at the end, behind the figures
             asked = ["model", *(", ".join(stage.models) for stage in self.stages), *[""] * (1 + len(parts))]
             table = [[*row, words] for row, words in zip(table, asked, strict=True)]
-        header, *lines = (line.rstrip() for line in aligned(table))
-        ruler = "-" * max(map(len, [header, *lines]))
-        stages, totals = lines[: len(self.stages)], lines[len(self.stages) :]
-        return "\n".join([header, ruler, *stages, ruler, *totals, "", *self.notes()]) + "\n"
-
-    def __str__(self) -> str:
-        return self.text()
+        return table
 
     def notes(self) -> Iterator[str]:
         """How the plan was made, a line each."""
@@ -443,7 +456,7 @@ def plan(
     *,
     filter_lm: dspy.BaseLM | str | None = None,
     run: str | Path | None = None,
-    reuse: str | Path | Iterable[str | Path] = (),
+    reuse: Run | str | Path | Iterable[Run | str | Path] = (),
     repeats: int = 1,
     sample: int = SAMPLE,
     concurrency: int = CONCURRENCY,
@@ -456,7 +469,7 @@ def plan(
 
     Args:
         run: the run's folder, if there is one already: its answers and calls count as made.
-        reuse: other runs whose calls may be used.
+        reuse: other runs or their folders (or one) whose calls may be used.
         sample: how many of the questions still to be answered the plan is made from, evenly spread.
         ask_server: count tokens by the server's own tokeniser, where it has one to ask (vLLM, llama.cpp).
 

@@ -5,14 +5,18 @@ What shows a run or computes it anew lies above this module, and is loaded by na
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from importlib import import_module
+from itertools import chain, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blendfilter.errors import MissingExtra, MissingFile
 from blendfilter.evaluation.rows import ERROR, LOSSES, filter_lm_of, how_far, repeats_in, with_errors_apart
 from blendfilter.evaluation.run_folder import METRICS, PREDICTIONS, RUN, iterate_rows, read_json, read_rows
+from blendfilter.files import AnyPath
 from blendfilter.journal import FILE, Journal
 from blendfilter.text import visible
 
@@ -45,7 +49,7 @@ class Run:
     Raises `MissingFile` where the folder holds no run, or is asked for what only a finished one has.
     """
 
-    def __init__(self, folder: str | Path) -> None:
+    def __init__(self, folder: AnyPath) -> None:
         self.folder = Path(folder)
         if not self.folder.is_dir():
             raise MissingFile(f"no run folder at {self.folder}: name one that an evaluation made")
@@ -55,9 +59,12 @@ class Run:
         self.prices: Prices | None = None
 
     @classmethod
-    def of(cls, run: Run | str | Path) -> Run:
+    def of(cls, run: Run | AnyPath) -> Run:
         """`run` itself, or the run in that folder."""
         return run if isinstance(run, Run) else cls(run)
+
+    def __fspath__(self) -> str:
+        return str(self.folder)  # a run does wherever its folder does: `reuse=run`
 
     def journal(self) -> Journal:
         """Its journal, to read from."""
@@ -184,12 +191,26 @@ def _view(name: str) -> Any:
     return getattr(import_module(module), function)
 
 
-def labelled(runs: list[Run]) -> dict[str, Run]:
-    """Runs by their names; runs of one name (or the same folder twice) are kept apart by number."""
+Runs = Run | AnyPath | Iterable[Run | AnyPath] | Mapping[str, Run | AnyPath]
+"""A run or its folder, several, or a mapping from the labels that tables and plots show to them."""
+
+
+def named_runs(*given: Runs) -> dict[str, Run]:
+    """Runs by their labels, else by their names; runs of one name (or one folder twice) are kept apart by number.
+
+    Raises `MissingFile` where a folder holds no run.
+    """
     labels: dict[str, Run] = {}
-    for number, run in enumerate(runs, 1):
-        label = run.name
-        while label in labels:
-            label = f"{label} ({number})"
-        labels[label] = run
+    for number, (label, run) in enumerate(chain.from_iterable(map(_labelled, given)), 1):
+        opened = Run.of(run)
+        name = opened.name if label is None else label
+        while name in labels:
+            name = f"{name} ({number})"
+        labels[name] = opened
     return labels
+
+
+def _labelled(given: Runs) -> Iterable[tuple[str | None, Run | AnyPath]]:
+    if isinstance(given, Mapping):
+        return given.items()
+    return zip(repeat(None), [given] if isinstance(given, str | os.PathLike) else given)

@@ -28,7 +28,7 @@ from blendfilter.errors import (
     ServerRefused,
 )
 from blendfilter.evaluation.rows import ERROR, LOSSES, Loss, filter_lm_of, how_far, key_of, misscored, repeats_in
-from blendfilter.files import AppendOnly, check_regular, json_line, whole_lines, write_whole
+from blendfilter.files import AnyPath, AppendOnly, check_regular, json_line, whole_lines, write_whole
 from blendfilter.journal import FILE, Count, Journal, Key
 from blendfilter.lm.budget import BudgetAccount
 from blendfilter.retrieval.base import Trim
@@ -330,7 +330,7 @@ class RunFolder:
             raise BadArgument(f"{self.path} is not empty and holds no run: name a new folder for this one")
 
     @contextmanager
-    def opened(self, reuse: str | Path | Iterable[str | Path]) -> Iterator[Journal]:
+    def opened(self, reuse: AnyPath | Iterable[AnyPath]) -> Iterator[Journal]:
         """The journal, and the folder checked again now that no other writer can be there; a kill's leftovers go."""
         with Journal(self.path / FILE, "replay" if self.replay else "auto", reuse, exclusive=True) as journal:
             self.check()
@@ -421,9 +421,14 @@ def check_same(stored: Mapping[str, Any], new: Mapping[str, Any], folder: str) -
         stored, new = (
             {**each, "lm": {**each["lm"], "filter": name}} for each, name in zip((stored, new), names, strict=True)
         )
+    own = {*(stored.get("metrics_code") or ())} & {*(new.get("metrics_code") or ())}
     differing = different_settings(
         stored, _without_new_arguments(stored, new), ignored=("data.source", "repeats"),
-        words={"lm.filter": f"the filter's model (--filter-lm) was {was}, now {now}"},
+        words={
+            "lm.filter": f"the filter's model (--filter-lm) was {was}, now {now}",
+            "method.code": f"the code of {new['method']['name']}, or what it holds, was changed",
+            **{f"metrics_code.{each}": f"the code of the metric {each}, or what it holds, was changed" for each in own},
+        },
     )  # fmt: skip
     if differing:
         raise RunMismatch(

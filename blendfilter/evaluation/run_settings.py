@@ -11,7 +11,9 @@ import platform
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from difflib import get_close_matches
 from importlib.metadata import version
+from itertools import chain
 from operator import itemgetter
 from pathlib import Path, PurePath
 from types import CellType
@@ -37,9 +39,10 @@ from blendfilter.modules.base import Method
 from blendfilter.prompting import TemplateAdapter, questions_of
 from blendfilter.records import Passage
 from blendfilter.retrieval.base import Retriever
+from blendfilter.retrieval.stored import Stored
 from blendfilter.run_context import connected_lms, lms_of
 from blendfilter.tasks.base import Questions
-from blendfilter.text import normalize_answer, question_digest
+from blendfilter.text import folded, normalize_answer, question_digest
 
 _NOT_USERS = ("blendfilter", "dspy", "builtins", "abc", "typing")
 
@@ -355,6 +358,59 @@ def check_prompts(method: dspy.Module) -> None:
     for predictor in asked_by(method).values():
         fields = predictor.signature.input_fields
         predictor.render(**{name: made_up.get(field.annotation, "?") for name, field in fields.items()})
+
+
+# --- gold titles that no passage has --------------------------------------------------------------------------------
+
+
+MOST_TITLES = 20_000
+"""Passages of the largest indexes whose titles are looked at: a larger one is no collection of one's own."""
+_MOST_PAIRS = 50_000
+"""Gold titles times other titles, up to which misspelt ones are looked for."""
+
+
+def check_gold_titles(method: dspy.Module, questions: Questions) -> None:
+    """Warn once of gold titles that would count as never retrieved, because no passage of the method's index has them.
+
+    A corpus that is only a part of what the questions were made from may lack some. So it warns where a title of the
+    index is nearly the same (in case, spacing, punctuation, a letter), or where the index has none of them. Only a
+    local index of `MOST_TITLES` passages at the most is looked at.
+    """
+    gold = dict.fromkeys(folded(title) for question in questions for title in question.gold_titles)
+    retrievers = retrievers_of(method)
+    stored = [held for index in retrievers for held in _holding(index)]
+    if not gold or not stored or None in stored or sum(map(len, filter(None, stored))) > MOST_TITLES:
+        return
+    known = dict.fromkeys(folded(passage.title) for index in filter(None, stored) for passage in index.passages)
+    missing = [title for title in gold if title not in known]
+    letters = {_letters(title): title for title in known}
+    near = [(title, letters[_letters(title)]) for title in missing if _letters(title) in letters]
+    if len(missing) * len(known) <= _MOST_PAIRS:
+        near += [(title, other) for title in missing for other in get_close_matches(title, known, n=1, cutoff=0.85)]
+    if near:
+        title, other = near[0]
+        example = f"{title!r}: did you mean {other!r}?"
+    elif missing and len(missing) == len(gold):
+        example = f"{missing[0]!r}, where the index has {next(iter(known))!r}" if any(known) else "it has no titles"
+    else:
+        return
+    counts = f"{len(missing)} of {len(gold)} gold titles are the title of no passage"
+    warnings.warn(f"{counts}, so they count as never retrieved; {example}", stacklevel=1)  # wherever it is called
+
+
+def _letters(title: str) -> str:
+    """A title without case, spacing and punctuation."""
+    return "".join(letter for letter in title.casefold() if letter.isalnum())
+
+
+def _holding(index: Retriever) -> Iterator[Stored | None]:
+    """What holds the passages of an index, its parts included; None for a part that is elsewhere."""
+    if isinstance(index, Stored):
+        yield index
+        return
+    values = [each for value in vars(index).values() for each in (value if isinstance(value, list) else [value])]
+    parts = [value for value in values if isinstance(value, Retriever)]
+    yield from chain.from_iterable(map(_holding, parts)) if parts else [None]
 
 
 # --- for a replay without the index or the model --------------------------------------------------------------------

@@ -32,6 +32,7 @@ from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.run_folder import PREDICTIONS, ROW_FIELDS, RunFolder, iterate_rows
 from blendfilter.evaluation.run_loop import RunLoop, RunProgress
 from blendfilter.evaluation.run_settings import (
+    check_gold_titles,
     check_leak,
     check_prompts,
     check_reader,
@@ -62,7 +63,7 @@ def evaluate(
     filter_lm: dspy.BaseLM | str | None = None,
     run: str | Path | None = None,
     concurrency: int = CONCURRENCY,
-    reuse: str | Path | Iterable[str | Path] = (),
+    reuse: Run | str | Path | Iterable[Run | str | Path] = (),
     replay: bool = False,
     repeats: int = 1,
     budget: Budget | None = None,
@@ -84,7 +85,7 @@ def evaluate(
             sentences; CDIT's verdicts), within the same limits. None: `lm`.
         run: the run's folder; a temporary one by default. The same folder and settings again go on where it stopped.
         concurrency: model calls in flight in the whole run.
-        reuse: other run folders (or one) whose journaled calls may be used.
+        reuse: other runs or their folders (or one) whose journaled calls may be used.
         replay: answer from the run's journal alone; a call that it lacks is an error.
         repeats: how many times each question is answered; a finished run may be given more.
         budget: what the run may take in all its sessions (`Budget(tokens=2_000_000)`); it is no setting of the run, so
@@ -120,7 +121,7 @@ async def aevaluate(
     filter_lm: dspy.BaseLM | str | None = None,
     run: str | Path | None = None,
     concurrency: int = CONCURRENCY,
-    reuse: str | Path | Iterable[str | Path] = (),
+    reuse: Run | str | Path | Iterable[Run | str | Path] = (),
     replay: bool = False,
     repeats: int = 1,
     budget: Budget | None = None,
@@ -155,7 +156,7 @@ async def evaluated(
     filter_lm: dspy.BaseLM | str | None = None,
     run: str | Path | None = None,
     concurrency: int = CONCURRENCY,
-    reuse: str | Path | Iterable[str | Path] = (),
+    reuse: Run | str | Path | Iterable[Run | str | Path] = (),
     replay: bool = False,
     repeats: int = 1,
     budget: Budget | None = None,
@@ -167,16 +168,16 @@ async def evaluated(
     metrics: Sequence[str | MetricFunction] | None = None,
 ) -> Run:
     """The finished run whatever became of its questions, for callers that state its errors themselves."""
+    if isinstance(method, type):
+        raise BadArgument(f"the method is the class {method.__name__}: give one of it, {method.__name__}(…)")
     questions = as_questions(questions)
     if metrics is not None:
         questions = replace(questions, task=questions.task.with_metrics(metrics))
     if taken := ROW_FIELDS & questions.task.functions.keys():
         raise BadArgument(f"a row of a run has a field '{min(taken)}': call that metric something else")
-    check_functions(questions)
     check_count("repeats", repeats)  # else it would only fail after calls were paid for
     check_count("seed", seed, 0)
-    check_leak(method, questions)
-    check_prompts(method)
+    _check(method, questions)
     if lm is None and dspy.settings.lm is None:
         logger.warning(OFFLINE_NOTE)
     judge = None if filter_lm is None else connect(filter_lm)
@@ -215,6 +216,14 @@ async def evaluated(
         rows = [*map(slim, iterate_rows(path))]
         folder.write_metrics(summarise(rows, settings, stored(entries)))
     return Run(folder.path)
+
+
+def _check(method: dspy.Module, questions: Questions) -> None:
+    """What can be wrong with a method and its questions, looked at before any call is paid for."""
+    check_functions(questions)
+    check_leak(method, questions)
+    check_prompts(method)
+    check_gold_titles(method, questions)
 
 
 def _notes(

@@ -140,6 +140,30 @@ def selection(kept: Sequence[Passage] = (), status: str = "empty", reason: str =
     return dspy.Prediction(**{"kept": list(kept), "status": status, "reason": reason, "flags": {}, **more})
 
 
+def _own_call(select: dspy.Module) -> str | None:
+    """The name of the method that a filter is called by; None where it has neither."""
+    for name in ("aforward", "forward"):
+        if getattr(type(select), name, None) not in (None, vars(Filter)[name]):
+            return name
+    return None
+
+
+def check_call(select: dspy.Module) -> None:
+    """Raise `BadArgument` for a filter that does not take what filters are called with."""
+    if (name := _own_call(select)) is None:
+        return
+    try:
+        signature = inspect.signature(getattr(select, name))
+        signature.bind(question="", passages=[])
+    except ValueError:  # written in C, without a signature
+        return
+    except TypeError as error:
+        raise BadArgument(
+            f"the filter {type(select).__name__} is called with question=… and passages=…, and has {name}{signature} "
+            f"({error}): name its parameters so, and give others a default"
+        ) from None
+
+
 async def ask_filter(select: dspy.Module, question: str, passages: Sequence[Passage], **more: Any) -> dspy.Prediction:
     """The prediction of `select`, `kept` being a list of passages; a synchronous filter runs in a thread.
 
@@ -147,9 +171,9 @@ async def ask_filter(select: dspy.Module, question: str, passages: Sequence[Pass
         BadArgument: nothing in it says what is kept, or it keeps what it was not given. What `select` raises comes
             through as it is.
     """
-    if getattr(type(select), "aforward", Filter.aforward) is not Filter.aforward:
+    if _own_call(select) == "aforward":
         returned = await aio.awaiting(select.acall(question=question, passages=passages, **more))
-    elif getattr(type(select), "forward", Filter.forward) is Filter.forward:
+    elif _own_call(select) is None:
         raise BadArgument(f"the filter {type(select).__name__} says nothing: write its aforward, or its forward")
     else:
         call = aio.carried(partial(select, question=question, passages=passages, **more))

@@ -12,7 +12,7 @@ import dspy
 
 from blendfilter.asking import PromptSettings, TaskWording
 from blendfilter.errors import BadArgument, BlendFilterError, UnknownName, words_of
-from blendfilter.filters.base import Filter
+from blendfilter.filters.base import Filter, check_call
 from blendfilter.filters.cdit import CDITFilter, Rule
 from blendfilter.filters.compressed import LongLLMLinguaFilter, SelectiveContextFilter
 from blendfilter.filters.extractive import By, FullFilter, PassageFilter, SentenceFilter
@@ -159,10 +159,12 @@ def make_filter(
 
 
 def filter_of(filter: Filter | str | None, settings: PromptSettings) -> Filter | None:
-    """`filter` itself, or the one of that name in the words of `settings`. Raises as `make_filter` does."""
-    if not isinstance(filter, str):
-        return filter
-    made: Any = make_filter(filter, **settings._asdict())
+    """`filter` itself, or the one of that name in the words of `settings`. Raises as `make_filter` does,
+    and `BadArgument` for one that does not take what filters are called with."""
+    if isinstance(filter, type):
+        raise BadArgument(f"the filter is the class {filter.__name__}: give one of it, {filter.__name__}(…)")
+    made: Any = make_filter(filter, **settings._asdict()) if isinstance(filter, str) else filter
+    check_call(made)
     return made  # type: ignore[no-any-return]
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
@@ -128,7 +128,7 @@ class AdoptedEngine:
 
     async def _asked(self, sent: lm15.Request, stop: Sequence[str]) -> tuple[lm15.Response, Mapping[str, Any]]:
         """The response to one request, yet to be cut at `stop`, and DSPy's entry. Raises: lm15 errors."""
-        fault: lm15.LM15Error
+        fault: Exception
         try:
             with unobserved(self._telling(stop)) as entries:
                 if answers_asynchronously(self._inner):
@@ -136,9 +136,10 @@ class AdoptedEngine:
                 else:
                     response = await aio.in_thread(partial(self._inner, request=sent))
         except LMError as error:
-            fault = _fault(error)
+            missing = next((cause for cause in _causes(error) if isinstance(cause, ImportError)), None)
+            fault = _fault(error) if missing is None else _lacking(missing, self.lm)
         except ImportError as error:
-            raise MissingExtra(f"{self.lm.model} cannot be called: {error}") from None
+            fault = _lacking(error, self.lm)
         else:
             return response, entries[-1] if entries else {}
         raise fault
@@ -368,10 +369,25 @@ def _unreached(error: BaseException | None) -> bool:
     """Whether no connection came about, by what an error came of."""
     import httpx
 
+    unreached = httpx.ConnectError | httpx.ConnectTimeout | ConnectionRefusedError
+    return any(isinstance(cause, unreached) for cause in _causes(error))
+
+
+def _lacking(error: ImportError, lm: dspy.BaseLM) -> MissingExtra:
+    package = _PACKAGES.get((error.name or "").partition(".")[0])
+    return MissingExtra(f"{lm.model} cannot be called: {error}{f': pip install {package}' if package else ''}")
+
+
+_PACKAGES = {
+    "boto3": "boto3", "botocore": "boto3", "google": "google-auth", "vertexai": "google-cloud-aiplatform",
+}  # fmt: skip
+"""What to install for a module that a provider's client imports, where its error does not say."""
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """An error and what it came of."""
     seen: list[BaseException] = []  # a user's error may come of itself
     while error is not None and error not in seen:
-        if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | ConnectionRefusedError):
-            return True
+        yield error
         seen.append(error)
         error = error.__cause__ or error.__context__
-    return False

@@ -488,6 +488,11 @@ def _tokenizer(found: Checkpoint) -> Any:
 
 def _check_vocabulary(found: Checkpoint) -> None:
     if not found.is_gguf and not any(_vocabulary(found.path)):
+        if read_json(found.path / "tokenizer_config.json").get("tokenizer_class") == "ByT5Tokenizer":
+            raise BadData(
+                f"the model in {found.path} reads bytes (ByT5Tokenizer), which is not supported: name one that has a "
+                "tokenizer.json"
+            )
         # transformers would make one up, of a few marks
         raise BadData(f"no tokeniser in {found.path}: save it there too (tokenizer.save_pretrained)")
     if not found.is_gguf:

@@ -108,7 +108,7 @@ def connect(
     Args:
         name: `offline` (the rule-based reader: shows the pipeline, not its quality); `provider/model` for a provider
             that we or DSPy's client know (`openai/gpt-4o-mini`, `anthropic/claude-opus-4-6`, `ollama/llama3.2`;
-            docs/servers.md lists who speaks to which); any model name with `api_base`; `local` or the path of a GGUF
+            docs/models.md lists who speaks to which); any model name with `api_base`; `local` or the path of a GGUF
             file for a model in this process, `hf/PATH_OR_NAME` for one of Hugging Face, with settings of its own
             behind a question mark (`hf/Qwen/Qwen3-8B?dtype=bfloat16&device=cuda:1&batch_size=16`); or a `dspy.LM` of
             your own, which is then journaled like ours.

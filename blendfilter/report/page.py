@@ -28,7 +28,7 @@ from blendfilter.errors import BadArgument
 from blendfilter.evaluation.comparison import CORRECT, Comparison, chance, compare, percent
 from blendfilter.evaluation.ledger import LedgerEntry, tokens_of
 from blendfilter.evaluation.rows import ERROR, LOSSES, key_of, retrieval_known
-from blendfilter.evaluation.run import Run, labelled
+from blendfilter.evaluation.run import Run, named_runs
 from blendfilter.evaluation.run_folder import REPORT, write_text
 from blendfilter.evaluation.run_passages import Passages
 from blendfilter.evaluation.run_status import RunStatus, stage_of
@@ -234,7 +234,7 @@ def head_of(known: RunStatus, others: Sequence[RunStatus]) -> dict[str, Any]:
     Raises as `compare` does where others do not fit beside it.
     """
     run, metrics = known.run, known.metrics
-    runs = dict(zip(labelled([one.run for one in (known, *others)]), (known, *others), strict=True))
+    runs = dict(zip(named_runs([one.run for one in (known, *others)]), (known, *others), strict=True))
     compared = compare(*(one.run for one in runs.values())) if others else None
     head: dict[str, Any] = {
         "name": run.name,

@@ -18,16 +18,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
 
-from blendfilter.errors import BadArgument, RunMismatch, UnknownName
+from blendfilter.errors import BadArgument, MissingExtra, RunMismatch, UnknownName
 from blendfilter.evaluation.ledger import latency, tokens_of
 from blendfilter.evaluation.rows import ERROR
-from blendfilter.evaluation.run import READS_GOLD, Run, labelled
+from blendfilter.evaluation.run import READS_GOLD, Run, Runs, named_runs
 from blendfilter.evaluation.run_passages import input_tokens
 from blendfilter.extras import needed
 from blendfilter.files import writing
@@ -54,7 +55,6 @@ _STYLE = {
 
 _METADATA: Mapping[str, dict[str, None]] = {".svg": {"Date": None, "Creator": None}, ".png": {"Software": None}}
 """What matplotlib would say of the clock and itself, left out."""
-Runs = Mapping[str, Run | str | Path] | Iterable[Run | str | Path]
 PANELS = ("calls", "tokens", "seconds")
 FRONTIER_COSTS = ("prompt_tokens", "tokens_in")
 _FRONTIER_HEADER = ("", "score", "answer's prompt", "front", "all calls", "front")
@@ -107,7 +107,7 @@ class RunPoint(NamedTuple):
 def plot(runs: Runs, path: str | Path, kind: str = "headline") -> Path:
     """Draw `runs` into the file `path` (.svg or .png): `headline`, accuracy against cost, or `losses`.
 
-    `runs` are runs or their folders, or a mapping from the names that the plot shows to them.
+    `runs` are runs or their folders (or one), or a mapping from the names that the plot shows to them.
 
     Raises:
         UnknownName: no such kind. RunMismatch: runs over different questions. MissingExtra: no matplotlib here.
@@ -121,7 +121,7 @@ def plot(runs: Runs, path: str | Path, kind: str = "headline") -> Path:
 
 def headline(runs: Runs, *paths: str | Path) -> list[Path]:
     """The leading metric against calls, tokens and latency, a point a run, into every file of `paths`."""
-    named = named_runs(runs)
+    named = _over_the_same(runs)
     metric = next(iter(next(iter(named.values())).metrics["metrics"]))
     offline = any(run.offline for run in named.values())
     points = [point_of(label, run) for label, run in named.items()]
@@ -184,7 +184,7 @@ def _cut(label: str, most: int = 60) -> str:
 
 def losses(runs: Runs, *paths: str | Path) -> list[Path]:
     """Where each run's questions are lost, a stacked bar a run, into every file of `paths`."""
-    named = named_runs(runs)
+    named = _over_the_same(runs)
     with blank(7.2, 1.2 + 0.24 * len(named)) as figure:
         axes = figure.subplots()
         places, left = range(len(named)), [0.0] * len(named)
@@ -278,12 +278,9 @@ def _scatter(axes: Axes, points: Sequence[RunPoint], cost: str) -> None:
     tick(axes)
 
 
-def named_runs(runs: Runs) -> dict[str, Run]:
+def _over_the_same(runs: Runs) -> dict[str, Run]:
     """Runs by the labels that a plot shows; all over the same questions, or they could not share an axis."""
-    if isinstance(runs, Mapping):
-        named = {label: Run.of(run) for label, run in runs.items()}
-    else:
-        named = labelled([*map(Run.of, runs)])
+    named = named_runs(runs)
     if not named:
         raise BadArgument("no runs to plot: give at least one")
     over = {(run.settings["task"], run.settings["data"]["fingerprint"]): label for label, run in named.items()}
@@ -348,6 +345,13 @@ class Frontier:
     def __repr__(self) -> str:
         return self.text()  # what a prompt shows is the table
 
+    def _repr_svg_(self) -> str | None:
+        """The drawing for a notebook; None, so that it shows the table, where it cannot be drawn."""
+        with suppress(MissingExtra, BadArgument), TemporaryDirectory(prefix="blendfilter-") as folder:
+            drawn = self.draw(Path(folder) / "frontier.svg")[0].read_text("utf-8")
+            return drawn[drawn.index("<svg") :]  # a page that it stands in has no place for a file's first lines
+        return None
+
 
 def frontier(runs: Runs) -> Frontier:
     """How good answers are for how many input tokens, a point a run: a table that draws itself.
@@ -358,7 +362,7 @@ def frontier(runs: Runs) -> Frontier:
         print(found)
         found.draw("frontier.svg")
     """
-    named = named_runs(runs)
+    named = _over_the_same(runs)
     points = [frontier_point(label, run) for label, run in named.items()]
     points.sort(key=lambda point: (point.failed, -point.value, point.tokens_in))
     metric = next(iter(next(iter(named.values())).metrics["metrics"]))

@@ -7,6 +7,7 @@ A file is plain or gzipped. Its first row decides the layout:
 this package, BEIR        JSON Lines ``{"id" or "_id", "title", "text"}``; without ids, positions from 0 are the ids
 FlashRAG                  JSON Lines ``{"id", "contents": "\\"Title\\"\\ntext"}``
 DSPy's wiki abstracts     JSON Lines ``{"title", "text": ["a sentence", ...]}`` (also with an id)
+KILT's knowledge source   JSON Lines ``{"_id", "wikipedia_title", "text": ["the title", "a paragraph", ...]}``
 HippoRAG                  one JSON list of ``{"title", "text"}``
 ColBERT, DPR              tab-separated ``pid, passage[, title]``, with a header line or none; also ``Title | text``
 ========================  ==============================================================================================
@@ -33,6 +34,7 @@ from blendfilter.retrieval.documents import WORDS, chunked, is_document, read_do
 from blendfilter.text import folded
 
 IDS = ("id", "_id", "pid", "docid")
+TITLES = ("title", "wikipedia_title")
 TEXTS = ("text", "contents", "passage", "paragraph_text")
 BAR = " | "
 SHAPES = "a text ('Title | text'), a mapping with a 'text', a tuple (title, text) or (id, title, text), or a Passage"
@@ -238,12 +240,14 @@ def _from_object(row: JsonRow, id_name: str | None, text_name: str) -> _Placed:
     name = str(row.position) if id_name is None else value[id_name]
     if isinstance(name, bool) or not isinstance(name, str | int) or name == "":
         raise BadData(f"{row.where}: field '{id_name}' is wrong: expected a text or a number, found {name!r:.40}")
-    text, title = value[text_name], value.get("title") or ""
+    title_name = next((name for name in TITLES if value.get(name)), TITLES[0])
+    text, title = value[text_name], value.get(title_name) or ""
     if isinstance(text, list) and all(isinstance(part, str) for part in text):
-        text = " ".join(stripped for part in text if (stripped := part.strip()))
+        parts = [stripped for part in text if (stripped := part.strip())]
+        text = " ".join(parts[1:] if title_name != TITLES[0] and parts[:1] == [title] else parts)  # KILT's first is it
         text = text or (title if isinstance(title, str) else "")  # an abstract may be empty beside its title
     if not isinstance(text, str) or not isinstance(title, str):
-        wrong = "title" if isinstance(text, str) else text_name
+        wrong = title_name if isinstance(text, str) else text_name
         raise BadData(f"{row.where}: field '{wrong}' is wrong: expected a text, found {value[wrong]!r:.40}")
     if text_name == "contents" and not title:
         title, text = headed(text)

@@ -4,6 +4,11 @@ Each passage says where it comes from in `metadata`: `source` (the file's path i
 that was cut), `start` and `end` (characters of that file or text). One file is in memory at a time; its bytes are taken
 as they are, line ends too.
 
+Each heading of Markdown or reStructuredText begins a new passage, however short, and titles it with the headings above
+it (`Guide > Install`); the text starts below it. So a title never depends on what else fits, and gold titles stay what
+they are when the limit or another section changes. A heading over nothing but deeper ones has no passage; of one over
+nothing at all, the words are the text.
+
 How a text is cut (`chunk`); words are what white space separates, so a language without spaces wants its words
 separated first:
 
@@ -18,10 +23,9 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from itertools import takewhile
+from itertools import takewhile, zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
@@ -63,6 +67,13 @@ class Heading(NamedTuple):
     title: str
 
 
+class Section(NamedTuple):
+    """What stands below a heading up to the next one; the way through the headings to it, empty above the first one."""
+
+    title: str
+    place: TextRange
+
+
 class _Block(NamedTuple):
     """The words of a paragraph, or of a heading, which belongs to what follows it."""
 
@@ -73,9 +84,9 @@ class _Block(NamedTuple):
 def read_documents(folder: str | os.PathLike[str], words: int = WORDS) -> Iterator[Passage]:
     """The passages of the text files under `folder`, at most `words` words each; files of a folder before its folders.
 
-    Ids are `path#0`, `path#1`, …; the title is the way through the headings to the passage's first line of text
-    (`Guide > Install`), or the file's name without its suffix where there are none above it. Hidden files, other
-    suffixes and links are left out, and one warning says how many. `folder` may be one text file, too.
+    Ids are `path#0`, `path#1`, …; the title is the way through the headings to the passage (`Guide > Install`), or the
+    file's name without its suffix where there are none above it. Hidden files, other suffixes and links are left out,
+    and one warning says how many. `folder` may be one text file, too.
 
     Raises:
         MissingFile: no such folder. BadArgument: it is an index, or `words` is below 1. EmptyData: no text files in it.
@@ -105,7 +116,8 @@ def text_files(folder: Path) -> list[Path]:
             files += [path] * text
             others += not text
     if not files:
-        raise EmptyData(f"'{folder}' has no text files ({', '.join(SUFFIXES)}); others in it: {others}")
+        held = f"others in it: {others}" if others else "the folder is empty"
+        raise EmptyData(f"'{folder}' has no text files ({', '.join(SUFFIXES)}); {held}")
     if others:
         left_out = f"{others} of other kinds, hidden or links left out"
         warnings.warn(f"{folder}: {len(files)} text files are read, {left_out}", stacklevel=3)
@@ -144,12 +156,14 @@ def refuse_index(folder: Path) -> None:
 
 def _document(folder: Path, path: Path, words: int) -> Iterator[Passage]:
     name, text = path.relative_to(folder).as_posix(), _text(path)
-    above = headings(text) if path.suffix.lower() in MARKUP else []
-    for number, (start, end) in enumerate(chunk(text, words)):
-        metadata = {"source": name, "start": start, "end": end}
-        yield Passage(
-            f"{name}#{number}", _title(text, above, start, end) or path.stem, text[start:end], metadata=metadata
-        )
+    parts = sections(text) if path.suffix.lower() in MARKUP else [Section("", TextRange(0, len(text)))]
+    number = 0
+    for title, (begin, stop) in parts:
+        for place in chunk(text[begin:stop], words):
+            start, end = begin + place.start, begin + place.end
+            metadata = {"source": name, "start": start, "end": end}
+            yield Passage(f"{name}#{number}", title or path.stem, text[start:end], metadata=metadata)
+            number += 1
 
 
 def _text(path: Path) -> str:
@@ -165,21 +179,6 @@ def _text(path: Path) -> str:
         ) from None
     # an empty line in place of the byte order mark: it is no part of a word or heading, and every offset stays
     return f"\n{text[1:]}" if text.startswith(_BOM) else text
-
-
-def _title(text: str, above: list[Heading], start: int, end: int) -> str:
-    """The way through the headings to the first line of the passage that is none; empty where none is above it."""
-    at = bisect_right(above, start, key=lambda heading: heading.start) - 1
-    if at >= 0 and start < above[at].end:  # it begins with headings, and its text stands below the last of them
-        while at + 1 < len(above) and above[at + 1].start < end:
-            if text[above[at].end : above[at + 1].start].strip():
-                break
-            at += 1
-    way: list[Heading] = []
-    for outer in range(at, -1, -1):
-        if not way or above[outer].level < way[0].level:
-            way.insert(0, above[outer])
-    return " > ".join(one_line(step.title) for step in way)
 
 
 # --- cutting a text -------------------------------------------------------------------------------------------------
@@ -273,6 +272,28 @@ def headings(text: str) -> list[Heading]:
             title = re.sub(r"(^|\s)#+\s*$", "", hashes[2]).strip()  # without the hashes that may close it
             found.append(Heading(start, end, len(hashes[1]), title))
     return [heading for heading in found if heading.title]
+
+
+def sections(text: str) -> list[Section]:
+    """The parts of a text in Markdown or reStructuredText, one a heading, where there is something to read.
+
+    >>> text = "Preface.\\n# Guide\\n## Install\\nUnpack it.\\n## To do\\n"
+    >>> [(title, text[start:end].strip()) for title, (start, end) in sections(text)]
+    [('', 'Preface.'), ('Guide > Install', 'Unpack it.'), ('Guide > To do', 'To do')]
+    """
+    found = headings(text)
+    parts = [Section("", TextRange(0, found[0].start if found else len(text)))]
+    way: list[Heading] = []
+    for heading, below in zip_longest(found, found[1:]):
+        way = [*(outer for outer in way if outer.level < heading.level), heading]
+        place = TextRange(heading.end, len(text) if below is None else below.start)
+        if not text[slice(*place)].strip():
+            if below is not None and below.level > heading.level:
+                continue  # it stands in the titles of those below
+            start = text.index(heading.title, heading.start)
+            place = TextRange(start, start + len(heading.title))
+        parts.append(Section(" > ".join(one_line(step.title) for step in way), place))
+    return parts
 
 
 def _drawn(text: str, lines: list[TextRange], number: int) -> int:

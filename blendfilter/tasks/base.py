@@ -139,7 +139,7 @@ def check_functions(questions: Questions) -> None:
         if compares and not all("response" in question.metadata for question in questions):
             raise BadArgument(
                 f"{name} compares the field 'response', and these questions have an 'answer': call it in a function "
-                "that hands it the answers under that name (docs/metrics.md shows one)"
+                "that hands it the answers under that name (docs/tasks.md shows one)"
             )
 
 

@@ -21,8 +21,9 @@ everything::
 
 - IRCoT (Trivedi et al. 2023): `question_text`, `answers_objects`, and `contexts` with the gold ones marked.
 
-Answers stand under `golden_answers`, `answers` or `answer`; they may be numbers, true or false (read as yes and no), or
-SQuAD's ``{"text": [...]}``. Fields that no layout names end up in the question's metadata.
+Gold titles stand under `gold_titles` or `gold_title`, answers under `golden_answers`, `answers` or `answer`. They may
+be numbers, true or false (read as yes and no), or SQuAD's ``{"text": [...]}``. Fields that no layout names end up in
+the question's metadata.
 """
 
 from __future__ import annotations
@@ -131,7 +132,7 @@ class _Row(Outside):
     question: str
     answer: Annotated[tuple[str, ...], BeforeValidator(listed_answers)]
     type: str | None = None
-    gold_titles: Names = ()
+    gold_titles: Names = Field((), validation_alias=AliasChoices("gold_titles", "gold_title"))
     supporting_facts: Facts = ()
     context: Paragraphs = ()
     positive_ctxs: Paragraphs = ()

@@ -187,7 +187,7 @@ class TestRefused:
         with pytest.raises(UnknownName, match=r"no optimiser 'bootstrp'\. Did you mean 'bootstrap'"):
             self.small("bootstrp")
         monkeypatch.setitem(sys.modules, "optuna", None)
-        with pytest.raises(MissingExtra, match=r"the optimiser mipro needs 'optuna': pip install '.\[compile\]'"):
+        with pytest.raises(MissingExtra, match=r"mipro needs 'optuna': pip install 'blendfilter\[compile\]'"):
             self.small("mipro")
 
     @pytest.mark.parametrize(

@@ -198,7 +198,10 @@ class TestOutcome:
              "(+0.000 a question; of 3, 0 better, 0 worse)"),
             ([1, 1, 0], [1, 0, 0.5], "before 0.667, after 0.500: nothing gained; not better than the prompt as it is "
              "(-0.167 a question; of 3, 1 better, 1 worse)"),
-            ([0, 0, 1], [1, 0, 1], "before 0.333, after 0.667: gained +0.333 a question; of 3, 1 better, 0 worse"),
+            ([0, 0, 1], [1, 0, 1], "before 0.333, after 0.667: no sure gain (+0.333 a question; of 3, 1 better, 0 "
+             "worse; chance may do as much)"),
+            ([0, 0, 0, 0, 0, 0, 1], [1] * 7, "before 0.143, after 1.000: gained +0.857 a question; of 7, 6 better, "
+             "0 worse"),
         ],
     )  # fmt: skip
     def test_in_words(self, before: list[float], after: list[float], words: str) -> None:

@@ -129,6 +129,7 @@ def test_html_escapes_names() -> None:
     assert "<script>" not in html
     assert "&lt;script&gt;" in html
     assert "b&amp;w" in html
+    assert '<table class="dataframe">' in html, "notebooks and their sites know that class"
 
 
 def test_as_dict_is_plain_rounded_json_and_the_same_each_time() -> None:

@@ -133,7 +133,7 @@ def test_shards_must_be_of_one_run_and_all_be_there(
         ([], BadArgument, "no runs to merge"),
     ]:
         with pytest.raises(error, match=words):
-            merge(*runs, out=out)
+            merge(runs, out=out)  # as a list, which is what a script has
         assert not out.exists()
 
 

@@ -92,7 +92,9 @@ def test_of_a_finished_run_nothing_is_left(index: BM25, questions: Questions, tm
     run, _ = done_by(Direct(index), questions, tmp_path / "run", engine=engine)
     made = plan(Direct(index), questions, engine.lm(), run=run.folder)
     assert (made.total.calls, made.stages, made.done) == (0, (), len(questions))
-    assert made.text() == f"all {len(questions)} answers are there: nothing is left to ask\n"
+    nothing = f"all {len(questions)} answers are there: nothing is left to ask"
+    assert repr(made) == made.text() == f"{nothing}\n"
+    assert made._repr_html_() == f"<p>{nothing}</p>"
     twice = plan(Direct(index), questions, engine.lm(), run=run.folder, repeats=2)
     assert (twice.total.calls, twice.done) == (len(questions), len(questions))
 
@@ -158,6 +160,9 @@ def test_cost_and_at_most(index: BM25, questions: Questions) -> None:
         assert stage.cost_most == pytest.approx(
             (10 * stage.tokens_in_most + 30 * stage.tokens_out_most) / 1e6, abs=1e-4
         )
+    assert repr(made) == str(made) == made.text(), "a notebook shows the table"
+    cells = [f"<td>{figure}</td>" for figure in ("total", "2", f"{made.total.calls:,}", f"{made.total.tokens_in:,}")]
+    assert "".join(cells) in made._repr_html_()
     half = plan(ChainOfThought(index), questions, priced(Price(10, 30)), sample=len(questions) // 2)
     assert half.total.cost == pytest.approx(made.total.cost, rel=0.2)
     answer, short = made.stages

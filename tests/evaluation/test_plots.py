@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -239,6 +240,25 @@ def test_it_is_drawn_with_every_run_and_the_same_bytes(runs_frontier: dict[str, 
                   "diamond: reads the answer, a bound", "offline reader: shows the pipeline, not quality"):  # fmt: skip
         assert words in text
     assert "median" not in text, "no panel for what it does not tell"
+    inline = frontier(runs_frontier)._repr_svg_() or ""
+    assert inline.startswith("<svg"), "a notebook shows it"
+    assert paths[0].read_text("utf-8").endswith(inline)
+
+
+def test_one_run_needs_no_list(runs: list[Run], tmp_path: Path) -> None:
+    for one in (runs[0], runs[0].folder, str(runs[0].folder), [runs[0]]):
+        assert [point.label for point in frontier(one).dots] == ["direct"]
+        assert plot(one, tmp_path / "one.svg").is_file()
+
+
+def test_a_notebook_shows_the_table_of_what_cannot_be_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    point = RunPoint("direct", 0.5, 0.4, 0.6, 1, 1, 1, tokens_in=9, prompt_tokens=9)
+    unpriced = Frontier((point._replace(tokens_in=math.nan, prompt_tokens=math.nan),), "em", "some runs", offline=False)
+    assert unpriced._repr_svg_() is None, "the server stated no tokens"
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    without = Frontier((point,), "em", "some runs", offline=False)
+    assert without._repr_svg_() is None
+    assert repr(without).startswith("some runs\n")
 
 
 def test_a_run_that_reads_the_answer_says_so_wherever_it_is_shown(runs_frontier: dict[str, Run]) -> None:

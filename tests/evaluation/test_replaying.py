@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from small_world import CountingEngine, done_by, stable
 
-from blendfilter import BM25, BlendFilter, ChainOfThought, Direct, Prompts, evaluate
+from blendfilter import BM25, BlendFilter, ChainOfThought, Direct, Prompts, Run, evaluate, plan
 from blendfilter.errors import BadArgument, MissingFile, ReplayMiss, RunMismatch
 from blendfilter.evaluation.run_folder import read_rows, write_rows
 from blendfilter.evaluation.run_settings import RecordedIndex
@@ -37,9 +37,11 @@ def test_reuse_copies_calls(index: BM25, questions: Questions, tmp_path: Path) -
     assert stable(replayed.folder) == stable(alone.folder)
 
 
-@pytest.mark.parametrize("kind", [str, Path])
+@pytest.mark.parametrize("kind", [str, Path, Run, lambda folder: [Run(folder)]])
 def test_one_run_to_reuse_needs_no_list(kind: Any, index: BM25, questions: Questions, tmp_path: Path) -> None:
+    """Its folder does, and so does the run itself."""
     old, _ = done_by(Direct(index), questions[:1], tmp_path / "old")
+    assert plan(Direct(index), questions[:1], CountingEngine().lm(), reuse=kind(old.folder)).total.calls == 0
     _, engine = done_by(Direct(index), questions[:1], tmp_path / "new", reuse=kind(old.folder))
     assert engine.calls == 0
 

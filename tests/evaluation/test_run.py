@@ -13,7 +13,7 @@ from stored import SETTINGS
 from blendfilter import BM25, BlendFilter, ChainOfThought, Direct, Run, compare, evaluate, load
 from blendfilter.errors import BadArgument, MissingFile, RunMismatch, UnknownName
 from blendfilter.evaluation.comparison import NO_P_VALUE
-from blendfilter.evaluation.run import labelled
+from blendfilter.evaluation.run import named_runs
 from blendfilter.resources import sample
 
 
@@ -86,6 +86,15 @@ def test_runs_are_compared_with_the_first(runs: dict[str, Run]) -> None:
     assert {row.measure for row in compare(runs["silly"], runs["cot"], metrics=["f1"]).rows} == {"f1", "correct"}
 
 
+def test_runs_are_compared_one_by_one_as_a_list_or_under_names(runs: dict[str, Run]) -> None:
+    """As `frontier` and `plot` take them."""
+    compared = compare(runs["silly"], runs["cot"])
+    assert compare([runs["silly"], runs["cot"].folder]) == compared
+    named = compare({"no thought": runs["silly"], "thought": runs["cot"]}, against="thought")
+    assert named.baseline == "thought"
+    assert {row.run for row in named.rows} == {"no thought", "thought"}
+
+
 @pytest.mark.parametrize("names", [("direct", "blend"), ("cot", "direct"), ("cot", "silly", "blend")])
 def test_no_p_value_where_the_offline_reader_took_part(runs: dict[str, Run], names: tuple[str, ...]) -> None:
     compared = compare(*(runs[name] for name in names))
@@ -97,8 +106,9 @@ def test_no_p_value_where_the_offline_reader_took_part(runs: dict[str, Run], nam
 
 
 def test_what_cannot_be_compared(runs: dict[str, Run]) -> None:
-    with pytest.raises(BadArgument, match="at least two runs, got 1"):
-        compare(runs["cot"])
+    for one in (runs["cot"], [runs["cot"]], {"one": runs["cot"]}):
+        with pytest.raises(BadArgument, match="at least two runs, got 1"):
+            compare(one)
     with pytest.raises(RunMismatch, match=r"different questions: 'sw-q-005' and 2 more are in one"):
         compare(runs["direct"], runs["fewer"])
     with pytest.raises(RunMismatch, match="'direct' is hotpotqa, 'other' is qa"):
@@ -110,6 +120,7 @@ def test_any_of_the_runs_may_be_the_baseline(runs: dict[str, Run]) -> None:
     assert compared.baseline == "cot"
     assert compared.rows[-1].difference == -compare(runs["silly"], runs["cot"]).rows[-1].difference
     assert compare(runs["silly"], runs["cot"], against=runs["cot"].folder) == compared
+    assert compare(runs["silly"], runs["cot"], against=runs["cot"]) == compared
     with pytest.raises(UnknownName, match=r"no run 'kot'\. Did you mean 'cot'"):
         compare(runs["silly"], runs["cot"], against="kot")
 
@@ -126,4 +137,4 @@ def test_every_run_keeps_a_label_of_its_own(tmp_path: Path) -> None:
     for folder in folders:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "run.json").write_text(json.dumps({"settings": SETTINGS}))
-    assert [run.folder for run in labelled([Run(folder) for folder in folders]).values()] == folders
+    assert [run.folder for run in named_runs(folders).values()] == folders

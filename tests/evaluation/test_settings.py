@@ -17,16 +17,20 @@ from blendfilter import (
     BlendFilter,
     ChainOfThought,
     Direct,
+    Hybrid,
     Passage,
     Prompts,
     as_retriever,
     connect,
+    evaluate,
     load,
 )
 from blendfilter.asking import TaskWording
 from blendfilter.errors import BadArgument, BadData, EmptyData, Leak, RunMismatch
+from blendfilter.evaluation import run_settings
 from blendfilter.evaluation.run_folder import check_same
 from blendfilter.evaluation.run_settings import (
+    check_gold_titles,
     check_leak,
     check_prompts,
     check_reader,
@@ -224,6 +228,54 @@ def test_a_generator_that_is_asked_otherwise_than_it_was_trained_is_warned_of(tm
         with pytest.warns(UserWarning, match="asked with another prompt here: .* asks as it was trained") as seen:
             check_reader(method, lm)
         assert len(seen) == 1
+
+
+@pytest.mark.parametrize(
+    ("gold", "warning"),
+    [
+        (["Orm Pier", "fell"], "1 of 2 gold titles are .*; 'fell': did you mean 'Fell'?"),
+        (["Orm Pier", "Orm-pier", "Fell"], "1 of 3 .*; 'Orm-pier': did you mean 'Orm Pier'?"),
+        (["Orm Pier", "Orm Peir"], "1 of 2 .*; 'Orm Peir': did you mean 'Orm Pier'?"),
+        (["Quay", "Dock"], "2 of 2 .*; 'Quay', where the index has 'Orm Pier'"),
+        (["Orm  Pier ", "Fell"], ""),
+        (["Fell", "Quay"], ""),
+        ([], ""),
+    ],
+    ids=["case", "punctuation", "a letter", "none of them", "white space is nothing", "a part of the corpus", "none"],
+)
+def test_gold_titles_that_no_passage_has_are_warned_of(gold: list[str], warning: str, tmp_path: Path) -> None:
+    """Before any model is called; where a corpus is only a part of the questions' own, some may be missing."""
+    rows = load("qa", [{"question": "Which pier?", "answer": "Orm Pier", "gold_titles": gold}])
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        with pytest.raises(LookupError):
+            evaluate(Unready(INDEX), rows, lm="offline", run=tmp_path / "run", progress=False)
+    said = [str(each.message) for each in found if "gold titles" in str(each.message)]
+    assert len(said) == bool(warning)
+    assert not warning or re.search(warning.replace("?", r"\?"), said[0])
+
+
+class Unready(Direct):
+    def arguments(self) -> dict[str, Any]:
+        raise LookupError("the run's settings are read after the warning, and before any call")
+
+
+def test_only_the_titles_of_a_small_local_index_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = load("qa", [{"question": "Which pier?", "answer": "Orm Pier", "gold_titles": ["orm pier"]}])
+    both = Hybrid([INDEX, BM25.build(["Quay | A quay."])])
+    with pytest.warns(UserWarning, match="did you mean 'Orm Pier'"):
+        check_gold_titles(Direct(both), rows)
+    untitled = BM25.build(["A pier."])
+    with pytest.warns(UserWarning, match="1 of 1 gold titles .*; it has no titles"):
+        check_gold_titles(Direct(untitled), rows)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        elsewhere = as_retriever(lambda query, k: [], fingerprint="0123456789abcdef")
+        check_gold_titles(Direct(elsewhere), rows)
+        check_gold_titles(Direct(Hybrid([INDEX, elsewhere])), rows)
+        check_gold_titles(Direct(), rows)
+        monkeypatch.setattr(run_settings, "MOST_TITLES", 1)
+        check_gold_titles(Direct(INDEX), rows)
 
 
 def test_templates_are_tried_before_any_call(tmp_path: Path) -> None:

@@ -107,6 +107,28 @@ def test_many_that_wait_for_a_model_that_needs_a_thread_too() -> None:
         assert all(len(result.knowledge) == 1 for result in asyncio.run(ask()))
 
 
+class OtherNames(Filter):
+    def forward(self, passages: Any, query: str) -> Any:
+        return passages
+
+
+class OneMore(dspy.Module):  # type: ignore[misc]
+    async def aforward(self, question: str, passages: Any, limit: int) -> Any:
+        return passages[:limit]
+
+
+@pytest.mark.parametrize(
+    ("select", "has"),
+    [
+        (OtherNames(), r"forward\(.*, query: .str.\).*missing a required argument: .query."),
+        (OneMore(), r"aforward\(.*, limit: 'int'\).*missing a required argument: 'limit'"),
+    ],
+)
+def test_what_a_filter_is_called_with_is_told_where_a_method_takes_it(select: Any, has: str) -> None:
+    with pytest.raises(BadArgument, match=rf"{type(select).__name__} is called with question=… and passages=….*{has}"):
+        Direct(one_list(), filter=select)
+
+
 class Saying(Filter):
     """Says what it was given."""
 

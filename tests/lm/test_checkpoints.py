@@ -33,6 +33,8 @@ from blendfilter.lm.scoring import scorer
 
 torch = pytest.importorskip("torch", reason="needs the extra [hf]")
 pytest.importorskip("peft", reason="needs the extra [hf]")
+from transformers import ByT5Tokenizer  # noqa: E402
+
 from blendfilter.lm.int8 import in_8_bits  # noqa: E402
 
 TEMPLATE = (
@@ -130,6 +132,12 @@ class TestOtherKinds:
         """Left to itself, transformers makes one up, of a few marks."""
         folder = copied(kind, tmp_path / "m", without="tokenizer.json")
         with pytest.raises(BadData, match="no tokeniser in "):
+            open_checkpoint(folder)
+
+    def test_a_tokeniser_of_bytes_has_no_vocabulary_to_save(self, tmp_path: Path) -> None:
+        folder = copied(made.t5, tmp_path / "m", without="tokenizer.json")
+        ByT5Tokenizer().save_pretrained(folder)
+        with pytest.raises(BadData, match=r"m reads bytes \(ByT5Tokenizer\), which is not supported: name one that"):
             open_checkpoint(folder)
 
     def test_a_sentencepiece_model_alone_says_what_reads_it(

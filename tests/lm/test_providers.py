@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import sys
 import traceback
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ from model_server import serve
 from provider_server import playing
 
 from blendfilter import Budget, ChainOfThought, Direct, SelfConsistency, evaluate, load
-from blendfilter.errors import BadArgument, ModelError, NoKey, ServerRefused, UnknownName
+from blendfilter.errors import BadArgument, MissingExtra, ModelError, NoKey, ServerRefused, UnknownName
 from blendfilter.evaluation.plan import plan
 from blendfilter.journal import Journal
 from blendfilter.lm.model import ConnectedLM, connect
@@ -140,7 +141,8 @@ def test_another_refusal_is_the_calls_error(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_name_that_wants_a_key_says_which_before_anything_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, variable in [("anthropic/c", "ANTHROPIC_API_KEY"), ("gemini/g", "GEMINI_API_KEY or GOOGLE_API_KEY")]:
+    for name, variable in [("anthropic/c", "ANTHROPIC_API_KEY"), ("gemini/g", "GEMINI_API_KEY or GOOGLE_API_KEY"),
+                           ("xai/g", "XAI_API_KEY"), ("cohere/c", "COHERE_API_KEY or CO_API_KEY")]:  # fmt: skip
         with pytest.raises(NoKey, match=f"{name} wants a key: set {variable}"):
             connect(name)
     assert connect("anthropic/c", api_key=KEY).name == "c"
@@ -149,6 +151,15 @@ def test_a_name_that_wants_a_key_says_which_before_anything_is_asked(monkeypatch
 def test_a_provider_that_is_not_set_up_says_what_it_lacks() -> None:
     with pytest.raises(ServerRefused, match=r"^azure cannot be asked: .*AZURE_OPENAI_ENDPOINT"):
         ask(connect("azure/gpt-4o"))
+
+
+def test_a_package_that_a_providers_client_lacks_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("google.auth", "google.auth.credentials"):
+        monkeypatch.setitem(sys.modules, module, None)  # it is not installed
+    with pytest.raises(
+        MissingExtra, match=r"^vertex_ai/\S+ cannot be called: .*google\.auth.*: pip install google-auth$"
+    ):
+        ask(connect("vertex_ai/gemini-2.5-flash"))
 
 
 def test_what_no_client_knows_is_still_no_provider() -> None:
@@ -210,7 +221,8 @@ def test_fields_of_ones_own_are_sent_with_every_call_and_stay_as_they_were(monke
     assert extra == {"metadata": {"user_id": "u"}}
 
 
-def test_a_model_without_a_price_says_so_and_no_limit_of_dollars_is_feigned() -> None:
+def test_a_model_without_a_price_says_so_and_no_limit_of_dollars_is_feigned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FIREWORKS_AI_API_KEY", KEY)
     questions = load("hotpotqa", "sample", limit=1)
     for name, price in [
         ("fireworks_ai/our-own", "no price is known (prices=FILE)"),

@@ -31,6 +31,9 @@ LAYOUTS = {
     '{"id": "q2", "contents": "A quay."}',
     "abstracts": '{"id": "m1", "title": "Tide Mill", "text": ["A mill at Bremsund.", " It turns."]}\n'
     '{"id": "q2", "title": "", "text": ["A quay."]}',
+    "kilt": '{"_id": "m1", "wikipedia_id": "m1", "wikipedia_title": "Tide Mill", "anchors": [], '
+    '"text": ["Tide Mill\\n", "A mill at Bremsund.\\n", "It turns.\\n"]}\n'
+    '{"_id": "q2", "wikipedia_title": "", "text": ["A quay."]}',
     "colbert": "m1\tA mill at Bremsund. It turns.\tTide Mill\nq2\tA quay.\n",
     "colbert with bars": "m1\tTide Mill | A mill at Bremsund. It turns.\r\nq2\tA quay.\r\n",
     "dpr": 'id\ttext\ttitle\nm1\t"A mill at Bremsund. It turns."\tTide Mill\nq2\t"A quay."\t\n',
@@ -206,7 +209,7 @@ def test_a_folder_and_a_text_are_documents(tmp_path: Path) -> None:
     for corpus in (tmp_path, str(tmp_path), tmp_path / "mills.md"):
         (passage,) = BM25.build(corpus).passages
         assert (passage.id, passage.title, passage.metadata["source"]) == ("mills.md#0", "Mills", "mills.md")
-    assert [passage.text for passage in passages_of(tmp_path / "mills.md", words=3)] == ["# Mills", "A mill turns."]
+    assert [passage.text for passage in passages_of(tmp_path / "mills.md", words=2)] == ["A mill", "turns."]
 
 
 @pytest.mark.parametrize(

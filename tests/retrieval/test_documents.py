@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blendfilter.errors import BadArgument, BadData, EmptyData, MissingFile
-from blendfilter.records import Passage
+from blendfilter.records import Passage, one_line
 from blendfilter.retrieval.bm25 import BM25
-from blendfilter.retrieval.documents import chunk, chunked, headings, read_documents
+from blendfilter.retrieval.documents import chunk, chunked, headings, read_documents, sections
 
 GUIDE = (
     "# Guide\n\nRead me first.\n\n## Install\r\n\r\nTake the ferry to Bremsund. Then walk.\n\n"
@@ -39,28 +39,38 @@ def test_files_in_order_with_titles_and_places(docs: Path) -> None:
         found = list(read_documents(docs, words=5))
     assert [(each.id, each.title, each.text) for each in found] == [
         ("a.RST#0", "a", "Preface."),
-        ("a.RST#1", "Tides", "Tides\n=====\n\nTwice a day."),
+        ("a.RST#1", "Tides", "Twice a day."),
         ("z.txt#0", "z", "# not a title here"),
         ("z.txt#1", "z", "A quay."),
-        ("b/guide.md#0", "Guide", "# Guide\n\nRead me first."),
-        ("b/guide.md#1", "Guide > Install", "## Install\r\n\r\nTake the ferry"),
-        ("b/guide.md#2", "Guide > Install", "to Bremsund. Then walk."),
-        ("b/guide.md#3", "Guide > Install > Windows", "### Windows\n\nBoard them up."),
+        ("b/guide.md#0", "Guide", "Read me first."),
+        ("b/guide.md#1", "Guide > Install", "Take the ferry to Bremsund."),
+        ("b/guide.md#2", "Guide > Install", "Then walk."),
+        ("b/guide.md#3", "Guide > Install > Windows", "Board them up."),
     ]
     for each in found:
         source = (docs / each.metadata["source"]).read_bytes().decode()
         assert source[each.metadata["start"] : each.metadata["end"]] == each.text
 
 
-def test_the_title_is_that_of_the_first_line_of_text(tmp_path: Path) -> None:
-    (tmp_path / "x.md").write_text("# Guide\n\n## Install\n\n### Linux\nUnpack it.\n## Use\nRun it.\n# Index\nLast.")
-    assert [each.title for each in read_documents(tmp_path, 5)] == [
-        "Guide > Install",
-        "Guide > Install > Linux",
-        "Guide > Use",
-        "Index",
+def test_every_heading_begins_a_passage_that_it_titles(tmp_path: Path) -> None:
+    """However much would fit, so that the titles of a file do not depend on the limit."""
+    (tmp_path / "x.md").write_text("# Goose\n\nIt flew.\n\n## Nest\nSix eggs.\n\n# Marigold\n\nIt is orange.\n")
+    expected = [("Goose", "It flew."), ("Goose > Nest", "Six eggs."), ("Marigold", "It is orange.")]
+    for words in (3, 100):
+        assert [(each.title, each.text) for each in read_documents(tmp_path, words)] == expected
+
+
+def test_a_heading_without_text_of_its_own(tmp_path: Path) -> None:
+    """It stands in the titles of those below it; where there are none, its words are the text, in their place."""
+    text = "# Guide\n\n## Install\n\n### Linux\nUnpack it.\n\n## Buy *more* rope ##\n\n# Index\nLast."
+    (tmp_path / "x.md").write_text(text)
+    found = list(read_documents(tmp_path))
+    assert [(each.title, each.text) for each in found] == [
+        ("Guide > Install > Linux", "Unpack it."),
+        ("Guide > Buy *more* rope", "Buy *more* rope"),
+        ("Index", "Last."),
     ]
-    assert [each.title for each in read_documents(tmp_path, 100)] == ["Guide > Install > Linux"]
+    assert [text[each.metadata["start"] : each.metadata["end"]] for each in found] == [each.text for each in found]
 
 
 def test_what_is_left_out_is_said_once(docs: Path, tmp_path: Path) -> None:
@@ -151,6 +161,18 @@ def test_headings_are_lines_of_the_text(text: str) -> None:
     found = headings(text)
     assert all(before.end <= after.start for before, after in pairwise(found))
     assert all(each.level >= 1 and each.title and each.title in text[each.start : each.end] for each in found)
+
+
+@given(st.one_of(WRITTEN, st.text()))
+def test_sections_leave_out_nothing_but_headings(text: str) -> None:
+    """Where the text of a section is its own heading, that stands in its title too."""
+    found = sections(text)
+    assert all(before.place.end <= after.place.start for before, after in pairwise(found))
+    ends = [0, *(place for each in found for place in each.place), len(text)]
+    outside = "".join(text[ends[at] : ends[at + 1]] for at in range(0, len(ends), 2))
+    assert len(outside.split()) <= sum(len(text[each.start : each.end].split()) for each in headings(text))
+    titles = " > ".join(each.title for each in found)
+    assert all(one_line(each.title) in titles for each in headings(text)), "no heading is lost"
 
 
 def test_paragraphs_are_packed_together() -> None:

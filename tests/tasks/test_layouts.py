@@ -204,6 +204,7 @@ def test_plain_texts_ids_and_gold_of_ones_own() -> None:
     (question,) = load("qa", [{**row, "context": ["A mill.", {"id": "p9", "text": "A quay."}]}])
     assert question.context == (Passage("7:0", "", "A mill."), Passage("p9", "", "A quay."))
     assert load("qa", [{**row, "gold_titles": ["Mill", "Mill"]}])[0].gold_titles == ("Mill",)
+    assert load("qa", [{**row, "gold_title": "Mill"}])[0].gold_titles == ("Mill",)
     (question,) = load("qa", [{**row, "supporting_facts": [["Mill", 1], ["Quay", 0]]}])
     assert question.evidence == (("Mill", "Quay"),)
     assert question.metadata == {"note": "mine"}
@@ -250,7 +251,7 @@ JSON = st.recursive(
 )
 FIELDS = ("id", "input", "output", "question", "answer", "answers", "claim", "label", "evidence", "title", "metadata",
           "golden_answers", "Question", "Answer", "dialog", "positive_ctxs", "docs", "context", "gold_titles",
-          "supporting_facts")  # fmt: skip
+          "gold_title", "supporting_facts")  # fmt: skip
 
 
 @pytest.mark.parametrize("task", ["triviaqa", "fever", "eli5", "arc", "qa"])

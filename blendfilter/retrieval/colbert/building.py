@@ -6,7 +6,7 @@ one chunk of compressed passages at a time, and at the end four bytes for every 
 corpus' text. Over several GPUs, chunks are compressed by one process a GPU.
 
 PLAID's rule is 16 sqrt(vectors) centroids, rounded down to a power of two; on a CPU, training them is most of a build,
-so there a quarter of that is taken (docs/benchmarks.md has its cost).
+so there a quarter of that is taken: it costs about two points of overlap with exact search (0.911 for 0.928).
 
 Differs from colbert-ai: centroids are trained in torch, on the device at hand, by spherical k-means (faiss trains on
 the CPU wherever `faiss-cpu` is installed); blocks are small, so that compressing takes megabytes and not gigabytes.
