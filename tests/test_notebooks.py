@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +16,31 @@ NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 
 
 def visible(notebook: Any) -> list[list[dict[str, str]]]:
-    """What each cell of code shows: printed text, and results by their kind; no progress bars."""
-    return [
-        [
-            {"text": out["text"]} if out["output_type"] == "stream" else dict(out["data"])
-            for out in cell["outputs"]
-            if out.get("name") != "stderr"
-        ]
-        for cell in notebook.cells
-        if cell["cell_type"] == "code"
-    ]
+    """What each cell of code shows: printed text, and results by their kind; no progress bars.
+
+    Neighbouring prints are one text: timing decides into how many outputs the kernel cuts them.
+    """
+    cells: list[list[dict[str, str]]] = []
+    for cell in notebook.cells:
+        if cell["cell_type"] != "code":
+            continue
+        cells.append([])
+        shown = (out for out in cell["outputs"] if out.get("name") != "stderr")
+        for printed, outputs in groupby(shown, key=lambda out: out["output_type"] == "stream"):
+            texts = [out["text"] if printed else dict(out["data"]) for out in outputs]
+            cells[-1] += [{"text": "".join(texts)}] if printed else texts
+    return cells
+
+
+def test_prints_of_a_cell_are_one_text_however_they_were_cut() -> None:
+    def shown(*printed: str) -> list[list[dict[str, str]]]:
+        outputs = [nbformat.v4.new_output("stream", name="stdout", text=text) for text in printed]
+        bar = nbformat.v4.new_output("stream", name="stderr", text="50 %")
+        result = nbformat.v4.new_output("execute_result", {"text/plain": "2"})
+        cell = nbformat.v4.new_code_cell("…", outputs=[*outputs[:1], bar, *outputs[1:], result])
+        return visible(nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("#"), cell]))
+
+    assert shown("one\n", "two\n") == shown("one\ntwo\n") == [[{"text": "one\ntwo\n"}, {"text/plain": "2"}]]
 
 
 def run(path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:

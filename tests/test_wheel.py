@@ -9,6 +9,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from test_docs import run_document
 
 ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.slow
@@ -21,6 +22,12 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run(sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(ROOT), cwd=out)
     (built,) = out.glob("blendfilter-*.whl")
     return built
+
+
+def test_wheel_and_source_distribution_are_fit_to_be_published(wheel: Path) -> None:
+    built = sorted(str(path) for path in wheel.parent.glob("blendfilter-*"))
+    assert len(built) == 2
+    run(sys.executable, "-m", "twine", "check", "--strict", *built, cwd=wheel.parent)
 
 
 @pytest.fixture(scope="module")
@@ -64,3 +71,13 @@ def test_installed_elsewhere_it_answers(elsewhere: Path, tmp_path: Path) -> None
         cwd=tmp_path, PYTHONPATH=str(elsewhere), BLENDFILTER_CACHE=str(tmp_path / "cache"),
     )  # fmt: skip
     assert result.strip().casefold() in ("yes", "no")
+
+
+def test_every_line_of_the_readme_runs_from_it(
+    elsewhere: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(elsewhere))
+    which = "import blendfilter; print(blendfilter.__file__)"
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    proof = f"```console\n$ python -c '{which}'\n{elsewhere}/blendfilter/__init__.py\n```\n"
+    assert run_document(proof + readme, tmp_path) == 4
