@@ -23,10 +23,11 @@ CORPUS = list(read_corpus(sample("corpus.jsonl")))
 QUERIES = [passage.title for passage in CORPUS[::9]] + ["the of a", "who was born in the town", "nothing zzz"]
 
 
-def same(one: Retriever, other: Retriever, k: int) -> None:
-    """Whether two indexes find the same passages with the same scores, to the last bit."""
+def same(one: Retriever, other: Retriever, k: int, rounding: float = 0.0) -> None:
+    """Whether two indexes find the same passages with the same scores, to the last bit or but for `rounding`."""
     for query, first, second in zip(QUERIES, one.search(QUERIES, k), other.search(QUERIES, k), strict=True):
-        assert [(p.id, p.score) for p in first] == [(p.id, p.score) for p in second], query
+        assert [p.id for p in first] == [p.id for p in second], query
+        assert [p.score for p in first] == pytest.approx([p.score for p in second], rel=rounding, abs=0), query
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +83,8 @@ def test_equal_scores_keep_the_order_of_the_corpus(tmp_path: Path) -> None:
 
 def test_flat_dense_shards_find_what_one_index_finds(tmp_path: Path) -> None:
     index = build_sharded(lambda: CORPUS, tmp_path / "index", 3, engine="dense", encoder=tiny_bert())
-    same(Dense.build(CORPUS, encoder=tiny_bert()), index, 8)
+    # an encoder's last digits depend on the texts beside one in its batch, on some processors
+    same(Dense.build(CORPUS, encoder=tiny_bert()), index, 8, rounding=1e-4)
     assert [shard.info()["kind"] for shard in index.shards] == ["dense"] * 3
 
 
