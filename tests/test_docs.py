@@ -148,7 +148,8 @@ def ask(python: subprocess.Popen[str], code: str) -> tuple[str, str]:
 
 def environment(folder: Path) -> dict[str, str]:
     """A new user's environment: nothing cached, no keys, no network but loopback."""
-    kept = {name: value for name, value in os.environ.items() if not name.endswith(("_API_KEY", "_PROXY", "_proxy"))}
+    ours = ("_API_KEY", "_PROXY", "_proxy", "COLUMNS")  # the last is set where tests run side by side
+    kept = {name: value for name, value in os.environ.items() if not name.endswith(ours)}
     proxies = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), NOWHERE)
     return {
         **kept,
