@@ -638,7 +638,8 @@ class _Batches:
                 else:
                     for call in left:
                         _fail(call, error)
-                    self._size = self._wanted  # too much by itself: more at a time were not the reason
+                    if len(left) == 1:
+                        self._size = self._wanted  # it failed by itself: how many there were was not the reason
             if short:  # here nothing holds the tensors of what failed
                 self._make_room(short)
             if not waiting:
