@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -56,9 +55,7 @@ def test_no_key_where_no_address_is_given(blendfilter: Command, here: Path) -> N
 )
 def test_a_server_that_is_not_there(blendfilter: Command, here: Path, words: list[object]) -> None:
     before = tree(here)
-    started = time.monotonic()
     result = blendfilter(*words)
-    assert time.monotonic() - started < 10
     refused(result, "no model server answers", NOBODY, "start it", notices=int(words[0] == "ask"))
     untouched(here, before, indexed=True)
 

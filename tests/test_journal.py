@@ -229,6 +229,18 @@ def test_record_serves_nothing_and_writes_anew(tmp_path: Path) -> None:
         assert again.find(digest(1)) == made(1, reply="new")
 
 
+def test_record_mode_replaces_a_damaged_record(tmp_path: Path) -> None:
+    path = filled(tmp_path, made(1, reply="yes"))
+    path.write_text(path.read_text().replace('"reply":"yes"', '"reply":"nay"'))
+    with Journal(tmp_path, "record") as journal:
+        assert [line for line, _ in journal.damages()]
+        journal.append(made(1, reply="new"))
+        assert [*journal.damages()] == []
+        assert [*journal.records()] == [made(1, reply="new")]
+    with Journal(tmp_path, "replay") as journal:
+        assert journal.find(digest(1)) == made(1, reply="new")
+
+
 def test_replay_serves_and_writes_nothing(tmp_path: Path) -> None:
     path = filled(tmp_path, made(1, reply="one", error={"kind": "timeout"}))
     before = path.read_bytes()

@@ -189,4 +189,7 @@ class TestLoaded:
     def test_their_order_is_all_the_same(self, tmp_path: Path) -> None:
         done = compiled(tmp_path / "run", ScriptedLM(by_title), select=CDITFilter(rules=["phi1", "phi2"]))
         saved = save_program(done.program, tmp_path / "both.json", done.recipe)
-        load_program(CDITFilter(rules=["phi2", "phi1"]), saved)
+        turned = CDITFilter(rules=["phi2", "phi1"])
+        load_program(turned, saved)
+        loaded, learned = ([dict(demo) for demo in each.judge.consistent.demos] for each in (turned, done.program))
+        assert loaded == learned != []

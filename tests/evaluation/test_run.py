@@ -121,6 +121,8 @@ def test_any_of_the_runs_may_be_the_baseline(runs: dict[str, Run]) -> None:
     assert compared.rows[-1].difference == -compare(runs["silly"], runs["cot"]).rows[-1].difference
     assert compare(runs["silly"], runs["cot"], against=runs["cot"].folder) == compared
     assert compare(runs["silly"], runs["cot"], against=runs["cot"]) == compared
+    again = {"cot": runs["cot"], "silly": runs["silly"], "cot again": runs["cot"]}
+    assert compare(again, against=runs["cot"].folder).baseline == "cot", "of a folder given twice, the first name"
     with pytest.raises(UnknownName, match=r"no run 'kot'\. Did you mean 'cot'"):
         compare(runs["silly"], runs["cot"], against="kot")
 

@@ -72,6 +72,15 @@ def test_scores_are_means_with_intervals() -> None:
     assert summary() == summary()
 
 
+def test_the_interval_is_drawn_with_the_runs_own_seed() -> None:
+    scores = [0.91, 0.07, 0.33, 0.58, 0.12, 0.77, 0.45]
+    rows = [row(score, "right", retrieval={}) | {"id": f"q{place}"} for place, score in enumerate(scores)]
+    ends = {seed: summary(rows, seed=seed)["metrics"]["em"] for seed in (0, 7)}
+    result = bootstrap_interval(scores, seed=7)
+    assert (ends[7]["low"], ends[7]["high"]) == (round(result.low, 6), round(result.high, 6))
+    assert ends[7] != ends[0]
+
+
 def repeated(scores: list[list[float]]) -> list[dict[str, Any]]:
     """Rows repeat by repeat; `scores` has a list for each repeat."""
     return [

@@ -442,8 +442,11 @@ class TestIdentity:
         raw, held = Judge(), Judge()
         raw.consistent.raw = raw.consistent.raw._replace(demos=raw.consistent.raw.demos[:1])
         held.consistent.raw = held.consistent.raw._replace(json_demos=())
+        short, longer = Judge(), Judge()  # a cut reply is no verdict
+        short.consistent.reply_tokens, longer.consistent.reply_tokens = 8, 16
         judges = [
-            Judge(), Judge("components"), Judge(rules=["phi2"]), Judge(rules=["phi2", "phi1"]), compiled, listed,
+            Judge(), short, longer, Judge("components"),
+            Judge(rules=["phi2"]), Judge(rules=["phi2", "phi1"]), compiled, listed,
             Judge(rules=[Rule("own", PHI1.components, PHI1.sentence)]), Judge(prompts=Prompts(tmp_path)),
             Judge(adapter=dspy.ChatAdapter()), Judge("components", json_schema=True),
             Judge(wording=TaskWording(instructions={"cdit/word": "Judge it."})), raw, held,

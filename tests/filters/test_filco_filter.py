@@ -72,6 +72,11 @@ class TestSentences:
         assert result.reason == "of 7 sentences: 3, 1"
 
 
+def test_whole_passages_keep_the_order_of_the_ranking() -> None:
+    result, _ = filtered({"helpful": ["3, 0"]}, unit="passage")
+    assert (result.kept, result.chosen) == ([FIVE[0], FIVE[3]], [0, 3])
+
+
 class TestPrompt:
     def rendered(self, knowledge: list[str], *, unit: Any = "sentence", ids: str = "", **inputs: Any) -> str:
         predictor = FilCoFilter(unit).helpful

@@ -133,6 +133,13 @@ class TestCutJudgements:
         assert f"\nContext:\n{CHECK}\n" in lm.prompts_of("ids")[0]
         assert (result.kept, result.status, result.flags) == ([PASSAGES[0]], "ids", {})
 
+    def test_a_judgement_that_repeats_itself_is_not_asked_for_with_more_room(self) -> None:
+        """More room would bring more of the same; what it did not reach is kept."""
+        loop = "\n".join([*ONE_BY_ONE, *["2: it tells of the light that was lit on the quay of the town"] * 20])
+        result, lm = filtered({"check": [cut(loop)], "ids": ["0"]})
+        assert [stage for stage, _ in lm.prompts] == ["check", "ids"]
+        assert (result.kept, result.flags) == ([PASSAGES[i] for i in (0, 3, 4)], {"cut_judgement": 1})
+
     def test_cut_again_what_it_did_not_reach_is_kept_and_the_branch_is_suspect(self) -> None:
         """It judged 0 and 1, was cut in 2, and the ids name 0: 2, 3 and 4 were never judged."""
         result, lm = filtered({"check": [cut("0: na"), cut(CUT)], "ids": ["0"]})
@@ -454,6 +461,8 @@ class TestPointwise:
         result, lm = self.filtered({"Tolm Harbour": "Yes"}, twice)
         assert len(lm.prompts) == 1
         assert result.kept == twice
+        silent, _ = self.filtered({"Tolm Harbour": "Hard to say."}, twice)
+        assert (silent.verdicts, silent.flags) == ([None, None], {"no_verdict": 1}), "one reply was no verdict"
 
     def test_a_very_small_model_is_shown_a_yes_and_a_no(self) -> None:
         ask = PointwiseFilter(wording=TaskWording.of("twowiki")).relevant

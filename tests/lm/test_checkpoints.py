@@ -183,7 +183,10 @@ class TestDamaged:
             open_checkpoint(folder, device="cpu")
 
     def test_architectures_that_are_no_names(self, tmp_path: Path) -> None:
-        check_files(checkpoint_of(copied(made.gpt2, tmp_path / "odd", architectures=[3])))
+        """They say nothing of the model, so its weights are loaded as any."""
+        folder = copied(made.gpt2, tmp_path / "odd", architectures=[3])
+        check_files(checkpoint_of(folder))
+        assert open_checkpoint(folder, device="cpu").model.config.model_type == "gpt2"
 
     def test_a_hub_that_answers_with_a_proxys_refusal(self, monkeypatch: pytest.MonkeyPatch) -> None:
         hub = pytest.importorskip("huggingface_hub")

@@ -9,7 +9,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import dspy
@@ -340,11 +339,10 @@ class TestBeginnings:
 
 class TestEndings:
     def test_a_deadline_ends_a_call(self) -> None:
+        """1,500 tokens take longer; without a deadline they would be the reply."""
         short = LocalEngine(weights(), context=2048, deadline=0.3)
-        began = time.monotonic()
         with pytest.raises(lm15.TimeoutError, match=r"no whole reply within the deadline of 0\.3 s \(--deadline\)"):
             reply(request("Tell a long story of the sea.", max_tokens=1500, temperature=1.0), short)
-        assert time.monotonic() - began < 8
 
     def test_a_cancelled_call_makes_room(self) -> None:
         async def main() -> str:

@@ -61,6 +61,8 @@ A, B, C = PASSAGES[:3]
         ([[A], [Passage("x", A.title, "Another part.")]], [A, Passage("x", A.title, "Another part.")]),
         # within one list too
         ([[A, A, B]], [A, B]),
+        # by the second id that a merged passage had, in another list's words
+        ([[Passage("1", "T", "x")], [Passage("2", "T", "x")], [Passage("2", "T", "y")]], [Passage("1", "T", "x")]),
     ],
 )
 def test_union_keeps_the_first_of_each_in_order(lists: list[list[Passage]], merged: list[Passage]) -> None:
@@ -81,6 +83,11 @@ class TestUnionOfExcerpts:
     def test_the_whole_passage_stands_for_its_pieces(self, order: int) -> None:
         lists = [[self.FIRST], [self.TOWN]]
         assert union(lists[order:] + lists[:order]) == [self.TOWN]
+
+    def test_equal_lists_are_one_list_that_keeps_its_pieces_apart(self) -> None:
+        """Two branches with the same passages share a filter, so that its result comes twice."""
+        pieces = [self.LAST, PASSAGES[0], self.FIRST]
+        assert union([pieces, list(pieces)]) == pieces
 
     def test_pieces_of_another_text_under_the_same_id_are_left_out(self) -> None:
         """Their places would lie elsewhere in the first one's text."""

@@ -2,7 +2,8 @@
 
 The example: four sentences, in text order c, d (of the first passage), a, b (of the second), and the fact "Who built
 the pier? Ane". With f = (1, 0, 0) the vectors make sim(a, f) = sim(b, f) = .8, sim(c, f) = .6, sim(d, f) = 0, so that
-K = 3 extracts a, b, c. a joins the pool. Of b and c, b repeats a: .8 - 1 = -.2, and c brings .6 - .48 = .12.
+K = 3 extracts a, b, c. a joins the pool. Of b and c, b repeats a: .8 - 1 = -.2, and c brings .6 - .48 = .12. The answer
+alone is (0, 1, 0): of it a, b (.6) and d (.28) are the nearest, not c (0).
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ A, B, C, D = "Ane built the pier.", "The pier was built by Ane.", "Ane was born 
 ASKED, ANSWER = "Who built the pier?", "Ane"
 VECTORS = {
     f"{ASKED} {ANSWER}": (1.0, 0.0, 0.0), ANSWER: (0.0, 1.0, 0.0),
-    A: (0.8, 0.6, 0.0), B: (0.8, 0.6, 0.0), C: (0.6, 0.0, 0.8), D: (0.0, 0.0, 1.0),
+    A: (0.8, 0.6, 0.0), B: (0.8, 0.6, 0.0), C: (0.6, 0.0, 0.8), D: (0.0, 0.28, 0.96),
 }  # fmt: skip
 PASSAGES = [Passage("p0", "Tolm", f"{C} {D}", 2.0), Passage("p1", "Pier", f"{A} {B}", 1.0)]
 ROW = {
@@ -230,7 +231,7 @@ def test_the_example(tmp_path: Path) -> None:
     assert row.target == f"{A} {C}"
     assert [score.score for score in row.sentences] == pytest.approx([0.6, 0.0, 0.8, 0.8])
     assert row.stages is not None
-    assert (row.stages.extracted, row.stages.refined, row.stages.by_target) == ((2, 3, 0), (2, 0), (2, 3, 0))
+    assert (row.stages.extracted, row.stages.refined, row.stages.by_target) == ((2, 3, 0), (2, 0), (2, 3, 1))
     assert (row.stages.support, row.stages.stop) == ((0.3, 0.6), "supported")
     assert row.stages.effects == (None, 3.0)
     assert [each.line for each in row.excerpts()] == [f"Pier | {A}", f"Tolm | {C}"]

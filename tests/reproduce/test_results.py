@@ -8,6 +8,7 @@ import string
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from blendfilter import Run, compare, load
 from blendfilter.errors import BadArgument, RunFailed
 from blendfilter.evaluation.run_passages import contexts
 from blendfilter.evaluation.statistics import holm
-from blendfilter.journal import Journal
+from blendfilter.journal import Journal, digest
 from blendfilter.lm.offline import read
 from blendfilter.reproduce import printing, results, runs, sources, tables
 from blendfilter.reproduce.inputs import RowInputs
@@ -338,6 +339,24 @@ def refusing(*stages: str) -> CountingEngine:
             raise RuntimeError("the prompt is too long")
 
     return CountingEngine(before=refuse)
+
+
+def test_a_question_that_failed_counts_zero_in_the_score() -> None:
+    """Two of three right and one error are 2 / 3, not 2 / 2."""
+    rows = [{"id": f"q{n}", "em": 1.0, "error": None} for n in range(2)] + [{"id": "q2", "error": {"kind": "timeout"}}]
+    assert results._scores(SimpleNamespace(rows=rows), "em") == {"q0": [1.0], "q1": [1.0], "q2": [0.0]}  # type: ignore[arg-type]
+
+
+def test_a_call_that_a_question_made_twice_took_its_seconds_once(tmp_path: Path) -> None:
+    """Two branches with the same passages share a call: 2 s of refining, 1 s of answering."""
+    with Journal(tmp_path) as journal:
+        journal.append(*({"key": digest(n), "kind": "call", "seconds": float(n)} for n in (1, 2)))
+    calls = [["check", digest(2)], ["check", digest(2)], ["direct", digest(1)]]
+    rows = [{"id": "q", "error": None, "calls": calls}]
+    run = SimpleNamespace(rows=rows, journal=lambda: Journal(tmp_path, "replay"))
+    assert results.latency_values(run) == {  # type: ignore[arg-type]
+        "refining_seconds": {"q": [2.0]}, "answering_seconds": {"q": [1.0]}, "total_seconds": {"q": [3.0]},
+    }  # fmt: skip
 
 
 def test_a_row_that_failed_is_no_row_of_zeros_and_stops_no_other(tmp_path: Path) -> None:

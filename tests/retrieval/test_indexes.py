@@ -94,6 +94,21 @@ def test_the_worked_example() -> None:
     assert [p.score for p in found] == pytest.approx([0.0325225, 0.0322665, 0.0161290, 0.0158730], abs=1e-7)
 
 
+def test_each_index_is_searched_as_deep_as_the_hits_that_are_wanted() -> None:
+    """A depth below k: the ten hits come from rankings of ten, not of two."""
+    letters = "ABCDEFGHIJ"
+    index = Hybrid([Fixed(letters), Fixed(letters)], depth=2)
+    assert ids(index("q", k=10)) == [*letters]
+    assert [member.searches for member in index.indexes] == [[(["q"], 10)], [(["q"], 10)]]  # type: ignore[attr-defined]
+
+
+def test_a_passage_that_one_ranking_holds_twice_counts_at_its_better_place() -> None:
+    """a: 1/61 + 1/62. b: 1/62 + 1/61, and nothing for its third place in the first ranking."""
+    a, b = named("AB")
+    found = fuse([[a, b, b], [b, a]], 2, 60, lambda passage: passage.id)
+    assert [(p.id, p.score) for p in found] == [("A", 1 / 61 + 1 / 62), ("B", 1 / 61 + 1 / 62)]
+
+
 def test_over_one_corpus_ids_say_what_is_the_same() -> None:
     """Two passages with equal words are two, for their ids differ and both indexes mean the same by them."""
     twins = [Passage("1", "", "hen"), Passage("2", "", "hen")]

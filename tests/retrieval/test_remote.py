@@ -319,10 +319,9 @@ def test_a_servers_wait_is_kept_to() -> None:
         connection(result).request("/info")
         assert result.times[1] - result.times[0] >= 0.4
     with faulty_server((503, "", {"Retry-After": "3600"})) as result:
-        started = time.monotonic()
         with pytest.raises(ServerRefused, match=r"failed with 503: .*\(attempts: 1\)"):
             connection(result).request("/info")
-        assert time.monotonic() - started < 5
+        assert len(result.requests) == 1, "an hour is not waited for"
 
 
 @pytest.mark.parametrize("fault", ["drop", (401, "", {}), (500, f'{{"message": "token {TOKEN}?"}}', {})])

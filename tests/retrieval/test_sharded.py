@@ -14,10 +14,10 @@ from index_server import served
 from blendfilter import BM25, ColBERT, Dense, Direct, Hybrid, Passage, Retriever, evaluate, load, open_index
 from blendfilter.errors import BadArgument, BadData, MissingFile, ServerRefused
 from blendfilter.resources import sample
-from blendfilter.retrieval.base import missing_of
+from blendfilter.retrieval.base import Hits, cut_of, missing_of
 from blendfilter.retrieval.colbert.index import SearchEffort
 from blendfilter.retrieval.corpus import read_corpus
-from blendfilter.retrieval.sharded import Sharded, build_sharded, join
+from blendfilter.retrieval.sharded import Sharded, build_sharded, join, merged
 
 CORPUS = list(read_corpus(sample("corpus.jsonl")))
 QUERIES = [passage.title for passage in CORPUS[::9]] + ["the of a", "who was born in the town", "nothing zzz"]
@@ -152,6 +152,8 @@ def test_a_shard_that_does_not_answer_is_an_error_or_a_flagged_result(parts: lis
         questions = load("qa", [{"id": "q", "question": query, "answer": "?"}])
         run = evaluate(Direct(index), questions, lm="offline", run=tmp_path / "run", progress=False)
         assert run.rows[0]["flags"]["partial_search"] == 1
+    with pytest.raises(ServerRefused, match="cannot be reached"):
+        partly.search([query], 5)  # all shards are gone: no result, not an empty one
     again = evaluate(Direct(local), questions, lm="offline", run=tmp_path / "run", replay=True, progress=False)
     assert again.rows == run.rows, "what was found then is what the journal has, flag and all"
     with pytest.raises(ServerRefused, match=r"no shard of .* answers"):
@@ -197,6 +199,13 @@ def test_a_shard_that_is_gone_or_another_one_is_named(parts: list[Path], tmp_pat
     (tmp_path / "other" / "2").rename(tmp_path / "joined" / "2")
     with pytest.raises(BadData, match="is another index"):
         open_index(tmp_path / "apart")
+
+
+@pytest.mark.parametrize("cut", [True, False])
+def test_a_query_that_one_shard_cut_is_a_cut_query(cut: bool) -> None:
+    rankings = [Hits([CORPUS[0]], cut=cut), Hits([CORPUS[1]])]
+    assert cut_of(merged(rankings, 1)) is cut
+    assert cut_of(merged(reversed(rankings), 1)) is cut
 
 
 def test_what_is_built_again_in_its_place_is_the_fresh_one(tmp_path: Path) -> None:

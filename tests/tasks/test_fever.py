@@ -81,15 +81,26 @@ def test_what_is_wrong_is_named(row: dict[str, Any], problem: str) -> None:
         load("fever", [row])
 
 
-@given(st.recursive(st.none() | st.integers() | st.text(max_size=5), lambda inner: st.lists(inner, max_size=4)))
+entries = st.tuples(st.none() | st.text(max_size=5), st.none() | st.integers() | st.text(max_size=2)).map(list)
+anything = st.recursive(st.none() | st.integers() | st.text(max_size=5), lambda inner: st.lists(inner, max_size=4))
+
+
+@given(anything | st.lists(st.lists(entries, max_size=3), max_size=3))
 def test_evidence_of_any_shape_is_facts_or_one_error(evidence: object) -> None:
-    problem = "here: field 'evidence'"
     try:
-        found = [fact for one in facts_of(evidence, "here") for fact in one]
+        sets = facts_of(evidence, "here")
     except BadData as error:
-        found, problem = [], str(error)
-    assert problem.startswith("here: field 'evidence'")
-    assert all(isinstance(title, str) and isinstance(line, int) for title, line in found)
+        problem, sets = str(error), []
+    else:
+        problem = ""
+    shapes = {(type(title), type(line)) for one in sets for title, line in one}
+    assert shapes <= {(str, int)}
+    assert problem.startswith("here: field 'evidence'") or not problem
+
+
+def test_a_set_of_evidence_names_pages_as_people_do() -> None:
+    evidence = [[[7, "Quay", 2], ["Mill_-LRB-tide-RRB-", 0]], [[None, None]], []]
+    assert facts_of(evidence, "here") == [(("Quay", 2), ("Mill (tide)", 0))]
 
 
 def test_both_copies_of_the_real_file_say_the_same(shared_data: Path) -> None:

@@ -300,6 +300,26 @@ def test_stopped_and_resumed_it_comes_to_the_same_weights_and_the_same_file(tmp_
     assert len(rewards[0].splitlines()) == QUICK.steps
 
 
+def test_each_step_draws_texts_of_its_own(tmp_path: Path):
+    """Of one prompt, by a policy that learns nothing: what differs is what was drawn, the same in every training."""
+
+    def drawn(folder: Path, seed: int) -> list[list[str]]:
+        texts: list[list[str]] = []
+
+        def reward(read: Any) -> list[float]:
+            texts.append([each.text for each in read])
+            return [0.0] * len(read)
+
+        settings = replace(QUICK, steps=3, seed=seed, learning_rate=1e-30)
+        train_ppo(policy(), [problems(1, 5)[0].prompt] * 8, reward, folder, settings)
+        return texts
+
+    first, second, third = drawn(tmp_path / "one", 0)
+    assert first != second != third != first
+    assert drawn(tmp_path / "two", 0) == [first, second, third]
+    assert drawn(tmp_path / "three", 1)[0] != first
+
+
 def test_more_steps_go_on_where_fewer_ended(tmp_path: Path):
     whole = trained_in(tmp_path / "whole")
     trained_in(tmp_path / "two", replace(QUICK, steps=3))

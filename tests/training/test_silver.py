@@ -116,6 +116,31 @@ def test_a_prompt_without_room_for_a_passage_is_no_example(tmp_path: Path) -> No
         made(written(tmp_path, [CHOSEN]), "context", settings=TrainingSettings(max_input_tokens=70))
 
 
+def test_the_recipe_counts_what_became_of_each_row(tmp_path: Path) -> None:
+    """Seven rows under a cap of 110 tokens, of which the first is left out, and then five are taken.
+
+    `far` loses the passage that holds its target, `near` another one; `bare` has passages without a text, which is an
+    example; `long` has room for no passage, which is none: so its empty target is not counted either.
+    """
+    near = replace(CHOSEN, id="near", question="Where is it?", target="Fell is a hill.")
+    near = replace(near, sentences=(SilverSentence(0, 0, 15, 1.0),), chosen=(0,))
+    blank = (Passage("p1", "Fell", ""), Passage("p2", "Tide Mill", " "))
+    bare = replace(NOTHING, id="bare", question="What is there?", passages=blank, sentences=())
+    long = replace(NOTHING, id="long", question=" ".join(f"and who runs mill {n}" for n in range(30)))
+    far, last = replace(CHOSEN, id="far", question="Who runs it?"), replace(CHOSEN, id="last", question="Who?")
+    path = written(tmp_path, [CHOSEN, far, near, bare, NOTHING, long, last])
+    done = made(
+        path, "context", settings=TrainingSettings(max_input_tokens=110),
+        exclude=[CHOSEN.question], leave_out=True, limit=5,
+    )  # fmt: skip
+    assert [row.id for row in done.rows] == ["far", "near", "bare", "m2"]
+    assert [example.target for example in done.examples] == ["", "Fell is a hill.", "", ""]
+    counts = ("prompts_cut", "targets_shortened", "left_out_no_room")
+    assert {name: done.recipe[name] for name in counts} == dict(zip(counts, (4, 1, 1), strict=True))
+    about = {name: done.recipe["silver"][name] for name in ("rows", "left_out", "empty")}
+    assert about == {"rows": 7, "left_out": 1, "empty": 2}
+
+
 def test_question_to_evaluate_on_is_refused_or_left_out(tmp_path: Path) -> None:
     """By its words: another spelling is the same question."""
     path = written(tmp_path, [CHOSEN, NOTHING])

@@ -93,6 +93,17 @@ def test_one_question_has_one_judge(path: Path) -> None:
     assert (only.by, only.accepted, only.rejected) == (OTHER, (), ("a", "b"))
 
 
+def test_a_question_that_was_undone_and_judged_again_rejects_anew(path: Path) -> None:
+    """Its pair was undone first, so that it rejected nothing; that went with the question."""
+    with WitnessWriter(path) as writer:
+        q = judged(writer, "Who turned on the radio?", A=True, B=False)
+        writer.undo_pair("A", "B")
+        assert writer.witnesses.rejected_by(q) == frozenset()
+        writer.undo_question(q)
+        judged(writer, "Who turned on the radio?", A=True, B=False)
+    assert Witnesses.read(path).rejected_by(q) == {"B"}
+
+
 def test_every_verdict_is_a_line_with_its_time(path: Path) -> None:
     with WitnessWriter(path) as writer:
         judged(writer, "Who?", a=True, b=None)

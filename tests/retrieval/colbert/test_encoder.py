@@ -97,10 +97,12 @@ def test_damage_is_told(damage: Callable[[Path], object], stated: str, copy: Pat
     assert not logged, "transformers has no report of its own"
 
 
-def test_code_in_a_checkpoint_is_not_run(copy: Path) -> None:
+def test_code_in_a_checkpoint_is_not_run(copy: Path, checkpoint: Path) -> None:
     (copy / "theirs.py").write_text("raise SystemExit('it was run')")
     edit(copy / "tokenizer_config.json", auto_map={"AutoTokenizer": ["theirs.Tokenizer", None]})
-    ColBERTCheckpoint(copy).load(CPU)
+    ours, plain = (ColBERTCheckpoint(folder).load(CPU).state_dict() for folder in (copy, checkpoint))
+    assert all(torch.equal(weights, plain[name]) for name, weights in ours.items()), "it is the model that it was"
+    assert ours.keys() == plain.keys()
 
 
 def test_sha256_follows_the_content(copy: Path, checkpoint: Path) -> None:
