@@ -20,7 +20,7 @@ class CallNote(NamedTuple):
     key: str
     """Empty where it is an event alone, and no model was called (a search that cut its query)."""
     event: str = ""
-    """`empty_reply`, `cut_reply`, `refused_reply`, `query_cut`, or empty for a reply that ended well."""
+    """`empty_reply`, `cut_reply`, `refused_reply`, `prompt_cut`, `query_cut`, or empty where all is well."""
 
 
 class CallSample(NamedTuple):

@@ -167,13 +167,6 @@ class Journal:
             kind = self._line_at(offset)[len(_BEGINS) :].partition(b'"')[0]
             yield kind.decode("utf-8", "replace"), self._damage(offset)
 
-    def is_sound(self, key: str) -> bool:
-        """Whether a record under `key` can be read."""
-        try:
-            return self.read(key) is not None
-        except BadData:
-            return False
-
     def append(self, *records: Mapping[str, Any], new_only: bool = False) -> None:
         """Write `records` in one stroke; they are on file when this returns.
 

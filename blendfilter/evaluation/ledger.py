@@ -17,7 +17,7 @@ import numpy as np
 
 from blendfilter.evaluation.run import Run
 from blendfilter.lm.budget import Amount
-from blendfilter.lm.prices import Prices, cost_of, price_in
+from blendfilter.lm.prices import Prices, cost_of, price_in, stated
 
 ReadCall = Callable[[str], Mapping[str, Any] | None]
 
@@ -157,7 +157,9 @@ def taken(record: Mapping[str, Any], prices: Prices | None = None) -> Amount:
 def _cost(record: Mapping[str, Any], prices: OwnPrices) -> float | None:
     if isinstance(prices, Mapping):
         prices = prices.get(str(record.get("model")))
-    return cost_of(record, price_in(record, prices) if prices is not None else None)
+    # Earlier versions kept whatever a server stated.
+    absurd = record.get("cost") is not None and stated(record["cost"]) is None
+    return cost_of(record, price_in(record, prices) if prices is not None or absurd else None)
 
 
 def tokens_of(stored: Mapping[str, Any]) -> int | None:

@@ -354,7 +354,7 @@ def _titles(passages: Iterable[Passage]) -> list[str]:
 
 
 def _events(notes: Sequence[CallNote]) -> dict[str, int]:
-    events = [note.event for note in notes if note.event in FLAGS]
+    events = [note.event for note in notes if note.event in (*FLAGS, *RARE_FLAGS)]
     return {event: events.count(event) for event in events}
 
 

@@ -44,7 +44,7 @@ from blendfilter.context import (
     CallNote,
     setting,
 )
-from blendfilter.errors import AskedWrong, BudgetSpent, CannotWrite, words_of
+from blendfilter.errors import AskedWrong, BadData, BudgetSpent, CannotWrite, words_of
 from blendfilter.evaluation.ledger import taken
 from blendfilter.evaluation.rows import (
     QUESTION_ALONE,
@@ -59,6 +59,7 @@ from blendfilter.evaluation.run_folder import METRICS, PREDICTIONS, RowAppender,
 from blendfilter.evaluation.run_settings import retrievers_of
 from blendfilter.lm.attempts import Gate
 from blendfilter.lm.budget import NOTHING, Amount, BudgetAccount
+from blendfilter.lm.journaled import is_answer
 from blendfilter.modules.base import Method
 from blendfilter.records import Passage, Question, one_line
 from blendfilter.run_context import RunContext
@@ -159,14 +160,21 @@ class RunLoop:
             logger.warning("%s", damage)
         if any(kind != "call" for kind, _ in damaged):
             return kept  # rows do not name their searches: all are made anew, and what is gone is searched for again
-        is_there = self.journal.is_sound if damaged else self.journal.__contains__
         for row in iterate_rows(folder / PREDICTIONS, self.task.metrics):
             key = (repeat_of(row), row["id"])
             whole = row["error"] is None and not row.get("unsearched") and not misscored(row, self.task.metrics)
             # A row whose calls the journal does not have (it was cut or exchanged) would leave the ledger wrong.
-            if key in self.slots and whole and all(is_there(call) for _, call in row["calls"]):
+            if key in self.slots and whole and all(self._is_kept(call) for _, call in row["calls"]):
                 kept[key] = self._line(row, key)
         return kept
+
+    def _is_kept(self, call: str) -> bool:
+        """Whether the journal serves a call again: it has it undamaged, with a whole reply."""
+        try:
+            record = self.journal.read_call(call)
+        except BadData:  # of which there was a warning
+            return False
+        return record is not None and is_answer(record)
 
     async def _answer(self, order: int, key: AnswerKey, places: asyncio.Semaphore) -> None:
         notes: list[CallNote] = []

@@ -23,6 +23,7 @@ from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.run_folder import METRICS, PREDICTIONS, iterate_rows
 from blendfilter.journal import FILE
 from blendfilter.lm.budget import NOTHING, marked
+from blendfilter.modules.base import FLAGS
 
 _SHOWN_IDS = 5
 _BULK = frozenset({"queries", "branches", "knowledge", "spans", "written", "calls"})
@@ -38,6 +39,8 @@ _WARNED_OF = {
     "cut_reply": f"replies were cut off at their cap (--reply-tokens gives long ones more room); {_DOCTOR}",
     "no_verdict": "judging replies were no verdict (the passages are kept); of CDIT's judge, cdit-components with "
     "--json-schema holds them to a form",
+    "prompt_cut": "prompts were cut by the server, which states fewer tokens than they must have: give it a longer "
+    "context (Ollama: num_ctx)",
 }
 _READ_IN = {"unparseable_ids": READINGS, "no_verdict": _JUDGING}
 
@@ -260,4 +263,5 @@ def bad_shares(flags: Mapping[str, int], rows: Iterable[Mapping[str, Any]]) -> d
         if row["error"] is None:  # else how replies were read is lost with the prediction
             for name, stages in _READ_IN.items():
                 read[name] += sum(stage_of(stage) in stages for stage, _ in row["calls"])
-    return {name: Share(flags.get(name, 0), read.get(name, calls)) for name in _WARNED_OF}
+    names = [name for name in _WARNED_OF if name in FLAGS or name in flags]
+    return {name: Share(flags.get(name, 0), read.get(name, calls)) for name in names}

@@ -63,6 +63,8 @@ _SPELLED: Mapping[str, tuple[str, ...]] = {
     "reasoning": ("reasoning_effort", "reasoning", "thinking", "thinkingConfig", "thinking_config"),
 }
 """What providers call the settings that a call can do without, in refusals too."""
+_REPLIES = ("choices", "candidates", "content", "stop_reason", "delta", "output")
+"""Where providers' bodies hold a reply, or say how it ended."""
 
 
 class AdoptedEngine:
@@ -179,14 +181,29 @@ class AdoptedEngine:
             changes["extensions"] = deepcopy(fields)  # litellm writes into the objects that it is given
         return replace(config, **changes)
 
+    def _holds_reply(self, body: Mapping[str, Any]) -> bool:
+        """Whether a silent response is a reply: DSPy makes one of a body without choices, too."""
+        if not called_by_dspy(self.lm) and "choices" not in body:
+            return True
+        # The last event of a stream counts tokens, and holds no choice.
+        return body.get("object") == "chat.completion.chunk" or any(body.get(name) for name in _REPLIES)
+
     def _read(self, request: lm15.Request, response: lm15.Response, entry: Mapping[str, Any]) -> lm15.Response:
         """The response as ours are: thoughts apart, cut at the stop strings, its tokens counted as providers bill them.
 
         lm15 hands counts on as they are: Anthropic's without cached tokens, Gemini's without thoughts. DSPy's entry
         has them together.
+
+        Raises: an lm15 error where the reply is none (`faults.ending`).
         """
-        data, parts = dict(response.provider_data or {}), response.message.parts
-        changes: dict[str, Any] = {}
+        body, parts = response.provider_data or {}, response.message.parts
+        if response.text == "" and not self._holds_reply(body):
+            raise faults.in_reply(body)
+        ended = faults.ending(body, response.finish_reason)
+        # lm15 knows OpenAI's words alone, and calls by "stop" whatever it does not know.
+        changes: dict[str, Any] = {} if ended == "stop" else {"finish_reason": ended}
+        # What else a server writes there is not ours: a `rate` of its own would be a share of the price.
+        data = {"cost": body["cost"]} if "cost" in body else {}
         if all(isinstance(part, lm15.TextPart | lm15.ThinkingPart) for part in parts):
             raw = "".join(part.text for part in parts if isinstance(part, lm15.TextPart))
             hidden, reply = split_thinking(raw)

@@ -335,6 +335,7 @@ class AttemptingEngine:
         meters: what every attempt passes.
         retry: how often an attempt is made, with which waits, how long it may take; None: once, as long as it takes.
         retries: what the run allows; None: as much as `retry` asks for.
+        price: what tokens cost, which bounds what a server may state; None: unknown.
         sleep, clock: for tests.
     """
 
@@ -345,10 +346,12 @@ class AttemptingEngine:
         retry: Retry | None = None,
         retries: RetryBudget | None = None,
         *,
+        price: Price | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.inner, self.meters, self.retry, self.retries = inner, tuple(meters), retry, retries
+        self._price = price
         self._sleep, self._clock = sleep, clock
         self._reached = False
 
@@ -402,7 +405,7 @@ class AttemptingEngine:
         async def again(outcome: BaseException | lm15.Response, raised: lm15.Request | None) -> None:
             nonlocal request
             if isinstance(outcome, lm15.Response):
-                account.first = answered = believed(request, outcome)
+                account.first = answered = believed(request, outcome, self._price)
                 account.lost += (answered.usage.input_tokens or 0) + (answered.usage.output_tokens or 0)
                 leave(answered, None)
             else:
@@ -415,7 +418,7 @@ class AttemptingEngine:
             await enter()
             with setting(_AGAIN, again):
                 response = await self._in_time(request, left)
-            response = believed(request, response)
+            response = believed(request, response, self._price)
         except BaseException as error:
             leave(None, error)
             raise
@@ -493,4 +496,5 @@ def on_terms(engine: ModelEngine, terms: CallPolicy, traffic: Traffic) -> Attemp
         terms.pace,
         BudgetMeter(engine, traffic.purse, terms.price),
     ]
-    return AttemptingEngine(engine, [meter for meter in meters if meter is not None], terms.retry, traffic.retries)
+    passed = [meter for meter in meters if meter is not None]
+    return AttemptingEngine(engine, passed, terms.retry, traffic.retries, price=terms.price)

@@ -17,6 +17,7 @@ may waste a step, and never hides a call.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -30,7 +31,7 @@ from blendfilter.dspy_surface import lm15
 from blendfilter.errors import BadArgument, BlendFilterError, BudgetSpent, check_count
 from blendfilter.journal import Journal, digest
 from blendfilter.lm import faults
-from blendfilter.lm.prices import Price, rated, stated
+from blendfilter.lm.prices import MOST, Price, rated, stated
 from blendfilter.lm.tokens import at_least, at_most
 
 MARK = digest("budget")
@@ -106,7 +107,8 @@ class Budget:
         for name in ("calls", "tokens"):
             if (value := getattr(self, name)) is not None:
                 check_count(f"the budget of {name} (--max-{name})", value)
-        if self.dollars is not None and not (stated(self.dollars) and self.dollars > 0):
+        number = isinstance(self.dollars, int | float) and not isinstance(self.dollars, bool)
+        if self.dollars is not None and not (number and 0 < self.dollars < math.inf):
             raise BadArgument(f"a budget of {self.dollars!r} dollars (--max-cost): give a number above 0")
 
     def given(self) -> dict[str, float]:
@@ -377,7 +379,8 @@ def spent_in(journal: Journal, prices: Mapping[str, Price | None], budget: Budge
         if price is not None:
             paid = price.of(tokens_in, tokens_out, record.get("tokens_cached") or 0)
             paid += price.of(first_in, first_out, first.get("tokens_cached") or 0)
-            cost = max(paid, cost or 0.0) + max(price.of(unheard, 0), price.of(0, unheard))
+            lost_dollars = max(price.of(unheard, 0), price.of(0, unheard))
+            cost = max(paid, stated(cost, paid + lost_dollars) or 0.0) + lost_dollars
         elif budget.dollars is not None and (cost is None or unheard) and tokens_in + tokens_out + lost:
             raise unpriced(record["model"])
         summed += Amount(record.get("attempts") or 1, tokens_in + tokens_out + lost, cost or 0.0)
@@ -385,9 +388,15 @@ def spent_in(journal: Journal, prices: Mapping[str, Price | None], budget: Budge
 
 
 def marked(journal: Journal) -> Amount:
-    """A run's account as its last sitting left it; one that was killed left it a little ahead."""
+    """A run's account as its last sitting left it; one that was killed left it a little ahead.
+
+    Earlier versions believed a server that stated absurd costs: such dollars count as none, and the records' do.
+    """
     record = journal.read(MARK, "budget")
-    return NOTHING if record is None else Amount(*(record.get(n, 0) for n in ("calls", "tokens", "dollars")))
+    if record is None:
+        return NOTHING
+    mark = Amount(*(record.get(n, 0) for n in ("calls", "tokens", "dollars")))
+    return mark if mark.dollars <= mark.calls * MOST else replace(mark, dollars=0.0)
 
 
 def unpriced(name: str) -> BadArgument:

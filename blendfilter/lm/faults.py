@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from blendfilter import http, secrets
 from blendfilter.dspy_surface import lm15
@@ -59,6 +59,24 @@ _CLASSES: Mapping[int, type[Any]] = {
     504: lm15.TimeoutError,
 }
 _LONGEST = 400  # characters of a server's message that are passed on
+
+Ending = Literal["stop", "length", "tool_call", "content_filter"]
+_ENDINGS: Mapping[Ending, str] = {
+    "stop": "stop eos eos_token end_turn end_of_text endoftext stop_sequence stop_string stop_token stop_criteria_met "
+    "word complete completed finish finished normal",
+    "length": "length limit max_tokens model_length token_limit max_output max_output_tokens max_length context "
+    "model_context_window_exceeded compaction repetition",
+    "tool_call": "tool_call tool_calls tool_use function_call pause_turn",
+    "content_filter": "content_filter content_filtered guardrail_intervened sensitive blacklist refusal error_toxic "
+    "safety recitation language blocklist prohibited_content spii",
+}
+_ENDS_BY: Mapping[str, Ending] = {word: ending for ending, words in _ENDINGS.items() for word in words.split()}
+"""What servers call the endings of a reply, in lower case.
+
+By any other word (`error`, `abort`, `cancelled`, `insufficient_system_resource`, Ollama's `load`) it broke off.
+"""
+WHOLE = frozenset({"stop", "length", "tool_call"})
+"""The endings of a reply that is one."""
 
 
 def of_a_client() -> tuple[type[Exception], ...]:
@@ -116,6 +134,35 @@ def in_reply(data: Mapping[str, Any], *, key: str = "") -> lm15.LM15Error:
     body = body if isinstance(body, Mapping) else {"message": _text(body)}
     code = body.get("code")
     return _of_status(code if isinstance(code, int) and 400 <= code < 600 else 502, body, {}, key)
+
+
+def ending(body: Mapping[str, Any], known: str | None = None, *, key: str = "") -> Ending:
+    """How the reply in a server's `body` ended; `known`: what a client made of that, where the body does not say.
+
+    A server that says nothing has ended well: old ones leave it out.
+
+    Raises: an lm15 error where the reply broke off, and trying again may help; where a content filter stopped it,
+        which is no answer either, whatever text there is.
+    """
+    choices = body.get("choices") or body.get("candidates")  # Gemini's
+    choice = choices[0] if isinstance(choices, list) and isinstance(choices[0], Mapping) else {}
+    kept = choice.get("provider_specific_fields")  # litellm's place for what it does not know
+    kept = kept if isinstance(kept, Mapping) else {}
+    for place in (body, choice, kept):
+        if place.get("error"):
+            raise in_reply(place, key=key)
+    last = body.get("delta")  # the last event of an Anthropic stream
+    beside = last if isinstance(last, Mapping) else body
+    words = (kept.get("native_finish_reason"), choice.get("finish_reason"), choice.get("finishReason"))
+    word = next(filter(None, (*words, beside.get("stop_reason"), known)), "stop")
+    ended = _ENDS_BY.get(str(word).lower())
+    if ended is None:
+        raise lm15.TransportError(f"the reply broke off: its server ended it by '{_clean(str(word), key)}'")
+    if ended == "content_filter":
+        # A status, because it was written and is paid for, other than what is refused unread.
+        why = "the server's content filter stopped the reply"
+        raise lm15.InvalidRequestError(why, status=200, provider_code=ended)
+    return ended
 
 
 def _of_status(status: int, body: Mapping[str, Any], headers: Mapping[str, str], key: str) -> lm15.LM15Error:

@@ -98,6 +98,8 @@ class JournaledEngine:
                 note(key, "error")
             raise error
         note(key, event_of(record))
+        if record.get("prompt_cut"):
+            note("", "prompt_cut")
         response = replace(_response(record, self.model), provider_data={"cost": record["cost"]})
         if called or not isinstance(self.journal, CallCache):  # a run that is resumed reads what the first one read
             return response
@@ -108,7 +110,7 @@ class JournaledEngine:
         if self.journal is None or (ANEW.get() and isinstance(self.journal, CallCache)):
             return None
         record = self.journal.find(key, "call")
-        if record is not None and (not record.get("error") or self.journal.mode == "replay"):
+        if record is not None and (is_answer(record) or self.journal.mode == "replay"):
             return record
         if self.journal.closed:
             raise BadArgument(f"{who()} makes a call, but its journal ({self.journal.path}) is closed: the run is over")
@@ -208,6 +210,8 @@ def _recorded(response: lm15.Response, first: lm15.Response | None, price: Price
         "finish": response.finish_reason,
         # It went on past a stop string, and was cut there: tokens that are not read.
         **({"ran_on": True} if data.get("ran_on") else {}),
+        # Its server stated fewer tokens than the prompt's text has.
+        **({"prompt_cut": True} if data.get("prompt_cut") else {}),
         # Tokens that it had beside the cap that was asked for, since the model thinks.
         **({"room": data["room"]} if data.get("room") else {}),
         # The batch that it was answered in, and the share of the price that is asked there.
@@ -270,6 +274,15 @@ def _response(record: Mapping[str, Any], model: str) -> lm15.Response:
         ),
         logprobs=tuple(lm15.TokenLogprob(token=token, logprob=value) for token, value in scores) if scores else None,
     )
+
+
+def is_answer(record: Mapping[str, Any]) -> bool:
+    """Whether the reply in a call's record is one; else it is asked for again.
+
+    Earlier versions kept some that had broken off, or that a content filter had emptied.
+    """
+    kept = "content_filter" if record.get("reply") else ""  # a text is flagged `refused_reply`
+    return not record.get("error") and record.get("finish", "stop") in (*faults.WHOLE, kept)
 
 
 def event_of(record: Mapping[str, Any]) -> str:

@@ -38,14 +38,6 @@ _SAMPLING = ("temperature", "top_p", "top_k", "frequency_penalty", "presence_pen
 _SETTINGS = (*_SAMPLING, "seed", "service_tier", "store")
 """What a request's config and the wire call by the same name."""
 _CAPS = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
-_FINISH: Mapping[str, Literal["length", "content_filter", "tool_call"]] = {
-    "length": "length",
-    "max_tokens": "length",
-    "model_length": "length",
-    "content_filter": "content_filter",
-    "tool_calls": "tool_call",
-    "function_call": "tool_call",
-}
 
 
 class Clients(Protocol):
@@ -247,6 +239,7 @@ class OpenAIEngine:
         raise lm15.TransportError(what)
 
     def _response(self, request: lm15.Request, body: dict[str, Any], data: dict[str, Any]) -> lm15.Response:
+        ended = faults.ending(data, key=self._key)
         choice, usage = data["choices"][0], _object(data.get("usage"))
         if self._chat:
             message = choice.get("message") or {}
@@ -270,7 +263,7 @@ class OpenAIEngine:
             id=str(data.get("id") or "") or None,
             model=str(data.get("model") or self.model),
             message=lm15.Message("assistant", parts),
-            finish_reason="stop" if cut else _FINISH.get(str(choice.get("finish_reason")), "stop"),
+            finish_reason="stop" if cut else ended,
             usage=lm15.Usage(  # what is no count is unknown, never 0
                 input_tokens=_count(usage.get("prompt_tokens")),
                 output_tokens=_count(usage.get("completion_tokens")),

@@ -7,7 +7,6 @@ provider; a server at an address of the user's own costs what the user's file sa
 from __future__ import annotations
 
 import functools
-import math
 import re
 import tomllib
 from collections.abc import Mapping
@@ -25,6 +24,11 @@ from blendfilter.lm.profiles import PROVIDERS
 A_MILLION = 1_000_000
 LEAST = 0.0001
 """Dollars for a million tokens; what is less and not 0 was meant for one token."""
+MOST = 1000.0
+"""Dollars that no call costs: a larger figure is none."""
+MARGIN, FEE = 10.0, 10.0
+"""A server may state so many times what our price makes of a call, and so many dollars beside it: a broker's margin,
+its searches, cache writes."""
 _SNAPSHOT = re.compile(r"(.+)-\d{4}-\d\d-\d\d")
 Dollars = Annotated[FiniteFloat, Field(ge=0, strict=True)]
 
@@ -143,19 +147,20 @@ def rated(price: Price | None, record: Mapping[str, Any]) -> Price | None:
     return price if price is None or rate is None else price.times(rate)
 
 
-def stated(cost: Any) -> float | None:
-    """The dollars that a server states for a call; None where they are none: negative, a truth value, no number.
+def stated(cost: Any, ours: float | None = None) -> float | None:
+    """The dollars that a server states for a call; None where they cannot be true.
+
+    They are negative, a truth value, no number, more than any call costs; `ours`: or far more than our price makes it.
 
     >>> stated(0.25), stated(0), stated(-1), stated(True), stated(float("nan")), stated(10**400), stated("0.1")
     (0.25, 0.0, None, None, None, None, None)
+    >>> stated(999.0), stated(1e12), stated(999.0, ours=0.01), stated(9.0, ours=0.01)
+    (999.0, None, None, 9.0)
     """
     if isinstance(cost, bool) or not isinstance(cost, int | float):
         return None
-    try:
-        dollars = float(cost)
-    except OverflowError:
-        return None
-    return dollars if 0 <= dollars < math.inf else None
+    most = MOST if ours is None else MARGIN * ours + FEE
+    return float(cost) if 0 <= cost <= most else None
 
 
 def cost_of(record: Mapping[str, Any], price: Price | None) -> float | None:

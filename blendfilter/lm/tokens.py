@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from blendfilter.dspy_surface import lm15
-from blendfilter.lm.prices import stated
+from blendfilter.lm.prices import Price, rated, stated
 
 A_REQUEST = 512
 """Tokens that a chat template may add to a request."""
@@ -49,19 +49,23 @@ def at_most(request: lm15.Request) -> int:
 def at_least(parts: Iterable[Any]) -> int:
     """Tokens that the text among these parts must have: a server that states fewer is not charged less for.
 
+    A run of spaces may be one token.
+
     >>> at_least([]), at_least([lm15.TextPart("42")]), at_least([lm15.TextPart("word " * 1000)])
-    (0, 1, 617)
+    (0, 1, 616)
     """
-    characters = sum(len(text) for part in parts if isinstance(text := getattr(part, "text", None), str))
+    texts = (text for part in parts if isinstance(text := getattr(part, "text", None), str))
+    characters = sum(len(" ".join(text.split())) for text in texts)
     return max(1, (characters - _FREE) // _A_TOKEN) if characters else 0
 
 
-def believed(request: lm15.Request, response: lm15.Response) -> lm15.Response:
+def believed(request: lm15.Request, response: lm15.Response, price: Price | None = None) -> lm15.Response:
     """`response` without the figures that cannot be true.
 
     A count that is none (negative, 0 for a text, more than any call has) becomes unknown, and so does a cost that is
-    none. What was dropped is kept as ``provider_data["disbelieved"]``. Where a provider counts cached tokens apart
-    (Anthropic), they are added to those of the prompt.
+    none, or absurd beside our `price`. What was dropped is kept as ``provider_data["disbelieved"]``. Where a provider
+    counts cached tokens apart (Anthropic), they are added to those of the prompt. Fewer tokens than the prompt's text
+    has mean that the server read a part of it: ``provider_data["prompt_cut"]``.
     """
     usage, data = response.usage, response.provider_data or {}
     wrong: dict[str, Any] = dict(data.get("disbelieved") or {})
@@ -75,12 +79,15 @@ def believed(request: lm15.Request, response: lm15.Response) -> lm15.Response:
     for name, count in counts.items():
         if count is not None and not bounds[name] <= count <= MANY:
             wrong[name], counts[name] = noted(count), None
-    cost = data.get("cost")
-    if cost is not None and stated(cost) is None:
+    cost, paid = data.get("cost"), rated(price, data)
+    sizes = counts["tokens_in"] or at_most(request), counts["tokens_out"] or request.config.max_tokens or 0
+    if cost is not None and stated(cost, paid and paid.of(*sizes)) is None:
         wrong["cost"] = noted(cost)
         data = {name: value for name, value in data.items() if name != "cost"}
+    if (counts["tokens_in"] or least) < least:
+        data = {**data, "prompt_cut": True}
     if not wrong and tokens_in == usage.input_tokens:
-        return response
+        return replace(response, provider_data=data) if "prompt_cut" in data else response
     usage = replace(
         usage, input_tokens=counts["tokens_in"], output_tokens=counts["tokens_out"], total_tokens=None,
         cache_read_tokens=counts["tokens_cached"],

@@ -33,8 +33,8 @@ FLAGS = (
     "no_verdict", "contradicted_verdict", "cut_judgement",
 )  # fmt: skip
 """The events that a method counts per question."""
-RARE_FLAGS = ("verdicts_reused", "not_in_passages", "input_cut", "partial_search")
-"""Those that one method, or kind of filter or index, has, and that stand in a file only where they occurred."""
+RARE_FLAGS = ("verdicts_reused", "not_in_passages", "input_cut", "partial_search", "prompt_cut")
+"""Those that one method, or kind of filter, index or server, has, and that stand in a file only where they occurred."""
 
 
 @dataclass(frozen=True)
