@@ -183,7 +183,7 @@ class AdoptedEngine:
 
     def _holds_reply(self, body: Mapping[str, Any]) -> bool:
         """Whether a silent response is a reply: DSPy makes one of a body without choices, too."""
-        if not called_by_dspy(self.lm) and "choices" not in body:
+        if not body or (not called_by_dspy(self.lm) and "choices" not in body):
             return True
         # The last event of a stream counts tokens, and holds no choice.
         return body.get("object") == "chat.completion.chunk" or any(body.get(name) for name in _REPLIES)

@@ -17,12 +17,13 @@ import pytest
 from model_server import Server, serve
 from small_world import CountingEngine, done_by, journaled, stable
 
-from blendfilter import BM25, BlendFilter, ChainOfThought, Run, connect, evaluate, load
+from blendfilter import BM25, BlendFilter, ChainOfThought, Direct, Run, connect, evaluate, load
 from blendfilter.errors import BadArgument, BudgetSpent, ServerRefused
 from blendfilter.evaluation.run_folder import read_json
 from blendfilter.evaluation.run_loop import Admission
+from blendfilter.journal import Journal
 from blendfilter.lm.attempts import Retry
-from blendfilter.lm.budget import Amount, Budget, BudgetAccount
+from blendfilter.lm.budget import MARK, Amount, Budget, BudgetAccount
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.lm.prices import Price
 from blendfilter.tasks import Questions
@@ -133,6 +134,8 @@ def killed_at(process: subprocess.Popen[bytes], reached: Callable[[], bool]) -> 
 
 LIES = {
     "free": '{"cost": 0}',
+    "less than our price": '{"cost": 1e-7}',
+    "more than any call costs": '{"cost": 1e12}',
     "negative": '{"cost": -5}',
     "no number": '{"cost": NaN}',
     "no tokens": '{"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}',
@@ -174,6 +177,8 @@ def test_no_server_voids_a_limit_by_what_it_says_of_itself(
         ("5.0", {"server": 4}, None, None),
         ("-5", None, None, {"cost": "-5"}),
         ("true", None, None, {"cost": "True"}),
+        ("1e-7", {"price": 4}, 1e-7, None),
+        ("1e308", None, None, {"cost": "1e+308"}),
     ],
 )
 def test_the_ledger_says_whose_figure_counts_live_and_in_a_replay(
@@ -191,6 +196,50 @@ def test_the_ledger_says_whose_figure_counts_live_and_in_a_replay(
     assert total["cost"] == pytest.approx(20.0 if by == {"server": 4} else ours, abs=1e-5)
     assert {(each.get("cost_stated"), str(each.get("disbelieved"))) for each in records} == {(stated, str(disbelieved))}
     again = evaluate(ChainOfThought(), wanted, lm=lm, run=tmp_path, progress=False, replay=True)
+    assert again.metrics == run.metrics
+
+
+@pytest.mark.parametrize("dollars", [1e308, float("inf")])
+def test_a_run_that_an_absurd_cost_ended_goes_on_and_mends_its_files(tmp_path: Path, dollars: float) -> None:
+    """An earlier version charged what the server stated: its records and its mark are damaged."""
+    price, wanted = Price(input=2.0, output=8.0), load("qa", "sample", limit=2)
+    with serve() as server:
+        lm = quick(server.url)
+        lm.terms = dataclasses.replace(lm.terms, price=price)
+        limited(ChainOfThought(), wanted, lm, tmp_path, dollars=0.1)
+        with Journal(tmp_path) as journal:
+            for record in [*journal.records("call")]:
+                journal.append({**record, "cost": dollars, "cost_by": "server"})
+            journal.append({**(journal.read(MARK) or {}), "dollars": dollars})
+        run = evaluate(
+            ChainOfThought(), wanted, lm=lm, run=tmp_path, budget=Budget(dollars=0.1), repeats=2, progress=False
+        )
+        asked = server.stats()["requests"]
+    assert (run.finished, asked) == (True, 8)
+    assert run.metrics["ledger"]["total"]["cost"] is None, "unknown of those calls, and never 0"
+    spent = price.of(server_tokens(tmp_path, "tokens_in"), server_tokens(tmp_path, "tokens_out"))
+    assert spent <= journaled(tmp_path, "budget")[-1]["dollars"] < 0.1
+
+
+def server_tokens(run: Path, name: str) -> int:
+    return sum(record[name] for record in {each["key"]: each for each in journaled(run)}.values())
+
+
+@pytest.mark.parametrize(
+    ("lie", "cut"), [('{"prompt_tokens": 40}', True), ("{}", False), ('{"prompt_tokens": 0}', False)]
+)
+def test_a_run_says_that_its_server_cut_prompts_live_and_in_a_replay(
+    index: BM25, tmp_path: Path, lie: str, cut: bool
+) -> None:
+    wanted = load("qa", "sample", limit=2)
+    with serve(lie=lie) as server:
+        run = evaluate(Direct(index), wanted, lm=quick(server.url), run=tmp_path, progress=False)
+    assert run.metrics["flags"].get("prompt_cut") == (2 if cut else None)
+    assert [row["flags"].get("prompt_cut") for row in run.rows] == ([1, 1] if cut else [None, None])
+    assert [warning.partition(" of prompts")[0] for warning in run.warnings] == (["100.0 % (2 of 2)"] if cut else [])
+    if cut:
+        assert run.metrics["ledger"]["total"]["tokens_in"] == 80, "as stated"
+    again = evaluate(Direct(index), wanted, lm=quick(server.url), run=tmp_path, progress=False, replay=True)
     assert again.metrics == run.metrics
 
 

@@ -47,6 +47,19 @@ def until_free(folder: Path) -> None:
     raise AssertionError("the run still holds its journal")
 
 
+def test_a_row_whose_reply_broke_off_is_made_again(index: BM25, questions: Questions, tmp_path: Path) -> None:
+    """An earlier version kept it, and the answer that was read from half of it."""
+    whole, _ = done_by(BlendFilter(index), questions, tmp_path)
+    rows = (tmp_path / "predictions.jsonl").read_bytes()
+    key = whole.rows[2]["calls"][-1][1]
+    with Journal(tmp_path) as journal:
+        journal.append({**(journal.read(key) or {}), "reply": "half an", "finish": "error"})
+    again, engine = done_by(BlendFilter(index), questions, tmp_path)
+    assert engine.calls == 1
+    assert (tmp_path / "predictions.jsonl").read_bytes() == rows
+    assert again.metrics == whole.metrics
+
+
 def stopped_after(calls: int, method: dspy.Module, questions: Questions, run: Path) -> CountingEngine:
     """A run cancelled when so many calls have gone out, some of them still in flight."""
     reached = threading.Event()

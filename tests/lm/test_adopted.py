@@ -319,3 +319,64 @@ def test_a_key_among_these_fields_is_refused() -> None:
     own = dspy.LM("openai/m", api_key="k", extra_body={"plugins": [{"api_key": "sk-test-0123456789"}]})
     with pytest.raises(BadArgument, match="extra_body must hold no key, and 'api_key' looks like one"):
         connect(own)
+
+
+class Saying(Legacy):
+    """Replies a server's body as it stands, which DSPy reads."""
+
+    def __init__(self, **said: Any) -> None:
+        super().__init__("own/saying")
+        self.said = said
+
+    def forward(self, prompt: Any = None, messages: Any = None, **kwargs: Any) -> Any:
+        return {**body("Jon"), **self.said}
+
+
+def ended_by(reason: str | None, **more: Any) -> dict[str, Any]:
+    return {"choices": [{"message": {"content": "Jon"}, "finish_reason": reason, **more}]}
+
+
+@pytest.mark.parametrize(
+    ("said", "ending"),
+    [
+        (ended_by(None), "stop"),
+        (ended_by("eos_token"), "stop"),
+        (ended_by("model_length"), "length"),
+        (ended_by("abort"), lm15.TransportError),
+        (ended_by("error", error={"code": 502, "message": "died"}), lm15.ServerError),
+        (ended_by("stop", provider_specific_fields={"native_finish_reason": "error"}), lm15.TransportError),
+        (ended_by("content_filter"), lm15.InvalidRequestError),
+        ({"choices": []}, lm15.TransportError),
+        ({"choices": [{"message": {"content": ""}, "finish_reason": "stop"}]}, "stop"),
+    ],
+)
+def test_a_reply_through_dspy_ends_as_one_of_the_built_in_client_does(said: dict[str, Any], ending: Any) -> None:
+    engine = AdoptedEngine(Saying(**said))
+    wanted = lm15.Request(model="m", messages=(lm15.Message.user("Who?"),))
+    if isinstance(ending, str):
+        assert asyncio.run(engine.complete(wanted)).finish_reason == ending
+    else:
+        with pytest.raises(ending):
+            asyncio.run(engine.complete(wanted))
+
+
+def test_a_body_without_choices_is_no_silent_reply_but_the_last_event_of_a_stream_is(tmp_path: Path) -> None:
+    own, silent = dspy.LM("openai/m", api_key="sk-verysecret0123"), response("")
+    read = AdoptedEngine(own)._read
+    wanted = lm15.Request(model="m", messages=(lm15.Message.user("Who?"),))
+    for data in ({"id": "x", "detail": "overloaded"}, {"candidates": [], "usageMetadata": {}}):
+        with pytest.raises(lm15.LM15Error, match=r"overloaded|the reply holds no choices"):
+            read(wanted, dataclasses.replace(silent, provider_data=data), {})
+    last = {"object": "chat.completion.chunk", "choices": [], "usage": {"prompt_tokens": 3}}
+    for data in (last, {"stop_reason": "end_turn", "content": []}, None):
+        assert read(wanted, dataclasses.replace(silent, provider_data=data), {}).text == ""
+
+
+def test_a_server_through_dspy_sets_no_share_of_the_price(tmp_path: Path) -> None:
+    """What stands in its body is its own: `rate` is what a batch of ours costs."""
+    prices = tmp_path / "prices.toml"
+    prices.write_text('[models]\n"own/saying" = { input = 1000000, output = 1000000 }\n', encoding="utf-8")
+    with Journal(tmp_path) as journal:
+        connect(Saying(rate=1e-9, cost=1e-7), journal=journal, prices=prices)("Who?")
+        (record,) = journal.records()
+    assert (record["cost"], record["cost_stated"], "rate" in record) == (5.0, 1e-7, False)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ from blendfilter.lm.journaled import JournaledEngine
 from blendfilter.lm.openai import OpenAIEngine
 from blendfilter.lm.prices import Price
 from blendfilter.lm.profiles import profile_for
-from blendfilter.lm.tokens import A_MESSAGE, A_PICTURE, A_REQUEST, at_most
+from blendfilter.lm.tokens import A_MESSAGE, A_PICTURE, A_REQUEST, at_most, believed
 
 
 def in_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
@@ -232,6 +233,7 @@ def charged(*ends: lm15.Response | BaseException, price: Price | None = None) ->
         (lm15.RateLimitError("slow down", status=429), Amount(1)),
         (lm15.AuthError("who?", status=401), Amount(1)),
         (lm15.ServerError("conflict", status=409), Amount(1)),
+        (lm15.InvalidRequestError("filtered", status=200), Amount(1, BOUND)),
         (lm15.UnsupportedFeatureError("no tools", feature="tools"), Amount(1)),
         (BudgetSpent("of another meter"), Amount(1)),
         (LOST, Amount(1, BOUND)),
@@ -241,8 +243,8 @@ def charged(*ends: lm15.Response | BaseException, price: Price | None = None) ->
         (asyncio.CancelledError(), Amount(1, BOUND)),
         (RuntimeError("a user's engine"), Amount(1, BOUND)),
     ],
-    ids=["stated", "half stated", "not stated", "unreached", "429", "401", "409", "feature", "meter", "500", "408",
-         "timeout", "cut", "cancelled", "unknown"],
+    ids=["stated", "half stated", "not stated", "unreached", "429", "401", "409", "filtered", "feature", "meter", "500",
+         "408", "timeout", "cut", "cancelled", "unknown"],
 )  # fmt: skip
 def test_a_refusal_takes_no_tokens_and_what_may_have_been_answered_all_that_was_reserved(
     end: lm15.Response | BaseException, took: Amount
@@ -321,7 +323,7 @@ def record(number: int, **more: Any) -> dict[str, Any]:
     return {"key": digest(number), "kind": "call", "model": "m", "attempts": 1, "cost": None, **more}
 
 
-@pytest.mark.parametrize("cost", [0, -5.0, True, float("nan"), 10**400, "much"])
+@pytest.mark.parametrize("cost", [0, -5.0, True, float("nan"), 10**400, "much", 1e-7, 1e12, 1e308, 900.0])
 def test_a_cost_that_an_earlier_sitting_believed_does_not_void_the_limit_of_this_one(tmp_path: Path, cost: Any) -> None:
     with Journal(tmp_path) as journal:
         journal.append(record(1, tokens_in=100, tokens_out=10, cost=cost))
@@ -350,3 +352,55 @@ def test_what_was_spent_is_read_from_records_and_mark_whichever_is_more(tmp_path
         purse = purse_for(journal, None, {})
     assert purse is not None
     assert purse.spent.calls == 9
+
+
+@pytest.mark.parametrize("dollars", [1e12, 1e308, float("inf"), float("nan")])
+def test_a_mark_that_an_absurd_cost_left_ends_no_run_for_good(tmp_path: Path, dollars: float) -> None:
+    with Journal(tmp_path) as journal:
+        journal.append(record(1, tokens_in=100, tokens_out=10, cost=dollars))
+        journal.append({"key": MARK, "kind": "budget", "calls": 9, "tokens": 120, "dollars": dollars})
+        assert spent_in(journal, {"m": PRICE}, Budget(dollars=1)) == Amount(9, 120, pytest.approx(200e-6))
+
+
+@pytest.mark.parametrize(
+    ("stated", "price", "kept"),
+    [
+        (1e308, PRICE, None),
+        (1e12, None, None),
+        (900.0, PRICE, None),  # beside a price of ours of a tenth of a cent
+        (900.0, None, 900.0),
+        (5.0, PRICE, 5.0),
+        (1e-7, PRICE, 1e-7),
+    ],
+)
+def test_a_stated_cost_is_believed_within_our_price_or_what_any_call_costs(
+    stated: float, price: Price | None, kept: float | None
+) -> None:
+    given = response("x", usage=(100, 10), provider_data={"cost": stated, "address": "a"})
+    data = believed(ASKED, given, price).provider_data
+    assert data.get("cost") == kept
+    assert data.get("disbelieved") == (None if kept is not None else {"cost": str(stated)})
+
+
+LONG = request("word " * 1000)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "usage", "cut"),
+    [
+        (LONG, lm15.Usage(input_tokens=400), True),
+        (LONG, lm15.Usage(input_tokens=1000), False),
+        (LONG, lm15.Usage(input_tokens=620), False),  # eight characters a token: no tokeniser's text
+        (LONG, lm15.Usage(input_tokens=10, cache_read_tokens=990), False),  # as Anthropic counts
+        (LONG, lm15.Usage(input_tokens=10, cache_read_tokens=100), True),
+        (LONG, lm15.Usage(input_tokens=0), False),  # no count at all
+        (LONG, lm15.Usage(), False),
+        (request("x" + " " * 4000), lm15.Usage(input_tokens=9), False),  # a run of spaces may be one token
+        (request("Who?"), lm15.Usage(input_tokens=1), False),
+    ],
+)
+def test_fewer_tokens_than_a_prompt_must_have_say_that_its_server_cut_it(
+    wanted: lm15.Request, usage: lm15.Usage, cut: bool
+) -> None:
+    data = believed(wanted, replace(response("x"), usage=usage)).provider_data or {}
+    assert data.get("prompt_cut", False) is cut

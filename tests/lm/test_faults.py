@@ -227,3 +227,54 @@ def test_an_error_sent_with_status_200() -> None:
     assert type(faults.in_reply({"error": {"message": "slow", "code": 429}})) is lm15.RateLimitError
     assert type(faults.in_reply({"error": "broken"})) is lm15.ServerError
     assert type(faults.in_reply({"choices": []})) is lm15.TransportError
+
+
+def ends(reason: Any, **more: Any) -> dict[str, Any]:
+    return {"choices": [{"message": {"content": "Jon"}, "finish_reason": reason, **more}]}
+
+
+@pytest.mark.parametrize(
+    ("body", "ending"),
+    [
+        (ends("stop"), "stop"),
+        (ends(None), "stop"),  # old servers leave it out
+        (ends("STOP"), "stop"),
+        (ends("eos_token"), "stop"),
+        (ends("model_length"), "length"),
+        (ends("tool_calls"), "tool_call"),
+        (ends("stop", error=None) | {"error": None}, "stop"),
+        (ends("stop", provider_specific_fields={"native_finish_reason": "MAX_TOKENS"}), "length"),  # by litellm
+        ({"stop_reason": "end_turn", "content": []}, "stop"),
+        ({"type": "message_delta", "delta": {"stop_reason": "max_tokens"}}, "length"),
+        ({"candidates": [{"finishReason": "STOP"}]}, "stop"),
+        (ends("error"), lm15.TransportError),
+        (ends("abort"), lm15.TransportError),
+        (ends("a word of tomorrow"), lm15.TransportError),
+        (ends(7), lm15.TransportError),
+        (ends("stop", provider_specific_fields={"native_finish_reason": "abort"}), lm15.TransportError),
+        ({"candidates": [{"finishReason": "OTHER"}]}, lm15.TransportError),
+        (ends("error", error={"code": 502, "message": "provider died"}), lm15.ServerError),
+        (ends("stop", error={"code": 429, "message": "slow"}), lm15.RateLimitError),
+        (ends("stop") | {"error": "broken"}, lm15.ServerError),
+        (ends("stop", provider_specific_fields={"error": {"message": "died"}}), lm15.ServerError),
+        (ends("content_filter"), lm15.InvalidRequestError),
+        (ends("SAFETY"), lm15.InvalidRequestError),
+        ({"stop_reason": "refusal"}, lm15.InvalidRequestError),
+    ],
+)
+def test_a_reply_ends_by_its_servers_own_word_and_no_unknown_word_is_an_ending(body: Any, ending: Any) -> None:
+    if isinstance(ending, str):
+        assert faults.ending(body) == ending
+        return
+    with pytest.raises(lm15.LM15Error) as caught:
+        faults.ending(body)
+    assert type(caught.value) is ending
+    assert faults.retryable(caught.value) == (ending is not lm15.InvalidRequestError)
+
+
+def test_what_a_client_made_of_an_ending_counts_where_the_body_does_not_say() -> None:
+    assert faults.ending({}, "length") == "length"
+    with pytest.raises(lm15.TransportError, match="the reply broke off: its server ended it by 'error'"):
+        faults.ending({}, "error")
+    with pytest.raises(lm15.InvalidRequestError, match="the server's content filter stopped the reply"):
+        faults.ending({}, "content_filter")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from scripted import ScriptedEngine, response
 
 from blendfilter.context import NOTES, ORDER, QUESTION, SAMPLE, STAGE, CallNote, CallSample, setting
 from blendfilter.errors import ModelError, ReplayMiss, ServerRefused
-from blendfilter.journal import Journal
+from blendfilter.journal import CallCache, Journal
 from blendfilter.lm.journaled import JournaledEngine
 from blendfilter.lm.model import connect
 
@@ -34,6 +35,45 @@ def test_a_miss_is_called_and_on_file_before_it_is_used_and_a_hit_is_not_called(
     with Journal(tmp_path, "replay") as journal:
         assert ask(journaled(live, journal)) == "reply 1"
     assert live.calls == 1
+
+
+@pytest.mark.parametrize(
+    ("kept", "served"),
+    [
+        ({"finish": "error"}, False),
+        ({"finish": "content_filter", "reply": ""}, False),
+        ({"finish": "content_filter"}, True),  # it is flagged: refused_reply
+        ({"finish": "length"}, True),
+        ({"finish": "stop", "reply": ""}, True),
+    ],
+)
+@pytest.mark.parametrize("cached", [False, True])
+def test_a_reply_that_broke_off_was_kept_by_earlier_versions_and_is_asked_for_again(
+    tmp_path: Path, kept: dict[str, Any], served: bool, cached: bool
+) -> None:
+    live = Live()
+    with Journal(tmp_path) as journal:
+        store = CallCache(tmp_path / "calls") if cached else journal
+        engine = journaled(live, store)
+        ask(engine)
+        (record,) = Journal(tmp_path, "replay").records() if not cached else cache_records(tmp_path)
+        store.append({**record, **kept})
+        assert ask(engine) == (kept.get("reply", "reply 1") if served else "reply 2")
+        assert ask(engine) == (kept.get("reply", "reply 1") if served else "reply 2")
+    assert live.calls == (1 if served else 2)
+
+
+def cache_records(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for file in (folder / "calls").iterdir() for line in file.read_text().splitlines()]
+
+
+def test_a_replay_serves_what_an_earlier_version_kept(tmp_path: Path) -> None:
+    with Journal(tmp_path) as journal:
+        ask(journaled(Live(), journal))
+        (record,) = journal.records()
+        journal.append({**record, "finish": "error", "reply": "Jon"})
+    with Journal(tmp_path, "replay") as journal:
+        assert ask(journaled(Live(), journal)) == "Jon"
 
 
 # ---- the key

@@ -248,6 +248,20 @@ def test_cached_tokens_are_read_by_either_name(reported: dict[str, Any], cached:
     assert (response.usage.input_tokens, response.usage.cache_read_tokens) == (8, cached)
 
 
+@pytest.mark.parametrize(
+    ("ended", "kind"),
+    [
+        ({"finish_reason": "abort"}, lm15.TransportError),
+        ({"finish_reason": "error", "error": {"code": 502, "message": "provider died"}}, lm15.ServerError),
+        ({"finish_reason": "content_filter"}, lm15.InvalidRequestError),
+    ],
+)
+@pytest.mark.parametrize("text", ["Jon", ""])
+def test_half_a_reply_is_a_fault_and_no_answer(ended: dict[str, Any], kind: type[Exception], text: str) -> None:
+    with pytest.raises(kind):
+        call(reading(choice(message={"content": text}, **ended)), ask())
+
+
 @pytest.mark.parametrize("data", [b"<html>502</html>", b'{"choices": [{"mess', b"[]", b"\xff\xfe", {"choices": []}])
 def test_a_body_that_is_no_reply_is_a_transport_fault(data: Any) -> None:
     with pytest.raises(lm15.TransportError):
