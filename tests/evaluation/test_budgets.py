@@ -179,6 +179,7 @@ def test_no_server_voids_a_limit_by_what_it_says_of_itself(
         ("true", None, None, {"cost": "True"}),
         ("1e-7", {"price": 4}, 1e-7, None),
         ("1e308", None, None, {"cost": "1e+308"}),
+        ("900.0", None, None, {"cost": "900.0"}),
     ],
 )
 def test_the_ledger_says_whose_figure_counts_live_and_in_a_replay(

@@ -13,7 +13,7 @@ from model_server import Server, serve
 from small_world import CountingEngine, done_by, journaled
 
 from blendfilter import BM25, BlendFilter, ChainOfThought, Run, connect, evaluate, load
-from blendfilter.evaluation.ledger import LedgerEntry, busy_seconds, latency, ledger, tokens_of
+from blendfilter.evaluation.ledger import LedgerEntry, busy_seconds, latency, ledger, taken, tokens_of
 from blendfilter.lm.attempts import Retry
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.lm.prices import read_prices
@@ -191,3 +191,10 @@ def test_the_ledger_is_the_servers_own_count(index: BM25, tmp_path: Path, behave
     records = journaled(tmp_path)
     assert len({record["key"] for record in records}) == len(records) == counted["calls"]
     assert sum(record["attempts"] - 1 for record in records) == sum(stats["faults"].values()) + refused
+
+
+@pytest.mark.parametrize(("cost", "dollars"), [(1e308, 0.00015), (1e12, 0.00015), (0.5, 0.5)])
+def test_an_absurd_cost_that_an_earlier_version_kept_counts_at_our_price(cost: float, dollars: float) -> None:
+    options = {"options": {"provider": "openai"}}
+    record = {"model": "gpt-4o-mini", "parameters": options, "tokens_in": 1000, "tokens_out": 0, "cost": cost}
+    assert taken(record).dollars == pytest.approx(dollars)
