@@ -81,7 +81,7 @@ def believed(request: lm15.Request, response: lm15.Response, price: Price | None
             wrong[name], counts[name] = noted(count), None
     cost, paid = data.get("cost"), rated(price, data)
     sizes = counts["tokens_in"] or at_most(request), counts["tokens_out"] or request.config.max_tokens or 0
-    if cost is not None and stated(cost, paid and paid.of(*sizes)) is None:
+    if cost is not None and stated(cost, None if paid is None else paid.of(*sizes)) is None:
         wrong["cost"] = noted(cost)
         data = {name: value for name, value in data.items() if name != "cost"}
     if (counts["tokens_in"] or least) < least:

@@ -244,6 +244,12 @@ def test_a_run_says_that_its_server_cut_prompts_live_and_in_a_replay(
     assert again.metrics == run.metrics
 
 
+def test_a_cut_prompt_is_flagged_of_a_module_that_has_no_flags(tmp_path: Path) -> None:
+    with serve(reply="[[ ## answer ## ]]\n42\n\n[[ ## completed ## ]]", lie='{"prompt_tokens": 20}') as server:
+        run = evaluate(Bare(), load("qa", "sample", limit=2), lm=quick(server.url), run=tmp_path, progress=False)
+    assert run.metrics["flags"]["prompt_cut"] == 2
+
+
 # ---- what counts
 
 
