@@ -15,8 +15,12 @@ With a provider a batch is uploaded (``/files``, ``/batches``), polled and fetch
 written before it is uploaded, with its id once it has one: a run that was killed finds its batches again, by their name
 among the server's where it had not learned the id, and pays nothing twice. With a folder of the user's own the files
 are written there and the run stops (exit code 3); whatever answers them writes `NAME.output.jsonl` beside each
-`NAME.input.jsonl`, and the same command goes on. A line that failed, expired or is missing is asked again; a batch that
-was cancelled at the provider ends the session, and only the next one sends what it left.
+`NAME.input.jsonl`, and the same command goes on.
+
+A line's answer is read as the reply to a single call is. Where that would be tried again (HTTP 500, no JSON), and where
+the answer expired or is missing, the next batch asks for it again. A line that is refused (HTTP 400) fails its question
+in this session, and the next session asks for it anew. A batch that is cancelled or refused at the provider ends the
+session, and only the next one sends what it left. Answers are kept without the secrets that a provider may echo.
 """
 
 from __future__ import annotations
@@ -25,24 +29,37 @@ import asyncio
 import contextlib
 import functools
 import itertools
+import json
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from blendfilter import aio
+from blendfilter import aio, http
 from blendfilter.dspy_surface import lm15
 from blendfilter.errors import BadArgument, BadData, BatchWritten, CannotWrite, ServerRefused, check_count, copied
-from blendfilter.files import JsonRow, json_line, json_rows, write_whole, writing
+from blendfilter.files import (
+    LONGEST,
+    JsonRow,
+    is_torn,
+    json_line,
+    json_rows,
+    opened,
+    raw_lines,
+    too_long,
+    write_whole,
+    writing,
+)
 from blendfilter.journal import Journal, digest
 from blendfilter.lm import faults
 from blendfilter.lm.attempts import CallPolicy, Retry, Traffic
 from blendfilter.lm.budget import tally
 from blendfilter.lm.openai import OpenAIEngine
+from blendfilter.secrets import hidden, hidden_in
 
 if TYPE_CHECKING:
     import httpx
@@ -332,7 +349,9 @@ class Batches:
 
     def _note(self, sent: _Sent, **more: Any) -> None:
         known = self._journal.read(_key_of(sent.name), "batch") or {"at": round(time.time(), 3)}
-        record = {**known, "key": _key_of(sent.name), "kind": "batch", "name": sent.name, "id": sent.id, **more}
+        # An id that holds a secret is not kept: the next session finds the batch by its name.
+        id = sent.id if sent.id == hidden(sent.id or "") else None
+        record = {**known, "key": _key_of(sent.name), "kind": "batch", "name": sent.name, "id": id, **more}
         self._journal.append({**record, "lines": sorted(sent.ids)})
 
     def _new_name(self) -> str:
@@ -376,13 +395,13 @@ class Batches:
 
     # --- answers
 
-    def _resolve(self, sent: _Sent, outcomes: Iterable[tuple[str, Outcome]]) -> None:
+    def _resolve(self, sent: _Sent, outcomes: Mapping[str, Outcome]) -> None:
         """Hand a batch's answers on; what it does not answer is gathered anew."""
         self._out.pop(sent.name, None)
-        for id, outcome in outcomes:
+        for id, outcome in outcomes.items():
             future = sent.lines.pop(id, None)
             if future is None:
-                if _call_of(id) not in self._journal:
+                if not self._succeeded(id):
                     self._known[id] = outcome
                 self._sent_before.pop(id, None)
             elif future.set_running_or_notify_cancel():
@@ -397,19 +416,36 @@ class Batches:
 
     def _read_earlier(self) -> None:
         """The batches of earlier sessions: their answers, where these are on file, or that they are still out."""
-        named = {record["name"]: record for record in self._journal.records("batch")}
+        named = dict[str, Any]()
+        asked = dict[str, str]()  # a call -> the last batch that asks for it
+        failed = dict[str, str | None]()  # a call that failed for good -> the batch whose answer it failed over
+        done = set[str]()
+        for record in self._journal.records("batch", "call"):
+            key = record["key"]
+            if record["kind"] == "batch":
+                if record["name"] not in named:  # it is noted again once its id is known
+                    asked |= dict.fromkeys(map(_call_of, record["lines"]), record["name"])
+                named[record["name"]] = record
+            elif record.get("error"):
+                failed[key] = asked.get(key)
+                done.discard(key)
+            else:
+                done.add(key)
         if self.by_files:
             self._check_files(named)
         for name, record in named.items():
-            ids = frozenset(id for id in record["lines"] if not self._succeeded(id))
             sent = _Sent(name, frozenset(record["lines"]), record["id"])
-            for id in ids:
-                self._known.pop(id, None)  # of the batches that asked for it the last one counts
+            ids = {id for id in sent.ids if _call_of(id) not in done}
+            for id in ids:  # of the batches that asked for it the last one counts
+                self._known.pop(id, None)
+                self._sent_before.pop(id, None)
+            ids = {id for id in ids if failed.get(_call_of(id)) != name}
+            refused = record.get("refused", False)
             if (self.folder / f"{name}{OUTPUT}").exists():
-                self._known |= {id: outcome for id, outcome in self._outcomes(sent) if id in ids}
-                for id in ids:
-                    self._sent_before.pop(id, None)
-            else:
+                for id, outcome in self._outcomes(sent).items():
+                    if id in ids and (outcome.status == _OK or not refused):
+                        self._known[id] = outcome
+            elif not refused:
                 self._sent_before |= dict.fromkeys(ids, sent)
 
     def _succeeded(self, id: str) -> bool:
@@ -425,14 +461,30 @@ class Batches:
                     "the file out"
                 )
 
-    def _outcomes(self, sent: _Sent) -> Iterator[tuple[str, Outcome]]:
+    def _outcomes(self, sent: _Sent) -> dict[str, Outcome]:
         """The answers on file to the lines of a batch. Raises: BadData."""
-        path = self.folder / f"{sent.name}{OUTPUT}"
-        for row in json_rows(path):
-            id, outcome = _read(row, f"{sent.name}")
-            if id not in sent.ids:
-                raise BadData(f"{row.where}: '{id}' is no line of this batch: the file answers another one's")
-            yield id, outcome
+        found = dict[str, Outcome]()
+        for row in self._rows(self.folder / f"{sent.name}{OUTPUT}"):
+            id, outcome = _read(row, sent)
+            if id not in found or found[id].status != _OK:  # a line may be answered twice, and was paid for once
+                found[id] = outcome
+        return found
+
+    def _rows(self, path: Path) -> Iterator[JsonRow]:
+        """The lines of a file of answers; one that its writer was killed in is missing. Raises: BadData."""
+        with opened(path) as stream:
+            for number, line in raw_lines(stream, path):
+                where = f"{path}, line {number}"
+                if not line.strip():
+                    continue
+                try:
+                    value = http.json_of(line)
+                except ValueError as error:
+                    if line.endswith(b"\n") or not is_torn(line, b"{"):
+                        raise BadData(f"{where}: does not parse as JSON ({error})") from None
+                    self.tell(f"{where} is cut off: its call is asked again")
+                    return
+                yield JsonRow(where, number - 1, value)
 
     # --- a provider's batches
 
@@ -446,37 +498,46 @@ class Batches:
             if sent.id is None:
                 sent.id = await work.created(sent.name, self.folder / f"{sent.name}{INPUT}", fresh=sent.fresh)
                 self._note(sent)
-                self.tell(
-                    f"batch {sent.name}: {counted(len(sent.ids), 'call is', 'calls are')} with {address} ({sent.id})"
-                )
+                calls = counted(len(sent.ids), "call is", "calls are")
+                self.tell(f"batch {sent.name}: {calls} with {address} ({hidden(sent.id)})")
             try:
                 done = await work.over(sent.id)
                 if done.status == "failed":
                     return await self._refused(sent, done)
-                await work.fetched(done, path)
+                await work.fetched(done, path, sent)
                 if done.status == "cancelled":
                     raise ServerRefused(
-                        f"batch {sent.id} was cancelled at {address}: the same command sends what it left unanswered"
+                        f"batch {hidden(sent.id)} was cancelled at {address}: the same command sends what it left "
+                        "unanswered"
                     )
             except openai.NotFoundError:
-                self.tell(f"batch {sent.name}: {address} has {sent.id} no more, or not its answers: asked anew")
-                return self._resolve(sent, ())
-        outcomes = [*self._outcomes(sent)]
-        answered = sum(outcome.status == _OK for _, outcome in outcomes)
+                self.tell(f"batch {sent.name}: {address} has {hidden(sent.id)} no more, or not its answers: asked anew")
+                return self._resolve(sent, {})
+        outcomes = self._outcomes(sent)
+        answered = sum(outcome.status == _OK for outcome in outcomes.values())
         self.tell(f"batch {sent.name}: {done.status}, {answered:,} of {len(sent.ids):,} answered")
         return self._resolve(sent, outcomes)
 
     async def _refused(self, sent: _Sent, done: Any) -> None:
         """A batch that the provider did not take: too many tokens waiting there are taken in smaller ones."""
         faults_of = (done.errors.data if done.errors else None) or []
-        codes, words = {str(each.code) for each in faults_of}, "; ".join(str(each.message) for each in faults_of[:3])
+        codes = {str(each.code) for each in faults_of}
+        words = faults.cleaned("; ".join(str(each.message) for each in faults_of[:3]))
         too_much = any("limit" in code for code in codes) and len(sent.ids) > 1
         if not too_much:
-            raise ServerRefused(f"batch {sent.id} was refused: {words or 'without a reason'}").quoting(words)
+            self.use_up(sent.name)
+            refused = f"batch {hidden(sent.id or '')} was refused: {words or 'without a reason'}"
+            raise ServerRefused(f"{refused}; the same command sends its calls again").quoting(words)
         self._most = max(1, min(self._most, len(sent.ids)) // 2)
         self.tell(f"batch {sent.name}: refused ({words}); from here on at most {self._most:,} calls are out at a time")
         await asyncio.sleep(self.given.poll)  # what waits there may be another run's
-        self._resolve(sent, ())
+        self._resolve(sent, {})
+
+    def use_up(self, name: str) -> None:
+        """Have the next session ask anew what a batch did not answer: its refusal ends this one."""
+        known = self._journal.read(_key_of(name), "batch")
+        if known is not None and not known.get("refused"):
+            self._journal.append({**known, "refused": True})
 
     def _carried(self, sent: _Sent, task: asyncio.Task[None]) -> None:
         """Pass on why a batch cannot be carried."""
@@ -526,19 +587,16 @@ class _AtProvider:
                 return batch
             await asyncio.sleep(self._given.poll)
 
-    async def fetched(self, batch: Any, path: Path) -> None:
+    async def fetched(self, batch: Any, path: Path, sent: _Sent) -> None:
         """The answers of a batch, those of its faults behind them, in one file. Raises: as `over`."""
         beside = path.with_name(f".{path.name}.tmp")
 
         async def fetch() -> None:
             with writing(path), beside.open("wb") as file:
                 for id in filter(None, (batch.output_file_id, batch.error_file_id)):
-                    last = b"\n"
                     async with self._client.files.with_streaming_response.content(id) as reply:
-                        async for piece in reply.iter_bytes():
-                            file.write(piece)
-                            last = piece[-1:] or last
-                    file.write(b"" if last == b"\n" else b"\n")
+                        async for line in _lines(reply.iter_bytes()):
+                            file.write(_kept(line, sent))
                 file.flush()
                 os.fsync(file.fileno())
 
@@ -602,14 +660,18 @@ class BatchTransport:
         outcome = await self.batches.answer(Line(f"{tally().key}-{digest(path, asked)[:8]}", self, path, asked))
         if outcome.status is None:
             return await self.engine.server.send(method, path, body)
+        content = json.dumps(outcome.body).encode()  # with NaN and Infinity, as servers write them
         rate = self.batches.given.rate
         how = {"batch": outcome.batch, **({"rate": rate} if rate < 1 else {})}
         request = httpx.Request(method, f"{self.engine.address}{path}")
-        reply = httpx.Response(outcome.status, json=outcome.body, request=request, extensions={"batch": how})
+        reply = httpx.Response(outcome.status, content=content, request=request, extensions={"batch": how})
         if reply.is_success:
             return reply
         error = outcome.body.get("error", outcome.body) if isinstance(outcome.body, Mapping) else outcome.body
-        raise openai.APIStatusError(f"HTTP {outcome.status}", response=reply, body=error)
+        refusal = openai.APIStatusError(f"HTTP {outcome.status}", response=reply, body=error)
+        if isinstance(faults.final(faults.translate(refusal), address=""), ServerRefused):
+            self.batches.use_up(outcome.batch)  # no call's record says so: it ends the session
+        raise refusal
 
 
 def _parted(lines: list[tuple[Line, Future[Outcome]]]) -> Iterator[list[tuple[Line, Future[Outcome]]]]:
@@ -648,14 +710,44 @@ def _key_of(name: str) -> str:
     return digest("batch", name)
 
 
-def _read(row: JsonRow, batch: str) -> tuple[str, Outcome]:
-    """A line of answers: its id, and what became of it. Raises: BadData."""
+def _read(row: JsonRow, sent: _Sent) -> tuple[str, Outcome]:
+    """A line of answers to a batch: its id, and what became of it. Raises: BadData."""
     match row.value:
-        case {"custom_id": str(id), "response": {"status_code": int(status), "body": body}}:
-            return id, Outcome(status, body, batch)
+        case {"custom_id": str(id), "response": {"status_code": int(status), "body": body}, **rest}:
+            outcome = Outcome(status, rest.get("error") if body is None else body, sent.name)
         case {"custom_id": str(id), "error": error} if error:  # it expired, or was never asked
-            return id, Outcome(500, {"error": error if isinstance(error, dict) else {"message": str(error)}}, batch)
-    raise BadData(
-        f'{row.where}: no answer to a line of a batch: write {{"custom_id": …, "response": {{"status_code": 200, '
-        '"body": …}}}'
-    )
+            body = {"error": error if isinstance(error, dict) else {"message": str(error)}}
+            outcome = Outcome(500, body, sent.name)
+        case _:
+            raise BadData(
+                f'{row.where}: no answer to a line of a batch: write {{"custom_id": …, "response": {{"status_code": '
+                '200, "body": …}}'
+            )
+    if id not in sent.ids:
+        raise BadData(f"{row.where}: '{hidden(id)}' is no line of this batch: the file answers another one's")
+    return id, outcome
+
+
+async def _lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The lines of what comes in pieces. Raises: BadData for one that is no answer by its length."""
+    parts, size = list[bytes](), 0
+    async for piece in pieces:
+        first, *more = piece.split(b"\n")
+        parts.append(first)
+        size += len(first)
+        for line in more:
+            yield b"".join(parts)
+            parts, size = [line], len(line)
+        if size > LONGEST:
+            raise BadData(f"the provider's file of answers: {too_long('a line')}")
+    yield b"".join(parts)
+
+
+def _kept(line: bytes, sent: _Sent) -> bytes:
+    """A provider's answer as it is kept: without secrets that it echoes. Nothing of what is no answer to the batch."""
+    try:
+        value = http.json_of(line)
+        id, _ = _read(JsonRow("", 0, value), sent)
+        return json_line({**hidden_in(value), "custom_id": id})
+    except (ValueError, BadData, RecursionError):
+        return b""

@@ -107,15 +107,15 @@ def translate(error: Exception, *, key: str = "") -> lm15.LM15Error:
     if isinstance(cause, http.TooLarge):  # it would be as large again
         fault: lm15.LM15Error = lm15.ProviderError(message)
     elif isinstance(cause, httpx.TooManyRedirects):
-        fault = lm15.InvalidRequestError(_clean(f"{message}: check the address", key))
+        fault = lm15.InvalidRequestError(cleaned(f"{message}: check the address", key))
     elif isinstance(cause, UnicodeError | httpx.InvalidURL):
-        fault = lm15.InvalidRequestError(_clean(f"HTTP cannot carry it ({message})", key))
+        fault = lm15.InvalidRequestError(cleaned(f"HTTP cannot carry it ({message})", key))
     elif isinstance(cause, httpx.ConnectError | httpx.ConnectTimeout | httpx.UnsupportedProtocol):
-        fault = lm15.TransportError(_clean(f"no connection ({message})", key), provider_code=NO_CONNECTION)
+        fault = lm15.TransportError(cleaned(f"no connection ({message})", key), provider_code=NO_CONNECTION)
     elif isinstance(error, openai.APITimeoutError | httpx.TimeoutException):
         fault = lm15.TimeoutError("no reply within the time allowed for one attempt")
     elif isinstance(error, openai.APIConnectionError | httpx.HTTPError):
-        fault = lm15.TransportError(_clean(f"the connection broke off ({message})", key))
+        fault = lm15.TransportError(cleaned(f"the connection broke off ({message})", key))
     else:
         fault = unforeseen(error, key=key)
     return fault
@@ -123,7 +123,7 @@ def translate(error: Exception, *, key: str = "") -> lm15.LM15Error:
 
 def unforeseen(error: Exception, *, key: str = "") -> lm15.LM15Error:
     """The lm15 error for what no client, parser or engine should have raised: a fault of that call like others."""
-    return lm15.LM15Error(_clean(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__, key))
+    return lm15.LM15Error(cleaned(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__, key))
 
 
 def in_reply(data: Mapping[str, Any], *, key: str = "") -> lm15.LM15Error:
@@ -166,7 +166,7 @@ def ending(body: Mapping[str, Any], known: str | None = None, *, key: str = "") 
 
 
 def _of_status(status: int, body: Mapping[str, Any], headers: Mapping[str, str], key: str) -> lm15.LM15Error:
-    code, message = _code(body), _clean(_message(body, status), key)
+    code, message = _code(body), cleaned(_message(body, status), key)
     facts: dict[str, Any] = {"status": status, "provider_code": code or None}
     if _too_long(status, code, message):
         kind = lm15.ContextLengthError
@@ -210,7 +210,7 @@ def _text(value: Any) -> str:
         return ""
 
 
-def _clean(text: str, key: str) -> str:
+def cleaned(text: str, key: str = "") -> str:
     """`text` on one line, not too long, without anything that looks like a key."""
     text = " ".join(_KEYS.sub("[key]", secrets.hidden(text, key)).split())
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
@@ -335,7 +335,7 @@ def _quoted_in(message: str) -> str:
 def _worded(kind: str, error: BaseException, address: str) -> str:
     # lm15 puts advice of its own after a blank line; the server's message stands before it.
     text = str(getattr(error, "message", "") or error).split("\n\n")[0].strip().rstrip(".") or type(error).__name__
-    text = _clean(text, "")  # an engine that is not ours may pass on a key that its server echoed
+    text = cleaned(text)  # an engine that is not ours may pass on a key that its server echoed
     status = getattr(error, "status", None)
     http = f" (HTTP {status})" if status else ""
     hint = getattr(error, "key_hint", "") or "check the key in the environment"
