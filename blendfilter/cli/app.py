@@ -18,7 +18,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from blendfilter.cli.console import say, show
-from blendfilter.cli.given import from_file, take_named_source
+from blendfilter.cli.given import from_file, settle
 from blendfilter.cli.options import PANELS
 from blendfilter.errors import BlendFilterError, on_the_command_line
 from blendfilter.terminal import guarded
@@ -92,7 +92,7 @@ class PanelCommand(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         rest = super().parse_args(ctx, args)
-        take_named_source(ctx)
+        settle(ctx)
         return rest
 
     def format_options(self, ctx: Any, formatter: Any) -> None:

@@ -2,6 +2,9 @@
 
 Either becomes the command's defaults, so that the command line goes before the file, and the file before the run. Paths
 mean what they mean on the command line: from the folder that the command is run in, wherever the file lies.
+
+A file of options is the user's own. A run may be anybody's, so only settings are taken from it: no address, which would
+be sent the user's key, and no code (`package:Class`), which would be run. Those must be repeated.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from typing import Any
 import typer
 from typer.core import TyperOption
 
-from blendfilter.errors import BadData, MissingFile, UnknownName, guess
+from blendfilter.errors import BadArgument, BadData, MissingFile, UnknownName, guess
 
 SETTINGS = ("Data", "Method", "Model")
 """The panels whose options are settings of a run."""
@@ -24,6 +27,9 @@ SOURCES = ("corpus", "index", "retrieved")
 """Options of which one excludes the others: where it is named, those of the file and the run are left out."""
 NOTE = "options"
 """What `run.json` calls them among its notes."""
+CODE = ("method", "filter")
+"""Options that may name code of the user's own, as `package:Class`."""
+_NOT_TAKEN = f"{__name__}.not_taken"
 
 
 def from_file(ctx: typer.Context, path: Path | None) -> Path | None:
@@ -41,11 +47,51 @@ def from_run(ctx: typer.Context, run: Path | None) -> Path | None:
         options = read_json(run / RUN).get("notes", {}).get(NOTE)
         if not isinstance(options, dict):
             raise BadData(f"{run / RUN} names no options: only a run that blendfilter eval made can be given back")
-        ctx.default_map = _before(ctx.default_map or {}, _checked(ctx, options, str(run / RUN)))
+        taken, not_taken = dict[str, Any](), dict[str, str]()
+        params = {param.name: param for param in ctx.command.params}
+        for name, value in _checked(ctx, options, str(run / RUN)).items():
+            words = [*map(str, value)] if isinstance(value, list) else [str(value)]
+            if why := _why_not_taken(params[name], words):
+                not_taken[name] = f"{run / RUN} names {_option(params[name])} {' '.join(words):.100}: {why}"
+            else:
+                taken[name] = value
+        ctx.meta[_NOT_TAKEN] = not_taken
+        ctx.default_map = _before(ctx.default_map or {}, taken)
     return run
 
 
-def take_named_source(ctx: typer.Context) -> None:
+def _why_not_taken(param: Any, words: list[str]) -> str:
+    """Why an option is not taken from somebody's run; empty where it is."""
+    if any("://" in word for word in words):
+        return "an address"
+    if param.name in CODE and any(":" in word for word in words):
+        return "code"
+    return "" if _is_setting(param) else "no setting of a run"
+
+
+def settle(ctx: typer.Context) -> None:
+    """Decide what depends on the whole command line. Raises: BadArgument for what a run must not decide."""
+    _take_named_source(ctx)
+    for param in ctx.command.params:
+        refusal = ctx.meta.get(_NOT_TAKEN, {}).get(param.name)
+        names = SOURCES if param.name in SOURCES else (param.name,)
+        if refusal is not None and not any(_is_given(ctx, name) for name in names):
+            raise BadArgument(
+                f"{refusal}, which is not taken from a run; repeat {_option(param)} on the command line if you trust "
+                "it, or give another"
+            )
+
+
+def _is_given(ctx: typer.Context, name: str) -> bool:
+    source = ctx.get_parameter_source(name)
+    return source is not None and source.name != "DEFAULT"
+
+
+def _option(param: Any) -> str:
+    return str(max(param.opts, key=len))
+
+
+def _take_named_source(ctx: typer.Context) -> None:
     """Leave out the sources of passages of the file and the run where the command line names one."""
     origins = {name: origin for name in _sources(ctx) if (origin := ctx.get_parameter_source(name)) is not None}
     if any(origin.name == "COMMANDLINE" for origin in origins.values()):
@@ -82,11 +128,15 @@ def settings_given(ctx: typer.Context) -> dict[str, Any]:
 
     given = {}
     for name, param in _params(ctx).items():
-        source = ctx.get_parameter_source(param.name)
-        is_setting = getattr(param, "rich_help_panel", None) in SETTINGS or param.param_type_name == "argument"
-        if is_setting and param.name not in NO_SETTINGS and source is not None and source.name != "DEFAULT":
+        if _is_setting(param) and _is_given(ctx, param.name):
             given[name] = plain(ctx.params[param.name])
     return given
+
+
+def _is_setting(param: Any) -> bool:
+    """Whether a run is made with it: where a model is reached, and what a run may cost, are none."""
+    panel = getattr(param, "rich_help_panel", None)
+    return param.name not in NO_SETTINGS and (panel in SETTINGS or param.param_type_name == "argument")
 
 
 def _params(ctx: typer.Context) -> dict[str, Any]:
