@@ -38,8 +38,8 @@ hold of its own accord (`POSTGRES_PASSWORD=postgres`): hiding it would make resu
 _HIDDEN = "[key]"
 _IN_ENVIRONMENT = re.compile(r"(?:^|_)(?:API_?KEY|TOKEN|SECRET(?:_ACCESS_KEY)?|PASSWORD)$")
 _LOGGERS = (
-    "httpx", "httpcore.connection", "httpcore.http11", "httpcore.http2", "httpcore.proxy", "openai._base_client",
-    "LiteLLM",
+    "aiohttp.client", "httpx", "httpcore.connection", "httpcore.http11", "httpcore.http2", "httpcore.proxy",
+    "openai._base_client", "LiteLLM",
 )  # fmt: skip
 _lock = threading.Lock()
 _known: frozenset[str] = frozenset()
@@ -105,6 +105,22 @@ def hidden_in(value: Any) -> Any:
     return [hidden_in(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
+def hidden_so_far(text: str) -> str:
+    """`hidden` for a text of which more is to come: an end of `LEAST` characters that may become a secret is left out.
+
+    >>> know("k3y-of-the-house"); hidden_so_far("The key is k3y-of"), hidden_so_far("The key is k3y-off")
+    ('The key is ', 'The key is k3y-off')
+    """
+    safe, known = hidden(text), _known
+    if not known:
+        return safe
+    longest, beginnings = _beginnings(known)
+    for at in range(max(0, len(safe) - longest), len(safe) - LEAST + 1):
+        if any(form.startswith(safe[at:]) for form in beginnings.get(safe[at : at + LEAST], ())):
+            return safe[:at]
+    return safe
+
+
 def is_placeholder(secret: str) -> bool:
     """Whether this is no secret but a word for none."""
     return secret.casefold() in PLACEHOLDERS
@@ -131,6 +147,16 @@ def _written(known: frozenset[str]) -> tuple[frozenset[str], re.Pattern[str]]:
             patterns[form] = re.escape(form) if long else _alone(re.escape(form))
     longest_first = sorted(patterns, key=len, reverse=True)
     return frozenset(patterns), re.compile("|".join(patterns[form] for form in longest_first))
+
+
+@lru_cache(maxsize=1)
+def _beginnings(known: frozenset[str]) -> tuple[int, dict[str, list[str]]]:
+    """The length of the longest form that the secrets may be written in, and all forms by how they begin."""
+    forms, _ = _written(known)
+    found: dict[str, list[str]] = {}
+    for form in forms:
+        found.setdefault(form[:LEAST], []).append(form)
+    return max(map(len, forms)), found
 
 
 def _alone(pattern: str) -> str:

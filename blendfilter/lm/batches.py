@@ -32,6 +32,7 @@ import itertools
 import json
 import logging
 import os
+import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import Future
@@ -80,6 +81,7 @@ PATIENT = Retry(attempts=8, wait_first=0.0, deadline=90 * 86_400.0)
 FORGIVING = 300.0
 """Seconds at the most between two looks at a server that did not answer the last one."""
 INPUT, OUTPUT = ".input.jsonl", ".output.jsonl"
+_NAME = re.compile(r"[0-9a-f]{6}-[0-9]{4,}")
 _OK = 200
 _OVER = frozenset({"completed", "failed", "expired", "cancelled"})
 
@@ -416,21 +418,7 @@ class Batches:
 
     def _read_earlier(self) -> None:
         """The batches of earlier sessions: their answers, where these are on file, or that they are still out."""
-        named = dict[str, Any]()
-        asked = dict[str, str]()  # a call -> the last batch that asks for it
-        failed = dict[str, str | None]()  # a call that failed for good -> the batch whose answer it failed over
-        done = set[str]()
-        for record in self._journal.records("batch", "call"):
-            key = record["key"]
-            if record["kind"] == "batch":
-                if record["name"] not in named:  # it is noted again once its id is known
-                    asked |= dict.fromkeys(map(_call_of, record["lines"]), record["name"])
-                named[record["name"]] = record
-            elif record.get("error"):
-                failed[key] = asked.get(key)
-                done.discard(key)
-            else:
-                done.add(key)
+        named, failed, done = self._recorded()
         if self.by_files:
             self._check_files(named)
         for name, record in named.items():
@@ -447,6 +435,30 @@ class Batches:
                         self._known[id] = outcome
             elif not refused:
                 self._sent_before |= dict.fromkeys(ids, sent)
+
+    def _recorded(self) -> tuple[dict[str, Any], dict[str, str | None], set[str]]:
+        """The journal's batches by name, the batch whose answer each failed call failed over, and the calls that
+        have a reply. Raises: BadData.
+        """
+        named = dict[str, Any]()
+        asked = dict[str, str]()  # a call -> the last batch that asks for it
+        failed = dict[str, str | None]()
+        done = set[str]()
+        for record in self._journal.records("batch", "call"):
+            key = record["key"]
+            if record["kind"] == "batch":
+                name = record["name"]
+                if not _NAME.fullmatch(name):  # a run may be anybody's, and its files are found by this name
+                    raise BadData(f"{self._journal.path}: {name!r:.80} is not the name of a batch: restore the file")
+                if name not in named:  # it is noted again once its id is known
+                    asked |= dict.fromkeys(map(_call_of, record["lines"]), name)
+                named[name] = record
+            elif record.get("error"):
+                failed[key] = asked.get(key)
+                done.discard(key)
+            else:
+                done.add(key)
+        return named, failed, done
 
     def _succeeded(self, id: str) -> bool:
         record = self._journal.read(_call_of(id))
@@ -542,7 +554,7 @@ class Batches:
     def _carried(self, sent: _Sent, task: asyncio.Task[None]) -> None:
         """Pass on why a batch cannot be carried."""
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._fail(error)
+            self._fail(error.with_traceback(None))  # its frames hold what the provider wrote
 
 
 class _AtProvider:
@@ -608,6 +620,7 @@ class _AtProvider:
 
     async def _insisting(self, work: Callable[[], Any]) -> Any:
         """The result of `work`, once the server answers. Raises: what trying again does not change."""
+        import httpx
         import openai
 
         while True:
@@ -623,7 +636,7 @@ class _AtProvider:
                     refused = self._no_batches(error.status_code)
                 else:
                     what, refused = self._judged(faults.translate(error, key=self._client.api_key))
-            except openai.APIConnectionError as error:
+            except (openai.APIConnectionError, httpx.HTTPError) as error:  # the latter: a file that broke off
                 what, _ = self._judged(faults.translate(error, key=self._client.api_key))
             if refused is not None:
                 raise refused  # outside of the block: the error holds the request, and with it the key

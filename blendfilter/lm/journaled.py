@@ -201,7 +201,9 @@ def _recorded(response: lm15.Response, first: lm15.Response | None, price: Price
     )
     safe = secrets.hidden(reply)
     # A server that echoes the key it was sent must not write it into our files, in pieces neither.
-    logprobs = [[t.token, t.logprob] for t in response.logprobs or ()] if safe == reply else []
+    spelled = "".join(t.token for t in response.logprobs or ())
+    is_safe = (safe, secrets.hidden(spelled)) == (reply, spelled)
+    logprobs = [[t.token, t.logprob] for t in response.logprobs or ()] if is_safe else []
     # A response with tool calls and the like is kept whole.
     plain = all(isinstance(part, lm15.TextPart | lm15.ThinkingPart) for part in parts)
     record: dict[str, Any] = {

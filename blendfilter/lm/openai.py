@@ -150,13 +150,16 @@ class OpenAIEngine:
         return max(caps) * replies if caps else None
 
     async def raw(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        """The server's own reply at `path`, in one attempt; without a body it is a GET. Raises: an lm15 error."""
+        """The server's own reply at `path`, without secrets, in one attempt; without a body it is a GET.
+
+        Raises: an lm15 error.
+        """
         try:
             reply = await self._clients.send("GET" if body is None else "POST", path, body)
         except faults.of_a_call() as error:
             fault = faults.translate(error, key=self._key)
         else:
-            return _json_of(reply)
+            return dict(secrets.hidden_in(_json_of(reply)))
         raise fault
 
     def over(self, clients: Clients) -> OpenAIEngine:

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
 from typing import Any
 
-from blendfilter import http
+from blendfilter import http, secrets
 from blendfilter.lm.profiles import cut_at_stop, split_thinking
 
 logger = logging.getLogger(__name__)
@@ -53,12 +53,13 @@ LISTENER: ContextVar[ReplyListener | None] = ContextVar("blendfilter_listener", 
 
 
 def certain(text: str, stop: Sequence[str]) -> str:
-    """What a reply says for certain that has come to `text`: no thoughts, nothing that may be cut at a stop string.
+    """What a reply says for certain that has come to `text`: no thoughts, nothing that may be cut at a stop string, and
+    no secret.
 
     >>> certain("<think>a or b?</think>Tolm", ["\\n"]), certain("Tolm\\nQuest", ["\\nQuestion:"]), certain("So <th", [])
     ('Tolm', 'Tolm', 'So ')
     """
-    reply = cut_at_stop(split_thinking(text)[1], stop)
+    reply = secrets.hidden_so_far(cut_at_stop(split_thinking(text)[1], stop))
     if (opened := _MAY_BE_A_TAG.search(reply)) is not None:
         reply = reply[: opened.start()]
     for length in range(min(len(reply), max(map(len, stop), default=0)), 0, -1):

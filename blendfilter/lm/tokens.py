@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from blendfilter import secrets
 from blendfilter.dspy_surface import lm15
 from blendfilter.lm.prices import Price, rated, stated
 
@@ -101,7 +102,7 @@ def noted(value: Any) -> str:
     >>> noted(-1), noted(True), noted(10**400), noted({"dollars": 1})
     ('-1', 'True', '1000000000000000000000000…', 'dict')
     """
-    plain = str(value) if isinstance(value, int | float | str) else type(value).__name__
+    plain = secrets.hidden(str(value)) if isinstance(value, int | float | str) else type(value).__name__
     return plain if len(plain) <= 25 else f"{plain[:25]}…"
 
 

@@ -160,8 +160,6 @@ class Remote(Retriever):
     def _find(self, batch: Sequence[str], k: int) -> list[Hits]:
         most = http.LARGEST + A_PASSAGE * k * len(batch)
         reply = self._connection.request("/search", f'{{"k":{k},"queries":[{",".join(batch)}]}}'.encode(), limit=most)
-        if self._connection.token:  # what a server echoes of it would stand in journals, and in prompts for a model
-            reply = secrets.hidden_in(reply)
         found = self._checked(_SearchReply, reply)
         if found.fingerprint != self.fingerprint:
             raise IndexChanged(
@@ -284,7 +282,8 @@ class ServerConnection:
         except ValueError:
             value = reply  # no JSON value is that
         if status == 200 and value is not reply:
-            return value
+            # What a server echoes of its token would stand in run.json, in journals, and in prompts for a model.
+            return secrets.hidden_in(value) if self.token else value
         if foreign and status in (200, 404, 405):
             raise BadData(foreign)
         if status == 200:
