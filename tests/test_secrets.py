@@ -22,16 +22,20 @@ from urllib.parse import quote
 
 import dspy
 import pytest
+from batch_server import BatchServer, batching
 from dspy import lm15
 from hypothesis import given
 from hypothesis import strategies as st
 from index_server import served
 
-from blendfilter import Run, resources, secrets
+from blendfilter import Batch, Direct, Run, resources, scorer, secrets
 from blendfilter.errors import BadArgument, BlendFilterError
 from blendfilter.evaluation.runner import evaluate
 from blendfilter.lm.attempts import Retry
+from blendfilter.lm.batches import INPUT, OUTPUT
 from blendfilter.lm.model import ConnectedLM, connect
+from blendfilter.lm.probing import probe
+from blendfilter.lm.tokenisers import tokeniser_for
 from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.retrieval.base import Retriever
 from blendfilter.retrieval.bm25 import BM25
@@ -276,6 +280,257 @@ def test_no_token_of_an_index_is_left_by_a_run(
         done = evaluate(BlendFilter(remote, k=2), questions, lm="offline", run=tmp_path / "run", progress=False)
     assert done.errors == 0
     assert leaks(tmp_path, *logs.lines, repr(remote)) == []
+
+
+# --- every path beside plain calls, with a server that echoes
+
+
+class Echoing(BaseHTTPRequestHandler):
+    """A server that writes the key it was sent into every field and header of what it answers but those in `clean`.
+
+    `answer` of its server gives status and body for a path and a request.
+    """
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers.get("content-length", 0))) or b"{}")
+        status, content = self.server.answer(self.path, body)  # type: ignore[attr-defined]
+        content = content if isinstance(content, bytes) else json.dumps(content).encode()
+        self.send_response(status)
+        said = echo(self.headers.get("authorization", ""))
+        where = f"/v1{self.path}?key={quote(KEY, safe='')}"
+        for name, value in (("retry-after", said), ("set-cookie", f"{KEY}=1"), ("location", where)):
+            self.send_header(name, value)
+        self.send_header("content-length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    do_GET = do_POST  # noqa: N815 - the library's names
+
+    def log_message(self, *args: Any) -> None:
+        """Nothing on stderr."""
+
+
+class EchoServer(ThreadingHTTPServer):
+    """`Echoing` on a port of its own."""
+
+    daemon_threads = True
+
+    def __init__(self, answer: Callable[[str, dict[str, Any]], tuple[int, Any]]) -> None:
+        super().__init__(("127.0.0.1", 0), Echoing)
+        self.answer = answer
+        self.url = f"http://127.0.0.1:{self.server_address[1]}/v1"
+        threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
+
+    def __exit__(self, *args: Any) -> None:
+        self.shutdown()
+        super().__exit__(*args)
+
+
+def reply(text: str = "Tolm", **more: Any) -> dict[str, Any]:
+    """A good reply whose other fields echo."""
+    said = echo(f"Bearer {KEY}")
+    tokens = [{"token": KEY[at : at + 3], "logprob": -1.0, "top_logprobs": []} for at in range(0, len(KEY), 3)]
+    choice = {"message": {"role": said, "content": text, "reasoning_content": said}, "finish_reason": "stop",
+              "text": text, "logprobs": {"content": tokens}, **more}  # fmt: skip
+    usage = {"prompt_tokens": KEY, "completion_tokens": said, "cost": said, "cached": {KEY: said}}
+    return {"id": said, "model": said, "object": said, "system_fingerprint": KEY, "choices": [choice], "usage": usage}
+
+
+def asked(server: EchoServer, folder: Path, **more: Any) -> str:
+    """What a run and a call say, with a key that the server echoes."""
+    lm = hasty(connect("m", api_base=server.url, api_key=KEY, **more))
+    try:
+        done = evaluate(Direct(), load("qa", "sample", limit=2), lm=lm, run=folder / "run", progress=False)
+        done.html()
+        return f"{done.report()}{done.rows}{lm.history}{lm('hello')}{lm.inspect_history()}"
+    except BlendFilterError as refused:
+        return written_of(refused)
+
+
+def in_fields(folder: Path) -> str:
+    with EchoServer(lambda path, body: (200, reply())) as server:
+        return asked(server, folder)
+
+
+def in_the_way_a_reply_ends(folder: Path) -> str:
+    with EchoServer(lambda path, body: (200, reply(finish_reason=KEY))) as server:
+        return asked(server, folder)
+
+
+def in_redirects(folder: Path) -> str:
+    with EchoServer(lambda path, body: (307, b"")) as server:
+        return asked(server, folder)
+
+
+def in_headers_of_a_refusal(folder: Path) -> str:
+    with EchoServer(lambda path, body: (429, {"error": KEY})) as server:
+        return asked(server, folder)
+
+
+def in_a_stream(folder: Path) -> str:
+    """In pieces, none of which is the key."""
+
+    def answer(path: str, body: dict[str, Any]) -> tuple[int, bytes]:
+        said = f"It is {KEY}"
+        deltas = [{"choices": [{"delta": {"content": said[at : at + 5]}}]} for at in range(0, len(said), 5)]
+        events = [*map(json.dumps, deltas), json.dumps({"choices": [{"delta": {}, "finish_reason": "stop"}]}), "[DONE]"]
+        return 200, "".join(f"data: {event}\n\n" for event in events).encode()
+
+    async def follow(program: Any) -> list[Any]:
+        listeners = [dspy.streaming.StreamListener("answer")]
+        return [each async for each in dspy.streamify(program, stream_listeners=listeners)(question="Which?")]
+
+    with EchoServer(answer) as server:
+        lm = hasty(connect("m", api_base=server.url, api_key=KEY))
+        with dspy.context(lm=lm):
+            pieces = asyncio.run(follow(Direct()))
+    streamed = "".join(piece.chunk for piece in pieces if isinstance(piece, dspy.streaming.StreamResponse))
+    assert streamed.startswith("It is"), pieces
+    return f"{streamed}{pieces}"
+
+
+def in_what_a_server_can_do(folder: Path) -> str:
+    def answer(path: str, body: dict[str, Any]) -> tuple[int, Any]:
+        return 200, {"data": [{"id": KEY}], "tokens": KEY, "count": KEY} if "chat" not in path else reply(KEY)
+
+    with EchoServer(answer) as server:
+        lm = hasty(connect("m", api_base=server.url, api_key=KEY))
+        return f"{probe(lm)}{tokeniser_for(lm, ask_server=True)}"
+
+
+def in_scores(folder: Path) -> str:
+    with EchoServer(lambda path, body: (200, reply(KEY))) as server:
+        scores = scorer("m", api_base=server.url, api_key=KEY, journal=folder / "scores")
+        with pytest.raises(BlendFilterError) as refused:
+            scores.score([("The old man", " walked")])
+    return written_of(refused.value)
+
+
+def in_verdicts(folder: Path) -> str:
+    with EchoServer(lambda path, body: (200, reply(f"CORRECT {KEY}"))) as server:
+        lm = hasty(connect("m", api_base=server.url, api_key=KEY))
+        done = evaluate(Direct(), load("qa", "sample", limit=2), lm="offline", run=folder / "run", progress=False)
+        scored = done.rescore("llm-judge", lm=lm)
+    return f"{scored}{scored.rows}"
+
+
+def in_an_index(folder: Path) -> str:
+    """Its description stands in run.json."""
+    passages = [{"id": TOKEN, "title": TOKEN, "text": f"Bearer {TOKEN}", "score": 1.0, "metadata": {TOKEN: TOKEN}}]
+
+    def answer(path: str, body: dict[str, Any]) -> tuple[int, Any]:
+        about = {"fingerprint": "0" * 16, "passages": 9, "server": "blendfilter", "version": TOKEN}
+        found = {"fingerprint": "0" * 16, "results": [{"passages": passages}] * len(body.get("queries", ()))}
+        return 200, found if "search" in path else {**about, "index": {"kind": TOKEN, "settings": {TOKEN: TOKEN}}}
+
+    secrets.know(KEY)  # which the server echoes besides
+    with EchoServer(answer) as server:
+        remote = open_index(server.url.removesuffix("/v1"), token=TOKEN)
+        questions = load("qa", "sample", limit=2)
+        done = evaluate(Direct(remote, k=1), questions, lm="offline", run=folder / "run", progress=False)
+    return f"{done.rows}{remote.info()}{remote!r}"
+
+
+def batched(folder: Path, echoes: Callable[[BatchServer], None]) -> str:
+    """What a run in batches says, and says when it is repeated."""
+    said = ""
+    with batching() as server:
+        echoes(server)
+        for _ in range(2):
+            lm = connect("m", api_base=server.url, api_key=KEY)
+            batch = Batch(poll=0.02, fewest=1)
+            try:
+                done = evaluate(Direct(), load("qa", "sample", limit=2), lm=lm, run=folder / "run", batch=batch,
+                                progress=False)  # fmt: skip
+                said += f"{done.rows}{done.errors}"
+            except BlendFilterError as refused:
+                said += written_of(refused)
+    assert server.created
+    return said
+
+
+def in_answers_of_batches(folder: Path) -> str:
+    def echoes(server: BatchServer) -> None:
+        server.replied = lambda path, body: (200, reply(f"Tolm {KEY}"))  # type: ignore[method-assign]
+
+    return batched(folder, echoes)
+
+
+def in_faults_of_batches(folder: Path) -> str:
+    def echoes(server: BatchServer) -> None:
+        error = {"message": f"no: {echo(KEY)}", "code": KEY, KEY: KEY}
+        server.replied = lambda path, body: (400, {"error": error})  # type: ignore[method-assign]
+
+    return batched(folder, echoes)
+
+
+def in_batches_that_are_refused(folder: Path) -> str:
+    def echoes(server: BatchServer) -> None:
+        create = server.create
+
+        def refused(body: dict[str, Any]) -> dict[str, Any]:
+            made = create(body)
+            errors = [{"code": KEY, "message": f"no batch for {KEY}", "param": KEY}]
+            made |= {"status": "failed", "errors": {"object": "list", "data": errors}}
+            return made
+
+        server.create = refused  # type: ignore[method-assign]
+
+    return batched(folder, echoes)
+
+
+def in_ids_of_batches(folder: Path) -> str:
+    def echoes(server: BatchServer) -> None:
+        create = server.create
+
+        def named(body: dict[str, Any]) -> dict[str, Any]:
+            made = create(body)
+            made["id"] = f"batch_{KEY.replace('/', '_')}_{TOKEN}"
+            server.batches = {made["id"]: made}
+            return made
+
+        server.create = named  # type: ignore[method-assign]
+
+    secrets.know(TOKEN)
+    return batched(folder, echoes)
+
+
+def in_a_file_of_answers(folder: Path) -> str:
+    """The file is the user's and stays as it is."""
+    files, run = folder.parent / f"{folder.name}-files", folder / "run"
+    said = ""
+    for _ in range(2):
+        lm, batch = connect("m", api_base="http://batch.invalid/v1", api_key=KEY), Batch(files)
+        try:
+            evaluate(Direct(), load("qa", "sample", limit=2), lm=lm, run=run, batch=batch, progress=False)
+        except BlendFilterError as waits:
+            said += str(waits)
+        for path in files.glob(f"*{INPUT}"):
+            assert found(path.read_text()) == []
+            ids = [json.loads(line)["custom_id"] for line in path.read_text().splitlines()]
+            rows = [{"custom_id": id, "response": {"status_code": 200, "body": reply(KEY)}} for id in ids]
+            path.with_name(path.name.replace(INPUT, OUTPUT)).write_text("\n".join(map(json.dumps, rows)))
+    assert (run / "predictions.jsonl").exists()
+    return said
+
+
+PATHS = (
+    in_fields, in_the_way_a_reply_ends, in_redirects, in_headers_of_a_refusal, in_a_stream, in_what_a_server_can_do,
+    in_scores, in_verdicts, in_an_index, in_answers_of_batches, in_faults_of_batches, in_batches_that_are_refused,
+    in_ids_of_batches, in_a_file_of_answers,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_what_a_server_echoes_is_neither_kept_nor_shown(
+    path: Callable[[Path], str], tmp_path: Path, logs: Kept, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = path(tmp_path)
+    assert said
+    assert found(said) == []
+    assert leaks(tmp_path, *logs.lines, *capsys.readouterr()) == []
 
 
 @given(st.text(st.characters(codec="ascii", exclude_categories=["C"]), min_size=secrets.SHORTEST), st.text(), st.text())

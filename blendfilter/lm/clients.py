@@ -165,7 +165,7 @@ def _close(session: aiohttp.ClientSession, loop: asyncio.AbstractEventLoop) -> N
 
 @atexit.register
 def _close_all() -> None:
-    for session, process in _SESSIONS.items():
+    for session, process in [*_SESSIONS.items()]:  # other threads may close some meanwhile
         if process == os.getpid() and not session.closed and session.connector is not None:
             session.connector._close()  # at once: nothing runs any more that could wait
 
