@@ -37,6 +37,7 @@ class BatchServer:
         silent: paths of the API that are not there.
         faults: HTTP statuses of the first requests.
         twice: whether the first batch is made and its creation answered with a fault all the same.
+        broken: files of answers that break off in the middle.
         behave: how the model behaves (`model_server.BEHAVIOURS`).
     """
 
@@ -48,6 +49,7 @@ class BatchServer:
     silent: str = ""
     faults: list[int] = field(default_factory=list)
     twice: bool = False
+    broken: int = 0
     behave: str = "plain"
 
     def __post_init__(self) -> None:
@@ -174,6 +176,9 @@ def batching(**how: Any) -> Iterator[BatchServer]:
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
+            if server.broken and self.path.endswith("/content"):
+                server.broken -= 1
+                content, self.close_connection = content[: len(content) // 2], True
             self.wfile.write(content)
 
         do_GET = do_POST = answer  # noqa: N815 - the library's names

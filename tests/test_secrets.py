@@ -35,6 +35,7 @@ from blendfilter.lm.attempts import Retry
 from blendfilter.lm.batches import INPUT, OUTPUT
 from blendfilter.lm.model import ConnectedLM, connect
 from blendfilter.lm.probing import probe
+from blendfilter.lm.streamed import ReplyListener
 from blendfilter.lm.tokenisers import tokeniser_for
 from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.retrieval.base import Retriever
@@ -373,7 +374,7 @@ def in_a_stream(folder: Path) -> str:
     """In pieces, none of which is the key."""
 
     def answer(path: str, body: dict[str, Any]) -> tuple[int, bytes]:
-        said = f"It is {KEY}"
+        said = f"[[ ## answer ## ]]\nIt is {KEY}, as was said.\n\n[[ ## completed ## ]]"
         deltas = [{"choices": [{"delta": {"content": said[at : at + 5]}}]} for at in range(0, len(said), 5)]
         events = [*map(json.dumps, deltas), json.dumps({"choices": [{"delta": {}, "finish_reason": "stop"}]}), "[DONE]"]
         return 200, "".join(f"data: {event}\n\n" for event in events).encode()
@@ -385,7 +386,7 @@ def in_a_stream(folder: Path) -> str:
     with EchoServer(answer) as server:
         lm = hasty(connect("m", api_base=server.url, api_key=KEY))
         with dspy.context(lm=lm):
-            pieces = asyncio.run(follow(Direct()))
+            pieces = asyncio.run(follow(dspy.Predict("question -> answer")))
     streamed = "".join(piece.chunk for piece in pieces if isinstance(piece, dspy.streaming.StreamResponse))
     assert streamed.startswith("It is"), pieces
     return f"{streamed}{pieces}"
@@ -639,8 +640,29 @@ def test_a_reply_that_is_kept_whole_holds_no_key(tmp_path: Path) -> None:
     assert found(text) == []
 
 
-def test_scores_do_not_spell_a_key(tmp_path: Path) -> None:
+def test_a_reply_that_is_still_written_shows_no_part_of_a_key() -> None:
+    sent: list[str] = []
+
+    async def send(piece: str) -> None:
+        sent.append(piece)
+
+    async def arrive(text: str) -> None:
+        listener = ReplyListener(send)
+        for length in range(1, len(text) + 1):
+            await listener.so_far(text[:length], [])
+        await listener.whole(secrets.hidden(text))
+
+    secrets.know(KEY)
+    asyncio.run(arrive(f"It is zk {quote(KEY, safe='')}, as was said."))
+    assert "".join(sent) == f"It is zk {KEY[:3]}"  # then it stops: the prediction has it all
+    sent.clear()
+    asyncio.run(arrive(f"It is zk-Quite.Other, {KEY[:2]}"))
+    assert "".join(sent) == f"It is zk-Quite.Other, {KEY[:2]}"
+
+
+@pytest.mark.parametrize("text", [KEY, "Tolm"])
+def test_scores_do_not_spell_a_key(text: str, tmp_path: Path) -> None:
     pieces = tuple(lm15.TokenLogprob(token=KEY[i : i + 4], logprob=-1.0) for i in range(0, len(KEY), 4))
-    text = journaled_reply(tmp_path, lm15.TextPart(KEY), finish_reason="stop", logprobs=pieces)
-    assert "[key]" in text
-    assert pieces[1].token not in text
+    kept = journaled_reply(tmp_path, lm15.TextPart(text), finish_reason="stop", logprobs=pieces)
+    assert text.replace(KEY, "[key]") in kept
+    assert pieces[1].token not in kept

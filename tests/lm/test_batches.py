@@ -17,7 +17,7 @@ from batch_server import BatchServer, batching
 from small_world import Command, CountingEngine, journaled, stable
 
 from blendfilter import BM25, Batch, BlendFilter, Budget, ChainOfThought, Direct, connect, evaluate, load, plan
-from blendfilter.errors import BadArgument, BadData, BatchWritten, BudgetSpent, CannotWrite, ServerRefused
+from blendfilter.errors import BadArgument, BadData, BatchWritten, BudgetSpent, CannotWrite, RunFailed, ServerRefused
 from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.run_folder import read_rows
 from blendfilter.journal import Journal
@@ -290,6 +290,166 @@ def test_lines_that_a_file_of_answers_lacks_are_written_again(
     output.write_text("".join(output.read_text().splitlines(keepends=True)[:9]))
     with pytest.raises(BatchWritten, match=r"3 calls were written: .*-0002\.input\.jsonl.*; 9 of 12 questions"):
         evaluate(Direct(index), questions, lm=model(), run=tmp_path / "run", batch=batch, progress=False)
+
+
+# --- answers that are no replies, and what the next session does
+
+GOOD: dict[str, Any] = {"choices": [{"message": {"content": "Tolm"}, "finish_reason": "stop"}]}
+
+
+def row(id: str, status: int = 200, body: Any = GOOD, **more: Any) -> dict[str, Any]:
+    return {"custom_id": id, "response": {"status_code": status, "body": body}, **more}
+
+
+def session(folder: Path, **more: Any) -> str:
+    """What comes of one session by files: its errors, or the class of its error."""
+    questions = load("hotpotqa", "sample", limit=3)
+    try:
+        lm = model(api_key="k", **more)
+        return str(evaluate(Direct(), questions, lm=lm, run=folder / "run", batch=Batch(folder / "files"),
+                            progress=False).errors)  # fmt: skip
+    except (BatchWritten, ServerRefused) as error:
+        return type(error).__name__
+
+
+def written(folder: Path) -> list[Path]:
+    return sorted((folder / "files").glob(f"*{INPUT}"))
+
+
+def answer(path: Path, *rows: dict[str, Any] | None) -> None:
+    """Write a file of answers: these rows for the first lines (None: as a good one), and good ones for the rest."""
+    ids = [json.loads(line)["custom_id"] for line in path.read_text().splitlines()]
+    given = [*rows, *[None] * len(ids)][: len(ids)]
+    lines = [json.dumps({**(made or row(id)), "custom_id": id}) for id, made in zip(ids, given, strict=True)]
+    path.with_name(_output(path)).write_text("\n".join(lines) + "\n")
+
+
+@pytest.mark.parametrize(
+    ("refusal", "comes"),
+    [
+        pytest.param(row("", 400, {"error": {"message": "bad"}}), "1", id="a request that is refused"),
+        pytest.param(row("", 400, None, error={"message": "bad"}), "1", id="as vLLM writes it"),
+        pytest.param(row("", 404, {"error": {"message": "The model `m` does not exist"}}), "ServerRefused", id="model"),
+        pytest.param(row("", 401, {"error": {"message": "Incorrect key"}}), "ServerRefused", id="key"),
+    ],
+)
+def test_a_line_that_is_refused_fails_in_one_session_and_is_asked_anew_by_the_next(
+    refusal: dict[str, Any], comes: str, tmp_path: Path
+) -> None:
+    """Also where the second batch is refused again, and where the third is out while the run is repeated."""
+    assert session(tmp_path) == "BatchWritten"
+    for turn in (1, 2):
+        answer(written(tmp_path)[-1], refusal)
+        assert session(tmp_path) == comes
+        assert session(tmp_path) == "BatchWritten"
+        assert session(tmp_path) == "BatchWritten"
+        assert [len(path.read_text().splitlines()) for path in written(tmp_path)] == [3, *[1] * turn]
+    answer(written(tmp_path)[-1])
+    assert session(tmp_path) == "0"
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity"])
+def test_log_probabilities_that_are_no_json_are_read_as_those_of_plain_calls(number: str, tmp_path: Path) -> None:
+    session(tmp_path)
+    scores = {"content": [{"token": "Tolm", "logprob": float(number), "top_logprobs": []}]}
+    answer(written(tmp_path)[0], row("", body={"choices": [{**GOOD["choices"][0], "logprobs": scores}]}))
+    assert session(tmp_path) == "0"
+    kept = [call["logprobs"] for call in journaled(tmp_path / "run") if "logprobs" in call]
+    assert str(kept) == str([[["Tolm", float(number)]]])
+
+
+def test_what_a_file_of_answers_says_twice_or_not_to_its_end(tmp_path: Path) -> None:
+    """A good answer counts, whatever stands beside it; a line that is cut off is missing."""
+    session(tmp_path)
+    first, second, third = [json.loads(line)["custom_id"] for line in written(tmp_path)[0].read_text().splitlines()]
+    lines = [row(third, 500, {}), row(second), row(third), row(second, 500, {}), row(first)]
+    cut = "\n\n".join(map(json.dumps, lines))[:-9]
+    written(tmp_path)[0].with_name(_output(written(tmp_path)[0])).write_text(cut)
+    assert session(tmp_path) == "BatchWritten"
+    (again,) = written(tmp_path)[1].read_text().splitlines()
+    assert json.loads(again)["custom_id"] == first
+    answer(written(tmp_path)[1])
+    assert session(tmp_path) == "0"
+
+
+def test_a_line_that_failed_waits_for_the_batch_that_asks_for_it_again(tmp_path: Path) -> None:
+    """Killed while the second batch is out, the run knows the first one's failure, and sends no third batch."""
+    session(tmp_path)
+    answer(written(tmp_path)[0], row("", 500, {}))
+    for _ in range(3):
+        assert session(tmp_path) == "BatchWritten"
+    assert len(written(tmp_path)) == 2
+    answer(written(tmp_path)[1])
+    assert session(tmp_path) == "0"
+
+
+def test_a_call_that_failed_is_answered_by_the_batch_that_was_out_when_the_run_was_killed(tmp_path: Path) -> None:
+    """It is not sent a third time, though its line waits for the batch only after another line's was read."""
+    questions = load("hotpotqa", "sample", limit=3)
+    with batching() as server:
+        plain, turns = server.replied, iter(range(3))
+        server.replied = lambda path, body: (  # type: ignore[method-assign]
+            (400, {"error": {"message": "bad"}}) if next(turns, None) is not None else plain(path, body)
+        )
+        with pytest.raises(RunFailed):
+            in_batches(Direct(), questions, tmp_path / "run", server)
+        done = in_batches(Direct(), questions, tmp_path / "run", server)
+        assert (done.errors, server.created) == (0, [3, 3])
+        with Journal(tmp_path / "run") as journal:  # as if it had been killed before the second answers were noted
+            failed = {call["key"]: call for call in journal.records("call") if call["error"]}
+            batches = [*journal.records("batch")]
+        for name in ("journal.jsonl", "predictions.jsonl", "metrics.json"):
+            (tmp_path / "run" / name).unlink()
+        for path in sorted((tmp_path / "run" / "batches").glob(f"*{OUTPUT}"))[1:]:
+            path.unlink()
+        with Journal(tmp_path / "run") as journal:
+            journal.append(batches[0], *failed.values(), *batches[2:])
+        done = in_batches(Direct(), questions, tmp_path / "run", server, concurrency=1)
+    assert (done.errors, server.created) == (0, [3, 3])
+
+
+def test_a_batch_that_is_refused_ends_the_session_and_the_next_one_sends_its_calls_again(
+    index: BM25, questions: Questions, tmp_path: Path
+) -> None:
+    with batching(limit=0) as server:
+        few = load("hotpotqa", "sample", limit=1)
+        with pytest.raises(ServerRefused, match=r"batch batch_1 was refused: Enqueued .*; the same command sends its"):
+            in_batches(Direct(index), few, tmp_path / "run", server)
+        server.limit = None
+        done = in_batches(Direct(index), few, tmp_path / "run", server)
+    assert (done.errors, server.created) == (0, [1, 1])
+
+
+def test_answers_that_break_off_are_fetched_again(index: BM25, questions: Questions, tmp_path: Path) -> None:
+    with batching(broken=2) as server:
+        done = in_batches(Direct(index), questions, tmp_path / "run", server)
+    assert (done.errors, server.created, server.broken) == (0, [12], 0)
+
+
+def test_a_provider_s_lines_that_are_no_answers_are_asked_again(
+    index: BM25, questions: Questions, tmp_path: Path
+) -> None:
+    with batching() as server:
+        keep = server.keep
+
+        def garbled(content: bytes) -> dict[str, Any]:
+            if server.created == [12] and len(server.files) == 1:  # the first answers
+                content = b'{"custom_id": 7}\n[]\n' + content[:-40] + b"\n"
+            return keep(content)
+
+        server.keep = garbled  # type: ignore[method-assign]
+        done = in_batches(Direct(index), questions, tmp_path / "run", server)
+    assert (done.errors, server.created) == (0, [12, 1])
+
+
+@pytest.mark.parametrize("name", ["../../elsewhere", "/tmp/elsewhere", ""])
+def test_a_journal_of_somebody_else_names_no_file_outside_the_run(name: str, tmp_path: Path) -> None:
+    session(tmp_path)
+    with Journal(tmp_path / "run") as journal:
+        record = {**journal.records("batch").__next__(), "key": "0" * 32, "name": name}
+        journal.append(record)
+    with pytest.raises(BadData, match="is not the name of a batch"):
+        session(tmp_path)
 
 
 # --- killed
