@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import select
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -173,6 +175,62 @@ def test_no_address_and_no_secret_is_given_back(
         assert not re.search("pa55word|sk-secret", file.read_text())
     outcome = blendfilter("eval", "--like", "one", "--run", "two")
     refused(outcome, "'m' names no provider", "--api-base")
+
+
+def foreign(folder: Path, **options: Any) -> None:
+    """A run of somebody else, who wrote these options into it."""
+    record = json.loads((folder / "run.json").read_text())
+    if {"index", "retrieved"} & options.keys():
+        del record["notes"]["options"]["corpus"]
+    record["notes"]["options"] |= {name.replace("_", "-"): value for name, value in options.items()}
+    (folder / "run.json").write_text(json.dumps(record))
+
+
+@pytest.mark.parametrize(
+    ("options", "told", "repeated"),
+    [
+        ({"lm": "openai/m", "api_base": ["{url}"]}, "--api-base {url}: an address", []),
+        ({"filter_lm": "m", "filter_api_base": ["{url}"]}, "--filter-api-base {url}: an address", []),
+        ({"index": ["{url}"]}, "--index {url}: an address", ["--corpus", "sample"]),
+        ({"retrieved": "{url}"}, "--retrieved {url}: an address", ["--corpus", "sample"]),
+        ({"method": "one.code:Mine"}, "--method one.code:Mine: code", ["--method", "direct"]),
+        ({"filter": "one.code:Mine"}, "--filter one.code:Mine: code", ["--filter", "full"]),
+        ({"allow_host": ["a.example"]}, "--allow-host a.example: no setting", ["--allow-host", "b.example"]),
+        ({"ray": "ray://10.0.0.1:10001"}, "--ray ray://10.0.0.1:10001: an address", []),
+        ({"run": "../elsewhere"}, "--run ../elsewhere: no setting", ["--run", "mine"]),
+        ({"max_cost": 1e9}, "--max-cost 1000000000.0: no setting", ["--max-cost", "1"]),
+    ],
+)
+def test_a_run_of_somebody_else_names_no_address_and_no_code(
+    options: dict[str, Any], told: str, repeated: list[str], blendfilter: Command, here: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Whoever wants it repeats the option, or gives another; nothing is called and nothing imported before."""
+    for variable in ("OPENAI_API_KEY", "BLENDFILTER_API_KEY", "BLENDFILTER_INDEX_TOKEN"):
+        monkeypatch.setenv(variable, "sk-mine-0123456789")
+    assert not blendfilter(*small_eval("direct-retrieval", "one")).code
+    (here / "one/code.py").write_text("open('imported', 'w')")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/v1"
+        given = json.loads(json.dumps(options).replace("{url}", url))
+        foreign(here / "one", **given)
+        refused(blendfilter("eval", "--like", "one"), f"one/run.json names {told.format(url=url)}")
+        if repeated:
+            assert "names" not in blendfilter("eval", "--like", "one", *repeated).error
+        assert select.select([server], [], [], 0)[0] == [], "it was called"
+    assert not (here / "imported").exists()
+
+
+def test_what_is_repeated_on_the_command_line_or_in_a_file_is_the_users_own(
+    blendfilter: Command, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(here)
+    (here / "own_method.py").write_text("from blendfilter import Direct\nclass Mine(Direct): pass\n")
+    assert not blendfilter(*small_eval("direct", "one"), "--method", "own_method:Mine").code
+    refused(blendfilter("eval", "--like", "one", "--run", "two"), "--method own_method:Mine: code")
+    assert not blendfilter("eval", "--like", "one", "--run", "two", "--method", "own_method:Mine").code
+    (here / "own.toml").write_text('method = "own_method:Mine"\n')
+    assert not blendfilter("eval", "--like", "one", "--run", "three", "--config", "own.toml").code
 
 
 def test_a_run_of_python_has_no_options(blendfilter: Command, here: Path) -> None:

@@ -341,6 +341,8 @@ def test_a_line_that_is_refused_fails_in_one_session_and_is_asked_anew_by_the_ne
     for turn in (1, 2):
         answer(written(tmp_path)[-1], refusal)
         assert session(tmp_path) == comes
+        failed = [call["error"]["message"] for call in journaled(tmp_path / "run") if call["error"]]
+        assert failed == ["bad (HTTP 400)"] * turn * (comes == "1")
         assert session(tmp_path) == "BatchWritten"
         assert session(tmp_path) == "BatchWritten"
         assert [len(path.read_text().splitlines()) for path in written(tmp_path)] == [3, *[1] * turn]
@@ -383,29 +385,29 @@ def test_a_line_that_failed_waits_for_the_batch_that_asks_for_it_again(tmp_path:
     assert session(tmp_path) == "0"
 
 
-def test_a_call_that_failed_is_answered_by_the_batch_that_was_out_when_the_run_was_killed(tmp_path: Path) -> None:
-    """It is not sent a third time, though its line waits for the batch only after another line's was read."""
-    questions = load("hotpotqa", "sample", limit=3)
+def test_calls_that_failed_are_answered_by_the_batch_that_was_out_when_the_run_was_killed(
+    questions: Questions, tmp_path: Path
+) -> None:
+    """With a limit four questions go first: the other lines of the batch wait for nothing when it is read."""
+    run = tmp_path / "run"
     with batching() as server:
-        plain, turns = server.replied, iter(range(3))
+        plain, turns = server.replied, iter(range(12))
         server.replied = lambda path, body: (  # type: ignore[method-assign]
             (400, {"error": {"message": "bad"}}) if next(turns, None) is not None else plain(path, body)
         )
         with pytest.raises(RunFailed):
-            in_batches(Direct(), questions, tmp_path / "run", server)
-        done = in_batches(Direct(), questions, tmp_path / "run", server)
-        assert (done.errors, server.created) == (0, [3, 3])
-        with Journal(tmp_path / "run") as journal:  # as if it had been killed before the second answers were noted
-            failed = {call["key"]: call for call in journal.records("call") if call["error"]}
-            batches = [*journal.records("batch")]
+            in_batches(Direct(), questions, run, server)
+        done = in_batches(Direct(), questions, run, server)
+        assert (done.errors, server.created) == (0, [12, 12])
+        first, *_ = batches = journaled(run, "batch")
+        failed = [call for call in journaled(run) if call["error"]]
         for name in ("journal.jsonl", "predictions.jsonl", "metrics.json"):
-            (tmp_path / "run" / name).unlink()
-        for path in sorted((tmp_path / "run" / "batches").glob(f"*{OUTPUT}"))[1:]:
-            path.unlink()
-        with Journal(tmp_path / "run") as journal:
-            journal.append(batches[0], *failed.values(), *batches[2:])
-        done = in_batches(Direct(), questions, tmp_path / "run", server, concurrency=1)
-    assert (done.errors, server.created) == (0, [3, 3])
+            (run / name).unlink()
+        (run / "batches" / f"{batches[-1]['name']}{OUTPUT}").unlink()
+        with Journal(run) as journal:  # as it was when the second batch was out
+            journal.append(first, *failed, batches[-1])
+        done = in_batches(Direct(), questions, run, server, budget=Budget(calls=100))
+    assert (done.errors, server.created) == (0, [12, 12])
 
 
 def test_a_batch_that_is_refused_ends_the_session_and_the_next_one_sends_its_calls_again(
