@@ -283,6 +283,19 @@ def test_no_token_of_an_index_is_left_by_a_run(
     assert leaks(tmp_path, *logs.lines, repr(remote)) == []
 
 
+def test_what_a_users_own_code_raises_is_kept_without_keys(tmp_path: Path) -> None:
+    class Own(dspy.Module):
+        def forward(self, question: str) -> dspy.Prediction:
+            raise RuntimeError(f"401 for https://a.example/v1?key={KEY}")
+
+    lm = connect("m", api_base="http://127.0.0.1:9/v1", api_key=KEY)
+    with pytest.raises(BlendFilterError) as failed:
+        evaluate(Own(), load("qa", "sample", limit=2), lm=lm, run=tmp_path / "run", progress=False)
+    assert found(str(failed.value)) == []
+    assert leaks(tmp_path) == []
+    assert "?key=[key]" in (tmp_path / "run/predictions.jsonl").read_text()
+
+
 # --- every path beside plain calls, with a server that echoes
 
 

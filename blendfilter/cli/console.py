@@ -6,6 +6,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from blendfilter.secrets import hidden
 from blendfilter.terminal import console
 from blendfilter.text import visible
 
@@ -28,7 +29,7 @@ def show(*parts: Any) -> None:
 
 def say(line: str) -> None:
     """Print a notice."""
-    print(f"blendfilter: {visible(line)}", file=sys.stderr, flush=True)
+    print(f"blendfilter: {visible(hidden(line))}", file=sys.stderr, flush=True)
 
 
 class Bars:

@@ -151,7 +151,8 @@ def eval(
         Path | None,
         typer.Option(
             metavar="RUN", is_eager=True, callback=from_run,
-            help="The settings of a run that eval made; what the command line or --config names goes before.",
+            help="Take the settings of a run that eval made, but no address and no package:Class. Options on the "
+            "command line and in --config override them.",
         ),
     ] = None,
 ) -> None:  # fmt: skip
