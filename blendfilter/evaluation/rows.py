@@ -29,6 +29,7 @@ from blendfilter.modules.base import FLAGS, RARE_FLAGS, union
 from blendfilter.records import Excerpt, Passage, Question, WrittenText
 from blendfilter.retrieval.base import trim_of
 from blendfilter.retrieval.callables import as_passage
+from blendfilter.secrets import hidden
 from blendfilter.tasks.base import Task
 from blendfilter.text import folded, shortened
 
@@ -160,7 +161,7 @@ def failed(task: Task, question: Question, error: BaseException, notes: Sequence
         "error": {
             "kind": error.kind if isinstance(error, ModelError | CodeFailed) else type(error).__name__,
             "stage": error.stage if isinstance(error, ModelError) else "",
-            "message": _ADDRESS.sub("", words_of(error)),
+            "message": _ADDRESS.sub("", hidden(words_of(error))),
         },
     }
 
