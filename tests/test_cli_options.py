@@ -198,6 +198,7 @@ def foreign(folder: Path, **options: Any) -> None:
         ({"allow_host": ["a.example"]}, "--allow-host a.example: no setting", ["--allow-host", "b.example"]),
         ({"ray": "ray://10.0.0.1:10001"}, "--ray ray://10.0.0.1:10001: an address", []),
         ({"run": "../elsewhere"}, "--run ../elsewhere: no setting", ["--run", "mine"]),
+        ({"prices": "free.toml"}, "--prices free.toml: what calls are said to cost", []),
         ({"max_cost": 1e9}, "--max-cost 1000000000.0: no setting", ["--max-cost", "1"]),
     ],
 )

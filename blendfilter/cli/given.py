@@ -66,6 +66,8 @@ def _why_not_taken(param: Any, words: list[str]) -> str:
         return "an address"
     if param.name in CODE and any(":" in word for word in words):
         return "code"
+    if param.name == "prices":
+        return "what calls are said to cost, which --max-cost goes by"
     return "" if _is_setting(param) else "no setting of a run"
 
 
