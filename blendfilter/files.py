@@ -87,8 +87,8 @@ def _check_free(path: Path) -> None:
         raise BadArgument(f"there is a file at {path} already: name another, or overwrite it (--overwrite)")
 
 
-def lines(path: str | Path) -> Iterator[TextLine]:
-    """The lines that hold something, split at line feeds only (texts may hold other separators)."""
+def lines(path: str | Path, *, blank: bool = False) -> Iterator[TextLine]:
+    """The lines that hold something, or all (`blank`), split at line feeds only (texts may hold other separators)."""
     with opened(path) as stream:
         for number, raw in raw_lines(stream, path):
             where = f"{path}, line {number}"
@@ -99,7 +99,7 @@ def lines(path: str | Path) -> Iterator[TextLine]:
                 raise BadData(
                     f"{where}: not UTF-8 (byte {error.start + 1} of the line): save the file as UTF-8"
                 ) from None
-            if text.strip():
+            if blank or text.strip():
                 yield TextLine(where, number, text.rstrip("\r\n"))
 
 

@@ -78,7 +78,7 @@ def question_digest(question: str) -> str:
     >>> question_digest("Who keeps the light?") == question_digest("who keeps THE light")
     True
     """
-    return hashlib.sha256(normalize_answer(question).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    return hashlib.sha256(normalize_answer(nfc(question)).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def tokens(text: str) -> list[str]:
@@ -90,13 +90,22 @@ def tokens(text: str) -> list[str]:
     return normalize_answer(text).split()
 
 
+def nfc(text: str) -> str:
+    """`text` in Unicode form NFC: the one in which words, titles and queries are compared.
+
+    >>> nfc("Cafe\\u0301") == "Caf\\u00e9"
+    True
+    """
+    return text if text.isascii() else unicodedata.normalize("NFC", text)
+
+
 def folded(text: str) -> str:
     """`text` in Unicode form NFC with every run of white space as one space: how titles are compared; case counts.
 
     >>> folded("Cafe\\u0301  Noir ") == "Caf\\u00e9 Noir"
     True
     """
-    return " ".join((text if text.isascii() else unicodedata.normalize("NFC", text)).split())
+    return " ".join(nfc(text).split())
 
 
 class Overlap(NamedTuple):

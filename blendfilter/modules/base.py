@@ -25,7 +25,7 @@ from blendfilter.prompting import Prompts
 from blendfilter.records import Excerpt, Passage, WrittenText, one_line
 from blendfilter.retrieval.base import Retriever, Searcher, check_search
 from blendfilter.retrieval.callables import as_passage, as_retriever
-from blendfilter.text import html_of, shortened
+from blendfilter.text import folded, html_of, shortened
 
 FLAGS = (
     "unparseable_ids", "explicit_none", "suspect_ids", "empty_knowledge", "empty_reply", "cut_reply", "query_cut",
@@ -218,7 +218,7 @@ def union(lists: Iterable[Sequence[Passage]]) -> list[Passage]:
             different.append(passages)
     for passage in (passage for passages in different for passage in passages):
         whole = passage.source if isinstance(passage, Excerpt) else passage
-        names = (("id", passage.id), ("text", " ".join(whole.line.casefold().split())))
+        names = (("id", passage.id), ("text", folded(whole.line).casefold()))
         place = next((places[name] for name in names if name in places), len(merged))
         known = merged[place] if place < len(merged) else None
         alone = len(different) == 1 and isinstance(passage, Excerpt) and isinstance(known, Excerpt)

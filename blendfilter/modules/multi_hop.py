@@ -58,7 +58,7 @@ from blendfilter.prompting import NOTHING_FOUND, Prompts
 from blendfilter.quoting import LONGEST_REPLY, end_of, own_words, reported
 from blendfilter.records import Passage, one_line
 from blendfilter.retrieval.base import Searcher
-from blendfilter.text import sentences
+from blendfilter.text import folded, sentences
 
 NEEDED = "Are follow-up questions needed here:"
 FOLLOW_UP = "Follow-up:"
@@ -232,7 +232,7 @@ def _wrong_with(hop: Hop, trail: HopTrail) -> str:
 
 
 def _compared(query: str) -> str:
-    return " ".join(query.casefold().split()).strip(" ?.!\"'“”‘’*`")
+    return folded(query).casefold().strip(" ?.!\"'“”‘’*`")
 
 
 # --- demonstrations in the same lines ---

@@ -142,7 +142,7 @@ def _sentence_at(question: Question, title: str, at: int) -> str | None:
     """A sentence of the question's own paragraphs; None where it is not there."""
     for passage in question.context:
         own, first = passage.metadata.get("sentences") or (), passage.metadata.get("sent_id") or 0
-        if passage.title == title and isinstance(first, int) and 0 <= at - first < len(own):
+        if folded(passage.title) == folded(title) and isinstance(first, int) and 0 <= at - first < len(own):
             return str(own[at - first])
     return None
 

@@ -36,11 +36,12 @@ from blendfilter.retrieval.base import ProgressCallback, Scores, best, fingerpri
 from blendfilter.retrieval.corpus import Corpus, corpus_hash
 from blendfilter.retrieval.manifest import (
     FORMAT,
-    MANIFEST,
     Manifest,
     building,
+    discard,
     index_cache,
     opening,
+    stamp,
     versions_of,
     write_manifest,
 )
@@ -61,6 +62,10 @@ Integers = np.typing.NDArray[np.integer[Any]]
 COUNTING = "counting words"
 SHARED = "statistics"
 """The setting of a shard whose scores count the words of all shards."""
+_OLD_ANALYSER = (
+    "the index at {place} takes characters as they come, as earlier versions did, and answers as before: one word in two "
+    "Unicode forms is two words, and vowel signs part words; build it again to mend that (its fingerprint changes)"
+)
 _OFTEN = 1000
 
 Numbers = np.typing.NDArray[np.int64]
@@ -218,6 +223,9 @@ class Lexical(LexicalSearch):
         settings = manifest.settings
         with opening(path):
             analyse, passages = Analyser.of_index(settings["analyser"], path, analyser), StoredPassages(path)
+            if analyse.form is None:
+                place = path.parent if SHARED in settings else path  # once for all shards
+                warnings.warn(_OLD_ANALYSER.format(place=place), stacklevel=2)
             return cls(manifest, passages, cls._load(path, passages, settings, analyse), path, analyse)
 
     def _open_again(self, path: Path) -> Self:
@@ -264,17 +272,16 @@ class Lexical(LexicalSearch):
         settings = settings_of(k1, b, analyser)
         key = fingerprint_of(cls.kind, FORMAT, corpus_hash(Path(path)), settings)
         folder = Path(cache_dir or index_cache()) / f"{cls.kind}-{Path(path).name.split('.')[0]}-{key}"
-        damaged = False
-        if (folder / MANIFEST).exists():
+        if before := stamp(folder):
             try:
                 found = cls.open(folder, analyser=analyser)
                 if found.manifest.built_passages is None:
                     return found
                 raise BadData(f"the index at {folder} was updated and is not that of {path} any more: build it again")
             except BadData as error:
-                damaged = True
                 warnings.warn(f"{error} (doing so now)", stacklevel=2)
-        return cls.build(path, folder, k1=k1, b=b, analyser=analyser, overwrite=damaged, share=True, progress=progress)
+                discard(folder, before)
+        return cls.build(path, folder, k1=k1, b=b, analyser=analyser, share=True, progress=progress)
 
 
 def _fingerprint(manifest: Manifest) -> str:

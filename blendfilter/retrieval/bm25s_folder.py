@@ -135,7 +135,8 @@ def _given(
         words = tuple(_LISTS[stopwords])
     else:
         raise UnknownName.of("list of stop words", stopwords, [*_LISTS, "none"])
-    return Analyser(pattern, words, None if stemmer == "none" else stemmer, lower)
+    # bm25s takes characters as they come, so a query's must be taken so too
+    return Analyser(pattern, words, None if stemmer == "none" else stemmer, lower, form=None)
 
 
 def _manifest(path: Path, engine: bm25s.BM25, passages: FolderPassages, analyser: Analyser) -> Manifest:

@@ -9,26 +9,34 @@ FlashRAG                  JSON Lines ``{"id", "contents": "\\"Title\\"\\ntext"}`
 DSPy's wiki abstracts     JSON Lines ``{"title", "text": ["a sentence", ...]}`` (also with an id)
 KILT's knowledge source   JSON Lines ``{"_id", "wikipedia_title", "text": ["the title", "a paragraph", ...]}``
 HippoRAG                  one JSON list of ``{"title", "text"}``
-ColBERT, DPR              tab-separated ``pid, passage[, title]``, with a header line or none; also ``Title | text``
+ColBERT, MS MARCO         tab-separated ``pid, passage[, title]``, taken as they are; also ``Title | text``
+DPR, any table            tabs or commas below a line that names the columns; cells may be quoted, as in CSV
 ========================  ==============================================================================================
+
+The text of a row that has a title alone is its title, so that every index and prompt has something to read. Rows with
+neither are left out, and one warning counts them.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import re
+import warnings
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from blendfilter.errors import BadArgument, BadData, EmptyData, MissingFile
-from blendfilter.files import JsonRow, TextLine, first_character, json_rows, lines, opened
+from blendfilter.files import LONGEST, JsonRow, TextLine, first_character, json_rows, lines, opened
 from blendfilter.records import Passage, Question, content_id
 from blendfilter.retrieval.documents import WORDS, chunked, is_document, read_documents, text_files
 from blendfilter.text import folded
@@ -36,6 +44,14 @@ from blendfilter.text import folded
 IDS = ("id", "_id", "pid", "docid")
 TITLES = ("title", "wikipedia_title")
 TEXTS = ("text", "contents", "passage", "paragraph_text")
+COLUMNS: dict[str, Sequence[str]] = {
+    "id": ("id", "pid", "docid", "docno", "psgid", "passageid", "documentid", "wikipediaid", "chunkid", "uid"),
+    "title": ("title", "wikipediatitle", "pagetitle", "doctitle", "documenttitle", "heading"),
+    "text": ("text", "contents", "passage", "paragraphtext", "passagetext", "paragraph", "content", "body", "document",
+             "documenttext", "doctext", "abstract", "chunk", "sentence"),
+}  # fmt: skip
+"""What the columns of tables are called, in small letters without spaces and marks; the first ones go before others."""
+DELIMITERS = ("\t", ",", ";")
 BAR = " | "
 SHAPES = "a text ('Title | text'), a mapping with a 'text', a tuple (title, text) or (id, title, text), or a Passage"
 Corpus = str | os.PathLike[str] | Iterable[Passage | str | Mapping[str, Any] | tuple[Any, ...]]
@@ -43,6 +59,7 @@ Corpus = str | os.PathLike[str] | Iterable[Passage | str | Mapping[str, Any] | t
 
 _NAME = 80  # characters of a path that messages show
 _Placed = tuple[str, Passage]  # the words for its place in the file
+_MaybePlaced = tuple[str, Passage | None]  # None: nothing to read
 
 
 class IdCheck:
@@ -113,7 +130,7 @@ def _in_memory(corpus: Any) -> Iterator[Passage]:
         raise BadArgument(f"a corpus is a path or a list, each item {SHAPES}; got {type(corpus).__name__}")
     plain = (value.toDict() if hasattr(value, "toDict") else value for value in corpus)  # a `dspy.Example`
     rows = (JsonRow(f"passage {at + 1} of the corpus", at, value) for at, value in enumerate(plain))
-    return (passage for _, passage in _from_rows(rows))
+    return (passage for _, passage in _readable(_from_rows(rows)))
 
 
 def read_corpus(path: str | Path) -> Iterator[Passage]:
@@ -124,8 +141,8 @@ def read_corpus(path: str | Path) -> Iterator[Passage]:
     Raises:
         MissingFile: no such file.
         EmptyData: no passages in it.
-        BadData: a row that does not parse, misses a field or has no text (which line), not UTF-8, damaged gzip, or an
-            id that occurs twice (both places).
+        BadData: a row that does not parse or misses a field (which line), columns that are not known, a quote that is
+            not closed, not UTF-8, damaged gzip, or an id that occurs twice (both places).
     """
     ids = IdCheck()
     for _, passage in _placed_passages(path):
@@ -182,10 +199,28 @@ def corpus_hash(path: str | Path) -> str:
 
 
 def _placed_passages(path: str | Path) -> Iterator[_Placed]:
-    return _from_rows(json_rows(path)) if first_character(path) in ("[", "{") else _from_columns(lines(path))
+    is_json = first_character(path) in ("[", "{")
+    return _readable(_from_rows(json_rows(path)) if is_json else _from_lines(lines(path, blank=True)))
 
 
-def _from_rows(rows: Iterable[JsonRow]) -> Iterator[_Placed]:
+def _readable(placed: Iterable[_MaybePlaced]) -> Iterator[_Placed]:
+    """Those with something to read; one warning counts the others. Raises `EmptyData` where all are others."""
+    empty, found, first = 0, False, ""
+    for where, passage in placed:
+        if passage is not None:
+            found = True
+            yield where, passage
+            continue
+        empty += 1
+        first = first or where
+    if empty and not found:
+        raise EmptyData(f"{first}: this row has neither title nor text, nor has any other: is it the right file?")
+    if empty:
+        rows = "1 row" if empty == 1 else f"{empty:,} rows"
+        warnings.warn(f"{rows} with neither title nor text left out, the first at {first}", stacklevel=2)
+
+
+def _from_rows(rows: Iterable[JsonRow]) -> Iterator[_MaybePlaced]:
     """Passages of rows: mappings with a text under one of several names, plain ``Title | text``, tuples, passages.
 
     The first object decides under which names the id (None: there is none, positions serve) and the text stand.
@@ -218,7 +253,7 @@ def _told_apart(passage: Passage, made: Counter[str]) -> Passage:
     return passage if made[passage.id] == 1 else replace(passage, id=f"{passage.id}-{made[passage.id]}")
 
 
-def _from_tuple(row: JsonRow) -> _Placed:
+def _from_tuple(row: JsonRow) -> _MaybePlaced:
     name, title, text = (
         (row.position, *row.value) if len(row.value) == 2 else row.value if len(row.value) == 3 else [0] * 3
     )
@@ -231,7 +266,7 @@ def _from_tuple(row: JsonRow) -> _Placed:
     return _placed(row.where, str(name), title, text)
 
 
-def _from_object(row: JsonRow, id_name: str | None, text_name: str) -> _Placed:
+def _from_object(row: JsonRow, id_name: str | None, text_name: str) -> _MaybePlaced:
     value: Mapping[str, Any] = row.value
     for field in (id_name, text_name):
         if field is not None and field not in value:
@@ -241,11 +276,10 @@ def _from_object(row: JsonRow, id_name: str | None, text_name: str) -> _Placed:
     if isinstance(name, bool) or not isinstance(name, str | int) or name == "":
         raise BadData(f"{row.where}: field '{id_name}' is wrong: expected a text or a number, found {name!r:.40}")
     title_name = next((name for name in TITLES if value.get(name)), TITLES[0])
-    text, title = value[text_name], value.get(title_name) or ""
+    text, title = ("" if _is_gap(cell) else cell for cell in (value[text_name], value.get(title_name)))
     if isinstance(text, list) and all(isinstance(part, str) for part in text):
         parts = [stripped for part in text if (stripped := part.strip())]
         text = " ".join(parts[1:] if title_name != TITLES[0] and parts[:1] == [title] else parts)  # KILT's first is it
-        text = text or (title if isinstance(title, str) else "")  # an abstract may be empty beside its title
     if not isinstance(text, str) or not isinstance(title, str):
         wrong = title_name if isinstance(text, str) else text_name
         raise BadData(f"{row.where}: field '{wrong}' is wrong: expected a text, found {value[wrong]!r:.40}")
@@ -253,6 +287,11 @@ def _from_object(row: JsonRow, id_name: str | None, text_name: str) -> _Placed:
         title, text = headed(text)
     extra = value.get("metadata")
     return _placed(row.where, str(name), title, text, extra if isinstance(extra, Mapping) else {})
+
+
+def _is_gap(cell: Any) -> bool:
+    """Whether a cell is empty: null, or the NaN that a frame has for it."""
+    return cell is None or (isinstance(cell, float) and math.isnan(cell))
 
 
 def headed(contents: str) -> tuple[str, str]:
@@ -278,29 +317,143 @@ def at_bar(passage: str) -> tuple[str, str]:
     return (title, text) if bar else ("", passage)
 
 
-def _from_columns(rows: Iterable[TextLine]) -> Iterator[_Placed]:
-    """Passages of tab-separated lines: ``pid, passage[, title]``, or as a header line says (DPR quotes its texts)."""
-    order: dict[str, int] = {"id": 0, "text": 1, "title": 2}
-    headed = False
-    for position, line in enumerate(rows):
-        cells = line.text.split("\t")
-        if position == 0 and cells[0].lower() in IDS:
-            names = ["id" if at == 0 else "text" if cell.lower() in TEXTS else cell for at, cell in enumerate(cells)]
-            order, headed = {name: at for at, name in enumerate(names)}, True
-            if "text" not in order:
-                raise BadData(f"{line.where}: the header names no column 'text' (it names: {', '.join(cells)})")
+def _placed(where: str, name: str, title: str, text: str, metadata: Mapping[str, Any] | None = None) -> _MaybePlaced:
+    title, text = title.strip(), text.strip()
+    if not (title or text):
+        return where, None
+    return where, Passage(name, title, text or title, metadata=dict(metadata or {}))
+
+
+# --- lines of columns -----------------------------------------------------------------------------------------------
+
+_NAME_OF_COLUMN = re.compile(r"[^\W\d]\w*(?:[ ./-]\w+){0,3}|")  # the first one is often empty: row numbers
+_BARE_WORD = re.compile(r"[^\W\d]+")
+_STILL_OPEN = re.compile(r'[^"]*+(?:""[^"]*+)*+')
+"""What a quoted cell may hold, with a quote written as two."""
+
+
+def _from_lines(rows: Iterator[TextLine]) -> Iterator[_MaybePlaced]:
+    """Passages of tab-separated lines, ``pid, passage[, title]``, or of the columns that the first line names."""
+    first = next((line for line in rows if line.text.strip()), None)
+    if first is None:
+        return
+    for delimiter in DELIMITERS:
+        if columns := _columns(first, delimiter):
+            names = _cells(first.text, delimiter)[0]
+            yield from _from_rows(_table(_records(rows, delimiter, len(names)), columns, len(names)))
+            return
+    for line in chain([first], rows):
+        if not line.text.strip():
             continue
-        if headed:
-            cells = [re.sub(r'^"(.*)"$', lambda quoted: quoted[1].replace('""', '"'), cell) for cell in cells]
-        if len(cells) <= order["text"] or not cells[0].strip():
-            raise BadData(f"{line.where}: expected an id, a tab and a passage (or one JSON object a line)")
-        title, text = cells[order["title"]] if order.get("title", len(cells)) < len(cells) else "", cells[order["text"]]
-        if not title:
-            title, text = at_bar(text)
-        yield _placed(line.where, cells[0].strip(), title, text)
+        cells = line.text.split("\t")
+        if len(cells) < 2 or not cells[0].strip():
+            raise BadData(
+                f"{line.where}: expected an id, a tab and a passage (or one JSON object a line, or a table whose first "
+                "line names its columns: id, title, text)"
+            )
+        title, text = (cells[2] if len(cells) > 2 else ""), cells[1]
+        yield _placed(line.where, cells[0].strip(), *((title, text) if title else at_bar(text)))
 
 
-def _placed(where: str, name: str, title: str, text: str, metadata: Mapping[str, Any] | None = None) -> _Placed:
-    if not text.strip():
-        raise BadData(f"{where}: passage '{name}' has no text: fill it in or drop the row")
-    return where, Passage(name, title.strip(), text.strip(), metadata=dict(metadata or {}))
+def _columns(line: TextLine, delimiter: str) -> dict[str, tuple[int, str]]:
+    """Where `id`, `title` and `text` stand in a table, and their names, by its first line; empty where it is no header.
+
+    Raises `BadData` where it names columns, and none that is known to hold the texts.
+    """
+    cells = [cell.strip() for cell in _cells(line.text, delimiter)[0]]
+    if not all(map(_NAME_OF_COLUMN.fullmatch, cells)):
+        return {}
+    names = [re.sub(r"[\W_]+", "", cell).lower() for cell in cells]
+    found = {
+        role: min((known.index(name), at) for at, name in enumerate(names) if name in known)[1]
+        for role, known in COLUMNS.items()
+        if not set(known).isdisjoint(names)
+    }
+    if "text" in found:
+        return {role: (at, names[at]) for role, at in found.items()}
+    unknown = delimiter == DELIMITERS[0] and len(cells) > 1 and all(map(_BARE_WORD.fullmatch, cells))
+    if unknown or found.get("id") == 0 or found.keys() == {"id", "title"}:
+        raise BadData(
+            f"{line.where}: the header names no column 'text' (it names: {', '.join(cells)}): "
+            "call the columns id, title and text"
+        )
+    return {}
+
+
+def _table(
+    records: Iterable[tuple[str, list[str]]], columns: Mapping[str, tuple[int, str]], width: int
+) -> Iterator[JsonRow]:
+    """The records of a table as rows of JSON."""
+    for position, (where, cells) in enumerate(records):
+        if len(cells) <= columns["text"][0] or any(map(str.strip, cells[width:])):
+            raise BadData(f"{where}: {len(cells)} cells, where the header names {width}: quote cells that hold others")
+        value = {role: cells[at].strip() if at < len(cells) else "" for role, (at, _) in columns.items()}
+        if columns["text"][1] == "contents":
+            value["contents"] = value.pop("text")
+        elif not value.get("title"):
+            value["title"], value["text"] = at_bar(value["text"])
+        yield JsonRow(where, position, value)
+
+
+def _records(rows: Iterator[TextLine], delimiter: str, width: int) -> Iterator[tuple[str, list[str]]]:
+    """The records of a table, with the place of each: a line, or several where a quoted cell holds line breaks.
+
+    Not all tables quote: a text may begin with a quote that is none of CSV's. So a quote that its line does not close
+    is a character of the text where this line and the next one are whole records as they stand; elsewhere it opens a
+    cell, which has to end. Raises `BadData` where it does not.
+    """
+    ahead = next(rows, None)
+    while ahead is not None:
+        line, ahead = ahead, next(rows, None)
+        if not line.text.strip():
+            continue
+        cells, opens = _cells(line.text, delimiter)
+        if opens and not (
+            len(cells) == width > 1 and (ahead is None or len(_cells(ahead.text, delimiter)[0]) == width)
+        ):
+            pieces, size = [line.text], len(line.text)
+            while opens:
+                if ahead is None or size > LONGEST:
+                    raise _unclosed(line)
+                pieces.append(ahead.text)
+                size += len(ahead.text)
+                if not _STILL_OPEN.fullmatch(ahead.text):
+                    cells, opens = _cells("\n".join(pieces), delimiter)
+                ahead = next(rows, None)
+            if len(cells) != width:
+                raise _unclosed(line)
+        yield line.where, cells
+
+
+def _unclosed(line: TextLine) -> BadData:
+    return BadData(
+        f"{line.where}: a cell begins with a quote that does not close it as CSV has it: write quotes in a quoted cell "
+        "twice, or use JSON Lines"
+    )
+
+
+@cache
+def _quoted_cell(delimiter: str) -> re.Pattern[str]:
+    return re.compile(rf'"({_STILL_OPEN.pattern})"(?={delimiter}|\Z)')
+
+
+def _cells(text: str, delimiter: str) -> tuple[list[str], bool]:
+    """The cells of a record, and whether a quoted one is still open at its end; what does not close is taken as it is.
+
+    >>> _cells('1,"A ""tide"" mill, old",5" wide', ",")
+    (['1', 'A "tide" mill, old', '5" wide'], False)
+    """
+    cells, at, opens = list[str](), 0, False
+    while at <= len(text):
+        if quoted := _quoted_cell(delimiter).match(text, at):
+            cells.append(quoted[1].replace('""', '"'))
+            at = quoted.end() + 1
+            continue
+        opens = opens or (text.startswith('"', at) and _STILL_OPEN.fullmatch(text, at + 1) is not None)
+        end = text.find(delimiter, at)
+        end = len(text) if end < 0 else end
+        if not opens and "\n" in text[at:end]:  # only a quoted cell can hold one
+            return [], False
+        cells.append(text[at:end])
+        at = end + 1
+    return cells, opens

@@ -20,6 +20,7 @@ from blendfilter.records import Passage
 from blendfilter.retrieval.base import Hits, Retriever, SearchWarnings, cut_of, fingerprint_of, missing_of
 from blendfilter.retrieval.callables import as_retriever
 from blendfilter.retrieval.indexes import open_index
+from blendfilter.text import folded
 
 Key = Callable[[Passage], Any]
 
@@ -44,7 +45,7 @@ class Hybrid(Retriever):
         corpora = [index.info().get("corpus") for index in self.indexes]
         hashes = {corpus.get("sha256") if isinstance(corpus, dict) else None for corpus in corpora}
         self._corpus = len(hashes) == 1 and None not in hashes
-        self._key: Key = (lambda p: p.id) if self._corpus else (lambda p: (p.title.casefold(), p.text.casefold()))
+        self._key: Key = (lambda p: p.id) if self._corpus else (_same_words)
         self._warnings = SearchWarnings(len(self) if self._corpus else None)
 
     def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
@@ -94,6 +95,10 @@ class Hybrid(Retriever):
     def __len__(self) -> int:
         """How many passages there are; a TypeError for indexes over several corpora, which may share some."""
         return len(self.indexes[0]) if self._corpus else super().__len__()
+
+
+def _same_words(passage: Passage) -> tuple[str, str]:
+    return folded(passage.title).casefold(), folded(passage.text).casefold()
 
 
 def fuse(rankings: Sequence[Sequence[Passage]], k: int, constant: float, key: Key) -> list[Passage]:

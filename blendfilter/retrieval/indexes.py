@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,8 @@ FOREIGN: dict[tuple[str, ...], str] = {
     ("params.index.json", "vocab.index.json"): f"{HERE}.bm25s_folder:open_bm25s",
 }
 """Folders of colbert-ai and bm25s, by files that all such folders have, to what opens them."""
+
+_OPENING: ContextVar[tuple[str, ...]] = ContextVar("folders over other indexes that are being opened", default=())
 
 _LIKE_AN_ADDRESS = re.compile(r"(?:https?|//|:).*@|[\w.-]+:[0-9]{1,5}/?$", re.IGNORECASE)
 
@@ -100,9 +103,18 @@ def open_index(
     kind = _kind_of(folder)
     if kind in ADDRESSES:
         raise BadData(f"the index at {address} is of kind '{kind}', and no folder is: build it again")
-    if kind in OVER_ANOTHER:
-        options |= {"allow_hosts": allow_hosts, **({"partial": True} if partial else {})}
-    return _opener(kind, "kind of index", address)(address, **options)
+    opener = _opener(kind, "kind of index", address)
+    if kind not in OVER_ANOTHER:
+        return opener(address, **options)
+    options |= {"allow_hosts": allow_hosts, **({"partial": True} if partial else {})}
+    outer, place = _OPENING.get(), os.path.realpath(folder)
+    if place in outer:
+        raise BadData(f"the index at {outer[-1]} lies over itself (by way of {address:.200}): join or trim it again")
+    token = _OPENING.set((*outer, place))
+    try:
+        return opener(address, **options)
+    finally:
+        _OPENING.reset(token)
 
 
 def _kind_of(folder: Path) -> str:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import hashlib
 import json
@@ -143,7 +144,13 @@ def read_manifest(folder: str | os.PathLike[str]) -> Manifest:
 
 
 def _read(where: Path) -> Manifest:
-    if not where.exists():
+    try:
+        there = where.exists()
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        raise BadData(f"'{str(where)[:60]}…' is too long for a path: name the folder of an index") from None
+    if not there:
         raise MissingFile(f"no index at {where}: {HOW_TO_BUILD}")
     if not (where / MANIFEST).is_file():
         what = f"it has no {MANIFEST}" if where.is_dir() else "it is a file, and an index is a folder"
@@ -287,9 +294,18 @@ def stamp(folder: str | os.PathLike[str]) -> tuple[int, ...]:
     """Three numbers that change when another index takes a folder's place; none where there is no folder."""
     try:
         there = os.stat(folder)
-    except OSError:
+    except (OSError, ValueError):  # the latter of characters that no name can have
         return ()
     return there.st_dev, there.st_ino, there.st_ctime_ns
+
+
+def discard(folder: Path, seen: tuple[int, ...]) -> None:
+    """Take away a folder of the cache that is no whole index, whatever is left in it, unless another one has come since
+    its `stamp` was `seen`. It is put aside in one step, and removed by the next `building`.
+    """
+    if stamp(folder) == seen:
+        with suppress(FileNotFoundError):  # another process was faster
+            folder.rename(_sibling(folder, "building"))
 
 
 def _exchanged(new: Path, old: Path) -> bool:
