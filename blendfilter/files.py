@@ -33,6 +33,24 @@ from ijson.common import ObjectBuilder
 from blendfilter.errors import BadArgument, BadData, CannotWrite, MissingFile, RunLocked
 
 GZIP = b"\x1f\x8b"
+_FRAME = "python -c \"import pandas as pd; pd.{}('{{path}}').to_json('data.jsonl', orient='records', lines=True)\""
+_DATASET = "python -c \"import datasets; datasets.Dataset.from_file('{path}').to_json('data.jsonl')\""
+_EXCEL = ("an Excel file", _FRAME.format("read_excel"))
+_FOREIGN = {
+    rb"PAR1(?![\t -~])": ("a Parquet file", _FRAME.format("read_parquet")),
+    rb"ARROW1\0": ("an Arrow file", _FRAME.format("read_feather")),
+    rb"\xff\xff\xff\xff": ("a data set of Arrow", _DATASET),
+    rb"SQLite format 3\0": ("an SQLite database", "sqlite3 -json '{path}' 'SELECT … FROM …' > data.json"),
+    rb"\xd0\xcf\x11\xe0": _EXCEL,
+    rb"%PDF-": ("a PDF", "pdftotext '{path}' data.txt"),
+    rb"\xfd7zXZ\0": ("packed by xz", "unxz --keep '{path}'"),
+    rb"BZh[1-9]1AY&SY": ("packed by bzip2", "bunzip2 --keep '{path}'"),
+    rb"\x28\xb5\x2f\xfd": ("packed by Zstandard", "unzstd '{path}'"),
+    rb"7z\xbc\xaf\x27\x1c": ("a 7-Zip archive", "7z x '{path}'"),
+    rb"PK\x03\x04": ("a zip archive", "unzip '{path}'"),
+    rb"(?s).{257}ustar": ("a tar archive", "tar xf '{path}'"),
+}
+"""How files begin that are not read: what they are, and the command that makes a file of them that is."""
 BOM = b"\xef\xbb\xbf"
 LONGEST = 64 << 20
 """Bytes of one item of a JSON list, one line or one document, once unpacked: a small file may unpack to gigabytes."""
@@ -66,12 +84,15 @@ def opened(path: str | Path, *, unpack: bool = True) -> Iterator[BufferedIOBase]
 
     Raises:
         MissingFile: there is no such file.
-        BadData: it is a folder, cannot be read, or its gzip data is damaged.
+        BadData: it is a folder, of another kind, cannot be read, or its gzip data is damaged.
     """
     try:
         with open(path, "rb") as raw:
             packed = unpack and raw.peek(2)[:2] == GZIP
-            yield gzip.GzipFile(fileobj=raw) if packed else raw
+            stream = gzip.GzipFile(fileobj=raw) if packed else raw
+            if unpack:
+                _check_kind(stream.peek(512), path)
+            yield stream
     except FileNotFoundError:
         raise MissingFile.of(path) from None
     except IsADirectoryError:
@@ -80,6 +101,15 @@ def opened(path: str | Path, *, unpack: bool = True) -> Iterator[BufferedIOBase]
         raise BadData(f"'{path}' is damaged gzip ({error}): fetch the file again") from None
     except OSError as error:
         raise BadData(f"'{path}' cannot be read: {error.strerror or error}") from None
+
+
+def _check_kind(beginning: bytes, path: str | Path) -> None:
+    """Raise `BadData` for a file of a known kind that is not read."""
+    for mark, named in _FOREIGN.items():
+        if re.match(mark, beginning):
+            is_excel = Path(path).suffix.lower() == ".xlsx"  # a zip archive too
+            kind, command = _EXCEL if is_excel else named
+            raise BadData(f"'{path}' is {kind}, which is not read: try {command.format(path=path)}")
 
 
 def _check_free(path: Path) -> None:
@@ -218,7 +248,7 @@ def too_long(what: str) -> str:
 
 
 def list_values(stream: BufferedIOBase, name: str, *, inside: bool = False) -> Iterator[Any]:
-    """The values of the JSON list in `stream`, with one value and one block in memory.
+    """The values of the JSON list in `stream`, or an object's pairs of key and value, with one in memory and one block.
 
     `name` is the file's, for messages. With `inside` the list is part of something larger, so more may follow it.
     Whole numbers beyond 64 bits and `NaN` are refused; half a character becomes a question mark.
@@ -227,14 +257,17 @@ def list_values(stream: BufferedIOBase, name: str, *, inside: bool = False) -> I
         BadData: the list is cut off, does not parse (at which item), is followed by more, or is not UTF-8.
     """
     source, builder, depth, count = _Bounded(stream), ObjectBuilder(), 0, 0
+    key = None
     try:
         for event, value in ijson.basic_parse(source, use_float=True):
             depth -= event in _CLOSES
-            if depth:
+            if depth == 1 and event == "map_key":
+                key = value
+            elif depth:
                 builder.event(event, value)
                 if depth == 1 and event not in _OPENS:
                     source.read_of_item, count = 0, count + 1
-                    yield builder.value
+                    yield builder.value if key is None else (key, builder.value)
                     builder = ObjectBuilder()
             elif event in _CLOSES and inside:
                 return

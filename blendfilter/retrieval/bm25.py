@@ -63,7 +63,7 @@ COUNTING = "counting words"
 SHARED = "statistics"
 """The setting of a shard whose scores count the words of all shards."""
 _OLD_ANALYSER = (
-    "the index at {place} takes characters as they come, as earlier versions did, and answers as before: one word in two "
+    "the index at {place} takes characters as they come, as earlier versions did, and answers as before: a word in two "
     "Unicode forms is two words, and vowel signs part words; build it again to mend that (its fingerprint changes)"
 )
 _OFTEN = 1000

@@ -145,13 +145,13 @@ def read_manifest(folder: str | os.PathLike[str]) -> Manifest:
 
 def _read(where: Path) -> Manifest:
     try:
-        there = where.exists()
+        os.stat(where)
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # the latter of characters that no name can have
+        raise MissingFile(f"no index at {where}: {HOW_TO_BUILD}") from None
     except OSError as error:
-        if error.errno != errno.ENAMETOOLONG:
+        if error.errno not in (errno.ENAMETOOLONG, errno.ELOOP):
             raise
-        raise BadData(f"'{str(where)[:60]}…' is too long for a path: name the folder of an index") from None
-    if not there:
-        raise MissingFile(f"no index at {where}: {HOW_TO_BUILD}")
+        raise BadData(f"'{where!s:.60}' cannot be the folder of an index: {error.strerror}") from None
     if not (where / MANIFEST).is_file():
         what = f"it has no {MANIFEST}" if where.is_dir() else "it is a file, and an index is a folder"
         raise BadData(f"{where} is not an index ({what}): {HOW_TO_BUILD}")

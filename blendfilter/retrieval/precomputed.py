@@ -6,7 +6,9 @@ The file is JSON Lines, or one JSON list, plain or gzipped::
 
 The query may stand under `query`, or its question's id alone under `id` or `qid`, where the questions are known; the
 passages, best first, under `ctxs` (DPR, ALCE), `context`, `retrieved`, `topk` (`dspy.ColBERTv2`), `retrieval_result`
-(FlashRAG) or `hits`, in any shape that `as_passage` reads. `write_hits` makes such a file of an index.
+(FlashRAG; also inside `output`, as in its `intermediate_data.json`) or `hits`, in any shape that `as_passage` reads.
+FlashRAG's `retrieval_cache.json` does too, one object of queries and their passages. `write_hits` makes a file of an
+index.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from blendfilter.errors import BadArgument, BadData, EmptyData
-from blendfilter.files import json_rows, write_whole
+from blendfilter.files import JsonRow, first_character, json_rows, lines, list_values, opened, write_whole
 from blendfilter.records import Passage
 from blendfilter.retrieval.base import (
     Hits,
@@ -36,6 +38,7 @@ from blendfilter.retrieval.base import (
 )
 from blendfilter.retrieval.callables import as_passage
 from blendfilter.retrieval.corpus import corpus_hash
+from blendfilter.text import folded
 
 QUERIES = ("question", "query")
 PASSAGES = ("passages", "ctxs", "context", "retrieved", "topk", "retrieval_result", "hits")
@@ -59,7 +62,7 @@ class HitsWritten(NamedTuple):
 
 
 class Precomputed(Retriever):
-    """The hits of `file`, looked up by the text of the query, stripped at its ends and otherwise exact.
+    """The hits of `file`, looked up by the text of the query, exact but for white space and Unicode's forms of letters.
 
     Every row is read and checked once, and copied to a temporary file, which searches read: memory holds the queries
     alone. `questions` (id to text) are for rows that hold an id and no query; rows of other questions are left out.
@@ -77,7 +80,7 @@ class Precomputed(Retriever):
         self._few = False
         self._rows = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - kept open
         offset = 0
-        for row in json_rows(self.file):
+        for row in _rows(self.file):
             query, found = self._query(row.value, row.where), _hits(row.value, row.where)
             if query is None:
                 continue
@@ -101,7 +104,7 @@ class Precomputed(Retriever):
         """
         found: list[list[Passage]] = []
         for query in queries:
-            line = self._lines.get(query.strip())
+            line = self._lines.get(folded(query))
             if line is None:
                 raise BadArgument(
                     f"no hits in {self.file} for the query {query.strip()[:80]!r}: precomputed hits serve methods "
@@ -117,11 +120,11 @@ class Precomputed(Retriever):
 
     def missing(self, queries: Iterable[str]) -> list[str]:
         """Those of `queries` that the file does not hold."""
-        return [query for query in queries if query.strip() not in self._lines]
+        return [query for query in queries if folded(query) not in self._lines]
 
     def held(self, query: str) -> int:
         """How many hits the file has for `query`; none where it does not hold it."""
-        line = self._lines.get(query.strip())
+        line = self._lines.get(folded(query))
         return 0 if line is None else len(self._read(line))
 
     def info(self) -> dict[str, Any]:
@@ -139,11 +142,33 @@ class Precomputed(Retriever):
         ids = [str(value[name]) for name in IDS if name in value]
         if self._questions is not None and ids and not any(name in value for name in QUERIES):
             question = self._questions.get(ids[0])
-            return None if question is None else question.strip()
+            return None if question is None else folded(question)
         name = _named(value, QUERIES, where)
         if not isinstance(value[name], str) or not value[name].strip():
             raise BadData(f"{where}: field '{name}' is wrong: expected a text, found {value[name]!r:.40}")
-        return str(value[name].strip())
+        return folded(value[name])
+
+
+def _rows(file: Path) -> Iterator[JsonRow]:
+    """The rows of a file of hits; those of a cache, one object of queries and their passages, look like others."""
+    if not _is_cache(file):
+        yield from json_rows(file)
+        return
+    with opened(file) as stream:
+        for position, (query, hits) in enumerate(list_values(stream, str(file))):
+            yield JsonRow(f"{file}, query {position + 1}", position, {QUERIES[0]: query, PASSAGES[0]: hits})
+
+
+def _is_cache(file: Path) -> bool:
+    """Whether a file is one object whose keys are queries: of several lines, or of one that has no field of a row."""
+    if first_character(file) != "{":
+        return False
+    first = next(lines(file)).text.strip()
+    try:
+        row = json.loads(first)
+    except ValueError:
+        return first == "{"
+    return bool(row) and all(isinstance(value, list) for value in row.values()) and not {*QUERIES, *PASSAGES} & {*row}
 
 
 def write_hits(
@@ -193,6 +218,9 @@ def _row(row: Mapping[str, Any], hits: Sequence[Passage]) -> str:
 
 
 def _hits(value: Mapping[str, Any], where: str) -> Hits:
+    output = value.get("output")
+    if isinstance(output, Mapping) and not any(name in value for name in PASSAGES):
+        value = output
     name = _named(value, PASSAGES, where)
     if not isinstance(value[name], list):
         raise BadData(f"{where}: field '{name}' is wrong: expected a list of passages, found {value[name]!r:.40}")

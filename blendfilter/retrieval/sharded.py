@@ -271,7 +271,7 @@ def join(
         raise BadArgument("join what? Name the folder or address of each index")
     target = Path(out).resolve()
     if own := [at for at in locations if not _is_address(at) and Path(at).resolve().is_relative_to(target)]:
-        raise BadArgument(f"{own[0]} would be replaced by the index that is made of it: name another folder (--out DIR)")
+        raise BadArgument(f"{own[0]} would be replaced by the index over it: name another folder (--out DIR)")
     shards = [open_index(location) for location in locations]
     # a token in an address is for its server alone, and goes into no file
     places = [address_of(os.fspath(each)).url if _is_address(each) else str(Path(each).resolve()) for each in locations]
