@@ -22,6 +22,7 @@ from small_world import FILES, Command, journaled, shell, small_eval, stable
 from blendfilter import cli
 from blendfilter.errors import MissingFile
 from blendfilter.journal import Journal
+from blendfilter.retrieval.analyser import Analyser
 
 OFFLINE_NOTICE = "blendfilter: no --lm: the offline reader answers, which shows the pipeline, not its quality"
 SAMPLE_NOTICE = "blendfilter: no --corpus and no --index: asking the sample world that comes with blendfilter"
@@ -107,6 +108,18 @@ def test_eval_reports_and_leaves_a_run(blendfilter: Command, here: Path) -> None
     assert (done.code, done.err) == (0, "")
     assert done.out.splitlines()[0] == metrics["signature"]
     assert outcome.out.startswith(done.out)
+
+
+def test_a_run_of_an_earlier_version_goes_on_with_its_analyser(
+    blendfilter: Command, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as earlier:
+        earlier.setattr(Analyser.__init__, "__defaults__", (*Analyser.__init__.__defaults__[:-1], None))
+        assert blendfilter(*small_eval("cot-retrieval", "run")).code == 0
+    before = stable(here / "run")
+    for more in ((), ("--replay",)):
+        again = blendfilter(*small_eval("cot-retrieval", "run", *more))
+        assert (again.code, stable(here / "run")) == (0, before)
 
 
 def test_eval_again_goes_on_there(blendfilter: Command, here: Path) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import io
 import json
+import lzma
 import resource
+import tarfile
 import tracemalloc
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice
@@ -21,6 +25,7 @@ from blendfilter.errors import BadData, MissingFile
 from blendfilter.evaluation import run_folder as run_files
 from blendfilter.files import json_rows, lines
 from blendfilter.report import plots as canvas
+from blendfilter.retrieval.corpus import read_corpus
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**62), 2**62) | st.text(max_size=8),
@@ -98,6 +103,52 @@ def test_an_error_names_its_place(tmp_path: Path, data: str | bytes, message: st
         list(json_rows(path))
     assert "bad.json" in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def packed(data: bytes, kind: str) -> bytes:
+    stream = io.BytesIO()
+    if kind == "zip":
+        with zipfile.ZipFile(stream, "w") as archive:
+            archive.writestr("data.jsonl", data)
+    else:
+        with tarfile.open(fileobj=stream, mode="w:gz") as archive:
+            archive.addfile(tarfile.TarInfo("data.jsonl"))
+    return stream.getvalue()
+
+
+ROW = b'{"a": 1}\n'
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "words"),
+    [
+        ("a.parquet", b"PAR1\x15\x04\x15", "a Parquet file.*pd.read_parquet.*to_json"),
+        ("a.feather", b"ARROW1\0\0", "an Arrow file.*pd.read_feather"),
+        ("a.arrow", b"\xff\xff\xff\xff\x10\0", "a data set of Arrow.*Dataset.from_file"),
+        ("a.db", b"SQLite format 3\0", "an SQLite database.*sqlite3 -json"),
+        ("a.xlsx", packed(ROW, "zip"), "an Excel file.*pd.read_excel"),
+        ("a.zip", packed(ROW, "zip"), "a zip archive.*unzip 'a.zip'"),
+        ("a.tar.gz", packed(ROW, "tar"), "a tar archive.*tar xf 'a.tar.gz'"),
+        ("a.xz", lzma.compress(ROW), "packed by xz.*unxz --keep 'a.xz'"),
+        ("a.bz2", bz2.compress(ROW), "packed by bzip2.*bunzip2 --keep"),
+        ("a.zst", b"\x28\xb5\x2f\xfd\x04", "packed by Zstandard.*unzstd"),
+        ("a.pdf", b"%PDF-1.7\n", "a PDF.*pdftotext"),
+    ],
+)
+def test_a_file_of_another_kind_is_named_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, data: bytes, words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / name, data)
+    for read in (json_rows, read_corpus):
+        with pytest.raises(BadData, match=words) as caught:
+            list(read(name))
+        assert "\n" not in str(caught.value)
+
+
+def test_a_text_that_begins_like_another_kind_is_a_text(tmp_path: Path) -> None:
+    path = write(tmp_path / "data.tsv", "PAR1\tA mill.\nBZh9\tA quay.\n")
+    assert [passage.id for passage in read_corpus(path)] == ["PAR1", "BZh9"]
 
 
 def test_a_missing_file_and_a_folder(tmp_path: Path) -> None:

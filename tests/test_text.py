@@ -15,6 +15,7 @@ from blendfilter.text import (
     folded,
     normalize_answer,
     overlap,
+    question_digest,
     sentences,
     visible,
 )
@@ -62,6 +63,7 @@ def test_normalisation_agrees_with_the_rules_written_out(text: str) -> None:
 def test_folding_joins_accents_and_spaces_but_keeps_case() -> None:
     assert folded("Cafe\u0301\u00a0 Noir\n") == "Caf\u00e9 Noir"
     assert folded("a") != folded("A")
+    assert question_digest("Who kept the Cafe\u0301?") == question_digest("who kept the Caf\u00e9")
 
 
 def test_overlap_counts_a_repeated_word_as_often_as_both_have_it() -> None:

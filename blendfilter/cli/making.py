@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from blendfilter.asking import TaskWording
     from blendfilter.lm.model import ConnectedLM
     from blendfilter.prompting import Prompts
+    from blendfilter.retrieval.analyser import Analyser
     from blendfilter.retrieval.base import Retriever
 
 DEFAULT_K = 5
@@ -313,13 +314,39 @@ def reranked(order: RerankOptions, opened: Callable[[], _Opened], k: int | None 
 
 
 def retriever(
-    sources: PassageOptions, questions: Any = None, *, k: int | None = None, sample: bool = False
+    sources: PassageOptions,
+    questions: Any = None,
+    *,
+    k: int | None = None,
+    sample: bool = False,
+    run: Path | None = None,
 ) -> Retriever | None:
-    """What is searched for the `questions` of a run; where nothing was named the sample corpus (`sample`) or None."""
-    return reranked(sources, lambda: _opened(sources, questions, sample=sample), k)
+    """What is searched for the `questions` of a run; where nothing was named the sample corpus (`sample`) or None.
+
+    A `run` that goes on keeps the analyser of earlier versions, where it began with that: its index is the same then.
+    """
+    from blendfilter.retrieval.analyser import Analyser
+
+    def made(analyser: Analyser | None = None) -> Retriever | None:
+        return reranked(sources, lambda: _opened(sources, questions, analyser, sample=sample), k)
+
+    index = made()
+    before = _fingerprint_in(run) if index is not None and run is not None else ""
+    if index is None or before in ("", index.fingerprint) or given(sources, "index", "retrieved"):
+        return index
+    old = made(Analyser(form=None))
+    return old if old is not None and old.fingerprint == before else index
 
 
-def _opened(sources: PassageOptions, questions: Any, *, sample: bool) -> Retriever | None:
+def _fingerprint_in(run: Path) -> str:
+    """The fingerprint of the index that the run in a folder searched; empty where there is no run, or not one index."""
+    from blendfilter.evaluation.run_folder import RUN, read_json
+
+    found = read_json(run / RUN)["settings"].get("retrievers") if (run / RUN).is_file() else None
+    return str(found[0]["fingerprint"]) if found and len(found) == 1 else ""
+
+
+def _opened(sources: PassageOptions, questions: Any, analyser: Analyser | None, *, sample: bool) -> Retriever | None:
     from blendfilter.retrieval.bm25 import BM25
     from blendfilter.retrieval.corpus import pooled
     from blendfilter.retrieval.hybrid import open_indexes
@@ -343,12 +370,12 @@ def _opened(sources: PassageOptions, questions: Any, *, sample: bool) -> Retriev
     if corpus == "pooled":
         if questions is None:
             raise BadArgument("--corpus pooled takes the paragraphs of a question set: it goes with eval")
-        return BM25.build(pooled(questions))
+        return BM25.build(pooled(questions), analyser=analyser)
     path = corpus_file(corpus)
     if not path.exists():
         raise MissingFile.of(path, ("pooled", "sample"))
     with Bars() as progress:
-        return BM25.for_corpus(path, progress=progress)
+        return BM25.for_corpus(path, analyser=analyser, progress=progress)
 
 
 def corpus_file(corpus: str) -> Path:

@@ -193,7 +193,10 @@ def eval(
     )
     make = maker(how, model, questions.task.wording, filter_lm)
     index = _or_recorded(
-        "index", lambda: retriever(sources, questions, k=how.k, sample=data == "sample"), recorded_index, replayed
+        "index",
+        lambda: retriever(sources, questions, k=how.k, sample=data == "sample", run=run),
+        recorded_index,
+        replayed,
     )
     module = make(index)
     if filter_lm is not None:

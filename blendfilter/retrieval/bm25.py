@@ -63,8 +63,8 @@ COUNTING = "counting words"
 SHARED = "statistics"
 """The setting of a shard whose scores count the words of all shards."""
 _OLD_ANALYSER = (
-    "the index at {place} takes characters as they come, as earlier versions did, and answers as before: a word in two "
-    "Unicode forms is two words, and vowel signs part words; build it again to mend that (its fingerprint changes)"
+    "an index of an earlier version: it answers as before, and takes a word in two Unicode forms for two words, and a "
+    "vowel sign for a word's end; build it again to mend that (its fingerprint changes)"
 )
 _OFTEN = 1000
 
@@ -224,8 +224,7 @@ class Lexical(LexicalSearch):
         with opening(path):
             analyse, passages = Analyser.of_index(settings["analyser"], path, analyser), StoredPassages(path)
             if analyse.form is None:
-                place = path.parent if SHARED in settings else path  # once for all shards
-                warnings.warn(_OLD_ANALYSER.format(place=place), stacklevel=2)
+                warnings.warn(_OLD_ANALYSER, stacklevel=2)  # names no folder, so that it comes once for many shards
             return cls(manifest, passages, cls._load(path, passages, settings, analyse), path, analyse)
 
     def _open_again(self, path: Path) -> Self:

@@ -398,19 +398,20 @@ def _table(
 def _records(rows: Iterator[TextLine], delimiter: str, width: int) -> Iterator[tuple[str, list[str]]]:
     """The records of a table, with the place of each: a line, or several where a quoted cell holds line breaks.
 
-    Not all tables quote: a text may begin with a quote that is none of CSV's. So a quote that its line does not close
-    is a character of the text where this line and the next one are whole records as they stand; elsewhere it opens a
-    cell, which has to end. Raises `BadData` where it does not.
+    Not all tables with tabs quote: a text may begin with a quote that is none of CSV's. So a quote that its line does
+    not close is a character of the text where this line and the next one are whole records as they stand; elsewhere,
+    and between commas, it opens a cell, which has to end. Raises `BadData` where it does not.
     """
+    may_be_bare = delimiter == DELIMITERS[0] and width > 1
     ahead = next(rows, None)
     while ahead is not None:
         line, ahead = ahead, next(rows, None)
         if not line.text.strip():
             continue
         cells, opens = _cells(line.text, delimiter)
-        if opens and not (
-            len(cells) == width > 1 and (ahead is None or len(_cells(ahead.text, delimiter)[0]) == width)
-        ):
+        if opens and may_be_bare and len(cells) == width:
+            opens = ahead is not None and len(_cells(ahead.text, delimiter)[0]) != width
+        if opens:
             pieces, size = [line.text], len(line.text)
             while opens:
                 if ahead is None or size > LONGEST:

@@ -44,6 +44,7 @@ class TestMethod:
 
 
 A, B, C = PASSAGES[:3]
+CAFE = Passage("c", "Caf\u00e9 Noir", "A bar.")
 
 
 @pytest.mark.parametrize(
@@ -57,6 +58,8 @@ A, B, C = PASSAGES[:3]
         ([[A], [Passage("p0", "Other", "words")]], [A]),
         # by title and text, though the id differs: case and spaces do not matter
         ([[A], [Passage("x", A.title.upper(), f" {A.text}  ")]], [A]),
+        # nor does the form of their letters
+        ([[CAFE], [Passage("x", "Cafe\u0301 Noir", "A bar.")]], [CAFE]),
         # one title, two texts: both
         ([[A], [Passage("x", A.title, "Another part.")]], [A, Passage("x", A.title, "Another part.")]),
         # within one list too

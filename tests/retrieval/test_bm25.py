@@ -16,6 +16,7 @@ import itertools
 import json
 import os
 import pickle
+import unicodedata
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -147,6 +148,15 @@ def test_a_damaged_cache_is_built_again(corpus: Path, tmp_path: Path) -> None:
     (path / "passages.jsonl").write_text("")
     with pytest.warns(UserWarning, match="passages.jsonl has 0 bytes"):
         assert ids(BM25.for_corpus(corpus, tmp_path / "cache")("town 17", k=1)) == ["17"]
+    for name in sorted(file.name for file in path.iterdir()):
+        (path / name).unlink()
+        (path / "left by another program").touch()
+        with pytest.warns(UserWarning, match="doing so now"):
+            assert ids(BM25.for_corpus(corpus, tmp_path / "cache")("town 17", k=1)) == ["17"]
+    (path / "manifest.json").write_text("{}")
+    with pytest.warns(UserWarning, match="doing so now"):
+        BM25.for_corpus(corpus, tmp_path / "cache")
+    assert [file.name for file in path.parent.iterdir()] == [path.name], "nothing of the damaged ones is left"
 
 
 @pytest.mark.slow
@@ -245,10 +255,71 @@ def test_settings_and_pickle_bring_it_back(analyser: Analyser) -> None:
 
 
 def test_the_settings_of_old_indexes_stay_what_they_were() -> None:
-    """Their fingerprints are made of these."""
-    assert set(Analyser().settings()) == {"pattern", "stop_words", "stemmer"}
-    assert Analyser.from_settings(Analyser().settings()).lower is True
+    """Their fingerprints are made of these; this one was computed before words had a Unicode form."""
+    old = Analyser(form=None)
+    assert set(old.settings()) == {"pattern", "stop_words", "stemmer"}
+    assert Analyser.from_settings(old.settings()) == old
     assert Analyser(lower=False).settings()["lower"] is False
+    assert BM25.build(HENS, analyser=old).fingerprint == "aca372e485264d5f"
+
+
+def test_an_old_index_answers_as_before_and_says_what_it_is(tmp_path: Path) -> None:
+    """Characters as they come: the two forms of a word are two, as they were when it was built."""
+    town = Passage("1", "", "Café Noir")
+    BM25.build([town], tmp_path / "old", analyser=Analyser(form=None))
+    with pytest.warns(UserWarning, match="an index of an earlier version: it answers as before") as warned:
+        old = open_index(tmp_path / "old")
+    assert len(warned) == 1
+    assert (len(old("café", k=1)), old("Cafe\u0301", k=1)) == (1, [])
+    with pytest.warns(UserWarning, match="earlier version"):
+        grown = BM25.open(tmp_path / "old").update([Passage("2", "", "Café Vert")])
+    assert "form" not in grown.info()["settings"]["analyser"]
+    with pytest.warns(UserWarning, match="earlier version"):
+        assert open_index(tmp_path / "old", analyser=Analyser())("café", k=2), (
+            "whoever gives its analyser means its own"
+        )
+
+
+@pytest.mark.parametrize(
+    ("text", "terms"),
+    [
+        ("Dvorˇák Dvořák Dvor\u030ca\u0301k", ["dvorˇák", "dvořák", "dvořák"]),
+        ("दान दिन दीन", ["दान", "दिन", "दीन"]),
+        ("தமிழ் বাংলা ภาษาไทย", ["தமிழ்", "বাংলা", "ภาษาไทย"]),
+        ("नम\u094d\u200dते नम\u094dते co\u00adoperate", ["नम\u094dते", "नम\u094dते", "cooperate"]),
+        ("İzmir I\u0307zmir", ["izmir", "izmir"]),
+        ("\u0301 ❤\ufe0f – “x”", ["x"]),
+    ],
+    ids=[
+        "two forms of one word",
+        "vowel signs",
+        "other scripts",
+        "joiners and soft hyphens",
+        "a capital of two",
+        "none",
+    ],
+)
+def test_words_of_any_script_keep_their_marks(text: str, terms: list[str]) -> None:
+    assert Analyser(stemmer=None)(text) == terms
+
+
+@given(st.text(max_size=20))
+def test_the_form_of_a_text_changes_no_word(text: str) -> None:
+    words = Analyser()
+    assert words(unicodedata.normalize("NFD", text)) == words(unicodedata.normalize("NFC", text))
+    if text.isascii():
+        assert words(text) == Analyser(form=None)(text)
+
+
+def test_queries_and_passages_meet_in_one_form() -> None:
+    decomposed = unicodedata.normalize("NFD", "Dvořák")
+    for held, query in (("Dvořák", decomposed), (decomposed, "Dvořák")):
+        for engine in (BM25, RankBM25):
+            index = engine.build(
+                [Passage("1", held, f"{held} wrote it."), Passage("2", "Smetana", "He wrote nothing.")]
+            )
+            assert ids(index(query, k=2)) == ["1"]
+    assert Analyser(stop_words=(decomposed.lower(),))("Dvořák") == []
 
 
 def test_threads_share_one_stemmer() -> None:

@@ -110,7 +110,7 @@ def test_an_analyser_that_the_folder_records(tmp_path: Path) -> None:
     assert open_index(tmp_path / "index").fingerprint == given.fingerprint
     assert open_bm25s(tmp_path / "index", stemmer="none").analyser.stemmer is None, "what is given goes first"
     record.write_text('{"stemmer": "none", "stopwords": ["pier"], "pattern": "\\\\w+", "lower": false}')
-    assert open_bm25s(tmp_path / "index").analyser == Analyser(r"\w+", ("pier",), None, lower=False)
+    assert open_bm25s(tmp_path / "index").analyser == Analyser(r"\w+", ("pier",), None, False, form=None)
 
 
 @pytest.mark.parametrize("content", ["{", '{"stemmer": "english", "stopwords": "none", "x": 1}'])

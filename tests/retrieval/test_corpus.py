@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
+import itertools
 import json
 import tracemalloc
 from pathlib import Path
@@ -80,11 +82,16 @@ def test_doubled_quotes_of_a_dpr_file_are_single_ones(tmp_path: Path) -> None:
         ),
         ('{"id": "1", "text": "a"}\n{"id": "2"}', r"line 2: field 'text' is missing \(it has: id\)"),
         ('{"id": "1", "text": "a"}\n{"text": "b"}', r"line 2: field 'id' is missing \(it has: text\)"),
-        ('{"id": "1", "text": "a"}\n{"id": "2", "title": "Quay", "text": " "}', "line 2: passage '2' has no text"),
         ('{"id": "1", "text": 5}', "line 1: field 'text' is wrong: expected a text, found 5"),
         ("[1, 2]", "item 1: expected an object"),
         ("1\ta\nno tabs here\n", "line 2: expected an id, a tab and a passage"),
-        ("id\tbody\n1\ta\n", "line 1: the header names no column 'text'"),
+        ("id\tsummary\n1\ta\n", "line 1: the header names no column 'text'"),
+        ("Nr\tInhalt\n1\tEin Berg.\n", r"line 1: the header names no column 'text' \(it names: Nr, Inhalt\)"),
+        ("id\ttitle\nm1\tTide Mill\n", "line 1: the header names no column 'text'"),
+        ("id\ttext\n1\ta\tb\n", "line 2: 3 cells, where the header names 2"),
+        ("id\ttext\ttitle\n1\n", "line 2: 1 cells, where the header names 3"),
+        ('id,text\n1,"A mill\nthat turns.\n2,A quay.\n', "line 2: a cell begins with a quote that does not close"),
+        ('id,text\n1,"A mill\nthat "turns.\n2,A quay.\n', "line 2: a cell begins with a quote that does not close"),
         (gzip.compress(b'{"id": "1", "text": "a"}' * 99, mtime=0)[:-9], "damaged gzip"),
     ],
 )
@@ -92,6 +99,90 @@ def test_what_is_wrong_is_said_with_its_place(tmp_path: Path, text: str | bytes,
     with pytest.raises(BadData, match=message) as caught:
         list(read_corpus(written(tmp_path, text)))
     assert "\n" not in str(caught.value)
+
+
+TABLES = {
+    "an id of another name": "doc_id\ttext\ttitle\nm1\tA mill.\tTide Mill\nq2\tA quay.\t\n",
+    "TREC's names": "docno\tbody\theading\nm1\tA mill.\tTide Mill\nq2\tA quay.\n",
+    "capitals, blanks and hyphens": "Passage ID\tPage-Title\tPassage Text\nm1\tTide Mill\tA mill.\nq2\t\tA quay.\n",
+    "title first, and other columns": "title\turl\ttext\tpsg_id\nTide Mill\tx\tA mill.\tm1\n\ty\tA quay.\tq2\n",
+    "numbered by pandas": ",id,title,content\n0,m1,Tide Mill,A mill.\n1,q2,,A quay.\n",
+    "commas and quotes": '\ufeff"ID","Title","Text"\r\n"m1","Tide Mill","A mill."\r\nq2,,A quay.\r\n',
+    "semicolons": "id;title;text\nm1;Tide Mill;A mill.\nq2;;A quay.\n",
+    "title and text in one": 'id,contents\nm1,"""Tide Mill""\nA mill."\nq2,A quay.\n',
+}
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_a_table_is_read_by_the_columns_that_its_first_line_names(tmp_path: Path, table: str) -> None:
+    data = TABLES[table].encode()
+    rows = [Passage("m1", "Tide Mill", "A mill."), Passage("q2", "", "A quay.")]
+    assert list(read_corpus(written(tmp_path, data))) == rows
+    assert list(read_corpus(written(tmp_path, gzip.compress(data)))) == rows
+
+
+def test_without_a_column_of_ids_positions_are_the_ids(tmp_path: Path) -> None:
+    path = written(tmp_path, "title\ttext\nTide Mill\tA mill.\n\nQuay\tA quay.\n")
+    assert list(read_corpus(path)) == [Passage("0", "Tide Mill", "A mill."), Passage("1", "Quay", "A quay.")]
+
+
+@pytest.mark.parametrize(
+    ("rows", "texts"),
+    [
+        ('1\tMill\t"A mill,\told.\n\nIt ""turns""."\n2\tQuay\tA quay.\n', ['A mill,\told.\n\nIt "turns".', "A quay."]),
+        ('1\tMill\tA "tide" mill, 5" wide\n2\tQuay\tA quay.\n', ['A "tide" mill, 5" wide', "A quay."]),
+        ('1\tMill\t"Old," he said. "Yes."\n2\tQuay\tA quay.\n', ['"Old," he said. "Yes."', "A quay."]),
+        ('1\tMill\t"Old, he said.\n2\tQuay\t"A quay.\n', ['"Old, he said.', '"A quay.']),
+        ('1\t"A" mill\tOld.\n2\tQuay\t"Two\nlines."\n', ["Old.", "Two\nlines."]),
+    ],
+    ids=["quoted", "within a text", "two pairs in a text", "never closed", "a title"],
+)
+def test_quotes_of_a_table_are_those_of_csv_or_of_the_text(tmp_path: Path, rows: str, texts: list[str]) -> None:
+    path = written(tmp_path, f"id\ttitle\ttext\n{rows}")
+    assert [passage.text for passage in read_corpus(path)] == texts
+
+
+def test_what_csv_writes_is_read_back(tmp_path: Path) -> None:
+    """Python's own writer as the other side: commas, tabs, quotes, line feeds and blank lines in every place.
+
+    Between tabs but for cells with line feeds and tabs both, whose lines may look like whole records.
+    """
+    pieces = ["a", '"', ",", "\t", "\n", "\n\n", " b", "é"]
+    texts = [f"x{''.join(parts)}x" for parts in itertools.product(pieces, repeat=3)]
+    for delimiter, name in ((",", "commas"), ("\t", "tabs")):
+        with open(tmp_path / name, "w", encoding="utf-8", newline="") as file:
+            kept = [text for text in texts if delimiter == "," or not {"\t", "\n"} <= {*text}]
+            writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
+            writer.writerow(["id", "text", "title"])
+            writer.writerows((str(at), text, text) for at, text in enumerate(kept))
+        found = list(read_corpus(tmp_path / name))
+        assert [(passage.id, passage.text, passage.title) for passage in found] == [
+            (str(at), text, text) for at, text in enumerate(kept)
+        ]
+
+
+TITLES_ALONE = {
+    "BEIR": [{"_id": "1", "title": "Tide Mill", "text": ""}, {"_id": "2", "title": "", "text": " "}],
+    "FlashRAG": [{"id": "1", "contents": '"Tide Mill"\n'}, {"id": "2", "contents": ""}],
+    "sentences": [{"id": "1", "title": "Tide Mill", "text": []}, {"id": "2", "title": "", "text": [""]}],
+    "gaps of a frame": [
+        {"id": "1", "title": "Tide Mill", "text": float("nan")},
+        {"id": "2", "title": None, "text": None},
+    ],
+}
+
+
+@pytest.mark.parametrize("layout", TITLES_ALONE)
+def test_a_title_alone_is_a_passage_and_an_empty_row_is_counted(tmp_path: Path, layout: str) -> None:
+    rows = [*TITLES_ALONE[layout], *TITLES_ALONE[layout][1:]]
+    path = written(tmp_path, "".join(json.dumps(row) + "\n" for row in rows))
+    for corpus in (path, rows):
+        with pytest.warns(UserWarning, match="2 rows with neither title nor text left out, the first at .*2") as warned:
+            found = list(passages_of(corpus))
+        assert (found, len(warned)) == ([Passage("1", "Tide Mill", "Tide Mill")], 1)
+    for empty in (written(tmp_path, json.dumps(rows[1])), rows[1:]):
+        with pytest.raises(EmptyData, match="neither title nor text, nor has any other"):
+            list(passages_of(empty))
 
 
 @pytest.mark.parametrize("text", ["", " \n", "[]", "id\ttext\n"])
@@ -222,7 +313,7 @@ def test_a_folder_and_a_text_are_documents(tmp_path: Path) -> None:
         (None, "got NoneType"),
         ([("A mill.",)], r"passage 1 of the corpus: expected \(title, text\) or \(id, title, text\), found"),
         (["A mill.", 7], "passage 2 of the corpus: expected an object with"),
-        (["A mill.", " "], "passage 2 of the corpus: passage '1' has no text"),
+        (["", " "], "passage 1 of the corpus: this row has neither title nor text, nor has any other"),
         (["A mill.", {"body": "A quay."}], r"passage 2 of the corpus: field 'text' is missing \(it has: body\)"),
     ],
 )

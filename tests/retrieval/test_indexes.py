@@ -119,7 +119,7 @@ def test_over_one_corpus_ids_say_what_is_the_same() -> None:
 
 def test_over_several_corpora_words_say_what_is_the_same() -> None:
     left = [Passage("1", "Fell", "A hen on a hill."), Passage("2", "Hen", "A bird.")]
-    right = [Passage("1", "Hen", "Not the same hen."), Passage("x", "FELL", "a hen on a HILL.")]
+    right = [Passage("1", "Hen", "Not the same hen."), Passage("x", "FELL", "a  hen on a HILL.")]
     index = Hybrid([BM25.build(left), BM25.build(right)])
     found = index("a hen on a hill", k=4)
     assert found[0].text == "A hen on a hill.", "the first index' copy of what both hold"

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import tracemalloc
+import unicodedata
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -43,6 +44,10 @@ LAYOUTS: dict[str, list[dict[str, Any]]] = {
         },
         {"question": WHERE, "context": [QUAYS]},
     ],
+    "flashrag's intermediate data": [
+        {"id": "test_0", "question": WHO, "output": {"retrieval_result": [MILLS, QUAYS], "pred": "x"}},
+        {"id": "test_1", "question": WHERE, "output": {"retrieval_result": [QUAYS]}},
+    ],
 }  # fmt: skip
 
 
@@ -67,6 +72,33 @@ def test_every_layout_in_every_packing(tmp_path: Path, layout: str, packing: str
     assert [passage.score for (passage,) in found] == [7.25, 9.5, 9.5]
     assert hits.search([WHO], 2) == [[MILL, QUAY]]
     assert hits.missing([WHO, f"{WHERE} ", "Why?", WHO.lower()]) == ["Why?", WHO.lower()]
+
+
+@pytest.mark.parametrize("indent", [4, None])
+def test_a_cache_of_flashrag_is_one_object_of_queries(tmp_path: Path, indent: int | None) -> None:
+    mill = {"id": "m1", "contents": '"Tide Mill"\nA mill at Bremsund.', "score": 9.5}
+    path = tmp_path / "retrieval_cache.json"
+    path.write_text(json.dumps({WHO: [mill, QUAYS], WHERE: [QUAYS]}, indent=indent))
+    hits = Precomputed(path)
+    assert hits.search([WHO, WHERE], 1) == [[MILL], [QUAY]]
+    assert hits.search([WHO], 2) == [[MILL, QUAY]]
+    path.write_text(json.dumps({WHO: [mill], WHERE: [{"title": "x"}]}, indent=indent))
+    with pytest.raises(BadData, match=r"retrieval_cache\.json, query 2, passage 1: cannot read a mapping"):
+        Precomputed(path)
+    path.write_text(json.dumps({WHO: [mill]}, indent=4)[:-3])
+    with pytest.raises(BadData, match="cut off"):
+        Precomputed(path)
+
+
+def test_a_question_is_found_in_either_form_of_its_letters(tmp_path: Path) -> None:
+    forms = [unicodedata.normalize(form, WHERE) for form in ("NFD", "NFC")]
+    assert forms[0] != forms[1]
+    for held, query in (forms, forms[::-1]):
+        hits = Precomputed(written(tmp_path, [{"question": held, "passages": [QUAYS]}]))
+        assert hits.search([query], 1) == [[QUAY]]
+        assert (hits.missing([query]), hits.held(query)) == ([], 1)
+    by_id = Precomputed(written(tmp_path, [{"id": "7", "passages": [QUAYS]}]), {"7": forms[0]})
+    assert by_id.search([forms[1]], 1) == [[QUAY]]
 
 
 def test_its_fingerprint_is_that_of_the_content(tmp_path: Path) -> None:

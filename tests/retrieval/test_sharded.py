@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import random
 from pathlib import Path
@@ -206,6 +207,42 @@ def test_a_query_that_one_shard_cut_is_a_cut_query(cut: bool) -> None:
     rankings = [Hits([CORPUS[0]], cut=cut), Hits([CORPUS[1]])]
     assert cut_of(merged(rankings, 1)) is cut
     assert cut_of(merged(reversed(rankings), 1)) is cut
+
+
+@pytest.mark.parametrize(
+    ("at", "words"),
+    [
+        (".", "lies over itself"),
+        ("../index", "lies over itself"),
+        ("1/../../index/.", "lies over itself"),
+        ("link/link", "lies over itself"),
+        ("../other", "lies over itself"),
+        ("..", "is not an index"),
+        ("a/" * 5000, "File name too long"),
+        ("endless", "Too many levels of symbolic links"),
+    ],
+)
+def test_an_index_that_names_itself_or_an_endless_path_is_refused(at: str, words: str, tmp_path: Path) -> None:
+    build_sharded(lambda: CORPUS[:9], tmp_path / "index", 2)
+    (tmp_path / "index" / "link").symlink_to(".")
+    (tmp_path / "index" / "endless").symlink_to("endless")
+    manifest = json.loads((tmp_path / "index" / "manifest.json").read_text())
+    (tmp_path / "other").mkdir()
+    for folder, shard in (("index", at), ("other", "../index")):
+        manifest["settings"]["shards"][0]["at"] = shard
+        (tmp_path / folder / "manifest.json").write_text(json.dumps({**manifest, "files": {}, "hashes": {}}))
+    with pytest.raises(BadData, match=words) as raised:
+        open_index(tmp_path / "index")
+    assert len(str(raised.value)) < 500
+    assert "\n" not in str(raised.value)
+
+
+def test_no_index_takes_the_place_of_its_own_shards(parts: list[Path], tmp_path: Path) -> None:
+    join(parts, tmp_path / "joined")
+    for shard in (tmp_path / "joined" / "1", tmp_path / "joined"):
+        with pytest.raises(BadArgument, match="would be replaced by the index over it"):
+            join([shard], tmp_path / "joined", overwrite=True)
+    assert len(open_index(tmp_path / "joined")) == len(CORPUS)
 
 
 def test_what_is_built_again_in_its_place_is_the_fresh_one(tmp_path: Path) -> None:
