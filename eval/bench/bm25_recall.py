@@ -16,13 +16,16 @@ from pathlib import Path
 from blendfilter.records import Passage
 from blendfilter.retrieval.indexes import ENGINES, build, open_index
 from blendfilter.tasks.loading import TASKS, load
+from blendfilter.text import folded
 
 DEPTHS = (5, 10, 15)
 
 
 def recall(golds: list[set[str]], found: list[list[Passage]], k: int) -> float:
     """Mean over questions of the share of gold titles among the first `k` passages."""
-    shares = [len(gold & {p.title for p in best[:k]}) / len(gold) for gold, best in zip(golds, found, strict=True)]
+    shares = [
+        len(gold & {folded(p.title) for p in best[:k]}) / len(gold) for gold, best in zip(golds, found, strict=True)
+    ]
     return sum(shares) / len(shares)
 
 
@@ -37,7 +40,7 @@ def main() -> None:
     asked = parser.parse_args()
 
     questions = load(asked.task, asked.questions)
-    golds = [set(question.gold_titles) for question in questions if question.gold_titles]
+    golds = [set(map(folded, question.gold_titles)) for question in questions if question.gold_titles]
     queries = [" ".join([question.question] * asked.copies) for question in questions if question.gold_titles]
     with tempfile.TemporaryDirectory() as folder:
         started = time.perf_counter()
