@@ -103,16 +103,16 @@ def open_index(
     kind = _kind_of(folder)
     if kind in ADDRESSES:
         raise BadData(f"the index at {address} is of kind '{kind}', and no folder is: build it again")
-    opener = _opener(kind, "kind of index", address)
+    open_kind = _opener(kind, "kind of index", address)
     if kind not in OVER_ANOTHER:
-        return opener(address, **options)
+        return open_kind(address, **options)
     options |= {"allow_hosts": allow_hosts, **({"partial": True} if partial else {})}
     outer, place = _OPENING.get(), os.path.realpath(folder)
     if place in outer:
         raise BadData(f"the index at {outer[-1]} lies over itself (by way of {address:.200}): join or trim it again")
     token = _OPENING.set((*outer, place))
     try:
-        return opener(address, **options)
+        return open_kind(address, **options)
     finally:
         _OPENING.reset(token)
 

@@ -320,6 +320,7 @@ def test_queries_and_passages_meet_in_one_form() -> None:
             )
             assert ids(index(query, k=2)) == ["1"]
     assert Analyser(stop_words=(decomposed.lower(),))("Dvořák") == []
+    assert Analyser(stemmer=None, lower=False)("\u212bngström") == ["Ångström"], "the sign of the unit is the letter"
 
 
 def test_threads_share_one_stemmer() -> None:
