@@ -157,7 +157,7 @@ def ending(body: Mapping[str, Any], known: str | None = None, *, key: str = "") 
     word = next(filter(None, (*words, beside.get("stop_reason"), known)), "stop")
     ended = _ENDS_BY.get(str(word).lower())
     if ended is None:
-        raise lm15.TransportError(f"the reply broke off: its server ended it by '{_clean(str(word), key)}'")
+        raise lm15.TransportError(f"the reply broke off: its server ended it by '{cleaned(str(word), key)}'")
     if ended == "content_filter":
         # A status, because it was written and is paid for, other than what is refused unread.
         why = "the server's content filter stopped the reply"
