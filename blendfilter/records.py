@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from typing import Any, Self, overload
 
 from blendfilter.errors import BadArgument
@@ -21,6 +23,46 @@ def one_line(text: str) -> str:
 def whole_characters(text: str) -> str:
     """`text` with a question mark for each half of a surrogate pair: no file, server or tokenizer takes one."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def plain(value: Any) -> Any:
+    """`value` as JSON would have it, whichever library's table or array it comes from.
+
+    Arrays become lists and NumPy's numbers Python's, however deeply they are nested. What a table has for an empty cell
+    (NaN, NaT, NA) becomes None.
+
+    >>> plain({"answers": ["Ane", float("nan")]})
+    {'answers': ['Ane', None]}
+    """
+    kind = type(value)
+    if value is None or kind is str or kind is int or kind is bool:
+        return value
+    if isinstance(value, Mapping):
+        return {name: plain(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        parts = map(plain, value)
+        return tuple(parts) if isinstance(value, tuple) else list(parts)
+    if callable(to_list := getattr(value, "tolist", None)) and not isinstance(value, type):
+        value = to_list()  # a list, or the one number of a NumPy scalar
+        if isinstance(value, list):
+            return plain(value)
+    empty = isinstance(value, float | Decimal) and math.isnan(value)
+    return None if empty or type(value).__name__ in ("NAType", "NaTType") else value
+
+
+def cell(value: Any) -> Any:
+    """A cell of a table that holds names or texts: its text, where the table has made a number of it.
+
+    A column of whole numbers with a gap has decimals in pandas: 1790.0 was 1790. None for a gap; what is neither text
+    nor number stays as it is.
+
+    >>> cell(7), cell(1790.0), cell("1790.0"), cell(3.5), cell(float("nan"))
+    ('7', '1790', '1790.0', '3.5', None)
+    """
+    value = plain(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return value
+    return str(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
 def content_id(title: str, text: str) -> str:
@@ -71,6 +113,8 @@ class Passage:
         score: float | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> None:
+        if not (type(id) is type(title) is type(text) is str):  # as most are: every hit of every search is one
+            id, title, text = cell(id), cell(title), cell(text)
         if text is None:
             raise TypeError("a Passage takes a text (and title=…), or an id, a title and a text")
         put = object.__setattr__  # the way into a frozen record

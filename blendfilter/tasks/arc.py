@@ -69,14 +69,16 @@ def parse(row: JsonRow) -> Question:
             f"{len(options.text)}; without options it is one of task 'qa'"
         )
     letters = {label.strip(): letter for label, letter in zip(options.label, LETTERS, strict=False)}
-    answer = read.golden_answers[0].strip()
-    if answer not in letters or len(letters) < len(options.label):
+    texts = dict(zip(LETTERS, map(one_line, options.text), strict=False))
+    answers = [answer.strip() for answer in read.golden_answers]
+    letter = next((letters[answer] for answer in answers if answer in letters), "")
+    # Beside the label, its option's text may stand, as this package writes it.
+    others = [answer for answer in answers if letter not in (letters.get(answer), "") and answer != texts[letter]]
+    if not letter or others or len(letters) < len(options.label):
         raise BadData(
             f"{row.where}: the answer of an arc question is the label of one option ({', '.join(options.label)}), "
-            f"found {answer!r:.60}"
+            f"found {', '.join(map(repr, answers)):.60}"
         )
-    texts = dict(zip(LETTERS, map(one_line, options.text), strict=False))
-    letter = letters[answer]
     return replace(
         read,
         question="\n".join([read.question, *(f"({name}) {text}" for name, text in texts.items())]),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +15,7 @@ from blendfilter.errors import BadArgument, BlendFilterError, CodeFailed, words_
 from blendfilter.files import JsonRow, json_rows
 from blendfilter.metrics import METRICS, metric
 from blendfilter.records import Question
-from blendfilter.tasks.layouts import listed_answers, question
+from blendfilter.tasks.layouts import answers_of, question
 
 MetricFunction = Callable[..., Any]
 """The user's own metric as DSPy has them, `(example, prediction, trace=None)`: a fraction of 1 or a truth value."""
@@ -235,9 +235,7 @@ class Questions(Sequence[Question]):
         """
         import dspy
 
-        given = (gold.get(name) for name in ("golden_answers", "answers", "answer"))
-        known = next((value for value in given if value not in (None, "", [], ())), ())
-        right = [*map(str, known if isinstance(known, Set) else listed_answers(known))]
+        right = answers_of(gold.items()) or ()
         leading = self.task.metrics[0]
         own = self.task.functions.get(leading)
         score = metric(leading)(str(pred.answer), right) if own is None else float(own(gold, pred))

@@ -9,7 +9,8 @@ everything::
      "context": [{"title": "Tide Mill", "text": "The mill at Bremsund ..."}, ["Quay", ["One sentence.", "Another."]]]}
 
 - Official and hub (HotPotQA, 2Wiki): these fields; the hub has `supporting_facts` and `context` as columns.
-- Normalised (this package's own, and FlashRAG's): all but id, question and `golden_answers` stand under `metadata`.
+- Normalised (this package's own, and FlashRAG's): all but id, question and `golden_answers` stand under `metadata`;
+  the columns of `context` are `title` and `sentences` or, in FlashRAG's 2Wiki, `content`.
 - DPR (Karpukhin et al. 2020): `positive_ctxs`, each gold by itself, `hard_negative_ctxs` and `negative_ctxs`; what a
   retriever found is under `ctxs`, and no gold: its `has_answer` only says that the string occurs.
 - KILT (Petroni et al. 2021): `input` and `output`. Outputs are equally right, so their answers are aliases. The titles
@@ -21,15 +22,18 @@ everything::
 
 - IRCoT (Trivedi et al. 2023): `question_text`, `answers_objects`, and `contexts` with the gold ones marked.
 
-Gold titles stand under `gold_titles` or `gold_title`, answers under `golden_answers`, `answers` or `answer`. They may
-be numbers, true or false (read as yes and no), or SQuAD's ``{"text": [...]}``. Fields that no layout names end up in
-the question's metadata.
+Gold titles stand under `gold_titles` or `gold_title`, answers under the names in `RIGHT`; where there are several, all
+count. They may be numbers, true or false (read as yes and no), a JSON list in a text (PopQA), SQuAD's
+``{"text": [...]}`` or TriviaQA's ``{"value": ..., "aliases": [...]}``. An empty cell of a table (null, NaN) is as good
+as no field. Fields that no layout names end up in the question's metadata.
 """
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+import json
+import re
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Set
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -37,11 +41,22 @@ from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 
 from blendfilter.errors import BadData
 from blendfilter.files import JsonRow, first_character, json_rows, opened, raw_lines
-from blendfilter.records import Passage, Question
+from blendfilter.records import Passage, Question, cell, plain
+from blendfilter.text import normalize_answer
 
 Model = TypeVar("Model", bound=BaseModel)
 H = TypeVar("H", bound=Hashable)
 Evidence = tuple[tuple[str, ...], ...]
+
+GOLD = ("golden_answers", "golden_answer", "gold_answers", "gold_answer", "ground_truths", "ground_truth",
+        "correct_answers", "correct_answer")  # fmt: skip
+"""Columns that say by their names that they hold what is right, whatever a column `answer` beside them holds."""
+RIGHT = (*GOLD, "answer", "possible_answers", "answers", "short_answers", "answer_aliases", "aliases",
+         "normalized_aliases", "o_aliases")  # fmt: skip
+"""Columns of right answers, in the order in which they are read; PopQA's `s_aliases` are of what is asked about."""
+_NOT_METADATA = ("golden_answers", "answers", "answer")
+_PACKED = ("possible_answers", "o_aliases")
+_NESTED = ("value", "aliases", "human_answers", "normalized_aliases")
 
 
 class Outside(BaseModel):
@@ -56,11 +71,15 @@ class Outside(BaseModel):
 
 
 def mapping(row: JsonRow) -> Mapping[str, Any]:
-    """The row's value, which has to be an object with names. Raises `BadData`."""
+    """The row's value as JSON would have it, which has to be an object with names. Raises `BadData`."""
     if not isinstance(row.value, Mapping):
         kind = type(row.value).__name__
         raise BadData(f"{row.where}: expected an object with fields such as 'question', found a {kind}")
-    return row.value
+    try:
+        value: Mapping[str, Any] = plain(row.value)
+    except RecursionError:
+        raise BadData(f"{row.where}: nested too deeply to be data") from None
+    return value
 
 
 def checked(model: type[Model], row: JsonRow) -> Model:
@@ -72,9 +91,13 @@ def checked(model: type[Model], row: JsonRow) -> Model:
         first = error.errors(include_url=False)[0]
         name = ".".join(str(part) for part in first["loc"])
         if first["type"] == "missing":
-            there = ", ".join(map(str, list(value)[:12]))
-            raise BadData(f"{row.where}: field '{name}' is missing (it has: {there})") from None
+            raise _missing(row.where, name, value) from None
         raise BadData(f"{row.where}: field '{name}' is wrong: {first['msg']}, found {first['input']!r:.60}") from None
+
+
+def _missing(where: str, name: str, fields: Iterable[str]) -> BadData:
+    there = ", ".join(map(str, list(fields)[:12]))
+    return BadData(f"{where}: field '{name}' is missing (it has: {there})")
 
 
 def distinct(names: Iterable[H]) -> tuple[H, ...]:
@@ -82,37 +105,113 @@ def distinct(names: Iterable[H]) -> tuple[H, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def _listed(*columns: str) -> BeforeValidator:
-    """One text for a list of one, nothing for None, and the hub's columns as rows."""
+def _listed(title: str = "", *others: str) -> BeforeValidator:
+    """One text for a list of one, nothing for None, and the hub's columns, `title` and one of `others`, as rows."""
 
     def listed(value: Any) -> Any:
         if value is None or isinstance(value, str):
             return () if value is None else (value,)
         if isinstance(value, set | frozenset):  # DSPy's HotPotQA has its gold titles so; a run is to be the same twice
             return sorted(value)
-        if not (columns and isinstance(value, Mapping)):
+        if not (title and isinstance(value, Mapping)):
             return value
+        other = next((name for name in others if value.get(name) is not None), others[0])
         try:
-            return list(zip(*(value[name] for name in columns), strict=True))
+            return list(zip(value[title], value[other], strict=True))
         except (KeyError, TypeError, ValueError):
-            raise ValueError(f"expected columns {' and '.join(columns)} of one length") from None
+            raise ValueError(f"expected columns {title} and {' or '.join(others)} of one length") from None
 
     return BeforeValidator(listed)
 
 
-def listed_answers(value: Any) -> Any:
-    """Answers as rows give them (one or a list, numbers, true or false, the hub's `{"text": …}`), as a tuple."""
-    value = value.get("text") if isinstance(value, Mapping) else value
-    values = value if isinstance(value, list | tuple) else [value]
-    return tuple({True: "yes", False: "no"}[one] if isinstance(one, bool) else one for one in values)
+def answers_of(columns: Iterable[tuple[str, Any]]) -> tuple[str, ...] | None:
+    """The answers in all the columns of `RIGHT`, each once; None where there is no such column.
+
+    Raises:
+        ValueError: a column holds what is no answer; or `answer` is not among the golden answers beside it, so that it
+            may be a model's.
+
+    >>> answers_of([("answer", "Ane"), ("note", "x"), ("aliases", ["A. Lindqvist", "Ane", None])])
+    ('Ane', 'A. Lindqvist')
+    """
+    found: dict[str, list[str]] = {}
+    for name, value in columns:
+        column = str(name).lower()
+        if column in RIGHT and value is not None:
+            found.setdefault(column, []).extend(_column(name, value))
+    if found.get("answer") and any(found.get(column) for column in GOLD):
+        for answer in found.pop("answer"):
+            known = {normalize_answer(other) for others in found.values() for other in others}
+            if normalize_answer(answer) not in known:
+                raise ValueError(
+                    f"'answer' is {answer!r:.60}, which is not among the golden answers beside it: leave 'answer' out "
+                    "where a model gave it, else add it to them"
+                )
+    answers = (answer for column in RIGHT for answer in found.get(column, ()))
+    return distinct(answer for answer in answers if answer.strip()) if found else None
+
+
+def _column(name: str, value: Any) -> Iterator[str]:
+    """The answers of one column."""
+    value = plain(value)
+    if isinstance(value, str):
+        value = _unpacked(value, name)
+    for answer in map(cell, _leaves(value)):
+        if not isinstance(answer, str):
+            raise ValueError(f"field '{name}' is wrong: expected an answer or a list of them, found {answer!r:.60}")
+        yield answer
+
+
+def _unpacked(text: str, name: str) -> Any:
+    """The list that stands in a text as JSON; any other text as it is."""
+    inner = text.strip().removeprefix("[").removesuffix("]")
+    is_list = len(inner) == len(text.strip()) - 2 and inner.lstrip()[:1] in ("", '"', "'")
+    if not (is_list or (text.strip() and name in _PACKED)):
+        return text
+    try:
+        return plain(json.loads(text))
+    except (ValueError, RecursionError):
+        raise ValueError(f"field '{name}' is wrong: expected a list or a JSON list, found {text!r:.60}") from None
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    """The answers in one value: one or a list of them, or the object of SQuAD or TriviaQA."""
+    if isinstance(value, Mapping):
+        parts = {re.sub(r"(?<=[a-z])(?=[A-Z])", "_", str(name)).lower(): part for name, part in value.items()}
+        if "text" in parts:
+            yield from _leaves(parts["text"])
+        elif parts.keys().isdisjoint(_NESTED):
+            yield value
+        else:
+            spellings = dict[str, Any]()  # those that a metric tells apart; what is empty for one is no answer
+            for spelling in _leaves([parts.get(name) for name in _NESTED]):
+                spellings.setdefault(normalize_answer(str(spelling)), spelling)
+            yield from (spelling for normalised, spelling in spellings.items() if normalised)
+    elif isinstance(value, list | tuple | Set):
+        for part in sorted(value, key=str) if isinstance(value, Set) else value:
+            yield from _leaves(part)
+    elif isinstance(value, bool):
+        yield "yes" if value else "no"
+    elif value is not None:
+        yield value
+
+
+def _text(value: Any) -> Any:
+    value = cell(value)
+    return "" if value is None else value
+
+
+Text = Annotated[str, BeforeValidator(_text)]
+Name = Annotated[str | None, BeforeValidator(cell)]
+Names = Annotated[tuple[Text, ...], _listed()]
 
 
 class Paragraph(Outside):
     """A paragraph that came with a question: an object, a pair of title and sentences, or a text alone."""
 
-    id: str | None = Field(None, validation_alias=AliasChoices("passage_id", "psg_id", "paragraph_id", "id"))
-    title: str = ""
-    sentences: Annotated[tuple[str, ...], _listed()] = Field(validation_alias=AliasChoices("sentences", "text"))
+    id: Name = Field(None, validation_alias=AliasChoices("passage_id", "psg_id", "paragraph_id", "id"))
+    title: Text = ""
+    sentences: Names = Field(validation_alias=AliasChoices("sentences", "text", "content"))
 
     @model_validator(mode="before")
     @classmethod
@@ -122,16 +221,14 @@ class Paragraph(Outside):
         return dict(zip(("title", "sentences"), value, strict=False)) if isinstance(value, list | tuple) else value
 
 
-Names = Annotated[tuple[str, ...], _listed()]
-Facts = Annotated[tuple[tuple[str, int], ...], _listed("title", "sent_id")]
-Paragraphs = Annotated[tuple[Paragraph, ...], _listed("title", "sentences")]
+Facts = Annotated[tuple[tuple[Annotated[str, BeforeValidator(cell)], int], ...], _listed("title", "sent_id")]
+Paragraphs = Annotated[tuple[Paragraph, ...], _listed("title", "sentences", "content")]
 
 
 class _Row(Outside):
-    id: str | None = Field(None, validation_alias=AliasChoices("id", "_id", "qid", "q_id", "question_id"))
+    id: Name = Field(None, validation_alias=AliasChoices("id", "_id", "qid", "q_id", "question_id"))
     question: str
-    answer: Annotated[tuple[str, ...], BeforeValidator(listed_answers)]
-    type: str | None = None
+    type: Name = None
     gold_titles: Names = Field((), validation_alias=AliasChoices("gold_titles", "gold_title"))
     supporting_facts: Facts = ()
     context: Paragraphs = ()
@@ -142,27 +239,27 @@ class _Row(Outside):
 
 
 class _KiltPlace(Outside):
-    title: str | None = None
+    title: Name = None
 
 
 class _KiltOutput(Outside):
-    answer: str | None = None
+    answer: Name = None
     provenance: tuple[_KiltPlace, ...] | None = None
 
 
 class _KiltRow(Outside):
-    input: str | None = None
+    input: Name = None
     output: tuple[_KiltOutput, ...]
 
 
 class _IrcotParagraph(Outside):
-    title: str = ""
+    title: Text = ""
     paragraph_text: str
     is_supporting: bool = False
 
 
 class _IrcotAnswer(Outside):
-    spans: list[str]
+    spans: Names
 
 
 class _IrcotRow(Outside):
@@ -188,22 +285,30 @@ def question(
     Raises:
         BadData: a field is missing or wrong, or there is no answer: the row's place and the field's name.
     """
-    fields = {(names or {}).get(name, name): found for name, found in (value or mapping(row)).items()}
+    columns = [((names or {}).get(name, name), found) for name, found in (value or mapping(row)).items()]
+    fields = dict(columns)
     evidence: Evidence = ()
     if "question" not in fields and ("input" in fields or "output" in fields):
         fields, evidence = _from_kilt(row._replace(value=fields))
+        columns = [*fields.items()]
     elif "question_text" in fields:
         fields = _from_ircot(checked(_IrcotRow, row._replace(value=fields)))
+        columns = [*fields.items()]
     elif isinstance(metadata := fields.get("metadata"), Mapping):
+        columns = [*((name, found) for name, found in columns if name != "metadata"), *metadata.items()]
         fields = {**metadata, **{name: found for name, found in fields.items() if name != "metadata"}}
-    fields = {name: found for name, found in fields.items() if found is not None}  # what the hub has for "not there"
-    given = [fields.pop(name) for name in ("golden_answers", "answers", "answer") if name in fields]
-    fields |= {"answer": given[0]} if given else {}
+    try:
+        answers = answers_of(columns)
+    except ValueError as error:
+        raise BadData(f"{row.where}: {error}") from None
+    fields = {name: value for name, value in fields.items() if value is not None}  # what the hub has for "not there"
+    fields = {name: value for name, value in fields.items() if str(name).lower() not in _NOT_METADATA}
     read = checked(_Row, row._replace(value=fields))
-    answers = distinct(answer for answer in read.answer if answer.strip())
+    if answers is None:
+        raise _missing(row.where, "answer", fields)
     if not answers:
         raise BadData(f"{row.where}: has no answer, so nothing can be scored: give 'answer' or 'golden_answers'")
-    titles = distinct(read.gold_titles or (title for title, _ in read.supporting_facts))
+    titles = distinct(filter(None, read.gold_titles)) or distinct(title for title, _ in read.supporting_facts)
     if not evidence:
         evidence = (titles,) if titles else distinct((one.title,) for one in read.positive_ctxs if one.title)
     # An id made of the row's position is the same on every reading.
@@ -239,7 +344,7 @@ def _from_kilt(row: JsonRow) -> tuple[dict[str, Any], Evidence]:
         )
     places = [output.provenance or () for output in read.output]
     titles = (distinct(place.title for place in one if place.title) for one in places)
-    answers = [output.answer for output in read.output if output.answer]
+    answers = [read.rest.get("golden_answers"), [output.answer for output in read.output]]
     provenance = [place.model_dump() for one in places for place in one]
     fields = {**read.rest, "question": read.input, "golden_answers": answers, "provenance": provenance}
     return fields, distinct(filter(None, titles))
@@ -249,7 +354,7 @@ def _from_ircot(read: _IrcotRow) -> dict[str, Any]:
     return {
         **read.rest,
         "question": read.question_text,
-        "golden_answers": [span for answer in read.answers_objects for span in answer.spans],
+        "golden_answers": [read.rest.get("golden_answers"), [answer.spans for answer in read.answers_objects]],
         "gold_titles": [one.title for one in read.contexts if one.is_supporting],
         "context": [{"title": one.title, "text": one.paragraph_text} for one in read.contexts],
     }

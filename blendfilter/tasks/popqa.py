@@ -6,56 +6,32 @@ hub; with passages from Self-RAG (`popqa_longtail_w_gs.jsonl`). A row of the tab
     id    subj           prop        obj        s_pop  o_pop   question                               possible_answers
     417   Ada Brennock   occupation  beekeeper  142    25692   What is Ada Brennock's occupation?     ["beekeeper"]
 
-`possible_answers` is a JSON list inside a text; the object is the first answer. The pages of subject and object
-(`s_wiki_title`, `o_wiki_title`) are where the fact was taken from, not where an answer was found: no gold. Questions of
-namesakes may be the same words.
+`possible_answers` and `o_aliases` are JSON lists inside a text; the object is the first answer. The pages of subject
+and object (`s_wiki_title`, `o_wiki_title`) are where the fact was taken from, not where an answer was found: no gold.
+Questions of namesakes may be the same words.
 
 Scored by inclusion first, as its authors do and CDIT (Ma et al. 2024) after them.
 """
 
 from __future__ import annotations
 
-import json
-from typing import Annotated, Any
-
-from pydantic import BeforeValidator
-
 from blendfilter.files import JsonRow
 from blendfilter.metrics import VERDICTS
-from blendfilter.records import Question
+from blendfilter.records import Question, cell
 from blendfilter.tasks.base import Hub, Task
-from blendfilter.tasks.layouts import Names, Outside, checked, mapping, question, table_rows
+from blendfilter.tasks.layouts import mapping, question, table_rows
 from blendfilter.text import normalize_answer
-
-
-def _unpacked(value: Any) -> Any:
-    """A JSON list that stands in a text; what is none is refused by the field's own check."""
-    if not isinstance(value, str):
-        return value
-    try:
-        return json.loads(value)
-    except (ValueError, RecursionError):
-        raise ValueError('expected a JSON list, ["…", "…"]') from None
-
-
-class PopQARecord(Outside):
-    """The answers of a row of the authors' table or of the hub; Self-RAG's and ALCE's copies have more of them."""
-
-    obj: str = ""
-    possible_answers: Annotated[list[str], BeforeValidator(_unpacked)]
-    answers: Names = ()
 
 
 def parse(row: JsonRow) -> Question:
     """A row in the official layout, with or without passages, or any other. Raises `BadData`."""
     value = mapping(row)
     if "possible_answers" in value:
-        read = checked(PopQARecord, row)
-        views = {name: str(value.get(name, "")) for name in ("s_pop", "o_pop")}  # text in the table, else numbers
+        views = {name: str(cell(value.get(name))) for name in ("s_pop", "o_pop")}  # text in the table, else numbers
         value = {
             **value,
             **{name: int(number) for name, number in views.items() if number.isdecimal()},
-            "golden_answers": [read.obj, *read.possible_answers, *read.answers],
+            "golden_answers": [value.get("golden_answers"), value.get("obj")],
         }
     return question(row, value, names={"prop": "type", "docs": "ctxs"})
 

@@ -24,9 +24,9 @@ from pathlib import Path
 
 from blendfilter.errors import BadData
 from blendfilter.files import JsonRow
-from blendfilter.records import Question
+from blendfilter.records import Question, cell
 from blendfilter.tasks.base import Task
-from blendfilter.tasks.layouts import mapping, question, table_rows
+from blendfilter.tasks.layouts import RIGHT, mapping, question, table_rows
 
 _SAME = {
     "true": "true", "supports": "true", "yes": "true", "2": "true",
@@ -59,9 +59,10 @@ def rows(path: Path) -> Iterator[JsonRow]:
     others: Counter[str] = Counter()
     kept = 0
     for row in table_rows(path):
-        given = mapping(row).get("label") if "claim" in mapping(row) else "true"
+        value = mapping(row)
+        given = cell(value.get("label")) if "claim" in value else "true"
         label = str("" if given is None else given).strip().lower()
-        if isinstance(given, list) or label in _SAME or "answer" in row.value or "answers" in row.value:
+        if isinstance(given, list) or label in _SAME or not value.keys().isdisjoint(RIGHT):
             kept += 1
             yield row
         else:

@@ -59,6 +59,8 @@ def parse(row: JsonRow) -> Question:
             raise BadData(
                 f"{row.where}: the answer of a strategyqa question is yes or no, found '{answer}'; try task 'qa'"
             )
+    if len({normalize_answer(answer) for answer in read.golden_answers}) > 1:
+        raise BadData(f"{row.where}: the answer of a strategyqa question is yes or no, found both: leave one out")
     read = replace(read, type=read.type or "boolean")
     evidence = evidence_of(read.metadata.get("evidence") or (), row.where)
     if not evidence:

@@ -18,41 +18,22 @@ case. EM leads, as in FilCo; CDIT (Ma et al. 2024) scores by inclusion.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-
-from pydantic import AliasChoices, Field
 
 from blendfilter.files import JsonRow, json_rows, list_values, opened
 from blendfilter.records import Question
 from blendfilter.tasks.base import Hub, Task
-from blendfilter.tasks.layouts import Names, Outside, checked, mapping, question
-from blendfilter.text import normalize_answer
+from blendfilter.tasks.layouts import mapping, question
 
 _OPENING = re.compile(rb'(?:\xef\xbb\xbf)?\s*\{(?:\s*"\w+"\s*:\s*(?:"[^"]*"|[\w.+-]+)\s*,)*\s*"Data"\s*:\s*(?=\[)')
 _HEAD = 4096
 _PAGES = frozenset({"EntityPages", "SearchResults", "entity_pages", "search_results"})
 
 
-class TriviaAnswer(Outside):
-    """An answer as the authors publish it, or the hub."""
-
-    value: str = Field(validation_alias=AliasChoices("Value", "value"))
-    aliases: Names = Field((), validation_alias=AliasChoices("Aliases", "aliases"))
-    by_people: Names = Field((), validation_alias=AliasChoices("HumanAnswers", "human_answers"))
-    normalised: Names = Field((), validation_alias=AliasChoices("NormalizedAliases", "normalized_aliases"))
-
-
 def parse(row: JsonRow) -> Question:
     """A row in the official layout, the hub's, or any other. Raises `BadData`."""
     value = {name: found for name, found in mapping(row).items() if name not in _PAGES}
-    given = value.get("Answer", value.get("answer"))
-    if isinstance(given, Mapping):
-        answer = checked(TriviaAnswer, row._replace(value=given))
-        spellings = dict[str, str]()  # those that a metric tells apart; what is empty for one is no answer
-        for spelling in (answer.value, *answer.aliases, *answer.by_people, *answer.normalised):
-            spellings.setdefault(normalize_answer(spelling), spelling)
-        value |= {"Answer": None, "answer": [spelling for normalised, spelling in spellings.items() if normalised]}
     return question(row, value, names={"Question": "question", "QuestionId": "id"})
 
 

@@ -16,14 +16,15 @@ the data file, a question's answers are its own and all aliases and demonyms of 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from pydantic import AliasChoices, Field
+from pydantic import Field
 
 from blendfilter.files import JsonRow, json_rows
 from blendfilter.records import Question
 from blendfilter.tasks.base import Hub, Parser, Task
-from blendfilter.tasks.layouts import Names, Outside, checked, mapping, question
+from blendfilter.tasks.layouts import Names, Outside, checked, distinct, question
 
 
 class EntityAliases(Outside):
@@ -34,18 +35,11 @@ class EntityAliases(Outside):
     demonyms: Names = ()
 
 
-class AnswerAliases(Outside):
-    """The aliases in a row itself."""
-
-    aliases: Names = Field((), validation_alias=AliasChoices("aliases", "answer_aliases"))
-    answer_id: str | None = None
-
-
 def parse(row: JsonRow, names: Mapping[str, Sequence[str]] | None = None) -> Question:
     """A row, with the `names` of its `answer_id`. Raises `BadData`."""
-    value, also = mapping(row), checked(AnswerAliases, row)
-    more = [*also.aliases, *(names or {}).get(str(also.answer_id), ())]
-    return question(row, {**value, "answer": [value["answer"], *more]} if more and "answer" in value else value)
+    read = question(row)
+    more = (names or {}).get(str(read.metadata.get("answer_id")), ())
+    return replace(read, golden_answers=distinct([*read.golden_answers, *filter(str.strip, more)])) if more else read
 
 
 def parse_beside(path: Path) -> Parser:
