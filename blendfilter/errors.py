@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import copy
 import difflib
+import operator
 import re
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 E = TypeVar("E", bound=BaseException)
 _LONGEST = 2_000
@@ -298,15 +299,28 @@ _ADVICE = {
 }
 
 
-def check_count(name: str, value: object, least: int = 1) -> None:
-    """Raise `BadArgument` unless `value` is a whole number of `least` or more; a truth value is none.
+def check_count(name: str, value: Any, least: int = 1) -> int:
+    """`value` as Python's whole number, which NumPy's are no instances of and JSON does not take.
+
+    Raises: BadArgument unless it is a whole number of `least` or more; a truth value is none.
 
     >>> check_count("k", 0)
     Traceback (most recent call last):
     blendfilter.errors.BadArgument: k is 0: give a whole number of 1 or more
     """
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = None
+    if isinstance(value, bool) or number is None or number < least:
         raise BadArgument(f"{name} is {value!r:.80}: give a whole number of {least} or more")
+    return number
+
+
+def check_counts(record: object, names: Iterable[str], least: int = 1) -> None:
+    """`check_count` of fields of a record, a frozen one's too. Raises: BadArgument."""
+    for name in names:
+        object.__setattr__(record, name, check_count(name, getattr(record, name), least))
 
 
 def words_of(error: BaseException) -> str:

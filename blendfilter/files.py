@@ -280,7 +280,8 @@ def list_values(stream: BufferedIOBase, name: str, *, inside: bool = False) -> I
             raise BadData(f"{name}, item {count + 1}: {too_long('the item')}") from None
         if "premature EOF" in fault:
             raise BadData(f"{name}: the JSON list ends in item {count + 1}, cut off: fetch the file again") from None
-        raise BadData(f"{name}, item {count + 1}: does not parse as JSON ({fault})") from None
+        hint = ": write null for NaN" if "NaN" in str(error) else ""
+        raise BadData(f"{name}, item {count + 1}: does not parse as JSON ({fault}){hint}") from None
 
 
 class _Bounded:

@@ -60,7 +60,7 @@ def cell(value: Any) -> Any:
     ('7', '1790', '1790.0', '3.5', None)
     """
     value = plain(value)
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
         return value
     return str(int(value) if isinstance(value, float) and value.is_integer() else value)
 

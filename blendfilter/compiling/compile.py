@@ -132,12 +132,14 @@ def compile_program(
         RunMismatch: `run` or `out` is of other settings. BudgetSpent, ServerRefused, ModelError: the same arguments
         again go on. WorkFailed: the model that proposes does not write what it is asked for.
     """
-    for name, count, least in (
-        ("seed", seed, 0), ("max_demos", max_demos, 0), ("candidates", candidates, 2), ("trials", trials, 1),
-        ("concurrency", concurrency, 1), ("metric_calls", metric_calls, 1), ("max_demo_tokens", max_demo_tokens, 0),
-    ):  # fmt: skip
-        if count is not None:
-            check_count(name, count, least)
+    seed = check_count("seed", seed, 0)
+    max_demos = check_count("max_demos", max_demos, 0)
+    candidates = check_count("candidates", candidates, 2)
+    trials = check_count("trials", trials)
+    if metric_calls is not None:
+        metric_calls = check_count("metric_calls", metric_calls)
+    if max_demo_tokens is not None:
+        max_demo_tokens = check_count("max_demo_tokens", max_demo_tokens, 0)
     train, valid = list(trainset), list(valset)
     earlier = _check(student, train, valid)
     optimiser = optimiser_called(optimizer, student, train)

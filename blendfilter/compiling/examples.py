@@ -58,7 +58,7 @@ def consistency_examples(
     Raises:
         BadArgument: `negatives` below 1. EmptyData: no question has a gold passage and another one.
     """
-    check_count("negatives", negatives)
+    negatives = check_count("negatives", negatives)
     lines = [rule.line for rule in rules_of(rules)]
     hits: Sequence[Sequence[Passage]] = [()] * len(questions)
     if retriever is not None and len(questions):

@@ -25,7 +25,7 @@ import dspy
 from blendfilter import aio
 from blendfilter.context import QUESTION, REPEAT, STAGE
 from blendfilter.dspy_surface import lm15
-from blendfilter.errors import BadArgument, NoKey
+from blendfilter.errors import NoKey, check_count
 from blendfilter.evaluation.ledger import money
 from blendfilter.evaluation.rows import repeat_of
 from blendfilter.evaluation.run import Run
@@ -475,8 +475,7 @@ def plan(
 
     The other arguments and all errors are those of `evaluate`, but for a missing key: no call is made.
     """
-    if sample < 1:
-        raise BadArgument(f"a plan from {sample} questions: give 1 or more")
+    sample = check_count("sample", sample)
     every = as_questions(questions)
     model, folder = _connected(lm or dspy.settings.lm or "offline"), None if run is None else Path(run)
     judge = None if filter_lm is None else _connected(filter_lm)

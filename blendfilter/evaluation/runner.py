@@ -175,8 +175,9 @@ async def evaluated(
         questions = replace(questions, task=questions.task.with_metrics(metrics))
     if taken := ROW_FIELDS & questions.task.functions.keys():
         raise BadArgument(f"a row of a run has a field '{min(taken)}': call that metric something else")
-    check_count("repeats", repeats)  # else it would only fail after calls were paid for
-    check_count("seed", seed, 0)
+    repeats = check_count("repeats", repeats)  # else it would only fail after calls were paid for
+    seed = check_count("seed", seed, 0)
+    concurrency = check_count("concurrency", concurrency)
     _check(method, questions)
     if lm is None and dspy.settings.lm is None:
         logger.warning(OFFLINE_NOTE)

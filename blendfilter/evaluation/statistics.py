@@ -225,8 +225,8 @@ def detectable_difference(n: int, discordant: float) -> float | None:
 
 def paired_means(a: Array, b: Array, seed: int, resamples: int) -> Array:
     """`resamples` means of b - a over the same drawn questions, each side's answers drawn apart."""
-    check_count("resamples", resamples)
-    check_count("seed", seed, 0)
+    resamples = check_count("resamples", resamples)
+    seed = check_count("seed", seed, 0)
     if a.ndim == b.ndim == 1:
         differences = b - a
         return np.concatenate([differences[places].mean(axis=1) for places in drawn_places(b.size, seed, resamples)])

@@ -82,7 +82,7 @@ class _Compressed(Filter):
 
     def __init__(self, tokens: int) -> None:
         super().__init__()
-        check_count("tokens", tokens)
+        tokens = check_count("tokens", tokens)
         self.tokens = tokens
 
     def arguments(self) -> dict[str, Any]:

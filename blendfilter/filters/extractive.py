@@ -76,13 +76,10 @@ class _Best(Filter):
         self, n: int | None, by: By, model: str | None, min_score: float | None, tokens: int | None = None
     ) -> None:
         super().__init__()
-        for name, limit in (("n", n), ("tokens", tokens)):
-            if limit is not None:
-                check_count(name, limit)
         if min_score is not None and (isinstance(min_score, bool) or not math.isfinite(min_score)):
             raise BadArgument(f"min_score (--filter-min-score) is a number, got {min_score!r}")
-        self.n = n
-        self.tokens = tokens
+        self.n = None if n is None else check_count("n", n)
+        self.tokens = None if tokens is None else check_count("tokens", tokens)
         self.model = model
         self.min_score = min_score
         self.scorer = scorer_of(by, model)

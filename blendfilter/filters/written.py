@@ -108,7 +108,7 @@ class WrittenFilter(Filter):
         name = None if model is None else str(model).removeprefix(ENGINE)
         if max_input_tokens is None:
             max_input_tokens = INPUT_TOKENS if name is None else _trained(name).get("max_input_tokens", INPUT_TOKENS)
-        check_count("max_input_tokens", max_input_tokens)
+        max_input_tokens = check_count("max_input_tokens", max_input_tokens)
         self.unmatched, self.max_input_tokens = unmatched, max_input_tokens
         settings = PromptSettings.of(None, prompts, adapter)
         self.write = settings.predictor("write", WriteContext, self.template, CONTEXT_TOKENS, stop=STOPS)

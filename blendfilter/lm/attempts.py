@@ -33,7 +33,7 @@ from typing import Any, Protocol
 from blendfilter.aio import WaitingQueue
 from blendfilter.context import setting
 from blendfilter.dspy_surface import lm15
-from blendfilter.errors import BadArgument, check_count
+from blendfilter.errors import BadArgument, check_count, check_counts
 from blendfilter.lm import faults
 from blendfilter.lm.budget import BudgetAccount, BudgetMeter, tally
 from blendfilter.lm.prices import Price, Prices
@@ -92,7 +92,7 @@ class Gate:
     """A meter that lets at most `allowed` of `limit` attempts be in flight, from whichever loops."""
 
     def __init__(self, limit: int) -> None:
-        check_count("concurrency", limit)
+        limit = check_count("concurrency", limit)
         self.limit = limit
         self.in_flight = 0
         self._share = float(limit)
@@ -109,7 +109,7 @@ class Gate:
 
     def limit_to(self, limit: int) -> None:
         """Another limit from now on; attempts in flight stay, and a server's wish for fewer holds on."""
-        check_count("concurrency", limit)
+        limit = check_count("concurrency", limit)
         with self._lock:
             if self._too_many > self.limit:  # no server has asked for fewer
                 self._share, self._too_many = float(limit), limit + 1
@@ -206,9 +206,9 @@ class Pace:
         self.requests_per_minute, self.tokens_per_minute = requests_per_minute, tokens_per_minute
         for name, option in (("requests_per_minute", "--rpm"), ("tokens_per_minute", "--tpm")):
             if (limit := getattr(self, name)) is not None:
-                check_count(f"{name} ({option})", limit)
-        self._requests = Window(requests_per_minute or math.inf, seconds)
-        self._tokens = Window(tokens_per_minute or math.inf, seconds)
+                setattr(self, name, check_count(f"{name} ({option})", limit))
+        self._requests = Window(self.requests_per_minute or math.inf, seconds)
+        self._tokens = Window(self.tokens_per_minute or math.inf, seconds)
         self._share: float | None = None
         self._clock = clock
         self._lock = threading.Lock()
@@ -268,7 +268,7 @@ class Retry:
     timeout: float | None = None
 
     def __post_init__(self) -> None:
-        check_count("attempts", self.attempts)
+        check_counts(self, ("attempts",))
         for name in ("deadline", "timeout"):
             seconds = getattr(self, name)
             if seconds is not None and not (isinstance(seconds, int | float) and 0 < seconds < math.inf):
@@ -293,7 +293,7 @@ class RetryBudget:
 
     def __init__(self, limit: int | None = None, *, free: int = FREE_RETRIES) -> None:
         if limit is not None:
-            check_count("max_retries (--max-retries)", limit, 0)
+            limit = check_count("max_retries (--max-retries)", limit, 0)
         self.limit, self.free = limit, free
         self.used = self.earned = 0
         self._warned = False

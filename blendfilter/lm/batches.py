@@ -42,7 +42,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from blendfilter import aio, http
 from blendfilter.dspy_surface import lm15
-from blendfilter.errors import BadArgument, BadData, BatchWritten, CannotWrite, ServerRefused, check_count, copied
+from blendfilter.errors import BadArgument, BadData, BatchWritten, CannotWrite, ServerRefused, check_counts, copied
 from blendfilter.files import (
     LONGEST,
     JsonRow,
@@ -107,7 +107,7 @@ class Batch:
             raise BadArgument(f"a batch window of {self.window!r} (--batch-window): write it as the provider does, 24h")
         if not (isinstance(self.poll, int | float) and self.poll > 0):
             raise BadArgument(f"poll must be a number of seconds above 0, got {self.poll!r}")
-        check_count("fewest", self.fewest)
+        check_counts(self, ("fewest",))
 
     @property
     def rate(self) -> float:

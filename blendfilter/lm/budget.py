@@ -106,7 +106,7 @@ class Budget:
     def __post_init__(self) -> None:
         for name in ("calls", "tokens"):
             if (value := getattr(self, name)) is not None:
-                check_count(f"the budget of {name} (--max-{name})", value)
+                object.__setattr__(self, name, check_count(f"the budget of {name} (--max-{name})", value))
         number = isinstance(self.dollars, int | float) and not isinstance(self.dollars, bool)
         if self.dollars is not None and not (number and 0 < self.dollars < math.inf):
             raise BadArgument(f"a budget of {self.dollars!r} dollars (--max-cost): give a number above 0")

@@ -104,9 +104,9 @@ class HuggingFaceEngine(ProcessEngine):
         batch_size: int = BATCH,
         **how: Any,
     ) -> None:
-        check_count("batch_size", batch_size)
+        batch_size = check_count("batch_size", batch_size)
         if threads is not None:
-            check_count("threads", threads)
+            threads = check_count("threads", threads)
         super().__init__(name, **how)
         check_files(checkpoint)
         self.checkpoint, self.batch_size = checkpoint, batch_size

@@ -135,7 +135,7 @@ def open_llama(path: Path, *, context: int | None = None, threads: int = 1, logi
     Raises:
         MissingExtra, MissingFile, BadData: no llama-cpp-python, no such file, no model. BadArgument: out of range.
     """
-    check_count("threads", threads)
+    threads = check_count("threads", threads)
     tokens = context_of(open_vocabulary(path), path, context)
     llama: Llama = _loaded(
         path, n_ctx=tokens, n_batch=CHUNK, n_threads=threads, n_threads_batch=threads, logits_all=logits_all
@@ -307,7 +307,7 @@ class LocalEngine(ProcessEngine):
         threads: int = 1,
         **how: Any,
     ) -> None:
-        check_count("threads", threads)
+        threads = check_count("threads", threads)
         super().__init__(path.stem, **how)
         self.path = path
         self.fingerprint = fingerprint(path)

@@ -120,8 +120,7 @@ class RetrievingMethod(Method):
     ) -> None:
         super().__init__()
         self.retriever: Retriever | None = as_retriever(retriever)
-        check_search([], k)
-        self.k = k
+        self.k = check_search([], k)
         self.select = filter_of(filter, settings or PromptSettings.of("hotpotqa", None, None))
 
     def arguments(self) -> dict[str, Any]:

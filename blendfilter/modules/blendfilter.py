@@ -129,10 +129,9 @@ class Blending(QuestionModule):
         adapter: dspy.Adapter | None = None,
     ) -> None:
         super().__init__()
-        check_search([], k)
+        self.k = check_search([], k)
         settings = PromptSettings.of(wording, prompts, adapter)
         self.retriever = as_retriever(retriever)
-        self.k = k
         self.use = used_queries(without)
         self.drop_conclusion = drop_conclusion
         if drop_conclusion and "q_ex" not in self.use:

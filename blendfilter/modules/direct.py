@@ -55,9 +55,8 @@ class _Baseline(RetrievingMethod):
         elif filter is not None:
             raise BadArgument(f"{type(self).__name__} without an index has nothing to filter: give it one")
         else:
-            check_search([], k)
             Method.__init__(self)
-            self.retriever, self.k, self.select = None, k, None
+            self.retriever, self.k, self.select = None, check_search([], k), None
         self.speak(settings)
 
     def speak(self, settings: PromptSettings) -> None:
@@ -101,7 +100,7 @@ class Direct(_Baseline):
         adapter: dspy.Adapter | None = None,
     ) -> None:
         if max_input_tokens is not None:
-            check_count("max_input_tokens", max_input_tokens)
+            max_input_tokens = check_count("max_input_tokens", max_input_tokens)
             if retriever is None:
                 raise BadArgument("max_input_tokens cuts passages, and Direct without an index has none: leave it out")
         super().__init__(retriever, k, filter=filter, task=task, prompts=prompts, adapter=adapter)

@@ -50,7 +50,7 @@ class IterRetGen(RetrievingMethod):
         prompts: Prompts | str | None = None,
         adapter: dspy.Adapter | None = None,
     ) -> None:
-        check_count("iterations", iterations)
+        iterations = check_count("iterations", iterations)
         super().__init__(retriever, k, filter, PromptSettings.of(task, prompts, adapter))
         self.iterations = iterations
         self.answering = Answering("blendfilter/external", wording=task, prompts=prompts, adapter=adapter)

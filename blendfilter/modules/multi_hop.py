@@ -151,7 +151,7 @@ class MultiHop(RetrievingMethod):
         form: Form,
         step: tuple[type[dspy.Signature], str, DemoFields],
     ) -> None:
-        check_count("hops", hops)
+        hops = check_count("hops", hops)
         super().__init__(retriever, k, filter, settings)
         self.hops = hops
         self.form = form

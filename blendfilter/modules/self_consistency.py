@@ -73,7 +73,7 @@ class SelfConsistency(RetrievingMethod):
         prompts: Prompts | str | None = None,
         adapter: dspy.Adapter | None = None,
     ) -> None:
-        check_count("samples", samples)
+        samples = check_count("samples", samples)
         if samples > 1 and not temperature > COLDEST:
             raise BadArgument(f"temperature must be above {COLDEST} for samples to differ, got {temperature!r}")
         super().__init__(retriever, k, filter, PromptSettings.of(task, prompts, adapter))

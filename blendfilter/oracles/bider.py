@@ -194,7 +194,7 @@ class Synthesis(Chooser):
     ) -> None:
         if task not in TASKS:
             raise UnknownName.of("task", task, TASKS)
-        check_count("nuggets", nuggets)
+        nuggets = check_count("nuggets", nuggets)
         for name, value in (("lambda_max", lambda_max), ("lambda_min", lambda_min), ("lambda_lm", lambda_lm)):
             if not 0 <= value <= 1:
                 raise BadArgument(f"{name} is a probability or a share, from 0 to 1: got {value}")

@@ -79,7 +79,7 @@ def best(scores: Sequence[float | None], *, threshold: float, num_sentences: int
     >>> best([0.0, 1.0, 1.0], threshold=0.0), best([0.2, 0.9, 0.6], threshold=0.5, num_sentences=3)
     ((1,), (1, 2))
     """
-    check_count("num_sentences", num_sentences)
+    num_sentences = check_count("num_sentences", num_sentences)
     above = {at: score for at, score in enumerate(scores) if score is not None and score > threshold}
     return tuple(sorted(sorted(above, key=lambda at: -above[at])[:num_sentences]))
 

@@ -157,7 +157,7 @@ class Oracle(Chooser):
         self.threshold: float = THRESHOLDS[measure] if threshold is None else float(threshold)
         if not math.isfinite(self.threshold):
             raise BadArgument(f"threshold must be a number, got {threshold}")
-        check_count("num_sentences", num_sentences)
+        num_sentences = check_count("num_sentences", num_sentences)
         self.num_sentences = num_sentences
         self._own_wording = wording is not None
         self._ask = CXMIGenerator(scorer, wording or TASKS[task].wording, prompts) if measure == "cxmi" else None

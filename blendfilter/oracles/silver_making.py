@@ -92,8 +92,8 @@ def make_silver(
         BadData, EmptyData, BadArgument: what cannot be chosen from, before any work. ModelError: a model failed.
     """
     places = Places.of(out)
-    check_search([], k)
-    check_count("batch", batch)
+    k = check_search([], k)
+    batch = check_count("batch", batch)
     searched = None if retriever is None else as_retriever(retriever)
     if searched is None and not any(question.context for question in questions):
         raise EmptyData(

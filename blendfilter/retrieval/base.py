@@ -127,7 +127,7 @@ class Retriever(ABC):
 
         Under a run, searches go through its journal. Raises `BadArgument` where `k` is below 1 or a query is empty.
         """
-        check_search(queries, k)
+        k = check_search(queries, k)
         with rejoined():
             journal = JOURNAL.get()
             found = self.find(queries, k) if journal is None else self._journaled(journal, queries, k)
@@ -191,7 +191,7 @@ class Retriever(ABC):
         """
         import dspy
 
-        check_count("k", k)
+        k = check_count("k", k)
         return dspy.Tool(SearchTool(self, k), name=name, desc=description or _TOOL.format(k=k))
 
     def info(self) -> dict[str, Any]:
@@ -266,9 +266,9 @@ def fingerprint_of(*parts: Any) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def check_search(queries: Sequence[str], k: int) -> None:
-    """Raise `BadArgument` unless `k` is a whole number from 1 up and every query has something in it."""
-    check_count("k", k)
+def check_search(queries: Sequence[str], k: int) -> int:
+    """`k` as `check_count` gives it. Raises `BadArgument` unless every query has something in it."""
+    k = check_count("k", k)
     if isinstance(queries, str):
         raise BadArgument("search takes a list of queries, got one string: put it in a list, or call the index with it")
     for position, query in enumerate(queries):
@@ -277,6 +277,7 @@ def check_search(queries: Sequence[str], k: int) -> None:
             raise BadArgument(f"{which} must be a string, got {type(query).__name__}")
         if not query.strip():
             raise BadArgument(f"{which} is empty ({query!r}): there is nothing to search for")
+    return k
 
 
 class SearchWarnings:

@@ -15,7 +15,7 @@ from typing import Any
 
 from blendfilter.errors import BadArgument
 from blendfilter.journal import digest
-from blendfilter.records import Passage, content_id
+from blendfilter.records import Passage, cell, content_id
 from blendfilter.retrieval.base import Retriever, fingerprint_of
 from blendfilter.retrieval.corpus import BAR, IDS, at_bar, headed
 
@@ -143,5 +143,6 @@ def _from_mapping(row: Mapping[str, Any]) -> Passage:
 
 
 def _passage(title: str, text: str, name: Any = None, score: Any = None) -> Passage:
-    own = content_id(title, text) if name is None else str(name)
+    known = cell(name)
+    own = content_id(title, text) if known is None else str(known)
     return Passage(own, title, text, None if score is None else float(score))

@@ -37,7 +37,7 @@ import numpy as np
 
 from blendfilter.errors import BadArgument, BadData, EmptyData, MissingFile
 from blendfilter.files import LONGEST, JsonRow, TextLine, first_character, json_rows, lines, opened
-from blendfilter.records import Passage, Question, content_id
+from blendfilter.records import Passage, Question, cell, content_id, plain
 from blendfilter.retrieval.documents import WORDS, chunked, is_document, read_documents, text_files
 from blendfilter.text import folded
 
@@ -257,6 +257,7 @@ def _from_tuple(row: JsonRow) -> _MaybePlaced:
     name, title, text = (
         (row.position, *row.value) if len(row.value) == 2 else row.value if len(row.value) == 3 else [0] * 3
     )
+    name = cell(name)
     if (
         not (isinstance(title, str) and isinstance(text, str))
         or isinstance(name, bool)
@@ -267,12 +268,12 @@ def _from_tuple(row: JsonRow) -> _MaybePlaced:
 
 
 def _from_object(row: JsonRow, id_name: str | None, text_name: str) -> _MaybePlaced:
-    value: Mapping[str, Any] = row.value
+    value: Mapping[str, Any] = plain(row.value)
     for field in (id_name, text_name):
         if field is not None and field not in value:
             has = ", ".join(str(key) for key in list(value)[:12])
             raise BadData(f"{row.where}: field '{field}' is missing (it has: {has or 'nothing'})")
-    name = str(row.position) if id_name is None else value[id_name]
+    name = str(row.position) if id_name is None else cell(value[id_name])
     if isinstance(name, bool) or not isinstance(name, str | int) or name == "":
         raise BadData(f"{row.where}: field '{id_name}' is wrong: expected a text or a number, found {name!r:.40}")
     title_name = next((name for name in TITLES if value.get(name)), TITLES[0])

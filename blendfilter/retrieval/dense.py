@@ -117,7 +117,7 @@ class Dense(Stored):
         the vectors lie twice while FAISS takes them in.
         Raises `EmptyData`, `BadData`, `BadArgument`, `UnknownName` and whatever `load_encoder` raises.
         """
-        check_count("batch_size", batch_size)
+        batch_size = check_count("batch_size", batch_size)
         settings = settings_of(
             index, m=m, ef_construction=ef_construction, ef_search=ef_search, nlist=nlist, nprobe=nprobe
         )
@@ -435,9 +435,8 @@ def settings_of(kind: str, **given: int) -> dict[str, Any]:
     """
     if kind not in KINDS:
         raise UnknownName.of("dense index", str(kind), KINDS)
-    for name in KINDS[kind]:
-        check_count(name, given[name], 2 if name == "m" else 1)
-    return {"index": kind, **{name: given[name] for name in KINDS[kind]}}
+    counts = {name: check_count(name, given[name], 2 if name == "m" else 1) for name in KINDS[kind]}
+    return {"index": kind, **counts}
 
 
 def fitted(settings: dict[str, Any], passages: int) -> dict[str, Any]:

@@ -203,7 +203,7 @@ def chunk(text: str, words: int = WORDS) -> list[TextRange]:
     >>> [text[start:end] for start, end in chunk(text, words=8)]
     ['# Tides\\n\\nTwice a day. The moon.', 'A mill waits for the sea to fall.']
     """
-    check_count("words", words)
+    words = check_count("words", words)
     passages, open_ = list[TextRange](), list[_Block]()  # the passage that may still grow
 
     def close(keep: int = 0) -> int:

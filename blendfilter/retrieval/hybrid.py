@@ -36,7 +36,7 @@ class Hybrid(Retriever):
             raise BadArgument(f"a hybrid joins at least two indexes, got {len(indexes)}")
         if isinstance(constant, bool) or not isinstance(constant, (int, float)) or not 0 <= constant < math.inf:
             raise BadArgument(f"the constant of rank fusion must be 0 or more, got {constant!r} (usual: 60)")
-        check_count("depth", depth)
+        depth = check_count("depth", depth)
         self.indexes = [as_retriever(index) for index in indexes]
         self.constant, self.depth = constant, depth
         members = [index.fingerprint for index in self.indexes]

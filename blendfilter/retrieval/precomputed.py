@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 from blendfilter.errors import BadArgument, BadData, EmptyData
 from blendfilter.files import JsonRow, first_character, json_rows, lines, list_values, opened, write_whole
-from blendfilter.records import Passage
+from blendfilter.records import Passage, cell
 from blendfilter.retrieval.base import (
     Hits,
     ProgressCallback,
@@ -139,7 +139,7 @@ class Precomputed(Retriever):
         """The query of a row; None where it names a question that is not among `questions`."""
         if not isinstance(value, Mapping):
             raise BadData(f"{where}: expected an object with 'question' and 'passages', found {value!r:.40}")
-        ids = [str(value[name]) for name in IDS if name in value]
+        ids = [str(cell(value[name])) for name in IDS if name in value]
         if self._questions is not None and ids and not any(name in value for name in QUERIES):
             question = self._questions.get(ids[0])
             return None if question is None else folded(question)

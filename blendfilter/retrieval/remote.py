@@ -92,8 +92,8 @@ class Remote(Retriever):
         batch_size: int = 64,
         ambient: bool = True,
     ) -> None:
-        check_count("attempts", attempts)
-        check_count("batch_size", batch_size)
+        attempts = check_count("attempts", attempts)
+        batch_size = check_count("batch_size", batch_size)
         address = address_of(url)
         found = token or address.token or (os.environ.get(TOKEN) if ambient else None)
         self.url = address.url

@@ -88,7 +88,7 @@ class Reranked(Retriever):
         depth: int = DEPTH,
         device: str | None = None,
     ) -> None:
-        check_count("depth", depth)
+        depth = check_count("depth", depth)
         self.index = as_retriever(index)
         most = getattr(self.index, "max_k", None)
         if most is not None and depth > most:

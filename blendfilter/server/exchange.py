@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from blendfilter.errors import BadArgument, check_count
+from blendfilter.errors import BadArgument, check_counts
 from blendfilter.records import Passage
 from blendfilter.retrieval.base import check_search, cut_of, flags_of
 
@@ -41,8 +41,7 @@ class ServerLimits:
     stop_seconds: int = 30  # for requests in flight to be finished once the server is to stop
 
     def __post_init__(self) -> None:
-        for name, value in asdict(self).items():
-            check_count(name, value)
+        check_counts(self, asdict(self))
         if self.max_waiting < self.max_queries:
             raise BadArgument(
                 f"max_waiting ({self.max_waiting}) must be at least max_queries ({self.max_queries}): "
@@ -168,7 +167,7 @@ async def many_queries(request: Request, limits: ServerLimits) -> tuple[list[str
 
 def checked(queries: list[str], k: int, limits: ServerLimits) -> tuple[list[str], int]:
     """Queries and k, within the limits. Raises `BadArgument` naming the limit."""
-    check_search(queries, k)
+    k = check_search(queries, k)
     if k > limits.max_k:
         raise BadArgument(f"k={k} is more than this server gives: at most {limits.max_k} (--max-k)")
     if len(queries) > limits.max_queries:

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, overload
 
-from blendfilter.errors import BadArgument, BlendFilterError, CodeFailed, words_of
+from blendfilter.errors import BadArgument, BlendFilterError, CodeFailed, check_count, words_of
 from blendfilter.files import JsonRow, json_rows
 from blendfilter.metrics import METRICS, metric
 from blendfilter.records import Question
@@ -206,6 +206,7 @@ class Questions(Sequence[Question]):
         >>> [each.question for each in five.shard(2, 3)]
         ['Who won in 2?', 'Who won in 5?']
         """
+        number, of = check_count("number", number, 0), check_count("of", of)
         if not 1 <= number <= of:
             raise BadArgument(f"there is no shard {number}/{of}: {of} shards are numbered 1 to {of}")
         if of > len(self):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from blendfilter import resources
-from blendfilter.errors import BadArgument, BadData, EmptyData, MissingExtra, MissingFile, UnknownName
+from blendfilter.errors import BadArgument, BadData, EmptyData, MissingExtra, MissingFile, UnknownName, check_count
 from blendfilter.extras import how_to_install
 from blendfilter.files import JsonRow, json_rows, lines
 from blendfilter.records import Question
@@ -71,8 +71,7 @@ def load(
         MissingFile: no such file. EmptyData: no questions in it. MissingExtra: `datasets` is not installed.
         BadData: a row that does not parse, misses a field, asks nothing or repeats an id (which line and why).
     """
-    if limit is not None and limit < 1:
-        raise BadArgument(f"limit is {limit}: it must be 1 or more")
+    limit = None if limit is None else check_count("limit", limit)
     chosen, data = _task_and_data(task, data)
     if metrics is not None:
         chosen = chosen.with_metrics(metrics)
@@ -182,8 +181,7 @@ def read_questions(path: str | Path, *, limit: int | None = None) -> list[str]:
     Raises:
         MissingFile, EmptyData, BadData. BadArgument: a limit below 1.
     """
-    if limit is not None and limit < 1:
-        raise BadArgument(f"limit is {limit}: give 1 or more, or leave it out for all questions")
+    limit = None if limit is None else check_count("limit", limit)
     plain = (line.text.strip() for line in lines(path) if line.text.strip())
     found = list(islice(plain if Path(path).suffix == ".txt" else map(_text, json_rows(path)), limit))
     if not found:
@@ -196,7 +194,7 @@ def _text(row: JsonRow) -> str:
     if not isinstance(value, str):
         fields = mapping(row)
         names = ("question", "question_text", "query", "input")
-        value = next((fields[name] for name in names if name in fields), None)
+        value = next((fields[name] for name in names if fields.get(name) is not None), None)
     if not isinstance(value, str) or not value.strip():
         raise BadData(f"{row.where}: the question is {value!r:.60}: fill in 'question', or drop the row")
     return value.strip()

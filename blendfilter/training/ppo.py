@@ -44,7 +44,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from blendfilter.errors import BadArgument, BadData, RunMismatch, WorkFailed, check_count
+from blendfilter.errors import BadArgument, BadData, RunMismatch, WorkFailed, check_counts
 from blendfilter.extras import LazyModule, quiet_transformers
 from blendfilter.files import json_line, write_whole, writing
 from blendfilter.settings_diff import different_settings
@@ -98,10 +98,9 @@ class PPOSettings:
 
     def check(self) -> None:
         """Raises: BadArgument for a setting that is out of its range."""
-        for name in ("steps", "batch", "epochs", "max_new_tokens", "top_k", "micro_tokens", "every"):
-            if getattr(self, name) is not None or name != "micro_tokens":
-                check_count(name, getattr(self, name))
-        check_count("seed", self.seed, 0)
+        counts = ("steps", "batch", "epochs", "max_new_tokens", "top_k", "every")
+        check_counts(self, counts if self.micro_tokens is None else (*counts, "micro_tokens"))
+        check_counts(self, ("seed",), 0)
         for name in ("gamma", "lam", "top_p"):
             if not 0 <= getattr(self, name) <= 1:
                 raise BadArgument(f"{name} is {getattr(self, name)!r}: give a number from 0 to 1")

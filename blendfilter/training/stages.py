@@ -350,7 +350,7 @@ def stage_examples(
         BadArgument: a share that is none, a method with a stage that gold knows nothing of. EmptyData: no question
         has gold titles.
     """
-    check_count("k", k)
+    k = check_count("k", k)
     if not 0.0 <= add_gold <= 1.0:
         raise BadArgument(f"add_gold is {add_gold!r}: give a share of the questions, 0 to 1")
     known = [question for question in questions if question.gold_titles]
@@ -396,7 +396,7 @@ def drawn(
 
     Raises: BadArgument for shares that are none. UnknownName for a stage that there is not.
     """
-    check_count("n", n)
+    n = check_count("n", n)
     for stage in shares.keys() - _TARGETS.keys():
         raise UnknownName.of("stage", stage, _TARGETS)
     if not shares or min(shares.values()) < 0 or not sum(shares.values()):

@@ -35,7 +35,16 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 from blendfilter.dspy_surface import lm15
-from blendfilter.errors import BadArgument, BadData, EmptyData, RunLocked, UnknownName, WorkFailed, check_count
+from blendfilter.errors import (
+    BadArgument,
+    BadData,
+    EmptyData,
+    RunLocked,
+    UnknownName,
+    WorkFailed,
+    check_count,
+    check_counts,
+)
 from blendfilter.extras import needed, quiet_transformers
 from blendfilter.files import json_line, lock, write_whole
 from blendfilter.journal import digest
@@ -138,10 +147,9 @@ class TrainingSettings:
 
     def __post_init__(self) -> None:
         """Raises: BadArgument, UnknownName."""
-        for name in ("epochs", "batch_size", "max_input_tokens", "max_target_tokens", "lora_rank", "lora_alpha"):
-            check_count(name, getattr(self, name))
-        for name in ("warmup_steps", "seed"):
-            check_count(name, getattr(self, name), 0)
+        counts = ("epochs", "batch_size", "max_input_tokens", "max_target_tokens", "lora_rank", "lora_alpha")
+        check_counts(self, counts)
+        check_counts(self, ("warmup_steps", "seed"), 0)
         for name, known in (("method", Method), ("schedule", Schedule), ("precision", Precision), ("loss_by", LossBy)):
             if (value := getattr(self, name)) is not None and value not in get_args(known):
                 raise UnknownName.of(name, value, get_args(known))

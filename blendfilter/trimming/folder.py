@@ -99,7 +99,8 @@ class TrimFolder(BaseModel):
             BadArgument: a folder that is there already, an index that is trimmed itself, an address without `out`, a
             setting out of range. MissingFile, BadData: `similar` is no model of pairs.
         """
-        min_similarity = _check(k, threshold, min_similarity, one_way, refill, pairing)
+        k, threshold = check_count("k", k), check_count("threshold", threshold)
+        min_similarity = _check(min_similarity, one_way, refill, pairing)
         retriever = index if isinstance(index, Retriever) else open_index(index)
         if KIND in (retriever.info().get("kind"), retriever.info().get("of")):
             where = location_of(retriever) or "the index"
@@ -190,7 +191,8 @@ class TrimFolder(BaseModel):
         settings: dict[str, Any] = {
             name: getattr(self, name) if value is None else value for name, value in given.items()
         }
-        settings["min_similarity"] = _check(self.k, **settings)
+        settings["threshold"] = check_count("threshold", settings["threshold"])
+        settings["min_similarity"] = _check(**{name: value for name, value in settings.items() if name != "threshold"})
         settings |= _model(similar)
         new = self.model_copy(update=settings)
         raw = json.loads((self.place / MANIFEST).read_bytes())
@@ -252,12 +254,8 @@ def _model(similar: str | None) -> dict[str, str]:
     return {"similar": model.name, "similar_files": model.files}
 
 
-def _check(
-    k: int, threshold: int, min_similarity: float | None, one_way: bool, refill: bool, pairing: Pairing
-) -> float | None:
+def _check(min_similarity: float | None, one_way: bool, refill: bool, pairing: Pairing) -> float | None:
     """Raise `BadArgument` for a setting out of range; the similarity as it is stored."""
-    check_count("k", k)
-    check_count("threshold", threshold)
     for name, value in (("one_way", one_way), ("refill", refill)):
         if not isinstance(value, bool):
             raise BadArgument(f"{name} is True or False, got {value!r}")

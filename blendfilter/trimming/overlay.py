@@ -236,7 +236,7 @@ class Trimmed(Retriever):
             )
         self.index = as_retriever(index)
         self.witnesses = witnesses
-        check_count("threshold", threshold)
+        threshold = check_count("threshold", threshold)
         self.threshold = threshold
         self.similar = similar_for(self.index) if similar is None else similar
         self.min_similarity = check_similarity(
@@ -288,7 +288,7 @@ class Trimmed(Retriever):
 
     def explain(self, query: str, k: int) -> Explanation:
         """One search, with what was dropped, what stayed though some witness separates it, and why."""
-        check_search([query], k)
+        k = check_search([query], k)
         if not self._judged:
             nearest = NearestQuestion("", 0.0, "nothing was rejected")
             (bare,) = self.index.find([query], k)

@@ -317,7 +317,7 @@ class WitnessRow(NamedTuple):
 
 def rows(witnesses: Witnesses, threshold: int, *, one_way: bool = True) -> Iterator[WitnessRow]:
     """Every separation with any witness, below the threshold too, sorted."""
-    check_count("threshold", threshold)
+    threshold = check_count("threshold", threshold)
     for separation in witnesses.separated(1):
         a, b = separation.pair
         count = len(separation.witnesses)

@@ -237,7 +237,7 @@ class Witnesses:
 
     def separated(self, threshold: int, *, one_way: bool = True) -> Iterator[Separation]:
         """The pairs with at least `threshold` witnesses, sorted; `one_way`: so many that accepted the same one."""
-        check_count("threshold", threshold)
+        threshold = check_count("threshold", threshold)
         for pair, names in sorted(item for item in self._pairs.items() if len(item[1]) >= threshold):
             separation = Separation(pair, tuple(sorted(names)))
             if not one_way or max(self.sides(separation)) >= threshold:

@@ -174,7 +174,7 @@ class LlamaReader:
     """
 
     def __init__(self, path: Path, *, context: int | None = None, threads: int = 1) -> None:
-        check_count("threads", threads)
+        threads = check_count("threads", threads)
         tokens = context_of(open_vocabulary(path), path, context)
         with load_errors(path) as llama_cpp:
             internals = needed("llama_cpp._internals", EXTRA, WHY)

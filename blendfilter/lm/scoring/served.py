@@ -83,7 +83,7 @@ class ScoringServer:
         terms: CallPolicy | None = None,
         traffic: Traffic = FREE,
     ) -> None:
-        check_count("concurrency", concurrency)
+        concurrency = check_count("concurrency", concurrency)
         self.name, self._label, self._address = engine.model, label, engine.address
         self._concurrency = concurrency
         terms = terms or CallPolicy(retry=Retry())

@@ -66,8 +66,8 @@ class BuildSettings(NamedTuple):
     batch_size: int = 64
 
 
-def check_settings(settings: BuildSettings, encoder: TokenEncoder) -> None:
-    """Raise `BadArgument` for what no index can be built with."""
+def checked_settings(settings: BuildSettings, encoder: TokenEncoder) -> BuildSettings:
+    """The settings, with Python's whole numbers. Raises `BadArgument` for what no index can be built with."""
     if settings.nbits not in (1, 2, 4, 8):
         raise BadArgument(f"nbits must be 1, 2, 4 or 8 (bits kept of each dimension), got {settings.nbits}")
     if encoder.dim % (8 * settings.nbits):
@@ -79,8 +79,11 @@ def check_settings(settings: BuildSettings, encoder: TokenEncoder) -> None:
             f"doc_maxlen must lie between 4 and the {encoder.limit} tokens that this checkpoint reads, "
             f"got {encoder.doc_maxlen}"
         )
-    check_count("partitions", 1 if settings.partitions is None else settings.partitions)
-    check_count("batch_size", settings.batch_size)
+    return BuildSettings(
+        check_count("nbits", settings.nbits),
+        None if settings.partitions is None else check_count("partitions", settings.partitions),
+        check_count("batch_size", settings.batch_size),
+    )
 
 
 def train(

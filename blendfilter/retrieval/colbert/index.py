@@ -30,7 +30,7 @@ from blendfilter.retrieval.base import Hits, ProgressCallback, fingerprint_of, s
 from blendfilter.retrieval.colbert.building import (
     SMALL,
     BuildSettings,
-    check_settings,
+    checked_settings,
     codec_digest,
     encode_here,
     encode_on,
@@ -131,7 +131,7 @@ class ColBERT(Stored):
         settings = BuildSettings(nbits_for(0) if nbits is None else nbits, partitions, batch_size)
         found = ColBERTCheckpoint(checkpoint)
         encoder = TokenEncoder(found, devices[0], doc_maxlen=doc_maxlen)
-        check_settings(settings, encoder)
+        settings = checked_settings(settings, encoder)
         if devices == ["cpu"]:
             load_kernels()  # a search wants them, so that a lack of them is an error before the build
         if on is not None:
@@ -208,7 +208,7 @@ class ColBERT(Stored):
         with tempfile.TemporaryDirectory(prefix=".passages-", dir=folder) as beside, writing(folder):
             passages = gather(corpus, Path(beside), progress).passages
             settings = BuildSettings(nbits or nbits_for(len(passages)), partitions, batch_size)
-            check_settings(settings, encoder)
+            settings = checked_settings(settings, encoder)
             train(folder, passages, encoder, settings, progress)
 
     @classmethod
