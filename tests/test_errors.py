@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import re
 from pathlib import Path
 from typing import Any
 
 import dspy
+import numpy as np
 import pytest
 import typer
 from dspy import lm15
@@ -17,8 +19,9 @@ from small_world import Command
 import blendfilter as bf
 from blendfilter import errors
 from blendfilter.cli import app
-from blendfilter.errors import BadArgument, MissingFile, NoKey, on_the_command_line, worded
+from blendfilter.errors import BadArgument, MissingFile, NoKey, check_count, on_the_command_line, worded
 from blendfilter.lm import faults
+from blendfilter.lm.budget import Budget
 
 
 def test_python_is_told_of_arguments_and_the_command_line_of_options(
@@ -115,6 +118,18 @@ def test_a_script_says_what_is_wrong_in_one_line(
         exec(compile(script.read_text(encoding="utf-8"), str(script), "exec"), {"__name__": "__main__"})
     assert stopped.value.code == 2
     assert capsys.readouterr().err == f"{name}: no file 'gone.json': check the path\n"
+
+
+@pytest.mark.parametrize("value", [True, np.bool_(True), 1.0, np.float64(1), "1", None, float("nan"), np.int64(0)])
+def test_what_is_no_count_is_refused(value: object) -> None:
+    with pytest.raises(BadArgument, match=r"k is .*: give a whole number of 1 or more"):
+        check_count("k", value)
+
+
+def test_a_count_of_numpys_becomes_pythons() -> None:
+    assert [type(check_count("k", value)) for value in (3, np.int64(3), np.uint8(3))] == [int, int, int]
+    budget = Budget(calls=np.int64(3))
+    assert json.dumps(budget.given()) == '{"calls": 3}'
 
 
 def test_an_error_can_be_caught_as_ever() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import dspy
+import numpy as np
 import pytest
 from dspy.utils import DummyLM
 
@@ -85,11 +86,22 @@ def test_a_run_without_a_folder_is_named_by_its_method(index: bf.BM25) -> None:
     assert bf.compare(a, b).n == 2
 
 
+def test_numbers_of_numpys_are_settings_as_pythons_are(index: bf.BM25, tmp_path: Path) -> None:
+    """A run of them is the run of Python's numbers: its settings, journal and rows are the same."""
+    assert [passage.title for passage in index("mill", k=np.int64(1))] == ["Oddle Mill"]
+    method = bf.SelfConsistency(index, k=np.int64(1), samples=np.int32(2))
+    options: dict[str, Any] = {"lm": "offline", "run": tmp_path / "run", "progress": False}
+    bf.evaluate(method, EXAMPLES, seed=np.int64(3), concurrency=np.int64(2), **options)
+    before = (tmp_path / "run" / "journal.jsonl").read_bytes()
+    bf.evaluate(bf.SelfConsistency(index, k=1, samples=2), EXAMPLES, seed=3, concurrency=2, **options)
+    assert (tmp_path / "run" / "journal.jsonl").read_bytes() == before
+
+
 # --- the metric of DSPy's optimisers ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"), [(42, "42"), (0, "0"), (2.5, "2.5"), (True, "yes"), (False, "no"), ([6, 7], "7")]
+    ("answer", "said"), [(42, "42"), (0, "0"), (2.5, "2.5"), (True, "yes"), (False, "no"), ([6, 7], "7"), (42.0, "42")]
 )
 def test_the_metric_reads_an_answer_as_load_does(answer: Any, said: str) -> None:
     example = dspy.Example(question="6*7?", answer=answer).with_inputs("question")

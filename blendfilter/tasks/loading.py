@@ -107,6 +107,8 @@ def _source(task: Task, data: Data, split: str | None) -> _Source:
         if not path.exists():
             raise MissingFile.of(path, ("hub", "sample"))
         return _Source(path.name, task.rows(path), task.beside(path) if task.beside else task.parse, drain=True)
+    if hasattr(data, "iterrows"):  # its items are the names of its columns
+        raise BadArgument("questions in a frame: pass its rows, frame.to_dict('records')")
     if isinstance(data, Mapping) or not isinstance(data, Iterable):
         raise BadArgument(f"questions are a file or a list of rows, [{{'question': …, 'answer': …}}]; got {data!r:.60}")
     label = data.source if isinstance(data, Questions) else "rows"

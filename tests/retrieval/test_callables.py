@@ -39,6 +39,7 @@ def test_an_index_stays_itself() -> None:
         ({"title": "Fell", "text": "A | hill.", "_id": 4}, "Fell", "A | hill.", "4", None),
         ({"contents": '"Fell"\nA hill.\nHigh.', "id": "w7"}, "Fell", "A hill.\nHigh.", "w7", None),
         ({"contents": "A hill."}, "", "A hill.", None, None),
+        ({"contents": "A hill.", "id": np.float64(7)}, "", "A hill.", "7", None),
         ({"text": "Fell | A hill.", "pid": 0, "score": 9, "rank": 1}, "Fell", "A hill.", "0", 9.0),
         ({"long_text": "Fell | A hill."}, "Fell", "A hill.", None, None),
         (SimpleNamespace(long_text="Fell | A hill.", score=0.5), "Fell", "A hill.", None, 0.5),

@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import dspy
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -283,12 +284,13 @@ def test_what_is_no_passage() -> None:
         [{"title": "Tide Mill", "text": "A mill."}, {"title": "", "text": "A quay."}],
         [{"contents": '"Tide Mill"\nA mill.'}, {"contents": "A quay."}],
         [("Tide Mill", "A mill."), ("", "A quay.")],
-        [("0", "Tide Mill", "A mill."), (1, "", "A quay.")],
+        [("0", "Tide Mill", "A mill."), (np.int64(1), "", "A quay.")],
+        [{"id": np.int64(0), "title": "Tide Mill", "text": ["A mill."]}, {"id": 1.0, "text": np.array(["A quay."])}],
         [Passage("0", "Tide Mill", "A mill."), "A quay."],
         [dspy.Example(title="Tide Mill", text="A mill."), dspy.Example(title="", text="A quay.")],
         (text for text in ("Tide Mill | A mill.", "A quay.")),
     ],
-    ids=["texts", "rows", "FlashRAG's rows", "pairs", "triples", "mixed", "examples", "a generator"],
+    ids=["texts", "rows", "FlashRAG's rows", "pairs", "triples", "arrays", "mixed", "examples", "a generator"],
 )
 def test_an_index_is_built_of_what_people_have(corpus: list[str]) -> None:
     index = BM25.build(corpus)

@@ -243,7 +243,7 @@ def test_rows_may_name_a_question_by_its_id(tmp_path: Path) -> None:
     file = tmp_path / "hits.jsonl"
     rows = [
         {"id": "q1", "passages": ["Mill | It turns."]},
-        {"qid": 2, "ctxs": ["Pier | It stands."]},
+        {"qid": 2.0, "ctxs": ["Pier | It stands."]},
         {"id": "of another split", "hits": ["Fell | A hill."]},
         {"id": "q1", "question": "and a text of its own?", "passages": ["Fell | A hill."]},
     ]

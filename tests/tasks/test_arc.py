@@ -15,7 +15,7 @@ STEM = "Which of these floats on the sea?"
 TEXTS = ("slate", "ice", "lead")
 
 
-def official(labels: str = "ABC", key: str = "B", **changed: Any) -> dict[str, Any]:
+def official(labels: str = "ABC", key: Any = "B", **changed: Any) -> dict[str, Any]:
     options = [{"text": text, "label": label} for text, label in zip(TEXTS, labels, strict=False)]
     return {"id": "Isle_417", "question": {"stem": STEM, "choices": options}, "answerKey": key, **changed}
 
@@ -32,6 +32,11 @@ def normal(labels: str = "ABC", key: str = "B") -> dict[str, Any]:
 
 
 SHOWN = f"{STEM}\n(A) slate\n(B) ice\n(C) lead"
+
+
+def test_the_text_of_the_option_may_stand_beside_its_label() -> None:
+    for row in (official(answer="ice"), {**normal(), "golden_answers": ["B", "ice"]}, official("123", 2.0, answer="2")):
+        assert load("arc", [row])[0].golden_answers == ("B", "ice")
 
 
 @pytest.mark.parametrize("layout", [official, of_the_hub, normal])
@@ -66,6 +71,8 @@ def test_accuracy_reads_the_letter_or_the_options_own_text(reply: str, right: fl
     [
         (official(key="D"), r"the label of one option \(A, B, C\), found 'D'"),
         (official("AAB"), "the label of one option"),
+        (official(answer="C"), "the label of one option .*found 'B', 'C'"),
+        (official(answer="lead"), "the label of one option .*found 'B', 'lead'"),
         ({"id": 1, "question": STEM, "answer": "B"}, "has 2 to 5 options, .*found 0; .* task 'qa'"),
         (of_the_hub("AB"), "2 to 5 options, each with a label"),
         ({**of_the_hub(), "choices": "ABC"}, "field 'choices.* is wrong"),

@@ -70,6 +70,7 @@ def test_kilts_and_the_normalised_layout() -> None:
     [
         (claim(label="SUPPORTED"), "one label, SUPPORTS, REFUTES or NOT ENOUGH INFO, found 'SUPPORTED'; try task 'qa'"),
         ({"id": 1, "claim": "x"}, "field 'answer' is missing"),
+        (claim(label="SUPPORTS", answer="REFUTES"), "found 'SUPPORTS', 'REFUTES'"),
         (claim(evidence=[[101, LIGHT]]), "'evidence' is wrong: expected sets of entries that end in title and line"),
         (claim(evidence=[[[1, 2, LIGHT, "first"]]]), "field 'evidence' is wrong"),
         ({"id": "k", "input": "x", "output": [{"answer": "SUPPORTS"}, {"answer": "REFUTES"}]},

@@ -6,11 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blendfilter.errors import BadData
+from blendfilter.errors import BadArgument, BadData
 from blendfilter.metrics import Retrieval, retrieval
 from blendfilter.records import Passage, Question
 from blendfilter.retrieval.corpus import pooled
@@ -100,6 +101,9 @@ def test_the_alias_file_beside_the_data_is_used(tmp_path: Path) -> None:
     first, second = load("twowiki", tmp_path / "dev.json")
     assert first.golden_answers == ("Bremsund", "Port of Bremsund", "Bremsunder")
     assert second.golden_answers == ("Bremsund",)
+    row = {"id": "3", "question": "Where?", "golden_answers": ["Bremsund"], "metadata": {"answer_id": "Q990017"}}
+    (tmp_path / "normalised.jsonl").write_text(json.dumps(row))
+    assert load("twowiki", tmp_path / "normalised.jsonl")[0].golden_answers == first.golden_answers
 
 
 # --- KILT: outputs are aliases, each output's provenance a way to the answer of its own ---
@@ -174,10 +178,26 @@ def test_dprs_positive_passages_are_gold_each_by_itself_and_what_was_retrieved_i
         ({"answer": "Ane"}, ("Ane",)),
         ({"answer": ["Ane", "A. L.", "Ane", " "]}, ("Ane", "A. L.")),
         ({"answers": ["Ane"]}, ("Ane",)),
-        ({"golden_answers": "Ane", "answer": "other"}, ("Ane",)),
         ({"answers": {"text": ["Ane"], "answer_start": [3]}}, ("Ane",)),
         ({"answer": True}, ("yes",)),
         ({"answer": 1961}, ("1961",)),
+        # several columns: all count, and an empty one is none
+        ({"answers": ["A. L."], "answer": "Ane"}, ("Ane", "A. L.")),
+        ({"answer": "Ane", "answers": {"text": [], "answer_start": []}}, ("Ane",)),
+        ({"answer": [], "answers": ["Ane"], "aliases": None}, ("Ane",)),
+        ({"golden_answers": ["Ane"], "metadata": {"answer_aliases": ["A. L."]}}, ("Ane", "A. L.")),
+        ({"golden_answers": ["Ane"], "answer": "ane!"}, ("Ane",)),  # the same, as every metric reads it
+        ({"golden_answers": [], "answer": "Ane"}, ("Ane",)),
+        ({"answer": "Ane", "possible_answers": '["Ane", "A. L."]', "o_aliases": '["L."]'}, ("Ane", "A. L.", "L.")),
+        ({"answer": {"value": "Ane", "aliases": ["A. L.", "ane"]}, "aliases": ["L."]}, ("Ane", "A. L.", "L.")),
+        ({"Answer": "Ane", "Aliases": ["A. L."]}, ("Ane", "A. L.")),
+        # aliases of something else
+        ({"answer": "Ane", "s_aliases": '["Mill"]', "question_aliases": ["Who is it?"]}, ("Ane",)),
+        # cells of tables
+        ({"answer": [1790.0, float("nan")], "answers": float("nan")}, ("1790",)),
+        ({"answer": "1790.0", "aliases": [3.5]}, ("1790.0", "3.5")),
+        ({"answer": np.array([["Ane", "A. L."]], dtype=object), "aliases": np.float32(3)}, ("Ane", "A. L.", "3")),
+        ({"answer": np.bool_(False)}, ("no",)),
     ],
 )
 def test_answers_in_every_form(answers: dict[str, object], expected: tuple[str, ...]) -> None:
@@ -197,6 +217,57 @@ def test_answers_in_every_form(answers: dict[str, object], expected: tuple[str, 
 def test_paragraphs_in_every_form(context: object) -> None:
     (question,) = load("qa", [{"id": 7, "question": "Who?", "answer": "Ane", "context": context}])
     assert question.context == (Passage("7:0", "Tide Mill", "A mill. It turns."),)
+
+
+@pytest.mark.parametrize("task", ["hotpotqa", "twowiki", "nq", "triviaqa", "popqa", "eli5", "wow", "qa"])
+def test_every_task_reads_every_column_of_answers(task: str) -> None:
+    row = {"question": "Who?", "answer": "Ane", "answers": ["A"], "aliases": ["B"], "answer_aliases": ["C", "Ane"],
+           "possible_answers": '["D"]', "short_answers": ["E"], "normalized_aliases": ["f"], "o_aliases": '["G"]'}  # fmt: skip
+    (question,) = load(task, [row])
+    assert question.golden_answers == ("Ane", "D", "A", "E", "C", "B", "f", "G")
+
+
+@pytest.mark.parametrize("task", ["qa", "hotpotqa", "twowiki"])
+@pytest.mark.parametrize("column", ["content", "sentences"])
+def test_flashrags_contexts_have_either_column(task: str, column: str) -> None:
+    context = {"title": ["The Salt Road", "Quay"], column: [["A film."], ["A quay."]]}
+    facts = {"title": ["The Salt Road"], "sent_id": [0]}
+    row = {"id": "dev_0", "question": "Where?", "golden_answers": ["Bremsund"],
+           "metadata": {"type": "compositional", "supporting_facts": facts, "context": context}}  # fmt: skip
+    (question,) = load(task, [row])
+    assert question.context == (Passage("dev_0:0", "The Salt Road", "A film."), Passage("dev_0:1", "Quay", "A quay."))
+    assert question.gold_titles == ("The Salt Road",)
+
+
+def test_columns_of_a_parquet_file_are_arrays() -> None:
+    def array(*items: Any) -> Any:
+        return np.array(items, dtype=object)
+
+    facts = {"title": array("Mill", "Quay"), "sent_id": np.array([0, 1])}
+    context = {"title": array("Mill", "Quay"), "sentences": array(array("A.", "B."), array("C."))}
+    row = {"id": np.int64(3), "question": "Who?", "answer": "Ane", "supporting_facts": facts, "context": context}
+    (question,) = load("hotpotqa", [row])
+    assert question.supporting_facts == (("Mill", 0), ("Quay", 1))
+    assert question.context == (Passage("3:0", "Mill", "A.B."), Passage("3:1", "Quay", "C."))
+    evidence = array(array(array("Ulla-3"), array("operation")), array(array("no_evidence")))
+    (question,) = load("strategyqa", [{"question": "Is it?", "answer": np.bool_(True), "evidence": evidence}])
+    assert (question.golden_answers, question.evidence) == (("yes",), (("Ulla",),))
+
+
+def test_a_frame_with_gaps_is_read_as_it_was_before_it_was_a_frame() -> None:
+    frame = pytest.importorskip("pandas").DataFrame(
+        [
+            {"id": 7, "question": "When?", "answer": 1790, "type": "bridge", "gold_titles": ["Mill", None, 1790.0]},
+            {"question": "Who?", "answers": ["Ane"], "context": [{"title": None, "text": "A mill."}], "note": 1.0},
+        ]
+    )
+    with pytest.raises(BadArgument, match=r"pass its rows, frame\.to_dict\('records'\)"):
+        load(frame)
+    for rows in (frame.to_dict("records"), frame.convert_dtypes().to_dict("records")):
+        first, second = load(rows)
+        assert first == Question("7", "When?", ("1790",), ("Mill", "1790"), (("Mill", "1790"),), type="bridge")
+        assert second == Question("row-1", "Who?", ("Ane",), context=(Passage("row-1:0", "", "A mill."),))
+        assert (first.metadata, second.metadata) == ({}, {"note": 1.0})
 
 
 def test_plain_texts_ids_and_gold_of_ones_own() -> None:
@@ -225,7 +296,17 @@ def test_plain_texts_ids_and_gold_of_ones_own() -> None:
         ("nq", {"question": ASKS, "answer": [""]}, "has no answer"),
         ("nq", {"answer": ANSWERS}, "field 'question' is missing"),
         ("nq", {"question": " ", "answer": ANSWERS}, "question 'row-0' is empty"),
-        ("qa", {"question": "Who?", "answer": [{}]}, r"field 'answer\.0' is wrong"),
+        ("qa", {"question": "Who?", "answer": "Ane", "aliases": [{}]}, "field 'aliases' is wrong: .*found {}"),
+        (
+            "qa",
+            {"question": "Who?", "golden_answers": ["Ane"], "answer": "Jon"},
+            "'answer' is 'Jon', .*not among the go",
+        ),
+        ("qa", {"question": "Who?", "ground_truth": "Ane", "answer": "Jon"}, "'answer' is 'Jon', which is not among"),
+        ("qa", {"question": "Who?", "answers": "['Ane', 'A. L.']"}, "field 'answers' is wrong: .*a JSON list"),
+        ("qa", {"question": "Who?", "answer": None, "aliases": []}, "has no answer"),
+        ("qa", {"question": "Who?", "answer": None}, "field 'answer' is missing"),
+        ("qa", {"question": float("nan"), "answer": "Ane"}, "field 'question' is missing"),
         (
             "qa",
             {"question": "Who?", "answer": "Ane", "context": [{"title": "Mill"}]},

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from blendfilter.errors import BadArgument, BadData, EmptyData, MissingFile, UnknownName
@@ -99,6 +100,23 @@ def test_a_limit_takes_the_first_and_hides_no_damage_behind_it(mine: Path, share
         load("hotpotqa", shared_data / "raw" / "hotpotqa" / "truncated_official_dev.json", limit=5)
 
 
+def test_whole_numbers_of_numpy_are_counts_and_ids() -> None:
+    """Ids and numbers of shards are kept as JSON, which takes no number of NumPy's."""
+    questions = load([{"id": np.int64(at), "question": f"Question {at}?", "answer": "x"} for at in range(4)])
+    assert [question.id for question in load(questions, limit=np.int64(2))] == ["0", "1"]
+    assert json.dumps(questions.shard(np.int64(1), np.int32(2)).part) == json.dumps([1, 2, questions.fingerprint, 4])
+
+
+def test_nan_is_a_gap_in_json_lines_and_named_in_a_list(tmp_path: Path) -> None:
+    row = '{"id": NaN, "question": "When?", "answer": NaN, "aliases": ["1790"], "gold_titles": NaN, "context": NaN}'
+    (tmp_path / "a.jsonl").write_text(row)
+    (question,) = load(tmp_path / "a.jsonl")
+    assert question == Question("row-0", "When?", ("1790",))
+    (tmp_path / "a.json").write_text(f"[{row}]")
+    with pytest.raises(BadData, match=r"a\.json, item 1: .*write null for NaN"):
+        load(tmp_path / "a.json")
+
+
 def test_a_split_keeps_the_rows_marked_with_it() -> None:
     rows = [{**row, "split": "dev" if at % 2 else "train"} for at, row in enumerate(ROWS)]
     assert [question.id for question in load("qa", rows, split="dev")] == ["m1", "m3"]
@@ -109,7 +127,7 @@ def test_a_split_keeps_the_rows_marked_with_it() -> None:
 @pytest.mark.parametrize(
     ("arguments", "options", "kind", "problem"),
     [
-        ((ROWS,), {"limit": 0}, BadArgument, "limit is 0: it must be 1 or more"),
+        ((ROWS,), {"limit": 0}, BadArgument, "limit is 0: give a whole number of 1 or more"),
         ((ROWS,), {"metrics": "f1"}, BadArgument, "list of names"),
         ((ROWS,), {"metrics": ["f2"]}, UnknownName, "no metric 'f2'"),
         (("hotpoqa", ROWS), {}, UnknownName, r"no task 'hotpoqa'. Did you mean 'hotpotqa'"),

@@ -45,6 +45,13 @@ def test_the_authors_table(tmp_path: Path, pack: bool) -> None:
     assert (other.question, other.golden_answers) == ('What is "The Skerry"?', ("ale\nand stout", "ale"))
 
 
+def test_a_frame_of_the_table_has_its_whole_numbers_with_decimals_and_the_objects_aliases_count() -> None:
+    row = fact(id=417.0, s_pop=142.0, o_pop=float("nan"), o_aliases='["bee man"]', s_aliases='["Ada B."]')
+    (question,) = load("popqa", [row])
+    assert (question.id, question.metadata["s_pop"]) == ("417", 142)
+    assert question.golden_answers == ("beekeeper", "apiarist", "keeper of bees", "bee man")
+
+
 @pytest.mark.parametrize("field", ["ctxs", "docs"])
 def test_passages_that_come_along_are_context_and_no_gold(field: str) -> None:
     row = fact(
@@ -59,6 +66,7 @@ def test_passages_that_come_along_are_context_and_no_gold(field: str) -> None:
 @pytest.mark.parametrize(
     ("row", "problem"),
     [
+        (fact(o_aliases="['apiarist']"), r"field 'o_aliases' is wrong: .*JSON list"),
         (fact(possible_answers="beekeeper"), r"field 'possible_answers' is wrong: .*JSON list"),
         (fact(possible_answers="[" * 100_000), "field 'possible_answers' is wrong"),
         (fact(possible_answers="[]", obj=" "), "has no answer"),

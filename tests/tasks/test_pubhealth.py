@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,15 @@ def test_true_and_false_are_kept_and_the_others_counted(tmp_path: Path) -> None:
     assert (one.metadata["explanation"], one.metadata["main_text"]) == ("It was tried.", "A surgeon\ntried it.")
 
 
+def test_the_hubs_numbers_with_a_gap_are_labels(tmp_path: Path) -> None:
+    """A frame writes them with decimals, and its gap as NaN."""
+    rows = [claim(claim_id=at, label=label) for at, label in enumerate([2.0, float("nan"), 0.0])]
+    (path := tmp_path / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.warns(UserWarning, match=r"left out 1 of 3 claims.*1 without a label"):
+        questions = load("pubhealth", path)
+    assert [one.golden_answers for one in questions] == [("true",), ("false",)]
+
+
 @pytest.mark.parametrize(
     ("label", "answer"),
     [("true", "true"), (True, "true"), ("SUPPORTS", "true"), (2, "true"), (["true"], "true"), ("REFUTES", "false")],
@@ -63,6 +73,7 @@ def test_self_rags_part_and_other_spellings(label: Any, answer: str) -> None:
     [
         (claim(label="mixture"), "a claim of pubhealth is true or false, found 'mixture'"),
         ({"claim": CLAIM}, "field 'answer' is missing"),
+        (claim(label="true", answers=["false"]), "found 'true', 'false'"),
         ({"question": CLAIM, "answers": ["true", "false"]}, "found 'true', 'false'"),
     ],
 )
