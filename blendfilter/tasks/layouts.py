@@ -148,7 +148,7 @@ def answers_of(columns: Iterable[tuple[str, Any]]) -> tuple[str, ...] | None:
                     "where a model gave it, else add it to them"
                 )
     answers = (answer for column in RIGHT for answer in found.get(column, ()))
-    return distinct(answer for answer in answers if answer.strip()) if found else None
+    return distinct(answers) if found else None
 
 
 def _column(name: str, value: Any) -> Iterator[str]:
@@ -159,7 +159,8 @@ def _column(name: str, value: Any) -> Iterator[str]:
     for answer in map(cell, _leaves(value)):
         if not isinstance(answer, str):
             raise ValueError(f"field '{name}' is wrong: expected an answer or a list of them, found {answer!r:.60}")
-        yield answer
+        if answer.strip():
+            yield answer
 
 
 def _unpacked(text: str, name: str) -> Any:

@@ -187,7 +187,7 @@ def test_dprs_positive_passages_are_gold_each_by_itself_and_what_was_retrieved_i
         ({"answer": [], "answers": ["Ane"], "aliases": None}, ("Ane",)),
         ({"golden_answers": ["Ane"], "metadata": {"answer_aliases": ["A. L."]}}, ("Ane", "A. L.")),
         ({"golden_answers": ["Ane"], "answer": "ane!"}, ("Ane",)),  # the same, as every metric reads it
-        ({"golden_answers": [], "answer": "Ane"}, ("Ane",)),
+        ({"golden_answers": [" "], "answer": "Ane"}, ("Ane",)),
         ({"answer": "Ane", "possible_answers": '["Ane", "A. L."]', "o_aliases": '["L."]'}, ("Ane", "A. L.", "L.")),
         ({"answer": {"value": "Ane", "aliases": ["A. L.", "ane"]}, "aliases": ["L."]}, ("Ane", "A. L.", "L.")),
         ({"Answer": "Ane", "Aliases": ["A. L."]}, ("Ane", "A. L.")),
@@ -222,7 +222,8 @@ def test_paragraphs_in_every_form(context: object) -> None:
 @pytest.mark.parametrize("task", ["hotpotqa", "twowiki", "nq", "triviaqa", "popqa", "eli5", "wow", "qa"])
 def test_every_task_reads_every_column_of_answers(task: str) -> None:
     row = {"question": "Who?", "answer": "Ane", "answers": ["A"], "aliases": ["B"], "answer_aliases": ["C", "Ane"],
-           "possible_answers": '["D"]', "short_answers": ["E"], "normalized_aliases": ["f"], "o_aliases": '["G"]'}  # fmt: skip
+           "possible_answers": '["D"]', "short_answers": ["E"], "normalized_aliases": ["f"],
+           "o_aliases": '["G"]'}  # fmt: skip
     (question,) = load(task, [row])
     assert question.golden_answers == ("Ane", "D", "A", "E", "C", "B", "f", "G")
 
