@@ -20,7 +20,6 @@ neither are left out, and one warning counts them.
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 import re
 import warnings
@@ -277,7 +276,7 @@ def _from_object(row: JsonRow, id_name: str | None, text_name: str) -> _MaybePla
     if isinstance(name, bool) or not isinstance(name, str | int) or name == "":
         raise BadData(f"{row.where}: field '{id_name}' is wrong: expected a text or a number, found {name!r:.40}")
     title_name = next((name for name in TITLES if value.get(name)), TITLES[0])
-    text, title = ("" if _is_gap(cell) else cell for cell in (value[text_name], value.get(title_name)))
+    text, title = ("" if part is None else part for part in (value[text_name], value.get(title_name)))
     if isinstance(text, list) and all(isinstance(part, str) for part in text):
         parts = [stripped for part in text if (stripped := part.strip())]
         text = " ".join(parts[1:] if title_name != TITLES[0] and parts[:1] == [title] else parts)  # KILT's first is it
@@ -288,11 +287,6 @@ def _from_object(row: JsonRow, id_name: str | None, text_name: str) -> _MaybePla
         title, text = headed(text)
     extra = value.get("metadata")
     return _placed(row.where, str(name), title, text, extra if isinstance(extra, Mapping) else {})
-
-
-def _is_gap(cell: Any) -> bool:
-    """Whether a cell is empty: null, or the NaN that a frame has for it."""
-    return cell is None or (isinstance(cell, float) and math.isnan(cell))
 
 
 def headed(contents: str) -> tuple[str, str]:
