@@ -40,7 +40,7 @@ _INSIDE = tuple(
 _MARKED = re.compile(
     r"^[ \t]{0,8}(?:(?:(?:so|thus|hence|therefore),?[ ])?(?:(?:the|my)[ ])?(?:(?:final|correct|short)[ ])?"
     r"(?:answer|verdict)(?:[ ]is)?[ ]?:?[ ]?|it[ ]is[ ])?"
-    r"(?:<(?P<tag>(?:final_)?answer|verdict)>(?P<tagged>[^<]*+)"
+    r"(?:<(?P<tag>(?:final_)?answer|response|verdict)>(?P<tagged>[^<]*+)"
     r"|(?:\${0,2}|\\[(\[][ ]?)\\boxed\{(?P<boxed>(?:[^{}]|\{[^{}]*+\})*+)\})",
     re.IGNORECASE | re.MULTILINE,
 )
@@ -73,7 +73,7 @@ _CALLED_SO = re.compile(
     r"|\s+\(best guess\)\.?)\Z",
     re.IGNORECASE,
 )
-_TAGS = re.compile(r"</?(?:b|i|em|strong|p|answer|final_answer)>", re.IGNORECASE)
+_TAGS = re.compile(r"</?(?:b|i|em|strong|p|answer|final_answer|response)>", re.IGNORECASE)
 _TITLE = re.compile(r"Answers? (?:Is|Would Be|Should Be)\b[^:]*\Z")
 """Words of a title where a cue would have small letters."""
 _PROMPT = re.compile(r"[*_#\s]{0,4}(?:(?:next )?question|context|knowledge|q)(?:\s\d{1,3})?[*_]{0,3}:", re.IGNORECASE)

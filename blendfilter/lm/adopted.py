@@ -92,7 +92,7 @@ class AdoptedEngine:
         key_hint: str = "",
     ) -> None:
         self.lm = lm
-        self.refused: set[str] = set()
+        self.refused: dict[str, float | None] = {}  # by name, the least that it may be; None: it is not sent
         self._profile, self._effort, self._estimate = profile, effort, estimate
         self._place, self._key_hint = place, key_hint
         self._extra = {**extra_of(lm), **(extra or {})}
@@ -120,7 +120,7 @@ class AdoptedEngine:
                     fault.key_hint = self._key_hint
                 # Outside the except block: a provider's own error may hold the request, and with it the key.
                 raise fault
-            self.refused.add(refused)
+            faults.learn(self.refused, refused, str(self.lm.model))
             adapted += 1
             await another_attempt(fault)
 
@@ -176,7 +176,9 @@ class AdoptedEngine:
             changes["stop"] = ()
         if profile.json_schema is False:
             changes["response_format"] = None
-        changes |= {name: () if name == "stop" else None for name in self.refused}
+        for name, least in self.refused.items():
+            value = getattr(config, name)
+            changes[name] = max(value, least) if least is not None and value is not None else _UNSET.get(name)
         if fields := {**self._extra, **(config.extensions or {})}:
             changes["extensions"] = deepcopy(fields)  # litellm writes into the objects that it is given
         return replace(config, **changes)
@@ -230,10 +232,18 @@ class AdoptedEngine:
         return replace(response, **changes, provider_data=data) if changes or data else response
 
 
-def _spellings(config: lm15.Config) -> dict[str, str]:
-    """What a refusal may name of a request's settings, and which setting it is."""
-    given = [name for name in _SPELLED if getattr(config, name) not in (None, ())]
-    return {spelling: name for name in given for spelling in _SPELLED[name]}
+_UNSET: Mapping[str, Any] = {"stop": ()}
+
+
+def _spellings(config: lm15.Config) -> dict[str, tuple[str, Any]]:
+    """What a refusal may name of a request's settings, which setting it is, and its value."""
+    given = {name: getattr(config, name) for name in _SPELLED}
+    return {
+        spelling: (name, value)
+        for name, value in given.items()
+        if value not in (None, ())
+        for spelling in _SPELLED[name]
+    }
 
 
 def extra_of(lm: dspy.BaseLM) -> dict[str, Any]:

@@ -7,9 +7,10 @@ through the journal. No key passes: `translate` takes it out of whatever the ser
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from blendfilter import http, secrets
 from blendfilter.dspy_surface import lm15
@@ -17,6 +18,8 @@ from blendfilter.errors import ModelError, ServerRefused, words_of
 
 if TYPE_CHECKING:
     import openai
+
+logger = logging.getLogger(__name__)
 
 NO_CONNECTION = "no_connection"
 """`provider_code` of a `TransportError` where no connection came about: refused, unknown host, no route."""
@@ -43,9 +46,23 @@ _NO_MODEL = re.compile(
 )
 _REFUSES = re.compile(
     r"unsupported|not supported|(?:does not|doesn't) support|unrecogni[sz]ed|unknown|unexpected|not permitted"
-    r"|not allowed|extra inputs|extra fields|deprecated|may only be set|cannot both be",
+    r"|not allowed|only \S+ (?:is|are) (?:allowed|supported)|extra inputs|extra fields|deprecated|may only be set"
+    r"|cannot both be",
     re.IGNORECASE,
 )
+_BETWEEN = r"(?:\W|\d++|\b(?:value|parameter|the|is|of|for|it|input|msg)\b|参数){0,16}"
+_OUT_OF_RANGE = (
+    # `temperature` (=0.0) has to be a strictly positive float; temperature must be in range (0, 1); temperature参数非法
+    rf"(?<!\w)NAME(?![a-z_]){_BETWEEN}(?:must|has to|have to|should|needs? to|out of|not in|in [\[(]|range|invalid"
+    r"|below|取值|范围|非法|无效)"
+    # Invalid 'temperature': decimal below minimum value; 0 is less than the minimum of 0.01 - 'temperature'
+    rf"|(?:invalid|illegal|out of range|range of|minimum(?: of)?){_BETWEEN}NAME(?!\w)"
+)
+_LEAST = re.compile(
+    r"(?:>=|at least|greater than or equal to|minimum(?: value)?(?: of| is)|between) ?(\d{1,6}(?:\.\d{1,6})?)",
+    re.IGNORECASE,
+)
+_NO_ROOM = re.compile(r"(?:max_tokens|output limit) (?:or [a-z ]{1,30})?was reached", re.IGNORECASE)
 _KEYS = re.compile(r"\b(?:sk|gsk|pk|xai|hf)[-_][\w*.-]{8,}|\bbearer\s+\S{8,}", re.IGNORECASE)
 _MODERATED = re.compile(r"moderat|flagged|content.?(?:policy|filter)|safety", re.IGNORECASE)
 _CLASSES: Mapping[int, type[Any]] = {
@@ -216,47 +233,110 @@ def cleaned(text: str, key: str = "") -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
-def refused_parameter(error: Exception, sent: Collection[str]) -> str | None:
-    """The parameter among `sent` that a 400 or 422 refuses as such, or None where it refuses something else."""
+NEARLY_ZERO = 0.01
+"""The temperature in place of a 0 that a server refuses. Left out, its default would sample; this draws the likeliest
+token as good as always. vLLM raises what is smaller to it, and no known server asks for more."""
+_CAPS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "max_new_tokens")
+_LARGEST_LEAST = 1024
+"""Tokens to which a cap is raised at the most, whatever its server asks for."""
+_NEUTRAL: Mapping[str, float] = {"top_p": 1, "frequency_penalty": 0, "presence_penalty": 0}
+"""Values that change nothing, so that the parameter can be left out as well."""
+
+
+class Refusal(NamedTuple):
+    """A parameter that a server refuses.
+
+    Attributes:
+        name: the parameter.
+        least: the smallest value that it may have; None: it is left out.
+    """
+
+    name: str
+    least: float | None = None
+
+
+def refused_parameter(error: Exception, sent: Mapping[str, Any]) -> Refusal | None:
+    """The parameter among `sent` that a 400 or 422 refuses, as such or for its value; None where it is something else.
+
+    A value that its user chose is not replaced: only temperature 0, a cap below the server's least, and values that
+    change nothing.
+    """
     import openai
 
-    if not isinstance(error, openai.APIStatusError) or error.status_code not in (400, 422):
+    if not isinstance(error, openai.APIStatusError):
         return None
     body = _body(error)
-    code, message = _code(body), _message(body, error.status_code)
-    if _too_long(error.status_code, code, message):
-        return None
-    if not code.startswith(("unsupported_", "unknown_parameter")) and not _REFUSES.search(message):
-        return None
     param = _text(body.get("param")).split(".")[0]
-    if param in sent:
-        return param
-    return _first_named(message, sent)
+    return _refused(error.status_code, _code(body), _message(body, error.status_code), sent, param)
 
 
-def refused_setting(fault: lm15.LM15Error, sent: Mapping[str, str]) -> str | None:
-    """The setting that a fault of DSPy's client refuses as such, or None where it refuses something else.
+def refused_setting(fault: lm15.LM15Error, sent: Mapping[str, tuple[str, Any]]) -> Refusal | None:
+    """The setting that a fault of DSPy's client refuses, as `refused_parameter`.
 
-    `sent` has what a message may call it, and the setting that this is.
+    `sent` has what a message may call it, the setting that this is, and its value.
     """
     if isinstance(fault, lm15.UnsupportedFeatureError):
         named = str(getattr(fault, "feature", "") or "").removeprefix("config.")
         if named in sent:
-            return sent[named]
-    elif not isinstance(fault, lm15.InvalidRequestError) or isinstance(
+            return Refusal(sent[named][0])
+    elif not isinstance(fault, lm15.InvalidRequestError | lm15.ServerError) or isinstance(
         fault, lm15.ContextLengthError | lm15.UnsupportedModelError
     ):
         return None
+    status = getattr(fault, "status", None) or (500 if isinstance(fault, lm15.ServerError) else 400)
     code, message = str(getattr(fault, "provider_code", "") or ""), str(getattr(fault, "message", "") or fault)
-    refuses = code.startswith(("unsupported_", "unknown_parameter")) or _REFUSES.search(message)
-    if _CONTEXT.search(message) or not refuses:
+    refusal = _refused(status, code, message, {name: value for name, (_, value) in sent.items()})
+    return None if refusal is None else refusal._replace(name=sent[refusal.name][0])
+
+
+def _refused(status: int, code: str, message: str, sent: Mapping[str, Any], param: str = "") -> Refusal | None:
+    # 500: transformers' own error, behind servers that do not look at what they are sent.
+    if status not in (400, 422, 500) or _too_long(status, code, message):
         return None
-    name = _first_named(message, sent)
-    return None if name is None else sent[name]
+    if code.startswith(("unsupported_", "unknown_parameter")) or _REFUSES.search(message):
+        name = param if param in sent else _first_named(message, sent)
+        return Refusal(name) if name and status != 500 else None
+    for name, value in sent.items():
+        spellings = _CAPS if name in _CAPS else (name,)
+        named = "|".join(map(re.escape, spellings))
+        pattern = _OUT_OF_RANGE.replace("NAME", f"(?:{named})")
+        if param in spellings or re.search(pattern, message, re.IGNORECASE):
+            return _instead(name, value, message)
+    return None
+
+
+def _instead(name: str, value: Any, message: str) -> Refusal | None:
+    """What to do about a value that is refused; None: nothing, it is its user's."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    stated = _LEAST.search(message)
+    least = float(stated[1]) if stated else 0.0
+    if name in _CAPS:
+        return Refusal(name, int(least)) if value < least <= _LARGEST_LEAST else None
+    if name == "temperature" and value <= NEARLY_ZERO:
+        least = max(least, NEARLY_ZERO)
+        return Refusal(name, least if value < least <= 1 else None)
+    return Refusal(name) if value == _NEUTRAL.get(name) else None
+
+
+def learn(refused: dict[str, float | None], refusal: Refusal, model: str) -> None:
+    """Add a refusal to those of a model's server, and warn of one of the temperature, on which replies depend."""
+    name, least = refusal
+    if name in refused and refused[name] in (None, least):  # another call was quicker
+        return
+    refused[name] = least
+    if name == "temperature":
+        instead = "its own is used, so replies may differ" if least is None else f"{least:g} is sent"
+        logger.warning("%s refuses its temperature: %s", model, instead)
+
+
+def left_no_room(fault: lm15.LM15Error) -> bool:
+    """Whether a request is refused because its cap was used up before the reply had begun: OpenAI says so as a 400."""
+    return isinstance(fault, lm15.InvalidRequestError) and _NO_ROOM.search(str(fault)) is not None
 
 
 def _first_named(message: str, names: Iterable[str]) -> str | None:
-    matches = ((re.search(rf"(?<!\w){re.escape(name)}(?!\w)", message), name) for name in names)
+    matches = ((re.search(rf"(?<!\w){re.escape(name)}(?!\w)", message, re.IGNORECASE), name) for name in names)
     return min(((match.start(), name) for match, name in matches if match), default=(0, None))[1]
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import copy
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -22,7 +21,7 @@ from blendfilter.errors import BlendFilterError
 from blendfilter.lm import faults
 from blendfilter.lm.attempts import another_attempt
 from blendfilter.lm.profiles import Profile, cut_at_stop, effort_of, split_thinking
-from blendfilter.lm.streamed import LISTENER, ReplyEvents, ReplyListener
+from blendfilter.lm.streamed import LISTENER, ReplyEvents, ReplyListener, text_and_thoughts
 from blendfilter.lm.tokens import noted
 
 if TYPE_CHECKING:
@@ -78,7 +77,7 @@ class OpenAIEngine:
 
         self.model, self.endpoint = model, endpoint
         self.address, login = _without_login(base_url.rstrip("/"))
-        self.refused: set[str] = set()
+        self.refused: dict[str, float | None] = {}  # by name, the least that it may be; None: it is not sent
         self._chat = endpoint == "chat"
         self.path = "/chat/completions" if self._chat else "/completions"
         # A raw prompt passes no chat template, so there is no thinking to steer and none of its refusals.
@@ -108,15 +107,18 @@ class OpenAIEngine:
                 raise
             except faults.of_a_call() as error:
                 fault = faults.translate(error, key=self._key)
-                refused = faults.refused_parameter(error, body.keys() - _ESSENTIAL)
+                sent = {name: value for name, value in body.items() if name not in _ESSENTIAL}
+                refused = faults.refused_parameter(error, sent)
             else:
                 return self._answer(request, body, reply)
             # Outside the except block: the caught error's request holds the key, and would ride along as context.
             if refused is None or adapted == MAX_ADAPTATIONS:
                 fault.key_hint = getattr(self._key, "hint", "")
                 raise fault
-            # From now on it is dropped, or renamed where it has another spelling that is still untried.
-            self.refused |= {refused, "top_logprobs"} if refused == "logprobs" else {refused}
+            # From now on it is raised, dropped, or renamed where it has another spelling that is still untried.
+            faults.learn(self.refused, refused, self.model)
+            if refused.name == "logprobs":
+                self.refused["top_logprobs"] = None
             adapted += 1
             await another_attempt(fault)
 
@@ -127,15 +129,15 @@ class OpenAIEngine:
         events = ReplyEvents()
 
         async def arriving(content: bytearray) -> None:
-            with suppress(ValueError, TypeError, AttributeError):  # whoever reads the reply says what is wrong with it
-                events.take(content)
+            events.take(content)
             await listener.so_far(events.text, stop)
 
         with setting(http.ARRIVING, arriving):
             reply = await self._clients.send("POST", self.path, body)
-        if not events.data:
+        events.take(reply.content, whole=True)
+        if not (whole := events.whole()):  # no stream, or one that broke off: whoever reads the reply says so
             return reply
-        return httpx.Response(reply.status_code, content=events.whole(), request=reply.request)
+        return httpx.Response(reply.status_code, content=whole, request=reply.request)
 
     def body_of(self, request: lm15.Request) -> dict[str, Any]:
         """What `request` is sent as, less what the server is known to refuse."""
@@ -208,9 +210,13 @@ class OpenAIEngine:
         return {self._profile.max_tokens_param: config.max_tokens + (self._profile.thinking_tokens if thinks else 0)}
 
     def _fit(self, body: dict[str, Any]) -> dict[str, Any]:
-        """`body` itself, without what the server refuses."""
-        for name in self.refused & body.keys():
-            value, other = body.pop(name), _CAPS.get(name)
+        """`body` itself, without what the server refuses, and with no smaller values than it takes."""
+        for name in self.refused.keys() & body.keys():
+            least, other = self.refused[name], _CAPS.get(name)
+            if least is not None:
+                body[name] = max(body[name], least)
+                continue
+            value = body.pop(name)
             if other is not None and other not in self.refused:
                 body.setdefault(other, value)
         return body
@@ -229,7 +235,7 @@ class OpenAIEngine:
         try:
             data = _json_of(reply)
             choices = data.get("choices")
-            if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
+            if data.get("error") or not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
                 raise faults.in_reply(data, key=self._key)
             response = self._response(request, body, data)
             if how := reply.extensions.get("batch"):
@@ -245,18 +251,13 @@ class OpenAIEngine:
         ended = faults.ending(data, key=self._key)
         choice, usage = data["choices"][0], _object(data.get("usage"))
         if self._chat:
-            message = choice.get("message") or {}
-            content, thought = message.get("content"), message.get("reasoning_content") or message.get("reasoning")
-            if isinstance(content, list):  # Mistral: blocks of text and of thinking
-                thought = thought or "".join(_flat(b.get("thinking")) for b in content if b.get("type") == "thinking")
-                content = "".join(_flat(b.get("text")) for b in content if b.get("type") == "text")
-            raw = str(content or message.get("refusal") or "")
+            raw, thought = text_and_thoughts(choice.get("message") or {})
         else:
-            raw, thought = str(choice.get("text") or ""), None
+            raw, thought = str(choice.get("text") or ""), ""
         hidden, reply = split_thinking(raw)
         text = cut_at_stop(reply, request.config.stop)
         cut = len(text) < len(reply)
-        thought = str(thought or hidden)
+        thought = thought or hidden
         parts = (lm15.ThinkingPart(thought), lm15.TextPart(text)) if thought else (lm15.TextPart(text),)
         logprobs, complete = scores(choice.get("logprobs"), raw, text)
         stated = {"tokens_in": usage.get("prompt_tokens"), "tokens_out": usage.get("completion_tokens")}
@@ -315,13 +316,6 @@ def _json_of(reply: httpx.Response) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise lm15.TransportError(f"the reply is not JSON, or is cut off ({len(reply.content)} bytes)")
     return data
-
-
-def _flat(content: Any) -> str:
-    """The text of content that may come in blocks, and in blocks of blocks."""
-    if isinstance(content, list):
-        return "".join(_flat(block.get("text") if isinstance(block, dict) else block) for block in content)
-    return str(content or "")
 
 
 def _response_format(wanted: Mapping[str, Any]) -> dict[str, Any]:

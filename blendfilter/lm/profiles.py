@@ -207,43 +207,128 @@ def effort_of(thinking: bool | None, reasoning: str | None) -> str | None:
     return reasoning or ("medium" if thinking else "off")
 
 
-_THINK = re.compile(
-    r"<(?P<ends>/?)(?:\w+:)?(?:think|thinking|thoughts?)>|\[(?P<ends2>/?)THINK\]|◁(?P<ends3>/?)think▷"
-    r"|<\|channel\|>(?:analysis|(?P<final>final))<\|message\|>",
+_TAG = r"(?:\w+[:_])?(?:think|thinking|thoughts?)(?::\w+)?"
+_HEAD = r"(?:<\|start\|>assistant(?: to=[\w.]{1,80})?)?<\|channel\|>"
+_TAIL = r"\b[^<]{0,120}(?:<\|constrain\|>[^<]{0,40})?(?:<\|message\|>|\Z)"
+
+# What opens thoughts, what closes them (or opens the reply itself), and what else stands around a reply. These are the
+# formats that the reasoning parsers of vLLM, SGLang and llama.cpp know.
+_MARKS: tuple[tuple[str, str, str], ...] = (
+    (rf"<{_TAG}>", rf"</{_TAG}>", ""),  # DeepSeek, Qwen, GLM, MiniMax, Nemotron, EXAONE, Seed-OSS, LongCat, …
+    (r"\[THINK\]", r"\[/THINK\]", ""),  # Mistral
+    (r"◁think▷", r"◁/think▷", ""),  # Kimi
+    (
+        r"<\|open\|>think<\|sep\|>",  # Kimi K3
+        r"<\|close\|>think<\|sep\|>|<\|open\|>response<\|sep\|>",
+        r"<\|close\|>(?:response|message)<\|sep\|>",
+    ),
+    (rf"{_HEAD}(?:analysis|commentary){_TAIL}", rf"{_HEAD}final{_TAIL}", ""),  # harmony: gpt-oss
+    (r"<\|channel>(?:thought\b)?\s?", r"<channel\|>", r"<turn\|>"),  # Gemma 4
+    (
+        r"<\|START_THINKING\|>",  # Cohere
+        r"<\|END_THINKING\|>|<\|START_(?:RESPONSE|TEXT)\|>",
+        r"<\|END_(?:RESPONSE|TEXT)\|>",
+    ),
+    (
+        r"<\|begin_of_thought\|>",  # OpenThinker, Sky-T1
+        r"<\|end_of_thought\|>|<\|begin_of_solution\|>",
+        r"<\|end_of_solution\|>",
+    ),
+    (r"<\|inner_prefix\|>", r"<\|inner_suffix\|>", ""),  # Apertus
+    (r"<\|think\|>", r"<\|content\|>", ""),  # Solar
+    ("", r"\[BEGIN FINAL RESPONSE\]", r"\[END FINAL RESPONSE\]"),  # Apriel
+)
+_OPENS, _CLOSES, _AROUND = ("|".join(filter(None, column)) for column in zip(*_MARKS, strict=True))
+_MARK = re.compile(
+    rf"(?=[<\[◁])(?:(?P<opens>{_OPENS})|(?P<closes>{_CLOSES})|(?P<around>{_AROUND})"
+    r"|(?P<ends><\|(?:end|return|call)\|>))",
     re.IGNORECASE,
 )
+# Thoughts that plain words open, which count only where a reply begins: what opens them, what opens the reply itself.
+_WORDS: tuple[tuple[re.Pattern[str], re.Pattern[str]], ...] = (
+    (
+        # Harmony whose special tokens the server left out. Glued to what follows, "analysis" is no English word.
+        re.compile(
+            r"\s*(?:assistant)?(?:analysis|commentary)(?=[^\W_]| to=|.*assistantfinal)|\s*(?=assistantfinal)",
+            re.DOTALL,
+        ),
+        re.compile(r"assistantfinal(?: ?json(?=\s*[\[{]))?"),
+    ),
+    (re.compile(r"\s*Here(?:'s| is) my thought process:"), re.compile(r"Here(?:'s| is) my response:")),  # Granite
+    (re.compile(r"\s*Here are my reasoning steps:"), re.compile(r"\[BEGIN FINAL RESPONSE\]")),  # Apriel
+    (
+        # Where a field follows, the two are fields of DSPy's XMLAdapter, which asks for them.
+        re.compile(r"\s*<reasoning>(?!.*</reasoning>\s*<\w)", re.DOTALL),
+        re.compile(r"</reasoning>"),
+    ),
+    # The name of a channel is left of harmony, and of Gemma 4, where they did not think.
+    (re.compile(r"\s*(?=final[A-Z\d]|thought\n)"), re.compile(r"final|thought\n")),
+)
+_FIRST_WORDS = (
+    "assistantanalysis", "assistantcommentary", "assistantfinal", "analysis", "commentary", "final", "thought\n",
+    "Here is my thought process:", "Here's my thought process:", "Here are my reasoning steps:",
+)  # fmt: skip
+_MAY_BE_HARMONY = re.compile(r"\s*(?:assistant)?(?:analysis|commentary)\b")
+_TOKEN = r"<\|(?:start|channel|constrain|open|close)\|>[^<]{0,120}"
+_MAY_BE_A_MARK = re.compile(rf"(?:{_TOKEN}){{0,3}}(?:[<\[◁][^>\]▷]{{0,24}})?\Z")
 
 
 def split_thinking(text: str) -> tuple[str, str]:
-    """A reply's text as (reasoning, reply); text without tags comes back unchanged, as the reply.
+    """A reply's text as (reasoning, reply); text without thoughts comes back unchanged, as the reply.
 
-    Blocks are ``<think>…</think>`` in either case, any number of them; other families write ``<thinking>``,
-    ``<seed:think>``, ``[THINK]``, ``◁think▷`` or an analysis channel. Where the opening tag stood in the chat template,
-    all before the closing tag is reasoning; where the thinking was cut off, all after the opening tag is, and the reply
-    is empty.
+    Thoughts are marked by the tags and special tokens of `_MARKS`, any number of times, or by the words of `_WORDS`.
+    Where the opening tag stood in the chat template, all before the closing tag is reasoning; where the thinking was
+    cut off, all after the opening tag is, and the reply is empty.
 
-    >>> split_thinking("<think>a or b?</think>b")
-    ('a or b?', 'b')
+    >>> split_thinking("<think>a or b?</think>b"), split_thinking("analysisA or b?assistantfinalb")
+    (('a or b?', 'b'), ('A or b?', 'b'))
     >>> split_thinking("a or b?</think>\\n\\nb"), split_thinking("<think>a or")
     (('a or b?', 'b'), ('a or', ''))
     """
-    tags = list(_THINK.finditer(text))
-    if not tags:
-        return "", text
     thoughts, spoken = list[str](), list[str]()
-    start, thinking = 0, False
-    for tag in tags:
-        closes = any(tag.groups())
-        if closes:  # a closing tag makes thinking of what stands before it, opened or not
-            thoughts.append(text[start : tag.start()])
+    start, thinking, channels = 0, False, False
+    for opens, closes in _WORDS:
+        if opening := opens.match(text):
+            closing = closes.search(text, opening.end())
+            thoughts.append(text[opening.end() : closing.start() if closing else len(text)])
+            start = closing.end() if closing else len(text)
+            break
+    marks = list(_MARK.finditer(text, start))
+    if not marks and not thoughts:
+        return "", text
+    for mark in marks:
+        kind = mark.lastgroup
+        channels = channels or "<|c" in mark[0]
+        if kind == "ends":
+            if not channels:  # other families end their turns with such a token, and the next may follow
+                continue
+            kind = "closes" if thinking else "around"
+        if kind == "closes":  # it makes thinking of what stands before it, opened or not
+            thoughts.append(text[start : mark.start()])
         elif thinking:
             continue  # an opening tag inside thinking is part of it
         else:
-            spoken.append(text[start : tag.start()])
-        start, thinking = tag.end(), not closes
+            spoken.append(text[start : mark.start()])
+        start, thinking = mark.end(), kind == "opens"
     (thoughts if thinking else spoken).append(text[start:])
     reasoning = "\n".join(thought.strip() for thought in thoughts if thought.strip())
     return reasoning, "".join(spoken).strip()
+
+
+def reply_so_far(text: str) -> str:
+    """The reply in a text that is still being written: no thoughts, and nothing that may come to be their mark.
+
+    >>> reply_so_far("So <th"), reply_so_far("<think>a or b?</think>Tolm"), reply_so_far("anal")
+    ('So', 'Tolm', '')
+    """
+    words = text.lstrip()
+    if words and any(first.startswith(words) for first in _FIRST_WORDS):
+        return ""
+    reply = split_thinking(text)[1]
+    if _MAY_BE_HARMONY.match(reply):  # a final channel may yet follow
+        return ""
+    unsure = _MAY_BE_A_MARK.search(reply)
+    return reply[: unsure.start()].rstrip() if unsure and unsure[0] else reply
 
 
 def cut_at_stop(text: str, stop: Sequence[str]) -> str:

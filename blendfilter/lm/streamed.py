@@ -11,12 +11,13 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
 from blendfilter import http, secrets
-from blendfilter.lm.profiles import cut_at_stop, split_thinking
+from blendfilter.lm.faults import OF_A_REPLY
+from blendfilter.lm.profiles import cut_at_stop, reply_so_far
 
 logger = logging.getLogger(__name__)
 
@@ -57,72 +58,105 @@ def certain(text: str, stop: Sequence[str]) -> str:
     no secret.
 
     >>> certain("<think>a or b?</think>Tolm", ["\\n"]), certain("Tolm\\nQuest", ["\\nQuestion:"]), certain("So <th", [])
-    ('Tolm', 'Tolm', 'So ')
+    ('Tolm', 'Tolm', 'So')
     """
-    reply = secrets.hidden_so_far(cut_at_stop(split_thinking(text)[1], stop))
-    if (opened := _MAY_BE_A_TAG.search(reply)) is not None:
-        reply = reply[: opened.start()]
+    reply = secrets.hidden_so_far(cut_at_stop(reply_so_far(text), stop))
     for length in range(min(len(reply), max(map(len, stop), default=0)), 0, -1):
         if any(string.startswith(reply[-length:]) for string in stop):
             return reply[:-length]
     return reply
 
 
-_MAY_BE_A_TAG = re.compile(r"[<\[◁][^>\]▷]{0,24}\Z")
-"""The beginning of what may come to be a tag around thoughts."""
+def text_and_thoughts(message: Mapping[str, Any]) -> tuple[str, str]:
+    """The text and the thoughts of a message, or of a piece of one; its content may come in blocks of both.
+
+    >>> text_and_thoughts({"content": [{"type": "thinking", "thinking": "a?"}, {"type": "text", "text": "b"}]})
+    ('b', 'a?')
+    """
+    content = message.get("content")
+    thoughts = message.get("reasoning_content") or message.get("reasoning")
+    if isinstance(content, list):
+        thoughts = thoughts or "".join(_flat(b.get("thinking")) for b in content if b.get("type") == "thinking")
+        content = "".join(_flat(b.get("text")) for b in content if b.get("type") == "text")
+    return str(content or message.get("refusal") or ""), str(thoughts or "")
+
+
+def _flat(content: Any) -> str:
+    """The text of content that may come in blocks, and in blocks of blocks."""
+    if isinstance(content, list):
+        return "".join(_flat(block.get("text") if isinstance(block, dict) else block) for block in content)
+    return str(content or "")
 
 
 class ReplyEvents:
-    """A reply in server-sent events, as OpenAI's interface sends them; `take` what has come of its body by then."""
+    """A reply in server-sent events, as OpenAI's interface sends them; `take` what has come of its body by then.
+
+    All that the events state is handed on in one body, for whoever reads replies to judge: an error beside the text
+    that came before it, and the last finish reason that was stated.
+    """
 
     def __init__(self) -> None:
         self.text = ""
         self.data: dict[str, Any] = {}
-        """The reply as it would have come in one piece; empty where it is no stream, or had an error."""
-        self.over = False
+        """The reply as it would have come in one piece; empty where it is no stream."""
+        self._over = self._unreadable = False
         self._read = 0
-        self._thought = ""
+        self._kind = b""
+        self._thoughts = ""
+        self._choice: dict[str, Any] = {}
         self._logprobs: dict[str, list[Any]] = {}
 
-    def take(self, body: bytes | bytearray) -> None:
-        """Read the lines that are new and whole. Raises: ValueError for one that is no event."""
-        end = body.rfind(b"\n") + 1
-        for line in bytes(body[self._read : end]).splitlines():
-            name, _, value = line.partition(b":")
-            if name != b"data":
-                continue
-            if value.strip() == b"[DONE]":
-                self.over = True
-            elif isinstance(event := http.json_of(value), dict):
-                self._event(event)
+    def take(self, body: bytes | bytearray, *, whole: bool = False) -> None:
+        """Read the lines that are new and have ended; of a `whole` body the last one too."""
+        # A line that ends in a carriage return may yet end in a line feed behind it.
+        ended = max(body.rfind(b"\n"), body.rfind(b"\r", 0, -1)) + 1
+        end = len(body) if whole else ended
+        lines = bytes(body[self._read : end]).splitlines()
         self._read = end
+        for line in lines:
+            name, _, value = line.partition(b":")
+            if not line:
+                self._kind = b""
+            elif name == b"event":
+                self._kind = value.strip()
+            elif name == b"data" and value.strip():  # some servers keep a connection alive with empty ones
+                self._take_event(value.strip())
+
+    def _take_event(self, value: bytes) -> None:
+        if value == b"[DONE]":
+            self._over = True
+            return
+        try:
+            self._event(http.json_of(value))
+        except OF_A_REPLY:  # what it said is missing from the text, unless that had ended
+            self._unreadable = self._unreadable or not self._over
 
     def _event(self, event: dict[str, Any]) -> None:
-        if event.get("error") and not self.data.get("choices"):
-            self.data = event
-            return
+        if self._kind == b"error" or event.get("object") == "error":
+            event = {"error": event.get("error") or event}
         choices = event.pop("choices", None) or []
         self.data |= {name: value for name, value in event.items() if value is not None}
         for choice in choices:
             if choice.get("index"):  # another reply to the same request
                 continue
-            delta = choice.get("delta") or {}
-            self.text += delta.get("content") or choice.get("text") or ""
-            self._thought += delta.get("reasoning_content") or delta.get("reasoning") or ""
+            text, thoughts = text_and_thoughts(choice.pop("delta", None) or {})
+            self.text += text or choice.get("text") or ""
+            self._thoughts += thoughts
             for key, values in (choice.get("logprobs") or {}).items():
                 if isinstance(values, list):
                     self._logprobs.setdefault(key, []).extend(values)
-            finish = choice.get("finish_reason")
-            self.over = self.over or finish is not None
+            self._choice |= {name: value for name, value in choice.items() if value is not None}
+            self._over = self._over or "finish_reason" in self._choice
             self.data["choices"] = [
                 {
-                    "message": {"content": self.text, "reasoning_content": self._thought},
+                    **self._choice,
+                    "message": {"content": self.text, "reasoning_content": self._thoughts},
                     "text": self.text,
-                    "finish_reason": finish,
                     "logprobs": self._logprobs or None,
                 }
             ]
 
     def whole(self) -> bytes:
-        """The reply as a body in one piece; cut off where its end never came."""
-        return json.dumps(self.data).encode() if self.over or "error" in self.data else b""
+        """The reply as a body in one piece; empty where its end never came, or a part of it could not be read."""
+        ended = self._over and not self._unreadable
+        return json.dumps(self.data).encode() if ended or self.data.get("error") else b""

@@ -1,11 +1,11 @@
 """Room for thoughts: an engine around an engine, for models that think though their family is not known to.
 
 Thoughts count against a reply's cap, and ids and answers have 32 tokens. A reply that its own thoughts (a part of its
-own, tags, reasoning tokens in the usage) left empty or cut is asked for once more with `THINKING_TOKENS` more, as a
-second attempt at the same call. Nothing is learned for other calls: what a call comes to depends neither on the order
-in which replies come nor on which process asks. A call's key has the cap that was asked for; its record says what was
-added (`room`), that it took two attempts, and what the first one took (`tokens_lost`, `first`). Engines that give a
-reply room themselves (`Profile.thinks`) are left alone.
+own, tags, reasoning tokens in the usage; a 400 that says so) left empty or cut is asked for once more with
+`THINKING_TOKENS` more, as a second attempt at the same call. Nothing is learned for other calls: what a call comes to
+depends neither on the order in which replies come nor on which process asks. A call's key has the cap that was asked
+for; its record says what was added (`room`), that it took two attempts, and what the first one took (`tokens_lost`,
+`first`). Engines that give a reply room themselves (`Profile.thinks`) are left alone.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 
 from blendfilter.dspy_surface import lm15
 from blendfilter.errors import worded
+from blendfilter.lm import faults
 from blendfilter.lm.attempts import ModelEngine, another_attempt
 from blendfilter.lm.budget import tally
 from blendfilter.lm.profiles import THINKING_TOKENS, Profile, split_thinking
@@ -50,19 +51,26 @@ class ThoughtfulEngine:
 
     async def complete(self, request: lm15.Request) -> lm15.Response:
         """The response, with its room as ``provider_data["room"]``. Raises: as `inner` does."""
-        response = await self.inner.complete(request)
         if request is tally().raised:  # the second time, tried again after a fault
-            return _with_its_room(response)
+            return _with_its_room(await self.inner.complete(request))
         cap = request.config.max_tokens
-        if cap is None or self._has_room(request, cap) or not thinks(response):
-            return response
+        outcome: lm15.Response | lm15.LM15Error
+        try:
+            outcome = await self.inner.complete(request)
+        except lm15.InvalidRequestError as error:
+            if not faults.left_no_room(error) or cap is None or self._has_room(request, cap):
+                raise
+            outcome = error
+        else:
+            if cap is None or self._has_room(request, cap) or not thinks(outcome):
+                return outcome
         self._say_so()
-        if response.finish_reason != "length" and _spoken(response):
-            return response
+        if isinstance(outcome, lm15.Response) and outcome.finish_reason != "length" and _spoken(outcome):
+            return outcome
         raised = dataclasses.replace(
             request, config=dataclasses.replace(request.config, max_tokens=cap + THINKING_TOKENS)
         )
-        await another_attempt(response, raised)
+        await another_attempt(outcome, raised)
         return _with_its_room(await self.inner.complete(raised))
 
     def reply_cap(self, request: lm15.Request) -> int | None:
