@@ -20,14 +20,16 @@ class Streaming:
         reply: the pieces of a reply, by its prompt.
         wait_after: so many pieces are sent before the reader must have heard something.
         cut: of a first streamed reply, so many pieces are sent before the connection is closed.
+        dies: of a first streamed reply, so many pieces are sent before an error.
         plain: `stream` is ignored, as servers do that do not know it. refuses: a field that is refused.
     """
 
     def __init__(
-        self, reply: Callable[[str], Sequence[str]], *, wait_after: int = 0, cut: int = 0, plain: bool = False,
-        refuses: str = "",
+        self, reply: Callable[[str], Sequence[str]], *, wait_after: int = 0, cut: int = 0, dies: int = 0,
+        plain: bool = False, refuses: str = "",
     ) -> None:  # fmt: skip
         self.reply, self.wait_after, self.cut, self.plain, self.refuses = reply, wait_after, cut, plain, refuses
+        self.dies = dies
         self.heard = threading.Event()
         self.late = False
         self.bodies: list[dict[str, Any]] = []
@@ -55,14 +57,19 @@ class Streaming:
                 self.cut = 0
                 handler.close_connection = True
                 return None
+            if self.dies and at == self.dies:
+                self.dies = 0
+                event(handler, {"error": {"message": "the provider died", "code": 502}})
+                break
             if at and at == self.wait_after and not self.heard.wait(PATIENCE):
                 self.late = True
             said = {"delta": {"content": piece}} if chat else {"text": piece}
             event(handler, {"id": "1", "choices": [{"index": 0, "finish_reason": None, **said}]})
-        last: dict[str, Any] = {"delta": {}} if chat else {"text": ""}
-        event(handler, {"id": "1", "choices": [{"index": 0, "finish_reason": "stop", **last}]})
-        if body.get("stream_options"):
-            event(handler, {"id": "1", "choices": [], "usage": usage})
+        else:
+            last: dict[str, Any] = {"delta": {}} if chat else {"text": ""}
+            event(handler, {"id": "1", "choices": [{"index": 0, "finish_reason": "stop", **last}]})
+            if body.get("stream_options"):
+                event(handler, {"id": "1", "choices": [], "usage": usage})
         handler.wfile.write(b"data: [DONE]\n\n")
         handler.close_connection = True
         return None

@@ -17,7 +17,7 @@ from blendfilter.filters.ids import negates, read_ids, restates_range
 from blendfilter.filters.knowledge import read_judgement
 from blendfilter.lm.journaled import is_refusal
 from blendfilter.lm.offline import read
-from blendfilter.lm.profiles import split_thinking
+from blendfilter.lm.profiles import reply_so_far, split_thinking
 from blendfilter.modules.blendfilter import blend, without_conclusion
 from blendfilter.modules.multi_hop import (
     FOLLOW_UPS,
@@ -46,6 +46,7 @@ SECONDS = 3.0
 SHAPES = [
     "0", "0, ", "Ids: 0, 1\n", "knowledge 0: a\n", "Passage 1 says: ", "a ", " ", "\n", ",", "(((", "[", '"a ', "“",
     "'a ", "```\n", "> 0\n", "(A) ", "true ", "not ", "So the answer is ", "search[", "<think>", "\ue000é",
+    "<", "analysis", "<|channel|>", "<|end|>", "<|start|>assistant", "<reasoning>",
 ]  # fmt: skip
 MORE_SHAPES = [
     "12 ", "0-4 ", "1. ", "Ids: ", "a", " \n\t", "[THINK]", '"', "'", "`", "‘a ", "(A) x (B) ", "might be ", "B is ",
@@ -105,6 +106,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "without conclusion": without_conclusion,
     "blended": lambda text: blend(text, "Who?"),
     "thinking": split_thinking,
+    "reply so far": reply_so_far,
     "refusal": is_refusal,
     "seen": lambda text: [
         pattern.search(text[:LONGEST_REPLY])

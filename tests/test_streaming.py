@@ -202,6 +202,16 @@ class TestFields:
         assert len(server.bodies) == 2
         assert "".join(chunks(result, "answer")) == result[-1].answer == "Ada Brennock of Skerry Light"
 
+    @pytest.mark.parametrize("own", [False, True])
+    def test_a_stream_that_ends_in_an_error_is_tried_again(self, own: bool) -> None:
+        """Though "[DONE]" follows; by our client and by DSPy's."""
+        with streaming(pieces, dies=2) as server:
+            lm = dspy.LM("openai/m", api_base=server.url, api_key="k", cache=False)
+            with dspy.context(lm=connect(lm)) if own else asking(server):
+                result = follow(Direct(), [dspy.streaming.StreamListener("answer")], server)
+        assert len(server.bodies) == 2
+        assert "".join(chunks(result, "answer")) == result[-1].answer == "Ada Brennock of Skerry Light"
+
     @pytest.mark.parametrize("how", [{"plain": True}, {"refuses": "stream"}, {"refuses": "stream_options"}])
     def test_a_server_that_knows_no_streams_answers_all_the_same(self, how: dict[str, Any]) -> None:
         with streaming(pieces, **how) as server, asking(server):
@@ -210,7 +220,11 @@ class TestFields:
 
     def test_what_is_cut_off_or_around_the_answer_is_never_streamed(self) -> None:
         """A base model goes on past the answer; another thinks aloud, and repeats the cue."""
-        for said in ("Ada Brennock\n\nQuestion: Who else?", "<think>Who kept it?</think>Answer: Ada Brennock"):
+        for said in (
+            "Ada Brennock\n\nQuestion: Who else?",
+            "<think>Who kept it?</think>Answer: Ada Brennock",
+            "analysisKept by? assistantfinalAda Brennock",
+        ):
             words = re.findall(r"\s*\S+", said)
             with streaming(lambda prompt, words=words: words) as server, asking(server):
                 result = follow(Direct(), [dspy.streaming.StreamListener("answer")], server)

@@ -8,6 +8,7 @@ refusals teach for the engine's life. Whatever the model raises becomes an lm15 
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -367,16 +368,28 @@ def _fault(error: LMError) -> lm15.LM15Error:
         return lm15.TransportError(str(cause.message))
     if isinstance(cause, lm15.TransportError) and _unreached(cause):
         return lm15.TransportError(str(cause.message), provider_code=faults.NO_CONNECTION)
+    if isinstance(cause, json.JSONDecodeError):
+        return lm15.TransportError(f"the reply holds what is not JSON ({cause})")
     renamed = isinstance(error, LMLockTimeoutError | LMNotConfiguredError)
     if isinstance(cause, lm15.LM15Error) and not renamed:
         cause.__cause__ = cause.__context__ = None
-        return cause
+        return _judged(cause)
     names = ((own, own.__name__.removeprefix("LM")) for own in type(error).__mro__)
     kind = next(kind for own, name in names if (kind := _FAULTS.get(own) or getattr(lm15, name, None)))
     facts = {name: getattr(error, name) for name in ("status", "provider_code", "retry_after")}
     if isinstance(error, LMNotConfiguredError):
         facts["provider_code"] = faults.NOT_SET_UP
     return kind(error.message or str(error), **facts)
+
+
+def _judged(error: lm15.LM15Error) -> lm15.LM15Error:
+    """An error of DSPy's client, which judges neither one that comes as an event of a stream nor a missing end."""
+    if isinstance(error, lm15.StreamAssemblyError):
+        return lm15.TransportError(str(error.message))
+    if type(error) is not lm15.ProviderError or error.status is not None:
+        return error
+    code = str(error.provider_code)
+    return faults.in_reply({"error": {"message": error.message, "code": int(code) if code.isdecimal() else code}})
 
 
 def _of_client(error: BaseException | None) -> Any:

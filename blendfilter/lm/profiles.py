@@ -265,9 +265,17 @@ _WORDS: tuple[tuple[re.Pattern[str], re.Pattern[str]], ...] = (
     (re.compile(r"\s*(?=final[A-Z\d]|thought\n)"), re.compile(r"final|thought\n")),
 )
 _FIRST_WORDS = (
-    "assistantanalysis", "assistantcommentary", "assistantfinal", "analysis", "commentary", "final", "thought\n",
-    "Here is my thought process:", "Here's my thought process:", "Here are my reasoning steps:",
-)  # fmt: skip
+    "assistantanalysis",
+    "assistantcommentary",
+    "assistantfinal",
+    "analysis",
+    "commentary",
+    "final",
+    "thought\n",
+    "Here is my thought process:",
+    "Here's my thought process:",
+    "Here are my reasoning steps:",
+)
 _MAY_BE_HARMONY = re.compile(r"\s*(?:assistant)?(?:analysis|commentary)\b")
 _TOKEN = r"<\|(?:start|channel|constrain|open|close)\|>[^<]{0,120}"
 _MAY_BE_A_MARK = re.compile(rf"(?:{_TOKEN}){{0,3}}(?:[<\[◁][^>\]▷]{{0,24}})?\Z")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
 import logging
 import threading
 import traceback
@@ -251,6 +252,10 @@ FAULTS = [  # the fault; our kind, or that the server refuses; whether it is tri
     (exceptions.LMError("odd"), "unexpected", False),
     (lm15.RateLimitError("busy", status=429), "rate_limited", True),
     (lm15.ProviderError("a page", status=200), "server_error", True),
+    (lm15.ProviderError("died, in a stream", provider_code="502"), "server_error", True),
+    (lm15.ProviderError("busy, in a stream", provider_code="429"), "rate_limited", True),
+    (lm15.StreamAssemblyError("a stream without an end"), "server_error", True),
+    (json.JSONDecodeError("an event that is none", "", 0), "server_error", True),
     (of_openai(429, "busy"), "rate_limited", True),
     (httpx.ReadTimeout("slow", request=REQUEST), "timeout", True),
     (httpx.ConnectError("refused", request=REQUEST), "refused", True),

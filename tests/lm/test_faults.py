@@ -204,23 +204,71 @@ def test_no_key_comes_back_from_a_server_that_echoes_it() -> None:
     assert "hunter2" not in str(odd)
 
 
+SENT = {"max_tokens": 8, "temperature": 0.0, "top_p": 1.0, "stop": ["x"], "seed": 3, "chat_template_kwargs": {}}
+
+
 @pytest.mark.parametrize(
     ("status", "body", "name"),
     [
         (400, error("Unsupported parameter", param="max_tokens", code="unsupported_parameter"), "max_tokens"),
         (400, error("'temperature' does not support 0", param="temperature", code="unsupported_value"), "temperature"),
+        (400, error("invalid temperature: only 1 is allowed for this model"), "temperature"),
         (400, error("Unrecognized request argument supplied: chat_template_kwargs"), "chat_template_kwargs"),
         (400, error("x", param="chat_template_kwargs.x", code="unknown_parameter"), "chat_template_kwargs"),
         (400, error("Argument not supported on this model: stop"), "stop"),
         (422, {"detail": [{"loc": ["body", "seed"], "msg": "Extra inputs are not permitted"}]}, "seed"),
-        (400, error("temperature must be at most 2"), None),
+        (422, {"error": "Input validation error: `top_p` must be > 0.0 and < 1.0"}, "top_p"),
         (400, error("Unsupported parameter: 'logit_bias'", param="logit_bias", code="unsupported_parameter"), None),
         (500, error("temperature is not supported"), None),
+        (400, error("messages must not be empty (temperature=0.0, top_p=1.0)"), None),
+        (422, {"error": "`inputs` must have less than 4096 tokens; temperature was 0"}, None),
+        (400, error("max_tokens is too large: 9000. At most 4096 completion tokens"), None),
+        (503, error("temperature must be > 0"), None),
     ],
 )
 def test_a_refused_parameter_is_named(status: int, body: dict[str, Any], name: str | None) -> None:
-    sent = {"max_tokens", "temperature", "stop", "seed", "chat_template_kwargs"}
-    assert faults.refused_parameter(refused(status, body), sent) == name
+    refusal = faults.refused_parameter(refused(status, body), SENT)
+    assert refusal == (None if name is None else faults.Refusal(name))
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "least"),
+    [
+        (422, {"error": "Input validation error: `temperature` must be strictly positive"}, 0.01),  # TGI
+        (422, {"status": 422, "message": "Invalid params: temperature must be in range (0, +inf)"}, 0.01),  # GigaChat
+        (500, error("[pid=3] `temperature` (=0.0) has to be a strictly positive float, otherwise"), 0.01),  # xinference
+        (400, error("temperature参数非法。请检查文档。", code="1214"), 0.01),  # GLM
+        (400, error("0.0 is less than the minimum of 0.01 - 'temperature'"), 0.01),  # FastChat
+        (400, error("Temperature should be in (0.0, 2.0)"), 0.01),
+        (400, error("the range of temperature is (0, 1.0]"), 0.01),
+        (400, error("out of bounds", param="temperature"), 0.01),
+        (400, error("Invalid 'temperature': decimal below minimum value. Expected a value >= 0.1"), 0.1),
+        (422, {"detail": [{"loc": ["body", "temperature"], "msg": "Input should be greater than 0"}]}, 0.01),
+    ],
+)
+def test_a_temperature_of_0_is_refused_by_its_value(status: int, body: dict[str, Any], least: float) -> None:
+    assert faults.refused_parameter(refused(status, body), SENT) == faults.Refusal("temperature", least)
+    chosen = {**SENT, "temperature": 3.0}
+    assert faults.refused_parameter(refused(status, body), chosen) is None, "its user's own value"
+
+
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens", "max_output_tokens"])
+def test_a_cap_that_is_too_low_is_raised_to_the_least_that_is_stated(name: str) -> None:
+    said = error(
+        f"Invalid '{name}': integer below minimum value. Expected a value >= 16, but got 8 instead.", param=name
+    )
+    assert faults.refused_parameter(refused(400, said), SENT) == faults.Refusal("max_tokens", 16)
+    said = error(f"{name} must be at least 100000")
+    assert faults.refused_parameter(refused(400, said), SENT) is None, "that is another price"
+
+
+def test_a_setting_is_refused_through_dspys_client_as_it_is_by_ours() -> None:
+    sent = {"temperature": ("temperature", 0.0), "reasoning_effort": ("reasoning", "low")}
+    fault = lm15.ServerError("`temperature` (=0.0) has to be a strictly positive float", status=500)
+    assert faults.refused_setting(fault, sent) == faults.Refusal("temperature", 0.01)
+    fault = lm15.InvalidRequestError("reasoning_effort is not supported", status=400)
+    assert faults.refused_setting(fault, sent) == faults.Refusal("reasoning")
+    assert faults.refused_setting(lm15.ServerError("temperature is not supported"), sent) is None
 
 
 def test_an_error_sent_with_status_200() -> None:

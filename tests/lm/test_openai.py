@@ -21,7 +21,15 @@ from model_server import MARKER, THOUGHT, Server, serve
 from blendfilter.errors import BadArgument
 from blendfilter.lm.attempts import AttemptingEngine, Retry
 from blendfilter.lm.openai import MAX_ADAPTATIONS, OpenAIEngine
-from blendfilter.lm.profiles import Profile, cut_at_stop, effort_of, holds_schema, profile_for, split_thinking
+from blendfilter.lm.profiles import (
+    Profile,
+    cut_at_stop,
+    effort_of,
+    holds_schema,
+    profile_for,
+    reply_so_far,
+    split_thinking,
+)
 
 KEY = "sk-proj-abcdef0123456789"
 REPLY = "So the answer is 42."
@@ -131,7 +139,7 @@ def test_an_unknown_reasoning_model_teaches_the_engine_once(served: Callable[...
         assert call(engine, request).text == REPLY
         assert server.stats()["requests"] == requests
     assert server.stats()["bodies"][-1].keys() == {"model", "messages", "max_completion_tokens"}
-    assert engine.refused == {"temperature", "max_tokens", "stop"}
+    assert engine.refused == dict.fromkeys(("temperature", "max_tokens", "stop"))
 
 
 def test_a_server_that_refuses_whatever_it_is_sent_is_not_asked_for_ever() -> None:
@@ -160,6 +168,52 @@ def test_a_format_is_sent_unless_the_server_is_known_to_take_none(
     assert ("response_format" in server.stats()["bodies"][0]) is sent
 
 
+def refusing(least: dict[str, float], message: str) -> tuple[OpenAIEngine, list[dict[str, Any]]]:
+    """An engine whose server refuses values below `least`, and the bodies that it was sent."""
+    engine, bodies = reading({}), list[dict[str, Any]]()
+
+    async def send(method: str, path: str, body: dict[str, Any]) -> httpx.Response:
+        bodies.append(dict(body))
+        if any(body.get(name, value) < value for name, value in least.items()):
+            reply = httpx.Response(422, request=httpx.Request(method, "http://127.0.0.1:9/v1"))
+            raise openai.APIStatusError("HTTP 422", response=reply, body={"message": message})
+        return httpx.Response(200, json=choice(message={"content": "a"}))
+
+    engine._clients.send = send  # type: ignore[assignment,method-assign]
+    return engine, bodies
+
+
+def test_a_temperature_of_0_that_is_refused_is_sent_as_nearly_0_and_left_out_only_then(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Left out at once, the server would sample at its default, and replies would vary."""
+    for least, sent in ((0.01, [0, 0.01, 0.01]), (0.5, [0, 0.01, None, None])):
+        engine, bodies = refusing({"temperature": least}, "temperature must be in range (0, +inf)")
+        for _ in range(2):
+            assert call(engine, ask(temperature=0.0)).text == "a"
+        assert [body.get("temperature") for body in bodies] == sent
+    assert [record.getMessage() for record in caplog.records] == [
+        "m refuses its temperature: 0.01 is sent",
+        "m refuses its temperature: 0.01 is sent",
+        "m refuses its temperature: its own is used, so replies may differ",
+    ]
+
+
+def test_a_temperature_that_its_user_chose_is_not_replaced() -> None:
+    engine, bodies = refusing({"temperature": 0.5}, "temperature must be in range (0.5, 1)")
+    with pytest.raises(lm15.InvalidRequestError, match="must be in range"):
+        call(engine, ask(temperature=0.3))
+    assert len(bodies) == 1
+
+
+def test_a_cap_below_the_least_that_a_server_takes_is_raised_to_it() -> None:
+    engine, bodies = refusing({"max_tokens": 16}, "max_tokens must be at least 16")
+    for _ in range(2):
+        assert call(engine, ask(max_tokens=8)).text == "a"
+    assert [body["max_tokens"] for body in bodies] == [8, 16, 16]
+    assert engine.reply_cap(ask(max_tokens=8)) == 16
+
+
 def test_a_refused_cap_is_renamed_once_and_log_probabilities_go_with_their_alternatives() -> None:
     engine, wanted = reading({}, profile=profile_for("plain")), ask(max_tokens=5, logprobs=3)
     for refused, left in (
@@ -167,7 +221,7 @@ def test_a_refused_cap_is_renamed_once_and_log_probabilities_go_with_their_alter
         ("max_tokens", {"max_completion_tokens": 5, "logprobs": True, "top_logprobs": 3}),
         ("max_completion_tokens", {"logprobs": True, "top_logprobs": 3}),
     ):
-        engine.refused |= {refused}
+        engine.refused[refused] = None
         assert {name: value for name, value in engine.body_of(wanted).items() if name in left or "max" in name} == left
 
 
@@ -298,7 +352,10 @@ def test_each_loop_has_its_own_connections_and_dead_loops_are_dropped(served: Ca
     asyncio.run(main())
 
 
-TAGS = ("<think>", "</think>", "<THINK>", "</Think>", "[THINK]", "[/THINK]")
+TAGS = (
+    *("<think>", "</think>", "<THINK>", "</Think>", "[THINK]", "[/THINK]", "<|channel>", "<channel|>"),
+    *("<|START_THINKING|>", "<|END_THINKING|>", "<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|end|>"),
+)
 SOUP = st.lists(st.sampled_from([*TAGS, "word", " ", "\n"]))
 
 
@@ -353,6 +410,79 @@ def test_thinking_and_reasoning_are_one_dial() -> None:
 )
 def test_thinking_is_split_from_the_reply(text: str, reasoning: str, reply: str) -> None:
     assert split_thinking(text) == (reasoning, reply)
+
+
+FINAL = "<|start|>assistant<|channel|>final<|message|>Jon Brask"
+TOOL = "<|start|>assistant<|channel|>commentary to=functions.find <|constrain|>json<|message|>{}<|call|>"
+FAMILIES = {
+    "harmony": f"<|channel|>analysis<|message|>Who?<|end|>{FINAL}<|return|>",
+    "harmony, with a tool": f"<|channel|>analysis<|message|>Who?<|end|>{TOOL}{FINAL}<|end|>",
+    "harmony, its last header left out": "<|channel|>analysis<|message|>Who?<|end|>Jon Brask",
+    "harmony without special tokens": "analysisWho?assistantfinalJon Brask",
+    "that, with a tool": "analysisWho?assistantcommentary to=functions.find json{}assistantfinalJon Brask",
+    "that, several times": "commentaryI look.assistantanalysisWho?assistantanalysisHm.assistantfinalJon Brask",
+    "that, without thoughts": "finalJon Brask",
+    "Gemma 4": "<|channel>thought\nWho?<channel|>Jon Brask<turn|>",
+    "Gemma 4 without special tokens": "thought\nJon Brask",
+    "Cohere": "<|START_THINKING|>Who?<|END_THINKING|><|START_RESPONSE|>Jon Brask<|END_RESPONSE|>",
+    "OpenThinker": "<|begin_of_thought|>\nWho?<|end_of_thought|><|begin_of_solution|>\nJon Brask\n<|end_of_solution|>",
+    "Kimi": "◁think▷Who?◁/think▷Jon Brask",
+    "Kimi K3": "<|open|>think<|sep|>Who?<|close|>think<|sep|><|open|>response<|sep|>Jon Brask<|close|>response<|sep|>",
+    "Seed-OSS": "<seed:think>Who?</seed:think>Jon Brask",
+    "LongCat": "<longcat_think>Who?</longcat_think>Jon Brask",
+    "EXAONE Deep": "<thought>\nWho?\n</thought>\n\nJon Brask",
+    "Apertus": "<|inner_prefix|>Who?<|inner_suffix|>Jon Brask",
+    "Solar": "<|think|>Who?<|end|><|begin|>assistant<|content|>Jon Brask<|end|>",
+    "Granite": "Here is my thought process: Who?\n\nHere is my response: Jon Brask",
+    "Apriel": "Here are my reasoning steps:\nWho?\n[BEGIN FINAL RESPONSE]\nJon Brask\n[END FINAL RESPONSE]",
+    "reasoning": "<reasoning>Who?</reasoning>Jon Brask",
+}
+"""A reply as families write it that think, where their server leaves it as it is."""
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_thoughts_are_no_part_of_a_reply_whole_or_while_it_is_written(family: str) -> None:
+    text = FAMILIES[family]
+    assert split_thinking(text)[1] == "Jon Brask"
+    written = [reply_so_far(text[:length]) for length in range(len(text) + 1)]
+    assert all("Jon Brask".startswith(reply) for reply in written)
+    assert written[-1] == "Jon Brask"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "analysisThe user asks who built it",
+        "<|channel|>analysis<|message|>Who",
+        "<|channel>thought\nWho",
+        "<|START_THINKING|>Who",
+        "Here's my thought process: Who",
+        "<reasoning>Who",
+        "<|begin_of_thought|>Who",
+        "<|channel|>analysis",
+    ],
+)
+def test_thoughts_that_were_cut_off_leave_no_reply(text: str) -> None:
+    assert split_thinking(text)[1] == reply_so_far(text) == ""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Analysis of the poem: a channel called assistantfinal.",
+        "analysis of the poem",
+        "final answer: Jon Brask",
+        "finals of 1990",
+        "thoughtful",
+        "Jon Brask<|end|>",
+        "Here is my response: Jon Brask",
+        "<reasoning>Who?</reasoning>\n<answer>Jon Brask</answer>",
+        "<answer>Jon</answer><reasoning>Who?</reasoning>",
+    ],
+)
+def test_words_that_only_look_like_a_mark_of_thoughts_stay(text: str) -> None:
+    """`<reasoning>` beside other fields is the form that DSPy's XMLAdapter asks for."""
+    assert split_thinking(text) == ("", text)
 
 
 @given(SOUP)

@@ -213,5 +213,5 @@ def test_what_one_of_the_servers_refuses_bounds_a_call_to_any_of_them() -> None:
     assert lm.inner.reply_cap(wanted) == 32
     second = lm.inner.engines[1]
     for name in ("max_tokens", "max_completion_tokens"):
-        second.refused.add(name)
+        second.refused[name] = None
     assert lm.inner.reply_cap(wanted) is None

@@ -81,6 +81,31 @@ def test_thoughts_that_fitted_cost_no_second_call() -> None:
     assert thinker.caps == [32, 32]
 
 
+REFUSAL = (
+    "Could not finish the message because max_tokens or model output limit was reached. Please try again with higher "
+    "max_tokens."
+)
+
+
+def test_a_400_that_says_so_is_asked_again_with_room_and_another_is_not() -> None:
+    class Refuser:
+        def __init__(self, message: str) -> None:
+            self.message, self.caps = message, list[int | None]()
+
+        async def complete(self, asked: lm15.Request) -> lm15.Response:
+            self.caps.append(asked.config.max_tokens)
+            if (asked.config.max_tokens or 0) < 64:
+                raise lm15.InvalidRequestError(self.message, status=400)
+            return response("0, 3")
+
+    (reply,) = ask(engine_over(refuser := Refuser(REFUSAL)), "one")
+    assert (text_of(reply), refuser.caps) == ("0, 3", [32, 32 + THINKING_TOKENS])
+    assert (reply.provider_data or {})["room"] == THINKING_TOKENS
+    with pytest.raises(lm15.InvalidRequestError, match="role"):
+        ask(engine_over(refuser := Refuser("no such role: max_tokens was 32")), "one")
+    assert refuser.caps == [32]
+
+
 class SometimesThinker:
     """Thinks about "hard"; of "long" it writes 600 tokens without a thought."""
 
