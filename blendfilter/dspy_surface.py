@@ -177,8 +177,7 @@ class _Told:
         self._tell, self._text = tell, ""
 
     async def send(self, chunk: Any) -> None:
-        content = chunk.choices[0].delta.content if chunk.choices else None
-        self._text += content if isinstance(content, str) else ""  # blocks come whole, with the reply
+        self._text += chunk.choices[0].delta.content or "" if chunk.choices else ""
         await self._tell(self._text)
 
 

@@ -73,7 +73,7 @@ _CALLED_SO = re.compile(
     r"|\s+\(best guess\)\.?)\Z",
     re.IGNORECASE,
 )
-_TAGS = re.compile(r"</?(?:b|i|em|strong|p|answer|final_answer|response)>", re.IGNORECASE)
+_TAGS = re.compile(r"</?(?:b|i|em|strong|p|answer|final_answer)>", re.IGNORECASE)
 _TITLE = re.compile(r"Answers? (?:Is|Would Be|Should Be)\b[^:]*\Z")
 """Words of a title where a cue would have small letters."""
 _PROMPT = re.compile(r"[*_#\s]{0,4}(?:(?:next )?question|context|knowledge|q)(?:\s\d{1,3})?[*_]{0,3}:", re.IGNORECASE)

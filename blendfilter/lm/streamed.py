@@ -108,9 +108,7 @@ class ReplyEvents:
 
     def take(self, body: bytes | bytearray, *, whole: bool = False) -> None:
         """Read the lines that are new and have ended; of a `whole` body the last one too."""
-        # A line that ends in a carriage return may yet end in a line feed behind it.
-        ended = max(body.rfind(b"\n"), body.rfind(b"\r", 0, -1)) + 1
-        end = len(body) if whole else ended
+        end = len(body) if whole else body.rfind(b"\n") + 1
         lines = bytes(body[self._read : end]).splitlines()
         self._read = end
         for line in lines:

@@ -78,6 +78,22 @@ class AsyncLegacy(Legacy):
         return self.forward(prompt, messages, **kwargs)
 
 
+class Warm(Shout):
+    """Refuses a temperature of 0 by its value."""
+
+    def complete(self, request: lm15.Request) -> lm15.Response:
+        said = super().complete(request)
+        if request.config.temperature == 0:
+            raise lm15.InvalidRequestError("`temperature` must be strictly positive", status=422)
+        return said
+
+
+def test_a_temperature_of_0_that_a_users_model_refuses_is_nearly_0_from_then_on() -> None:
+    lm = connect(dspy.LM("own/warm", engine=(engine := Warm()), temperature=0.0), cache=False)
+    assert [lm("hello"), lm("there")] == [["HELLO"], ["THERE"]]
+    assert [config.temperature for _, config in engine.calls] == [0, 0.01, 0.01]
+
+
 def test_a_synchronous_engine_is_called_in_a_worker_thread_and_journaled(tmp_path: Path) -> None:
     engine = Shout()
     own = dspy.LM("own/shout", engine=engine, temperature=0.4, cache=True)

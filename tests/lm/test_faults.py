@@ -271,6 +271,17 @@ def test_a_setting_is_refused_through_dspys_client_as_it_is_by_ours() -> None:
     assert faults.refused_setting(lm15.ServerError("temperature is not supported"), sent) is None
 
 
+def test_what_is_known_to_be_refused_is_not_forgotten_for_a_call_that_was_on_its_way() -> None:
+    known: dict[str, float | None] = {}
+    for refusal in (
+        faults.Refusal("temperature", 0.01),
+        faults.Refusal("temperature"),
+        faults.Refusal("temperature", 0.01),
+    ):
+        faults.learn(known, refusal, "m")
+    assert known == {"temperature": None}
+
+
 def test_an_error_sent_with_status_200() -> None:
     assert type(faults.in_reply({"error": {"message": "slow", "code": 429}})) is lm15.RateLimitError
     assert type(faults.in_reply({"error": "broken"})) is lm15.ServerError

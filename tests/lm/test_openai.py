@@ -421,6 +421,7 @@ FAMILIES = {
     "harmony without special tokens": "analysisWho?assistantfinalJon Brask",
     "that, with a tool": "analysisWho?assistantcommentary to=functions.find json{}assistantfinalJon Brask",
     "that, several times": "commentaryI look.assistantanalysisWho?assistantanalysisHm.assistantfinalJon Brask",
+    "that, with a line feed": "analysis\nWho?assistantfinalJon Brask",
     "that, without thoughts": "finalJon Brask",
     "Gemma 4": "<|channel>thought\nWho?<channel|>Jon Brask<turn|>",
     "Gemma 4 without special tokens": "thought\nJon Brask",
