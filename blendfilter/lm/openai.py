@@ -235,7 +235,7 @@ class OpenAIEngine:
         try:
             data = _json_of(reply)
             choices = data.get("choices")
-            if data.get("error") or not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
+            if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
                 raise faults.in_reply(data, key=self._key)
             response = self._response(request, body, data)
             if how := reply.extensions.get("batch"):
