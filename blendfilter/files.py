@@ -62,6 +62,22 @@ HEX = ord("#")
 """In the beginning that a log's lines share: any hexadecimal digit."""
 
 
+AnyPath = str | os.PathLike[str]
+"""A path, or what names one (a `Run` its folder)."""
+
+
+def path_of(given: AnyPath) -> Path:
+    """A path as a user writes it: `~` is the home folder, as in a shell. Every path from outside passes here.
+
+    Raises:
+        MissingFile: `~`, where there is no home folder.
+    """
+    path = Path(os.path.expanduser(given))
+    if path.parts[:1] == ("~",):
+        raise MissingFile(f"there is no home folder for '{given}': write the whole path")
+    return path
+
+
 class TextLine(NamedTuple):
     """One line of a text file; `where` names file and line, `number` counts from 1, `text` has no line break."""
 
@@ -199,13 +215,9 @@ def write_whole(path: Path, pieces: Iterable[bytes], *, overwrite: bool = True) 
         temporary.unlink(missing_ok=True)
 
 
-AnyPath = str | os.PathLike[str]
-"""A path, or what names one (a `Run` its folder)."""
-
-
 def paths_of(given: AnyPath | Iterable[AnyPath]) -> list[Path]:
     """Paths of one or several; one by itself is no sequence of letters."""
-    return [Path(path) for path in ((given,) if isinstance(given, str | os.PathLike) else given)]
+    return [path_of(path) for path in ((given,) if isinstance(given, str | os.PathLike) else given)]
 
 
 @contextmanager

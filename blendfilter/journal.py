@@ -32,7 +32,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 from pydantic import Field, StringConstraints
 
 from blendfilter.errors import BadArgument, BadData, MissingFile, RunLocked
-from blendfilter.files import AnyPath, AppendOnly, check_regular, json_line, lock, paths_of, whole_lines
+from blendfilter.files import AnyPath, AppendOnly, check_regular, json_line, lock, path_of, paths_of, whole_lines
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -92,7 +92,8 @@ class Journal:
     ) -> None:
         if mode not in MODES:
             raise BadArgument(f"no journal mode '{mode}' (known: {', '.join(MODES)})")
-        self.path = Path(path) if Path(path).suffix == ".jsonl" else Path(path) / FILE
+        named = path_of(path)
+        self.path = named if named.suffix == ".jsonl" else named / FILE
         self.mode: Mode = mode
         self._lock = threading.Lock()
         self._index: dict[bytes, int] = {}

@@ -30,6 +30,7 @@ from jinja2.sandbox import SandboxedEnvironment
 from blendfilter import resources
 from blendfilter.dspy_surface import TextAdapter
 from blendfilter.errors import BadArgument, BadData, MissingFile, UnknownName, guess
+from blendfilter.files import path_of
 from blendfilter.records import one_line, whole_characters
 from blendfilter.replies import short_reply, short_reply_so_far, topic, whole_reply, whole_reply_so_far
 from blendfilter.text import choices
@@ -115,7 +116,7 @@ class Prompts:
     def __init__(self, override: str | Path | None = None) -> None:
         own = resources.prompts()
         self.set_name = override if isinstance(override, str) and override in SETS else ""
-        self.override = own / self.set_name if self.set_name else None if override is None else Path(override)
+        self.override = own / self.set_name if self.set_name else None if override is None else path_of(override)
         self.names = sorted({*(name for name in _names_in(own) if name.partition("/")[0] not in SETS), *SHARED})
         self._folders = [own]
         self._instructions: dict[str, dict[str, str | None]] = {}

@@ -184,7 +184,7 @@ def spread(function: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(function)
     def spreading(**given: Any) -> None:
-        given = {name: value for name, value in given.items() if name not in ("config", "help_all")}
+        given = {name: _at_home(value) for name, value in given.items() if name not in ("config", "help_all")}
         for name, group in groups.items():
             given[name] = group(**{field.name: given.pop(field.name) for field in fields(group)})
         function(**given)
@@ -192,6 +192,17 @@ def spread(function: Callable[..., None]) -> Callable[..., None]:
     spreading.__signature__ = inspect.Signature(taken)  # type: ignore[attr-defined]
     spreading.__annotations__ = {parameter.name: parameter.annotation for parameter in taken}
     return spreading
+
+
+def _at_home(value: Any) -> Any:
+    """An option's value; a path in it may begin with `~`, which no shell replaces in `--run=~/runs` or in a file."""
+    if isinstance(value, list | tuple):
+        return type(value)(map(_at_home, value))
+    if not isinstance(value, Path):
+        return value
+    from blendfilter.files import path_of
+
+    return path_of(value)
 
 
 def main() -> None:

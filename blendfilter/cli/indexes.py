@@ -239,10 +239,10 @@ def _updatable(out: Path) -> Stored:
 
 def _ids(given: str) -> list[str]:
     """The ids of --delete. Raises `EmptyData` where there are none."""
-    from blendfilter.files import lines
+    from blendfilter.files import lines, path_of
 
-    if os.path.isfile(given):  # and False for what is too long for a name; a `Path` would raise
-        ids = [line.text.strip() for line in lines(Path(given))]
+    if os.path.isfile(path_of(given)):  # and False for what is too long for a name; a `Path` would raise
+        ids = [line.text.strip() for line in lines(given)]
     else:
         ids = [name.strip() for name in given.split(",")]
     if not (found := [name for name in ids if name]):
@@ -332,11 +332,11 @@ def _queries(file: str) -> list[dict[str, Any]]:
 
     Rows without either are read as questions of the task qa. Raises `BadData` and `EmptyData`, as `load` does.
     """
-    from blendfilter.files import first_character, json_rows, lines
+    from blendfilter.files import first_character, json_rows, lines, path_of
     from blendfilter.resources import sample
     from blendfilter.tasks import load
 
-    path = sample("questions.jsonl") if file == "sample" else Path(file)
+    path = sample("questions.jsonl") if file == "sample" else path_of(file)
     if first_character(path) not in ("[", "{"):
         found = [{"question": line.text.strip()} for line in lines(path)]
     else:

@@ -380,6 +380,7 @@ def _opened(sources: PassageOptions, questions: Any, analyser: Analyser | None, 
 
 def corpus_file(corpus: str) -> Path:
     """The file or folder of `--corpus`; 'sample' is the sample corpus."""
+    from blendfilter.files import path_of
     from blendfilter.resources import sample
 
-    return sample("corpus.jsonl") if corpus == "sample" else Path(corpus)
+    return sample("corpus.jsonl") if corpus == "sample" else path_of(corpus)

@@ -46,7 +46,7 @@ from blendfilter.compiling.programs import (
 from blendfilter.compiling.silver import SilverMetric
 from blendfilter.dspy_surface import AdapterParseError, compiled_no_more
 from blendfilter.errors import BadArgument, BadData, CodeFailed, EmptyData, Leak, RunMismatch, WorkFailed, check_count
-from blendfilter.files import write_whole
+from blendfilter.files import path_of, write_whole
 from blendfilter.filters.base import with_filter_lm
 from blendfilter.journal import FILE, Journal
 from blendfilter.lm.attempts import Gate
@@ -173,7 +173,7 @@ def compile_program(
         },
     }  # fmt: skip
     check_replaced(out, recipe)
-    with Journal(Path(run) / FILE, exclusive=True) as journal:
+    with Journal(path_of(run) / FILE, exclusive=True) as journal:
         bind(run, {**recipe, "student": fingerprint([dspy.Example(state_of(student))])})
         with context.opened(journal):
             made, before, after, paired, demos = _compiled(context, optimiser, work, valid, max_demo_tokens, progress)
@@ -318,7 +318,7 @@ def _check(student: Any, train: Sequence[Any], valid: Sequence[Any]) -> list[str
 
 def bind(run: str | Path, settings: Mapping[str, Any]) -> None:
     """Note in the folder what is compiled there. Raises: RunMismatch where something else was begun in it."""
-    path = Path(run) / "compile.json"
+    path = path_of(run) / "compile.json"
     try:
         known = json.loads(path.read_bytes())
     except FileNotFoundError:
@@ -332,7 +332,7 @@ def bind(run: str | Path, settings: Mapping[str, Any]) -> None:
 
 def check_replaced(out: str | Path | None, settings: Mapping[str, Any]) -> None:
     """Raise `RunMismatch` where a file is there that the same settings did not make."""
-    if out is None or not Path(out).exists():
+    if out is None or not path_of(out).exists():
         return
     try:
         recipe = dataclasses.asdict(read_program(out)[1])

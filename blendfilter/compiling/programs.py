@@ -25,7 +25,7 @@ from blendfilter.asking import Ask
 from blendfilter.compiling.demos import wrong_demo
 from blendfilter.dspy_surface import dependency_versions
 from blendfilter.errors import BadArgument, BadData, BlendFilterError, MissingFile
-from blendfilter.files import json_line, write_whole
+from blendfilter.files import json_line, path_of, write_whole
 from blendfilter.filters.cdit import Judge
 
 FORMAT = 1
@@ -203,7 +203,7 @@ def save_program(program: dspy.Module, path: str | Path, recipe: ProgramRecipe) 
 
 def check_place(path: str | Path) -> Path:
     """Raise `BadArgument` where no program can be written."""
-    path = Path(path)
+    path = path_of(path)
     if path.is_dir():
         raise BadArgument(f"{path} is a folder: name a file for the program, such as {path / 'program.json'}")
     return path
@@ -238,7 +238,7 @@ def load_program(module: dspy.Module, path: str | Path) -> ProgramRecipe:
 def read_program(path: str | Path) -> tuple[dict[str, Any], ProgramRecipe]:
     """The state and the recipe of a saved program. Raises: MissingFile, BadData."""
     try:
-        content = json.loads(Path(path).read_bytes())
+        content = json.loads(path_of(path).read_bytes())
     except FileNotFoundError:
         raise MissingFile(
             f"no program at {path}: the package brings none, only the tasks' wordings, which are used without being "

@@ -25,6 +25,7 @@ from blendfilter.evaluation.run_folder import (
     write_json,
     write_rows,
 )
+from blendfilter.files import path_of
 from blendfilter.journal import FILE, Journal
 from blendfilter.settings_diff import different_settings
 
@@ -45,7 +46,7 @@ def merge(*runs: Run | str | Path | Sequence[Run | str | Path], out: str | Path,
     """
     each = [run for some in runs for run in ([some] if isinstance(some, Run | str | Path) else some)]
     shards = _in_order([Run.of(run) for run in each])
-    out = Path(out)
+    out = path_of(out)
     if out.exists():
         raise BadArgument(f"{out} is there already: name a new folder for the merged run (--out)")
     data = shards[0].settings["data"]

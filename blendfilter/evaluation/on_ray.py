@@ -34,6 +34,7 @@ from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.run_folder import PREDICTIONS, RUN, iterate_rows
 from blendfilter.evaluation.run_loop import RunProgress
 from blendfilter.evaluation.runner import as_questions, evaluated
+from blendfilter.files import path_of
 from blendfilter.journal import FILE, Journal
 from blendfilter.lm.budget import NOTHING, Amount, Budget, marked
 from blendfilter.lm.model import connect
@@ -86,7 +87,7 @@ def evaluate_on_ray(
         questions; a budget too small to be dealt out. RunMismatch: shards of another number are there. WorkFailed: a
         shard was lost each time. BudgetSpent: of all shards; and as `evaluate` does.
     """
-    questions, folder = as_questions(questions), Path(run)
+    questions, folder = as_questions(questions), path_of(run)
     lm = connect(lm if lm is not None else dspy.settings.lm or "offline")
     judge = None if filter_lm is None else connect(filter_lm)
     given = {"lm": lm, "filter_lm": judge, **options}

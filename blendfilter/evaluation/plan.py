@@ -33,7 +33,7 @@ from blendfilter.evaluation.run_folder import PREDICTIONS, iterate_rows
 from blendfilter.evaluation.run_loop import AnswerKey
 from blendfilter.evaluation.run_settings import check_reader, check_trained
 from blendfilter.evaluation.runner import as_questions, evaluated
-from blendfilter.files import paths_of
+from blendfilter.files import path_of, paths_of
 from blendfilter.journal import FILE, Journal
 from blendfilter.lm.batches import MOST_LINES, Batch, Gatherer
 from blendfilter.lm.budget import Amount, Budget, spent_in
@@ -477,7 +477,7 @@ def plan(
     """
     sample = check_count("sample", sample)
     every = as_questions(questions)
-    model, folder = _connected(lm or dspy.settings.lm or "offline"), None if run is None else Path(run)
+    model, folder = _connected(lm or dspy.settings.lm or "offline"), None if run is None else path_of(run)
     judge = None if filter_lm is None else _connected(filter_lm)
     check_trained(method, every, [model] if judge is None else [model, judge])  # the rehearsal is another model's
     check_reader(method, model)

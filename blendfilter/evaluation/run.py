@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from blendfilter.errors import MissingExtra, MissingFile
 from blendfilter.evaluation.rows import ERROR, LOSSES, filter_lm_of, how_far, repeats_in, with_errors_apart
 from blendfilter.evaluation.run_folder import METRICS, PREDICTIONS, RUN, iterate_rows, read_json, read_rows
-from blendfilter.files import AnyPath
+from blendfilter.files import AnyPath, path_of
 from blendfilter.journal import FILE, Journal
 from blendfilter.text import visible
 
@@ -50,7 +50,7 @@ class Run:
     """
 
     def __init__(self, folder: AnyPath) -> None:
-        self.folder = Path(folder)
+        self.folder = path_of(folder)
         if not self.folder.is_dir():
             raise MissingFile(f"no run folder at {self.folder}: name one that an evaluation made")
         self.record = read_json(self.folder / RUN)
@@ -169,14 +169,14 @@ class Run:
         `others` are runs over the same questions, beside this one. The page needs nothing but itself; a run of more
         than 1,000 answers gets a folder of pages beside it.
         """
-        return Path(_view("html")(self, [*map(Run.of, others)], None if path is None else Path(path)))
+        return Path(_view("html")(self, [*map(Run.of, others)], None if path is None else path_of(path)))
 
     def trec(self, folder: str | Path | None = None) -> tuple[dict[str, Path], Path]:
         """Write its rankings, by query, and gold titles as TREC files, and return the paths.
 
         `rankings["union"]` is `run.union.trec`, the gold `qrels.trec`.
         """
-        rankings, gold = _view("trec")(self, None if folder is None else Path(folder))
+        rankings, gold = _view("trec")(self, None if folder is None else path_of(folder))
         return rankings, gold
 
     def __repr__(self) -> str:

@@ -28,7 +28,7 @@ from blendfilter.errors import (
     ServerRefused,
 )
 from blendfilter.evaluation.rows import ERROR, LOSSES, Loss, filter_lm_of, how_far, key_of, misscored, repeats_in
-from blendfilter.files import AnyPath, AppendOnly, check_regular, json_line, whole_lines, write_whole
+from blendfilter.files import AnyPath, AppendOnly, check_regular, json_line, path_of, whole_lines, write_whole
 from blendfilter.journal import FILE, Count, Journal, Key
 from blendfilter.lm.budget import BudgetAccount
 from blendfilter.retrieval.base import Trim
@@ -308,7 +308,7 @@ class RunFolder:
         if run is None and replay:
             raise BadArgument("a replay needs the run's folder: run=…")
         # Named by the method in a temporary folder of its own: comparisons show a run by its folder's name.
-        self.path = Path(run if run is not None else tempfile.mkdtemp(prefix="blendfilter-run-"))
+        self.path = path_of(run if run is not None else tempfile.mkdtemp(prefix="blendfilter-run-"))
         if run is None:
             self.path /= (
                 re.sub(r"[^\w.-]+", "-", settings["method"]["name"].rpartition(":")[2].rpartition(".")[2]).strip(".-")

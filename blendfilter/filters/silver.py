@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Self, TypeAlias
 import dspy
 
 from blendfilter.errors import BadArgument, BadData, EmptyData, UnknownName
+from blendfilter.files import path_of
 from blendfilter.filters.base import Filter, selection
 from blendfilter.journal import digest
 from blendfilter.oracles.measures import can_label
@@ -75,7 +76,7 @@ class SilverFilter(Filter):
         super().__init__()
         if stage not in STAGES:
             raise UnknownName.of("stage", stage, STAGES)
-        self.file = Path(path)
+        self.file = path_of(path)
         self.partly = partly
         self.unlabelled = frozenset(map(one_line, unlabelled))
         self.chosen = _SilverContexts()

@@ -50,6 +50,7 @@ from blendfilter.files import (
     json_line,
     json_rows,
     opened,
+    path_of,
     raw_lines,
     too_long,
     write_whole,
@@ -245,7 +246,7 @@ class Batches:
             )
         self.given, self.tell = given, tell
         self.by_files = given.folder is not None
-        self.folder = Path(given.folder) if given.folder is not None else run / "batches"
+        self.folder = path_of(given.folder) if given.folder is not None else run / "batches"
         self.rounds: list[int] = []
         """Calls of each batch that this session sent."""
         self._most = MOST_LINES

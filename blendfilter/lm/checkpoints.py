@@ -25,7 +25,7 @@ import jinja2
 from blendfilter.dspy_surface import lm15
 from blendfilter.errors import BadArgument, BadData, MissingExtra, MissingFile, guess
 from blendfilter.extras import needed, quiet_transformers
-from blendfilter.files import write_whole
+from blendfilter.files import path_of, write_whole
 from blendfilter.lm import local
 from blendfilter.text import question_digest
 
@@ -343,7 +343,7 @@ def save_checkpoint(loaded: LanguageModel, folder: str | Path) -> Path:
 
     >>> save_checkpoint(open_checkpoint("model.gguf"), "models/mine")  # doctest: +SKIP
     """
-    folder = Path(folder)
+    folder = path_of(folder)
     if any(buffer.dtype == needed("torch", EXTRA, WHY).int8 for buffer in loaded.model.buffers()):
         raise BadArgument("a model that was opened as int8 cannot be saved: open it as float32")
     if folder.exists() and any(folder.iterdir()):

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, StrictBool, Vali
 
 from blendfilter.dspy_surface import listed_rates
 from blendfilter.errors import BadData, MissingFile, worded
+from blendfilter.files import path_of
 from blendfilter.lm.profiles import PROVIDERS
 
 A_MILLION = 1_000_000
@@ -200,7 +201,7 @@ def read_prices(path: str | Path) -> Prices:
     Raises:
         MissingFile: it is not there. BadData: it is no such file; the line says where, and what to write.
     """
-    path = Path(path)
+    path = path_of(path)
     if not path.is_file():
         raise MissingFile(f"no price file at {path}: write one; {_EXAMPLE}")
     try:

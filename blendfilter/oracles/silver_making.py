@@ -23,7 +23,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from blendfilter.errors import BadArgument, BadData, BlendFilterError, EmptyData, RunMismatch, check_count
-from blendfilter.files import AppendOnly, JsonRow, json_line, json_rows, write_whole
+from blendfilter.files import AppendOnly, JsonRow, json_line, json_rows, path_of, write_whole
 from blendfilter.journal import digest
 from blendfilter.lm.tokenisers import TokenCounter
 from blendfilter.lm.tokenisers import tokeniser as default_tokeniser
@@ -270,7 +270,7 @@ class Places(NamedTuple):
         >>> [each.name for each in Places.of("silver/nq.jsonl")]
         ['nq.jsonl', 'nq.jsonl.partial', 'nq.recipe.json', 'nq.journal']
         """
-        path = Path(out)
+        path = path_of(out)
         if path.is_dir():
             raise BadArgument(f"{path} is a folder: name a file for the silver contexts, such as {path / 'nq.jsonl'}")
         if path.suffix == ".gz":

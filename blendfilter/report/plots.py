@@ -31,7 +31,7 @@ from blendfilter.evaluation.rows import ERROR
 from blendfilter.evaluation.run import READS_GOLD, Run, Runs, named_runs
 from blendfilter.evaluation.run_passages import input_tokens
 from blendfilter.extras import needed
-from blendfilter.files import writing
+from blendfilter.files import path_of, writing
 from blendfilter.text import aligned
 
 if TYPE_CHECKING:
@@ -416,7 +416,7 @@ def save(figure: Figure, *paths: str | Path) -> list[Path]:
 
 def _suffixed(path: str | Path) -> Path:
     """`path`, where it can be drawn into. Raises: BadArgument."""
-    place = Path(path)
+    place = path_of(path)
     if place.suffix.lower() not in _METADATA:
         raise BadArgument(f"'{place}' is no plot's file: end its name in .svg or .png")
     return place

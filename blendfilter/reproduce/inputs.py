@@ -20,6 +20,7 @@ from blendfilter.compiling.programs import load_program, read_program, recipes_i
 from blendfilter.errors import BadArgument, BadData, MissingExtra, MissingFile, ServerRefused, UnknownName
 from blendfilter.evaluation.plan import spread
 from blendfilter.evaluation.run_settings import check_leak
+from blendfilter.files import path_of
 from blendfilter.filters.base import Filter
 from blendfilter.filters.cdit import CDITFilter
 from blendfilter.filters.registry import make_filter
@@ -118,7 +119,7 @@ class RowInputs:
             name = FILTER_OF_TEMPLATE.get(template, recipe.module)
             if name not in used:
                 raise BadArgument(f"{path} was compiled for {name}, which no row of {table.name} has: leave it out")
-            self._programs[task, name] = Path(path)
+            self._programs[task, name] = path_of(path)
         named = [_task_and_file("demonstrations are", words, table) for words in demos]
         self._demos = {task: read_demos(path) for task, path in named}
         self._table = table

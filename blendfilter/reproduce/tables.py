@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from blendfilter.errors import BadData, UnknownName
+from blendfilter.files import path_of
 from blendfilter.filters.cdit import RULES
 from blendfilter.filters.registry import FILTERS, parameters_of
 from blendfilter.modules.methods import METHODS
@@ -261,7 +262,7 @@ def read(name: str) -> PaperTable:
     Raises:
         UnknownName: no such table. BadData: its file is not a table.
     """
-    path, known = Path(name), names()
+    path, known = path_of(name), names()
     if path.suffix != ".toml" or not path.is_file():
         if name not in known:
             raise UnknownName.of("table", name, known)

@@ -30,6 +30,7 @@ import numpy as np
 from rank_bm25 import BM25Okapi
 
 from blendfilter.errors import BadArgument, BadData, EmptyData
+from blendfilter.files import path_of
 from blendfilter.records import Passage
 from blendfilter.retrieval.analyser import Analyser
 from blendfilter.retrieval.base import ProgressCallback, Scores, best, fingerprint_of, silent
@@ -215,7 +216,7 @@ class Lexical(LexicalSearch):
 
         `analyser` is the one that it was built with, where that finds words by another pattern than `PATTERNS`.
         """
-        return opened_whole(folder, lambda: cls._open(Path(folder), analyser))
+        return opened_whole(folder, lambda: cls._open(path_of(folder), analyser))
 
     @classmethod
     def _open(cls, path: Path, analyser: Analyser | None) -> Self:

@@ -18,6 +18,7 @@ import bm25s
 from bm25s import stopwords as word_lists
 
 from blendfilter.errors import BadArgument, BadData, EmptyData, UnknownName
+from blendfilter.files import path_of
 from blendfilter.records import Passage
 from blendfilter.retrieval.analyser import BM25S_PATTERN, PATTERNS, Analyser
 from blendfilter.retrieval.base import fingerprint_of
@@ -61,7 +62,7 @@ def open_bm25s(
         BadData, EmptyData: files are missing, damaged or without passages.
         BadArgument: neither given nor recorded is how the texts were analysed. UnknownName: no such stemmer or list.
     """
-    path = Path(folder)
+    path = path_of(folder)
     if not (path / CORPUS).is_file():
         raise BadData(f"the bm25s folder at {folder} holds no passages: save it with retriever.save(DIR, corpus=…)")
     try:

@@ -35,7 +35,7 @@ from typing import Any
 import numpy as np
 
 from blendfilter.errors import BadArgument, BadData, EmptyData, MissingFile
-from blendfilter.files import LONGEST, JsonRow, TextLine, first_character, json_rows, lines, opened
+from blendfilter.files import LONGEST, JsonRow, TextLine, first_character, json_rows, lines, opened, path_of
 from blendfilter.records import Passage, Question, cell, content_id, plain
 from blendfilter.retrieval.documents import WORDS, chunked, is_document, read_documents, text_files
 from blendfilter.text import folded
@@ -108,7 +108,7 @@ def passages_of(corpus: Corpus, words: int | None = None) -> Iterator[Passage]:
 
 
 def _existing(corpus: str | os.PathLike[str]) -> Path:
-    path = Path(corpus)
+    path = path_of(corpus)
     try:
         there = path.exists()
     except (OSError, ValueError):  # too long for a name, or characters that none can have
@@ -186,7 +186,7 @@ def corpus_hash(path: str | Path) -> str:
 
     Raises `MissingFile` or `BadData`, and as `read_documents` does.
     """
-    folder = Path(path)
+    folder = path_of(path)
     if folder.is_dir():
         texts = [f"{file.relative_to(folder).as_posix()}\n{corpus_hash(file)}\n" for file in text_files(folder)]
         return hashlib.sha256("".join(texts).encode("utf-8", "surrogateescape")).hexdigest()

@@ -28,7 +28,7 @@ import numpy as np
 
 from blendfilter.errors import BadArgument, BadData, MissingFile, UnknownName, check_count
 from blendfilter.extras import needed
-from blendfilter.files import write_whole
+from blendfilter.files import path_of, write_whole
 from blendfilter.records import Passage
 from blendfilter.retrieval.base import Hits, ProgressCallback, coarse, fingerprint_of, silent
 from blendfilter.retrieval.corpus import Corpus
@@ -214,7 +214,7 @@ class Dense(Stored):
 
     @classmethod
     def _opened(cls, folder: str | os.PathLike[str], encoder: Encoder, manifest: Manifest) -> Self:
-        path, settings = Path(folder), manifest.settings
+        path, settings = path_of(folder), manifest.settings
         with opening(folder):
             if not encoder.is_the_one(settings["identity"]):
                 was = settings["encoder"]

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from blendfilter.errors import BadArgument, BadData, EmptyData, MissingFile, check_count
-from blendfilter.files import LONGEST, first_character, lines, opened, too_long
+from blendfilter.files import LONGEST, first_character, lines, opened, path_of, too_long
 from blendfilter.records import Passage, one_line
 from blendfilter.retrieval.manifest import read_manifest, reraise
 
@@ -92,7 +92,7 @@ def read_documents(folder: str | os.PathLike[str], words: int = WORDS) -> Iterat
         MissingFile: no such folder. BadArgument: it is an index, or `words` is below 1. EmptyData: no text files in it.
         BadData: a file of another kind; a text that is not UTF-8 (which byte), while the passages are read.
     """
-    where = Path(folder)
+    where = path_of(folder)
     chunk("", words)  # a wrong number is an error now, not at the first file
     files = text_files(where)
     base = where if where.is_dir() else where.parent

@@ -15,6 +15,7 @@ from typing import Any
 
 from blendfilter import http
 from blendfilter.errors import BadData, MissingFile, UnknownName
+from blendfilter.files import path_of
 from blendfilter.retrieval.base import Retriever
 from blendfilter.retrieval.corpus import Corpus
 from blendfilter.retrieval.manifest import MANIFEST, read_manifest
@@ -92,7 +93,7 @@ def open_index(
     scheme, mark, _ = address.partition("://")
     if mark:
         return _opener(scheme.lower(), "kind of address", http.without_login(address))(address, **options)
-    folder = Path(address)
+    folder = path_of(address)
     if _LIKE_AN_ADDRESS.search(address) and not folder.exists():
         raise MissingFile(f"no index at {http.without_login(address)}: if a server is meant, write http://host:port")
     if not os.path.exists(folder / MANIFEST):  # and False where looking is not permitted; a `Path` would raise

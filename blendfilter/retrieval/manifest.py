@@ -27,7 +27,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from blendfilter import resources
 from blendfilter.errors import BadArgument, BadData, BlendFilterError, IndexChanged, MissingFile
-from blendfilter.files import writing
+from blendfilter.files import path_of, writing
 
 MANIFEST = "manifest.json"
 FORMAT = 1
@@ -136,7 +136,7 @@ def read_manifest(folder: str | os.PathLike[str]) -> Manifest:
     """
     before = stamp(folder)
     try:
-        return _read(Path(folder))
+        return _read(path_of(folder))
     except (BadData, MissingFile, OSError):
         if stamp(folder) == before:
             raise
@@ -218,7 +218,7 @@ def building(out: str | os.PathLike[str], *, overwrite: bool = False, share: boo
     Raises `BadArgument` for anything there that is no index (`why_no_index`), and leaves that as it is; where such a
     thing came while the block ran, the new index stays beside it, and the message says where.
     """
-    target = Path(out)
+    target = path_of(out)
     if target.name in ("", "..") or target.is_symlink():  # a link stays one, and leads to the new index
         target = Path(os.path.realpath(target))
     sweep(target)
@@ -278,7 +278,7 @@ def updating(index: str | os.PathLike[str], fingerprint: str) -> Iterator[Path]:
                 "open it again"
             )
 
-    lock = _locked(Path(os.path.realpath(index)))
+    lock = _locked(Path(os.path.realpath(path_of(index))))
     if lock is None:
         raise BadArgument(f"the index at {index} is being changed by another command: wait until it is done")
     try:
@@ -293,7 +293,7 @@ def updating(index: str | os.PathLike[str], fingerprint: str) -> Iterator[Path]:
 def stamp(folder: str | os.PathLike[str]) -> tuple[int, ...]:
     """Three numbers that change when another index takes a folder's place; none where there is no folder."""
     try:
-        there = os.stat(folder)
+        there = os.stat(path_of(folder))
     except (OSError, ValueError):  # the latter of characters that no name can have
         return ()
     return there.st_dev, there.st_ino, there.st_ctime_ns

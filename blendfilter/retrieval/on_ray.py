@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 from blendfilter.errors import BadArgument, ServerRefused, WorkFailed, check_count
 from blendfilter.extras import needed
+from blendfilter.files import path_of
 from blendfilter.journal import digest
 from blendfilter.retrieval.base import ProgressCallback
 
@@ -137,7 +138,7 @@ class ChunkFolder:
     """
 
     def __init__(self, out: str | os.PathLike[str], build: Sequence[Any]) -> None:
-        target = Path(os.path.realpath(out))
+        target = Path(os.path.realpath(path_of(out)))
         self.path = target.with_name(f"{target.name}.chunks")
         about = self.path / "build.json"
         wanted = json.dumps({"build": digest(*build)}) + "\n"

@@ -20,11 +20,10 @@ import tempfile
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from blendfilter.errors import BadArgument, BadData, EmptyData
-from blendfilter.files import JsonRow, first_character, json_rows, lines, list_values, opened, write_whole
+from blendfilter.files import JsonRow, first_character, json_rows, lines, list_values, opened, path_of, write_whole
 from blendfilter.records import Passage, cell
 from blendfilter.retrieval.base import (
     Hits,
@@ -73,7 +72,7 @@ class Precomputed(Retriever):
     """
 
     def __init__(self, file: str | os.PathLike[str], questions: Mapping[str, str] | None = None) -> None:
-        self.file = Path(file)
+        self.file = path_of(file)
         self._questions = questions
         self.fingerprint = fingerprint_of("retrieved", corpus_hash(self.file))
         self._lines: dict[str, _RowPlace] = {}
@@ -184,7 +183,7 @@ def write_hits(
 
     The file appears whole or not at all. Raises `BadArgument` where there is one already and `overwrite` is not set.
     """
-    target = Path(out)
+    target = path_of(out)
     if target.is_dir():
         raise BadArgument(f"{target} is a folder: name a file for the hits (--out hits.jsonl)")
     rows, cut = list(queries), 0

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from blendfilter.errors import BadArgument, BadData, ServerRefused
+from blendfilter.files import path_of
 from blendfilter.records import Passage
 from blendfilter.retrieval.base import (
     Hits,
@@ -72,7 +73,7 @@ class Sharded(Retriever):
     ) -> None:
         if not shards:
             raise BadArgument("a sharded index needs one shard or more")
-        self.shards, self.path, self.partial = [*shards], None if path is None else Path(path), partial
+        self.shards, self.path, self.partial = [*shards], None if path is None else path_of(path), partial
         self._reopen = reopen
         there = [shard for shard in shards if not isinstance(shard, AbsentShard)]
         for shard in there:
@@ -274,7 +275,9 @@ def join(
         raise BadArgument(f"{own[0]} would be replaced by the index over it: name another folder (--out DIR)")
     shards = [open_index(location) for location in locations]
     # a token in an address is for its server alone, and goes into no file
-    places = [address_of(os.fspath(each)).url if _is_address(each) else str(Path(each).resolve()) for each in locations]
+    places = [
+        address_of(os.fspath(each)).url if _is_address(each) else str(path_of(each).resolve()) for each in locations
+    ]
     with building(out, overwrite=overwrite) as folder:
         places = _finish(folder, shards, places)
     reopen = functools.partial(open_sharded, out, allow_hosts=[*filter(_is_address, places)], ambient=True)
@@ -343,7 +346,7 @@ def open_sharded(
 
     Raises as `open_index` for each shard, and `BadData` where another index lies there by now.
     """
-    place = Path(folder)
+    place = path_of(folder)
     manifest, shards = read_manifest(place), list[Retriever]()
     with opening(place):
         listed = [

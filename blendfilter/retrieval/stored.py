@@ -21,6 +21,7 @@ from typing import Any, BinaryIO, NamedTuple, Self, TypeVar, overload
 import numpy as np
 
 from blendfilter.errors import BadArgument, BadData, BlendFilterError, EmptyData
+from blendfilter.files import path_of
 from blendfilter.records import Passage
 from blendfilter.retrieval.base import ProgressCallback, Retriever, SearchWarnings, silent
 from blendfilter.retrieval.corpus import Corpus, IdCheck, passages_of
@@ -227,7 +228,7 @@ def manifest_of(
         raise BadData(f"the index at {folder} is damaged: its manifest does not list {min(missing)}; build it again")
     # a corpus' hash is over the very bytes of this file, so that it was there before manifests had hashes of files
     whole = manifest.files[PASSAGES] <= HASHED_WHOLE
-    check_content(Path(folder), manifest, {PASSAGES: f"{WHOLE}:{manifest.corpus.sha256}"} if whole else {})
+    check_content(path_of(folder), manifest, {PASSAGES: f"{WHOLE}:{manifest.corpus.sha256}"} if whole else {})
     return manifest
 
 
@@ -344,7 +345,7 @@ def gather(
     `passages_of`, `EmptyData` where there are none, `BadData` for an id that occurs twice or metadata that JSON cannot
     hold.
     """
-    path = Path(corpus) if isinstance(corpus, (str, os.PathLike)) else None
+    path = path_of(corpus) if isinstance(corpus, (str, os.PathLike)) else None
     name = str(getattr(corpus, "name", "")) if path is None else path.name or path.absolute().name
     digest, ids, kept = hashlib.sha256(), IdCheck(), list[Passage]()
     offsets = array("q", [0])

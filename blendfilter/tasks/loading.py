@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 from blendfilter import resources
 from blendfilter.errors import BadArgument, BadData, EmptyData, MissingExtra, MissingFile, UnknownName, check_count
 from blendfilter.extras import how_to_install
-from blendfilter.files import JsonRow, json_rows, lines
+from blendfilter.files import JsonRow, json_rows, lines, path_of
 from blendfilter.records import Question
 from blendfilter.tasks import arc, eli5, fever, popqa, pubhealth, strategyqa, triviaqa, twowiki, wow
 from blendfilter.tasks.base import Hub, MetricFunction, Parser, Questions, Task
@@ -103,7 +103,7 @@ def _source(task: Task, data: Data, split: str | None) -> _Source:
         rows = json_rows(resources.sample(task.sample))
         return _Source("sample", filter(task.of_sample, rows) if task.of_sample else rows, task.parse, drain=True)
     if isinstance(data, str | Path):
-        path = Path(data)
+        path = path_of(data)
         if not path.exists():
             raise MissingFile.of(path, ("hub", "sample"))
         return _Source(path.name, task.rows(path), task.beside(path) if task.beside else task.parse, drain=True)

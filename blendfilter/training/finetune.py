@@ -21,6 +21,7 @@ from typing import Any
 
 from blendfilter.dspy_surface import Provider, TrainingJob
 from blendfilter.errors import BadArgument, BadData, EmptyData, UnknownName
+from blendfilter.files import path_of
 from blendfilter.journal import digest
 from blendfilter.lm.checkpoints import HUGGING_FACE
 from blendfilter.lm.huggingface import HuggingFaceEngine, settings_in
@@ -61,7 +62,7 @@ class FinetuneProvider(Provider):
         super().__init__()
         _check(settings)
         self.finetunable, self.TrainingJob = True, self._job
-        self._out, self._settings = Path(out), dict(settings)
+        self._out, self._settings = path_of(out), dict(settings)
         self._folders: dict[str, Path] = {}
         self._turn = threading.Lock()
 

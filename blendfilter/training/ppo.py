@@ -46,7 +46,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from blendfilter.errors import BadArgument, BadData, RunMismatch, WorkFailed, check_counts
 from blendfilter.extras import LazyModule, quiet_transformers
-from blendfilter.files import json_line, write_whole, writing
+from blendfilter.files import json_line, path_of, write_whole, writing
 from blendfilter.settings_diff import different_settings
 from blendfilter.training.trainer import MICRO_TOKENS
 
@@ -555,7 +555,7 @@ def train_ppo(
         raise BadArgument("PPO needs prompts, each of one token at least")
     if settings.kl_coefficient and reference is None:
         raise BadArgument("kl_coefficient is above 0: give the model at the start as reference")
-    folder = Path(out)
+    folder = path_of(out)
     folder.mkdir(parents=True, exist_ok=True)
     own = {name: value for name, value in asdict(settings).items() if name not in ("steps", "every")}
     identity = {"settings": own, "bound": dict(bound or {}), "prompts": len(prompts)}

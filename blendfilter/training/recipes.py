@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from blendfilter.errors import BadArgument, BadData, RunMismatch
-from blendfilter.files import json_line, write_whole
+from blendfilter.files import json_line, path_of, write_whole
 from blendfilter.settings_diff import different_settings
 
 FORMAT = 1
@@ -50,7 +50,7 @@ def write_recipe(folder: Path, recipe: Mapping[str, Any], name: str = RECIPE, *,
 
 def new_folder(out: str | Path) -> Path:
     """Where weights go, `~` and all. Raises: BadArgument for what names no folder that can be made."""
-    folder = Path(out).expanduser()
+    folder = path_of(out)
     if folder.name in ("", ".."):
         raise BadArgument(f"'{out}' names no new folder: give one that is made for the model (--out)")
     return folder

@@ -24,6 +24,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from blendfilter.asking import NO_DEMOS, TaskWording
 from blendfilter.errors import BadArgument, EmptyData, Leak, UnknownName
+from blendfilter.files import path_of
 from blendfilter.filters.written import BIDERFilter, TrainedFilCoFilter, WrittenFilter
 from blendfilter.modules.direct import Direct
 from blendfilter.oracles.silver_making import Places, read_recipe
@@ -94,7 +95,7 @@ def silver_set(
     if reads != "silver" and part != "generator":
         raise BadArgument(f"reads={reads} is of the generator: {part} reads all passages as it is")
     rows = [at_stage(row, stage) for row in read_silver(silver)]
-    task, measure = _origin(Path(silver), part, task)
+    task, measure = _origin(path_of(silver), part, task)
     if not rows:
         raise EmptyData(f"{silver} has no row: make it again (blendfilter silver), from questions with answers")
     wanted = {question_digest(question) for question in exclude}
@@ -122,7 +123,7 @@ def silver_set(
                 "raise the cap (--max-input-tokens)"
             )
     data = {
-        "task": task, "measure": measure, "digest": hashlib.sha256(Path(silver).read_bytes()).hexdigest()[:16],
+        "task": task, "measure": measure, "digest": hashlib.sha256(path_of(silver).read_bytes()).hexdigest()[:16],
         "rows": len(rows), "left_out": left_out, "empty": sum(not row.target for row in kept),
         "stage": stage,
     }  # fmt: skip
@@ -192,7 +193,7 @@ def task_of(silver: str | Path, part: Part, task: str | None = None) -> str:
     """The task of a silver file. Raises: as `silver_set` of a file for another task, measure or command."""
     for _ in read_silver(silver):  # is it one?
         break
-    return _origin(Path(silver), part, task)[0]
+    return _origin(path_of(silver), part, task)[0]
 
 
 def _origin(silver: Path, part: Part, task: str | None) -> tuple[str, str]:

@@ -19,7 +19,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from blendfilter.errors import BadArgument, BadData, MissingFile, check_count
-from blendfilter.files import write_whole
+from blendfilter.files import path_of, write_whole
 from blendfilter.journal import FILE as JOURNAL
 from blendfilter.retrieval.base import Retriever
 from blendfilter.retrieval.indexes import ADDRESSES, open_index
@@ -106,10 +106,10 @@ class TrimFolder(BaseModel):
             where = location_of(retriever) or "the index"
             raise BadArgument(f"{where} is a trimmed index itself: name the index that it was made of, or go on in it")
         # an address may hold a login, which the index's own does not: no token goes into the manifest
-        base = location_of(retriever) if isinstance(index, Retriever) or is_address(index) else os.fspath(index)
+        base = location_of(retriever) if isinstance(index, Retriever) or is_address(index) else str(path_of(index))
         if not base and out is None:
             raise BadArgument("an index in memory has no place beside it: name a folder for the witnesses (out)")
-        place = Path(out) if out is not None else Path(default_place(base))
+        place = path_of(out) if out is not None else Path(default_place(base))
         if is_trimmed(place):
             raise BadArgument(f"{place} holds a trimmed index already: go on in it, or name another folder (--out DIR)")
         if _is_folder(base) and place.resolve().is_relative_to(Path(base).resolve()):
@@ -150,7 +150,7 @@ class TrimFolder(BaseModel):
     @classmethod
     def read(cls, folder: str | os.PathLike[str]) -> TrimFolder:
         """The folder as it was left. Raises `MissingFile`, or `BadData` for what is no trimmed index or damaged."""
-        place = Path(folder)
+        place = path_of(folder)
         if not place.exists():
             raise MissingFile(f"no trimmed index at {place}: blendfilter trim INDEX --questions FILE makes one")
         try:
@@ -206,7 +206,7 @@ def default_place(location: str | os.PathLike[str]) -> str:
     if is_address(location):
         plain = address_of(os.fspath(location)).url  # without a login, which no message may name
         raise BadArgument(f"there is no place beside {plain}: name a folder for its witnesses (--out DIR)")
-    path = Path(location)
+    path = path_of(location)
     return str(path if path.name and path.name != ".." else path.resolve()) + SUFFIX
 
 
@@ -217,7 +217,7 @@ def is_address(location: str | os.PathLike[str]) -> bool:
 
 def is_trimmed(location: str | os.PathLike[str]) -> bool:
     """Whether a trimmed index's folder lies there, damaged or not: by its manifest, by its name where that is gone."""
-    place = Path(location)
+    place = path_of(location)
     if is_address(location) or not place.is_dir():
         return False
     try:
@@ -284,7 +284,7 @@ def open_trimmed(
         MissingFile: its index is gone.
         BadArgument: a threshold below 1, a similarity that is none, an address whose host is not in `allow_hosts`.
     """
-    place = Path(folder)
+    place = path_of(folder)
     options["allow_hosts"] = allow_hosts
     try:
         at = TrimFolder.read(place)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from blendfilter.errors import UnknownName, check_count, guess
-from blendfilter.files import write_whole
+from blendfilter.files import path_of, write_whole
 from blendfilter.journal import Journal
 from blendfilter.lm.prices import Prices, cost_of, price_in
 from blendfilter.records import Passage
@@ -349,7 +349,7 @@ def export(
     if str(target) == STDOUT:
         sys.stdout.writelines(line.decode() for line in encoded)
     else:
-        write_whole(Path(target), encoded, overwrite=overwrite)
+        write_whole(path_of(target), encoded, overwrite=overwrite)
     return len(written)
 
 

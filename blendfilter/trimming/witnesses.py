@@ -35,7 +35,7 @@ from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 from blendfilter.errors import BadArgument, BadData, CannotWrite, MissingFile, UnknownName, check_count, guess
-from blendfilter.files import AppendOnly, check_regular, json_line, whole_lines
+from blendfilter.files import AppendOnly, check_regular, json_line, path_of, whole_lines
 from blendfilter.records import one_line, whole_characters
 
 FILE = "witnesses.jsonl"
@@ -181,7 +181,7 @@ class Witnesses:
         Raises:
             MissingFile: there is none. BadData: a line that no torn write explains, or that a newer version wrote.
         """
-        state, path = cls(pairing), Path(path)
+        state, path = cls(pairing), path_of(path)
         try:
             check_regular(path)
             with open(path, "rb") as file:
@@ -408,7 +408,7 @@ class WitnessWriter:
     """
 
     def __init__(self, path: str | Path) -> None:
-        self.path = path = Path(path)
+        self.path = path = path_of(path)
         self.witnesses = Witnesses()
         self._lock = threading.Lock()
         self._unsynced = False

@@ -25,6 +25,7 @@ from types import SimpleNamespace
 from typing import Any, ClassVar, NamedTuple, Self
 
 from blendfilter.errors import BadArgument, BadData, MissingFile
+from blendfilter.files import path_of
 from blendfilter.records import Passage
 from blendfilter.retrieval.base import Hits, ProgressCallback, fingerprint_of, silent
 from blendfilter.retrieval.colbert.building import (
@@ -203,7 +204,7 @@ class ColBERT(Stored):
         """
         device = "cuda" if (torch.cuda.device_count() if gpus is None else gpus) else "cpu"
         encoder = TokenEncoder(ColBERTCheckpoint(checkpoint), device, doc_maxlen=doc_maxlen)
-        folder = Path(out)
+        folder = path_of(out)
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".passages-", dir=folder) as beside, writing(folder):
             passages = gather(corpus, Path(beside), progress).passages
@@ -226,7 +227,7 @@ class ColBERT(Stored):
         `effort` replaces `effort_for`, the default of each search. Raises as `read_manifest` does, and `BadData` where
         the checkpoint is another one.
         """
-        return opened_whole(folder, lambda: cls._open(Path(folder), checkpoint, gpu, effort))
+        return opened_whole(folder, lambda: cls._open(path_of(folder), checkpoint, gpu, effort))
 
     @classmethod
     def _open(
@@ -392,7 +393,7 @@ def open_plaid(
         BadData: files of it are missing, or the collection has another number of passages.
         BadArgument: it does not say where its collection lies. MissingFile: there is none.
     """
-    path = Path(folder)
+    path = path_of(folder)
     parts()
     with opening(path):
         metadata = json.loads((path / "metadata.json").read_bytes())
