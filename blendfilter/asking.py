@@ -20,7 +20,7 @@ from blendfilter import aio, resources
 from blendfilter.context import STAGE, setting
 from blendfilter.dspy_surface import FieldStream, answers_asynchronously, listeners_of, streaming_to
 from blendfilter.errors import BadArgument, BadData, MissingFile, UnknownName
-from blendfilter.files import path_of
+from blendfilter.files import path_of, read_whole
 from blendfilter.journal import digest
 from blendfilter.lm.adopted import config_for, family_of
 from blendfilter.lm.model import ConnectedLM
@@ -458,8 +458,8 @@ def read_demos(path: str | Path) -> list[Demonstration]:
     if path_of(path).is_dir():
         raise BadData(f"{path} is a folder: name the file of demonstrations in it")
     try:
-        return _DEMOS.validate_json(path_of(path).read_bytes())
-    except FileNotFoundError:
+        return _DEMOS.validate_json(read_whole(path))
+    except MissingFile:
         raise MissingFile(f"no demonstrations at {path}: check the path") from None
     except (pydantic.ValidationError, OSError) as error:
         raise BadData(f"{path}: {what_is_wrong(error)}; docs/prompts.md shows a file of demonstrations") from None

@@ -18,7 +18,9 @@ import gzip
 import json
 import os
 import re
+import shutil
 import stat
+import tempfile
 import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -95,15 +97,18 @@ class JsonRow(NamedTuple):
 
 
 @contextmanager
-def opened(path: str | Path, *, unpack: bool = True) -> Iterator[BufferedIOBase]:
+def opened(path: AnyPath, *, unpack: bool = True) -> Iterator[BufferedIOBase]:
     """The file's bytes, unpacked where it is gzip; faults of reading inside the block become our errors.
+
+    A pipe of the shell's (`<(zcat …)`, `/dev/stdin`) may be opened again.
 
     Raises:
         MissingFile: there is no such file.
-        BadData: it is a folder, of another kind, cannot be read, or its gzip data is damaged.
+        BadData: it is a folder, a named pipe or of another kind, cannot be read, or its gzip data is damaged.
     """
+    place = _rereadable(path_of(path))
     try:
-        with open(path, "rb") as raw:
+        with open(place, "rb") as raw:
             packed = unpack and raw.peek(2)[:2] == GZIP
             stream = gzip.GzipFile(fileobj=raw) if packed else raw
             if unpack:
@@ -126,6 +131,39 @@ def _check_kind(beginning: bytes, path: str | Path) -> None:
             is_excel = Path(path).suffix.lower() == ".xlsx"  # a zip archive too
             kind, command = _EXCEL if is_excel else named
             raise BadData(f"'{path}' is {kind}, which is not read: try {command.format(path=path)}")
+
+
+def read_whole(path: AnyPath) -> bytes:
+    """All bytes of a small file. Raises: as `opened`."""
+    with opened(path, unpack=False) as stream:
+        return stream.read()
+
+
+_PIPED: dict[tuple[int, int], Any] = {}
+"""Temporary files of what came out of pipes, by the pipes' device and number; they go when the process ends."""
+
+
+def _rereadable(path: Path) -> Path:
+    """`path`, or a file with what comes out of the pipe there.
+
+    A pipe gives its bytes once, and data is read more than once: for its hash, for its layout, and row by row.
+    """
+    try:
+        status = path.stat()
+    except OSError:
+        return path  # for whoever opens it to say
+    if not stat.S_ISFIFO(status.st_mode):
+        return path
+    if not str(path).startswith(("/dev/", "/proc/")):  # it may be filled again, and nothing says when
+        raise BadData(f"'{path}' is a named pipe, and data is read more than once: name a file, or write <(cat {path})")
+    pipe = (status.st_dev, status.st_ino)
+    if pipe not in _PIPED:
+        kept = tempfile.NamedTemporaryFile(prefix="blendfilter-")  # noqa: SIM115 - for the process
+        with writing(Path(kept.name)), open(path, "rb") as stream:
+            shutil.copyfileobj(stream, kept)
+            kept.flush()
+        _PIPED[pipe] = kept
+    return Path(_PIPED[pipe].name)
 
 
 def _check_free(path: Path) -> None:

@@ -2,21 +2,58 @@
 
 Passages, replies, ids and names come from outside, and may hold what moves a terminal's cursor or colours its text. All
 of it passes `visible`: in a rich `console` of ours, and in the streams that `guarded` puts in place of stdout and
-stderr. Only rich's own codes reach the terminal as they are.
+stderr. Only rich's own codes reach the terminal as they are. What a stream's encoding lacks is written as an escape,
+too: output never ends work that is done.
 """
 
 from __future__ import annotations
 
+import codecs
+import json
+import os
 import re
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from blendfilter.text import visible
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+
+_AS_JSON = "blendfilter.as_json"
+codecs.register_error(
+    _AS_JSON,
+    lambda error: (json.dumps(error.object[error.start : error.end])[1:-1], error.end),  # type: ignore[attr-defined]
+)
+
+
+def shown_on(stream: Any, text: str) -> str:
+    """`text` made visible, with an escape for each character that the stream's encoding lacks.
+
+    Escapes are those of JSON, so that JSON stays the same JSON.
+
+    >>> shown_on(open("/dev/null", "w", encoding="latin-1"), "a caf\u00e9 \u2026")
+    'a caf\u00e9 \\\\u2026'
+    """
+    if text.isascii():
+        return visible(text)
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    return visible(text).encode(encoding, _AS_JSON).decode(encoding)
+
+
+def is_terminal(stream: Any) -> bool:
+    """Whether a stream draws; one that was closed before Python began is None."""
+    return stream is not None and bool(stream.isatty())
+
+
+def note(line: str) -> None:
+    """Print a line on stderr. Where that is closed, or takes no more, the work that the line is about goes on."""
+    if sys.stderr is not None:
+        with suppress(OSError, ValueError):
+            print(shown_on(sys.stderr, line), file=sys.stderr, flush=True)
 
 
 def console(stream: TextIO, **options: Any) -> Console:
@@ -27,11 +64,11 @@ def console(stream: TextIO, **options: Any) -> Console:
 
     class VisibleConsole(Console):
         def render_str(self, text: str, **options: Any) -> Text:  # before it is measured, so that columns stay straight
-            return super().render_str(visible(text), **options)
+            return super().render_str(shown_on(stream, text), **options)
 
         def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
             for segment in super().render(renderable, options):
-                yield segment if segment.control else Segment(visible(segment.text), segment.style)
+                yield segment if segment.control else Segment(shown_on(stream, segment.text), segment.style)
 
     return VisibleConsole(file=stream, highlight=False, markup=False, emoji=False, **options)
 
@@ -40,12 +77,21 @@ def console(stream: TextIO, **options: Any) -> Console:
 def guarded() -> Iterator[None]:
     """Whatever is printed meanwhile is made visible, by whomever: loggers, tracebacks, libraries, users' methods.
 
-    While rich draws a live bar, it takes what is printed, and of its codes draws the colours alone.
+    While rich draws a live bar, it takes what is printed, and of its codes draws the colours alone. Streams that were
+    closed before Python began lead nowhere.
     """
-    out = cast(TextIO, _Guarded(sys.stdout, has_bars=False))
-    err = cast(TextIO, _Guarded(sys.stderr, has_bars=True))
-    with redirect_stdout(out), redirect_stderr(err):
-        yield
+    # a file of ours that got the number of a closed stream would take what C libraries and children print there
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
+        os.set_inheritable(fd, True)
+    os.close(fd)
+    with open(os.devnull, "w", encoding="utf-8") as nowhere:
+        out = cast(TextIO, _Guarded(sys.stdout or nowhere, has_bars=False))
+        err = cast(TextIO, _Guarded(sys.stderr or nowhere, has_bars=True))
+        with redirect_stdout(out), redirect_stderr(err):
+            yield
+
+
+_STDERR = 2
 
 
 class _Guarded:
@@ -60,7 +106,7 @@ class _Guarded:
 
     def write(self, text: str) -> int:
         bar = match.end() if self._has_bars and (match := self._bar.match(text)) else 0
-        self._stream.write(text[:bar] + visible(text[bar:]))
+        self._stream.write(text[:bar] + shown_on(self._stream, text[bar:]))
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:

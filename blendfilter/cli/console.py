@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from blendfilter.secrets import hidden
-from blendfilter.terminal import console
+from blendfilter.terminal import console, is_terminal, note
 from blendfilter.text import visible
 
 if TYPE_CHECKING:
@@ -23,13 +23,13 @@ def show(*parts: Any) -> None:
         if isinstance(part, str):
             print(visible(part), flush=True)
         else:
-            width = None if sys.stdout.isatty() else 110
+            width = None if is_terminal(sys.stdout) else 110
             console(sys.stdout, width=width).print(part)
 
 
 def say(line: str) -> None:
     """Print a notice."""
-    print(f"blendfilter: {visible(hidden(line))}", file=sys.stderr, flush=True)
+    note(f"blendfilter: {hidden(line)}")
 
 
 class Bars:
@@ -66,7 +66,7 @@ class Bars:
 
     def __call__(self, phase: str, done: int, total: int | None = None) -> None:
         count = f"{done:,}" if total is None else f"{done:,} of {total:,}"
-        if not sys.stderr.isatty():
+        if not is_terminal(sys.stderr):
             if time.monotonic() - self._last_line >= EVERY:
                 self._last_line = time.monotonic()
                 say(f"{phase}: {count}")

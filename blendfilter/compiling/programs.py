@@ -25,7 +25,7 @@ from blendfilter.asking import Ask
 from blendfilter.compiling.demos import wrong_demo
 from blendfilter.dspy_surface import dependency_versions
 from blendfilter.errors import BadArgument, BadData, BlendFilterError, MissingFile
-from blendfilter.files import json_line, path_of, write_whole
+from blendfilter.files import json_line, path_of, read_whole, write_whole
 from blendfilter.filters.cdit import Judge
 
 FORMAT = 1
@@ -238,8 +238,8 @@ def load_program(module: dspy.Module, path: str | Path) -> ProgramRecipe:
 def read_program(path: str | Path) -> tuple[dict[str, Any], ProgramRecipe]:
     """The state and the recipe of a saved program. Raises: MissingFile, BadData."""
     try:
-        content = json.loads(path_of(path).read_bytes())
-    except FileNotFoundError:
+        content = json.loads(read_whole(path))
+    except MissingFile:
         raise MissingFile(
             f"no program at {path}: the package brings none, only the tasks' wordings, which are used without being "
             "named; check the path, or make one (blendfilter compile)"

@@ -64,7 +64,7 @@ from blendfilter.modules.base import Method
 from blendfilter.records import Passage, Question, one_line
 from blendfilter.run_context import RunContext
 from blendfilter.tasks.base import Questions
-from blendfilter.terminal import console
+from blendfilter.terminal import console, is_terminal, note
 from blendfilter.text import visible
 
 logger = logging.getLogger(__name__)
@@ -332,7 +332,7 @@ class RunProgress:
         self.total = self.before = self.seen = self.errors = self.tokens = 0
         self.untold = False
         self.began = time.monotonic()
-        if show and sys.stderr.isatty():
+        if show and is_terminal(sys.stderr):
             from rich import progress as rich
 
             self.bar = rich.Progress(
@@ -353,7 +353,7 @@ class RunProgress:
             self.task = self.bar.add_task("", total=total, completed=done, rate="", scores="")
             self.bar.start()
         elif self.show and done:
-            print(f"{done}/{total} questions were answered in an earlier session", file=sys.stderr, flush=True)
+            note(f"{done}/{total} questions were answered in an earlier session")
 
     def advance(self, row: Mapping[str, Any], tokens: int | None) -> None:
         """One more question is over; `tokens` were read and written for it (journal hits included). None: unknown."""
@@ -367,14 +367,14 @@ class RunProgress:
         if self.bar is not None:
             self.bar.update(self.task, advance=1, rate=self.rate, scores=self.text())
         elif self.show and (done % max(1, self.total // 10) == 0 or done == self.total):
-            print(f"{done}/{self.total} questions  {self.rate}  {self.text()}", file=sys.stderr, flush=True)
+            note(f"{done}/{self.total} questions  {self.rate}  {self.text()}")
 
     def tell(self, line: str) -> None:
         """Say what becomes of a batch."""
         if self.bar is not None and self.bar.live.is_started:
             self.bar.console.print(visible(line), markup=False, highlight=False)
         elif self.show:
-            print(visible(line), file=sys.stderr, flush=True)
+            note(line)
 
     def stop(self) -> None:
         """The run is over or was stopped."""

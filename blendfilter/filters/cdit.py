@@ -36,6 +36,7 @@ from blendfilter.aio import Steps
 from blendfilter.asking import REPLY_TOKENS, SHORT_TOKENS, STOP, Ask, RawPrompting, TaskWording, demonstrations
 from blendfilter.context import JUDGED, setting
 from blendfilter.errors import BadArgument, BadData, MissingFile, UnknownName
+from blendfilter.files import read_whole
 from blendfilter.filters.base import Filter, Signed, selection
 from blendfilter.filters.ids import unfenced
 from blendfilter.filters.knowledge import PredictorReply, holds_to_schema, object_schema, reply_of, schema_of
@@ -143,11 +144,11 @@ def read_rules(path: Path) -> tuple[Rule, ...]:
 
     Raises: MissingFile; BadData, which says which rule is wrong.
     """
-    if not path.is_file():
+    if not path.exists():
         raise MissingFile(f"no file of rules at {path}: write one; {_EXAMPLE}")
-    rules, where = list[Rule](), str(path)
+    rules, where, written = list[Rule](), str(path), read_whole(path)
     try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8")).get("rule", [])
+        tables = tomllib.loads(written.decode("utf-8")).get("rule", [])
         for number, table in enumerate(tables, 1):
             where = f"{path}, rule {number}"
             rules.append(Rule(**table))

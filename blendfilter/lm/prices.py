@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, StrictBool, Vali
 
 from blendfilter.dspy_surface import listed_rates
 from blendfilter.errors import BadData, MissingFile, worded
-from blendfilter.files import path_of
+from blendfilter.files import path_of, read_whole
 from blendfilter.lm.profiles import PROVIDERS
 
 A_MILLION = 1_000_000
@@ -202,10 +202,11 @@ def read_prices(path: str | Path) -> Prices:
         MissingFile: it is not there. BadData: it is no such file; the line says where, and what to write.
     """
     path = path_of(path)
-    if not path.is_file():
+    if not path.exists():
         raise MissingFile(f"no price file at {path}: write one; {_EXAMPLE}")
+    written = read_whole(path)
     try:
-        data = _File.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+        data = _File.model_validate(tomllib.loads(written.decode("utf-8")))
     except ValidationError as error:
         fault = error.errors()[0]
         where = ", ".join(map(str, fault["loc"]))

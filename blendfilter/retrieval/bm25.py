@@ -19,8 +19,9 @@ import warnings
 from abc import abstractmethod
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
@@ -29,7 +30,7 @@ import bm25s
 import numpy as np
 from rank_bm25 import BM25Okapi
 
-from blendfilter.errors import BadArgument, BadData, EmptyData
+from blendfilter.errors import BadArgument, BadData, EmptyData, MissingFile
 from blendfilter.files import path_of
 from blendfilter.records import Passage
 from blendfilter.retrieval.analyser import Analyser
@@ -267,11 +268,27 @@ class Lexical(LexicalSearch):
         """The index of a corpus file or a folder of texts, built once and used again while its content is the same.
 
         It is kept under `cache_dir`, by default `$BLENDFILTER_CACHE/indexes` or `~/.cache/blendfilter/indexes`; a
-        damaged one is built again. Two builders at once both end well: the first to finish is kept.
+        damaged one is built again. Two builders at once both end well: the first to finish is kept. Where nothing can
+        be kept there, one warning says so, and the index is made in memory.
         """
         settings = settings_of(k1, b, analyser)
-        key = fingerprint_of(cls.kind, FORMAT, corpus_hash(Path(path)), settings)
-        folder = Path(cache_dir or index_cache()) / f"{cls.kind}-{Path(path).name.split('.')[0]}-{key}"
+        build = partial(cls.build, path, k1=k1, b=b, analyser=analyser, progress=progress)
+        key = fingerprint_of(cls.kind, FORMAT, corpus_hash(path), settings)
+        name = f"{cls.kind}-{Path(path).name.split('.')[0]}-{key}"
+        try:
+            return cls._kept(path_of(cache_dir or index_cache()) / name, path, analyser, build)
+        except (OSError, MissingFile) as error:
+            why = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else error
+            warnings.warn(
+                f"the index of {path} is not kept ({why}): name another folder in BLENDFILTER_CACHE", stacklevel=2
+            )
+        return build()
+
+    @classmethod
+    def _kept(
+        cls, folder: Path, path: str | os.PathLike[str], analyser: Analyser | None, build: Callable[..., Self]
+    ) -> Self:
+        """The index in `folder`, built where it is missing or damaged."""
         if before := stamp(folder):
             try:
                 found = cls.open(folder, analyser=analyser)
@@ -279,9 +296,9 @@ class Lexical(LexicalSearch):
                     return found
                 raise BadData(f"the index at {folder} was updated and is not that of {path} any more: build it again")
             except BadData as error:
-                warnings.warn(f"{error} (doing so now)", stacklevel=2)
+                warnings.warn(f"{error} (doing so now)", stacklevel=3)
                 discard(folder, before)
-        return cls.build(path, folder, k1=k1, b=b, analyser=analyser, share=True, progress=progress)
+        return build(folder, share=True)
 
 
 def _fingerprint(manifest: Manifest) -> str:

@@ -24,7 +24,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from blendfilter.asking import NO_DEMOS, TaskWording
 from blendfilter.errors import BadArgument, EmptyData, Leak, UnknownName
-from blendfilter.files import path_of
+from blendfilter.files import path_of, read_whole
 from blendfilter.filters.written import BIDERFilter, TrainedFilCoFilter, WrittenFilter
 from blendfilter.modules.direct import Direct
 from blendfilter.oracles.silver_making import Places, read_recipe
@@ -123,7 +123,7 @@ def silver_set(
                 "raise the cap (--max-input-tokens)"
             )
     data = {
-        "task": task, "measure": measure, "digest": hashlib.sha256(path_of(silver).read_bytes()).hexdigest()[:16],
+        "task": task, "measure": measure, "digest": hashlib.sha256(read_whole(silver)).hexdigest()[:16],
         "rows": len(rows), "left_out": left_out, "empty": sum(not row.target for row in kept),
         "stage": stage,
     }  # fmt: skip

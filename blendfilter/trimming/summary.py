@@ -18,6 +18,7 @@ from blendfilter.journal import Journal
 from blendfilter.lm.prices import Prices, cost_of, price_in
 from blendfilter.records import Passage
 from blendfilter.retrieval.base import Retriever
+from blendfilter.terminal import shown_on
 from blendfilter.text import shortened
 from blendfilter.trimming.folder import TrimFolder
 from blendfilter.trimming.witnesses import LISTED, JudgedBy, JudgedQuestion, Witnesses
@@ -347,7 +348,7 @@ def export(
     # half a character in a passage's id becomes an escape: no terminal takes it, and no file
     encoded = (line.encode("utf-8", "backslashreplace") for line in lines)
     if str(target) == STDOUT:
-        sys.stdout.writelines(line.decode() for line in encoded)
+        sys.stdout.writelines(shown_on(sys.stdout, line.decode()) for line in encoded)
     else:
         write_whole(path_of(target), encoded, overwrite=overwrite)
     return len(written)

@@ -20,6 +20,7 @@ import multiprocessing
 import os
 import shutil
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
@@ -27,7 +28,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from blendfilter.errors import MissingExtra
+from blendfilter.errors import MissingExtra, MissingFile
 from blendfilter.extras import LazyModule, needed
 from blendfilter.retrieval.manifest import index_cache
 
@@ -94,10 +95,15 @@ def load_kernels() -> None:
     """
     used = parts()
     place = os.environ.get("TORCH_EXTENSIONS_DIR")
-    folder = Path(
-        place or index_cache().parent / "kernels" / f"torch-{torch.__version__}-{sys.implementation.cache_tag}"
-    )
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder = Path(
+            place or index_cache().parent / "kernels" / f"torch-{torch.__version__}-{sys.implementation.cache_tag}"
+        )
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / ".building").touch()
+    except (OSError, MissingFile) as error:
+        folder = Path(tempfile.mkdtemp(prefix="blendfilter-kernels-"))
+        logger.warning("ColBERT's kernels are not kept (%s): name a folder in BLENDFILTER_CACHE", error)
     # torch looks for ninja on the PATH, where the script of an environment that is not activated is not
     path = os.pathsep.join([os.environ.get("PATH", ""), str(Path(sys.executable).parent)])
     with (
