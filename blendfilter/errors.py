@@ -186,7 +186,8 @@ class MissingFile(AskedWrong):
         "no file 'sampel': check the path. Did you mean 'sample'?"
         """
         near = guess(str(path), words)
-        return cls(f"no file '{path}': check the path{'.' * bool(near)}{near}")
+        move = "standard input is /dev/stdin" if str(path) == "-" else "check the path"
+        return cls(f"no file '{path}': {move}{'.' * bool(near)}{near}")
 
 
 class BadData(AskedWrong):

@@ -259,18 +259,28 @@ def paths_of(given: AnyPath | Iterable[AnyPath]) -> list[Path]:
 
 
 @contextmanager
-def writing(target: Path) -> Iterator[None]:
-    """Name the file in the error of a full disk, which the system leaves out."""
+def writing(target: Path, move: str = "nothing of it is left: make room, or write it elsewhere") -> Iterator[None]:
+    """Name the file in the error of a full disk, which the system leaves out, and `move`, the next step.
+
+    NumPy, torch, safetensors and FAISS say in words of their own that the disk takes no more.
+    """
     try:
         yield
-    except OSError as error:
-        if error.errno not in _NO_ROOM or error.filename is not None:
+    except Exception as error:
+        number = error.errno if isinstance(error, OSError) else None
+        if number is None and _TAKES_NO_MORE.search(str(error)):
+            number = errno.EDQUOT if "os error 122" in str(error) else errno.ENOSPC
+        if number not in _NO_ROOM or getattr(error, "filename", None) is not None:
             raise
-        message = f"{error.strerror}; nothing of it is left: make room, or write it elsewhere"
-        raise OSError(error.errno, message, str(target)) from error
+        raise OSError(number, f"{os.strerror(number)}; {move}", str(target)) from error
 
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_TAKES_NO_MORE = re.compile(
+    r"os error (?:28|122)\b|No space left on device|Disk quota exceeded"
+    r"|inline_container\.cc.*(?:unexpected pos|failed writing)|\d+ requested and \d+ written",
+    re.DOTALL,
+)
 
 
 def parsed(text: str, where: str) -> Any:

@@ -121,6 +121,15 @@ class RunContext:
         return self._open
 
 
+def check_module(given: object, what: str = "method") -> None:
+    """Raise `BadArgument` for what is no `dspy.Module`: a class of one, a function, a name."""
+    if isinstance(given, type):
+        raise BadArgument(f"the {what} is the class {given.__name__}: give one of it, {given.__name__}(…)")
+    if not isinstance(given, dspy.Module):
+        kind = "a function" if callable(given) else repr(given)[:60]
+        raise BadArgument(f"the {what} is {kind}: write it as a dspy.Module, with forward(self, question)")
+
+
 def prices_by_name(models: Iterable[ConnectedLM]) -> dict[str, Price | None]:
     """What the models cost, by their names; of two that share one the dearer counts, and None where either is unknown.
 

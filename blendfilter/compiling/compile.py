@@ -55,7 +55,7 @@ from blendfilter.lm.model import connect
 from blendfilter.lm.tokenisers import tokeniser_for
 from blendfilter.prompting import TemplateAdapter
 from blendfilter.retrieval.base import ProgressCallback, silent
-from blendfilter.run_context import RunContext, lms_of
+from blendfilter.run_context import RunContext, check_module, lms_of
 from blendfilter.settings_diff import different_settings
 from blendfilter.text import question_digest
 
@@ -140,6 +140,7 @@ def compile_program(
         metric_calls = check_count("metric_calls", metric_calls)
     if max_demo_tokens is not None:
         max_demo_tokens = check_count("max_demo_tokens", max_demo_tokens, 0)
+    check_module(student, "student")
     train, valid = list(trainset), list(valset)
     earlier = _check(student, train, valid)
     optimiser = optimiser_called(optimizer, student, train)

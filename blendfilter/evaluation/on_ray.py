@@ -41,6 +41,7 @@ from blendfilter.lm.model import connect
 from blendfilter.retrieval.indexes import open_index
 from blendfilter.retrieval.on_ray import LOCAL, connected
 from blendfilter.retrieval.stored import Stored
+from blendfilter.run_context import check_module
 from blendfilter.tasks.base import Questions
 
 RETRIES = 5
@@ -87,6 +88,7 @@ def evaluate_on_ray(
         questions; a budget too small to be dealt out. RunMismatch: shards of another number are there. WorkFailed: a
         shard was lost each time. BudgetSpent: of all shards; and as `evaluate` does.
     """
+    check_module(method)
     questions, folder = as_questions(questions), path_of(run)
     lm = connect(lm if lm is not None else dspy.settings.lm or "offline")
     judge = None if filter_lm is None else connect(filter_lm)

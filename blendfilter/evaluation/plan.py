@@ -44,7 +44,7 @@ from blendfilter.lm.offline import OfflineEngine
 from blendfilter.lm.prices import unknown_price
 from blendfilter.lm.tokenisers import TokenCounter, text_of, tokeniser_for
 from blendfilter.records import Question
-from blendfilter.run_context import CONCURRENCY, lms_of, prices_by_name, with_lms_connected
+from blendfilter.run_context import CONCURRENCY, check_module, lms_of, prices_by_name, with_lms_connected
 from blendfilter.tasks.base import Questions
 from blendfilter.text import aligned, html_of, html_table
 
@@ -476,6 +476,7 @@ def plan(
     The other arguments and all errors are those of `evaluate`, but for a missing key: no call is made.
     """
     sample = check_count("sample", sample)
+    check_module(method)
     every = as_questions(questions)
     model, folder = _connected(lm or dspy.settings.lm or "offline"), None if run is None else path_of(run)
     judge = None if filter_lm is None else _connected(filter_lm)

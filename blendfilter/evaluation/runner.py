@@ -46,7 +46,7 @@ from blendfilter.lm.batches import Batch, Batches
 from blendfilter.lm.budget import Budget
 from blendfilter.lm.model import ConnectedLM, connect
 from blendfilter.retrieval.reranked import Reranked
-from blendfilter.run_context import CONCURRENCY, RunContext, connected_lms
+from blendfilter.run_context import CONCURRENCY, RunContext, check_module, connected_lms
 from blendfilter.tasks.base import MetricFunction, Questions, check_functions
 
 logger = logging.getLogger(__name__)
@@ -168,8 +168,7 @@ async def evaluated(
     metrics: Sequence[str | MetricFunction] | None = None,
 ) -> Run:
     """The finished run whatever became of its questions, for callers that state its errors themselves."""
-    if isinstance(method, type):
-        raise BadArgument(f"the method is the class {method.__name__}: give one of it, {method.__name__}(…)")
+    check_module(method)
     questions = as_questions(questions)
     if metrics is not None:
         questions = replace(questions, task=questions.task.with_metrics(metrics))

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
+import shutil
 import struct
 import sys
 import warnings
@@ -25,7 +27,7 @@ import jinja2
 from blendfilter.dspy_surface import lm15
 from blendfilter.errors import BadArgument, BadData, MissingExtra, MissingFile, guess
 from blendfilter.extras import needed, quiet_transformers
-from blendfilter.files import path_of, write_whole
+from blendfilter.files import path_of, write_whole, writing
 from blendfilter.lm import local
 from blendfilter.text import question_digest
 
@@ -292,11 +294,7 @@ def open_checkpoint(
     dtype, rounded = loading_dtype(dtype, place)
     check_memory(found, memory_needed(found, dtype or ("float32" if place.type == "cpu" else None)), place)
     loaded = _opened(found, place, dtype)
-    if _reads_both_ways(torch, loaded):
-        raise BadData(
-            f"the {type(loaded.model).__name__} in {found.path} reads a text from both its ends (an encoder): it "
-            "writes none, and gives no log-probability of one; name a model that writes"
-        )
+    _check_logits(torch, loaded)
     if rounded:
         _round(torch, loaded)
     return loaded
@@ -348,11 +346,16 @@ def save_checkpoint(loaded: LanguageModel, folder: str | Path) -> Path:
         raise BadArgument("a model that was opened as int8 cannot be saved: open it as float32")
     if folder.exists() and any(folder.iterdir()):
         raise BadArgument(f"{folder} is there already: name another folder (--out)")
-    with quiet_transformers(EXTRA, WHY):
-        loaded.model.save_pretrained(folder)
-        loaded.tokenizer.save_pretrained(folder)
-    if known := trained_on(loaded.checkpoint):
-        write_questions(folder, (), known)
+    beside = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+    try:
+        with quiet_transformers(EXTRA, WHY), writing(folder):
+            loaded.model.save_pretrained(beside)
+            loaded.tokenizer.save_pretrained(beside)
+            if known := trained_on(loaded.checkpoint):
+                write_questions(beside, (), known)
+        beside.rename(folder)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
     return folder
 
 
@@ -525,13 +528,33 @@ def _vocabulary(folder: Path) -> Iterator[Path]:
     return (path for pattern in _WORDS for path in folder.glob(pattern) if path.name != "tokenizer_config.json")
 
 
-def _reads_both_ways(torch: Any, loaded: LanguageModel) -> bool:
-    if loaded.config.is_encoder_decoder:
-        return False
+def _check_logits(torch: Any, loaded: LanguageModel) -> None:
+    """Raise `BadData` where a model gives no numbers, or reads a text from both its ends."""
+    found = []
     with torch.inference_mode(), quiet_transformers(EXTRA, WHY):
-        texts = (torch.tensor([ids], device=loaded.device) for ids in ([0, 1, 0], [0, 1, 1]))
-        one, other = (loaded.model(text).logits[0, :2].float() for text in texts)
-    return not torch.allclose(one, other, rtol=1e-2, atol=1e-2)
+        for ids in ([0, 1, 0], [0, 1, 1]):
+            text = torch.tensor([ids], device=loaded.device)
+            more = {"decoder_input_ids": text} if loaded.config.is_encoder_decoder else {}
+            found.append(loaded.model(text, **more).logits[0, :2].float())
+        one, other = found
+        if torch.isnan(one).any():
+            raise BadData(_no_numbers(torch, loaded))
+        if loaded.config.is_encoder_decoder or torch.allclose(one, other, rtol=1e-2, atol=1e-2):
+            return
+    raise BadData(
+        f"the {type(loaded.model).__name__} in {loaded.checkpoint.path} reads a text from both its ends (an encoder): "
+        "it writes none, and gives no log-probability of one; name a model that writes"
+    )
+
+
+def _no_numbers(torch: Any, loaded: LanguageModel) -> str:
+    """Why a model's logits are no numbers."""
+    where = loaded.checkpoint.path
+    for name, weights in loaded.model.named_parameters():
+        if not torch.isfinite(weights).all():
+            return f"the weights of the model in {where} hold NaN or infinity ({name}): fetch or save it again"
+    kind = str(loaded.model.dtype).removeprefix("torch.")
+    return f"the model in {where} computes NaN in {kind}: name another dtype (float32, bfloat16)"
 
 
 def _merged(model: Any, found: Checkpoint) -> Any:

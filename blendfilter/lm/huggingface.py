@@ -221,7 +221,7 @@ class _Writing:
         return needed("torch", EXTRA, WHY).Generator().manual_seed(self._seed)
 
     def choose(self, logits: Any) -> int:
-        """The next token, by logits of the whole vocabulary."""
+        """The next token, by logits of the whole vocabulary. Raises: `lm15.InvalidRequestError` for NaN."""
         torch = needed("torch", EXTRA, WHY)
         scores = logits.detach().to("cpu", torch.float32)
         if self._penalised:
@@ -231,7 +231,13 @@ class _Writing:
                 scores[token] -= (self._config.presence_penalty or 0.0) + count * (
                     self._config.frequency_penalty or 0.0
                 )
-        token = int(scores.argmax()) if self._temperature == 0 else self._drawn(torch, scores / self._temperature)
+        token = int(scores.argmax())
+        if not scores[token].isfinite():  # the greatest is NaN where any is
+            raise lm15.InvalidRequestError(
+                "the model computes NaN here: its weights are damaged, or its dtype is too small (dtype=float32)"
+            )
+        if self._temperature:
+            token = self._drawn(torch, scores / self._temperature)
         if self._config.logprobs is not None:
             self._note(torch.log_softmax(logits.detach().to("cpu", torch.float32), dim=-1), token)
         return token
@@ -688,7 +694,8 @@ class _Batches:
 
     def _step(self, batch: _Batch, worker: _Worker) -> None:
         logits = batch.logits(self._forward)
-        best = logits.argmax(-1).tolist() if any(row.plain for row in batch.rows) else [0] * len(batch.rows)
+        likeliest = logits.argmax(-1, keepdim=True)
+        best, sound = likeliest[:, 0].tolist(), logits.gather(1, likeliest).isfinite()[:, 0].tolist()
         for i, row in enumerate(batch.rows):
             if row.finish:
                 continue  # its place was not taken yet
@@ -698,7 +705,11 @@ class _Batches:
             elif row.over:
                 row.end()
             else:
-                self._add(row, best[i] if row.plain else row.choose(logits[i]))
+                try:
+                    self._add(row, best[i] if row.plain and sound[i] else row.choose(logits[i]))
+                except lm15.InvalidRequestError as error:
+                    row.finish = "error"
+                    _fail(row.call, error)
 
     def _add(self, row: _Writing, token: int) -> None:
         row.add(token)
@@ -890,9 +901,14 @@ class _Generating:
                     row.finish = "length"
                     _fail(row.call, WorkFailed(_CLOSED))
                 if not row.over:
-                    token = row.choose(scores[i])
-                    row.add(token)
-                    row.over  # noqa: B018 - looks at the clock
+                    try:
+                        token = row.choose(scores[i])
+                    except lm15.InvalidRequestError as error:
+                        row.finish = "error"
+                        _fail(row.call, error)
+                    else:
+                        row.add(token)
+                        row.over  # noqa: B018 - looks at the clock
                 chosen[i, token] = 0.0
             return chosen
 

@@ -116,6 +116,8 @@ def _existing(corpus: str | os.PathLike[str]) -> Path:
     if there:
         return path
     name = os.fspath(corpus)
+    if name == "-":
+        raise MissingFile.of(name)
     hint = "a text goes in a list: ['…']" if any(map(str.isspace, name)) else "check the path"
     raise MissingFile(f"no file or folder '{name if len(name) <= _NAME else name[:_NAME] + '…'}': {hint}")
 

@@ -43,6 +43,7 @@ from blendfilter.asking import TaskWording
 from blendfilter.context import NOTES, ORDER, QUESTION, setting
 from blendfilter.errors import BadArgument, EmptyData, ModelError, UnknownName
 from blendfilter.extras import needed, quiet_transformers
+from blendfilter.files import writing
 from blendfilter.filters.written import STOPS, BIDERFilter, Unmatched, looked_up, recipe_of_answerer
 from blendfilter.journal import Journal
 from blendfilter.lm.budget import Budget
@@ -91,7 +92,7 @@ from blendfilter.training.ppo import (
 )
 from blendfilter.training.recipes import check_recipe, new_folder, read_recipe, write_recipe
 from blendfilter.training.silver import silver_set
-from blendfilter.training.trainer import BEGUN, MICRO_TOKENS, TrainingSettings, versions
+from blendfilter.training.trainer import BEGUN, GOES_ON, MICRO_TOKENS, TrainingSettings, versions
 
 logger = logging.getLogger(__name__)
 
@@ -201,7 +202,13 @@ def align_bider(
     if not check_recipe(partial, made, BEGUN):
         partial.mkdir(parents=True, exist_ok=True)
         write_recipe(partial, made, BEGUN)
-    with Journal(partial / READER) as journal, _begun(partial, journal), context.opened(journal), out_of_memory(LESS):
+    with (
+        Journal(partial / READER) as journal,
+        writing(partial, GOES_ON),
+        _begun(partial, journal),
+        context.opened(journal),
+        out_of_memory(LESS),
+    ):
         if check_recipe(out, made):  # another process finished it meanwhile
             shutil.rmtree(partial, ignore_errors=True)
             return Aligned(out, read_recipe(out), steps_in(out))

@@ -46,7 +46,7 @@ from blendfilter.errors import (
     check_counts,
 )
 from blendfilter.extras import needed, quiet_transformers
-from blendfilter.files import json_line, lock, write_whole
+from blendfilter.files import json_line, lock, write_whole, writing
 from blendfilter.journal import digest
 from blendfilter.lm.checkpoints import (
     HUGGING_FACE,
@@ -80,6 +80,7 @@ logger = logging.getLogger(__name__)
 
 EXTRA = "train"
 WHY = "training"
+GOES_ON = "make room, and the same command goes on"
 IGNORED = -100
 """The label of a position without a loss, as torch has it."""
 BEGUN = "training.json"
@@ -234,7 +235,7 @@ def train_model(
         return Trained(out, read_recipe(out))
     if is_first():  # it may be about to write the recipe there
         check_recipe(partial_folder, made, BEGUN)
-    with _begun(partial_folder, made, out) if is_first() else _joined():
+    with writing(partial_folder, GOES_ON), _begun(partial_folder, made, out) if is_first() else _joined():
         work = _Work(str(base), checkpoint, examples, partial_folder, settings, device, save_every, keep, micro_tokens,
                      gradient_checkpointing, ignore_memory, progress, notice)  # fmt: skip
         result = work.run()
