@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 import ijson
 from ijson.common import ObjectBuilder
 
-from blendfilter.errors import BadArgument, BadData, CannotWrite, MissingFile, RunLocked
+from blendfilter.errors import BadArgument, BadData, BlendFilterError, CannotWrite, MissingFile, RunLocked
 
 GZIP = b"\x1f\x8b"
 _FRAME = "python -c \"import pandas as pd; pd.{}('{{path}}').to_json('data.jsonl', orient='records', lines=True)\""
@@ -267,20 +267,25 @@ def writing(target: Path, move: str = "nothing of it is left: make room, or writ
     try:
         yield
     except Exception as error:
-        number = error.errno if isinstance(error, OSError) else None
-        if number is None and _TAKES_NO_MORE.search(str(error)):
-            number = errno.EDQUOT if "os error 122" in str(error) else errno.ENOSPC
-        if number not in _NO_ROOM or getattr(error, "filename", None) is not None:
+        if (number := _no_room(error)) is None:
             raise
         raise OSError(number, f"{os.strerror(number)}; {move}", str(target)) from error
 
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_TAKES_NO_MORE = re.compile(
-    r"os error (?:28|122)\b|No space left on device|Disk quota exceeded"
-    r"|inline_container\.cc.*(?:unexpected pos|failed writing)|\d+ requested and \d+ written",
-    re.DOTALL,
-)
+_CUT = re.compile(r"inline_container\.cc.*unexpected pos|\d+ requested and \d+ written", re.DOTALL)
+"""What torch and NumPy say of a file that took less than they wrote."""
+
+
+def _no_room(error: Exception) -> int | None:
+    """The number of a full disk's error that names no file."""
+    if isinstance(error, BlendFilterError):
+        return None
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno if error.errno in _NO_ROOM and error.filename is None else None
+    words = str(error)
+    named = next((number for number in _NO_ROOM if os.strerror(number) in words), None)
+    return errno.ENOSPC if named is None and _CUT.search(words) else named
 
 
 def parsed(text: str, where: str) -> Any:

@@ -7,15 +7,20 @@ import gzip
 import io
 import json
 import lzma
+import os
+import pwd
 import resource
 import tarfile
+import threading
 import tracemalloc
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,7 +28,7 @@ from hypothesis import strategies as st
 from blendfilter import files
 from blendfilter.errors import BadData, MissingFile
 from blendfilter.evaluation import run_folder as run_files
-from blendfilter.files import json_rows, lines
+from blendfilter.files import json_rows, lines, path_of, read_whole, writing
 from blendfilter.report import plots as canvas
 from blendfilter.retrieval.corpus import read_corpus
 
@@ -207,3 +212,104 @@ def test_a_full_disk_names_the_file_that_did_not_fit(name: str, tmp_path: Path) 
         WRITES[name](path)
     assert str(path) in (raised.value.filename or str(raised.value))
     assert not list(tmp_path.glob(".*")), "nothing half written is left"
+
+
+def a_tensor_in(path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    torch.save({"weights": torch.zeros(10_000)}, path)
+
+
+def safetensors_in(path: Path) -> None:
+    pytest.importorskip("torch")
+    from safetensors.torch import save_file
+    from torch import zeros
+
+    save_file({"weights": zeros(10_000)}, path)
+
+
+def an_array_in(path: Path) -> None:
+    with path.open("wb") as file:
+        np.save(file, np.zeros(10_000))
+
+
+def faiss_in(path: Path) -> None:
+    faiss = pytest.importorskip("faiss")
+    index = faiss.IndexFlatL2(16)
+    index.add(np.zeros((1_000, 16), dtype=np.float32))
+    faiss.write_index(index, str(path))
+
+
+@pytest.mark.parametrize("write", [a_tensor_in, safetensors_in, an_array_in, faiss_in])
+def test_a_full_disk_is_called_that_whoever_writes(write: Callable[[Path], None], tmp_path: Path) -> None:
+    """torch: "unexpected pos", NumPy: "requested and written", safetensors and FAISS: errors that are no OSError."""
+    with (
+        pytest.raises(OSError, match=r"(File too large|No space left on device); make room") as raised,
+        full_disk(),
+        writing(tmp_path / "weights", "make room"),
+    ):
+        write(tmp_path / "weights")
+    assert raised.value.filename == str(tmp_path / "weights")
+
+
+def test_an_error_of_ours_inside_is_not_taken_for_a_full_disk(tmp_path: Path) -> None:
+    with pytest.raises(BadData, match="said: File too large"), writing(tmp_path / "weights"):
+        raise BadData("the server said: File too large")
+
+
+# ---- the home folder
+
+
+@pytest.mark.parametrize(("given", "path"), [("~/a", "/home/me/a"), (Path("~"), "/home/me"), ("b/~/a", "b/~/a")])
+def test_a_tilde_is_the_home_folder(given: Any, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    assert path_of(given) == Path(path)
+
+
+def test_where_nobody_has_a_home_a_tilde_names_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(_: int) -> None:
+        raise KeyError
+
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    with pytest.raises(MissingFile, match="no home folder for '~/a'"):
+        path_of("~/a")
+
+
+# ---- pipes
+
+
+def piped(data: bytes) -> tuple[Path, threading.Thread]:
+    """What a shell makes of `<(…)`: the reading end of a pipe by its number, and who writes into the other."""
+    reading, writing_end = os.pipe()
+
+    def fill() -> None:
+        with os.fdopen(writing_end, "wb") as end:
+            end.write(data)
+
+    thread = threading.Thread(target=fill)
+    thread.start()
+    return Path(f"/dev/fd/{reading}"), thread
+
+
+def test_what_comes_through_a_pipe_is_read_as_often_as_a_file() -> None:
+    """More than a pipe holds; packed, and in another layout than the second one."""
+    rows = [{"text": "x" * 500, "n": at} for at in range(400)]
+    one, filling = piped(gzip.compress("".join(json.dumps(row) + "\n" for row in rows).encode(), 0))
+    other, filling_other = piped(b'["a", "b"]')
+    for _ in range(2):
+        assert [row.value for row in json_rows(one)] == rows
+        assert [row.value for row in json_rows(other)] == ["a", "b"]
+    assert read_whole(other) == b'["a", "b"]'
+    filling.join()
+    filling_other.join()
+
+
+def test_a_named_pipe_is_refused_before_it_is_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "p")
+    with pytest.raises(BadData, match=r"p' is a named pipe, and data is read more than once"):
+        next(json_rows(tmp_path / "p"))
+
+
+def test_standard_input_has_a_name() -> None:
+    with pytest.raises(MissingFile, match="no file '-': standard input is /dev/stdin"):
+        next(json_rows("-"))

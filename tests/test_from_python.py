@@ -14,6 +14,7 @@ import pytest
 from dspy.utils import DummyLM
 
 import blendfilter as bf
+from blendfilter.errors import BadArgument
 from blendfilter.filters.filco import FilCoFilter
 from blendfilter.records import Passage
 
@@ -196,3 +197,41 @@ def test_type_checkers_accept_what_runs(tmp_path: Path) -> None:
 
 def test_a_passage_of_a_text_alone_can_be_searched() -> None:
     assert bf.BM25.build([Passage("A mill."), Passage("A quay.")])("mill", k=1)[0].text == "A mill."
+
+
+# --- paths ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_tilde_is_the_home_folder_wherever_a_path_is_taken(
+    index: bf.BM25, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.chdir(tmp_path)
+    (home / "q.jsonl").write_text('{"id": "a", "question": "Who built Oddle Mill?", "answer": "Jon Brask"}\n')
+    (home / "c.jsonl").write_text('{"id": "1", "title": "Tane", "text": "The Tane is 40 km long."}\n')
+    (home / "prompts").mkdir()
+    questions = bf.load("qa", "~/q.jsonl")
+    run = bf.evaluate(bf.Direct(index, k=1), questions, lm="offline", run="~/runs/a", progress=False)
+    again = bf.evaluate(
+        bf.Direct(index, k=1), questions, lm="offline", run="~/runs/b", reuse="~/runs/a", progress=False
+    )
+    assert (run.folder, again.folder) == (home / "runs/a", bf.Run("~/runs/b").folder)
+    assert again.html(path="~/page.html") == home / "page.html"
+    assert bf.BM25.build("~/c.jsonl", "~/index").path == home / "index"
+    assert len(bf.open_index("~/index")) == len(bf.open_index(Path("~/index"))) == 1
+    assert bf.Journal("~/runs/a", "replay").path == home / "runs/a/journal.jsonl"
+    with pytest.raises(bf.BlendFilterError, match=str(home / "prompts")):
+        bf.Prompts("~/prompts")
+    assert not (tmp_path / "~").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [(lambda question: "x", "the method is a function"), (bf.Direct, "the class Direct"), ("direct", "is 'direct'")],
+)
+@pytest.mark.parametrize("does", [bf.evaluate, bf.plan])
+def test_what_is_no_module_is_one_line(given: Any, words: str, does: Any) -> None:
+    with pytest.raises(BadArgument, match=words):
+        does(given, EXAMPLES, lm="offline")

@@ -278,10 +278,10 @@ class Lexical(LexicalSearch):
         try:
             return cls._kept(path_of(cache_dir or index_cache()) / name, path, analyser, build)
         except (OSError, MissingFile) as error:
-            why = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else error
-            warnings.warn(
-                f"the index of {path} is not kept ({why}): name another folder in BLENDFILTER_CACHE", stacklevel=2
-            )
+            why = str(error)
+            if isinstance(error, OSError):
+                why = f"{error.filename}: {error.strerror}; name another folder in BLENDFILTER_CACHE"
+            warnings.warn(f"the index of {path} is not kept: {why}", stacklevel=2)
         return build()
 
     @classmethod

@@ -127,6 +127,33 @@ class TestOtherKinds:
         with pytest.raises(BadData, match="reads a text from both its ends"):
             open_checkpoint(made.encoder())
 
+    @pytest.mark.parametrize("kind", [made.llama, made.t5])
+    @pytest.mark.parametrize("number", [float("nan"), float("inf")])
+    def test_weights_that_are_no_numbers_are_named(
+        self, kind: Callable[[], Path], number: float, tmp_path: Path
+    ) -> None:
+        from safetensors.torch import load_file, save_file
+
+        broken = copied(kind, tmp_path / "broken")
+        weights = load_file(broken / "model.safetensors")
+        name = min(name for name in weights if "norm" in name)
+        weights[name][0] = number
+        save_file(weights, broken / "model.safetensors", metadata={"format": "pt"})
+        with pytest.raises(BadData, match=rf"weights of the model in .*broken hold NaN or infinity \({name}\)"):
+            open_checkpoint(broken, device="cpu")
+
+    def test_a_dtype_that_is_too_small_is_named(self, tmp_path: Path) -> None:
+        """Weights that are numbers in 32 bits, whose products are none in 16."""
+        from safetensors.torch import load_file, save_file
+
+        large = copied(made.llama, tmp_path / "large")
+        weights = load_file(large / "model.safetensors")
+        weights = {name: each * 6e4 if "norm" in name else each for name, each in weights.items()}
+        save_file(weights, large / "model.safetensors", metadata={"format": "pt"})
+        assert open_checkpoint(large, device="cpu", dtype="float32")
+        with pytest.raises(BadData, match="computes NaN in float16: name another dtype"):
+            open_checkpoint(large, device="cpu", dtype="float16")
+
     @pytest.mark.parametrize("kind", [made.gpt2, made.t5])
     def test_no_tokeniser(self, kind: Callable[[], Path], tmp_path: Path) -> None:
         """Left to itself, transformers makes one up, of a few marks."""

@@ -498,3 +498,33 @@ class TestConnecting:
         done = blendfilter(*words, "--replay")
         assert (done.code, "no model" in done.err) == (0, True), done.err
         assert stable(Path("run")) == before
+
+
+@pytest.mark.parametrize("how", [{}, {"temperature": 1.0}, {"logprobs": 1}])
+@pytest.mark.parametrize("kind", [made.taught, made.t5])
+def test_a_reply_of_which_a_token_is_no_number_is_an_error_and_the_others_stay(
+    kind: Callable[[], Path], how: dict[str, Any]
+) -> None:
+    """As of numbers too large for 16 bits: they come of some texts and not of others."""
+    by = opened(kind())
+    asked = [request(text, max_tokens=6, **how) for text in PROMPTS[:3]]
+    expected = replies(asked, by)
+    model = by._worker.writer._loaded.model  # type: ignore[union-attr]
+
+    def overflow(_: object, __: object, logits: Any) -> Any:
+        if logits.shape[0] > 1:  # of the second reply, once there are several
+            logits[1, -1, 7] = float("nan")
+        return logits
+
+    async def main() -> list[Any]:
+        return await asyncio.gather(*map(by.complete, asked), return_exceptions=True)
+
+    hook = model.get_output_embeddings().register_forward_hook(overflow)
+    try:
+        first, second, third = asyncio.run(main())
+    finally:
+        hook.remove()
+        by.close()
+    assert isinstance(second, lm15.InvalidRequestError)
+    assert "computes NaN" in str(second)
+    assert [text_of(first), text_of(third)] == [expected[0], expected[2]]

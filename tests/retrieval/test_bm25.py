@@ -331,3 +331,20 @@ def test_threads_share_one_stemmer() -> None:
     with ThreadPoolExecutor(8) as pool:
         for got in pool.map(lambda _: [shared(word) for word in words], range(32)):
             assert got == alone
+
+
+def test_where_no_index_can_be_kept_it_is_made_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A home that is a file, as for a container's user: nothing can be made below it."""
+    (tmp_path / "home").touch()
+    (tmp_path / "c.jsonl").write_text('{"id": "1", "title": "Mill", "text": "A tide mill."}\n')
+    monkeypatch.setenv("BLENDFILTER_CACHE", str(tmp_path / "home" / "cache"))
+    with pytest.warns(UserWarning, match=r"is not kept: .*home.*: Not a directory; name another folder in BLENDFILTER"):
+        index = BM25.for_corpus(tmp_path / "c.jsonl")
+    assert (index.path, [passage.id for passage in index("mill", k=1)]) == (None, ["1"])
+
+
+def test_where_there_is_no_home_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "c.jsonl").write_text('{"id": "1", "title": "Mill", "text": "A tide mill."}\n')
+    monkeypatch.setenv("BLENDFILTER_CACHE", "relative")
+    with pytest.warns(UserWarning, match="is not kept: BLENDFILTER_CACHE is 'relative'"):
+        assert len(BM25.for_corpus(tmp_path / "c.jsonl")) == 1

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import resource
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from threading import Barrier
 from typing import Any
@@ -492,3 +495,28 @@ def test_stopped_after_the_last_step_only_what_is_left_is_done(tmp_path: Path, m
     assert seen == [0]
     for name in ("adapter_model.safetensors", "losses.jsonl", "questions.txt"):
         assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
+
+
+@contextmanager
+def room_for(size: int) -> Iterator[None]:
+    """No file of this process may grow beyond so many bytes: larger ones fail as on a disk that is full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_full_disk_is_called_that_and_with_more_room_the_same_call_ends_well(tmp_path: Path) -> None:
+    """The optimiser's state is the largest file of a checkpoint: the first one does not fit."""
+    out, settings = tmp_path / "model", replace(SMALL, epochs=1)
+    begin = partial(train_model, scoring_models.llama(), examples(), out, settings, device="cpu", save_every=2)
+    with pytest.raises(OSError, match="same command goes on") as raised, room_for(120_000):
+        begin()
+    assert raised.value.filename == str(tmp_path / "model.partial")
+    assert str(raised.value.strerror).startswith(("No space left on device", "File too large"))
+    assert newest_whole(tmp_path / "model.partial") is None
+    begin()
+    assert len(losses(out)) == 3
+    assert not (tmp_path / "model.partial").exists()
