@@ -286,7 +286,7 @@ def piped(data: bytes) -> tuple[Path, threading.Thread]:
         with os.fdopen(writing_end, "wb") as end:
             end.write(data)
 
-    thread = threading.Thread(target=fill)
+    thread = threading.Thread(target=fill, daemon=True)
     thread.start()
     return Path(f"/dev/fd/{reading}"), thread
 
