@@ -269,7 +269,8 @@ def writing(target: Path, move: str = "nothing of it is left: make room, or writ
     except Exception as error:
         if (number := _no_room(error)) is None:
             raise
-        raise OSError(number, f"{os.strerror(number)}; {move}", str(target)) from error
+        words = getattr(error, "strerror", None) or os.strerror(number)
+        raise OSError(number, f"{words}; {move}", str(target)) from error
 
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

@@ -330,3 +330,18 @@ def test_through_the_shell(here: Path) -> None:
     )
     assert (ended.returncode, ended.stderr) == (0, "")
     assert ended.stdout.startswith("hotpotqa EM ")
+
+
+def test_a_tilde_that_no_shell_replaced_is_the_home_folder(
+    blendfilter: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind an equals sign, and in a file of options."""
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "ids.txt").write_text("1\n")
+    (tmp_path / "options.toml").write_text('run = "~/runs/a"\nreuse = ["~/runs/b"]\n')
+    monkeypatch.setenv("HOME", str(home))
+    assert blendfilter(*small_eval("direct-retrieval", "unused")[:-2], "--run=~/runs/b").code == 0
+    assert blendfilter(*small_eval("direct-retrieval", "unused")[:-2], "--config=~/../options.toml").code == 0
+    assert {path.name for path in (home / "runs").iterdir()} == {"a", "b"}
+    assert not (Path.cwd() / "~").exists()

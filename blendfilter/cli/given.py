@@ -43,7 +43,9 @@ def from_run(ctx: typer.Context, run: Path | None) -> Path | None:
     """The callback of `--like`."""
     if run is not None:
         from blendfilter.evaluation.run_folder import RUN, read_json
+        from blendfilter.files import path_of
 
+        run = path_of(run)
         options = read_json(run / RUN).get("notes", {}).get(NOTE)
         if not isinstance(options, dict):
             raise BadData(f"{run / RUN} names no options: only a run that blendfilter eval made can be given back")
@@ -151,8 +153,10 @@ def _params(ctx: typer.Context) -> dict[str, Any]:
 
 
 def _read(ctx: typer.Context, path: Path) -> dict[str, Any]:
+    from blendfilter.files import path_of
+
     try:
-        return _checked(ctx, tomllib.loads(path.read_text(encoding="utf-8")), str(path))
+        return _checked(ctx, tomllib.loads(path_of(path).read_text(encoding="utf-8")), str(path))
     except FileNotFoundError as error:
         raise MissingFile(f'no file {path}: --config takes a TOML file of options, such as lm = "offline"') from error
     except (OSError, ValueError) as error:

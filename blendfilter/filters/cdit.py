@@ -144,7 +144,7 @@ def read_rules(path: Path) -> tuple[Rule, ...]:
 
     Raises: MissingFile; BadData, which says which rule is wrong.
     """
-    if not path.exists():
+    if path.is_dir() or not path.exists():
         raise MissingFile(f"no file of rules at {path}: write one; {_EXAMPLE}")
     rules, where, written = list[Rule](), str(path), read_whole(path)
     try:

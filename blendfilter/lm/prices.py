@@ -202,7 +202,7 @@ def read_prices(path: str | Path) -> Prices:
         MissingFile: it is not there. BadData: it is no such file; the line says where, and what to write.
     """
     path = path_of(path)
-    if not path.exists():
+    if path.is_dir() or not path.exists():
         raise MissingFile(f"no price file at {path}: write one; {_EXAMPLE}")
     written = read_whole(path)
     try:

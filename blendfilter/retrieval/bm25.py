@@ -273,7 +273,7 @@ class Lexical(LexicalSearch):
         """
         settings = settings_of(k1, b, analyser)
         build = partial(cls.build, path, k1=k1, b=b, analyser=analyser, progress=progress)
-        key = fingerprint_of(cls.kind, FORMAT, corpus_hash(path), settings)
+        key = fingerprint_of(cls.kind, FORMAT, corpus_hash(path_of(path)), settings)
         name = f"{cls.kind}-{Path(path).name.split('.')[0]}-{key}"
         try:
             return cls._kept(path_of(cache_dir or index_cache()) / name, path, analyser, build)
