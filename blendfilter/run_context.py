@@ -127,7 +127,9 @@ def check_module(given: object, what: str = "method") -> None:
         raise BadArgument(f"the {what} is the class {given.__name__}: give one of it, {given.__name__}(…)")
     if not isinstance(given, dspy.Module):
         kind = "a function" if callable(given) else repr(given)[:60]
-        raise BadArgument(f"the {what} is {kind}: write it as a dspy.Module, with forward(self, question)")
+        raise BadArgument(
+            f"the {what} is no dspy.Module but {kind}: write a class of one, with forward(self, question)"
+        )
 
 
 def prices_by_name(models: Iterable[ConnectedLM]) -> dict[str, Price | None]:

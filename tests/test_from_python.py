@@ -229,7 +229,11 @@ def test_a_tilde_is_the_home_folder_wherever_a_path_is_taken(
 
 @pytest.mark.parametrize(
     ("given", "words"),
-    [(lambda question: "x", "the method is a function"), (bf.Direct, "the class Direct"), ("direct", "is 'direct'")],
+    [
+        (lambda question: "x", "is no dspy.Module but a function"),
+        (bf.Direct, "the class Direct"),
+        ("direct", "is no dspy.Module but 'direct'"),
+    ],
 )
 @pytest.mark.parametrize("does", [bf.evaluate, bf.plan])
 def test_what_is_no_module_is_one_line(given: Any, words: str, does: Any) -> None:

@@ -140,7 +140,6 @@ def compile_program(
         metric_calls = check_count("metric_calls", metric_calls)
     if max_demo_tokens is not None:
         max_demo_tokens = check_count("max_demo_tokens", max_demo_tokens, 0)
-    check_module(student, "student")
     train, valid = list(trainset), list(valset)
     earlier = _check(student, train, valid)
     optimiser = optimiser_called(optimizer, student, train)
@@ -280,8 +279,7 @@ def quiet() -> Iterator[None]:
 
 def _check(student: Any, train: Sequence[Any], valid: Sequence[Any]) -> list[str]:
     """The digests of questions that the student was compiled on before. Raises for what cannot be compiled."""
-    if not isinstance(student, dspy.Module):
-        raise BadArgument(f"{student!r:.60} is no dspy.Module: give a method, a filter, or a module of your own")
+    check_module(student, "student")
     if not student.predictors():
         raise BadArgument(f"{type(student).__name__} has no predictor: it asks no model, so nothing can be compiled")
     for name, predictor in student.named_predictors():
