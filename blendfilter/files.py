@@ -124,7 +124,7 @@ def opened(path: AnyPath, *, unpack: bool = True) -> Iterator[BufferedIOBase]:
         raise BadData(f"'{path}' cannot be read: {error.strerror or error}") from None
 
 
-def _check_kind(beginning: bytes, path: str | Path) -> None:
+def _check_kind(beginning: bytes, path: AnyPath) -> None:
     """Raise `BadData` for a file of a known kind that is not read."""
     for mark, named in _FOREIGN.items():
         if re.match(mark, beginning):
