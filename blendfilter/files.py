@@ -25,7 +25,7 @@ import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from io import BufferedIOBase
+from io import BufferedIOBase, BufferedReader
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -379,7 +379,25 @@ def check_regular(path: Path) -> None:
     except OSError:
         return  # what is not there, or may not be looked at, is for whoever opens it to say
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        raise BadData(f"{path} is a named pipe or a device, not a file: remove it, or name another place")
+        raise _not_regular(path)
+
+
+def _not_regular(path: Path) -> BadData:
+    return BadData(f"{path} is a named pipe or a device, not a file: remove it, or name another place")
+
+
+def open_regular(path: Path) -> BufferedReader:
+    """A file that other processes write, open for reading, at once whatever lies there.
+
+    Raises: BadData for a named pipe or a device; FileNotFoundError; IsADirectoryError.
+    """
+    check_regular(path)  # a device may act on being opened
+    # What has come there meanwhile is not waited for either.
+    file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise _not_regular(path)
+    return file
 
 
 def is_torn(tail: bytes, begins: bytes) -> bool:

@@ -2,7 +2,8 @@
 
 A running evaluation looks once a second for `control.json` in its folder, which `blendfilter tune` writes: the calls in
 flight, a pause, limits. The file is the session's own, and gone when it ends; the next session begins by its options.
-A run is in progress where its journal has a writer, which the system knows (`/proc/locks`); nothing else is asked.
+A run is in progress where its journal has a writer, which the system knows. To look takes no lock, not for a moment, or
+a run that starts at that moment would be refused.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import fcntl
 import json
 import logging
 import os
+import struct
+import sys
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator
 from pathlib import Path
@@ -24,6 +27,7 @@ from blendfilter.errors import BadArgument, BadData, MissingFile, words_of
 from blendfilter.evaluation.rows import repeats_in
 from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.run_folder import PREDICTIONS, RUN, write_json
+from blendfilter.files import open_regular
 from blendfilter.journal import FILE
 from blendfilter.lm.attempts import Gate
 from blendfilter.lm.budget import Budget, BudgetAccount
@@ -32,6 +36,8 @@ logger = logging.getLogger(__name__)
 CONTROL = "control.json"
 EVERY = 1.0
 """Seconds between two looks at a run's `control.json`."""
+_LARGEST = 1 << 16
+"""Bytes that a `control.json` has at the most."""
 _LOCKS = Path("/proc/locks")
 _TAIL = 1 << 18
 """Bytes of a journal's end in which the last minute's calls are looked for at first."""
@@ -51,7 +57,8 @@ class Control(BaseModel):
     def read(cls, folder: Path) -> Control:
         """That of a run's folder; nothing where there is no such file. Raises: BadData."""
         try:
-            return cls.model_validate_json((folder / CONTROL).read_bytes())
+            with open_regular(folder / CONTROL) as file:  # on the run's loop, which must not wait
+                return cls.model_validate_json(file.read(_LARGEST))
         except FileNotFoundError:
             return cls()
         except ValidationError as error:
@@ -91,25 +98,35 @@ def tune(run: str | Path, **changes: Any) -> Control:
 async def steered(folder: Path, gate: Gate, purse: BudgetAccount | None) -> AsyncIterator[None]:
     """Inside the block, what `control.json` says holds for the run's calls, a second after it was written."""
     path = folder / CONTROL
-    path.unlink(missing_ok=True)  # of a session that was killed
+    _remove(path)  # of a session that was killed
     watching = asyncio.get_running_loop().create_task(_watch(folder, gate, purse))
     try:
         yield
     finally:
         watching.cancel()
         gate.hold(False)
-        path.unlink(missing_ok=True)
+        _remove(path)
+
+
+def _remove(path: Path) -> None:
+    """Remove `path`; what cannot be removed (a folder of that name) is warned of when it is read, and ends no run."""
+    with contextlib.suppress(OSError):
+        path.unlink()
 
 
 async def _watch(folder: Path, gate: Gate, purse: BudgetAccount | None) -> None:
     started, budget, seen = gate.limit, purse.budget if purse is not None else Budget(), Control()
+    warned = ""
     while True:
         await asyncio.sleep(EVERY)
         try:
             wanted = Control.read(folder)
         except (BadData, OSError) as error:
-            logger.warning("%s", words_of(error))
+            if (words := words_of(error)) != warned:
+                logger.warning("%s", words)
+            warned = words
             continue
+        warned = ""
         if wanted == seen:
             continue
         seen = wanted
@@ -143,55 +160,87 @@ def running(folders: Iterable[str | Path] = ()) -> list[Running]:
 
     Raises:
         BadArgument: a system that does not say which files are locked, without `folders`. MissingFile: no run there.
+        BadData: a journal that is a named pipe or a device.
     """
     given = [Run(folder).folder for folder in folders]
     if given:
         found = [(folder, 0) for folder in given if in_progress(folder)]
     elif _LOCKS.exists():
-        found = sorted(_writers())
+        found = sorted({*_writers()})
     else:
         raise BadArgument("this system does not say which runs are in progress: name their folders")
     return [state for folder, pid in found if (state := _state(folder, pid)) is not None]
 
 
 def in_progress(folder: Path) -> bool:
-    """Whether a process is writing the journal of the run in `folder`."""
+    """Whether a process is writing the journal of the run in `folder`. Raises: BadData where it is no file.
+
+    A writer in a container of its own, whose processes are not to be seen from here, is not found.
+    """
     try:
-        with (folder / FILE).open("rb") as file:
-            if _LOCKS.exists() and _name(os.fstat(file.fileno())) in _locked():
-                return True
-            try:  # where the system does not say, or not of another machine's locks
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except OSError:
-                return True
-            return False
-    except FileNotFoundError:
+        with open_regular(folder / FILE) as file:
+            return _locker(os.fstat(file.fileno())) is not None or _is_locked_elsewhere(file.fileno())
+    except (FileNotFoundError, NotADirectoryError):
         return False
 
 
-def _locked() -> set[str]:
-    """Files that some process has locked, as the system names them: device and inode."""
-    lines = (line.split() for line in _LOCKS.read_text(encoding="ascii").splitlines())
-    return {fields[5] for fields in lines if len(fields) > 5 and fields[1] == "FLOCK"}
+def _locker(status: os.stat_result) -> int | None:
+    """The process that has locked the file of that status; None: there is none, or the system does not say."""
+    for pid, device, inode in _locked():
+        # Some file systems (btrfs) give a file another device than the system's list names: its process has it open.
+        if inode == status.st_ino and (device == status.st_dev or any(_same(status, link) for link in _files_of(pid))):
+            return pid
+    return None
 
 
-def _name(status: os.stat_result) -> str:
-    return f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+def _locked() -> Iterator[tuple[int, int, int]]:
+    """The process, device and inode of each file that is locked as journals are."""
+    if _LOCKS.exists():
+        for line in _LOCKS.read_text(encoding="ascii").splitlines():
+            fields = line.split()
+            if len(fields) > 5 and fields[1] == "FLOCK":
+                major, minor, inode = fields[5].split(":")
+                yield int(fields[4]), os.makedev(int(major, 16), int(minor, 16)), int(inode)
+
+
+_FLOCK = (
+    ("qqihh", (0, 0, 0, fcntl.F_WRLCK, 0), 3) if sys.platform == "darwin" else ("hhqqi", (fcntl.F_WRLCK, 0, 0, 0, 0), 0)
+)
+"""How C lays out a `flock` (man fcntl), one that would lock a whole file, and where its kind stands."""
+
+
+def _is_locked_elsewhere(fd: int) -> bool:
+    """Whether a file has a lock that this system's list lacks: one of another machine, over NFS, or of macOS."""
+    layout, wanted, kind = _FLOCK
+    try:
+        answer = fcntl.fcntl(fd, fcntl.F_GETLK, struct.pack(layout, *wanted))
+    except OSError:  # a file system that does not say
+        return False
+    return bool(struct.unpack(layout, answer)[kind] != fcntl.F_UNLCK)
+
+
+def _files_of(pid: int) -> Iterator[Path]:
+    """The open files of a process; none where it ended, or is another user's."""
+    with contextlib.suppress(OSError):
+        yield from Path(f"/proc/{pid}/fd").iterdir()
+
+
+def _same(status: os.stat_result, path: Path) -> bool:
+    try:
+        return os.path.samestat(status, path.stat())
+    except OSError:  # closed meanwhile
+        return False
 
 
 def _writers() -> Iterator[tuple[Path, int]]:
-    """Folders of runs whose journals are locked, and a process that has each open for writing."""
-    locked, seen = _locked(), set[str]()
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it ended, or is another user's
-            for link in (process / "fd").iterdir():
-                with contextlib.suppress(OSError):
-                    target = Path(os.readlink(link))
-                    if target.name != FILE or (name := _name(link.stat())) not in locked or name in seen:
-                        continue
-                    seen.add(name)
-                    if (target.parent / RUN).is_file():
-                        yield target.parent, int(process.name)
+    """Folders of runs whose journals are locked, and the process that has each."""
+    for pid, _, inode in {*_locked()}:
+        for link in _files_of(pid):
+            with contextlib.suppress(OSError):
+                target = Path(os.readlink(link))
+                if target.name == FILE and link.stat().st_ino == inode and (target.parent / RUN).is_file():
+                    yield target.parent, pid
+                    break
 
 
 def _state(folder: Path, pid: int) -> Running | None:
@@ -201,7 +250,7 @@ def _state(folder: Path, pid: int) -> Running | None:
     except (MissingFile, BadData, OSError):  # it ended meanwhile, or is beginning
         return None
     answered = errors = 0
-    with contextlib.suppress(FileNotFoundError), (folder / PREDICTIONS).open("rb") as rows:
+    with contextlib.suppress(FileNotFoundError), open_regular(folder / PREDICTIONS) as rows:
         for line in rows:
             answered, errors = answered + 1, errors + (b'"error": null' not in line)
     answers = run.settings["data"]["n"] * repeats_in(run.settings)
@@ -211,7 +260,7 @@ def _state(folder: Path, pid: int) -> Running | None:
 def _last_minute(folder: Path) -> int:
     """Calls that ended within the last minute: as much of the journal's end is read as they take."""
     since, tail = time.time() - 60, _TAIL
-    with (folder / FILE).open("rb") as file:
+    with open_regular(folder / FILE) as file:
         size = file.seek(0, os.SEEK_END)
         while True:
             file.seek(max(0, size - tail))

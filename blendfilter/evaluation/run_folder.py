@@ -28,7 +28,7 @@ from blendfilter.errors import (
     ServerRefused,
 )
 from blendfilter.evaluation.rows import ERROR, LOSSES, Loss, filter_lm_of, how_far, key_of, misscored, repeats_in
-from blendfilter.files import AnyPath, AppendOnly, check_regular, json_line, path_of, whole_lines, write_whole
+from blendfilter.files import AnyPath, AppendOnly, json_line, open_regular, path_of, whole_lines, write_whole
 from blendfilter.journal import FILE, Count, Journal, Key
 from blendfilter.lm.budget import BudgetAccount
 from blendfilter.retrieval.base import Trim
@@ -232,8 +232,8 @@ def read_json(path: Path, shape: type[Any] | None = None) -> dict[str, Any]:
     """The JSON object in a run's file, checked against `shape` (by default that of the file of its name)."""
     mend = _MEND.get(path.name, _RESCORE)
     try:
-        check_regular(path)
-        value = json.loads(path.read_bytes())
+        with open_regular(path) as file:
+            value = json.loads(file.read())
         TypeAdapter(shape or (_RecordFile if path.name == RUN else _MetricsFile)).validate_python(value)
     except FileNotFoundError as error:
         raise MissingFile(f"no run there: {path} is missing; name a folder that an evaluation made") from error
@@ -257,10 +257,11 @@ def read_rows(path: Path, metrics: Collection[str] = ()) -> list[dict[str, Any]]
 
 def iterate_rows(path: Path, metrics: Collection[str] = (), *, checked: bool = False) -> Iterator[dict[str, Any]]:
     """The same, one at a time; of rows that were `checked` before, fields are not looked at again."""
-    check_regular(path)
-    if not path.is_file():
+    try:
+        file = open_regular(path)
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return
-    with path.open("rb") as file:
+    with file:
         lines = whole_lines(file.fileno(), _ROW_BEGINS, lambda number: _not_a_row(path, number))
         for number, (_, line) in enumerate(lines, 1):
             try:

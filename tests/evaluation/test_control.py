@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import logging
 import os
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -124,6 +129,111 @@ def test_the_calls_of_the_last_minute_are_all_counted(
     assert control._last_minute(run.folder) == engine.calls
     monkeypatch.setattr(control.time, "time", lambda: time.monotonic() + 1e10)
     assert control._last_minute(run.folder) == 0
+
+
+@contextmanager
+def holding(journal: Path, lock: str) -> Iterator[subprocess.Popen[str]]:
+    """A process that has locked `journal`, and is gone at the end."""
+    code = (
+        f"import fcntl, sys, time; file = open(sys.argv[1], 'r+'); {lock}; print('locked', flush=True); time.sleep(600)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, str(journal)], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "locked\n"
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize(
+    "lock",
+    [
+        "fcntl.flock(file, fcntl.LOCK_EX)",
+        "fcntl.lockf(file, fcntl.LOCK_EX)",  # as NFS shows another machine's lock
+    ],
+    ids=["flock", "nfs"],
+)
+def test_a_run_is_in_progress_until_its_process_ends_even_by_a_kill(lock: str, tmp_path: Path) -> None:
+    (tmp_path / "journal.jsonl").touch()
+    with holding(tmp_path / "journal.jsonl", lock) as process:
+        assert in_progress(tmp_path)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert not in_progress(tmp_path)
+
+
+def test_a_lock_is_known_by_the_open_file_where_the_system_names_another_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "journal.jsonl").touch()
+    status = (tmp_path / "journal.jsonl").stat()
+    with holding(tmp_path / "journal.jsonl", "pass") as process:
+        monkeypatch.setattr(control, "_locked", lambda: iter([(process.pid, 0, status.st_ino)]))  # as of btrfs
+        assert in_progress(tmp_path)
+        process.kill()
+        process.wait()
+        assert not in_progress(tmp_path)
+
+
+def test_to_look_at_a_run_takes_no_lock(
+    index: BM25, questions: Questions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, _ = done_by(BlendFilter(index), questions, tmp_path / "run")
+    taken = list[Any]()
+    monkeypatch.setattr(fcntl, "flock", lambda *given: taken.append(given))
+    monkeypatch.setattr(fcntl, "lockf", lambda *given: taken.append(given))
+    assert not in_progress(run.folder)
+    assert running([run.folder]) == []
+    with pytest.raises(BadArgument, match="is not in progress"):
+        tune(run.folder, paused=True)
+    assert taken == []
+
+
+def _pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def _zeros(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def _link_to_a_pipe(path: Path) -> None:
+    os.mkfifo(path.with_name("pipe"))
+    path.symlink_to("pipe")
+
+
+@pytest.mark.parametrize(
+    "place", [_pipe, _zeros, _link_to_a_pipe, Path.mkdir], ids=["pipe", "device", "link", "folder"]
+)
+def test_what_is_no_file_is_warned_of_once_and_stops_no_run(
+    place: Any, index: BM25, questions: Questions, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    waiting = Waiting(index, questions, tmp_path / "run")
+    with waiting.under_way() as done, caplog.at_level(logging.WARNING, control.__name__):
+        place(tmp_path / "run" / control.CONTROL)
+        until(lambda: caplog.records)
+        until(lambda looks=_looks(): next(looks) > 5)
+    done.result()
+    (warning,) = caplog.messages
+    assert control.CONTROL in warning
+    assert Run(tmp_path / "run").finished
+
+
+def _looks() -> Iterator[int]:
+    """How often a run has had the time to look."""
+    for number in range(1000):
+        time.sleep(2 * control.EVERY)
+        yield number
+
+
+@pytest.mark.parametrize("name", ["journal.jsonl", "predictions.jsonl"])
+def test_ps_waits_for_no_pipe(name: str, index: BM25, questions: Questions, tmp_path: Path) -> None:
+    run, _ = done_by(BlendFilter(index), questions, tmp_path / "run")
+    (run.folder / name).unlink()
+    os.mkfifo(run.folder / name)
+    with pytest.raises(BadData, match="is a named pipe or a device"):
+        in_progress(run.folder) or control._state(run.folder, 0)
 
 
 def test_what_cannot_be_changed_is_said(index: BM25, questions: Questions, tmp_path: Path) -> None:
