@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import logging
 import pickle
 from pathlib import Path
@@ -19,7 +20,8 @@ from blendfilter.asking import Ask
 from blendfilter.errors import BadArgument, BadData, MissingFile, NoKey
 from blendfilter.filters.registry import FILTERS, PLUG_INS, make_filter
 from blendfilter.journal import Journal
-from blendfilter.lm.model import ConnectedLM, connect
+from blendfilter.lm.model import ConnectedLM, Settings, connect
+from blendfilter.lm.prices import read_prices
 from blendfilter.modules.base import ShortAnswer
 from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.modules.direct import Direct
@@ -163,6 +165,72 @@ def test_what_connect_was_told_of_a_users_model_comes_back_with_it() -> None:
     assert (again.journal, again.identity, again.kwargs) == (None, {"label": "mine"}, {"temperature": 0.9})
     assert (again.terms.retry, again.terms.pace is None) == (lm.terms.retry, False)
     assert pickle.loads(pickle.dumps(again)).state == again.state == lm.state
+
+
+PLACE = "http://127.0.0.1:9/v1"
+GIVEN: dict[str, Any] = {
+    "name": "served", "api_base": [PLACE, "http://127.0.0.1:10/v1"], "endpoint": "completions", "temperature": 0.5,
+    "top_p": 0.25, "label": "mine", "thinking": False, "reasoning": "low", "extra_body": {"top_k": 20},
+    "json_schema": True, "prices": None, "cache": False, "timeout": 7.0, "attempts": 2, "deadline": 90.0,
+    "requests_per_minute": 5, "tokens_per_minute": 9000, "context": 512, "threads": 3, "defaults": {"seed": 3},
+}  # fmt: skip
+"""A value of each argument of `connect` that is not its default; `prices` is a file of the test's."""
+STAYS = {
+    "api_key": "a secret, in no file",
+    "journal": "whoever loads a program keeps a journal of their own",
+    "mode": "of a journal",
+}
+"""Arguments that do not travel, and why."""
+OF_A_PROCESS = ("context", "threads")
+OF_ANOTHERS_MODEL = ("label", "prices", "cache", "timeout", "attempts", "deadline", "requests_per_minute")
+
+
+@pytest.fixture
+def own_prices(tmp_path: Path) -> Any:
+    path = tmp_path / "prices.toml"
+    path.write_text('[models]\n"served" = { input = 1.0, output = 2.0 }\n"openai/m" = { input = 3.0, output = 4.0 }\n')
+    return read_prices(path)
+
+
+def pickled(lm: ConnectedLM) -> ConnectedLM:
+    return pickle.loads(pickle.dumps(lm))  # type: ignore[no-any-return]
+
+
+def copied(lm: ConnectedLM) -> ConnectedLM:
+    return lm.copy(model="another").copy(model=lm.name)
+
+
+@pytest.mark.parametrize("name", inspect.signature(connect).parameters.keys() - STAYS.keys())
+@pytest.mark.parametrize("again", [pickled, copied])
+def test_each_setting_of_a_model_is_that_of_the_model_made_again(name: str, again: Any, own_prices: Any) -> None:
+    value = own_prices if name == "prices" else GIVEN[name]
+    if name in OF_A_PROCESS:  # no server takes it: its state is what makes the model again
+        assert Settings(name="local", decoding={}, **{name: value}).state()[name] == value
+        return
+    given = {"name": "served", "api_base": PLACE, **(value if name == "defaults" else {name: value})}
+    lm = connect(**given)
+    made = again(lm)
+    assert made.settings == lm.settings
+    assert (made.identity, made.kwargs, made.profile) == (lm.identity, lm.kwargs, lm.profile)
+    assert (made.terms.retry, made.terms.price, made.terms.prices) == (lm.terms.retry, lm.terms.price, lm.terms.prices)
+    assert (made.terms.pace is None) == (lm.terms.pace is None)
+
+
+@pytest.mark.parametrize("name", OF_ANOTHERS_MODEL)
+def test_each_setting_of_a_users_own_model_is_that_of_the_model_made_again(name: str, own_prices: Any) -> None:
+    lm = connect(dspy.LM("openai/m"), **{name: own_prices if name == "prices" else GIVEN[name]})
+    made = pickled(lm)
+    assert (made.state, made.settings.prices) == (lm.state, lm.settings.prices)
+    assert (made.terms.retry, made.terms.price, made.identity) == (lm.terms.retry, lm.terms.price, lm.identity)
+
+
+def test_another_model_of_the_same_server_is_called_with_the_same_key_and_login() -> None:
+    place = "http://me:pass-word@127.0.0.1:9/v1"
+    assert connect("a", api_base=place, api_key=KEY).copy(model="b").settings.secrets() == {
+        "api_key": KEY, "api_base": place,
+    }  # fmt: skip
+    with pytest.raises(NoKey):  # another provider's key is none of theirs
+        connect("openai/a", api_key=KEY).copy(model="groq/b")
 
 
 def test_whoever_loads_a_providers_model_has_the_key(monkeypatch: pytest.MonkeyPatch) -> None:

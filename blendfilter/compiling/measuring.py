@@ -127,7 +127,7 @@ def guarded(lm: ConnectedLM, watch: CompilationWatch) -> GuardedLM:
         profile=lm.profile,
         identity=lm.identity,
         address=lm.address,
-        state=lm.state,
+        settings=lm.settings,
         journal=lm.journal,
         terms=lm.terms,
         traffic=lm.traffic,

@@ -257,6 +257,15 @@ def state_of(lm: dspy.BaseLM) -> dict[str, Any]:
     return dict(_without_secrets(lm.dump_state()))
 
 
+def secrets_of(lm: dspy.BaseLM) -> dict[str, Any]:
+    """What `state_of` leaves out: for another process that calls the model, never for a file."""
+    kept = state_of(lm)
+    whole = dict(lm.dump_state())
+    if called_by_dspy(lm):
+        whole["api_key"] = lm.kwargs.get("api_key")
+    return {name: value for name, value in whole.items() if value is not None and value != kept.get(name)}
+
+
 def _without_secrets(value: Any) -> Any:
     if isinstance(value, Mapping):
         clean = {name: _without_secrets(inner) for name, inner in value.items() if not _is_secret(str(name))}

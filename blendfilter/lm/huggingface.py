@@ -988,7 +988,6 @@ def name_of(name: str) -> str:
 def hugging_face_model(
     name: str,
     how: Mapping[str, Any],
-    settings: Mapping[str, Any],
     *,
     context: int | None = None,
     threads: int | None = None,
@@ -1008,8 +1007,7 @@ def hugging_face_model(
     )
     # llama.cpp, which computes with a GGUF file's rounded weights, replies otherwise
     opened = {"engine": "hf", "weights": engine.fingerprint, "dtype": own.get("dtype"), "context": context}
-    state = {"context": context, "threads": threads, "deadline": deadline, **settings}
-    return known_here(name, engine, profile, how, opened, state, label)
+    return known_here(engine, profile, how, opened, label)
 
 
 def _profile_of(checkpoint: Checkpoint, called: str) -> Profile:

@@ -574,7 +574,6 @@ def refuse_for_a_server(context: int | None, threads: int | None) -> None:
 def local_model(
     name: str,
     how: Mapping[str, Any],
-    settings: Mapping[str, Any],
     *,
     context: int | None = None,
     threads: int | None = None,
@@ -590,8 +589,7 @@ def local_model(
         path, context=context, threads=1 if threads is None else threads, profile=profile, deadline=deadline, **how
     )
     opened = {"weights": engine.fingerprint, "context": engine.context, "json_schema": profile.json_schema or None}
-    state = {"context": context, "threads": threads, "deadline": deadline, "json_schema": json_schema, **settings}
-    return known_here(name, engine, profile, how, opened, state, label)
+    return known_here(engine, profile, how, opened, label)
 
 
 def asked_here(how: Mapping[str, Any]) -> dict[str, Any]:
@@ -602,22 +600,15 @@ def asked_here(how: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def known_here(
-    name: str,
-    engine: ProcessEngine,
-    profile: Profile,
-    how: Mapping[str, Any],
-    opened: Mapping[str, Any],
-    state: Mapping[str, Any],
-    label: str,
+    engine: ProcessEngine, profile: Profile, how: Mapping[str, Any], opened: Mapping[str, Any], label: str
 ) -> dict[str, Any]:
-    """What `connect` has to know of an engine in this process: `opened` shapes replies, `state` opens it again."""
+    """What `connect` has to know of an engine in this process: `opened` shapes replies."""
     return {
         "model": engine.model,
         "engine": engine,
         "profile": profile,
         "identity": {"label": label, "endpoint": how["endpoint"], "options": {**how, "endpoint": None, **opened}},
         "address": engine.address,
-        "state": {"name": name, **how, "label": label, **state},
     }
 
 

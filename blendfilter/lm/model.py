@@ -33,13 +33,21 @@ from blendfilter.dspy_surface import (
 )
 from blendfilter.errors import BadArgument, BlendFilterError, MissingFile, UnknownName, guess, worded
 from blendfilter.journal import CallCache, Journal, Mode
-from blendfilter.lm.adopted import AdoptedEngine, address_of, called_by_dspy, extra_of, profile_of, state_of
+from blendfilter.lm.adopted import (
+    AdoptedEngine,
+    address_of,
+    called_by_dspy,
+    extra_of,
+    profile_of,
+    secrets_of,
+    state_of,
+)
 from blendfilter.lm.attempts import FREE, CallPolicy, ModelEngine, Pace, Retry, Traffic, on_terms
 from blendfilter.lm.huggingface import hugging_face_model, is_hugging_face
 from blendfilter.lm.journaled import JournaledEngine
 from blendfilter.lm.local import is_local, local_model, refuse_for_a_server
 from blendfilter.lm.offline import OfflineEngine
-from blendfilter.lm.openai import OpenAIEngine
+from blendfilter.lm.openai import OpenAIEngine, split_login
 from blendfilter.lm.prices import Price, Prices, listed_price, price_of, read_prices
 from blendfilter.lm.profiles import (
     AT_OWN_ADDRESS,
@@ -163,6 +171,7 @@ def connect(
 
 
 _NO_SETTINGS = frozenset({"journal", "mode", "temperature", "top_p", "defaults"})
+_NOT_IN_STATE = frozenset({"api_key", "prices", "decoding"})
 
 
 def _check_kept(journal: Journal | str | Path | None, mode: Mode, cache: object) -> None:
@@ -193,7 +202,14 @@ def _user_cache() -> CallCache | None:
 
 
 class Settings(SimpleNamespace):
-    """The arguments of `connect` under their names, but for the journal; `decoding` has all that decide a reply."""
+    """The arguments of `connect` under their names, but for the journal; `decoding` has all that decide a reply.
+
+    A connected model keeps them, and whatever makes it again starts from them: `state` is what a file may hold,
+    `secrets` is the rest.
+    """
+
+    def __repr__(self) -> str:
+        return f"Settings({self.state()})"  # without secrets
 
     def given(self) -> set[str]:
         """The names of those that differ from the defaults; greedy decoding is the default."""
@@ -203,10 +219,24 @@ class Settings(SimpleNamespace):
         return {name for name, value in now.items() if name != "decoding" and value != plain.get(name)}
 
     def state(self) -> dict[str, Any]:
-        """The arguments that connect the same model again: never a key, nor prices."""
-        secret = {"api_key", "prices", "decoding"}
-        fields = {name: value for name, value in vars(self).items() if name not in secret and value is not None}
-        return fields | dict(self.decoding)
+        """The arguments that connect the same model again, as JSON: no key, no login, and no prices (a user's file).
+
+        Those of a user's own `dspy.LM`, which is saved as itself, lack its `name` and how it is spoken to.
+        """
+        given = {name: value for name, value in vars(self).items() if value is not None}
+        if not isinstance(self.name, str):
+            return {name: given[name] for name in ("label", "cache", *_LIMITS) if name in given}
+        if "api_base" in given:
+            addresses = [split_login(address or "")[0] for address in addresses_of(self.api_base)]
+            given["api_base"] = addresses[0] if len(addresses) == 1 else addresses
+        return {name: value for name, value in given.items() if name not in _NOT_IN_STATE} | dict(self.decoding)
+
+    def secrets(self) -> dict[str, Any]:
+        """What `state` must not have and the model is called with: the key that was given, addresses with a login."""
+        given = {"api_key": self.api_key and str(self.api_key), "api_base": self.api_base}
+        if not isinstance(self.name, str):  # they are settings of the model itself
+            given = secrets_of(self.name)
+        return {name: value for name, value in given.items() if value is not None}
 
     def policy(self, model: str = "", provider: str | None = None, timeout: float | None = ATTEMPT) -> CallPolicy:
         """How `model` at `provider` (None: elsewhere) is called; `timeout` is what holds by default."""
@@ -267,12 +297,11 @@ def _opened(settings: Settings) -> ConnectedLM:
         settings.refuse_limits(but="deadline")
         open_model = hugging_face_model if is_hugging_face(name) else local_model
         made = open_model(
-            name, how, decoding, context=settings.context, threads=settings.threads,
+            name, how, context=settings.context, threads=settings.threads,
             deadline=settings.deadline, json_schema=settings.json_schema, label=settings.label,
         )  # fmt: skip
         _say_what_is_not_steered(settings, made["model"], made["profile"])
-        made["state"] |= {"cache": settings.cache}
-        return ConnectedLM(**made, terms=settings.own_price(made["model"]), **decoding)
+        return ConnectedLM(**made, settings=settings, terms=settings.own_price(made["model"]), **decoding)
     refuse_for_a_server(settings.context, settings.threads)
     if name != "offline":
         return _through_dspy(settings, how) if spoken_by_dspy(name, settings.api_base) else _served(settings, how)
@@ -280,9 +309,8 @@ def _opened(settings: Settings) -> ConnectedLM:
         raise BadArgument("offline is a reader in this process: name the model that the address serves")
     settings.refuse_limits()
     identity = {"label": settings.label}
-    state = {"name": name, **identity, **decoding}
     return ConnectedLM(
-        name, OfflineEngine(), identity=identity, state=state, terms=settings.own_price(name), **decoding
+        name, OfflineEngine(), identity=identity, settings=settings, terms=settings.own_price(name), **decoding
     )
 
 
@@ -305,17 +333,13 @@ def _served(settings: Settings, how: Mapping[str, Any]) -> ConnectedLM:
     engines = [OpenAIEngine(url, key, model=model, profile=profile, timeout=timeout, **how) for url, _, key in places]
     engine = engines[0] if len(engines) == 1 else ReplicatedEngine(engines)
     options = {**how, "endpoint": None, "provider": provider, "json_schema": schema or None}
-    addresses = [each.address for each in engines]  # as they are recorded: without a login
-    state = settings.state()
-    if settings.api_base:
-        state["api_base"] = addresses[0] if len(addresses) == 1 else addresses
     return ConnectedLM(
         model,
         engine,
         profile=profile,
         identity={"label": settings.label, "endpoint": settings.endpoint, "options": options},
         address=engine.address,
-        state=state,
+        settings=settings,
         terms=settings.policy(model, provider),
         **settings.decoding,
     )
@@ -346,7 +370,7 @@ def _through_dspy(settings: Settings, how: Mapping[str, Any]) -> ConnectedLM:
         profile=profile,
         identity={"label": settings.label, "endpoint": settings.endpoint, "options": options},
         address=address,
-        state=settings.state() | ({"api_base": address} if place else {}),  # without a login
+        settings=settings,
         terms=terms,
         **decoding,
     )
@@ -381,14 +405,13 @@ def _adopted(settings: Settings, lm: dspy.BaseLM) -> ConnectedLM:
     name, place = (model, provider) if at_home else (str(lm.model), None)
     terms = settings.policy(name, place, timeout=None)  # its own timeout holds
     profile, where = profile_of(lm), address or (provider if at_home else "")
-    kept = {argument: getattr(settings, argument) for argument in ("label", "cache", *_LIMITS)}
     return ConnectedLM(
         lm.model,
         AdoptedEngine(lm, profile=profile, estimate=_priced_by_dspy(terms.price, name, place), place=where),
         profile=profile,
         identity={"label": settings.label, **({"options": {"extra_body": extra}} if extra else {})},
         address=address,
-        state={argument: value for argument, value in kept.items() if value is not None},
+        settings=settings,
         terms=terms,
         **{name: value for name, value in given.items() if name in _DECODING},
     )
@@ -402,8 +425,7 @@ class ConnectedLM(EngineLM):
         engine: the asynchronous engine that calls it, one attempt a time.
         identity: what tells this model's calls from another's: `label`, `endpoint`, `options`.
         address: where it is, for messages and records.
-        state: the arguments that `connect()` was given (never a key), for saving and loading; without `name` for a
-            user's own model.
+        settings: the arguments that `connect()` was given; None for a model that was made otherwise.
         journal: where its calls are kept: a run's journal, or the user's cache.
         notice: whether its user was told that it thinks.
         terms, traffic: how faults are tried again, and what a run allows (`blendfilter.lm.attempts`).
@@ -418,7 +440,7 @@ class ConnectedLM(EngineLM):
         profile: Profile = Profile(),
         identity: Mapping[str, Any] | None = None,
         address: str = "",
-        state: Mapping[str, Any] | None = None,
+        settings: Settings | None = None,
         journal: Journal | CallCache | None = None,
         terms: CallPolicy | None = None,
         traffic: Traffic = FREE,
@@ -429,7 +451,7 @@ class ConnectedLM(EngineLM):
         self.notice = notice or ThinkingNotice()
         self.terms, self.traffic = terms or CallPolicy(), traffic
         self.profile, self.address = profile, address
-        self.identity, self.state = dict(identity or {}), dict(state or {})
+        self.identity, self.settings = dict(identity or {}), settings
         in_keys = dict(self.identity)
         if "options" in in_keys:  # a call's key has the schema that it asks for, if any
             in_keys["options"] = {k: v for k, v in (in_keys["options"] or {}).items() if k != "json_schema"}
@@ -451,7 +473,7 @@ class ConnectedLM(EngineLM):
             profile=self.profile,
             identity=self.identity,
             address=self.address,
-            state=self.state,
+            settings=self.settings,
             journal=journal,
             terms=self.terms,
             traffic=traffic,
@@ -468,12 +490,21 @@ class ConnectedLM(EngineLM):
         if name == self.model:
             return super().copy(**changes)  # type: ignore[no-any-return]
         settings = {**self.state, **self.kwargs, "name": name}
+        if self.settings is not None:
+            settings["prices"] = self.settings.prices
+            if "api_base" in settings:  # the same server, which knows the same key
+                settings |= self.settings.secrets()
         if isinstance(self.journal, Journal):
             settings["cache"] = False
         other = connect(**{setting: value for setting, value in settings.items() if value is not None})
         other = other.with_journal(self.journal, self.traffic)
         other.provider, other.finetuning_model = self.provider, name
         return other.copy(**changes)
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """The arguments of `connect()` that a file may hold; without `name` for a user's own model."""
+        return {} if self.settings is None else self.settings.state()
 
     @property
     def endpoint(self) -> str:
@@ -543,8 +574,10 @@ class ConnectedLM(EngineLM):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A pickle is a file like any other: neither key nor journal travels, and whoever loads it has their own.
+        prices = None if self.settings is None else self.settings.prices
+        priced = {} if prices is None else {"prices": prices}
         if "name" in self.state or not isinstance(self.inner, AdoptedEngine):
-            return _connected_again, (self.dump_state(),)
+            return connected_again, (self.dump_state() | priced,)
         # What `connect` was told of a user's own model stands beside its state, which is the model's alone.
         state = self.dump_state()
         try:
@@ -556,21 +589,32 @@ class ConnectedLM(EngineLM):
                 f"({type(error).__name__}: {hidden(str(error))}); give {kind} a dump_state and a load_state, without "
                 "secrets, or save the program without its model: module.set_lm(None)"
             ) from None
-        return _connected_again, (state, self.state, self.kwargs)
+        return connected_again, (state, self.state | priced, self.kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ConnectedLM:
         return self.copy()  # engines and clients are shared, settings are not
 
 
-def _connected_again(
-    state: Mapping[str, Any], settings: Mapping[str, Any] = {}, decoding: Mapping[str, Any] = {}
+def connected_again(
+    state: Mapping[str, Any],
+    settings: Mapping[str, Any] = {},
+    decoding: Mapping[str, Any] = {},
+    *,
+    secret: Mapping[str, Any] = {},
 ) -> ConnectedLM:
-    """The model of a pickle, which is code that its reader trusts. Raises: as `connect`, `NoKey` for one."""
-    lm = _loaded(state)
+    """The model of a pickle, which is code that its reader trusts; `secret` is what its `Settings.secrets` gave.
+
+    Raises: as `connect`, `NoKey` for one.
+    """
+    lm = _loaded({**state, **secret})
     if not isinstance(lm, ConnectedLM):
         lm = connect(lm, **settings)
         lm.kwargs |= decoding
     return lm
+
+
+_connected_again = connected_again
+"""Its name in programs that were saved by earlier versions."""
 
 
 def _loaded(state: Mapping[str, Any]) -> dspy.BaseLM:

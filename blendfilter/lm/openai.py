@@ -76,7 +76,7 @@ class OpenAIEngine:
         from blendfilter.lm.clients import HTTPClients
 
         self.model, self.endpoint = model, endpoint
-        self.address, login = _without_login(base_url.rstrip("/"))
+        self.address, login = split_login(base_url.rstrip("/"))
         self.refused: dict[str, float | None] = {}  # by name, the least that it may be; None: it is not sent
         self._chat = endpoint == "chat"
         self.path = "/chat/completions" if self._chat else "/completions"
@@ -286,7 +286,7 @@ class OpenAIEngine:
         )
 
 
-def _without_login(url: str) -> tuple[str, dict[str, str]]:
+def split_login(url: str) -> tuple[str, dict[str, str]]:
     """The address without a login, and the login as the header that it stands for: clients would log it in a URL."""
     parts = urlsplit(url)
     if "@" not in parts.netloc:

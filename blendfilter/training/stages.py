@@ -171,7 +171,7 @@ class GoldTeacher:
     def __init__(self, wording: TaskWording) -> None:
         self.wording = wording
         self.examples: dict[str, StageExample] = {}
-        self.lm = ConnectedLM("gold", self, identity={"label": ""}, state={"name": "gold"})
+        self.lm = ConnectedLM("gold", self, identity={"label": ""})
         self._known: dict[str, tuple[Question, list[Passage]]] = {}
 
     def learn(self, question: Question, gold: Sequence[Passage]) -> None:
