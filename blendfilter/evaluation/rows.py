@@ -382,9 +382,13 @@ def _shared(value: Any) -> Any:
 
 
 def summarise(
-    rows: Sequence[PredictionRow], settings: Mapping[str, Any], ledger: Mapping[str, Mapping[str, Any]]
+    rows: Sequence[PredictionRow],
+    settings: Mapping[str, Any],
+    ledger: Mapping[str, Mapping[str, Any]],
+    *,
+    made_by: Iterable[str] = (blendfilter.__version__,),
 ) -> dict[str, Any]:
-    """The whole of `metrics.json`; `ledger` as it is stored there."""
+    """The whole of `metrics.json`; `ledger` as it is stored there, `made_by` the versions of this package."""
     repeats = repeats_in(settings)
     metrics = {name: score_of(rows, name, settings["seed"]) for name in settings["metrics"]}
     counts = counted(rows, [])
@@ -398,7 +402,7 @@ def summarise(
         "flags": counts["flags"],
         "losses": counts["losses"],
         "ledger": ledger,
-        "signature": signature(settings, metrics, counts["n"], counts["flags"]["errors"]),
+        "signature": signature(settings, metrics, counts["n"], counts["flags"]["errors"], made_by),
     }
 
 
@@ -424,7 +428,13 @@ def counted(rows: Sequence[PredictionRow], metrics: Iterable[str]) -> dict[str, 
     }
 
 
-def signature(settings: Mapping[str, Any], metrics: Mapping[str, Any], n: int, errors: int = 0) -> str:
+def signature(
+    settings: Mapping[str, Any],
+    metrics: Mapping[str, Any],
+    n: int,
+    errors: int = 0,
+    made_by: Iterable[str] = (blendfilter.__version__,),
+) -> str:
     """The headline with its recipe: what was measured, on what, with what; and how many answers are errors, if any."""
     name, score = next(iter(metrics.items()))
     half = (score["high"] - score["low"]) / 2
@@ -444,7 +454,7 @@ def signature(settings: Mapping[str, Any], metrics: Mapping[str, Any], n: int, e
         *(f"prompts:{name}" for name in [method.get("prompts")] if name),
         f"program:{method['program']}",
         f"seed:{settings['seed']}",
-        f"v{blendfilter.__version__}",
+        "+".join(f"v{version}" for version in made_by),
     ]
     return f"{settings['task']} {name.upper()} {100 * score['value']:.1f} ± {100 * half:.1f} | {'|'.join(recipe)}"
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import resource
 import shutil
+import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
+from dspy import lm15
 from small_world import FILES, CountingEngine, done_by, journaled, slowly, stable, tree
 
-from blendfilter import BM25, BlendFilter, ChainOfThought, Direct, load, merge
-from blendfilter.errors import BadArgument, BadData, CannotWrite, MissingFile, RunLocked, RunMismatch
+import blendfilter
+from blendfilter import BM25, BlendFilter, Budget, ChainOfThought, Direct, Run, load, merge
+from blendfilter.errors import BadArgument, BadData, CannotWrite, MissingFile, RunFailed, RunLocked, RunMismatch
 from blendfilter.journal import Journal
+from blendfilter.lm.budget import Amount, marked
 from blendfilter.tasks import Questions
 
 
@@ -112,6 +117,82 @@ def test_what_two_shards_asked_alike_is_journaled_once(index: BM25, tmp_path: Pa
     assert stable(merged.folder) == stable(whole.folder)
 
 
+def test_a_success_replaces_another_shards_failure_of_the_same_call(index: BM25, tmp_path: Path) -> None:
+    rows = [{"id": str(at), "question": "Who won the regatta?", "answer": "Ina Vell"} for at in range(2)]
+
+    async def fail(_stage: str, _prompt: str) -> None:
+        raise lm15.ContextLengthError("this one does not fit")
+
+    questions = load("qa", rows)
+    with pytest.raises(RunFailed):
+        done_by(Direct(index), questions.shard(1, 2), tmp_path / "1", engine=CountingEngine(fail))
+    done_by(Direct(index), questions.shard(2, 2), tmp_path / "2")
+    merged = merge(tmp_path / "1", tmp_path / "2", out=tmp_path / "merged")
+    (failed,) = journaled(tmp_path / "1")
+    with merged.journal() as journal:
+        known = journal.read_call(failed["key"])
+    assert failed["error"]
+    assert known is not None
+    assert not known.get("error")
+    again, engine = done_by(Direct(index), questions, merged.folder)
+    assert (engine.calls, again.errors) == (0, 0)
+
+
+def test_a_merged_run_has_spent_what_its_shards_have(index: BM25, tmp_path: Path) -> None:
+    rows = [{"id": str(at), "question": "Who won the regatta?", "answer": "Ina Vell"} for at in range(4)]
+    questions = load("qa", rows)
+    shards = sharded(questions, 2, tmp_path, Direct(index), budget=Budget(calls=5))
+    merged = merge(*shards, out=tmp_path / "merged")  # both paid for the one call, which is journaled once
+    with merged.journal() as journal:
+        assert marked(journal).calls == 2
+    assert "budget" not in merged.record["notes"]  # a shard's is a part of it
+    spent = []
+    for folder in shards:
+        with Run(folder).journal() as journal:
+            spent.append(marked(journal))
+    with merged.journal() as journal:
+        assert marked(journal) == sum(spent, Amount())
+
+
+def made_with(folder: Path, **versions: str) -> None:
+    """Have the run say that other versions made it."""
+    record = json.loads((folder / "run.json").read_bytes())
+    record["versions"] |= versions
+    (folder / "run.json").write_text(json.dumps(record))
+
+
+@pytest.mark.parametrize(
+    ("versions", "signed", "words"),
+    [
+        ({"dspy": "0.0.1"}, [blendfilter.__version__], r"dspy 0\.0\.1 \(.*2of2\) and dspy \d\S+ \(.*1of2\)$"),
+        (
+            {"blendfilter": "0.0.1", "python": "3.0"},
+            ["0.0.1", blendfilter.__version__],
+            r"blendfilter 0\.0\.1 .*; pyth",
+        ),
+    ],
+)
+def test_shards_of_several_versions_are_named_and_so_they_are_in_the_recipe(
+    versions: dict[str, str], signed: list[str], words: str, two: list[Path]
+) -> None:
+    before = Run(two[0]).record["versions"]
+    made_with(two[1], **versions)
+    with pytest.warns(UserWarning, match=rf"^the shards were made by different versions.*{words}"):
+        merged = merge(*two, out=two[0].parent / "merged")
+    expected = {name: ", ".join(sorted({before[name], versions.get(name, before[name])})) for name in before}
+    assert merged.record["versions"] == expected
+    assert merged.metrics["signature"].endswith("|" + "+".join(f"v{version}" for version in signed))
+
+
+def test_shards_of_one_other_version_are_named_beside_the_one_that_merges(two: list[Path]) -> None:
+    for folder in two:
+        made_with(folder, blendfilter="0.0.1")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        merged = merge(*two, out=two[0].parent / "merged")
+    assert merged.metrics["signature"].endswith(f"|v0.0.1+v{blendfilter.__version__}")
+
+
 # --- what is no whole run
 
 
@@ -159,6 +240,21 @@ def test_a_damaged_shard_is_named(two: list[Path], tmp_path: Path) -> None:
         with pytest.raises(BadData, match=r"2of2/predictions\.jsonl has not a row for each answer"):
             merge(*two, out=tmp_path / "merged")
     assert not (tmp_path / "merged").exists()
+
+
+@pytest.mark.parametrize(
+    ("order", "words"),
+    [
+        (lambda own, other: other, r"a row of question '\S+', which is 1of2's, in the place of "),
+        (lambda own, other: own[::-1], r"a row of question '\S+', in the place of "),
+    ],
+    ids=["another shard's", "in another order"],
+)
+def test_a_shard_with_other_rows_than_its_own_is_named(order: Any, words: str, two: list[Path]) -> None:
+    lines = [(folder / "predictions.jsonl").read_bytes().splitlines(keepends=True) for folder in two]
+    (two[1] / "predictions.jsonl").write_bytes(b"".join(order(lines[1], lines[0])))
+    with pytest.raises(BadData, match=rf"2of2/predictions\.jsonl has {words}.*: run the shard again"):
+        merge(*two, out=two[0].parent / "merged")
 
 
 def test_a_disk_that_fills_leaves_nothing_half_merged(two: list[Path], tmp_path: Path) -> None:
