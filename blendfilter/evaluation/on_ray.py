@@ -4,11 +4,13 @@ A shard is what `Questions.shard` makes, evaluated in a folder of its own (`RUN.
 A worker that is lost takes nothing with it: Ray starts its task again, which goes on from the journal. The shards are
 merged into the run that one process would have made.
 
-A budget is dealt out in equal parts, so that all shards together never pass it; what some leave is dealt out again to
-those that were stopped, until nothing is left that lets one go on.
+What is left of a budget is dealt out in equal parts, at the start of every session and again to the shards that were
+stopped, until nothing is left that lets one go on. So all shards together never pass it, however often they are killed:
+a shard's own journal says what it has spent. Limits a minute are kept by one actor for all shards.
 
-Method, questions and model travel by pickle: an index by its folder, a model by the settings that connect it, never
-with a key, which each worker takes from its own environment.
+Method, questions and model travel by pickle: an index by its folder, a model by the settings that connect it. A key or
+a login that stands in those is an argument of the task, which no log shows and no disk holds; a key of the environment
+is taken from the worker's own.
 """
 
 from __future__ import annotations
@@ -18,36 +20,54 @@ import json
 import os
 import pickle
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
+from uuid import uuid4
 
 import dspy
 
 from blendfilter import aio, errors
-from blendfilter.context import GIVEN, setting
-from blendfilter.errors import BadArgument, BlendFilterError, BudgetSpent, RunMismatch, WorkFailed
+from blendfilter.context import GIVEN, ORDER, setting
+from blendfilter.errors import (
+    BadArgument,
+    BlendFilterError,
+    BudgetSpent,
+    MissingFile,
+    RunLocked,
+    RunMismatch,
+    WorkFailed,
+)
 from blendfilter.evaluation.merging import merge
 from blendfilter.evaluation.rows import how_far, repeat_of
 from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.run_folder import PREDICTIONS, RUN, iterate_rows
 from blendfilter.evaluation.run_loop import RunProgress
 from blendfilter.evaluation.runner import as_questions, evaluated
-from blendfilter.files import path_of
+from blendfilter.files import lock, open_regular, path_of
+from blendfilter.filters.base import with_filter_lm
 from blendfilter.journal import FILE, Journal
-from blendfilter.lm.budget import NOTHING, Amount, Budget, marked
-from blendfilter.lm.model import connect
+from blendfilter.lm.attempts import Pace, WindowEntry
+from blendfilter.lm.budget import NOTHING, Amount, Budget, spent_in
+from blendfilter.lm.model import ConnectedLM, connect, connected_again
+from blendfilter.lm.prices import Price
 from blendfilter.retrieval.indexes import open_index
 from blendfilter.retrieval.on_ray import LOCAL, connected
 from blendfilter.retrieval.stored import Stored
-from blendfilter.run_context import check_module
+from blendfilter.run_context import RunContext, check_module, connected_lms
 from blendfilter.tasks.base import Questions
 
 RETRIES = 5
 """How often Ray starts a shard again whose worker was lost."""
 EVERY = 0.5
 """Seconds between two looks at how far the shards are."""
+SESSION = "session"
+"""Beside the shards: the name of the session that deals out their budget, which locks the file."""
+MOST_WAITING = 100_000
+"""Calls of all shards that may wait for their turn within a limit a minute."""
 
 
 class Ended(NamedTuple):
@@ -69,6 +89,7 @@ def evaluate_on_ray(
     lm: dspy.BaseLM | str | None = None,
     filter_lm: dspy.BaseLM | str | None = None,
     budget: Budget | None = None,
+    max_retries: int | None = None,
     gpus: float = 0.0,
     progress: RunProgress | bool = True,
     **options: Any,
@@ -79,14 +100,16 @@ def evaluate_on_ray(
         shards: how many; each has `concurrency` calls in flight.
         run: the folder of the run. A run that is there already goes on in this process alone.
         address: `local`; `auto` for the cluster that this machine belongs to; or a cluster's, ``ray://HOST:10001``.
-        budget: of all shards together.
+        budget: of all shards together, in all sessions.
+        max_retries: of all shards together, dealt out in equal parts; by default each has what a run has.
         gpus: of each shard, for a model in its process.
         options: of `evaluate`.
 
     Raises:
         ServerRefused: no cluster answers there. MissingExtra: ray is not installed. BadArgument: more shards than
-        questions; a budget too small to be dealt out. RunMismatch: shards of another number are there. WorkFailed: a
-        shard was lost each time. BudgetSpent: of all shards; and as `evaluate` does.
+        questions; a budget too small to be dealt out. RunMismatch: shards of another number are there. RunLocked:
+        another session is at work on them. WorkFailed: a shard was lost each time. BudgetSpent: of all shards; and as
+        `evaluate` does.
     """
     check_module(method)
     questions, folder = as_questions(questions), path_of(run)
@@ -96,57 +119,87 @@ def evaluate_on_ray(
     if folder.exists():
         if not (folder / RUN).is_file():  # else all shards would be paid for before the merge says so
             raise BadArgument(f"{folder} is there already and holds no run: name a new folder for this one")
-        return aio.run(evaluated(method, questions, run=folder, budget=budget, progress=progress, **given), "evaluate")
+        given |= {"budget": budget, "max_retries": max_retries}
+        return aio.run(evaluated(method, questions, run=folder, progress=progress, **given), "evaluate")
     parts = {number: questions.shard(number, shards) for number in range(1, shards + 1)}
     folders = {number: _shards_of(folder) / f"{number}of{shards}" for number in parts}
     _check_number(folder, shards)
-    limits = dealt(budget, shards)
+    module = method if judge is None else with_filter_lm(method, judge)
+    context = RunContext(lm, module, budget=budget, max_retries=max_retries)
+    retries = [None] * shards if max_retries is None else parts_of(max_retries, shards)
     if isinstance(progress, bool):
         progress = RunProgress(questions.task.metrics, None, progress)
     repeats = options.get("repeats", 1)
-    with connected(address) as ray:
-        payload = ray.put(packed((method, given, GIVEN.get()), ray))
+    spent = dict.fromkeys(folders, NOTHING)
+    if budget is not None and len(dealt(budget, spent, [*spent])) < shards:
+        limited = ", ".join(f"{limit:g} {name}" for name, limit in budget.given().items())
+        raise BadArgument(f"a budget of {limited} cannot be dealt out to {shards} shards: give more of it")
+    with _alone(_shards_of(folder)) as session, connected(address) as ray:
+        if budget is not None:
+            spent = {number: _spent(path, context.prices, budget) for number, path in folders.items()}
+        payload, models, limits = packed((method, given, GIVEN.get(), context.prices), ray)
+        payload, paces = ray.put(payload), None
+        if limits:
+            keeping = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1, max_concurrency=MOST_WAITING)
+            paces = keeping(_Paces).remote(limits)
         task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=RETRIES)(_evaluate_shard)
 
-        def start(number: int) -> Any:
-            where = str(folders[number].resolve())
-            return task.remote(payload, pickle.dumps(parts[number]), where, limits[number], os.getcwd())
+        def start(number: int, limit: Budget | None) -> Any:
+            where, asked = str(folders[number].resolve()), pickle.dumps(parts[number])
+            retried = retries[number - 1]
+            return task.remote(payload, models, paces, asked, where, limit, retried, session, os.getcwd())
 
         watch = _Watch({number: path / PREDICTIONS for number, path in folders.items()}, progress)
         progress.start(len(questions) * repeats, watch.known())
         try:
-            _all(ray, start, limits, budget, watch, len(questions) * repeats, _shards_of(folder))
+            _all(ray, start, spent, budget, watch, len(questions) * repeats, _shards_of(folder))
         finally:
             progress.stop()
-    models = (lm, *(() if judge is None else (judge,)))
-    return merge(*folders.values(), out=folder, prices={each.name: each.terms.prices for each in models})
+    assert context.module is not None
+    priced = (*connected_lms(context.module).values(), lm)
+    return merge(*folders.values(), out=folder, prices={each.name: each.terms.prices for each in priced})
+
+
+@contextmanager
+def _alone(place: Path) -> Iterator[str]:
+    """Inside the block no other session deals out the budget of the shards in `place`; its name. Raises: RunLocked."""
+    place.mkdir(parents=True, exist_ok=True)
+    with (place / SESSION).open("a", encoding="ascii") as file:
+        lock(file.fileno(), place, "by another process: wait for it, or name another run")
+        file.truncate(0)
+        file.write(name := uuid4().hex)
+        file.flush()
+        os.fsync(file.fileno())  # for the workers of other machines
+        yield name
 
 
 def _all(
-    ray: Any, start: Any, limits: dict[int, Budget | None], budget: Budget | None, watch: _Watch, answers: int,
+    ray: Any,
+    start: Callable[[int, Budget | None], Any],
+    spent: dict[int, Amount],
+    budget: Budget | None,
+    watch: _Watch,
+    answers: int,
     place: Path,
-) -> None:  # fmt: skip
-    """Have every shard finished, as far as the budget goes. Raises: what stopped one of them."""
-    left, spent = [*limits], dict.fromkeys(limits, NOTHING)
+) -> None:
+    """Have every shard finished, as far as the budget goes; `spent` is by shard. Raises: what stopped one of them."""
+    left = [*spent]
     while left:
-        ended = _round(ray, {number: start(number) for number in left}, watch)
+        limits = dealt(budget, spent, left)
+        ended = _round(ray, {number: start(number, limit) for number, limit in limits.items()}, watch)
         for end in ended.values():
-            if end.code not in (0, BudgetSpent.exit_code):
+            if end.kind not in ("", BudgetSpent.__name__):
                 raise _as_error(end)
-        stopped = [number for number, end in ended.items() if end.code]
-        went_on = any(ended[number].spent != spent[number] for number in stopped)
+        unfinished = [number for number in left if number not in ended or ended[number].code]
+        went_on = len(unfinished) < len(left) or any(end.spent != spent[number] for number, end in ended.items())
         spent |= {number: end.spent for number, end in ended.items()}
-        spare = None if budget is None else shared(budget, spent.values(), len(stopped))
-        if stopped and (spare is None or not went_on):
-            done = how_far(watch.rows(), answers)
-            total = sum(spent.values(), NOTHING)
+        left, total = unfinished, sum(spent.values(), NOTHING)
+        nothing_left = budget is None or any(getattr(total, name) >= limit for name, limit in budget.given().items())
+        if left and (nothing_left or not went_on):
             raise BudgetSpent(
-                f"the budget of all shards is spent ({total.words()}): {done}, and the same command with a higher "
-                f"limit goes on in {place}"
+                f"the budget of all shards is spent ({total.words()}): {how_far(watch.rows(), answers)}, and the same "
+                f"command with a higher limit goes on in {place}"
             )
-        if spare is not None:
-            limits |= {number: raised(spent[number], spare) for number in stopped}
-        left = stopped
 
 
 def _round(ray: Any, started: Mapping[int, Any], watch: _Watch) -> dict[int, Ended]:
@@ -176,28 +229,50 @@ def _round(ray: Any, started: Mapping[int, Any], watch: _Watch) -> dict[int, End
 
 
 def _evaluate_shard(
-    payload: bytes, questions: bytes, folder: str, budget: Budget | None, cwd: str
-) -> tuple[int, str, str, Amount]:
-    """In a worker: one shard, and how it ended."""
+    payload: bytes, models: Sequence[Mapping[str, Any]], paces: Any, questions: bytes, folder: str,
+    budget: Budget | None, max_retries: int | None, session: str, cwd: str,
+) -> tuple[int, str, str, Amount]:  # fmt: skip
+    """In a worker: one shard, and how it ended.
+
+    `models` has the secrets of each model in the payload: an argument of its own, which Ray never writes to a disk.
+    """
     with suppress(OSError):  # a machine that has no such folder: paths are absolute there
         os.chdir(cwd)
+    place = Path(folder)
+    error: BlendFilterError | None = None
+    prices: dict[str, Price | None] = {}
     try:
-        method, given, options = pickle.loads(payload)
-        Path(folder).parent.mkdir(parents=True, exist_ok=True)
+        with setting(_CONNECTING, (models, paces)):
+            method, given, options, prices = pickle.loads(payload)
+        _check_session(place.parent, session)
+        limits = {"budget": budget, "max_retries": max_retries}
         with setting(GIVEN, options):
-            work = evaluated(method, pickle.loads(questions), run=folder, budget=budget, progress=False, **given)
+            work = evaluated(method, pickle.loads(questions), run=place, progress=False, **{**given, **limits})
             aio.run(work, "evaluate")
-    except BlendFilterError as error:
-        return error.exit_code, str(error), type(error).__name__, _spent(Path(folder))
-    return 0, "", "", _spent(Path(folder))
+    except BlendFilterError as raised:
+        error = raised
+    spent = NOTHING
+    if budget is not None and (error is None or isinstance(error, BudgetSpent)):
+        spent = _spent(place, prices, budget)
+    return (0, "", "", spent) if error is None else (error.exit_code, str(error), type(error).__name__, spent)
 
 
-def _spent(folder: Path) -> Amount:
-    """What the account of a shard says; nothing where it keeps none."""
+def _check_session(place: Path, session: str) -> None:
+    """Raise `RunLocked` in a worker of a session that ended: its limit would count beside those of the next one."""
+    try:
+        now = (place / SESSION).read_text(encoding="ascii")
+    except FileNotFoundError:
+        raise MissingFile(f"{place} is not there for a worker: name a folder (--run) that all machines share") from None
+    if now != session:
+        raise RunLocked(f"{place} is being written to by a later session: wait for it, or name another run")
+
+
+def _spent(folder: Path, prices: Mapping[str, Price | None], budget: Budget) -> Amount:
+    """What all sessions of a shard took. Raises: RunLocked where one is still at work; BadData."""
     if not (folder / FILE).is_file():
         return NOTHING
-    with Journal(folder, "replay") as journal:
-        return marked(journal)
+    with Journal(folder, "replay", exclusive=True) as journal:
+        return spent_in(journal, prices, budget)
 
 
 def _as_error(end: Ended) -> BlendFilterError:
@@ -211,48 +286,128 @@ def _as_error(end: Ended) -> BlendFilterError:
     return made
 
 
-# --- a budget of several -------------------------------------------------------------------------------------------
+# --- limits of several ----------------------------------------------------------------------------------------------
 
 
-def dealt(budget: Budget | None, shards: int) -> dict[int, Budget | None]:
-    """Each shard's part of a budget. Raises: BadArgument where there is less than one call or token for each.
+def dealt(budget: Budget | None, spent: Mapping[int, Amount], among: Sequence[int]) -> dict[int, Budget | None]:
+    """The limits of the shards `among` these: what each has spent, and its part of what all have left of the budget.
 
-    >>> dealt(Budget(calls=10), 3)[1]
-    Budget(calls=3, tokens=None, dollars=None)
+    So what all have spent and may still spend is the budget at the most. A shard that has spent nothing and gets no
+    part is left out.
+
+    >>> dealt(Budget(calls=10), {1: Amount(calls=3), 2: Amount(calls=2)}, [1, 2])
+    {1: Budget(calls=6, tokens=None, dollars=None), 2: Budget(calls=4, tokens=None, dollars=None)}
     """
     if budget is None:
-        return dict.fromkeys(range(1, shards + 1))
-    if (part := shared(budget, (), shards)) is None:
-        limits = ", ".join(f"{limit:g} {name}" for name, limit in budget.given().items())
-        raise BadArgument(f"a budget of {limits} cannot be dealt out to {shards} shards: give more of it")
-    return dict.fromkeys(range(1, shards + 1), raised(NOTHING, part))
+        return dict.fromkeys(among)
+    total = sum(spent.values(), NOTHING)
+    limits: dict[int, dict[str, Any]] = {number: {} for number in among}
+    for name, limit in budget.given().items():
+        left = max(0, limit - getattr(total, name))
+        parts = [left / max(1, len(among))] * len(among) if name == "dollars" else parts_of(int(left), len(among))
+        for number, part in zip(among, parts, strict=True):
+            limits[number][name] = getattr(spent[number], name) + part
+    return {number: Budget(**each) for number, each in limits.items() if all(value > 0 for value in each.values())}
 
 
-def shared(budget: Budget, spent: Iterable[Amount], shards: int) -> Budget | None:
-    """What each of so many shards gets of what is left; None where it is not even one call or token each."""
-    gone = sum(spent, NOTHING)
-    left = {name: (limit - getattr(gone, name)) / max(1, shards) for name, limit in budget.given().items()}
-    parts: dict[str, Any] = {name: part if name == "dollars" else int(part) for name, part in left.items()}
-    return None if any(part <= 0 for part in parts.values()) else Budget(**parts)
+def parts_of(count: int, among: int) -> list[int]:
+    """`count` in so many parts, the first of which are larger by one.
+
+    >>> parts_of(5, 3)
+    [2, 2, 1]
+    """
+    return [count // among + (number < count % among) for number in range(among)]
 
 
-def raised(spent: Amount, more: Budget) -> Budget:
-    """The limit of a shard that spent so much and may spend so much more."""
-    return Budget(**{name: getattr(spent, name) + part for name, part in more.given().items()})
+class _Paces:
+    """An actor: the limits a minute of a run's models, for all its shards together."""
+
+    def __init__(self, limits: Sequence[tuple[int | None, int | None]]) -> None:
+        self._paces = [Pace(*of_one) for of_one in limits]
+        self._entries: dict[int, WindowEntry] = {}
+        self._number = 0
+
+    async def turn(self, pace: int, bound: int, order: int) -> int:
+        """Wait until a request of at most `bound` tokens fits; the number of its entry."""
+        with setting(ORDER, order):
+            entry = await self._paces[pace].turn(bound)
+        self._number += 1
+        if bound:
+            self._entries[self._number] = entry
+        return self._number
+
+    async def settle(self, pace: int, number: int, took: int, answered: bool) -> None:
+        """Count what it really took."""
+        if (entry := self._entries.pop(number, None)) is not None:  # else another actor was started meanwhile
+            self._paces[pace].settle(entry, took, answered=answered)
 
 
-def packed(value: Any, ray: Any) -> bytes:
-    """`value` as bytes that a worker unpickles: an index in a folder by that, code of a user's own script whole."""
+@dataclass(slots=True)
+class _SharedEntry(WindowEntry):
+    number: int = 0
+
+
+class _SharedPace(Pace):
+    """One of `_Paces`, in a worker."""
+
+    def __init__(self, paces: Any, index: int, own: Pace) -> None:
+        super().__init__(own.requests_per_minute, own.tokens_per_minute)
+        self._paces, self._index = paces, index
+
+    async def turn(self, bound: int) -> WindowEntry:
+        number = await self._paces.turn.remote(self._index, bound, ORDER.get())
+        return _SharedEntry(0.0, 0.0, bound, number)
+
+    def settle(self, entry: WindowEntry, took: int, *, answered: bool) -> None:
+        assert isinstance(entry, _SharedEntry)
+        self._paces.settle.remote(self._index, entry.number, took, answered)
+
+
+# --- what travels ---------------------------------------------------------------------------------------------------
+
+
+class Packed(NamedTuple):
+    """A value for workers: its bytes, the secrets of each model in it, and the models' limits a minute."""
+
+    payload: bytes
+    models: list[dict[str, Any]]
+    paces: list[tuple[int | None, int | None]]
+
+
+def packed(value: Any, ray: Any) -> Packed:
+    """`value` as a worker unpickles it: an index in a folder by that, code of a user's own script whole."""
+    secrets: list[dict[str, Any]] = []
+    paces: list[Pace] = []
 
     class Packer(ray.cloudpickle.CloudPickler):
         def reducer_override(self, given: Any) -> Any:
             if isinstance(given, Stored) and given.path is not None:
                 return open_index, (given.path.resolve(),)
+            if isinstance(given, ConnectedLM):
+                _, arguments = given.__reduce__()
+                secrets.append({} if given.settings is None else given.settings.secrets())
+                if (pace := given.terms.pace) is not None and pace not in paces:
+                    paces.append(pace)
+                return _connected, (len(secrets) - 1, None if pace is None else paces.index(pace), arguments)
             return super().reducer_override(given)
 
     file = io.BytesIO()
     Packer(file).dump(value)
-    return file.getvalue()
+    return Packed(file.getvalue(), secrets, [(pace.requests_per_minute, pace.tokens_per_minute) for pace in paces])
+
+
+_CONNECTING: ContextVar[tuple[Sequence[Mapping[str, Any]], Any]] = ContextVar("blendfilter_connecting")
+"""In a worker that unpacks a payload: the models' secrets, and the `_Paces`."""
+
+
+def _connected(model: int, pace: int | None, arguments: Sequence[Any]) -> ConnectedLM:
+    """A model of the payload, with its secrets and a pace that it shares with the other shards'."""
+    secrets, paces = _CONNECTING.get()
+    lm = connected_again(*arguments, secret=secrets[model])
+    if pace is not None:
+        assert lm.terms.pace is not None
+        lm.terms = replace(lm.terms, pace=_SharedPace(paces, pace, lm.terms.pace))
+    return lm
 
 
 # --- how far it is --------------------------------------------------------------------------------------------------
@@ -289,7 +444,7 @@ class _Watch:
     def _new(self) -> Iterator[tuple[int, dict[str, Any]]]:
         """Rows whose lines were not read before: behind the last one of a file, or of a file that was exchanged."""
         for number, path in self._paths.items():
-            with suppress(FileNotFoundError), path.open("rb") as file:
+            with suppress(FileNotFoundError), open_regular(path) as file:
                 inode, size = (status := os.fstat(file.fileno())).st_ino, status.st_size
                 before, at = self._at.get(number, (inode, 0))
                 file.seek(at if before == inode and at <= size else 0)

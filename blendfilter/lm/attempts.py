@@ -217,7 +217,11 @@ class Pace:
     async def before(self, request: lm15.Request) -> WindowEntry:
         """Wait until the request and its tokens fit."""
         counted = self.tokens_per_minute is not None
-        return await self._queue.turn(at_most(request) + (request.config.max_tokens or REPLY) if counted else 0)
+        return await self.turn(at_most(request) + (request.config.max_tokens or REPLY) if counted else 0)
+
+    async def turn(self, bound: int) -> WindowEntry:
+        """Wait until a request of at most `bound` tokens fits; 0: they are not limited."""
+        return await self._queue.turn(bound)
 
     def after(self, entry: WindowEntry, response: lm15.Response | None, error: BaseException | None) -> None:
         """Count what the attempt really took; where that is unknown, its estimate stands."""
@@ -227,10 +231,13 @@ class Pace:
             took = None
         else:
             took = tokens_in + response.usage.output_tokens
-        if took is None or not entry.bound:
-            return
+        if took is not None and entry.bound:
+            self.settle(entry, took, answered=response is not None)
+
+    def settle(self, entry: WindowEntry, took: int, *, answered: bool) -> None:
+        """Count `took` tokens in place of the estimate; those of a request that was answered teach the next one."""
         with self._lock:
-            if response is not None:
+            if answered:
                 self._share = max(self._share or 0.0, took / entry.bound)
             self._tokens.correct(entry, took)
 
