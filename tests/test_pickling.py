@@ -227,8 +227,9 @@ def test_each_setting_of_a_users_own_model_is_that_of_the_model_made_again(name:
 def test_another_model_of_the_same_server_is_called_with_the_same_key_and_login() -> None:
     place = "http://me:pass-word@127.0.0.1:9/v1"
     assert connect("a", api_base=place, api_key=KEY).copy(model="b").settings.secrets() == {
-        "api_key": KEY, "api_base": place,
-    }  # fmt: skip
+        "api_key": KEY,
+        "api_base": place,
+    }
     with pytest.raises(NoKey):  # another provider's key is none of theirs
         connect("openai/a", api_key=KEY).copy(model="groq/b")
 

@@ -229,9 +229,16 @@ def _round(ray: Any, started: Mapping[int, Any], watch: _Watch) -> dict[int, End
 
 
 def _evaluate_shard(
-    payload: bytes, models: Sequence[Mapping[str, Any]], paces: Any, questions: bytes, folder: str,
-    budget: Budget | None, max_retries: int | None, session: str, cwd: str,
-) -> tuple[int, str, str, Amount]:  # fmt: skip
+    payload: bytes,
+    models: Sequence[Mapping[str, Any]],
+    paces: Any,
+    questions: bytes,
+    folder: str,
+    budget: Budget | None,
+    max_retries: int | None,
+    session: str,
+    cwd: str,
+) -> tuple[int, str, str, Amount]:
     """In a worker: one shard, and how it ended.
 
     `models` has the secrets of each model in the payload: an argument of its own, which Ray never writes to a disk.
