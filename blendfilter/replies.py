@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 
-from blendfilter.quoting import LONGEST_REPLY, QUOTED, names_a_speaker, own_lines, own_words, unreported
+from blendfilter.quoting import LONGEST_REPLY, QUOTED, names_a_speaker, own_lines, own_words, unreported, without_reports
 from blendfilter.text import LETTERS
 
 # --- what stands around a reply ---------------------------------------------------------------------------------------
@@ -106,7 +106,7 @@ def unwrapped(reply: str) -> str:
     >>> unwrapped('{"answer": "Tolm"}'), unwrapped("<answer>Tolm</answer></s>"), unwrapped(r"\boxed{\text{Tolm}}.")
     ('Tolm', 'Tolm', 'Tolm')
     """
-    text = _one_turn(reply[:LONGEST_REPLY])
+    text = without_reports(_one_turn(reply[:LONGEST_REPLY])).strip()
     if "\\boxed" in text or "<" in text:
         marked = [*_MARKED.finditer(own_words(text).words)][-1:]  # the last one counts
         text = text[slice(*marked[0].span(marked[0].lastgroup or 0))].strip() if marked else text

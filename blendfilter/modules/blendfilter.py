@@ -46,6 +46,7 @@ from blendfilter.modules.base import (
     union,
 )
 from blendfilter.prompting import Prompts
+from blendfilter.quoting import THEREFORE
 from blendfilter.records import Passage, one_line
 from blendfilter.retrieval.base import Searcher, check_search
 from blendfilter.retrieval.callables import as_retriever
@@ -57,7 +58,7 @@ Retrieved: TypeAlias = tuple[str, list[Passage]]  # a query and its passages
 Filtered: TypeAlias = tuple[dict[str, Branch], list[Passage], list[dspy.Prediction]]  # branches, kept, the filter's own
 
 _CONCLUSION = re.compile(
-    r"[*_]{0,3}\b(?:so|therefore|thus|hence),? the (?:(?:final|correct) )?answer(?: is\b|[*_ ]{0,4}:)", re.IGNORECASE
+    rf"[*_]{{0,3}}\b{THEREFORE}(?:(?:final|correct) )?answer(?: is\b|[*_ ]{{0,4}}:)", re.IGNORECASE
 )
 
 

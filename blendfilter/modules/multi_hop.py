@@ -55,7 +55,7 @@ from blendfilter.filters.base import Filter
 from blendfilter.modules.base import Branch, RetrievingMethod, prediction_of, short_answer, union
 from blendfilter.modules.blendfilter import without_conclusion
 from blendfilter.prompting import NOTHING_FOUND, Prompts
-from blendfilter.quoting import LONGEST_REPLY, end_of, own_words, reported
+from blendfilter.quoting import LONGEST_REPLY, THEREFORE, end_of, opens_a_sentence, own_words, reported
 from blendfilter.records import Passage, one_line
 from blendfilter.retrieval.base import Searcher
 from blendfilter.text import folded, sentences
@@ -286,11 +286,10 @@ _FOLLOWING = re.compile(
     rf"(?:\s?[#(]?\d{{1,2}}\)?)?{_MARKS}(?::|\s[-–—](?=\s)){_MARKS}",
     re.IGNORECASE | re.MULTILINE,
 )
-_THEREFORE = r"(?:so|therefore|thus|hence),?\s{1,3}the\s{1,3}"
 _FINAL = r"final\s{1,3}"
 _IS = rf"answer{_MARKS}(?:\([^()\n]{{1,40}}\){_MARKS})?(?:is\b|:)[ \t:*_`]{{0,8}}"
 _CONCLUDING = re.compile(
-    rf"\b{_THEREFORE}{_FINAL}{_IS}|{_OPENING}(?:{_THEREFORE}(?:{_FINAL})?|(?:the\s{{1,3}})?{_FINAL}){_IS}"
+    rf"\b{THEREFORE}{_FINAL}{_IS}|{_OPENING}(?:{THEREFORE}(?:{_FINAL})?|(?:the\s{{1,3}})?{_FINAL}){_IS}"
     rf"|{_OPENING}answer{_MARKS}\((?:final|best guess)\){_MARKS}:{_MARKS}",
     re.IGNORECASE | re.MULTILINE,
 )
@@ -315,7 +314,7 @@ _HELD_BACK = re.compile(
 """Before an action that a thought speaks of and does not take."""
 # At the end of a reasoning, where no answer to a follow-up can be meant: inside a sentence too; else in fewer words.
 _ANSWERING = (
-    re.compile(rf"\b{_THEREFORE}(?:{_FINAL})?{_IS}|\b{_FINAL}{_IS}", re.IGNORECASE),
+    re.compile(rf"\b{THEREFORE}(?:{_FINAL})?{_IS}|\b{_FINAL}{_IS}", re.IGNORECASE),
     re.compile(rf"{_OPENING}(?:the\s{{1,3}}(?:correct\s)?)?{_IS}", re.IGNORECASE | re.MULTILINE),
 )
 _ITEM = re.compile(r"^\s*(?:\d{1,2}[.)]|[-*•])\s")
@@ -484,6 +483,8 @@ def forced_answer(form: Form, turn: int, reply: str) -> str:
 def conclusion(reasoning: str) -> str:
     r"""What a reasoning concludes last, in one sentence; "" where it concludes nothing.
 
+    A conclusion that opens a sentence or a line goes before those inside one, which may be a passage's.
+
     >>> conclusion("It opened in 1871.\nSo the answer is 1871."), conclusion("It opened late, so the answer is no.")
     ('1871.', 'no.')
     """
@@ -491,8 +492,9 @@ def conclusion(reasoning: str) -> str:
     own = own_words(reasoning)
     for words in (own.words, own.announced or ""):
         for pattern in _ANSWERING:
-            if ends := [found.end() for found in pattern.finditer(words) if not reported(words, found.start())]:
-                line = _first_line(reasoning[ends[-1] :])[0]
+            if found := [each for each in pattern.finditer(words) if not reported(words, each.start())]:
+                opening = [each for each in found if opens_a_sentence(words, each.start())]
+                line = _first_line(reasoning[(opening or found)[-1].end() :])[0]
                 return next((sentence.text for sentence in sentences(line)), "")
     return ""
 
