@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import NamedTuple
 
 LONGEST_REPLY = 65_536
@@ -144,7 +145,7 @@ class OwnWords(NamedTuple):
     """A reply in its own words.
 
     Attributes:
-        words: the reply, every quotation as marks. It is the very reply where it quotes nothing.
+        words: the reply, every quotation as marks.
         announced: the same with those quotations in place that may be the reply's own; None where there are none.
     """
 
@@ -152,6 +153,7 @@ class OwnWords(NamedTuple):
     announced: str | None
 
 
+@lru_cache(maxsize=8)  # a reply is read in several ways, one after the other
 def own_words(reply: str) -> OwnWords:
     """`reply` without what it quotes, position by position.
 
@@ -185,7 +187,7 @@ def own_lines(reply: str, words: str) -> list[str]:
     >>> own_lines("> True\\nFalse", own_words("> True\\nFalse").words)
     ['', 'False']
     """
-    if words is reply:
+    if words == reply:
         return reply.split("\n")
     lines = zip(reply.split("\n"), words.split("\n"), strict=True)
     return [line if QUOTED not in own or re.search(r"\w", own) else "" for line, own in lines]

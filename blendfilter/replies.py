@@ -30,9 +30,9 @@ _ROLE = re.compile(
 _INSIDE = tuple(
     re.compile(pattern, re.DOTALL | re.IGNORECASE)
     for pattern in (
-        r"\A\s*(?:```|~~~)\w*[^\S\n]*\n(?P<inside>.*?)(?:\n\s*(?:```|~~~).*)?\Z",
+        r"\A\s*(?:```|~~~)\w*[^\S\n]*\n(?P<inside>.*?)(?:\n[^\S\n]*+(?:```|~~~).*)?\Z",
         r"\A\s*\\text\w*\{(?P<inside>[^{}]*)\}\s*\Z",
-        r"\A\s*\$+(?P<inside>[^$]*)\$+\.?\s*\Z",
+        r"\A\s*\$++(?P<inside>[^$]*)\$++\.?\s*\Z",
         r"\A\s*\\\((?P<inside>[^()\\]*)\\\)\.?\s*\Z",
     )
 )
@@ -53,24 +53,24 @@ _LEADS_TO_IT = (
 )
 """What may stand before "the answer is"."""
 _CUE = re.compile(
-    r"(?:[#>]+\s*)?[*_]{0,3}(?:[-•]\s+)?"
-    rf"(?:(?:(?:final|short|correct|best|my)\s+)*(?:answer|topic|verdict|letter|(?<=best )guess)\s*"
-    r"(?:\([^()\n]*\)\s*)?[*_]{0,3}\s*(?::|=|\s[-–—](?=\s))"
+    r"(?:[#>]+\s*)?[*_]{0,3}(?:[-•]\s++)?"
+    rf"(?:(?:(?:final|short|correct|best|my)\s+)*(?:answer|topic|verdict|letter|(?<=best )guess)\s*+"
+    r"(?:\([^()\n]*\)\s*+)?[*_]{0,3}\s*+(?::|=|(?<=\s)[-–—](?=\s))"
     r"|(?:output|response|result)[*_]{0,3}\s*:"
     rf"|{_LEADS_TO_IT}"
-    rf"{_LABEL_OF_REPLY}(?:\s+to\s+[^:\n]{{1,80}}?)?\s+(?:is|would be|should be)\b(?!\s+(?:that|in|not|to|of)\b):?)"
+    rf"{_LABEL_OF_REPLY}(?:\s++to\s++[^:\n]{{1,80}}?)?(?<!\s)\s++(?:is|would be|should be)\b(?!\s+(?:that|in|not|to|of)\b):?)"
     r"[*_]{0,3}\s*",
     re.IGNORECASE,
 )
 _FORM = re.compile(r"\A(?:\([^()\n]{1,60}\)\s*:|\(?one or a few words\)?\s*:?)[*_]{0,3}\s*(?=\S)", re.IGNORECASE)
 """The reminder of the form that stands in a cue, repeated without the cue."""
 _WITH_REASONS = re.compile(
-    r"(?:,\s+(?:because|since)\b|[.;]\s+(?:explanation|reason(?:ing)?)\s*:|\s+\(best guess\)).*\Z", re.IGNORECASE
+    r"(?:,\s+(?:because|since)\b|[.;]\s+(?:explanation|reason(?:ing)?)\s*:|(?<!\s)\s+\(best guess\)).*\Z", re.IGNORECASE
 )
 """What an answer behind its cue is followed by."""
 _CALLED_SO = re.compile(
-    r"\A(?!(?:it|this|that|which)\b)([^\n]{1,60}?)(?:\s+is\s+(?:the|my)\s+(?:(?:final|correct|short|best)\s+)?(?:answer|guess)\.?"
-    r"|\s+\(best guess\)\.?)\Z",
+    r"\A(?!(?:it|this|that|which)\b)([^\n]{1,60}?)(?<!\s)(?:\s++is\s+(?:the|my)\s+(?:(?:final|correct|short|best)\s+)?(?:answer|guess)\.?"
+    r"|\s++\(best guess\)\.?)\Z",
     re.IGNORECASE,
 )
 _TAGS = re.compile(r"</?(?:b|i|em|strong|p|answer|final_answer)>", re.IGNORECASE)
@@ -85,7 +85,6 @@ _REASONS = re.compile(
 _OPTION = re.compile(rf"\W{{0,4}}[{LETTERS}](?:[).:]|\*\*)\s")
 _SENTENCE = re.compile(r"(?:\S+\s+){2,}\S+[.!]|not\s.*", re.IGNORECASE | re.DOTALL)
 _HEADING = re.compile(r"(?:#+\s*[*_]{0,3}|[*_]{2,3})?(?:(?:final|short)\s+)?(?:answer|topic)[*_]{0,3}", re.IGNORECASE)
-_ANNOUNCES = re.compile(r"[^\n]*\w[^\n]*:[*_]{0,3}")
 _BOLD = re.compile(r"([*_]{1,3})(?P<inner>[^*]+)\1(?P<dot>\.?)")
 _BULLET = re.compile(r"\A(?:[-•>]|\*(?=\s))\s+")
 _QUOTED = re.compile(r"(?:\"([^\"]+)\"|“([^“”]+)”|„([^„“”]+)[“”]|'([^']+)'|‘([^‘’]+)’|`+([^`]+)`+)\.?")
@@ -94,8 +93,8 @@ _A_CUE = re.compile(r"\b(?:answer|topic)\b", re.IGNORECASE)
 _OPENS_A_FENCE = re.compile(r"\s*+(?:```|~~~)\w*+\s*+")
 # Only the cue itself: "The answer is that …" is a sentence.
 _REPEATED_CUE = re.compile(
-    r"\A(?:[#>]+\s*)?[*_]{0,3}(?:(?:(?:final|short)\s+)?answer|response)\s*(?:\([^()\n]*\)\s*)?[*_]{0,3}\s*"
-    r"(?::[*_]{0,3}\s*|$)",
+    r"\A(?:[#>]+\s*)?[*_]{0,3}(?:(?:(?:final|short)\s+)?answer|response)[^\S\n]*+"
+    r"(?:\([^()\n]*\)[^\S\n]*+)?[*_]{0,3}[^\S\n]*+(?::[*_]{0,3}\s*|$)",
     re.IGNORECASE | re.MULTILINE,
 )
 
@@ -153,7 +152,7 @@ def short_reply(reply: str) -> str:
     lines = text.splitlines()
     if _QUOTES.search(text) and _A_CUE.search(text):
         words = own_words(text).words
-        if words is not text and len(_A_CUE.findall(words)) < len(_A_CUE.findall(text)):
+        if words != text and len(_A_CUE.findall(words)) < len(_A_CUE.findall(text)):
             # What a passage concludes is quoted; where the reply concludes as well, it is the last time that counts.
             lines = [line.strip() for line in "\n".join(own_lines(text, words)).splitlines() if line.strip()] or lines
             lines = lines[next((at for at in range(len(lines) - 1, -1, -1) if _CUE.match(lines[at])), 0) :]
@@ -197,7 +196,7 @@ def _concluding(lines: list[str]) -> list[str]:
     cues = [line for line in lines[1:] if _CUE.match(line)]
     if _OPTION.match(lines[0]) and _OPTION.match(lines[1]):  # all of them, and so none
         return lines[lines.index(cues[-1]) :] if cues else ["; ".join(lines)]
-    if _HEADING.fullmatch(lines[0]) or _ANNOUNCES.fullmatch(lines[0]):
+    if _HEADING.fullmatch(lines[0]) or (lines[0].rstrip("*_").endswith(":") and re.search(r"\w", lines[0])):
         reasons = _REASONS.search(lines[0]) is not None
         lines = lines[1:]
         if len(lines) < 2 or not reasons:
@@ -304,15 +303,14 @@ _DOUBTS = re.compile(
 )
 
 
-_NEXT_EXAMPLE = re.compile(r"\n\s*(?:question|context|passage|claim|knowledge)(?: \d{1,3})?\s*:", re.IGNORECASE)
+_NEXT_EXAMPLE = re.compile(r"\n[^\S\n]*+(?:question|context|passage|claim|knowledge)(?: \d{1,3})?\s*:", re.IGNORECASE)
 """Where a model goes on with an example of its own."""
-_EXPLAINED = re.compile(r"\n\s*(?:explanation|reason(?:ing|s)?|justification)\s*:", re.IGNORECASE)
+_EXPLAINED = re.compile(r"\n[^\S\n]*+(?:explanation|reason(?:ing|s)?|justification)\s*:", re.IGNORECASE)
 
 
 def _without_next_example(text: str) -> str:
     """A reply up to the first part of a prompt that it goes on with, unless that is all of it."""
-    head = _NEXT_EXAMPLE.split(text, 1)[0]
-    return head if head.strip() else text
+    return _NEXT_EXAMPLE.split(text, 1)[0].rstrip() or text
 
 
 def verdict(text: str) -> str | None:
@@ -327,7 +325,7 @@ def verdict(text: str) -> str | None:
     ('yes', 'no', None)
     """
     text = _without_next_example(unwrapped(text))
-    for part in (_EXPLAINED.split(text, 1)[0], text):
+    for part in dict.fromkeys((_EXPLAINED.split(text, 1)[0], text)):
         for own in _own_claims(part):
             if found := _yes_or_no(_NO_DOUBT.sub(" ", own)):
                 return found
@@ -374,9 +372,9 @@ def _clauses(text: str) -> Iterator[tuple[str, bool]]:
 
 _MARKS = r"[\s\"'“”„‘’«»`*_#>(){}\[\]-]*+"
 _VERDICT = re.compile(
-    rf"{_MARKS}(?:(?:(?:the|my|final)\s+)*(?:verdict|answer|judge?ment)\s*(?:\([^()]*\)\s*)?"
-    rf"(?:\s[-–—]\s|{_MARKS}(?::|=|\bis\b:?)){_MARKS}"
-    rf"|(?:final\s+)?verdict[*_]*+\s*\n{_MARKS}|the passage is consistent with the question{_MARKS}:{_MARKS})?"
+    rf"{_MARKS}(?:(?:(?:the|my|final)\s+)*(?:verdict|answer|judge?ment)\s*+(?:\([^()]*\)\s*+)?"
+    rf"(?:(?<=\s)[-–—]\s|{_MARKS}(?::|=|\bis\b:?)){_MARKS}"
+    rf"|(?:final\s+)?verdict[*_]*+[^\S\n]*+\n{_MARKS}|the passage is consistent with the question{_MARKS}:{_MARKS})?"
     r"(?P<word>true|false)\b(?P<rest>.*)",
     re.IGNORECASE | re.DOTALL,
 )

@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Literal, NamedTuple
 
 from blendfilter.lm.profiles import split_thinking
@@ -88,7 +88,6 @@ _TOKEN = re.compile(
     re.IGNORECASE,
 )
 _IN_CONTEXT = [  # the letter that a group becomes beside its neighbours
-    (r"([KD])(?=[^.,:?]*[wv])|[wv][^.,:?KD]*([KD])", "w"),  # verdicts only where no other words stand beside them
     (r"(K)", "k"),
     (r"(D)", "d"),
     (r"u(i)", "c"),  # "step 2"
@@ -107,6 +106,9 @@ _IN_CONTEXT = [  # the letter that a group becomes beside its neighbours
     (r"(?<![^:iI,.])(N)(?![^,.:])", "d"),  # "0: no"
     (r"(N)", "x"),
 ]
+_ROWS = re.compile(r"[iI](?:[,nc]*[iI])*|.")
+_BESIDE_WORDS = re.compile(r"(?:^|(?<=[.,:?]))[^.,:?]*[wv][^.,:?KD]*[KD]?")
+"""Verdicts of the classes K and D are none where other words stand beside them."""
 _CONTEXT = [(re.compile(pattern), letter) for pattern, letter in _IN_CONTEXT]
 _AROUND = [  # ticked and empty boxes; tokens of chat templates and markdown; brackets around a label
     (
@@ -121,6 +123,8 @@ _AROUND = [  # ticked and empty boxes; tokens of chat templates and markdown; br
     (re.compile(r"</?s>|<\|?/?\w{1,20}\|?>|[*_`#~$\\{}\"]+"), " "),
     (re.compile(rf"^\W*((?:{_NOUN}\s)?\d{{1,4}})\s*[)\]]\s*(?!and\b|or\b)(?=[^\W\d])"), r"\1: "),
 ]
+_SET_OFF = re.compile(r"[][)<*_`#~$\\{}\"]|context|judge", re.IGNORECASE)
+"""Without any of these a line has nothing of the kind."""
 _BRACKETS = re.compile(rf"\(([^()]{{0,200}}(?:[^\W\d]|{QUOTED})[^()]{{0,200}})\)")
 
 
@@ -143,14 +147,21 @@ def _coded(line: str, k: int) -> tuple[str, list[tuple[int, ...]]]:
             tokens.append((_CLASS.get(text, unknown), ()))
     tokens = [token for token in tokens if token[0] != "f"]
     letters = "".join(letter for letter, _ in tokens)
-    rows = [found.span() for found in re.finditer(r"[iI](?:[,nc]*[iI])*|.", letters)]
+    rows = [found.span() for found in _ROWS.finditer(letters)]
     ids = [tuple(dict.fromkeys(each for _, named in tokens[start:end] for each in named)) for start, end in rows]
     letters = "".join(letters[start] if end == start + 1 else "I" for start, end in rows)
-    for pattern, letter in _CONTEXT:
-        letters = pattern.sub(partial(_replaced, letter), letters)
+    letters = _beside_neighbours(letters)
     left = [at for at, letter in enumerate(letters) if letter not in "fO"]
     ids = [ids[at] if letters[at] in "iIj" else () for at in left]
     return "".join(letters[at] for at in left).replace("I", "i").replace("B", "b"), ids
+
+
+@lru_cache(maxsize=256)  # most lines of a reply have the letters of others
+def _beside_neighbours(letters: str) -> str:
+    letters = _BESIDE_WORDS.sub(lambda found: re.sub("[KD]", "w", found[0]), letters)
+    for pattern, letter in _CONTEXT:
+        letters = pattern.sub(partial(_replaced, letter), letters)
+    return letters
 
 
 def _replaced(letter: str, found: re.Match[str]) -> str:
@@ -164,19 +175,26 @@ def _letters(text: str) -> str:
 
 # --- step 2: clauses --------------------------------------------------------------------------------------------------
 
+
+
+def _in_order(*letters: str) -> str:
+    """A pattern of one of each of these `letters`, in this order, whatever stands between; it never goes back."""
+    return "^" + "".join(f"[^{each}]*+[{each}]" for each in letters)
+
+
 _RULES = [  # what a clause says: the first rule that is found among its letters
-    ("doubt", r"[QP]|^x$|[h?].*[iozae]|[iozae].*[h?]"),
+    ("doubt", rf"[QP]|^x$|{_in_order('h?', 'iozae')}|{_in_order('iozae', 'h?')}"),
     ("count", r"j"),
-    ("state", r"^(?=.*d)[^i]*a[^i]*e[^i]*i|o[^i]*e[^i]*i"),  # "none except 2"
-    ("all but", r"a[^i]*e[^i]*i"),
-    ("doubt", r"e.*i|^b.*i"),
+    ("state", r"^(?=.*d)[^ia]*+a[^ie]*+e[^i]*+i|o[^ie]*+e[^i]*+i"),  # "none except 2"
+    ("all but", r"a[^ie]*+e[^i]*+i"),
+    ("doubt", rf"{_in_order('e', 'i')}|^b.*i"),
     ("words", r"o[^i]*r|^[^i]*r[^i]*(?:d|x$)"),  # "none of the others", "the rest is not"
     ("rest kept", r"^[^iw]*r[^iw]*k"),
-    ("doubt", r"o.*d|d.*o|a.*x|k.*d.*i|i.*k.*d|i.*d.*k|d.*k.*i"),
+    ("doubt", "|".join(_in_order(*letters) for letters in ("od", "do", "ax", "kdi", "ikd", "idk", "dki"))),
     ("state", r"^[^i]*o[^i]*$|^[^i]*a[^i]*d|^[zgnpbk:]*z[zgnpbk:]*$"),  # nothing
     ("all", r"^[angbpyl:]*a[angbpyl:]*$|^[^i]*a[^i]*k[^i]*$"),
-    ("drop", r"d.*i|i.*d|ib?x$|[ox].*i"),
-    ("isnt", r"i.*x"),
+    ("drop", rf"{_in_order('d', 'i')}|{_in_order('i', 'd')}|ib?x$|{_in_order('ox', 'i')}"),
+    ("isnt", _in_order("i", "x")),
     ("ids", r"^n?i$"),
     ("state", r"(?:^|[kbp:])ln*i|[kl][^iw]*[b:]n*i$|^[npbklgyac:]*i[npblgyc:]*$"),
     ("keep", r"^[^wvi]*k[^wv]*i|i[^w]*k"),
@@ -194,7 +212,10 @@ _ONE_SUBJECT = re.compile(
     r"|[^i]*i(?:(?!,?[kd][np]{0,2}[b:]n?i|[,nlxe]{0,3}i)[^i])*"  # "0 is relevant"
     r"|[^i]+$"
 )
-_LONGEST = 400  # letters of a clause: what is longer says nothing
+_SENTENCE = re.compile(r"[^.;?]+\??")
+_LABEL = re.compile(r"[,:p]*n?i:(?=.)")
+_EDGES = re.compile(r"^[q:]+|(?<!:):+$|(?<![vq])q+$|(?<=vq)q+$")
+_LONGEST = 200  # letters of a clause: what is longer says nothing
 
 
 class _Clause(NamedTuple):
@@ -209,12 +230,12 @@ _ANNOUNCED = _Clause("words", (), ":")
 def _clauses(line: str, k: int) -> Iterator[_Clause]:
     """What a line says, clause by clause."""
     line = _full_range_pattern(k).sub(" ", line)
-    for pattern, by in _AROUND:
+    for pattern, by in _AROUND if _SET_OFF.search(line) else ():
         line = pattern.sub(by, line)
     letters, ids = _coded(_BRACKETS.sub(_unbracketed, line.strip("| \t")), k)
-    for sentence in re.finditer(r"[^.;?]+\??", letters):
+    for sentence in _SENTENCE.finditer(letters):
         start, end = sentence.span()
-        if label := re.match(r"[,:p]*n?i:(?=.)", sentence[0]):
+        if label := _LABEL.match(sentence[0]):
             named = next(each for each in ids[start:end] if each)
             yield _Clause("mention", named)
             for part in re.findall(r"[^:,]+", sentence[0][label.end() :]):
@@ -241,11 +262,16 @@ def _unbracketed(found: re.Match[str]) -> str:
 
 
 def _clause(letters: str, ids: tuple[int, ...], k: int) -> _Clause:
-    letters = re.sub(r"^[q:]+|:+$|(?<!v)q+$", "", letters.replace(",", ""))
-    kind = next(kind for kind, rule in _FOUND if rule.search(letters)) if len(letters) <= _LONGEST else "words"
+    letters = _EDGES.sub("", letters.replace(",", ""))
+    kind = _kind(letters)
     if kind == "all but":
         return _Clause("state", tuple(each for each in range(k) if each not in ids), letters)
     return _Clause(kind, ids, letters)
+
+
+@lru_cache(maxsize=256)
+def _kind(letters: str) -> str:
+    return next(kind for kind, rule in _FOUND if rule.search(letters)) if len(letters) <= _LONGEST else "words"
 
 
 # --- step 3: a whole reply --------------------------------------------------------------------------------------------
@@ -278,7 +304,7 @@ def in_own_words(reply: str, read: Callable[[str], IdsRead], whole: IdsRead | No
     if whole is not None:
         return whole
     own = own_words(reply)
-    if own.words is reply:
+    if own.words == reply:
         return read(reply)
     stated = read(own.words)
     quotes_ids = own.announced is not None and re.findall(r"\d+", own.announced) != re.findall(r"\d+", own.words)
@@ -315,6 +341,7 @@ def restates_range(reply: str, k: int) -> bool:
     return _full_range_pattern(k).search(reply) is not None
 
 
+@lru_cache(maxsize=16)
 def _full_range_pattern(k: int) -> re.Pattern[str]:
     """The prompt's own range: "knowledge 0-4", "numbered from 0 to 4", "(0-4)"."""
     span = rf"0\s*(?:-|–|—|to|through)\s*{k - 1}"
@@ -326,9 +353,9 @@ _DOUBTED = re.compile(  # verdicts by half, scores and orders, second thoughts, 
     r"|\banything but\b|\bnothing (?:\w+ )?relevant\b|\bcan go\b|~~|\d\s?>\s?\d|\(0?\.\d|\d\.\.\.|, no\)"
     rf"|\b(?:according to|per) (?:the )?{_NOUN} #?\d|\b(?:from|in) (?:the )?{_NOUN} #?\d+(?::|,? it\b)"
     rf"|\b{_NOUN} #?\d+ (?:\w+ ){{0,3}}(?:ids?:|relevant:\s?\d)"
-    rf"|^\W*{_NOUN} #?\d+: (?-i:(?:The |An? )?(?!(?:It|This|That|There|Yes|No)\b)[A-Z][\w'’]+(?: [A-Z][\w'’]+)*)"
+    rf"|^[^\w\n]*+{_NOUN} #?\d+: (?-i:(?:The |An? )?(?!(?:It|This|That|There|Yes|No)\b)[A-Z][\w'’]+(?: [A-Z][\w'’]+)*)"
     r" (?:is|was|are|were|has|had)\b"
-    r"|; \d[\d, -]{0,20} are\s*\.?\s*$|^\W*(?:knowledge|passage|sentence) \d+: [^|\n]{1,120} \| ",
+    r"|; \d[\d, -]{0,20} are[^\S\n]*+\.?[^\S\n]*+$|^[^\w\n]*+(?:knowledge|passage|sentence) \d+: [^|\n]{1,120} \| ",
     re.IGNORECASE | re.MULTILINE,
 )
 
@@ -338,7 +365,8 @@ def _read(text: str, k: int, cut: bool) -> IdsRead:
         return _SUSPECT
     if re.search(rf"\{{\s*[{QUOTED}\"]", text):  # an object that is not whole, or whose names are quoted
         return _UNPARSEABLE
-    said = [(line, clauses) for line in _lines(text.replace("’", "'")) if (clauses := [*_clauses(line, k)])]
+    lines = filter(str.strip, _lines(text.replace("’", "'")))
+    said = [(line, clauses) for line in lines if (clauses := [*_clauses(line, k)])]
     if cut:  # the last line is not whole, and what others name one by one need not be all
         said = [each for each in said[:-1] if each[1][0].kind in ("ids", "state")]
         said = [each for each in said if each[1][0].kind == "state" or len(each[1][0].ids) > 1]
@@ -348,7 +376,7 @@ def _read(text: str, k: int, cut: bool) -> IdsRead:
 
 def _ends_with(k: int, text: str) -> bool:
     """Whether a list in a reply ends with `k`, which is the last number where one counts from 1."""
-    return re.search(rf"\d\s*(?:,|\band\b|\n)(?:\s*and\b)?\s*{k}\W*(?:$|[.;\n])", text) is not None
+    return re.search(rf"\d(?![^\S\n]*+\d)(?:[\s,]|\band\b)++{k}\W*(?:$|[.;\n])", text) is not None
 
 
 def _lines(text: str) -> list[str]:
@@ -360,6 +388,8 @@ def _lines(text: str) -> list[str]:
         item = _ITEM.match(line)
         lines.append(item["rest"] if item and item[1] != "0" and _NAMES.match(item["rest"]) else line)
     items = [item for line in lines if (item := _ITEM.match(line))]
+    if not items:
+        return lines
     counted = [int(item[1]) for item in items] == [*range(1, len(items) + 1)]
     return [_ITEM.sub(r"maybe \1 \2" if counted else r"\1: \2", line) for line in lines]
 

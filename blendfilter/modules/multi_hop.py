@@ -503,7 +503,7 @@ def _first_of(text: str, *patterns: re.Pattern[str]) -> list[re.Match[str] | Non
     """Each pattern's first match in a reply's own words; where none matches, in what it may quote of itself."""
     own = own_words(text)
     found = [_own(pattern, own.words) for pattern in patterns]
-    if any(found) or own.words is text:
+    if any(found) or own.words == text:
         return found
     quoted_whole = not re.search(r"\w", own.words)
     return [_own(pattern, text if quoted_whole else own.announced or "") for pattern in patterns]
