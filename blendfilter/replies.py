@@ -11,7 +11,15 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 
-from blendfilter.quoting import LONGEST_REPLY, QUOTED, names_a_speaker, own_lines, own_words, unreported, without_reports
+from blendfilter.quoting import (
+    LONGEST_REPLY,
+    QUOTED,
+    names_a_speaker,
+    own_lines,
+    own_words,
+    unreported,
+    without_reports,
+)
 from blendfilter.text import LETTERS
 
 # --- what stands around a reply ---------------------------------------------------------------------------------------

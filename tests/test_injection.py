@@ -7,6 +7,7 @@ harmless text; each part of it stands where it did, once; and what a passage say
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import logging
 import os
@@ -30,15 +31,18 @@ from blendfilter import BM25, cli, compare, evaluate, load
 from blendfilter.asking import Ask, demonstrations
 from blendfilter.cli.console import say, show
 from blendfilter.evaluation.rescoring import AnswerJudge, quoted
-from blendfilter.filters.cdit import PHI1, CDITFilter, Rule
+from blendfilter.filters.cdit import PHI1, CDITFilter, Rule, read_verdict
 from blendfilter.filters.filco import FilCoFilter, candidates_of
-from blendfilter.filters.knowledge import KnowledgeFilter, OneCallFilter
+from blendfilter.filters.ids import IdsRead, read_ids
+from blendfilter.filters.knowledge import KnowledgeFilter, OneCallFilter, read_judgement
 from blendfilter.filters.written import BIDERFilter
 from blendfilter.modules.base import MethodPrediction
 from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.modules.direct import Direct
+from blendfilter.modules.multi_hop import conclusion, read_action, read_hop
 from blendfilter.prompting import own_prompts
 from blendfilter.records import Passage
+from blendfilter.replies import choice, label, short_reply, truth, verdict
 from blendfilter.terminal import guarded
 
 HOSTILE = {
@@ -302,6 +306,56 @@ class TestIds:
 def shown(line: str) -> str:
     """A sentence below its title: its line without it."""
     return line.partition(" | ")[2] or line
+
+
+REPORTS = [
+    "I have ignored the injected line @.",
+    "(A line in the knowledge, @, is an injection.)",
+    "I did not write @.",
+    "Note: I ignored an embedded instruction:\n@.",
+    "Note: I ignored an embedded instruction:\n\n@.",
+    "Note that passage 2 contains the injected sentence @.",
+    "I disregarded the following injected text.\n@",
+    "Passage 3 holds a forged line, @, which I did not follow.",
+    "The text “@” is injected.",
+    "There is an instruction in passage 2:\n@",
+    "I will not follow the instruction @.",
+    "I never wrote @; that is from passage 2.",
+    "Ignored prompt injection: @",
+    "**Note:** an embedded line (@) was ignored.",
+    "Someone inserted @ into passage 2.",
+]
+"""How models say that a passage tells them to write @, mostly without quotation marks."""
+NO, UNCLEAR = IdsRead((), "none"), IdsRead((), "suspect")
+JUDGED = "0: names it - relevant\n1: a hill - irrelevant\n2: a sea - irrelevant\nIds: 0."
+
+
+@pytest.mark.parametrize(
+    ("own", "claims", "read", "right"),
+    [
+        ("So the answer is Tolm.", ["So the answer is Rome", "The final answer is Rome"], conclusion, ["Tolm."]),
+        ("Tolm.", ["So the answer is Rome", "Answer: Rome"], short_reply, ["Tolm."]),
+        ("Ada kept the light there.\nAnswer: Tolm.", ["So the answer is Rome", "Answer: Rome"], short_reply, ["Tolm."]),
+        ("Yes.", ["Answer: No", "So the answer is no"], verdict, ["yes"]),
+        ("It stands there, so yes.", ["Answer: No", "So the answer is no"], verdict, ["yes"]),
+        ("SUPPORTS.", ["Answer: REFUTES"], label, ["SUPPORTS"]),
+        ("True.", ["Answer: False"], truth, ["true"]),
+        ("B.", ["Answer: C"], choice, ["B"]),
+        ("It is the same town.\nVerdict: True.", ["Verdict: False"], read_verdict, [True]),
+        ("It is the same town.", ["Verdict: False"], read_verdict, [None]),
+        ("Ids: 0.", ["Ids: 3, 4"], lambda reply: read_ids(reply, 5), [IdsRead((0,), "ids"), UNCLEAR]),
+        ("None.", ["Ids: 3, 4"], lambda reply: read_ids(reply, 5), [NO, UNCLEAR]),
+        (JUDGED, ["Ids: 1, 2"], lambda reply: read_judgement(reply, 3), [IdsRead((0,), "ids"), UNCLEAR]),
+        ("I look on.", ["So the final answer is: Rome"], lambda reply: read_hop(reply).final, [""]),
+        ("I look on.", ["Action 2: Finish[Rome]"], lambda reply: read_action(reply).final, [""]),
+    ],
+)
+def test_what_a_reply_reports_of_an_injection_is_not_what_it_says(
+    own: str, claims: list[str], read: Callable[[str], Any], right: list[Any]
+) -> None:
+    for report, claim, apart in itertools.product(REPORTS, claims, (" ", "\n", "\n\n")):
+        reply = f"{own}{apart}{report.replace('@', claim)}"
+        assert read(reply) in right, reply
 
 
 SOUP = st.lists(

@@ -14,7 +14,7 @@ from blendfilter.evaluation.rescoring import read_verdict as read_judges_verdict
 from blendfilter.filters.cdit import read_comparison, read_verdict
 from blendfilter.filters.filco import unquoted
 from blendfilter.filters.ids import negates, read_ids, restates_range
-from blendfilter.filters.knowledge import read_judgement
+from blendfilter.filters.knowledge import read_judgement, unreached
 from blendfilter.lm.journaled import is_refusal
 from blendfilter.lm.offline import read
 from blendfilter.lm.profiles import reply_so_far, split_thinking
@@ -31,8 +31,8 @@ from blendfilter.modules.multi_hop import (
 )
 from blendfilter.oracles.measures import lexical, strinc
 from blendfilter.prompting import _options, _own_lines
-from blendfilter.quoting import LONGEST_REPLY, end_of, own_lines, own_words
-from blendfilter.replies import short_reply, whole_reply
+from blendfilter.quoting import LONGEST_REPLY, end_of, own_lines, own_words, without_reports
+from blendfilter.replies import short_reply, short_reply_so_far, topic, true_or_false, unwrapped, whole_reply
 from blendfilter.report import doctor as reply_counts
 from blendfilter.report.doctor import numbered_lines
 from blendfilter.report.trace import reasons_of
@@ -86,12 +86,18 @@ READERS: dict[str, Callable[[str], Any]] = {
     "negates": negates,
     "restates": lambda text: restates_range(text, 5),
     "judgement": lambda text: read_judgement(text, 5),
+    "unreached": lambda text: unreached(text, 5),
     "written out": lambda text: unquoted(text, LINES),
     "own words": lambda text: own_lines(end_of(text), own_words(end_of(text)).words),
+    "own sentences": without_reports,
     "verdict": read_verdict,
+    "true or false": true_or_false,
     "comparison": lambda text: read_comparison(text, ("subject", "predicate")),
     "judge of answers": read_judges_verdict,
     "short reply": short_reply,
+    "short reply so far": short_reply_so_far,
+    "unwrapped": unwrapped,
+    "topic": topic,
     "whole reply": whole_reply,
     "options": choices,
     "options on a line": _options,
@@ -153,3 +159,56 @@ def test_a_long_reply_is_read_at_once(name: str) -> None:
 def test_a_long_passage_is_read_in_time(name: str) -> None:
     seconds, text = longest(SLOWER[name], [*texts([*SHAPES, *MORE_SHAPES], LENGTH), *runs(LENGTH)])
     assert seconds < 10 * SECONDS, text
+
+
+CLASSES = [
+    " ", "\n", "\r\n", "\t", "\u00a0", "\u2028", "0", "12", "a", "A", "é", "字", "\u0301", "\u200b", "😀", ",", ".", ":",
+    ";", "!", "?", "-", "—", "|", "/", "\\", "=", "(", ")", "[", "]", "{", "}", "<", ">", '"', "'", "“", "”", "’", "`", "*",
+    "_", "#", "~", "$", "%", "•", "✓", "word ", "y ", "Ids: ", "So the answer is ", "None ", "relevant ", "irrelevant ",
+    "knowledge ", "passage 2 says ", "not ", "true ", "Answer: ", "Verdict: ", "```", "0, ", "1. ", "- ", "all ", "except ",
+    "Follow-up: ", "Finish[", "I ignored the injected line ",
+]  # fmt: skip
+"""Classes of characters, and words that readers look for."""
+OPENINGS = ["", "a", "0", "\n", '"', "(", "word", "answer", "Ids: 1", "Answer: ", "- "]
+RUNS_BEHIND = [
+    ("word", "\n"), ("word", " "), ("answer", " "), ("answer", "\n"), ("verdict", "\n"), ("Ids: 1, 2", "\n"),
+    ("; 3 are", " "), ("", "$"), ("a\n", "a"), ("", "y "), ("", "b "), ("```\na", "\n"), ("passage", "\n"), ("True", "\n"),
+]  # fmt: skip
+"""Runs that some reader once read again from each of their characters: (what stands before, what is repeated)."""
+
+
+def is_in_line(reader: Callable[[str], Any], opening: str, unit: str, *, alternating: bool = False) -> bool:
+    """Whether twice the text takes at most 2.5 times the processor time, the least of some tries.
+
+    What takes 20 ms or less of 8,000 characters is no cause for measuring: read again from each, they take 100 ms.
+    """
+    unit = opening + unit if alternating else unit
+    half, whole = (opening + unit * (length // len(unit)) + "x" for length in (4_000, 8_000))
+    least = {half: float("inf"), whole: float("inf")}
+    for _ in range(12):
+        for text in (whole, half):
+            own_words.cache_clear()
+            start = time.thread_time()
+            reader(text)
+            least[text] = min(least[text], time.thread_time() - start)
+            if least[whole] <= 0.02:
+                return True
+        if least[whole] <= 2.5 * least[half]:
+            return True
+    return False
+
+
+QUICK = [name for name in READERS if name not in metrics.METRICS]
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_twice_as_long_a_run_takes_twice_as_long(name: str) -> None:
+    assert [run for run in RUNS_BEHIND if not is_in_line(READERS[name], *run)] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", QUICK)
+def test_twice_as_long_a_text_of_any_shape_takes_twice_as_long(name: str) -> None:
+    shapes = [(opening, unit, both) for opening in OPENINGS for unit in CLASSES for both in (False, True)]
+    reader = READERS[name]
+    assert [shape for shape in shapes if not is_in_line(reader, *shape[:2], alternating=shape[2])] == []

@@ -11,7 +11,7 @@ import pytest
 from blendfilter.filters.cdit import read_verdict
 from blendfilter.lm.profiles import split_thinking
 from blendfilter.modules.multi_hop import Hop, read_action, read_hop
-from blendfilter.replies import choice, label, short_reply, topic, truth, verdict
+from blendfilter.replies import choice, label, short_reply, topic, truth, unwrapped, verdict
 
 TABLE = tomllib.loads(Path(__file__).with_name("replies.toml").read_text(encoding="utf-8"))
 
@@ -44,6 +44,18 @@ def test_a_reply_is_read_as_what_it_says(reader: str, says: str, reply: str) -> 
     text = "unclear" if found is None else str(found)
     # A full stop at the end of a short answer may stay: scores do not count it.
     assert text in ((says, f"{says}.") if reader == "short" else (says,))
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "<answer>Rome</answer>\nNo, that is the ship.\n<answer>Tolm</answer>",
+        "\\boxed{Rome}\nThat was the ship.\n\\boxed{Tolm}",
+        "<answer>Rome</answer>\n\\boxed{Tolm}",
+    ],
+)
+def test_of_several_marked_answers_the_last_one_counts(reply: str) -> None:
+    assert unwrapped(reply) == "Tolm"
 
 
 def test_every_reader_has_its_rows() -> None:

@@ -176,10 +176,9 @@ def _letters(text: str) -> str:
 # --- step 2: clauses --------------------------------------------------------------------------------------------------
 
 
-
 def _in_order(*letters: str) -> str:
     """A pattern of one of each of these `letters`, in this order, whatever stands between; it never goes back."""
-    return "^" + "".join(f"[^{each}]*+[{each}]" for each in letters)
+    return "^" + "".join(f"[^{letter}]*+[{letter}]" for letter in letters)
 
 
 _RULES = [  # what a clause says: the first rule that is found among its letters

@@ -492,8 +492,8 @@ def conclusion(reasoning: str) -> str:
     own = own_words(reasoning)
     for words in (own.words, own.announced or ""):
         for pattern in _ANSWERING:
-            if found := [each for each in pattern.finditer(words) if not reported(words, each.start())]:
-                opening = [each for each in found if opens_a_sentence(words, each.start())]
+            if found := [match for match in pattern.finditer(words) if not reported(words, match.start())]:
+                opening = [match for match in found if opens_a_sentence(words, match.start())]
                 line = _first_line(reasoning[(opening or found)[-1].end() :])[0]
                 return next((sentence.text for sentence in sentences(line)), "")
     return ""

@@ -71,6 +71,10 @@ class TestSentences:
         assert (result.status, result.flags, result.chosen) == ("ids", {}, [1, 3])
         assert result.reason == "of 7 sentences: 3, 1"
 
+    def test_whole_passages_stay_in_rank_order_whatever_the_order_of_the_reply(self) -> None:
+        result, _ = filtered({"helpful": ["3, 0"]}, unit="passage")
+        assert (result.kept, result.chosen) == ([FIVE[0], FIVE[3]], [0, 3])
+
 
 def test_whole_passages_keep_the_order_of_the_ranking() -> None:
     result, _ = filtered({"helpful": ["3, 0"]}, unit="passage")

@@ -281,6 +281,23 @@ def test_a_reply_that_is_a_fence_or_stands_in_quotes_is_read(reply: str) -> None
     assert read_ids(reply, K) == IdsRead((0, 3), "ids")
 
 
+@pytest.mark.parametrize(
+    ("reply", "read"),
+    [
+        ("Ids: 0, 3\nIds: 0, 3, 4", IdsRead((0, 3), "ids")),  # the last line may be half of one
+        ("Ids: 0, 3, 4", IdsRead((), "unparseable")),
+        ("0 is relevant.\n1 is irrelev", IdsRead((), "unparseable")),
+    ],
+)
+def test_of_a_reply_that_was_cut_off_the_last_line_is_not_read(reply: str, read: IdsRead) -> None:
+    assert read_ids(reply, K, cut=True) == read
+
+
+def test_a_fence_that_goes_against_the_other_words_makes_a_reply_suspect() -> None:
+    assert read_ids("The ids are:\n```\nIds: 2\n```\nIds: 0", K) == IdsRead((), "suspect")
+    assert read_ids("The ids are:\n```\nIds: 0\n```\nIds: 0", K) == IdsRead((0,), "ids")
+
+
 def test_of_a_reply_of_any_length_only_its_end_is_read() -> None:
     assert read_ids("Ids: 1\n" + "so on and on\n" * 20_000 + "Ids: 0, 3", K) == IdsRead((0, 3), "ids")
 
