@@ -66,7 +66,8 @@ _CUE = re.compile(
     r"(?:\([^()\n]*\)\s*+)?[*_]{0,3}\s*+(?::|=|(?<=\s)[-–—](?=\s))"
     r"|(?:output|response|result)[*_]{0,3}\s*:"
     rf"|{_LEADS_TO_IT}"
-    rf"{_LABEL_OF_REPLY}(?:\s++to\s++[^:\n]{{1,80}}?)?(?<!\s)\s++(?:is|would be|should be)\b(?!\s+(?:that|in|not|to|of)\b):?)"
+    rf"{_LABEL_OF_REPLY}(?:\s++to\s++[^:\n]{{1,80}}?)?(?<!\s)\s++(?:is|would be|should be)\b"
+    r"(?!\s+(?:that|in|not|to|of)\b):?)"
     r"[*_]{0,3}\s*",
     re.IGNORECASE,
 )

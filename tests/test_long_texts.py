@@ -161,40 +161,50 @@ def test_a_long_passage_is_read_in_time(name: str) -> None:
     assert seconds < 10 * SECONDS, text
 
 
-CLASSES = [
-    " ", "\n", "\r\n", "\t", "\u00a0", "\u2028", "0", "12", "a", "A", "é", "字", "\u0301", "\u200b", "😀", ",", ".", ":",
-    ";", "!", "?", "-", "—", "|", "/", "\\", "=", "(", ")", "[", "]", "{", "}", "<", ">", '"', "'", "“", "”", "’", "`", "*",
-    "_", "#", "~", "$", "%", "•", "✓", "word ", "y ", "Ids: ", "So the answer is ", "None ", "relevant ", "irrelevant ",
-    "knowledge ", "passage 2 says ", "not ", "true ", "Answer: ", "Verdict: ", "```", "0, ", "1. ", "- ", "all ", "except ",
-    "Follow-up: ", "Finish[", "I ignored the injected line ",
-]  # fmt: skip
+WORDS_READ = (
+    "12@word @y @Ids: @So the answer is @None @relevant @irrelevant @knowledge @passage 2 says @not @true @Answer: "
+    "@Verdict: @```@0, @1. @- @all @except @Follow-up: @Finish[@\r\n@I ignored the injected line "
+)
+CLASSES = [*" \n\t\u00a0\u20280aAé字\u0301\u200b😀,.:;!?-—|/\\=()[]{}<>\"'“”’`*_#~$%•✓", *WORDS_READ.split("@")]
 """Classes of characters, and words that readers look for."""
 OPENINGS = ["", "a", "0", "\n", '"', "(", "word", "answer", "Ids: 1", "Answer: ", "- "]
 RUNS_BEHIND = [
-    ("word", "\n"), ("word", " "), ("answer", " "), ("answer", "\n"), ("verdict", "\n"), ("Ids: 1, 2", "\n"),
-    ("; 3 are", " "), ("", "$"), ("a\n", "a"), ("", "y "), ("", "b "), ("```\na", "\n"), ("passage", "\n"), ("True", "\n"),
-]  # fmt: skip
+    ("word", "\n"),
+    ("word", " "),
+    ("answer", " "),
+    ("answer", "\n"),
+    ("verdict", "\n"),
+    ("Ids: 1, 2", "\n"),
+    ("; 3 are", " "),
+    ("", "$"),
+    ("a\n", "a"),
+    ("", "y "),
+    ("", "b "),
+    ("```\na", "\n"),
+    ("passage", "\n"),
+    ("True", "\n"),
+]
 """Runs that some reader once read again from each of their characters: (what stands before, what is repeated)."""
 
 
 def is_in_line(reader: Callable[[str], Any], opening: str, unit: str, *, alternating: bool = False) -> bool:
     """Whether twice the text takes at most 2.5 times the processor time, the least of some tries.
 
-    What takes 20 ms or less of 8,000 characters is no cause for measuring: read again from each, they take 100 ms.
+    8,000 characters that are read once take some 10 ms, and read again from each of them 100 ms or seconds.
     """
     unit = opening + unit if alternating else unit
     half, whole = (opening + unit * (length // len(unit)) + "x" for length in (4_000, 8_000))
     least = {half: float("inf"), whole: float("inf")}
-    for _ in range(12):
+    for attempt in range(12):
         for text in (whole, half):
             own_words.cache_clear()
             start = time.thread_time()
             reader(text)
             least[text] = min(least[text], time.thread_time() - start)
-            if least[whole] <= 0.02:
-                return True
-        if least[whole] <= 2.5 * least[half]:
+        if least[whole] <= max(0.02, 2.5 * least[half]):
             return True
+        if attempt and least[whole] > 0.25:
+            break
     return False
 
 
