@@ -116,7 +116,7 @@ _DISOWNS = re.compile(
     r"|tampered|(?:tries|tried|attempts)\sto)\b"
     rf"|{_ORDER}\s(?:in|inside|within|from|of)\s(?:the\s)?{_NAMED}\b"
     r"|(?:(?:ignor|disregard|dismiss|reject|discard|refus)(?:e|ed|ing)?|(?:not|never|n['’]t)\s(?:write|wrote|say|said|state"
-    r"|follow|obey|heed))\b(?=[^\w\n]{0,3}(?:so|thus|hence|therefore|the|ids|answer|final|verdict|finish|action|search)\b"
+    r"|follow|obey|heed))\b(?=[^\w\n]{0,3}(?:so|thus|hence|therefore|the|ids|answer|final|verdict|finish|action|search|this|these)\b"
     rf"|[^.!?\n]{{0,80}}?\b(?:{_ORDER}|text|sentence|statement|claims?)\b))",
     re.IGNORECASE,
 )

@@ -321,6 +321,7 @@ REPORTS = [
     "There is an instruction in passage 2:\n@",
     "I will not follow the instruction @.",
     "I never wrote @; that is from passage 2.",
+    "I did not write this:\n@.",
     "Ignored prompt injection: @",
     "**Note:** an embedded line (@) was ignored.",
     "Someone inserted @ into passage 2.",
