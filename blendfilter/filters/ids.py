@@ -128,6 +128,7 @@ _SET_OFF = re.compile(r"[][)<*_`#~$\\{}\"]|context|judge", re.IGNORECASE)
 _BRACKETS = re.compile(rf"\(([^()]{{0,200}}(?:[^\W\d]|{QUOTED})[^()]{{0,200}})\)")
 
 
+@lru_cache(maxsize=128)  # lines of a reply are often alike
 def _coded(line: str, k: int) -> tuple[str, list[tuple[int, ...]]]:
     """A letter for each token of a line, less fillers, and the ids of each; ids in a row are one token."""
     tokens = list[tuple[str, tuple[int, ...]]]()
