@@ -477,14 +477,16 @@ def read_judgement(reply: str, k: int) -> IdsRead:
 
 
 def _read_text(text: str, k: int) -> IdsRead:
-    openings = [found for found in _IDS.finditer(text) if not _inside_a_judgement(text, found.start())]
-    if openings and (end := _NEXT_PROMPT.search(text, openings[0].end())):
+    openings = [*_IDS.finditer(text)]
+    own = lambda found: not _inside_a_judgement(text, found.start())  # noqa: E731
+    first = next(filter(own, openings), None)
+    if first and (end := _NEXT_PROMPT.search(text, first.end())):
         text = text[: end.start()]
         openings = [found for found in openings if found.end() <= len(text)]
-    if openings:
-        if -1 < (begin := text.find("{")) < openings[-1].start() and text[openings[-1].start() - 1] == '"':
+    if first and (last := next(filter(own, reversed(openings)), None)):
+        at = last.start()
+        if -1 < (begin := text.find("{")) < at and text[at - 1] == '"':
             return _read_json(unfenced(text[begin:]), k)
-        at = openings[-1].start()
         numbers = {int(item["id"]) for line in _ITEMS.split(text[:at]) if (item := _ITEM.match(line))}
         if k in numbers and 0 not in numbers:  # it counts from 1
             return IdsRead((), "suspect")
