@@ -42,7 +42,7 @@ from blendfilter.lm.tokenisers import TokenCounter
 from blendfilter.oracles.candidates import Candidate, excerpts
 from blendfilter.oracles.measures import strinc
 from blendfilter.records import Passage, one_line
-from blendfilter.tasks.layouts import Outside, checked
+from blendfilter.tasks.layouts import Outside, object_of, validated
 from blendfilter.text import normalize_answer, overlap, tokens
 
 CONTEXTS = ("full", "psg", "silver")
@@ -136,7 +136,7 @@ def read_silver(path: str | Path) -> Iterator[SilverRow]:
 
 def row_of(row: JsonRow) -> SilverRow:
     """One line's value as a row. Raises `BadData`."""
-    read = checked(_SilverLine, row)
+    read = validated(_SilverLine, object_of(row), row.where)  # a score that is NaN is damage, not a gap
     passages = tuple(Passage(each.id, each.title, each.text, each.score) for each in read.passages)
     lengths = [len(each.text) for each in passages]
     for at, each in enumerate(read.sentences):

@@ -70,13 +70,18 @@ class Outside(BaseModel):
         return dict(self.model_extra or {})
 
 
-def mapping(row: JsonRow) -> Mapping[str, Any]:
-    """The row's value as JSON would have it, which has to be an object with names. Raises `BadData`."""
+def object_of(row: JsonRow) -> Mapping[str, Any]:
+    """The row's value as it is, which has to be an object with names. Raises `BadData`."""
     if not isinstance(row.value, Mapping):
         kind = type(row.value).__name__
         raise BadData(f"{row.where}: expected an object with fields such as 'question', found a {kind}")
+    return row.value
+
+
+def mapping(row: JsonRow) -> Mapping[str, Any]:
+    """The row's value as JSON would have it, its gaps as None. Raises `BadData`, as `object_of`."""
     try:
-        value: Mapping[str, Any] = plain(row.value)
+        value: Mapping[str, Any] = plain(object_of(row))
     except RecursionError:
         raise BadData(f"{row.where}: nested too deeply to be data") from None
     return value
@@ -84,15 +89,19 @@ def mapping(row: JsonRow) -> Mapping[str, Any]:
 
 def checked(model: type[Model], row: JsonRow) -> Model:
     """The row as `model`. Raises `BadData` naming the row's place and the first field that is wrong."""
-    value = mapping(row)
+    return validated(model, mapping(row), row.where)
+
+
+def validated(model: type[Model], value: Mapping[str, Any], where: str) -> Model:
+    """`value` as `model`. Raises `BadData` naming the place and the first field that is wrong."""
     try:
         return model.model_validate(value)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         name = ".".join(str(part) for part in first["loc"])
         if first["type"] == "missing":
-            raise _missing(row.where, name, value) from None
-        raise BadData(f"{row.where}: field '{name}' is wrong: {first['msg']}, found {first['input']!r:.60}") from None
+            raise _missing(where, name, value) from None
+        raise BadData(f"{where}: field '{name}' is wrong: {first['msg']}, found {first['input']!r:.60}") from None
 
 
 def _missing(where: str, name: str, fields: Iterable[str]) -> BadData:
