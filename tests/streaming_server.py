@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+DIED = b'data: {"error": {"message": "the provider died", "code": 502}}\n\n'
 PATIENCE = 20.0
 """Seconds that a reader has who has stopped; a reader who is there never needs them."""
 
@@ -20,16 +21,16 @@ class Streaming:
         reply: the pieces of a reply, by its prompt.
         wait_after: so many pieces are sent before the reader must have heard something.
         cut: of a first streamed reply, so many pieces are sent before the connection is closed.
-        dies: of a first streamed reply, so many pieces are sent before an error.
+        dies: of a first streamed reply, so many pieces are sent before an error, which is `dies_by`.
         plain: `stream` is ignored, as servers do that do not know it. refuses: a field that is refused.
     """
 
     def __init__(
         self, reply: Callable[[str], Sequence[str]], *, wait_after: int = 0, cut: int = 0, dies: int = 0,
-        plain: bool = False, refuses: str = "",
+        dies_by: bytes = DIED, plain: bool = False, refuses: str = "",
     ) -> None:  # fmt: skip
         self.reply, self.wait_after, self.cut, self.plain, self.refuses = reply, wait_after, cut, plain, refuses
-        self.dies = dies
+        self.dies, self.dies_by = dies, dies_by
         self.heard = threading.Event()
         self.late = False
         self.bodies: list[dict[str, Any]] = []
@@ -59,7 +60,7 @@ class Streaming:
                 return None
             if self.dies and at == self.dies:
                 self.dies = 0
-                event(handler, {"error": {"message": "the provider died", "code": 502}})
+                handler.wfile.write(self.dies_by)
                 break
             if at and at == self.wait_after and not self.heard.wait(PATIENCE):
                 self.late = True

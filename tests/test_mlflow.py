@@ -1,7 +1,7 @@
 """MLflow over our methods: a question's trace as one tree, and `mlflow.dspy.log_model`.
 
-MLflow's own requirements exclude versions that `constraints.txt` pins, so it is in no extra. To run these, put it behind
-the environment's packages (passed with mlflow-skinny 3.17.2)::
+MLflow's own requirements exclude versions that `constraints.txt` pins, so it is in no extra. To run these, put it
+behind the environment's packages (passed with mlflow-skinny 3.17.2)::
 
     pip install --target build/mlflow mlflow-skinny sqlalchemy alembic
     python -c "import sys, pytest; sys.path.append('build/mlflow'); sys.exit(pytest.main(['tests/test_mlflow.py']))"

@@ -12,7 +12,7 @@ import dspy
 import pytest
 from isle import CHECK, INTERNAL, QUESTION, REASONING, Echo, replies, three_lists
 from scripted import ScriptedLM
-from streaming_server import Streaming, streaming
+from streaming_server import DIED, Streaming, streaming
 
 from blendfilter.journal import Journal
 from blendfilter.lm.model import connect
@@ -203,9 +203,20 @@ class TestFields:
         assert "".join(chunks(result, "answer")) == result[-1].answer == "Ada Brennock of Skerry Light"
 
     @pytest.mark.parametrize("own", [False, True])
-    def test_a_stream_that_ends_in_an_error_is_tried_again(self, own: bool) -> None:
+    @pytest.mark.parametrize(
+        "died",
+        [
+            DIED,
+            b'data: {"object": "error", "message": "it died", "code": 500}\n\n',
+            b'data: {"error": "it died"}\n\n',
+            b'event: error\ndata: {"message": "it died"}\n\n',
+            b'error: {"code": 500, "message": "it died"}\n\n',
+            b"",  # no finish reason came, though each event has a place for one
+        ],
+    )
+    def test_a_stream_that_ends_in_an_error_is_tried_again(self, died: bytes, own: bool) -> None:
         """Though "[DONE]" follows; by our client and by DSPy's."""
-        with streaming(pieces, dies=2) as server:
+        with streaming(pieces, dies=2, dies_by=died) as server:
             lm = dspy.LM("openai/m", api_base=server.url, api_key="k", cache=False)
             with dspy.context(lm=connect(lm)) if own else asking(server):
                 result = follow(Direct(), [dspy.streaming.StreamListener("answer")], server)

@@ -188,8 +188,9 @@ class AdoptedEngine:
         """Whether a silent response is a reply: DSPy makes one of a body without choices, too."""
         if not body or (not called_by_dspy(self.lm) and "choices" not in body):
             return True
-        # The last event of a stream counts tokens, and holds no choice.
-        return body.get("object") == "chat.completion.chunk" or any(body.get(name) for name in _REPLIES)
+        if body.get("object") == "chat.completion.chunk":  # the last event of a stream counts tokens, and has no choice
+            return (body.get("usage") or {}).get("completion_tokens") != 0
+        return any(body.get(name) for name in _REPLIES)
 
     def _read(self, request: lm15.Request, response: lm15.Response, entry: Mapping[str, Any]) -> lm15.Response:
         """The response as ours are: thoughts apart, cut at the stop strings, its tokens counted as providers bill them.
@@ -200,6 +201,8 @@ class AdoptedEngine:
         Raises: an lm15 error where the reply is none (`faults.ending`).
         """
         body, parts = response.provider_data or {}, response.message.parts
+        if not body and LISTENER.get() is not None and called_by_dspy(self.lm):
+            raise lm15.TransportError("the stream broke off: nothing says how it ended")
         if response.text == "" and not self._holds_reply(body):
             raise faults.in_reply(body)
         ended = faults.ending(body, response.finish_reason)

@@ -728,7 +728,10 @@ def _read(row: JsonRow, sent: _Sent) -> tuple[str, Outcome]:
     """A line of answers to a batch: its id, and what became of it. Raises: BadData."""
     match row.value:
         case {"custom_id": str(id), "response": {"status_code": int(status), "body": body}, **rest}:
-            outcome = Outcome(status, rest.get("error") if body is None else body, sent.name)
+            fault = rest.get("error")
+            if fault and (body is None or status == _OK):  # half a reply may stand beside it
+                status, body = (500 if status == _OK else status), {"error": fault}
+            outcome = Outcome(status, body, sent.name)
         case {"custom_id": str(id), "error": error} if error:  # it expired, or was never asked
             body = {"error": error if isinstance(error, dict) else {"message": str(error)}}
             outcome = Outcome(500, body, sent.name)

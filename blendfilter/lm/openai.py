@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import copy
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
@@ -263,6 +264,8 @@ class OpenAIEngine:
         stated = {"tokens_in": usage.get("prompt_tokens"), "tokens_out": usage.get("completion_tokens")}
         wrong = {name: noted(value) for name, value in stated.items() if value is not None and _count(value) is None}
         cost, cached = usage.get("cost"), _object(usage.get("prompt_tokens_details")).get("cached_tokens")
+        if isinstance(cost, float) and not math.isfinite(cost):  # no JSON
+            wrong["cost"], cost = noted(cost), None
         return lm15.Response(
             id=str(data.get("id") or "") or None,
             model=str(data.get("model") or self.model),

@@ -76,16 +76,27 @@ def text_and_thoughts(message: Mapping[str, Any]) -> tuple[str, str]:
     content = message.get("content")
     thoughts = message.get("reasoning_content") or message.get("reasoning")
     if isinstance(content, list):
-        thoughts = thoughts or "".join(_flat(b.get("thinking")) for b in content if b.get("type") == "thinking")
-        content = "".join(_flat(b.get("text")) for b in content if b.get("type") == "text")
+        blocks = [block if isinstance(block, Mapping) else {"text": block} for block in content]
+        thoughts = thoughts or "".join(_flat(block.get("thinking")) for block in blocks)
+        content = "".join(_flat(block.get("text")) for block in blocks if block.get("type", "text") in _TEXTS)
     return str(content or message.get("refusal") or ""), str(thoughts or "")
+
+
+_TEXTS = ("text", "output_text")
+"""Types of blocks that are the reply; thoughts come in blocks of other types."""
 
 
 def _flat(content: Any) -> str:
     """The text of content that may come in blocks, and in blocks of blocks."""
     if isinstance(content, list):
-        return "".join(_flat(block.get("text") if isinstance(block, dict) else block) for block in content)
+        return "".join(map(_flat, content))
+    if isinstance(content, Mapping):
+        return _flat(content.get("text") or content.get("value"))
     return str(content or "")
+
+
+_FIELDS = (b"", b"data", b"event", b"id", b"retry")
+"""Of server-sent events; comments, which keep a connection alive, have no name."""
 
 
 class ReplyEvents:
@@ -99,7 +110,7 @@ class ReplyEvents:
         self.text = ""
         self.data: dict[str, Any] = {}
         """The reply as it would have come in one piece; empty where it is no stream."""
-        self._over = self._unreadable = False
+        self._done = self._unreadable = self._says_how_it_ends = False
         self._read = 0
         self._kind = b""
         self._thoughts = ""
@@ -119,18 +130,28 @@ class ReplyEvents:
                 self._kind = value.strip()
             elif name == b"data" and value.strip():  # some servers keep a connection alive with empty ones
                 self._take_event(value.strip())
+            elif name == b"error":  # llama.cpp's field
+                self._kind = name
+                self._take_event(value.strip())
+            elif name not in _FIELDS:  # an error page in the middle of a stream
+                self._unreadable = self._unreadable or not self._is_over()
 
     def _take_event(self, value: bytes) -> None:
         if value == b"[DONE]":
-            self._over = True
+            self._done = True
             return
         try:
             self._event(http.json_of(value))
         except OF_A_REPLY:  # what it said is missing from the text, unless that had ended
-            self._unreadable = self._unreadable or not self._over
+            self._unreadable = self._unreadable or not self._is_over()
+
+    def _is_over(self) -> bool:
+        """Whether the reply has ended: by its finish reason or, from a server that states none, by `[DONE]`."""
+        return "finish_reason" in self._choice or (self._done and not self._says_how_it_ends)
 
     def _event(self, event: dict[str, Any]) -> None:
-        if self._kind == b"error" or event.get("object") == "error":
+        is_bare = not event.get("choices") and not event.get("usage") and ("message" in event or "detail" in event)
+        if self._kind == b"error" or event.get("object") == "error" or is_bare:
             event = {"error": event.get("error") or event}
         choices = event.pop("choices", None) or []
         self.data |= {name: value for name, value in event.items() if value is not None}
@@ -143,8 +164,8 @@ class ReplyEvents:
             for key, values in (choice.get("logprobs") or {}).items():
                 if isinstance(values, list):
                     self._logprobs.setdefault(key, []).extend(values)
-            self._choice |= {name: value for name, value in choice.items() if value is not None}
-            self._over = self._over or "finish_reason" in self._choice
+            self._says_how_it_ends |= "finish_reason" in choice
+            self._choice |= {name: value for name, value in choice.items() if value not in (None, "")}
             self.data["choices"] = [
                 {
                     **self._choice,
@@ -156,5 +177,5 @@ class ReplyEvents:
 
     def whole(self) -> bytes:
         """The reply as a body in one piece; empty where its end never came, or a part of it could not be read."""
-        ended = self._over and not self._unreadable
+        ended = self._is_over() and not self._unreadable
         return json.dumps(self.data).encode() if ended or self.data.get("error") else b""

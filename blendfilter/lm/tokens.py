@@ -26,8 +26,8 @@ A_PICTURE = 16_384
 _INDENTED = 2
 """How much longer a schema or a tool becomes where a template writes it out with its own spaces."""
 
-MANY = 10**9
-"""Tokens that no call has: a larger count is none."""
+UNSEEN = 200_000
+"""Tokens of a prompt, or of a reply, that this end may not see: a gateway's own prompt, long thoughts."""
 _FREE, _A_TOKEN = 64, 8
 """Characters of a text that may be a single token, and characters a token beyond them: more than any tokeniser's mean
 over text of any language, which is four or five for English."""
@@ -74,11 +74,14 @@ def believed(request: lm15.Request, response: lm15.Response, price: Price | None
     least = at_least(part for message in request.messages for part in message.parts)
     if cached and tokens_in is not None and tokens_in < least:
         whole = tokens_in + cached + (usage.cache_write_tokens or 0)
-        tokens_in = whole if least <= whole <= MANY else tokens_in
+        tokens_in = whole if whole >= least else tokens_in
     counts = {"tokens_in": tokens_in, "tokens_out": usage.output_tokens, "tokens_cached": cached}
     bounds = {"tokens_in": min(1, least), "tokens_out": min(1, at_least(response.message.parts)), "tokens_cached": 0}
+    most_in = 10 * at_most(request) + UNSEEN
+    most_out = 10 * (request.config.max_tokens or 0) + UNSEEN
+    most = {"tokens_in": most_in, "tokens_out": most_out, "tokens_cached": most_in}
     for name, count in counts.items():
-        if count is not None and not bounds[name] <= count <= MANY:
+        if count is not None and not bounds[name] <= count <= most[name]:
             wrong[name], counts[name] = noted(count), None
     cost, paid = data.get("cost"), rated(price, data)
     sizes = counts["tokens_in"] or at_most(request), counts["tokens_out"] or request.config.max_tokens or 0

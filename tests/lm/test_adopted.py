@@ -385,10 +385,11 @@ def test_a_body_without_choices_is_no_silent_reply_but_the_last_event_of_a_strea
     own, silent = dspy.LM("openai/m", api_key="sk-verysecret0123"), response("")
     read = AdoptedEngine(own)._read
     wanted = lm15.Request(model="m", messages=(lm15.Message.user("Who?"),))
-    for data in ({"id": "x", "detail": "overloaded"}, {"candidates": [], "usageMetadata": {}}):
+    last = {"object": "chat.completion.chunk", "choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 2}}
+    never = {**last, "usage": {"prompt_tokens": 3, "completion_tokens": 0}}
+    for data in ({"id": "x", "detail": "overloaded"}, {"candidates": [], "usageMetadata": {}}, never):
         with pytest.raises(lm15.LM15Error, match=r"overloaded|the reply holds no choices"):
             read(wanted, dataclasses.replace(silent, provider_data=data), {})
-    last = {"object": "chat.completion.chunk", "choices": [], "usage": {"prompt_tokens": 3}}
     for data in (last, {"stop_reason": "end_turn", "content": []}, None):
         assert read(wanted, dataclasses.replace(silent, provider_data=data), {}).text == ""
 

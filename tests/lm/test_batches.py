@@ -377,7 +377,7 @@ def test_what_a_file_of_answers_says_twice_or_not_to_its_end(tmp_path: Path) -> 
 def test_a_line_that_failed_waits_for_the_batch_that_asks_for_it_again(tmp_path: Path) -> None:
     """Killed while the second batch is out, the run knows the first one's failure, and sends no third batch."""
     session(tmp_path)
-    answer(written(tmp_path)[0], row("", 500, {}))
+    answer(written(tmp_path)[0], row("", 500, {}), row("", error={"message": "half a reply"}))
     for _ in range(3):
         assert session(tmp_path) == "BatchWritten"
     assert len(written(tmp_path)) == 2

@@ -382,6 +382,13 @@ def test_a_stated_cost_is_believed_within_our_price_or_what_any_call_costs(
     assert data.get("disbelieved") == (None if kept is not None else {"cost": str(stated)})
 
 
+@pytest.mark.parametrize(("stated", "kept"), [(150_000, 150_000), (10**8, None), (10**30, None)])
+def test_a_stated_count_is_believed_within_what_this_end_can_see(stated: int, kept: int | None) -> None:
+    """A gateway may have a prompt of its own, and a model long thoughts; else one line would end a run for good."""
+    given = believed(ASKED, replace(response("x"), usage=lm15.Usage(input_tokens=stated, output_tokens=stated)))
+    assert (given.usage.input_tokens, given.usage.output_tokens) == (kept, kept)
+
+
 LONG = request("word " * 1000)
 
 

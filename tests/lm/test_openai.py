@@ -119,6 +119,17 @@ def test_a_completion_sends_the_prompt_as_it_stands(served: Callable[..., Server
     assert len(response.logprobs) == 3
 
 
+@pytest.mark.parametrize("cost", ["NaN", "Infinity", "1e999"])
+def test_a_cost_that_is_no_number_of_json_leaves_a_good_reply_as_it_is(cost: str) -> None:
+    body = (
+        f'{{"choices": [{{"message": {{"content": "Tolm"}}, "finish_reason": "stop"}}], "usage": {{"cost": {cost}}}}}'
+    )
+    engine = OpenAIEngine("http://localhost:9/v1", "", model="m")
+    wanted = lm15.Request(model="m", messages=(lm15.Message.user("Who?"),))
+    read = engine._answer(wanted, {}, httpx.Response(200, content=body))
+    assert (read.text, list((read.provider_data or {})["disbelieved"])) == ("Tolm", ["cost"])
+
+
 def test_a_known_reasoning_model_costs_one_request(served: Callable[..., Server]) -> None:
     server = served(behave="reasoning")
     engine = engine_at(server, model="o3-mini", reasoning="low")

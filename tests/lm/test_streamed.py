@@ -40,6 +40,8 @@ BODIES: dict[str, bytes] = {
     "both": lines(*WHOLE, end="\r\n\r\n"),
     "keep-alives": b": wait\n\n" + lines("", WHOLE[0]) + b":\n\nretry: 3\n" + lines(*WHOLE[1:]),
     "content in blocks": lines(piece([THOUGHT]), piece([TEXT]), piece("", "stop")),
+    "blocks of other types": lines(piece([{**TEXT, "type": "output_text"}]), piece("", "stop")),
+    "bare texts and objects": lines(piece(["Jón ", {"text": {"value": "Brask"}}]), piece("", "stop")),
     "an event behind the end that is none": lines(*WHOLE, "<html>"),
 }
 
@@ -49,7 +51,7 @@ BODIES: dict[str, bytes] = {
 def test_a_reply_is_the_same_however_its_lines_end_and_its_bytes_come(name: str, step: int) -> None:
     """Byte by byte, the reads end in the middle of a line, of its end, and of a character."""
     (choice,) = read(BODIES[name], step)["choices"]
-    thought = "Who?" if "blocks" in name else ""
+    thought = "Who?" if name == "content in blocks" else ""
     assert choice["message"] == {"content": "Jón Brask", "reasoning_content": thought}
     assert choice["finish_reason"] == "stop"
 
@@ -60,11 +62,20 @@ def test_a_reply_is_the_same_however_its_lines_end_and_its_bytes_come(name: str,
         lines(piece("Jon")),
         lines(piece("Jon"), "<html>", piece("", "stop"), "[DONE]"),
         lines(piece("Jon"), {"choices": "none"}, piece("", "stop"), "[DONE]"),
+        lines(piece("Jon")) + b'{"error": {"message": "boom"}}\n\n' + lines("[DONE]"),
+        lines(piece("Jon"), "[DONE]"),  # its finish reason never came
+        lines(piece("Jon", ""), piece(" Br", "")),  # some gateways state an empty one in each event
         b"",
     ],
 )
 def test_a_stream_without_an_end_or_with_a_part_that_cannot_be_read_is_no_reply(body: bytes) -> None:
     assert read(body, 7) == {}
+
+
+def test_a_server_that_states_no_finish_reason_ends_a_reply_by_done() -> None:
+    event = {"choices": [{"index": 0, "delta": {"content": "Jon"}}]}
+    assert read(lines(event, "[DONE]"), 7)["choices"][0]["text"] == "Jon"
+    assert read(lines(event), 7) == {}
 
 
 DIED = {"message": "the provider died", "code": 502}
@@ -78,6 +89,8 @@ DIED = {"message": "the provider died", "code": 502}
         lines({**piece("", "error"), "error": DIED}),
         lines({"object": "error", **DIED}),
         b"event: error\n" + lines(DIED),
+        lines(DIED),
+        b"error: " + json.dumps(DIED).encode() + b"\n\n",  # llama.cpp
     ],
 )
 def test_an_error_behind_text_is_handed_on_beside_it(event: bytes, done: bool) -> None:
