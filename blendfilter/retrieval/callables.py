@@ -15,9 +15,9 @@ from typing import Any
 
 from blendfilter.errors import BadArgument
 from blendfilter.journal import digest
-from blendfilter.records import Passage, cell, content_id
+from blendfilter.records import Passage, cell, content_id, plain
 from blendfilter.retrieval.base import Retriever, fingerprint_of
-from blendfilter.retrieval.corpus import BAR, IDS, at_bar, headed
+from blendfilter.retrieval.corpus import BAR, IDS, TITLES, at_bar, headed
 
 ACCEPTED = (
     "a retriever is an index (open_index, BM25.build) or a callable (query, k) that returns passages: "
@@ -128,10 +128,14 @@ def as_passage(item: Any) -> Passage:
 
 def _from_mapping(row: Mapping[str, Any]) -> Passage:
     name = next((row[key] for key in IDS if row.get(key) is not None), None)
+    titles = [row[key] for key in TITLES if row.get(key) is not None]
+    own_title, own_text = cell(next(filter(None, titles), *titles[:1] or [None])), plain(row.get("text"))
+    if isinstance(own_text, list) and all(isinstance(part, str) for part in own_text):
+        own_text = " ".join(own_text)  # sentences
     if isinstance(row.get("contents"), str):
         title, text = headed(row["contents"])
-    elif isinstance(row.get("title"), str) and isinstance(row.get("text"), str):
-        title, text = row["title"], row["text"]
+    elif "text" in row and isinstance(own_title, str) and isinstance(own_text or own_title, str):
+        title, text = own_title, own_text or own_title
         # our own server states the title by itself too, beside the line that `dspy.ColBERTv2` is known to give
         text = text.removeprefix(f"{title}{BAR}") if title else text
     else:

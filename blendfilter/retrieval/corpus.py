@@ -40,12 +40,14 @@ from blendfilter.records import Passage, Question, cell, content_id, plain
 from blendfilter.retrieval.documents import WORDS, chunked, is_document, read_documents, text_files
 from blendfilter.text import folded
 
-IDS = ("id", "_id", "pid", "docid")
+IDS = ("id", "_id", "pid", "docid", "docno", "doc_id", "passage_id", "psg_id", "corpus_id", "wikipedia_id")
 TITLES = ("title", "wikipedia_title")
-TEXTS = ("text", "contents", "passage", "paragraph_text")
+TEXTS = ("text", "contents", "passage", "paragraph_text", "content", "body")
 COLUMNS: dict[str, Sequence[str]] = {
-    "id": ("id", "pid", "docid", "docno", "psgid", "passageid", "documentid", "wikipediaid", "chunkid", "uid"),
-    "title": ("title", "wikipediatitle", "pagetitle", "doctitle", "documenttitle", "heading"),
+    "id": ("id", "pid", "docid", "docno", "psgid", "passageid", "documentid", "wikipediaid", "chunkid", "uid", "no",
+           "paragraphid", "corpusid", "corduid", "articleid", "pageid", "rowid", "textid", "wikiid", "pmid", "uuid"),
+    "title": ("title", "wikipediatitle", "pagetitle", "doctitle", "documenttitle", "heading", "passagetitle",
+              "wikititle", "articletitle", "sectiontitle", "headline"),
     "text": ("text", "contents", "passage", "paragraphtext", "passagetext", "paragraph", "content", "body", "document",
              "documenttext", "doctext", "abstract", "chunk", "sentence"),
 }  # fmt: skip
@@ -300,6 +302,7 @@ def headed(contents: str) -> tuple[str, str]:
     head, feed, text = contents.partition("\n")
     if not feed:
         return "", contents
+    head = head.rstrip("\r")
     quoted = len(head) > 1 and head[0] == head[-1] == '"'
     return head[1:-1] if quoted else head, text
 
@@ -334,6 +337,8 @@ def _from_lines(rows: Iterator[TextLine]) -> Iterator[_MaybePlaced]:
     first = next((line for line in rows if line.text.strip()), None)
     if first is None:
         return
+    if "\r" in first.text:
+        raise BadData(f"{first.where}: its lines end in carriage returns alone: save the file with line feeds")
     for delimiter in DELIMITERS:
         if columns := _columns(first, delimiter):
             names = _cells(first.text, delimiter)[0]
@@ -342,11 +347,11 @@ def _from_lines(rows: Iterator[TextLine]) -> Iterator[_MaybePlaced]:
     for line in chain([first], rows):
         if not line.text.strip():
             continue
-        cells = line.text.split("\t")
-        if len(cells) < 2 or not cells[0].strip():
+        cells = line.text.rstrip("\t").split("\t")
+        if not 2 <= len(cells) <= 3 or not cells[0].strip():
             raise BadData(
-                f"{line.where}: expected an id, a tab and a passage (or one JSON object a line, or a table whose first "
-                "line names its columns: id, title, text)"
+                f"{line.where}: expected an id, a tab and a passage, perhaps a tab and a title (or one JSON object a "
+                "line, or a table whose first line names its columns: id, title, text)"
             )
         title, text = (cells[2] if len(cells) > 2 else ""), cells[1]
         yield _placed(line.where, cells[0].strip(), *((title, text) if title else at_bar(text)))
@@ -358,15 +363,18 @@ def _columns(line: TextLine, delimiter: str) -> dict[str, tuple[int, str]]:
     Raises `BadData` where it names columns, and none that is known to hold the texts.
     """
     cells = [cell.strip() for cell in _cells(line.text, delimiter)[0]]
-    if not all(map(_NAME_OF_COLUMN.fullmatch, cells)):
-        return {}
     names = [re.sub(r"[\W_]+", "", cell).lower() for cell in cells]
     found = {
         role: min((known.index(name), at) for at, name in enumerate(names) if name in known)[1]
         for role, known in COLUMNS.items()
         if not set(known).isdisjoint(names)
     }
+    if len(found) < 2 and not all(map(_NAME_OF_COLUMN.fullmatch, cells)):
+        return {}
     if "text" in found:
+        if "id" not in found and len(cells) > 1:
+            named = f"{line.where}: none of the columns is known to hold ids (it names: {', '.join(cells)})"
+            warnings.warn(f"{named}: passages are numbered from 0", stacklevel=2)
         return {role: (at, names[at]) for role, at in found.items()}
     unknown = delimiter == DELIMITERS[0] and len(cells) > 1 and all(map(_BARE_WORD.fullmatch, cells))
     if unknown or found.get("id") == 0 or found.keys() == {"id", "title"}:
@@ -400,11 +408,14 @@ def _records(rows: Iterator[TextLine], delimiter: str, width: int) -> Iterator[t
     and between commas, it opens a cell, which has to end. Raises `BadData` where it does not.
     """
     may_be_bare = delimiter == DELIMITERS[0] and width > 1
+    escaped = None if may_be_bare else '\\"'  # not CSV's way to write a quote
     ahead = next(rows, None)
     while ahead is not None:
         line, ahead = ahead, next(rows, None)
         if not line.text.strip():
             continue
+        if escaped and escaped in line.text:
+            raise _unclosed(line)
         cells, opens = _cells(line.text, delimiter)
         if opens and may_be_bare and len(cells) == width:
             opens = ahead is not None and len(_cells(ahead.text, delimiter)[0]) != width

@@ -221,7 +221,7 @@ def _hits(value: Mapping[str, Any], where: str) -> Hits:
     output = value.get("output")
     if isinstance(output, Mapping) and not any(name in value for name in PASSAGES):
         value = output
-    name = _named(value, PASSAGES, where)
+    name = next((name for name in PASSAGES if isinstance(value.get(name), list)), "") or _named(value, PASSAGES, where)
     if not isinstance(value[name], list):
         raise BadData(f"{where}: field '{name}' is wrong: expected a list of passages, found {value[name]!r:.40}")
     found = [_passage(item, f"{where}, passage {rank}") for rank, item in enumerate(value[name], start=1)]

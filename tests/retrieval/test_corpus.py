@@ -58,6 +58,12 @@ def test_every_layout_plain_and_packed_gives_the_same_passages(tmp_path: Path, l
     assert list(read_corpus(written(tmp_path, gzip.compress(data)))) == [MILL, QUAY]
 
 
+@pytest.mark.parametrize("name", ["doc_id", "docno", "passage_id", "psg_id", "corpus_id", "wikipedia_id"])
+def test_ids_of_rows_have_the_names_that_they_have_in_tables(name: str, tmp_path: Path) -> None:
+    row = json.dumps({name: "m1", "title": "Tide Mill", "body": "A mill."})
+    assert list(read_corpus(written(tmp_path, row))) == [Passage("m1", "Tide Mill", "A mill.")]
+
+
 def test_positions_are_the_ids_where_there_are_none(tmp_path: Path) -> None:
     rows = '[{"title": "Tide Mill", "text": "A mill."}, {"title": "Quay", "text": "A quay."}]'
     assert [one.id for one in read_corpus(written(tmp_path, rows))] == ["0", "1"]
@@ -86,6 +92,9 @@ def test_doubled_quotes_of_a_dpr_file_are_single_ones(tmp_path: Path) -> None:
         ('{"id": "1", "text": 5}', "line 1: field 'text' is wrong: expected a text, found 5"),
         ("[1, 2]", "item 1: expected an object"),
         ("1\ta\nno tabs here\n", "line 2: expected an id, a tab and a passage"),
+        ("D1\thttps://a.example/mill\tMill\tA mill.\n", "line 1: expected an id, a tab and a passage"),
+        ("id\ttext\ttitle\r1\tA mill.\tMill\r", "line 1: its lines end in carriage returns alone"),
+        ('id,text,title\n1,"A \\"tide\\" mill.",Mill\n', "line 2: a cell begins with a quote that does not close"),
         ("id\tsummary\n1\ta\n", "line 1: the header names no column 'text'"),
         ("Nr\tInhalt\n1\tEin Berg.\n", r"line 1: the header names no column 'text' \(it names: Nr, Inhalt\)"),
         ("id\ttitle\nm1\tTide Mill\n", "line 1: the header names no column 'text'"),
@@ -107,6 +116,8 @@ TABLES = {
     "TREC's names": "docno\tbody\theading\nm1\tA mill.\tTide Mill\nq2\tA quay.\n",
     "capitals, blanks and hyphens": "Passage ID\tPage-Title\tPassage Text\nm1\tTide Mill\tA mill.\nq2\t\tA quay.\n",
     "title first, and other columns": "title\turl\ttext\tpsg_id\nTide Mill\tx\tA mill.\tm1\n\ty\tA quay.\tq2\n",
+    "marks around names": "#ID\ttitle:\tText (plain)\tpassage\nm1\tTide Mill\tx\tA mill.\nq2\t\ty\tA quay.\n",
+    "peers' other names": "corpus-id\tsection_title\tbody\nm1\tTide Mill\tA mill.\nq2\t\tA quay.\n",
     "numbered by pandas": ",id,title,content\n0,m1,Tide Mill,A mill.\n1,q2,,A quay.\n",
     "commas and quotes": '\ufeff"ID","Title","Text"\r\n"m1","Tide Mill","A mill."\r\nq2,,A quay.\r\n',
     "semicolons": "id;title;text\nm1;Tide Mill;A mill.\nq2;;A quay.\n",
@@ -124,7 +135,9 @@ def test_a_table_is_read_by_the_columns_that_its_first_line_names(tmp_path: Path
 
 def test_without_a_column_of_ids_positions_are_the_ids(tmp_path: Path) -> None:
     path = written(tmp_path, "title\ttext\nTide Mill\tA mill.\n\nQuay\tA quay.\n")
-    assert list(read_corpus(path)) == [Passage("0", "Tide Mill", "A mill."), Passage("1", "Quay", "A quay.")]
+    with pytest.warns(UserWarning, match=r"none of the columns is known to hold ids \(it names: title, text\)"):
+        passages = list(read_corpus(path))
+    assert passages == [Passage("0", "Tide Mill", "A mill."), Passage("1", "Quay", "A quay.")]
 
 
 @pytest.mark.parametrize(
@@ -316,7 +329,7 @@ def test_a_folder_and_a_text_are_documents(tmp_path: Path) -> None:
         ([("A mill.",)], r"passage 1 of the corpus: expected \(title, text\) or \(id, title, text\), found"),
         (["A mill.", 7], "passage 2 of the corpus: expected an object with"),
         (["", " "], "passage 1 of the corpus: this row has neither title nor text, nor has any other"),
-        (["A mill.", {"body": "A quay."}], r"passage 2 of the corpus: field 'text' is missing \(it has: body\)"),
+        (["A mill.", {"words": "A quay."}], r"passage 2 of the corpus: field 'text' is missing \(it has: words\)"),
     ],
 )
 def test_what_is_no_corpus_is_named(corpus: Any, message: str) -> None:

@@ -90,6 +90,12 @@ def test_a_cache_of_flashrag_is_one_object_of_queries(tmp_path: Path, indent: in
         Precomputed(path)
 
 
+@pytest.mark.parametrize("other", [{"context": "A paragraph."}, {"passages": None}])
+def test_the_hits_are_the_first_list_among_the_fields_that_may_hold_them(other: Any, tmp_path: Path) -> None:
+    hits = Precomputed(written(tmp_path, [{"question": WHO, **other, "retrieved": [QUAYS]}]))
+    assert hits.search([WHO], 1) == [[QUAY]]
+
+
 def test_a_question_is_found_in_either_form_of_its_letters(tmp_path: Path) -> None:
     forms = [unicodedata.normalize(form, WHERE) for form in ("NFD", "NFC")]
     assert forms[0] != forms[1]
