@@ -61,9 +61,12 @@ _SPELLED: Mapping[str, tuple[str, ...]] = {
     "logprobs": ("logprobs", "top_logprobs"),
     "stop": ("stop", "stop_sequences", "stopSequences"),
     "response_format": ("response_format", "output_format", "output_config", "response_schema", "responseSchema"),
+    "max_tokens": ("max_tokens", "max_completion_tokens", "max_output_tokens", "maxOutputTokens"),
     "reasoning": ("reasoning_effort", "reasoning", "thinking", "thinkingConfig", "thinking_config"),
 }
-"""What providers call the settings that a call can do without, in refusals too."""
+"""What providers call the settings that a call can do without, and its cap, in refusals too."""
+_NO_CAP = faults.Refusal("max_tokens")
+"""A cap is raised to the least that is stated, and never left out."""
 _REPLIES = ("choices", "candidates", "content", "stop_reason", "delta", "output")
 """Where providers' bodies hold a reply, or say how it ended."""
 
@@ -114,7 +117,7 @@ class AdoptedEngine:
             except lm15.LM15Error as error:
                 fault = error
             refused = faults.refused_setting(fault, _spellings(sent.config))
-            if refused is None or adapted == MAX_ADAPTATIONS:
+            if refused in (None, _NO_CAP) or adapted == MAX_ADAPTATIONS:
                 if self._place:
                     fault.address = self._place
                 if self._key_hint:
@@ -161,7 +164,8 @@ class AdoptedEngine:
         if config.max_tokens is None:
             return None
         thinks = self._profile.thinks_at(self._effort_of(config))
-        return room_for(config.max_tokens, self._own_cap, self._profile if thinks else None)
+        cap = room_for(config.max_tokens, self._own_cap, self._profile if thinks else None)
+        return max(cap, int(self.refused.get("max_tokens") or 0))
 
     def _fit(self, config: lm15.Config) -> lm15.Config:
         """`config` as the model's family takes it, without what was refused."""
@@ -178,7 +182,7 @@ class AdoptedEngine:
         if profile.json_schema is False:
             changes["response_format"] = None
         for name, least in self.refused.items():
-            value = getattr(config, name)
+            value = changes.get(name, getattr(config, name))
             changes[name] = max(value, least) if least is not None and value is not None else _UNSET.get(name)
         if fields := {**self._extra, **(config.extensions or {})}:
             changes["extensions"] = deepcopy(fields)  # litellm writes into the objects that it is given

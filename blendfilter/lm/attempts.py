@@ -413,7 +413,7 @@ class AttemptingEngine:
             nonlocal request
             if isinstance(outcome, lm15.Response):
                 account.first = answered = believed(request, outcome, self._price)
-                account.lost += (answered.usage.input_tokens or 0) + (answered.usage.output_tokens or 0)
+                account.lost += _stated(answered)
                 leave(answered, None)
             else:
                 leave(None, outcome)
@@ -429,7 +429,12 @@ class AttemptingEngine:
         except BaseException as error:
             leave(None, error)
             raise
-        leave(response, None)
+        if account.refusal is not None and account.first is not None:  # the first reply stands: none of it is lost
+            response, account.first = account.first, None
+            account.lost -= _stated(response)
+            leave(None, account.refusal)
+        else:
+            leave(response, None)
         return response
 
     async def _in_time(self, request: lm15.Request, left: float) -> lm15.Response:
@@ -444,6 +449,10 @@ class AttemptingEngine:
                 raise
         what = "one attempt" if timeout <= left else "this call"
         raise lm15.TimeoutError(f"no reply within the time allowed for {what}")
+
+
+def _stated(response: lm15.Response) -> int:
+    return (response.usage.input_tokens or 0) + (response.usage.output_tokens or 0)
 
 
 @dataclass(frozen=True)

@@ -53,6 +53,7 @@ class Tally:
             that was asked for once more.
         first: that reply; None: there is none.
         raised: what the call asks from then on.
+        refusal: why `raised` was refused, so that `first` is the call's reply after all; None: it was not.
         unheard: the bounds of those attempts, until a reply states how long their prompt was.
         failed_at: addresses where an attempt failed: where there are several, the next goes elsewhere first.
     """
@@ -64,6 +65,7 @@ class Tally:
     lost: int = 0
     first: lm15.Response | None = None
     raised: lm15.Request | None = None
+    refusal: lm15.LM15Error | None = None
     unheard: list[Any] = field(default_factory=list)
     failed_at: set[str] = field(default_factory=set)
 

@@ -54,14 +54,27 @@ _BETWEEN = r"(?:\W|\d++|\b(?:value|parameter|the|is|of|for|it|input|msg)\b|参�
 _OUT_OF_RANGE = (
     # `temperature` (=0.0) has to be a strictly positive float; temperature must be in range (0, 1); temperature参数非法
     rf"(?<!\w)NAME(?![a-z_]){_BETWEEN}(?:must|has to|have to|should|needs? to|out of|not in|in [\[(]|range|invalid"
-    r"|below|取值|范围|非法|无效)"
+    r"|below|ensure|cannot be|too (?:low|small|high|large|long|many)|unavailable|not available"
+    r"|取值|范围|非法|无效|不能)"
     # Invalid 'temperature': decimal below minimum value; 0 is less than the minimum of 0.01 - 'temperature'
-    rf"|(?:invalid|illegal|out of range|range of|minimum(?: of)?){_BETWEEN}NAME(?!\w)"
+    rf"|(?:invalid|illegal|out of range|range of|minimum(?: of)?|up to|at most|too many){_BETWEEN}NAME(?!\w)"
+    # Expected temperature > 0
+    r"|expected NAME\W{1,3}>"
 )
 _LEAST = re.compile(
-    r"(?:>=|at least|greater than or equal to|minimum(?: value)?(?: of| is)|between) ?(\d{1,6}(?:\.\d{1,6})?)",
+    r"(?:>=|at least|greater than or equal to|minimum(?: value)?(?: of| is)|between|\[(?=[\d.]{1,13},)) ?"
+    r"(\d{1,6}(?:\.\d{1,6})?)",
     re.IGNORECASE,
 )
+_ABOVE = re.compile(r"(?:>|greater than|more than) ?(\d{1,6}(?:\.\d{1,6})?)", re.IGNORECASE)
+_CAP_NAME = r"max_(?:completion_|output_|new_)?tokens"
+_CAP_TOO_LARGE = re.compile(
+    rf"{_CAP_NAME}\W{{0,2}} (?:or \W?{_CAP_NAME}\W? )?is too (?:large|high|big)(?:: (\d{{1,9}}))?"
+    # vLLM names its context as well
+    r"(?:.{0,200}?(\d{1,9}) input tokens)?",
+    re.IGNORECASE | re.DOTALL,
+)
+_OF_A_CAP = re.compile(rf"{_CAP_NAME}|(?:completion|output|new) tokens", re.IGNORECASE)
 _NO_ROOM = re.compile(r"(?:max_tokens|output limit) (?:or [a-z ]{1,30})?was reached", re.IGNORECASE)
 _KEYS = re.compile(r"\b(?:sk|gsk|pk|xai|hf)[-_][\w*.-]{8,}|\bbearer\s+\S{8,}", re.IGNORECASE)
 _MODERATED = re.compile(r"moderat|flagged|content.?(?:policy|filter)|safety", re.IGNORECASE)
@@ -201,6 +214,8 @@ def _of_status(status: int, body: Mapping[str, Any], headers: Mapping[str, str],
 
 
 def _too_long(status: int, code: str, message: str) -> bool:
+    if large := _CAP_TOO_LARGE.search(message):  # unless it is the prompt that takes the context up
+        return int(large[2] or 0) > int(large[1] or 0)
     return code in _CONTEXT_CODES or (status in (400, 413, 422, 500) and _CONTEXT.search(message) is not None)
 
 
@@ -241,6 +256,13 @@ _LARGEST_LEAST = 1024
 """Tokens to which a cap is raised at the most, whatever its server asks for."""
 _NEUTRAL: Mapping[str, float] = {"top_p": 1, "frequency_penalty": 0, "presence_penalty": 0}
 """Values that change nothing, so that the parameter can be left out as well."""
+_DISPENSABLE = frozenset({"stop", "stop_sequences", "stopSequences", "response_format", "top_logprobs"})
+"""What is left out whatever its value: a reply is cut at its stop strings, and read in any form, on this end anyway."""
+_SPELLED: Mapping[str, str] = {
+    "stop": r"stop(?:[ _]?(?:sequence|string|word)s?)?",
+    "response_format": r"response[ _]format(?:[. ]type)?",
+}
+"""How a message may spell a parameter otherwise."""
 
 
 class Refusal(NamedTuple):
@@ -258,8 +280,8 @@ class Refusal(NamedTuple):
 def refused_parameter(error: Exception, sent: Mapping[str, Any]) -> Refusal | None:
     """The parameter among `sent` that a 400 or 422 refuses, as such or for its value; None where it is something else.
 
-    A value that its user chose is not replaced: only temperature 0, a cap below the server's least, and values that
-    change nothing.
+    A value that its user chose is not replaced: only temperature 0, a cap below the server's least, values that change
+    nothing, and what a call can do without.
     """
     import openai
 
@@ -291,14 +313,14 @@ def refused_setting(fault: lm15.LM15Error, sent: Mapping[str, tuple[str, Any]]) 
 
 def _refused(status: int, code: str, message: str, sent: Mapping[str, Any], param: str = "") -> Refusal | None:
     # 500: transformers' own error, behind servers that do not look at what they are sent.
-    if status not in (400, 422, 500) or _too_long(status, code, message):
+    if status not in (400, 422, 500) or _too_long(status, code, message) or _CAP_TOO_LARGE.search(message):
         return None
     if code.startswith(("unsupported_", "unknown_parameter")) or _REFUSES.search(message):
         name = param if param in sent else _first_named(message, sent)
         return Refusal(name) if name and status != 500 else None
     for name, value in sent.items():
         spellings = _CAPS if name in _CAPS else (name,)
-        named = "|".join(map(re.escape, spellings))
+        named = "|".join(map(_spelled, spellings))
         pattern = _OUT_OF_RANGE.replace("NAME", f"(?:{named})")
         if param in spellings or re.search(pattern, message, re.IGNORECASE):
             return _instead(name, value, message)
@@ -307,10 +329,15 @@ def _refused(status: int, code: str, message: str, sent: Mapping[str, Any], para
 
 def _instead(name: str, value: Any, message: str) -> Refusal | None:
     """What to do about a value that is refused; None: nothing, it is its user's."""
+    if name in _DISPENSABLE:
+        return Refusal(name)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    stated = _LEAST.search(message)
-    least = float(stated[1]) if stated else 0.0
+    least = 0.0
+    if stated := _LEAST.search(message):
+        least = float(stated[1])
+    elif stated := _ABOVE.search(message):
+        least = float(stated[1]) + (1 if name in _CAPS else NEARLY_ZERO)
     if name in _CAPS:
         return Refusal(name, int(least)) if value < least <= _LARGEST_LEAST else None
     if name == "temperature" and value <= NEARLY_ZERO:
@@ -335,9 +362,22 @@ def left_no_room(fault: lm15.LM15Error) -> bool:
     return isinstance(fault, lm15.InvalidRequestError) and _NO_ROOM.search(str(fault)) is not None
 
 
+def cap_too_large(fault: lm15.LM15Error) -> bool:
+    """Whether a request is refused for its cap, given that the same one with a smaller cap was answered."""
+    if isinstance(fault, lm15.ContextLengthError):
+        return True
+    status = getattr(fault, "status", None)
+    refused = isinstance(fault, lm15.InvalidRequestError) and status in (None, 400, 413, 422)
+    return refused and _OF_A_CAP.search(str(fault)) is not None
+
+
 def _first_named(message: str, names: Iterable[str]) -> str | None:
-    matches = ((re.search(rf"(?<!\w){re.escape(name)}(?!\w)", message, re.IGNORECASE), name) for name in names)
+    matches = ((re.search(rf"(?<!\w){_spelled(name)}(?!\w)", message, re.IGNORECASE), name) for name in names)
     return min(((match.start(), name) for match, name in matches if match), default=(0, None))[1]
+
+
+def _spelled(name: str) -> str:
+    return _SPELLED.get(name) or re.escape(name)
 
 
 def retryable(error: BaseException) -> bool:

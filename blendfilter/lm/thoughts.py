@@ -5,7 +5,8 @@ own, tags, reasoning tokens in the usage; a 400 that says so) left empty or cut 
 `THINKING_TOKENS` more, as a second attempt at the same call. Nothing is learned for other calls: what a call comes to
 depends neither on the order in which replies come nor on which process asks. A call's key has the cap that was asked
 for; its record says what was added (`room`), that it took two attempts, and what the first one took (`tokens_lost`,
-`first`). Engines that give a reply room themselves (`Profile.thinks`) are left alone.
+`first`). Where the server refuses a cap that large, the first reply stands. Engines that give a reply room themselves
+(`Profile.thinks`) are left alone.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class ThoughtfulEngine:
     async def complete(self, request: lm15.Request) -> lm15.Response:
         """The response, with its room as ``provider_data["room"]``. Raises: as `inner` does."""
         if request is tally().raised:  # the second time, tried again after a fault
-            return _with_its_room(await self.inner.complete(request))
+            return await self._with_room(request, tally().first)
         cap = request.config.max_tokens
         outcome: lm15.Response | lm15.LM15Error
         try:
@@ -71,13 +72,26 @@ class ThoughtfulEngine:
             request, config=dataclasses.replace(request.config, max_tokens=cap + THINKING_TOKENS)
         )
         await another_attempt(outcome, raised)
-        return _with_its_room(await self.inner.complete(raised))
+        return await self._with_room(raised, outcome)
 
     def reply_cap(self, request: lm15.Request) -> int | None:
         """Tokens that the reply of one attempt has at the most; None: it is sent without a cap."""
         of_inner: Any = getattr(self.inner, "reply_cap", None)
         cap: int | None = of_inner(request) if of_inner is not None else request.config.max_tokens
         return cap
+
+    async def _with_room(self, raised: lm15.Request, first: lm15.Response | lm15.LM15Error | None) -> lm15.Response:
+        """The response to `raised`; what the first attempt came to, where the server refuses a cap that large."""
+        try:
+            return _with_its_room(await self.inner.complete(raised))
+        except lm15.InvalidRequestError as error:
+            if first is None or not faults.cap_too_large(error):
+                raise
+            refusal = error
+        if isinstance(first, lm15.LM15Error):
+            raise first
+        tally().refusal = refusal
+        return first
 
     def _has_room(self, request: lm15.Request, asked: int) -> bool:
         cap = self.reply_cap(request)

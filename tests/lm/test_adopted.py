@@ -94,6 +94,29 @@ def test_a_temperature_of_0_that_a_users_model_refuses_is_nearly_0_from_then_on(
     assert [config.temperature for _, config in engine.calls] == [0, 0.01, 0.01]
 
 
+class Wordy(Shout):
+    """Refuses a cap below 64."""
+
+    def complete(self, request: lm15.Request) -> lm15.Response:
+        said = super().complete(request)
+        if (request.config.max_tokens or 0) < 64:
+            raise lm15.InvalidRequestError(self.refusal, status=400)
+        return said
+
+    refusal = "max_tokens is too small: minimum is 64"
+
+
+def test_a_cap_below_the_least_of_a_users_model_is_raised_and_never_left_out() -> None:
+    lm = connect(dspy.LM("own/wordy", engine=(engine := Wordy()), max_tokens=32), cache=False)
+    assert [lm("hello"), lm("there")] == [["HELLO"], ["THERE"]]
+    assert [config.max_tokens for _, config in engine.calls] == [32, 64, 64]
+    engine.refusal = "max_tokens is not supported"
+    lm = connect(dspy.LM("own/wordy", engine=engine, max_tokens=32), cache=False)
+    with pytest.raises(ModelError, match="not supported"):
+        lm("hello")
+    assert [config.max_tokens for _, config in engine.calls][3:] == [32]
+
+
 def test_a_synchronous_engine_is_called_in_a_worker_thread_and_journaled(tmp_path: Path) -> None:
     engine = Shout()
     own = dspy.LM("own/shout", engine=engine, temperature=0.4, cache=True)

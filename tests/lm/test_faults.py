@@ -101,6 +101,13 @@ def test_each_status_has_its_class_and_its_end_which_survives_the_journal(
         (422, {"error": "`inputs` tokens + `max_new_tokens` must be <= 4096", "error_type": "validation"}),
         (400, error("prompt is too long: 210000 tokens > 200000 maximum")),
         (400, error("max_tokens must be at least 1, got -186.")),
+        (
+            400,
+            error(
+                "'max_tokens' or 'max_completion_tokens' is too large: 32. This model's maximum context length is "
+                "4096 tokens and your request has 4090 input tokens (32 > 4096 - 4090)."
+            ),
+        ),
     ],
 )
 def test_a_context_that_is_too_long_is_known_in_every_wording(status: int, body: dict[str, Any]) -> None:
@@ -112,6 +119,31 @@ def test_a_context_that_is_too_long_is_known_in_every_wording(status: int, body:
     end = final(caught, "check")
     assert isinstance(end, ModelError)
     assert (end.kind, end.stage) == ("context_too_long", "check")
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "'max_tokens' or 'max_completion_tokens' is too large: 4128. This model's maximum context length is 4096 "
+        "tokens and your request has 100 input tokens (4128 > 4096 - 100).",
+        "max_tokens is too large: 40000. This model supports at most 16384 completion tokens",
+        "`max_tokens` must be less than or equal to `8192`",
+        "max_tokens: 70000 > 64000, which is the maximum allowed number of output tokens",
+        "Invalid max_tokens value, the valid range of max_tokens is [1, 8192]",
+    ],
+)
+def test_a_cap_that_is_too_large_is_not_about_the_prompt(message: str) -> None:
+    caught = refused(400, error(message, param="max_tokens"))
+    fault = faults.translate(caught)
+    assert type(fault) is lm15.InvalidRequestError
+    assert faults.cap_too_large(fault)
+    assert faults.refused_parameter(caught, {"max_tokens": 4128, "temperature": 0.0}) is None
+    assert getattr(final(caught), "kind", "refused") == "bad_request"
+
+
+@pytest.mark.parametrize("fault", [lm15.InvalidRequestError("no such role", status=400), lm15.AuthError("max_tokens")])
+def test_other_refusals_are_not_for_the_cap(fault: lm15.LM15Error) -> None:
+    assert not faults.cap_too_large(fault)
 
 
 # ---- Retry-After
@@ -204,7 +236,17 @@ def test_no_key_comes_back_from_a_server_that_echoes_it() -> None:
     assert "hunter2" not in str(odd)
 
 
-SENT = {"max_tokens": 8, "temperature": 0.0, "top_p": 1.0, "stop": ["x"], "seed": 3, "chat_template_kwargs": {}}
+SENT = {
+    "max_tokens": 8,
+    "temperature": 0.0,
+    "top_p": 1.0,
+    "stop": ["x"],
+    "seed": 3,
+    "chat_template_kwargs": {},
+    "response_format": {"type": "json_object"},
+    "logprobs": True,
+    "top_logprobs": 20,
+}
 
 
 @pytest.mark.parametrize(
@@ -224,6 +266,17 @@ SENT = {"max_tokens": 8, "temperature": 0.0, "top_p": 1.0, "stop": ["x"], "seed"
         (422, {"error": "`inputs` must have less than 4096 tokens; temperature was 0"}, None),
         (400, error("max_tokens is too large: 9000. At most 4096 completion tokens"), None),
         (503, error("temperature must be > 0"), None),
+        (400, error("Invalid 'stop': array too long. Expected an array with maximum length 1", param="stop"), "stop"),
+        (400, error("Invalid 'stop': array too long. Expected an array with maximum length 1"), "stop"),
+        (400, error("stop_sequences: each stop sequence must contain non-whitespace"), "stop"),
+        (400, error("stop sequences must contain non-whitespace"), "stop"),
+        (400, error("this model supports up to 4 stop sequences"), "stop"),
+        (400, error("This response_format type is unavailable now"), "response_format"),
+        (400, error("'response_format.type' must be 'json_schema' or 'text'"), "response_format"),
+        (400, error("This model does not support response format `json_schema`."), "response_format"),
+        (400, error("'messages' must contain the word 'json' to use 'response_format' of type 'json_object'"), None),
+        (400, error("Invalid 'top_logprobs': integer above maximum value. Expected a value <= 5"), "top_logprobs"),
+        (400, error("messages must not be empty (stop=['x'], response_format=None)"), None),
     ],
 )
 def test_a_refused_parameter_is_named(status: int, body: dict[str, Any], name: str | None) -> None:
@@ -244,6 +297,11 @@ def test_a_refused_parameter_is_named(status: int, body: dict[str, Any], name: s
         (400, error("out of bounds", param="temperature"), 0.01),
         (400, error("Invalid 'temperature': decimal below minimum value. Expected a value >= 0.1"), 0.1),
         (422, {"detail": [{"loc": ["body", "temperature"], "msg": "Input should be greater than 0"}]}, 0.01),
+        (422, {"detail": [{"loc": ["body", "temperature"], "msg": "ensure this value is greater than 0"}]}, 0.01),
+        (400, error("temperature cannot be 0"), 0.01),
+        (400, error("temperature is too low"), 0.01),
+        (400, error("temperature不能为0"), 0.01),
+        (400, error("Expected temperature > 0"), 0.01),
     ],
 )
 def test_a_temperature_of_0_is_refused_by_its_value(status: int, body: dict[str, Any], least: float) -> None:
@@ -260,6 +318,20 @@ def test_a_cap_that_is_too_low_is_raised_to_the_least_that_is_stated(name: str) 
     assert faults.refused_parameter(refused(400, said), SENT) == faults.Refusal("max_tokens", 16)
     said = error(f"{name} must be at least 100000")
     assert faults.refused_parameter(refused(400, said), SENT) is None, "that is another price"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"detail": [{"loc": ["body", "max_tokens"], "msg": "ensure this value is greater than or equal to 64"}]},
+        error("max_tokens must be greater than 63"),
+        error("max_tokens is too small: minimum is 64"),
+        error("Range of max_tokens should be [64, 8192]"),
+    ],
+)
+def test_a_least_cap_is_read_in_every_wording(body: dict[str, Any]) -> None:
+    assert faults.refused_parameter(refused(400, body), SENT) == faults.Refusal("max_tokens", 64)
+    assert faults.refused_parameter(refused(400, body), {**SENT, "max_tokens": 64}) is None
 
 
 def test_a_setting_is_refused_through_dspys_client_as_it_is_by_ours() -> None:

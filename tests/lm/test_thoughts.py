@@ -106,6 +106,42 @@ def test_a_400_that_says_so_is_asked_again_with_room_and_another_is_not() -> Non
     assert refuser.caps == [32]
 
 
+TOO_LARGE = (
+    "'max_tokens' or 'max_completion_tokens' is too large: {cap}. This model's maximum context length is 4096 tokens "
+    "and your request has 100 input tokens ({cap} > 4096 - 100)."
+)
+
+
+class Short(Thinker):
+    """A thinker whose server refuses a cap above its context."""
+
+    def __init__(self, refusal: lm15.LM15Error | None = None) -> None:
+        super().__init__()
+        self.refusal = refusal or lm15.InvalidRequestError(TOO_LARGE.format(cap=32 + THINKING_TOKENS), status=400)
+
+    async def complete(self, asked: lm15.Request) -> lm15.Response:
+        reply = await super().complete(asked)
+        if (asked.config.max_tokens or 0) > 4000:
+            raise self.refusal
+        return reply
+
+
+@pytest.mark.parametrize("refusal", [None, lm15.ContextLengthError("you requested 4228 tokens", status=400)])
+def test_where_the_room_is_refused_the_first_reply_stands(refusal: lm15.LM15Error | None) -> None:
+    (reply,) = ask(engine_over(short := Short(refusal)), "one")
+    assert short.caps == [32, 32 + THINKING_TOKENS]
+    assert (reply.text, reply.finish_reason) == ("", "length")
+    assert "room" not in (reply.provider_data or {})
+
+
+@pytest.mark.parametrize(
+    "refusal", [lm15.InvalidRequestError("no such role", status=400), lm15.ServerError("max_tokens", status=500)]
+)
+def test_another_fault_of_the_second_attempt_stays_one(refusal: lm15.LM15Error) -> None:
+    with pytest.raises(type(refusal)):
+        ask(engine_over(Short(refusal)), "one")
+
+
 class SometimesThinker:
     """Thinks about "hard"; of "long" it writes 600 tokens without a thought."""
 
@@ -276,6 +312,28 @@ class TestAsAModel:
         # The broken attempt may have thought up to its own cap, which is the raised one.
         assert record["tokens_lost"] == (10 + 32) + (10 + 32 + THINKING_TOKENS)
         assert purse.spent.tokens == record["tokens_lost"] + 10 + 64
+
+    def test_a_room_that_is_refused_took_a_call_and_no_tokens(self, tmp_path: Path) -> None:
+        purse = BudgetAccount(Budget(calls=10, tokens=100_000))
+        with Journal(tmp_path) as journal:
+            assert self.model(Short(), journal=journal, traffic=Traffic(purse=purse))("one")[0]["text"] == ""
+            (record,) = journal.records("call")
+        assert (record["attempts"], record["tokens_in"], record["tokens_out"]) == (2, 10, 32)
+        assert not {"room", "first"} & record.keys()
+        assert not record.get("tokens_lost")
+        assert (purse.spent.calls, purse.spent.tokens, purse.reserved.calls) == (2, 10 + 32, 0)
+
+    def test_the_first_reply_stands_after_a_fault_as_well(self) -> None:
+        class Faulty(Short):
+            async def complete(self, asked: lm15.Request) -> lm15.Response:
+                if len(self.caps) == 1:
+                    self.caps.append(asked.config.max_tokens)
+                    raise lm15.ServerError("broken", status=500)
+                return await super().complete(asked)
+
+        terms = CallPolicy(retry=Retry(wait_first=0.001, wait_max=0.01))
+        assert self.model(faulty := Faulty(), terms=terms)("one")[0]["text"] == ""
+        assert faulty.caps == [32, 32 + THINKING_TOKENS, 32 + THINKING_TOKENS]
 
     def test_an_attempt_is_sent_with_the_cap_that_it_was_reserved_at(self) -> None:
         """Thoughts that come back while other attempts wait for the budget change nothing of those.
