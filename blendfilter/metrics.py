@@ -22,7 +22,7 @@ from typing import NamedTuple
 from blendfilter.errors import UnknownName
 from blendfilter.records import Question
 from blendfilter.replies import LABELS, TRUTHS, choice, label, truth, verdict
-from blendfilter.text import LETTERS, folded, normalize_answer, overlap, tokens
+from blendfilter.text import LETTERS, folded, nfc, normalize_answer, overlap, tokens
 
 _LETTERS = frozenset(LETTERS)
 _CLOSED = frozenset({"yes", "no", "noanswer"})
@@ -110,12 +110,13 @@ def _included(answer: str, prediction: str, predicted: str) -> bool:
 def inclusion_raw(prediction: str, answers: Iterable[str]) -> float:
     """1.0 where an answer occurs in the prediction letter by letter, else 0.0: `inclusion` as Self-RAG's code has it.
 
-    Nothing is normalised, so that case and spelling count, and a short answer is found in many words.
+    Nothing but the Unicode form is normalised: case and spelling count, and a short answer is found in many words.
 
     >>> inclusion_raw("an Artist", ["Art"]), inclusion_raw("an artist", ["Art"])
     (1.0, 0.0)
     """
-    return float(any(answer and answer in prediction for answer in answers))
+    predicted = nfc(prediction)
+    return float(any(answer and nfc(answer) in predicted for answer in answers))
 
 
 def cover_em(prediction: str, answers: Iterable[str]) -> float:
@@ -148,7 +149,7 @@ def rouge_l(prediction: str, answers: Iterable[str]) -> float:
 
 
 def _words(text: str) -> list[str]:
-    return _WORD.findall(text.lower())
+    return _WORD.findall(nfc(text).lower())
 
 
 def _rouge_l(predicted: list[str], right: list[str]) -> float:

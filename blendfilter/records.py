@@ -54,13 +54,13 @@ def cell(value: Any) -> Any:
     """A cell of a table that holds names or texts: its text, where the table has made a number of it.
 
     A column of whole numbers with a gap has decimals in pandas: 1790.0 was 1790. None for a gap; what is neither text
-    nor number stays as it is.
+    nor number, or is infinite, stays as it is.
 
     >>> cell(7), cell(1790.0), cell("1790.0"), cell(3.5), cell(float("nan"))
     ('7', '1790', '1790.0', '3.5', None)
     """
     value = plain(value)
-    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal) or abs(value) == math.inf:
         return value
     return str(int(value) if isinstance(value, float) and value.is_integer() else value)
 

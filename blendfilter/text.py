@@ -62,14 +62,14 @@ def html_of(value: object) -> str:
 
 @lru_cache(maxsize=65536)
 def normalize_answer(text: str) -> str:
-    """`text` as EM and F1 compare it.
+    """`text` as EM and F1 compare it, in Unicode form NFC.
 
     Only ASCII punctuation goes, and it goes before the articles do: ``"A."`` vanishes, ``"U.S.A."`` becomes ``"usa"``.
 
     >>> normalize_answer("The  Old-Man and a Sea!")
     'oldman and sea'
     """
-    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
+    return " ".join(_ARTICLES.sub(" ", nfc(text).lower().translate(_NO_PUNCTUATION)).split())
 
 
 def question_digest(question: str) -> str:
@@ -78,7 +78,7 @@ def question_digest(question: str) -> str:
     >>> question_digest("Who keeps the light?") == question_digest("who keeps THE light")
     True
     """
-    return hashlib.sha256(normalize_answer(nfc(question)).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    return hashlib.sha256(normalize_answer(question).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def tokens(text: str) -> list[str]:

@@ -173,6 +173,7 @@ def test_accuracy_reads_a_reply_by_the_kind_of_answer(reply: str, answers: list[
         ("ships", ["ship"], 0.0),  # no stemmer
         ("a b", ["x", "a b"], 1.0),  # the best answer counts
         ("été à Paris", ["Été à Paris"], 1.0),  # letters of any alphabet
+        ("A\u030al", ["\u00c5l"], 1.0),  # in either Unicode form
         ("", ["a"], 0.0), ("a", [""], 0.0), ("...", ["..."], 0.0), ("a", [], 0.0),
     ],
 )  # fmt: skip
@@ -322,6 +323,8 @@ def test_truth(reply: str, stated: str | None) -> None:
         ("Ada", ["Ada Brennock"], 0.0, 0.0),  # the reply holds the answer, not the other way round
         ("Ada", ["Orm", "Ada"], 1.0, 1.0),
         ("anything", ["the", "?!"], 0.0, 0.0),  # nothing is left of these
+        ("In A\u030alesund", ["\u00c5lesund"], 1.0, 1.0),  # one letter in two Unicode forms
+        ("In \u00c5lesund", ["A\u030alesund"], 1.0, 1.0),
         ("", ["Ada"], 0.0, 0.0),
         ("Ada", [], 0.0, 0.0),
         # the letter of an option

@@ -32,10 +32,26 @@ from blendfilter.tasks.layouts import Outside, checked, mapping, question
 from blendfilter.text import LETTERS, choices
 
 
+def _lettered(value: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A row in FlashRAG's layout, whose options have no labels and whose answers count them from 0, with letters."""
+    texts = value.get("choices")
+    if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
+        return value
+    letters = dict(enumerate(LETTERS[: len(texts)]))
+    changed: dict[str, Any] = {"choices": {"text": list(texts), "label": list(letters.values())}}
+    for name in ("golden_answers", "answer"):
+        if (given := value.get(name)) is not None:
+            answers = given if isinstance(given, list | tuple) else [given]
+            changed[name] = [letters.get(one, one) if type(one) is int else one for one in answers]
+    return {**value, **changed}
+
+
 def _columns(value: Any) -> Any:
     """Options as objects, or as (label, text), in the hub's two columns."""
     if not isinstance(value, list | tuple):
         return value
+    if any(isinstance(one, str) for one in value):
+        raise ValueError("expected options with labels")
     options = [one if isinstance(one, Mapping) else dict(zip(("label", "text"), one, strict=True)) for one in value]
     return {name: [one.get(name) for one in options] for name in ("label", "text")}
 
@@ -55,7 +71,7 @@ class ArcRecord(Outside):
 
 def parse(row: JsonRow) -> Question:
     """A row in the official layout, the hub's, or any other whose options are in it. Raises `BadData`."""
-    value = mapping(row)
+    value = _lettered(mapping(row))
     if isinstance(stem := value.get("question"), Mapping):
         value = {**value, **stem, "question": stem.get("stem")}
     read = question(row, value, names={"answerKey": "answer"})

@@ -49,14 +49,20 @@ H = TypeVar("H", bound=Hashable)
 Evidence = tuple[tuple[str, ...], ...]
 
 GOLD = ("golden_answers", "golden_answer", "gold_answers", "gold_answer", "ground_truths", "ground_truth",
-        "correct_answers", "correct_answer")  # fmt: skip
+        "correct_answers", "correct_answer", "reference_answers", "reference_answer", "expected_answers",
+        "expected_answer", "all_answers")  # fmt: skip
 """Columns that say by their names that they hold what is right, whatever a column `answer` beside them holds."""
-RIGHT = (*GOLD, "answer", "possible_answers", "answers", "short_answers", "answer_aliases", "aliases",
-         "normalized_aliases", "o_aliases")  # fmt: skip
+RIGHT = (*GOLD, "answer", "possible_answers", "answers", "short_answers", "valid_answers", "acceptable_answers",
+         "accepted_answers", "alternative_answers", "other_answers", "answer_aliases", "answer_alias",
+         "golden_aliases", "aliases", "alias", "normalized_aliases", "o_aliases")  # fmt: skip
 """Columns of right answers, in the order in which they are read; PopQA's `s_aliases` are of what is asked about."""
 _NOT_METADATA = ("golden_answers", "answers", "answer")
 _PACKED = ("possible_answers", "o_aliases")
-_NESTED = ("value", "aliases", "human_answers", "normalized_aliases")
+_NESTED = ("text", "value", "aliases", "human_answers", "normalized_aliases")
+_NO_ANSWER = ("", "<unk>")
+"""What stands where the answer is not told; the second in TriviaQA's test split."""
+_JSON_LIST = re.compile(r"""\[\s*(["'].*|-?\d+(\.\d+)?(\s*,\s*-?\d+(\.\d+)?)*\s*|)\]""", re.DOTALL)
+"""A text that looks like a JSON list of texts or numbers."""
 
 
 class Outside(BaseModel):
@@ -145,9 +151,9 @@ def answers_of(columns: Iterable[tuple[str, Any]]) -> tuple[str, ...] | None:
     """
     found: dict[str, list[str]] = {}
     for name, value in columns:
-        column = str(name).lower()
+        column = folded_name(name)
         if column in RIGHT and value is not None:
-            found.setdefault(column, []).extend(_column(name, value))
+            found.setdefault(column, []).extend(_column(column, value))
     if found.get("answer") and any(found.get(column) for column in GOLD):
         for answer in found.pop("answer"):
             known = {normalize_answer(other) for others in found.values() for other in others}
@@ -160,6 +166,15 @@ def answers_of(columns: Iterable[tuple[str, Any]]) -> tuple[str, ...] | None:
     return distinct(answers) if found else None
 
 
+def folded_name(name: Any) -> str:
+    """A column's name in snake case.
+
+    >>> folded_name("goldenAnswers"), folded_name("Correct Answers")
+    ('golden_answers', 'correct_answers')
+    """
+    return re.sub(r"(?<=[a-z])(?=[A-Z])|[\s-]+", "_", str(name).strip()).lower()
+
+
 def _column(name: str, value: Any) -> Iterator[str]:
     """The answers of one column."""
     value = plain(value)
@@ -168,15 +183,13 @@ def _column(name: str, value: Any) -> Iterator[str]:
     for answer in map(cell, _leaves(value)):
         if not isinstance(answer, str):
             raise ValueError(f"field '{name}' is wrong: expected an answer or a list of them, found {answer!r:.60}")
-        if answer.strip():
+        if answer.strip() not in _NO_ANSWER:
             yield answer
 
 
 def _unpacked(text: str, name: str) -> Any:
     """The list that stands in a text as JSON; any other text as it is."""
-    inner = text.strip().removeprefix("[").removesuffix("]")
-    is_list = len(inner) == len(text.strip()) - 2 and inner.lstrip()[:1] in ("", '"', "'")
-    if not (is_list or (text.strip() and name in _PACKED)):
+    if not (_JSON_LIST.fullmatch(text.strip()) or (text.strip() and name in _PACKED)):
         return text
     try:
         return plain(json.loads(text))
@@ -187,14 +200,15 @@ def _unpacked(text: str, name: str) -> Any:
 def _leaves(value: Any) -> Iterator[Any]:
     """The answers in one value: one or a list of them, or the object of SQuAD or TriviaQA."""
     if isinstance(value, Mapping):
-        parts = {re.sub(r"(?<=[a-z])(?=[A-Z])", "_", str(name)).lower(): part for name, part in value.items()}
-        if "text" in parts:
-            yield from _leaves(parts["text"])
-        elif parts.keys().isdisjoint(_NESTED):
+        parts = {folded_name(name): part for name, part in value.items()}
+        named = [name for name in _NESTED if name in parts]
+        if not named:
             yield value
+        elif named == ["text"]:
+            yield from _leaves(parts["text"])
         else:
             spellings = dict[str, Any]()  # those that a metric tells apart; what is empty for one is no answer
-            for spelling in _leaves([parts.get(name) for name in _NESTED]):
+            for spelling in _leaves([parts[name] for name in named]):
                 spellings.setdefault(normalize_answer(str(spelling)), spelling)
             yield from (spelling for normalised, spelling in spellings.items() if normalised)
     elif isinstance(value, list | tuple | Set):
@@ -216,10 +230,13 @@ Name = Annotated[str | None, BeforeValidator(cell)]
 Names = Annotated[tuple[Text, ...], _listed()]
 
 
+_PARAGRAPH_IDS = ("passage_id", "psg_id", "paragraph_id", "id", "_id", "pid", "docid", "doc_id")
+
+
 class Paragraph(Outside):
     """A paragraph that came with a question: an object, a pair of title and sentences, or a text alone."""
 
-    id: Name = Field(None, validation_alias=AliasChoices("passage_id", "psg_id", "paragraph_id", "id"))
+    id: Name = Field(None, validation_alias=AliasChoices(*_PARAGRAPH_IDS))
     title: Text = ""
     sentences: Names = Field(validation_alias=AliasChoices("sentences", "text", "content"))
 
@@ -312,7 +329,7 @@ def question(
     except ValueError as error:
         raise BadData(f"{row.where}: {error}") from None
     fields = {name: value for name, value in fields.items() if value is not None}  # what the hub has for "not there"
-    fields = {name: value for name, value in fields.items() if str(name).lower() not in _NOT_METADATA}
+    fields = {name: value for name, value in fields.items() if folded_name(name) not in _NOT_METADATA}
     read = checked(_Row, row._replace(value=fields))
     if answers is None:
         raise _missing(row.where, "answer", fields)

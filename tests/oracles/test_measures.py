@@ -55,6 +55,7 @@ class TestClaims:
         ("The The played.", ["The The", "the", "", " - "], 0),  # nothing is left of any of these
         ("Tolm Harbour", ["Skerry", "Tolm"], 1),  # any alias
         ("Tolm", [], 0),
+        ("In A\u030alesund.", ["\u00c5lesund"], 1),  # the same letter in two Unicode forms
     ],
 )
 def test_string_inclusion(span: str, outputs: list[str], score: int) -> None:

@@ -48,6 +48,13 @@ def test_options_stand_behind_the_question_lettered_from_a(layout: Any, labels: 
     assert question.metadata["choices"] == {"A": "slate", "B": "ice", "C": "lead"}
 
 
+@pytest.mark.parametrize(("name", "given"), [("golden_answers", [1]), ("answer", 1), ("golden_answers", ["B"])])
+def test_options_without_labels_are_counted_from_0(name: str, given: Any) -> None:
+    (question,) = load("arc", [{"question": STEM, "choices": ["10", "20"], name: given}])
+    assert question.question == f"{STEM}\n(A) 10\n(B) 20"
+    assert question.golden_answers == ("B", "20")
+
+
 @pytest.mark.parametrize("text", [SHOWN, SHOWN.replace("\n", " ")])
 def test_a_question_that_holds_its_options_already(text: str) -> None:
     for row in ({"question": text, "answer": "B"}, {"question": text, "golden_answers": ["B"], "metadata": {}}):
@@ -76,6 +83,9 @@ def test_accuracy_reads_the_letter_or_the_options_own_text(reply: str, right: fl
         ({"id": 1, "question": STEM, "answer": "B"}, "has 2 to 5 options, .*found 0; .* task 'qa'"),
         (of_the_hub("AB"), "2 to 5 options, each with a label"),
         ({**of_the_hub(), "choices": "ABC"}, "field 'choices.* is wrong"),
+        ({"question": STEM, "choices": ["10", "20"], "golden_answers": [2]}, r"one option \(A, B\), found '2'"),
+        ({"question": STEM, "choices": ["10", "20"], "golden_answers": ["1"]}, r"one option \(A, B\), found '1'"),
+        ({**normal(), "metadata": {"choices": ["10", "20"]}}, "'choices' is wrong: .*expected options with labels"),
         ({"id": 1, "question": {"stem": STEM, "choices": []}}, "field 'answer' is missing"),
     ],
 )

@@ -191,13 +191,24 @@ def test_dprs_positive_passages_are_gold_each_by_itself_and_what_was_retrieved_i
         ({"answer": "Ane", "possible_answers": '["Ane", "A. L."]', "o_aliases": '["L."]'}, ("Ane", "A. L.", "L.")),
         ({"answer": {"value": "Ane", "aliases": ["A. L.", "ane"]}, "aliases": ["L."]}, ("Ane", "A. L.", "L.")),
         ({"Answer": "Ane", "Aliases": ["A. L."]}, ("Ane", "A. L.")),
+        ({"answer": {"text": "Ane", "aliases": ["A. L."]}}, ("Ane", "A. L.")),
+        ({"answer": "Ane", "answerAliases": ["A. L."], "metadata": {"answer-alias": "L."}}, ("Ane", "A. L.", "L.")),
+        ({"answer": "Ane", "Correct Answers": ["A. L.", "Ane"]}, ("A. L.", "Ane")),
+        ({"answer": "Ane", "possibleAnswers": '["A. L."]'}, ("Ane", "A. L.")),
+        ({"answer": "Ane", "all_answers": ["Ane", "L."], "valid_answers": ["A. L."]}, ("Ane", "L.", "A. L.")),
         # aliases of something else
         ({"answer": "Ane", "s_aliases": '["Mill"]', "question_aliases": ["Who is it?"]}, ("Ane",)),
+        ({"answer": "Ane", "incorrect_answers": ["Jon"], "long_answer": "Ane did.", "answer_id": "Q1"}, ("Ane",)),
         # cells of tables
         ({"answer": [1790.0, float("nan")], "answers": float("nan")}, ("1790",)),
         ({"answer": "1790.0", "aliases": [3.5]}, ("1790.0", "3.5")),
         ({"answer": np.array([["Ane", "A. L."]], dtype=object), "aliases": np.float32(3)}, ("Ane", "A. L.", "3")),
         ({"answer": np.bool_(False)}, ("no",)),
+        # lists in a text
+        ({"answer": "[1790, 1791]"}, ("1790", "1791")),
+        ({"answer": "[-1.5]"}, ("-1.5",)),
+        ({"answer": "[1790 or so]"}, ("[1790 or so]",)),
+        ({"answer": "[3-4]"}, ("[3-4]",)),
     ],
 )
 def test_answers_in_every_form(answers: dict[str, object], expected: tuple[str, ...]) -> None:
@@ -223,9 +234,13 @@ def test_paragraphs_in_every_form(context: object) -> None:
 def test_every_task_reads_every_column_of_answers(task: str) -> None:
     row = {"question": "Who?", "answer": "Ane", "answers": ["A"], "aliases": ["B"], "answer_aliases": ["C", "Ane"],
            "possible_answers": '["D"]', "short_answers": ["E"], "normalized_aliases": ["f"],
-           "o_aliases": '["G"]'}  # fmt: skip
+           "o_aliases": '["G"]', "alias": "H", "answer_alias": "I", "golden_aliases": ["J"],
+           "acceptable_answers": ["K"], "alternative_answers": ["L"], "other_answers": ["M"],
+           "valid_answers": ["N"], "accepted_answers": ["O"]}  # fmt: skip
     (question,) = load(task, [row])
-    assert question.golden_answers == ("Ane", "D", "A", "E", "C", "B", "f", "G")
+    assert question.golden_answers == (
+        *("Ane", "D", "A", "E", "N", "K", "O", "L", "M", "C", "I", "J", "B", "H", "f", "G"),
+    )
 
 
 @pytest.mark.parametrize("task", ["qa", "hotpotqa", "twowiki"])
@@ -275,6 +290,9 @@ def test_plain_texts_ids_and_gold_of_ones_own() -> None:
     row = {"id": "7", "question": "Who?", "answer": "Ane", "note": "mine"}
     (question,) = load("qa", [{**row, "context": ["A mill.", {"id": "p9", "text": "A quay."}]}])
     assert question.context == (Passage("7:0", "", "A mill."), Passage("p9", "", "A quay."))
+    for name in ("_id", "pid", "docid", "doc_id"):
+        (question,) = load("qa", [{**row, "ctxs": [{name: 9, "text": "A quay."}]}])
+        assert question.context == (Passage("9", "", "A quay."),)
     assert load("qa", [{**row, "gold_titles": ["Mill", "Mill"]}])[0].gold_titles == ("Mill",)
     assert load("qa", [{**row, "gold_title": "Mill"}])[0].gold_titles == ("Mill",)
     (question,) = load("qa", [{**row, "supporting_facts": [["Mill", 1], ["Quay", 0]]}])
@@ -307,6 +325,9 @@ def test_plain_texts_ids_and_gold_of_ones_own() -> None:
         ("qa", {"question": "Who?", "answers": "['Ane', 'A. L.']"}, "field 'answers' is wrong: .*a JSON list"),
         ("qa", {"question": "Who?", "answer": None, "aliases": []}, "has no answer"),
         ("qa", {"question": "Who?", "answer": None}, "field 'answer' is missing"),
+        ("qa", {"question": "Who?", "answer": float("inf")}, "field 'answer' is wrong: .*found inf"),
+        ("qa", {"question": "Who?", "expectedAnswer": "Ane", "answer": "Jon"}, "'answer' is 'Jon', which is not among"),
+        ("triviaqa", {"question": "Who?", "answer": {"value": "<unk>", "aliases": []}}, "has no answer"),
         ("qa", {"question": float("nan"), "answer": "Ane"}, "field 'question' is missing"),
         (
             "qa",
