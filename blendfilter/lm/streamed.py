@@ -76,7 +76,9 @@ def text_and_thoughts(message: Mapping[str, Any]) -> tuple[str, str]:
     content = message.get("content")
     thoughts = message.get("reasoning_content") or message.get("reasoning")
     if isinstance(content, list):
-        blocks = [block if isinstance(block, Mapping) else {"text": block} for block in content]
+        blocks = [{"text": block} if isinstance(block, str) else block for block in content]
+        if not all(isinstance(block, Mapping) for block in blocks):
+            raise TypeError("a block of the content is neither a text nor an object")
         thoughts = thoughts or "".join(_flat(block.get("thinking")) for block in blocks)
         content = "".join(_flat(block.get("text")) for block in blocks if block.get("type", "text") in _TEXTS)
     return str(content or message.get("refusal") or ""), str(thoughts or "")
