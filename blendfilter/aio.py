@@ -41,7 +41,13 @@ _WORKERS = 64
 _LONGEST_STOP = 5.0
 _TURNS, _PAUSE = 200, 0.02
 """Turns of the loop in which nothing happens that count as quiet, and seconds between two looks."""
-_UNCARRIED = (StopIteration, SystemExit, GeneratorExit, asyncio.CancelledError, concurrent.futures.CancelledError)
+_UNCARRIED = (
+    StopIteration,
+    SystemExit,
+    GeneratorExit,
+    asyncio.CancelledError,
+    concurrent.futures.CancelledError,
+)
 ENDING = (KeyboardInterrupt, asyncio.CancelledError, GeneratorExit)
 """What ends the work at hand, past code that keeps everything else as an error of one question."""
 _lock = threading.Lock()
@@ -55,7 +61,9 @@ def loop() -> asyncio.AbstractEventLoop:
         if _state is None or _state[0] != os.getpid() or not _state[2].is_alive():
             fresh = _Loop()
             fresh.set_default_executor(Threads(_WORKERS, "blendfilter-worker"))
-            thread = threading.Thread(target=_serve, args=(fresh,), name="blendfilter-loop", daemon=True)
+            thread = threading.Thread(
+                target=_serve, args=(fresh,), name="blendfilter-loop", daemon=True
+            )
             thread.start()
             _state = (os.getpid(), fresh, thread)
         return _state[1]
@@ -97,7 +105,9 @@ async def until_quiet(moved: Callable[[], int], longest: float = 30.0) -> None:
     running = asyncio.get_running_loop()
     seen, since = moved(), running.time()
     while running.time() - since < longest:
-        for _ in range(_TURNS):  # turns of the loop, not seconds: a busy machine takes longer for them
+        for _ in range(
+            _TURNS
+        ):  # turns of the loop, not seconds: a busy machine takes longer for them
             await asyncio.sleep(0)
             if moved() != seen or getattr(running, "busy", 0) > 0:
                 break
@@ -124,12 +134,18 @@ def run(coroutine: Coroutine[Any, Any, T], who: str = "this module", instead: st
     if on_loop_thread():
         coroutine.close()
         written = instead or f"await {who}.acall(…)"
-        raise UseAcall(f"{who} was called synchronously on the loop thread: write `{written}` there")
+        raise UseAcall(
+            f"{who} was called synchronously on the loop thread: write `{written}` there"
+        )
     over = threading.Event()
     if open_stream() is not None and _streams_from_here():
         # Status messages are sent to the loop that streams: a coroutine elsewhere would wait for it for ever.
         return anyio.from_thread.run(_until_over, coroutine, over)
-    future = submit(_until_over(coroutine, over, waited_for=isinstance(threading.current_thread(), _WorkerThread)))
+    future = submit(
+        _until_over(
+            coroutine, over, waited_for=isinstance(threading.current_thread(), _WorkerThread)
+        )
+    )
     try:
         return future.result()
     except BaseException:
@@ -138,7 +154,9 @@ def run(coroutine: Coroutine[Any, Any, T], who: str = "this module", instead: st
         raise
 
 
-async def _until_over(coroutine: Coroutine[Any, Any, T], over: threading.Event, *, waited_for: bool = False) -> T:
+async def _until_over(
+    coroutine: Coroutine[Any, Any, T], over: threading.Event, *, waited_for: bool = False
+) -> T:
     running = asyncio.get_running_loop()
     by_worker = waited_for and isinstance(running, _Loop)
     if by_worker:
@@ -161,7 +179,9 @@ def _streams_from_here() -> bool:
 
 
 def on_loop_thread() -> bool:
-    return _state is not None and _state[0] == os.getpid() and threading.current_thread() is _state[2]
+    return (
+        _state is not None and _state[0] == os.getpid() and threading.current_thread() is _state[2]
+    )
 
 
 def _serve(fresh: asyncio.AbstractEventLoop) -> None:
@@ -204,7 +224,9 @@ class Threads(ThreadPoolExecutor):
                 self._changed.notify()
             elif self._started < self._count:
                 self._started += 1
-                _WorkerThread(target=self._work, name=f"{self._name}_{self._started}", daemon=True).start()
+                _WorkerThread(
+                    target=self._work, name=f"{self._name}_{self._started}", daemon=True
+                ).start()
         return future
 
     def shutdown(self, wait: bool = False, *, cancel_futures: bool = False) -> None:
@@ -236,7 +258,9 @@ class Threads(ThreadPoolExecutor):
 async def in_thread(call: Callable[..., T], *args: Any, executor: Executor | None = None) -> T:
     """`call(*args)` in a worker thread, with a copy of the context. Raises what a future can carry."""
     context = contextvars.copy_context()
-    return await asyncio.get_running_loop().run_in_executor(executor, context.run, carried(call), *args)
+    return await asyncio.get_running_loop().run_in_executor(
+        executor, context.run, carried(call), *args
+    )
 
 
 def carried(call: Callable[..., T]) -> Callable[..., T]:
@@ -280,7 +304,9 @@ async def together() -> AsyncIterator[asyncio.TaskGroup]:
             yield group
     except BaseExceptionGroup as several:
         first = several.exceptions[0]
-    if first is not None:  # outside of the block above: an error must not have the group that holds it for a context
+    if (
+        first is not None
+    ):  # outside of the block above: an error must not have the group that holds it for a context
         raise first
 
 
@@ -357,7 +383,9 @@ class SingleFlight(Generic[T]):
         self._flights: dict[str, Future[T]] = {}
         self._lock = threading.Lock()
 
-    async def do(self, key: str, found: Callable[[], T | None], work: Callable[[], Awaitable[T]]) -> T:
+    async def do(
+        self, key: str, found: Callable[[], T | None], work: Callable[[], Awaitable[T]]
+    ) -> T:
         """What `found` has, else the result of `work`, started here or under way for an equal `key`.
 
         `found` is called once, when no equal work is under way: what `work` leaves there is not missed in between.
@@ -450,8 +478,16 @@ class Steps:
                     ambient.extend(step.trace)
                 if notes is not None:
                     notes.extend(step.notes)
-            failed = [raised for step in ended if not step.task.cancelled() and (raised := step.task.exception())]
-            if failed and failed[0] is not error and (error is None or isinstance(error, Exception)):
+            failed = [
+                raised
+                for step in ended
+                if not step.task.cancelled() and (raised := step.task.exception())
+            ]
+            if (
+                failed
+                and failed[0] is not error
+                and (error is None or isinstance(error, Exception))
+            ):
                 # `error` may have come of it, and must not become its context in turn.
                 raise copied(failed[0]) if error is not None else failed[0]
 

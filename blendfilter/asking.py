@@ -39,7 +39,9 @@ from blendfilter.records import Passage, one_line
 from blendfilter.tasks import TASKS
 
 REPLY_TOKENS = 256  # cap of a reasoning or a passage (which the paper leaves open); `--reply-tokens` sets another
-JUDGEMENT_TOKENS = REPLY_TOKENS + 192  # cap of a judgement: chat models take 245 to 301 tokens for five passages
+JUDGEMENT_TOKENS = (
+    REPLY_TOKENS + 192
+)  # cap of a judgement: chat models take 245 to 301 tokens for five passages
 SHORT_TOKENS = 32  # cap of ids, a topic or a short answer
 NO_DEMOS = "none"
 """In place of a file of demonstrations: show none."""
@@ -129,11 +131,17 @@ class Ask(dspy.Predict):
             adapter = adapter.with_template(template)
         self.adapter = adapter or TemplateAdapter(template, prompts)
         if type(self) is Ask:
-            self.__class__ = _class_of(stage)  # tracers (MLflow, OpenInference) call a module by its class
+            self.__class__ = _class_of(
+                stage
+            )  # tracers (MLflow, OpenInference) call a module by its class
 
     def __reduce__(self) -> Any:
         kind = type(self)
-        return _unmade, (kind.__name__ if kind is _class_of(kind.__name__) else kind,), self.__getstate__()
+        return (
+            _unmade,
+            (kind.__name__ if kind is _class_of(kind.__name__) else kind,),
+            self.__getstate__(),
+        )
 
     def reset(self) -> None:
         """As `dspy.Predict.reset`, which optimisers call: the task's demonstrations stay."""
@@ -156,7 +164,9 @@ class Ask(dspy.Predict):
             ask = super().aforward
             if not answers_asynchronously(lm):
                 # One of anyio's threads, because DSPy's status messages find their way back from those.
-                ask = partial(anyio.to_thread.run_sync, aio.carried(partial(super().forward, **inputs)))
+                ask = partial(
+                    anyio.to_thread.run_sync, aio.carried(partial(super().forward, **inputs))
+                )
                 inputs = {}
             if (field := self._listened()) is None:
                 return await ask(**inputs)
@@ -190,7 +200,9 @@ class Ask(dspy.Predict):
                 "their replies plain text; hand it over where you make the method (adapter=…) to have it used",
                 stacklevel=1,
             )
-        turns = self._learns_from(inputs) == "turns" and not self.template.of_set  # the papers' shape is one message
+        turns = (
+            self._learns_from(inputs) == "turns" and not self.template.of_set
+        )  # the papers' shape is one message
         return self.adapter.for_call(json=self._held(inputs), turns=turns)
 
     def _learns_from(self, inputs: Mapping[str, Any]) -> Literal["raw", "turns", ""]:
@@ -227,7 +239,9 @@ class Ask(dspy.Predict):
         own = () if self.template.of_set else own  # the papers show such a step none
         inputs["demos"] = inputs["demos"] or [*own]
         stop = [*self.raw.stop] if how == "raw" else []
-        if _JUDGEMENTS & self.signature.output_fields.keys():  # such a model numbers on, past the last passage
+        if (
+            _JUDGEMENTS & self.signature.output_fields.keys()
+        ):  # such a model numbers on, past the last passage
             stop.append(f"\n{len(inputs['knowledge'])}:")
         if stop:
             config = inputs.get("config") or {}
@@ -253,7 +267,11 @@ class Ask(dspy.Predict):
         """How much of an answer is read (``32 tokens, its first line``); empty where the output is no answer."""
         if "answer" not in self.signature.output_fields:
             return ""
-        read = self.adapter.reads if isinstance(self.adapter, TemplateAdapter) else type(self.adapter).__name__
+        read = (
+            self.adapter.reads
+            if isinstance(self.adapter, TemplateAdapter)
+            else type(self.adapter).__name__
+        )
         return f"{self.config.get('max_tokens')} tokens, {read}"
 
     def load_state(self, state: Mapping[str, Any], **options: Any) -> Ask:
@@ -272,7 +290,11 @@ class Ask(dspy.Predict):
 
     def render(self, **inputs: Any) -> str:
         """The prompt that these inputs would be sent as, through a template."""
-        adapter = self.adapter if isinstance(self.adapter, TemplateAdapter) else TemplateAdapter(self.template.name)
+        adapter = (
+            self.adapter
+            if isinstance(self.adapter, TemplateAdapter)
+            else TemplateAdapter(self.template.name)
+        )
         return adapter.render(self.signature, self._demos_shown(self.demos), inputs)
 
     @property
@@ -281,17 +303,28 @@ class Ask(dspy.Predict):
         return digest(self.render(knowledge=["Title | Text."], question="Question?"))[:16]
 
     def fitted(
-        self, passages: Sequence[Passage], max_tokens: int, count: Callable[[str], float] | None = None, **inputs: Any
+        self,
+        passages: Sequence[Passage],
+        max_tokens: int,
+        count: Callable[[str], float] | None = None,
+        **inputs: Any,
     ) -> list[str]:
         """The lines of `passages`, cut until the prompt without its demonstrations has `max_tokens` at most.
 
         `count` gives the tokens of a prompt; by default as the model that answers counts them, else by a rule of thumb.
         """
-        adapter = self.adapter if isinstance(self.adapter, TemplateAdapter) else TemplateAdapter(self.template.name)
+        adapter = (
+            self.adapter
+            if isinstance(self.adapter, TemplateAdapter)
+            else TemplateAdapter(self.template.name)
+        )
         counted = count or self._count()
         return fitted(
             passages,
-            lambda lines: counted(adapter.render(self.signature, [], {**inputs, "knowledge": lines})) <= max_tokens,
+            lambda lines: (
+                counted(adapter.render(self.signature, [], {**inputs, "knowledge": lines}))
+                <= max_tokens
+            ),
         )
 
     def _count(self) -> Callable[[str], float]:
@@ -328,7 +361,9 @@ def fitted(passages: Sequence[Passage], fits: Callable[[list[str]], bool]) -> li
 @cache
 def _class_of(stage: str) -> type[Ask]:
     """`Ask` under the name of a stage."""
-    return types.new_class(stage, (Ask,), exec_body=lambda body: body.update(__module__=__name__, __doc__=Ask.__doc__))
+    return types.new_class(
+        stage, (Ask,), exec_body=lambda body: body.update(__module__=__name__, __doc__=Ask.__doc__)
+    )
 
 
 def _unmade(kind: str | type[Ask]) -> Ask:
@@ -337,7 +372,9 @@ def _unmade(kind: str | type[Ask]) -> Ask:
     return kind.__new__(kind)
 
 
-_FILLED = pydantic.ConfigDict(extra="forbid", frozen=True, str_min_length=1, str_strip_whitespace=True)
+_FILLED = pydantic.ConfigDict(
+    extra="forbid", frozen=True, str_min_length=1, str_strip_whitespace=True
+)
 
 
 class WorkedHop(pydantic.BaseModel):
@@ -374,7 +411,9 @@ class Demonstration(pydantic.BaseModel):
             )
         for line in lines:
             if not _JUDGED.match(line):
-                raise ValueError(f"{line!r:.60} does not begin with 'relevant' or 'irrelevant', then ' - ' and why")
+                raise ValueError(
+                    f"{line!r:.60} does not begin with 'relevant' or 'irrelevant', then ' - ' and why"
+                )
         return self
 
     @pydantic.model_validator(mode="after")
@@ -398,7 +437,11 @@ class Demonstration(pydantic.BaseModel):
     def judged_alone(self) -> list[dict[str, str]]:
         """Each line of the knowledge by itself, with whether it is relevant."""
         return [
-            {"question": self.question, "passage": line, "relevant": "Yes" if judged.startswith("relevant") else "No"}
+            {
+                "question": self.question,
+                "passage": line,
+                "relevant": "Yes" if judged.startswith("relevant") else "No",
+            }
             for line, judged in zip(self.knowledge, self.relevance or (), strict=False)
         ]
 
@@ -407,7 +450,9 @@ class Demonstration(pydantic.BaseModel):
 
         `JUDGED` in all, where there are as many.
         """
-        lines = dict.fromkeys(line for other in others for line in other.knowledge if line not in self.knowledge)
+        lines = dict.fromkeys(
+            line for other in others for line in other.knowledge if line not in self.knowledge
+        )
         knowledge, judged = ([], []) if alone else (self.knowledge, self.relevance or [])
         more = list(lines)[: max(0, JUDGED - len(knowledge))]
         judged = [*judged, *("irrelevant - about something else" for _ in more)]
@@ -462,7 +507,9 @@ def read_demos(path: str | Path) -> list[Demonstration]:
     except MissingFile:
         raise MissingFile(f"no demonstrations at {path}: check the path") from None
     except (pydantic.ValidationError, OSError) as error:
-        raise BadData(f"{path}: {what_is_wrong(error)}; docs/prompts.md shows a file of demonstrations") from None
+        raise BadData(
+            f"{path}: {what_is_wrong(error)}; docs/prompts.md shows a file of demonstrations"
+        ) from None
 
 
 _JUDGED = re.compile(r"(?:ir)?relevant - (?=\S)")
@@ -518,7 +565,11 @@ class TaskWording(pydantic.BaseModel):
         if not path.is_file():
             if task in TASKS:  # `qa` has another task's words
                 return TaskWording.of(TASKS[task].wording)
-            raise UnknownName.of("task", task, {*TASKS, *(each.parent.name for each in folder.glob("*/default.json"))})
+            raise UnknownName.of(
+                "task",
+                task,
+                {*TASKS, *(each.parent.name for each in folder.glob("*/default.json"))},
+            )
         try:
             wording = TaskWording.model_validate_json(path.read_bytes())
         except pydantic.ValidationError as error:
@@ -550,7 +601,11 @@ class TaskWording(pydantic.BaseModel):
         low, high = REPLY_RANGE
         if reply_tokens is None:
             return self
-        if isinstance(reply_tokens, bool) or not isinstance(reply_tokens, int) or not low <= reply_tokens <= high:
+        if (
+            isinstance(reply_tokens, bool)
+            or not isinstance(reply_tokens, int)
+            or not low <= reply_tokens <= high
+        ):
             raise BadArgument(
                 f"reply_tokens (--reply-tokens) is {reply_tokens!r}: give a whole number of tokens from {low} to {high}"
             )
@@ -567,14 +622,21 @@ class TaskWording(pydantic.BaseModel):
             words = template.for_tasks[self.task] or template.instructions
             predictor.signature = predictor.signature.with_instructions(words)
         elif not template.keeps_its_words:
-            predictor.signature = predictor.signature.with_instructions(self.instructions_for(template))
+            predictor.signature = predictor.signature.with_instructions(
+                self.instructions_for(template)
+            )
         if name in _SHOWN_RAW:
             predictor.raw = RawPrompting(
-                self._raw_demos(predictor, json=False), self._raw_demos(predictor, json=True), JUDGING_STOP
+                self._raw_demos(predictor, json=False),
+                self._raw_demos(predictor, json=True),
+                JUDGING_STOP,
             )
         cap = predictor.config.get("max_tokens") or 0
         if self.reply_tokens is not None and cap >= REPLY_TOKENS:
-            predictor.config = {**predictor.config, "max_tokens": cap + self.reply_tokens - REPLY_TOKENS}
+            predictor.config = {
+                **predictor.config,
+                "max_tokens": cap + self.reply_tokens - REPLY_TOKENS,
+            }
             predictor.reply_tokens = self.reply_tokens
         if name in FEW_SHOT:
             predictor.task_demos = demonstrations(predictor, [worked(demo) for demo in self.demos])
@@ -583,19 +645,27 @@ class TaskWording(pydantic.BaseModel):
             return predictor
         if self.answer_tokens != SHORT_TOKENS:
             predictor.config = {**predictor.config, "max_tokens": self.answer_tokens}
-        predictor.signature = predictor.signature.with_updated_fields("answer", desc=self.answer_form)
+        predictor.signature = predictor.signature.with_updated_fields(
+            "answer", desc=self.answer_form
+        )
         if self.whole_answer and isinstance(predictor.adapter, TemplateAdapter):
             predictor.adapter = predictor.adapter.with_readers(WHOLE_READERS)
             if "context" in predictor.signature.input_fields:
                 # A base model goes on with another example: of a short answer only the first line counts anyway.
-                predictor.config = {**predictor.config, "stop": [*predictor.config.get("stop", []), "\nContext:"]}
+                predictor.config = {
+                    **predictor.config,
+                    "stop": [*predictor.config.get("stop", []), "\nContext:"],
+                }
         return predictor
 
     def instructions_for(self, template: Template) -> str:
         """The instructions of a template in this task's words."""
         spoken = worded_as(template.name, self.instructions)
         own = self.instructions[spoken] if spoken else None
-        parts = [self.about_questions if template.name in _TOLD else "", own or template.instructions]
+        parts = [
+            self.about_questions if template.name in _TOLD else "",
+            own or template.instructions,
+        ]
         if own is None and template.name in JUDGING:
             parts.append(self.about_relevance)
         if own is None and template.name in ANSWERING:
@@ -607,15 +677,28 @@ class TaskWording(pydantic.BaseModel):
         (reply,) = predictor.signature.output_fields
         demos, shots = self.demos, RAW_SHOTS
         if reply in {"ids", *_JUDGEMENTS}:
-            judged = [each for each in demos if each.relevant or (self.offer_none and each.relevance)]
+            judged = [
+                each for each in demos if each.relevant or (self.offer_none and each.relevance)
+            ]
             demos = [each.among(self.demos[::-1]) for each in judged]
             nothing = self.demos[-1].among(self.demos[:-1], alone=True) if demos else None
-            if nothing and nothing.knowledge and self.offer_none and all(each.relevant for each in judged):
+            if (
+                nothing
+                and nothing.knowledge
+                and self.offer_none
+                and all(each.relevant for each in judged)
+            ):
                 demos.insert(1, nothing)
                 shots += 1
         rows = [row for demo in demos if reply in (row := demo.shown(reply, json=json))]
         if reply == "relevant":
-            rows = list({row[reply]: row for demo in reversed(demos) for row in reversed(demo.judged_alone)}.values())
+            rows = list(
+                {
+                    row[reply]: row
+                    for demo in reversed(demos)
+                    for row in reversed(demo.judged_alone)
+                }.values()
+            )
         return demonstrations(predictor, rows[:shots])
 
 
@@ -628,7 +711,10 @@ class PromptSettings(NamedTuple):
 
     @classmethod
     def of(
-        cls, task: TaskWording | str | None, prompts: Prompts | str | None, adapter: dspy.Adapter | None
+        cls,
+        task: TaskWording | str | None,
+        prompts: Prompts | str | None,
+        adapter: dspy.Adapter | None,
     ) -> PromptSettings:
         """`task` is a task's name or a wording (None: the templates' own words); `prompts` as in `Ask`."""
         wording = TaskWording.of(task) if isinstance(task, str) else task or TaskWording()
@@ -646,16 +732,22 @@ class PromptSettings(NamedTuple):
     ) -> Ask:
         """A predictor with these settings; `worked` as in `TaskWording`."""
         ask = Ask(
-            stage, signature, template,
-            prompts=self.prompts, adapter=self.adapter, max_tokens=max_tokens, stop=list(stop),
-        )  # fmt: skip
+            stage,
+            signature,
+            template,
+            prompts=self.prompts,
+            adapter=self.adapter,
+            max_tokens=max_tokens,
+            stop=list(stop),
+        )
         return self.wording(ask, worked)
 
 
 def _other_fields(state: Mapping[str, Any], predictor: dspy.Predict) -> str:
     """How a predictor's saved fields differ from those that it has; "" where they are the same."""
     saved, own = (
-        [field["prefix"] for field in each["fields"]] for each in (state["signature"], predictor.signature.dump_state())
+        [field["prefix"] for field in each["fields"]]
+        for each in (state["signature"], predictor.signature.dump_state())
     )
     same = len(saved) == len(own) and saved[:-1] == own[:-1]
     return "" if same else f"has the fields {' '.join(saved)} and this one {' '.join(own)}"
@@ -666,8 +758,13 @@ def check_state(module: dspy.Module, state: Mapping[str, Any]) -> None:
     own = dict(module.named_predictors())
     saved = {name: each for name, each in state.items() if name != "metadata"}
     both = [name for name in own if name in saved]
-    wrong = [f"'{name}' {other}" for name in both if (other := _other_fields(saved[name], own[name]))]
-    for words, names in (("it has", saved.keys() - own.keys()), ("it lacks", own.keys() - saved.keys())):
+    wrong = [
+        f"'{name}' {other}" for name in both if (other := _other_fields(saved[name], own[name]))
+    ]
+    for words, names in (
+        ("it has", saved.keys() - own.keys()),
+        ("it lacks", own.keys() - saved.keys()),
+    ):
         if names:
             wrong.append(f"{words} {', '.join(sorted(names))}")
     if wrong:
@@ -679,12 +776,19 @@ def check_state(module: dspy.Module, state: Mapping[str, Any]) -> None:
 
 def reply_tokens_of(module: dspy.Module) -> dict[str, int]:
     """The cap of long replies, as a run's setting `reply_tokens`; nothing where it is the usual one."""
-    caps = {ask.reply_tokens for _, ask in module.named_sub_modules(Ask) if ask.reply_tokens is not None}
+    caps = {
+        ask.reply_tokens for _, ask in module.named_sub_modules(Ask) if ask.reply_tokens is not None
+    }
     return {"reply_tokens": max(caps)} if caps else {}
 
 
-def demonstrations(predictor: dspy.Predict, rows: Sequence[Mapping[str, Any]]) -> list[dspy.Example]:
+def demonstrations(
+    predictor: dspy.Predict, rows: Sequence[Mapping[str, Any]]
+) -> list[dspy.Example]:
     """`rows` as DSPy demos of `predictor`: the fields that it has."""
     inputs = list(predictor.signature.input_fields)
     fields = [*inputs, *predictor.signature.output_fields]
-    return [dspy.Example(**{name: row[name] for name in fields if name in row}).with_inputs(*inputs) for row in rows]
+    return [
+        dspy.Example(**{name: row[name] for name in fields if name in row}).with_inputs(*inputs)
+        for row in rows
+    ]

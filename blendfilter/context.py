@@ -85,7 +85,9 @@ CARRIED = "blendfilter_asker"
 def rejoined() -> Iterator[None]:
     """Inside the block, who asks is known again in a thread that `dspy.Parallel` started."""
     dspy = sys.modules.get("dspy")
-    asker: Asker | None = dspy.settings.get(CARRIED) if dspy is not None and NOTES.get() is None else None
+    asker: Asker | None = (
+        dspy.settings.get(CARRIED) if dspy is not None and NOTES.get() is None else None
+    )
     if asker is None:
         yield
         return
@@ -114,5 +116,8 @@ def calls_of(notes: Iterable[CallNote]) -> list[CallNote]:
 
 def who() -> str:
     """The asker in words, for an error: ``question 'q7', stage 'ids'``."""
-    parts = [f"question '{QUESTION.get()}'" if QUESTION.get() else "", f"stage '{STAGE.get()}'" if STAGE.get() else ""]
+    parts = [
+        f"question '{QUESTION.get()}'" if QUESTION.get() else "",
+        f"stage '{STAGE.get()}'" if STAGE.get() else "",
+    ]
     return ", ".join(part for part in parts if part) or "a call outside any question"

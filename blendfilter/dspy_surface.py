@@ -34,8 +34,12 @@ from typing import Any, TypeAlias, cast
 
 import dspy
 from dspy import lm15  # 3.5: the same, and all that travels between DSPy and a model
-from dspy._vendor.lm15.access import has_stored_credential  # 3.5: not announced; whether a login is stored (xAI's)
-from dspy._vendor.lm15.registry import PROVIDERS as _NATIVE  # 3.5: not announced; the table behind `dspy.lm15`'s router
+from dspy._vendor.lm15.access import (
+    has_stored_credential,
+)  # 3.5: not announced; whether a login is stored (xAI's)
+from dspy._vendor.lm15.registry import (
+    PROVIDERS as _NATIVE,
+)  # 3.5: not announced; the table behind `dspy.lm15`'s router
 from dspy._vendor.lm15.result import response_to_events
 from dspy._vendor.lm15.router import LITELLM_PROVIDER_PREFIXES as _PREFIXES
 from dspy._vendor.lm15.serde import response_from_dict, response_to_dict
@@ -85,9 +89,13 @@ class EngineLM(dspy.LM):
     """
 
     def __init__(self, name: str, engine: Any, async_engine: Any, **defaults: Any) -> None:
-        super().__init__(name, engine=engine, async_engine=async_engine, cache=False, num_retries=0, **defaults)
+        super().__init__(
+            name, engine=engine, async_engine=async_engine, cache=False, num_retries=0, **defaults
+        )
 
-    async def samples(self, n: int, rollout_id: int | None, ask: Callable[[], Awaitable[Any]]) -> Any:
+    async def samples(
+        self, n: int, rollout_id: int | None, ask: Callable[[], Awaitable[Any]]
+    ) -> Any:
         """What `ask` gives for each of `n` samples, together; a single one's as it is. Raises: `LMError`."""
         raise NotImplementedError
 
@@ -104,7 +112,9 @@ class EngineLM(dspy.LM):
         n = int(options.get("n") or options.get("num_generations") or 1)
         once = kwargs if n == 1 else {**kwargs, "n": 1, "num_generations": None}
         call = super().acall
-        return await self.samples(n, options.get("rollout_id"), lambda: call(prompt, messages=messages, **once))
+        return await self.samples(
+            n, options.get("rollout_id"), lambda: call(prompt, messages=messages, **once)
+        )
 
     def update_history(self, entry: dict[str, Any]) -> None:
         """Keep DSPy's entry on a call, with what our record says that it cost, and whether it was paid for before.
@@ -112,7 +122,9 @@ class EngineLM(dspy.LM):
         3.5: not announced. Without it history has no prices, which it did not know, and no `cache_hit`.
         """
         known = getattr(entry.get("response"), "provider_data", None) or {}
-        super().update_history(entry | {name: known[name] for name in ("cost", CACHE_HIT) if name in known})
+        super().update_history(
+            entry | {name: known[name] for name in ("cost", CACHE_HIT) if name in known}
+        )
 
     def _get_initial_kwargs(self, **kwargs: Any) -> dict[str, Any]:
         # What a model family refuses is the profile's business; DSPy's own checks would refuse temperature 0 here.
@@ -130,7 +142,9 @@ def answers_asynchronously(lm: Any) -> bool:
     return type(lm).aforward is not dspy.BaseLM.aforward
 
 
-_ENTRIES: ContextVar[list[Mapping[str, Any]] | None] = ContextVar("blendfilter_dspy_entries", default=None)
+_ENTRIES: ContextVar[list[Mapping[str, Any]] | None] = ContextVar(
+    "blendfilter_dspy_entries", default=None
+)
 
 
 def unobserved_copy(lm: dspy.BaseLM) -> Any:
@@ -182,7 +196,9 @@ class _Told:
 
 
 @contextmanager
-def unobserved(tell: Callable[[str], Awaitable[None]] | None = None) -> Iterator[list[Mapping[str, Any]]]:
+def unobserved(
+    tell: Callable[[str], Awaitable[None]] | None = None,
+) -> Iterator[list[Mapping[str, Any]]]:
     """Inside the block a copy's calls reach no callback, stream, tracker or history but the list that this gives.
 
     With `tell`, DSPy asks for a stream, and `tell` gets the text of the reply each time that it has grown.
@@ -193,7 +209,9 @@ def unobserved(tell: Callable[[str], Awaitable[None]] | None = None) -> Iterator
     token = _ENTRIES.set(entries)
     try:
         stream = None if tell is None else _Told(tell)
-        with dspy.context(send_stream=stream, callbacks=[], usage_tracker=None, disable_history=False):
+        with dspy.context(
+            send_stream=stream, callbacks=[], usage_tracker=None, disable_history=False
+        ):
             yield entries
     finally:
         _ENTRIES.reset(token)
@@ -233,7 +251,9 @@ _HIDING = set[Callable[[], bool]]()
 
 
 def _passes(record: logging.LogRecord) -> bool:
-    return not (str(record.msg).startswith("LM response was truncated") and any(when() for when in _HIDING))
+    return not (
+        str(record.msg).startswith("LM response was truncated") and any(when() for when in _HIDING)
+    )
 
 
 # --- providers --------------------------------------------------------------------------------------------------------
@@ -255,7 +275,11 @@ def _names_in_litellm() -> frozenset[str]:
         source = Path(place) / "types" / "utils.py"
         if source.is_file():
             tree = ast.parse(source.read_text(encoding="utf-8"))
-            kinds = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "LlmProviders")
+            kinds = (
+                node
+                for node in tree.body
+                if isinstance(node, ast.ClassDef) and node.name == "LlmProviders"
+            )
             return frozenset(
                 str(line.value.value)
                 for kind in kinds
@@ -274,7 +298,9 @@ def key_variables(provider: str) -> tuple[str, ...]:
     if definition is None:
         return LITELLM_KEYS.get(provider, ())
     policy = definition.credential_policy
-    alone = policy == "key" or (policy == "oauth-unless-explicit" and not has_stored_credential(definition.access))
+    alone = policy == "key" or (
+        policy == "oauth-unless-explicit" and not has_stored_credential(definition.access)
+    )
     return tuple(definition.env_keys) if alone else ()
 
 
@@ -283,10 +309,20 @@ LITELLM_KEYS: Mapping[str, tuple[str, ...]] = {
     "cerebras": ("CEREBRAS_API_KEY",),
     "cohere": ("COHERE_API_KEY", "CO_API_KEY"),
     "deepinfra": ("DEEPINFRA_API_KEY",),
-    "fireworks_ai": ("FIREWORKS_AI_API_KEY", "FIREWORKS_API_KEY", "FIREWORKSAI_API_KEY", "FIREWORKS_AI_TOKEN"),
+    "fireworks_ai": (
+        "FIREWORKS_AI_API_KEY",
+        "FIREWORKS_API_KEY",
+        "FIREWORKSAI_API_KEY",
+        "FIREWORKS_AI_TOKEN",
+    ),
     "perplexity": ("PERPLEXITYAI_API_KEY", "PERPLEXITY_API_KEY"),
     "replicate": ("REPLICATE_API_KEY", "REPLICATE_API_TOKEN"),
-    "together_ai": ("TOGETHERAI_API_KEY", "TOGETHER_API_KEY", "TOGETHER_AI_API_KEY", "TOGETHER_AI_TOKEN"),
+    "together_ai": (
+        "TOGETHERAI_API_KEY",
+        "TOGETHER_API_KEY",
+        "TOGETHER_AI_API_KEY",
+        "TOGETHER_AI_TOKEN",
+    ),
 }
 """Where litellm finds the keys of its common providers; any of a provider's variables is enough."""
 
@@ -303,10 +339,14 @@ def listed_rates(provider: str, model: str) -> Rates | None:
     3.5: the copy stays (DSPy prices with it); its place, `dspy.clients.model_metadata`, is not announced as public.
     """
     listed = _listed()
-    bare = model.removeprefix("converse/").removeprefix("invoke/") if provider == "bedrock" else model
+    bare = (
+        model.removeprefix("converse/").removeprefix("invoke/") if provider == "bedrock" else model
+    )
     for name in (f"{provider}/{model}", model, bare):
         entry = listed.get(name)
-        if not isinstance(entry, dict) or not _is_of(str(entry.get("litellm_provider", "")), provider):
+        if not isinstance(entry, dict) or not _is_of(
+            str(entry.get("litellm_provider", "")), provider
+        ):
             continue
         prompt, reply = _rate(entry, "input_cost_per_token"), _rate(entry, "output_cost_per_token")
         if prompt is not None and reply is not None:
@@ -322,12 +362,18 @@ def _listed() -> Mapping[str, Any]:
 
 def _is_of(listed: str, provider: str) -> bool:
     """Whether litellm lists a price under `provider`, or one of the interfaces that it splits it into."""
-    return listed == provider or (provider in ("bedrock", "vertex_ai") and listed.startswith(provider))
+    return listed == provider or (
+        provider in ("bedrock", "vertex_ai") and listed.startswith(provider)
+    )
 
 
 def _rate(entry: Mapping[str, Any], name: str) -> float | None:
     value = entry.get(name)
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0 else None
+    return (
+        float(value)
+        if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
+        else None
+    )
 
 
 # --- prompts ----------------------------------------------------------------------------------------------------------
@@ -360,7 +406,9 @@ class TextAdapter(dspy.Adapter):
     def format(self, signature: Any, demos: Any, inputs: Any) -> list[dict[str, Any]]:
         if self.delegates:
             return cast("list[dict[str, Any]]", chat_adapter().format(signature, demos, inputs))
-        return [{"role": role, "content": text} for role, text in self.turns(signature, demos, inputs)]
+        return [
+            {"role": role, "content": text} for role, text in self.turns(signature, demos, inputs)
+        ]
 
     def parse(self, signature: Any, completion: str) -> dict[str, Any]:
         if self.delegates:
@@ -368,7 +416,12 @@ class TextAdapter(dspy.Adapter):
         return self.read(signature, completion)
 
     def _call_postprocess(
-        self, processed_signature: Any, original_signature: Any, outputs: Any, lm: Any, lm_kwargs: Any
+        self,
+        processed_signature: Any,
+        original_signature: Any,
+        outputs: Any,
+        lm: Any,
+        lm_kwargs: Any,
     ) -> list[dict[str, Any]]:
         if self.delegates:
             return super()._call_postprocess(  # type: ignore[no-any-return]
@@ -406,10 +459,16 @@ def is_short_step(call: Any) -> bool:
     """
     step, *given = getattr(call, "args", ()) or (None,)
     name = getattr(step, "__name__", "")
-    if getattr(step, "__module__", "") != "dspy.clients.execution" or name not in ("prepare", "_price_result"):
+    if getattr(step, "__module__", "") != "dspy.clients.execution" or name not in (
+        "prepare",
+        "_price_result",
+    ):
         return False
     messages = given[2] if name == "prepare" and len(given) > 2 else None
-    return all(isinstance(each, Mapping) and isinstance(each.get("content"), str) for each in messages or ())
+    return all(
+        isinstance(each, Mapping) and isinstance(each.get("content"), str)
+        for each in messages or ()
+    )
 
 
 def open_stream() -> Any:
@@ -433,7 +492,11 @@ def chunk_sender(model: str, i: int = 0) -> Callable[[str], Awaitable[None]] | N
 
     async def send(text: str) -> None:
         choice = attributes({"index": i, "delta": {"content": text}, "finish_reason": None})
-        await stream.send(EngineChunk(id=None, model=model, predict_id=id(asker) if asker else None, choices=[choice]))
+        await stream.send(
+            EngineChunk(
+                id=None, model=model, predict_id=id(asker) if asker else None, choices=[choice]
+            )
+        )
 
     return send
 
@@ -469,7 +532,8 @@ class FieldStream:
         self._listeners = [
             listener
             for listener in listeners_of(predictor)
-            if listener.signature_field_name == self._field and (listener.allow_reuse or not listener.stream_end)
+            if listener.signature_field_name == self._field
+            and (listener.allow_reuse or not listener.stream_end)
         ]
 
     async def send(self, message: Any) -> None:
@@ -493,7 +557,9 @@ class FieldStream:
         for listener in self._listeners:
             listener.stream_start, listener.stream_end = True, last
             name = listener.predict_name or self._name
-            await self._inner.send(dspy.streaming.StreamResponse(name, self._field, piece, is_last_chunk=last))
+            await self._inner.send(
+                dspy.streaming.StreamResponse(name, self._field, piece, is_last_chunk=last)
+            )
 
 
 def listeners_of(predictor: dspy.Predict) -> list[Any]:
@@ -521,4 +587,6 @@ def configured_index(part: Any) -> Any:
     documents show a function or a tool in its place. Where it is gone no part can be one.
     """
     kind = getattr(dspy, "Retrieve", None)
-    return getattr(dspy.settings, "rm", None) if kind is not None and isinstance(part, kind) else part
+    return (
+        getattr(dspy.settings, "rm", None) if kind is not None and isinstance(part, kind) else part
+    )

@@ -79,7 +79,11 @@ def worded(message: str) -> str:
     >>> worded("max_retries (--max-retries) is 'x': blendfilter eval --help, or --endpoint completions, not '--rpm 3'")
     "max_retries is 'x': blendfilter eval --help, or endpoint='completions', not '--rpm 3'"
     """
-    return message if _Interface.is_command_line or "--" not in message else _OPTION.sub(_argument, message)
+    return (
+        message
+        if _Interface.is_command_line or "--" not in message
+        else _OPTION.sub(_argument, message)
+    )
 
 
 _NAMES = (
@@ -290,7 +294,9 @@ class CodeFailed(WorkFailed):
         'the code raised SystemExit: 3; raise an ordinary error in place of sys.exit()'
         """
         kind, words = type(error).__name__, words_of(error)
-        advice = next((f"; {move}" for known, move in _ADVICE.items() if isinstance(error, known)), "")
+        advice = next(
+            (f"; {move}" for known, move in _ADVICE.items() if isinstance(error, known)), ""
+        )
         return cls(f"the code raised {kind}{': ' if words else ''}{words}{advice}", kind=kind)
 
 

@@ -21,7 +21,9 @@ def needed(module: str, extra: str, why: str) -> Any:
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != package:  # a broken installation is reported as it is
+        if (error.name or "").partition(".")[
+            0
+        ] != package:  # a broken installation is reported as it is
             raise
         raise MissingExtra(f"{why} needs '{package}': {how_to_install(extra)}") from None
 
@@ -46,7 +48,10 @@ def quiet_transformers(extra: str, why: str) -> Iterator[None]:
     Raises:
         MissingExtra: it is not installed.
     """
-    reports, encoders = needed("transformers.utils.logging", extra, why), logging.getLogger("sentence_transformers")
+    reports, encoders = (
+        needed("transformers.utils.logging", extra, why),
+        logging.getLogger("sentence_transformers"),
+    )
     level, bars, others = reports.get_verbosity(), reports.is_progress_bar_enabled(), encoders.level
     reports.set_verbosity_error()
     encoders.setLevel(logging.ERROR)

@@ -32,17 +32,29 @@ from typing import Any, NamedTuple
 import ijson
 from ijson.common import ObjectBuilder
 
-from blendfilter.errors import BadArgument, BadData, BlendFilterError, CannotWrite, MissingFile, RunLocked
+from blendfilter.errors import (
+    BadArgument,
+    BadData,
+    BlendFilterError,
+    CannotWrite,
+    MissingFile,
+    RunLocked,
+)
 
 GZIP = b"\x1f\x8b"
 _FRAME = "python -c \"import pandas as pd; pd.{}('{{path}}').to_json('data.jsonl', orient='records', lines=True)\""
-_DATASET = "python -c \"import datasets; datasets.Dataset.from_file('{path}').to_json('data.jsonl')\""
+_DATASET = (
+    "python -c \"import datasets; datasets.Dataset.from_file('{path}').to_json('data.jsonl')\""
+)
 _EXCEL = ("an Excel file", _FRAME.format("read_excel"))
 _FOREIGN = {
     rb"PAR1(?![\t -~])": ("a Parquet file", _FRAME.format("read_parquet")),
     rb"ARROW1\0": ("an Arrow file", _FRAME.format("read_feather")),
     rb"\xff\xff\xff\xff": ("a data set of Arrow", _DATASET),
-    rb"SQLite format 3\0": ("an SQLite database", "sqlite3 -json '{path}' 'SELECT … FROM …' > data.json"),
+    rb"SQLite format 3\0": (
+        "an SQLite database",
+        "sqlite3 -json '{path}' 'SELECT … FROM …' > data.json",
+    ),
     rb"\xd0\xcf\x11\xe0": _EXCEL,
     rb"%PDF-": ("a PDF", "pdftotext '{path}' data.txt"),
     rb"\xfd7zXZ\0": ("packed by xz", "unxz -k '{path}'"),
@@ -154,8 +166,12 @@ def _rereadable(path: Path) -> Path:
         return path  # for whoever opens it to say
     if not stat.S_ISFIFO(status.st_mode):
         return path
-    if not str(path).startswith(("/dev/", "/proc/")):  # it may be filled again, and nothing says when
-        raise BadData(f"'{path}' is a named pipe, and data is read more than once: name a file, or write <(cat {path})")
+    if not str(path).startswith(
+        ("/dev/", "/proc/")
+    ):  # it may be filled again, and nothing says when
+        raise BadData(
+            f"'{path}' is a named pipe, and data is read more than once: name a file, or write <(cat {path})"
+        )
     pipe = (status.st_dev, status.st_ino)
     if pipe not in _PIPED:
         kept = tempfile.NamedTemporaryFile(prefix="blendfilter-")  # noqa: SIM115 - for the process
@@ -168,7 +184,9 @@ def _rereadable(path: Path) -> Path:
 
 def _check_free(path: Path) -> None:
     if os.path.lexists(path):
-        raise BadArgument(f"there is a file at {path} already: name another, or overwrite it (--overwrite)")
+        raise BadArgument(
+            f"there is a file at {path} already: name another, or overwrite it (--overwrite)"
+        )
 
 
 def lines(path: str | Path, *, blank: bool = False) -> Iterator[TextLine]:
@@ -244,7 +262,9 @@ def write_whole(path: Path, pieces: Iterable[bytes], *, overwrite: bool = True) 
             os.fsync(file.fileno())
         if not overwrite:
             try:
-                os.link(temporary, path)  # in one step: what has come there meanwhile is not replaced
+                os.link(
+                    temporary, path
+                )  # in one step: what has come there meanwhile is not replaced
                 return
             except OSError:  # it has, or this file system has no hard links
                 _check_free(path)
@@ -259,7 +279,9 @@ def paths_of(given: AnyPath | Iterable[AnyPath]) -> list[Path]:
 
 
 @contextmanager
-def writing(target: Path, move: str = "nothing of it is left: make room, or write it elsewhere") -> Iterator[None]:
+def writing(
+    target: Path, move: str = "nothing of it is left: make room, or write it elsewhere"
+) -> Iterator[None]:
     """Name the file in the error of a full disk, which the system leaves out, and `move`, the next step.
 
     NumPy, torch, safetensors and FAISS say in words of their own that the disk takes no more.
@@ -297,14 +319,18 @@ def parsed(text: str, where: str) -> Any:
         raise BadData(f"{where}: nested too deeply to be data") from None
     except json.JSONDecodeError as error:
         hint = "expected one JSON object a line, or one JSON list in the whole file"
-        raise BadData(f"{where}: does not parse as JSON ({error.msg} at character {error.pos + 1}): {hint}") from None
+        raise BadData(
+            f"{where}: does not parse as JSON ({error.msg} at character {error.pos + 1}): {hint}"
+        ) from None
     except ValueError as error:
         raise BadData(f"{where}: does not parse as JSON ({error})") from None
     if "\\ud" in text or "\\uD" in text:
         try:
             json_line(value, errors="strict")
         except UnicodeEncodeError:
-            raise BadData(f"{where}: holds half a character (a lone surrogate escape): fix or drop the row") from None
+            raise BadData(
+                f"{where}: holds half a character (a lone surrogate escape): fix or drop the row"
+            ) from None
     return value
 
 
@@ -345,7 +371,9 @@ def list_values(stream: BufferedIOBase, name: str, *, inside: bool = False) -> I
         if source.read_of_item > LONGEST:
             raise BadData(f"{name}, item {count + 1}: {too_long('the item')}") from None
         if "premature EOF" in fault:
-            raise BadData(f"{name}: the JSON list ends in item {count + 1}, cut off: fetch the file again") from None
+            raise BadData(
+                f"{name}: the JSON list ends in item {count + 1}, cut off: fetch the file again"
+            ) from None
         hint = ": write null for NaN" if "NaN" in str(error) else ""
         raise BadData(f"{name}, item {count + 1}: does not parse as JSON ({fault}){hint}") from None
 
@@ -383,7 +411,9 @@ def check_regular(path: Path) -> None:
 
 
 def _not_regular(path: Path) -> BadData:
-    return BadData(f"{path} is a named pipe or a device, not a file: remove it, or name another place")
+    return BadData(
+        f"{path} is a named pipe or a device, not a file: remove it, or name another place"
+    )
 
 
 def open_regular(path: Path) -> BufferedReader:
@@ -416,17 +446,23 @@ def is_torn(tail: bytes, begins: bytes) -> bool:
 def _is_prefix(data: bytes) -> bool:
     """Whether `data` is the beginning of one JSON value, or all of it."""
     try:
-        text = codecs.getincrementaldecoder("utf-8")().decode(data)  # half a character at the end is left out
+        text = codecs.getincrementaldecoder("utf-8")().decode(
+            data
+        )  # half a character at the end is left out
         _, end = json.JSONDecoder().raw_decode(text)
     except json.JSONDecodeError as error:
         # What is missing is missed at the end. A string without an end is missed where it begins.
-        return error.msg.startswith("Unterminated string") or error.pos >= len(text) - len("\\uD83D")
+        return error.msg.startswith("Unterminated string") or error.pos >= len(text) - len(
+            "\\uD83D"
+        )
     except (ValueError, RecursionError):
         return False
     return end == len(text)
 
 
-def whole_lines(fd: int, begins: bytes, refuse: Refuse, first: bytes = b"") -> Iterator[tuple[int, bytes]]:
+def whole_lines(
+    fd: int, begins: bytes, refuse: Refuse, first: bytes = b""
+) -> Iterator[tuple[int, bytes]]:
     """The lines of an open file from its start, each with its offset, and with a line feed at its end.
 
     A last line that lacks nothing but its line feed is given too; one that is torn is left out. `first` is how the
@@ -469,9 +505,22 @@ class AppendOnly:
     """
 
     def __init__(
-        self, path: Path, *, begins: bytes, refuse: Refuse, contents: str, busy: str, first: bytes = b""
+        self,
+        path: Path,
+        *,
+        begins: bytes,
+        refuse: Refuse,
+        contents: str,
+        busy: str,
+        first: bytes = b"",
     ) -> None:
-        self.path, self._begins, self._first, self._refuse, self._contents = path, begins, first, refuse, contents
+        self.path, self._begins, self._first, self._refuse, self._contents = (
+            path,
+            begins,
+            first,
+            refuse,
+            contents,
+        )
         path.parent.mkdir(parents=True, exist_ok=True)
         check_regular(path)
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
@@ -520,7 +569,9 @@ class AppendOnly:
             if os.fstat(self._fd).st_size > end:
                 os.ftruncate(self._fd, end)
             why = error.strerror or error
-            raise CannotWrite(f"{self.path} takes no more {self._contents} ({why}): make room, then go on") from error
+            raise CannotWrite(
+                f"{self.path} takes no more {self._contents} ({why}): make room, then go on"
+            ) from error
 
     def sync(self) -> None:
         """Have the disk take what was written."""

@@ -48,8 +48,12 @@ class Body:
         self._damaged = httpx.DecodingError
         packing = headers.get("content-encoding", "").strip().lower()
         if packing not in ("", "identity", "gzip", "deflate"):
-            raise self._damaged(f"the reply is packed as {packing[:20]!r}, which the request does not accept")
-        self._unpacker = zlib.decompressobj(47) if packing in ("gzip", "deflate") else None  # 47: of either header
+            raise self._damaged(
+                f"the reply is packed as {packing[:20]!r}, which the request does not accept"
+            )
+        self._unpacker = (
+            zlib.decompressobj(47) if packing in ("gzip", "deflate") else None
+        )  # 47: of either header
         self._limit, self._came = limit, 0
         self.content = bytearray()
 
@@ -63,12 +67,16 @@ class Body:
             except zlib.error as error:
                 raise self._damaged(f"the reply is damaged ({error})") from None
         self.content += piece
-        if max(len(self.content), self._came) > self._limit:  # what comes may unpack to nothing, and yet have no end
+        if (
+            max(len(self.content), self._came) > self._limit
+        ):  # what comes may unpack to nothing, and yet have no end
             self.content.clear()
             raise TooLarge(self._limit)
 
 
-ARRIVING: ContextVar[Callable[[bytearray], Awaitable[None]] | None] = ContextVar("blendfilter_arriving", default=None)
+ARRIVING: ContextVar[Callable[[bytearray], Awaitable[None]] | None] = ContextVar(
+    "blendfilter_arriving", default=None
+)
 """Called with the whole body so far of a good reply, while a client reads it."""
 
 
@@ -110,7 +118,11 @@ def seconds_to_wait(headers: Mapping[str, str]) -> float | None:
             return float(value) / unit
     until = _moment(headers.get("retry-after", ""))
     # By the server's own clock, where it tells it: this one may be minutes off.
-    return None if until is None else max(0.0, until - (_moment(headers.get("date", "")) or time.time()))
+    return (
+        None
+        if until is None
+        else max(0.0, until - (_moment(headers.get("date", "")) or time.time()))
+    )
 
 
 def _moment(value: str) -> float | None:

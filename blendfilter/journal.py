@@ -32,7 +32,16 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 from pydantic import Field, StringConstraints
 
 from blendfilter.errors import BadArgument, BadData, MissingFile, RunLocked
-from blendfilter.files import AnyPath, AppendOnly, check_regular, json_line, lock, path_of, paths_of, whole_lines
+from blendfilter.files import (
+    AnyPath,
+    AppendOnly,
+    check_regular,
+    json_line,
+    lock,
+    path_of,
+    paths_of,
+    whole_lines,
+)
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -110,12 +119,18 @@ class Journal:
                 self._others.append(Journal(other, "replay"))
             if mode != "replay":
                 self._log = AppendOnly(
-                    self.path, begins=_BEGINS, refuse=partial(_not_a_line, self.path), contents="records", busy=_BUSY
+                    self.path,
+                    begins=_BEGINS,
+                    refuse=partial(_not_a_line, self.path),
+                    contents="records",
+                    busy=_BUSY,
                 )
             else:
                 check_regular(self.path)
                 if not self.path.is_file():
-                    raise MissingFile(f"no journal at {self.path}: to replay or reuse a run, name its folder")
+                    raise MissingFile(
+                        f"no journal at {self.path}: to replay or reuse a run, name its folder"
+                    )
             self._read_fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
             if exclusive and mode == "replay":
                 lock(self._read_fd, self.path, _BUSY)
@@ -179,7 +194,9 @@ class Journal:
         lines = [(bytes.fromhex(record["key"]), _line(record)) for record in records]
         with self._lock:
             if self._pid != os.getpid():
-                raise RunLocked(f"{self.path} was opened by the process that this one was forked from: open it anew")
+                raise RunLocked(
+                    f"{self.path} was opened by the process that this one was forked from: open it anew"
+                )
             if self._log is None or self._log.closed:
                 state = "open for replay" if self.mode == "replay" else "closed"
                 raise BadArgument(f"{self.path} is {state} and takes no records")
@@ -311,7 +328,11 @@ class Journal:
     def _read_index(self) -> int:
         """Fill the index; the offset at which the next record goes (before a torn last line)."""
         end = 0
-        lines = self._log.lines() if self._log else whole_lines(self._read_fd, _BEGINS, partial(_not_a_line, self.path))
+        lines = (
+            self._log.lines()
+            if self._log
+            else whole_lines(self._read_fd, _BEGINS, partial(_not_a_line, self.path))
+        )
         for number, (offset, line) in enumerate(lines, 1):
             key = _key_of(line)
             if key is None:
@@ -391,7 +412,9 @@ class CallCache:
     def _part(self, key: str, fd: int) -> _CachePart:
         """What is known of the file that `key` is in, with all that was written to it by now."""
         known, status = self._parts.get(key[:2]), os.fstat(fd)
-        if known is None or known.inode != status.st_ino or known.end > status.st_size:  # cleared meanwhile
+        if (
+            known is None or known.inode != status.st_ino or known.end > status.st_size
+        ):  # cleared meanwhile
             known = self._parts[key[:2]] = _CachePart(status.st_ino)
         known.read_to(fd, status.st_size)
         return known
@@ -401,8 +424,10 @@ class CallCache:
             self._unusable.add(self.path)
             logger.warning(
                 "the cache of calls in %s cannot be used (%s), and calls are made without it: name another folder in "
-                "BLENDFILTER_CACHE, or connect with cache=False", self.path, error.strerror or error,
-            )  # fmt: skip
+                "BLENDFILTER_CACHE, or connect with cache=False",
+                self.path,
+                error.strerror or error,
+            )
 
 
 class _CachePart:
@@ -434,7 +459,9 @@ class _CachePart:
 
 def _not_a_line(path: Path, number: int) -> BadData:
     if number == 1:
-        return BadData(f"{path}, line 1: not a journal record, so this is no journal: name another file")
+        return BadData(
+            f"{path}, line 1: not a journal record, so this is no journal: name another file"
+        )
     cut = "cut the file before it (what follows is called again), or name another file"
     return BadData(f"{path}, line {number}: not a journal record; {cut}")
 
@@ -463,7 +490,11 @@ def _read_line(fd: int, offset: int) -> bytes:
 
 def _key_of(line: bytes) -> bytes | None:
     """The key of a record's line; None where it is no record's."""
-    if line[: _KEY.start] != _KEY_FIELD or line[_KIND_AT : len(_BEGINS)] != _KIND_FIELD or line[-2:] != b"}\n":
+    if (
+        line[: _KEY.start] != _KEY_FIELD
+        or line[_KIND_AT : len(_BEGINS)] != _KIND_FIELD
+        or line[-2:] != b"}\n"
+    ):
         return None
     try:
         return bytes.fromhex(line[_KEY].decode("ascii"))

@@ -73,12 +73,22 @@ def accuracy(prediction: str, answers: Iterable[str]) -> float:
     listed = list(answers)
     if letters := [answer for answer in listed if answer in _LETTERS]:
         predicted = choice(prediction)
-        return float(predicted in letters) if predicted else exact_match(prediction, set(listed) - set(letters))
+        return (
+            float(predicted in letters)
+            if predicted
+            else exact_match(prediction, set(listed) - set(letters))
+        )
     return float(any(_decides(prediction, answer) for answer in listed))
 
 
 def _decides(prediction: str, answer: str) -> bool:
-    read = truth if answer.strip().lower() in TRUTHS else label if answer.strip().upper() in LABELS else verdict
+    read = (
+        truth
+        if answer.strip().lower() in TRUTHS
+        else label
+        if answer.strip().upper() in LABELS
+        else verdict
+    )
     predicted = read(prediction)
     return predicted is not None and predicted == read(answer)
 
@@ -128,7 +138,9 @@ def cover_em(prediction: str, answers: Iterable[str]) -> float:
     (1.0, 0.0)
     """
     predicted = f" {normalize_answer(prediction)} "
-    return float(any(right and f" {right} " in predicted for right in map(normalize_answer, answers)))
+    return float(
+        any(right and f" {right} " in predicted for right in map(normalize_answer, answers))
+    )
 
 
 _WORD = re.compile(r"[^\W_]+")
@@ -218,7 +230,9 @@ def retrieval(titles: Iterable[str], question: Question) -> Retrieval | None:
     """
     found = list(dict.fromkeys(map(folded, titles)))
     annotators = [gold for gold in question.evidence or (question.gold_titles,) if gold]
-    return max((_against(found, {folded(title) for title in gold}) for gold in annotators), default=None)
+    return max(
+        (_against(found, {folded(title) for title in gold}) for gold in annotators), default=None
+    )
 
 
 def _against(found: Sequence[str], gold: set[str]) -> Retrieval:

@@ -32,7 +32,13 @@ from blendfilter.dspy_surface import TextAdapter
 from blendfilter.errors import BadArgument, BadData, MissingFile, UnknownName, guess
 from blendfilter.files import path_of
 from blendfilter.records import one_line, whole_characters
-from blendfilter.replies import short_reply, short_reply_so_far, topic, whole_reply, whole_reply_so_far
+from blendfilter.replies import (
+    short_reply,
+    short_reply_so_far,
+    topic,
+    whole_reply,
+    whole_reply_so_far,
+)
 from blendfilter.text import choices
 
 logger = logging.getLogger(__name__)
@@ -43,7 +49,9 @@ SETS = ("paper",)
 """Sets of templates beside our own, by name; `paper` has the papers' order and slots, in our words."""
 INSTRUCTIONS = "instructions.json"
 """The file of a set or a folder that has instructions by task and template."""
-_Words: TypeAlias = Annotated[str, pydantic.StringConstraints(strip_whitespace=True, min_length=1)] | None
+_Words: TypeAlias = (
+    Annotated[str, pydantic.StringConstraints(strip_whitespace=True, min_length=1)] | None
+)
 _WORDS = pydantic.TypeAdapter(dict[str, dict[str, _Words]])
 SHARED = {"blendfilter/answer": "blendfilter/external"}
 """Templates with the text of another one, unless overridden."""
@@ -98,7 +106,9 @@ class Template:
     @property
     def keeps_its_words(self) -> bool:
         """Whether a task's instructions are not applied: a user's template that has some, or that renders none."""
-        return self.overridden and not self.of_set and (self.instructs or not self.takes_instructions)
+        return (
+            self.overridden and not self.of_set and (self.instructs or not self.takes_instructions)
+        )
 
 
 class Prompts:
@@ -116,8 +126,16 @@ class Prompts:
     def __init__(self, override: str | Path | None = None) -> None:
         own = resources.prompts()
         self.set_name = override if isinstance(override, str) and override in SETS else ""
-        self.override = own / self.set_name if self.set_name else None if override is None else path_of(override)
-        self.names = sorted({*(name for name in _names_in(own) if name.partition("/")[0] not in SETS), *SHARED})
+        self.override = (
+            own / self.set_name
+            if self.set_name
+            else None
+            if override is None
+            else path_of(override)
+        )
+        self.names = sorted(
+            {*(name for name in _names_in(own) if name.partition("/")[0] not in SETS), *SHARED}
+        )
         self._folders = [own]
         self._instructions: dict[str, dict[str, str | None]] = {}
         if self.override is not None:
@@ -129,7 +147,9 @@ class Prompts:
                 )
             found = _names_in(self.override)
             if not found and not (self.override / INSTRUCTIONS).is_file():
-                raise BadData(f"{self.override} has no prompt in it: no NAME.j2 (such as direct.j2), no {INSTRUCTIONS}")
+                raise BadData(
+                    f"{self.override} has no prompt in it: no NAME.j2 (such as direct.j2), no {INSTRUCTIONS}"
+                )
             for name in found:
                 if name not in self.names:
                     raise UnknownName.of("prompt", name, self.names, f"(found in {self.override})")
@@ -143,9 +163,12 @@ class Prompts:
             autoescape=False,
         )
         self._environment.filters |= {
-            "line": _on_one_line, "own_line": _own_line, "own_lines": _own_lines, "options": _options,
+            "line": _on_one_line,
+            "own_line": _own_line,
+            "own_lines": _own_lines,
+            "options": _options,
             "ids_reply": _ids_reply,
-        }  # fmt: skip
+        }
         self._loaded: dict[str, Template] = {}
 
     @staticmethod
@@ -185,7 +208,9 @@ class Prompts:
 
     def _load(self, name: str) -> Template:
         if name not in self.names:
-            raise UnknownName.of("prompt", name, self.names, f"(looked in {', '.join(map(str, self._folders))})")
+            raise UnknownName.of(
+                "prompt", name, self.names, f"(looked in {', '.join(map(str, self._folders))})"
+            )
         file = name if self._find(name) else SHARED[name]
         path = self._find(file)
         assert path is not None  # a name in self.names has a file, or shares one
@@ -196,12 +221,15 @@ class Prompts:
             compiled = self._environment.get_template(f"{file}.j2")
         except (jinja2.TemplateError, OSError, UnicodeError) as error:
             raise BadData(f"{path}: not a Jinja template: {error}") from error
-        overridden = self.override is not None and any((self.override / each).is_file() for each in files)
+        overridden = self.override is not None and any(
+            (self.override / each).is_file() for each in files
+        )
         return Template(
             name=name,
             path=path,
             overridden=overridden,
-            instructions=instructions or (own_prompts()[name].instructions if self.override else ""),
+            instructions=instructions
+            or (own_prompts()[name].instructions if self.override else ""),
             instructs=bool(instructions),
             variables=frozenset(variables),
             digest=hashlib.sha256(source.encode()).hexdigest()[:16],
@@ -219,8 +247,12 @@ class Prompts:
         """Default instructions and free variables of a template and of those it extends, whose files `seen` takes."""
         tree = self._environment.parse(source)
         variables = jinja2.meta.find_undeclared_variables(tree)
-        macros = (macro for macro in tree.find_all(nodes.Macro) if macro.name == "default_instructions")
-        texts = ("".join(part.data for part in macro.find_all(nodes.TemplateData)) for macro in macros)
+        macros = (
+            macro for macro in tree.find_all(nodes.Macro) if macro.name == "default_instructions"
+        )
+        texts = (
+            "".join(part.data for part in macro.find_all(nodes.TemplateData)) for macro in macros
+        )
         # As DSPy reads a signature's instructions, or the two would not be equal.
         instructions = next((inspect.cleandoc(text.strip()) for text in texts), "")
         for parent in tree.find_all(nodes.Extends):
@@ -233,7 +265,9 @@ class Prompts:
         return instructions, variables
 
     def _find(self, name: str) -> Path | None:
-        return next((path for folder in self._folders if (path := folder / f"{name}.j2").is_file()), None)
+        return next(
+            (path for folder in self._folders if (path := folder / f"{name}.j2").is_file()), None
+        )
 
     @cached_property
     def digest(self) -> str:
@@ -267,7 +301,14 @@ def worded_as(name: str, words: Mapping[str, Any]) -> str | None:
 
     The answer speaks as the external step does, a second request for the same thing as the first.
     """
-    return next((each for each in (name, SHARED.get(name, ""), name.removesuffix("_again")) if each in words), None)
+    return next(
+        (
+            each
+            for each in (name, SHARED.get(name, ""), name.removesuffix("_again"))
+            if each in words
+        ),
+        None,
+    )
 
 
 def what_is_wrong(error: Exception) -> str:
@@ -316,7 +357,11 @@ class TemplateAdapter(TextAdapter):
 
     def for_call(self, *, json: bool, turns: bool) -> TemplateAdapter:
         """This adapter for one call: whether its reply is held to a JSON schema, its demonstrations are turns."""
-        return self if (json, turns) == (self.json, self.as_turns) else self._as(json=json, as_turns=turns)
+        return (
+            self
+            if (json, turns) == (self.json, self.as_turns)
+            else self._as(json=json, as_turns=turns)
+        )
 
     def _as(self, **changed: Any) -> TemplateAdapter:
         other = copy.copy(self)
@@ -335,7 +380,10 @@ class TemplateAdapter(TextAdapter):
         return self.template is None
 
     def turns(
-        self, signature: type[dspy.Signature], demos: Sequence[Mapping[str, Any]], inputs: Mapping[str, Any]
+        self,
+        signature: type[dspy.Signature],
+        demos: Sequence[Mapping[str, Any]],
+        inputs: Mapping[str, Any],
     ) -> list[tuple[str, str]]:
         """The prompt as messages: a single one, or demonstrations as turns of a conversation before it."""
         if not self.as_turns:
@@ -351,7 +399,10 @@ class TemplateAdapter(TextAdapter):
         return [*messages, ("user", self.render(signature, [], inputs))]
 
     def render(
-        self, signature: type[dspy.Signature], demos: Sequence[Mapping[str, Any]], inputs: Mapping[str, Any]
+        self,
+        signature: type[dspy.Signature],
+        demos: Sequence[Mapping[str, Any]],
+        inputs: Mapping[str, Any],
     ) -> str:
         """The text that a model reads; beside the signature's inputs a template may read `answer_form` and `json`.
 
@@ -373,12 +424,18 @@ class TemplateAdapter(TextAdapter):
             )
             return whole_characters(text.strip())
         except jinja2.UndefinedError as error:
-            readable = ", ".join(["instructions", "demos", *signature.input_fields, "answer_form", "json"])
-            raise BadData(f"{template.path}: {error.message}; a template may read {readable}") from error
+            readable = ", ".join(
+                ["instructions", "demos", *signature.input_fields, "answer_form", "json"]
+            )
+            raise BadData(
+                f"{template.path}: {error.message}; a template may read {readable}"
+            ) from error
         except (jinja2.TemplateError, TypeError) as error:
             raise BadData(f"{template.path}: cannot be rendered: {error}") from error
 
-    def _complete(self, signature: type[dspy.Signature], demos: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    def _complete(
+        self, signature: type[dspy.Signature], demos: Sequence[Mapping[str, Any]]
+    ) -> list[Mapping[str, Any]]:
         """The demonstrations that have every field.
 
         Half-filled ones would teach the model to leave slots empty: an optimiser may hand over bare training rows
@@ -390,8 +447,11 @@ class TemplateAdapter(TextAdapter):
             self._warned.add(name)
             logger.warning(
                 "%s: %d of %d demonstrations lack one of the fields %s and are left out",
-                name, len(demos) - len(complete), len(demos), ", ".join(field_names(signature)),
-            )  # fmt: skip
+                name,
+                len(demos) - len(complete),
+                len(demos),
+                ", ".join(field_names(signature)),
+            )
         return complete
 
     def read(self, signature: type[dspy.Signature], text: str) -> dict[str, Any]:
@@ -411,7 +471,10 @@ class TemplateAdapter(TextAdapter):
 
 def field_names(signature: type[dspy.Signature]) -> list[str]:
     """The fields that a demonstration of `signature` must have."""
-    return [*(name for name in signature.input_fields if name not in OPTIONAL_FIELDS), *signature.output_fields]
+    return [
+        *(name for name in signature.input_fields if name not in OPTIONAL_FIELDS),
+        *signature.output_fields,
+    ]
 
 
 def fills(demo: Mapping[str, Any], signature: type[dspy.Signature]) -> bool:
@@ -473,7 +536,9 @@ _PART = re.compile(
 
 
 def _names_in(folder: Path) -> list[str]:
-    return sorted(path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.j2"))
+    return sorted(
+        path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.j2")
+    )
 
 
 def questions_of(demos: Iterable[Mapping[str, Any]]) -> list[str]:

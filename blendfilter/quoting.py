@@ -43,7 +43,9 @@ _MARKED = re.compile(
     re.MULTILINE,
 )
 _FENCE = re.compile(r"[^\S\n]{0,3}(`{3,}|~{3,})")
-_NAMED = r"(?:knowledge|passage|observation|sentence|piece|text|document|context|title|article|source)s?"
+_NAMED = (
+    r"(?:knowledge|passage|observation|sentence|piece|text|document|context|title|article|source)s?"
+)
 _SOURCES = rf"(?:{_NAMED}|(?:it|which|that|this)s?)"
 _SAYING = (
     r"(?:says?|said|saying|states?|stated|reads?|claims?|claimed|writes?|wrote|tells?|told|contain(?:s|ed)?|includes?|quotes?"
@@ -92,7 +94,9 @@ _WRITTEN = re.compile(
 )
 """What stands in a passage, without a verb of speaking."""
 _SPEAKS = r"(?:(?:say|state|read|write|tell|declare|insist|assert|note|suggest|call)s?|claims)\b"
-_TO_THE_TURN = r"(?:(?!,?\s(?:but|however|so|yet|though|although|whereas|therefore|thus|hence)\b)[^.;!?\n])*+"
+_TO_THE_TURN = (
+    r"(?:(?!,?\s(?:but|however|so|yet|though|although|whereas|therefore|thus|hence)\b)[^.;!?\n])*+"
+)
 _REPORTED = re.compile(
     rf"\b(?:{_NAMED}|it)\b[^\w\n]{{0,3}}(?:#?\d{{1,4}}\b[^\w\n]{{0,3}})?(?:(?:also|even|itself|only|just|then|here|falsely|explicitly)\s){{0,2}}"
     rf"{_SPEAKS}{_TO_THE_TURN}",
@@ -109,12 +113,15 @@ _IDS_OF_A_SOURCE = re.compile(
 )
 """Ids behind no more than the name of a passage: it is the passage that gives them (according to passage 2: Ids: …)."""
 _REST = re.compile(r"[^\n)]*+")
-_TO_ITS_OWN = re.compile(rf"[^\n).!?]*+(?:[.!?](?!\s{THEREFORE}(?:final )?answer is\b)[^\n).!?]*+)*+", re.IGNORECASE)
+_TO_ITS_OWN = re.compile(
+    rf"[^\n).!?]*+(?:[.!?](?!\s{THEREFORE}(?:final )?answer is\b)[^\n).!?]*+)*+", re.IGNORECASE
+)
 """The same, to the end of a sentence behind which the reply concludes."""
 _BRACKETS = re.compile(r"\([^()\n]*+\)")
 _ORDER = r"(?:line|instruction|command|order|directive|prompt|request|message)s?"
 _PLANTED = (
-    r"(?:injected|injections?|embedded|forged|faked?|planted|malicious|spurious|smuggled|inserted|adversarial|tampered)"
+    r"(?:injected|injections?|embedded|forged|faked?|planted|malicious|spurious|smuggled|inserted"
+    r"|adversarial|tampered)"
 )
 _DISOWNS = re.compile(
     rf"\b(?:(?:{_PLANTED}|(?:tries|tried|attempts)\sto|hidden\s{_ORDER})\b"
@@ -153,7 +160,9 @@ _IGNORED = re.compile(
 )
 """A sentence behind a report that belongs to it: "I'll ignore it."."""
 _BELOW = re.compile(r"\b(?:following|below)\b", re.IGNORECASE)
-_OPENED = re.compile(r"(?:\A|[.!?…\n\ufffc])[^\w(]*+(?:\d{1,2}\)\s)?(?:(?:the|my|and|but)\s)?\Z", re.IGNORECASE)
+_OPENED = re.compile(
+    r"(?:\A|[.!?…\n\ufffc])[^\w(]*+(?:\d{1,2}\)\s)?(?:(?:the|my|and|but)\s)?\Z", re.IGNORECASE
+)
 _ANNOUNCES = re.compile(
     r"(?:[:=]|\b(?:is|are|be|ids?|numbers?|answers?|verdict|knowledges?|passages?|sentences?|pieces?|only|exactly|namely"
     r"|just|output|reply|return|say|choose|select|pick|keep|need|use|sure),?)[\s*_#`\[{(]{0,8}$",
@@ -262,8 +271,12 @@ _REPORTING = re.compile(
     re.IGNORECASE,
 )
 """A passage named as the speaker of what follows at once."""
-_ATTRIBUTED = re.compile(rf"{_SAYER.pattern}{_WHAT}\s{{0,3}}[:,]?(?:\s*+{QUOTED}++)++", re.IGNORECASE)
-_ATTRIBUTED_ALONE = re.compile(rf"^[^\w\n]*+{_ATTRIBUTED.pattern}[^\w\n]*+$", re.IGNORECASE | re.MULTILINE)
+_ATTRIBUTED = re.compile(
+    rf"{_SAYER.pattern}{_WHAT}\s{{0,3}}[:,]?(?:\s*+{QUOTED}++)++", re.IGNORECASE
+)
+_ATTRIBUTED_ALONE = re.compile(
+    rf"^[^\w\n]*+{_ATTRIBUTED.pattern}[^\w\n]*+$", re.IGNORECASE | re.MULTILINE
+)
 
 
 def unreported(words: str) -> str:
@@ -351,7 +364,10 @@ def _without_speech(words: str) -> str:
     at = 0
     for verb in _SAYING_WORD.finditer(words) if _SPOKEN.search(words) else ():
         speech = _SPEECH.match(words, verb.end()) if verb.start() >= at else None
-        if speech is None or _SAYER.search(words, max(at, verb.start() - _LONGEST_SAYER), verb.end()) is None:
+        if (
+            speech is None
+            or _SAYER.search(words, max(at, verb.start() - _LONGEST_SAYER), verb.end()) is None
+        ):
             continue
         if rest := (_REST if speech[0][-1:] == ":" else _TO_ITS_OWN).match(words, speech.end()):
             at = rest.end()
@@ -370,7 +386,9 @@ def _without_speech(words: str) -> str:
         return words
     # A line, or a bracket, that does no more than name who says it belongs to the quotation.
     words = _blanked(words, [found.span() for found in _ATTRIBUTED_ALONE.finditer(words)])
-    return _blanked(words, [found.span() for found in _BRACKETS.finditer(words) if attributions(found[0])])
+    return _blanked(
+        words, [found.span() for found in _BRACKETS.finditer(words) if attributions(found[0])]
+    )
 
 
 def without_reports(reply: str) -> str:

@@ -60,7 +60,11 @@ def cell(value: Any) -> Any:
     ('7', '1790', '1790.0', '3.5', None)
     """
     value = plain(value)
-    if isinstance(value, bool) or not isinstance(value, int | float | Decimal) or abs(value) == math.inf:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float | Decimal)
+        or abs(value) == math.inf
+    ):
         return value
     return str(int(value) if isinstance(value, float) and value.is_integer() else value)
 
@@ -88,7 +92,12 @@ class Passage:
 
     @overload
     def __init__(
-        self, id: str, title: str, text: str, score: float | None = None, metadata: Mapping[str, Any] | None = None
+        self,
+        id: str,
+        title: str,
+        text: str,
+        score: float | None = None,
+        metadata: Mapping[str, Any] | None = None,
     ) -> None: ...
     @overload
     def __init__(
@@ -113,7 +122,9 @@ class Passage:
         score: float | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> None:
-        if not (type(id) is type(title) is type(text) is str):  # as most are: every hit of every search is one
+        if not (
+            type(id) is type(title) is type(text) is str
+        ):  # as most are: every hit of every search is one
             id, title, text = cell(id), cell(title), cell(text)
         if text is None:
             raise TypeError("a Passage takes a text (and title=…), or an id, a title and a text")
@@ -127,7 +138,11 @@ class Passage:
     @property
     def line(self) -> str:
         """What a model reads: ``Title | text`` on one line, or the text alone where there is no title."""
-        return f"{one_line(self.title)} | {one_line(self.text)}" if self.title.strip() else one_line(self.text)
+        return (
+            f"{one_line(self.title)} | {one_line(self.text)}"
+            if self.title.strip()
+            else one_line(self.text)
+        )
 
     @property
     def long_text(self) -> str:
@@ -136,7 +151,9 @@ class Passage:
 
     def scored(self, score: float | None) -> Self:
         """The same passage with another score."""
-        if type(self) is Passage:  # every hit of every search is one; `replace` takes three times as long
+        if (
+            type(self) is Passage
+        ):  # every hit of every search is one; `replace` takes three times as long
             return type(self)(self.id, self.title, self.text, score, self.metadata)
         return replace(self, score=score)
 
@@ -173,14 +190,18 @@ class Excerpt(Passage):
         text, joined = source.text, list[tuple[int, int]]()
         for start, end in sorted(places):
             if not 0 <= start < end <= len(text):
-                raise BadArgument(f"no span {start}:{end} in passage '{source.id}', of {len(text)} characters")
+                raise BadArgument(
+                    f"no span {start}:{end} in passage '{source.id}', of {len(text)} characters"
+                )
             if joined and start <= joined[-1][1]:
                 joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
             else:
                 joined.append((start, end))
         spans = tuple(Span(start, end, text[start:end]) for start, end in joined)
         kept = " ".join(span.text for span in spans)
-        return cls(source.id, source.title, kept, source.score, source.metadata, source=source, spans=spans)
+        return cls(
+            source.id, source.title, kept, source.score, source.metadata, source=source, spans=spans
+        )
 
     def joined(self, other: Excerpt) -> Excerpt:
         """This and what another filter kept of the same passage."""

@@ -25,10 +25,12 @@ from blendfilter.text import LETTERS
 # --- what stands around a reply ---------------------------------------------------------------------------------------
 
 _CHAT_TOKENS = re.compile(
-    r"</?s>|<\|[\w/]*\|?>|<(?:end_of_turn|start_of_turn|eos|bos|pad|im_end)>|\[/?INST\]", re.IGNORECASE
+    r"</?s>|<\|[\w/]*\|?>|<(?:end_of_turn|start_of_turn|eos|bos|pad|im_end)>|\[/?INST\]",
+    re.IGNORECASE,
 )
 _TURN_ENDS = re.compile(
-    r"</s>|<\|(?:endoftext|end_of_text|im_end|eot_id|end)\|>|<(?:end_of_turn|eos|im_end)>", re.IGNORECASE
+    r"</s>|<\|(?:endoftext|end_of_text|im_end|eot_id|end)\|>|<(?:end_of_turn|eos|im_end)>",
+    re.IGNORECASE,
 )
 _ROLE = re.compile(
     r"\A\s*(?:<s>\s*)?(?:(?:<\|(?:im_start|start_header_id)\|>|<start_of_turn>)\s*(?:assistant|model)\b|<\|assistant\|>"
@@ -71,10 +73,13 @@ _CUE = re.compile(
     r"[*_]{0,3}\s*",
     re.IGNORECASE,
 )
-_FORM = re.compile(r"\A(?:\([^()\n]{1,60}\)\s*:|\(?one or a few words\)?\s*:?)[*_]{0,3}\s*(?=\S)", re.IGNORECASE)
+_FORM = re.compile(
+    r"\A(?:\([^()\n]{1,60}\)\s*:|\(?one or a few words\)?\s*:?)[*_]{0,3}\s*(?=\S)", re.IGNORECASE
+)
 """The reminder of the form that stands in a cue, repeated without the cue."""
 _WITH_REASONS = re.compile(
-    r"(?:,\s+(?:because|since)\b|[.;]\s+(?:explanation|reason(?:ing)?)\s*:|(?<!\s)\s+\(best guess\)).*\Z", re.IGNORECASE
+    r"(?:,\s+(?:because|since)\b|[.;]\s+(?:explanation|reason(?:ing)?)\s*:|(?<!\s)\s+\(best guess\)).*\Z",
+    re.IGNORECASE,
 )
 """What an answer behind its cue is followed by."""
 _CALLED_SO = re.compile(
@@ -85,18 +90,27 @@ _CALLED_SO = re.compile(
 _TAGS = re.compile(r"</?(?:b|i|em|strong|p|answer|final_answer)>", re.IGNORECASE)
 _TITLE = re.compile(r"Answers? (?:Is|Would Be|Should Be)\b[^:]*\Z")
 """Words of a title where a cue would have small letters."""
-_PROMPT = re.compile(r"[*_#\s]{0,4}(?:(?:next )?question|context|knowledge|q)(?:\s\d{1,3})?[*_]{0,3}:", re.IGNORECASE)
+_PROMPT = re.compile(
+    r"[*_#\s]{0,4}(?:(?:next )?question|context|knowledge|q)(?:\s\d{1,3})?[*_]{0,3}:", re.IGNORECASE
+)
 """A part of a prompt: an echo where the reply begins, and else the beginning of an invented example."""
-_POLITE = re.compile(r"(?:sure(?: thing)?|ok(?:ay)?|alright|great(?: question)?|got it)[!.,]?", re.IGNORECASE)
+_POLITE = re.compile(
+    r"(?:sure(?: thing)?|ok(?:ay)?|alright|great(?: question)?|got it)[!.,]?", re.IGNORECASE
+)
 _REASONS = re.compile(
-    r"\b(?:step|think|reason|passages?|knowledge|explanation|analysis|evidence|facts?)", re.IGNORECASE
+    r"\b(?:step|think|reason|passages?|knowledge|explanation|analysis|evidence|facts?)",
+    re.IGNORECASE,
 )
 _OPTION = re.compile(rf"\W{{0,4}}[{LETTERS}](?:[).:]|\*\*)\s")
 _SENTENCE = re.compile(r"(?:\S+\s+){2,}\S+[.!]|not\s.*", re.IGNORECASE | re.DOTALL)
-_HEADING = re.compile(r"(?:#+\s*[*_]{0,3}|[*_]{2,3})?(?:(?:final|short)\s+)?(?:answer|topic)[*_]{0,3}", re.IGNORECASE)
+_HEADING = re.compile(
+    r"(?:#+\s*[*_]{0,3}|[*_]{2,3})?(?:(?:final|short)\s+)?(?:answer|topic)[*_]{0,3}", re.IGNORECASE
+)
 _BOLD = re.compile(r"([*_]{1,3})(?P<inner>[^*]+)\1(?P<dot>\.?)")
 _BULLET = re.compile(r"\A(?:[-•>]|\*(?=\s))\s+")
-_QUOTED = re.compile(r"(?:\"([^\"]+)\"|“([^“”]+)”|„([^„“”]+)[“”]|'([^']+)'|‘([^‘’]+)’|`+([^`]+)`+)\.?")
+_QUOTED = re.compile(
+    r"(?:\"([^\"]+)\"|“([^“”]+)”|„([^„“”]+)[“”]|'([^']+)'|‘([^‘’]+)’|`+([^`]+)`+)\.?"
+)
 _QUOTES = re.compile("[>\"“„«‘'`~]")
 _A_CUE = re.compile(r"\b(?:answer|topic)\b", re.IGNORECASE)
 _OPENS_A_FENCE = re.compile(r"\s*+(?:```|~~~)\w*+\s*+")
@@ -140,7 +154,9 @@ def _field(text: str) -> tuple[str | None, str]:
         fields, end = json.JSONDecoder().raw_decode(text)
     except (ValueError, RecursionError):
         return None, ""
-    values = [fields[name] for name in _FIELDS if name in fields] if isinstance(fields, dict) else []
+    values = (
+        [fields[name] for name in _FIELDS if name in fields] if isinstance(fields, dict) else []
+    )
     if values and isinstance(values[0], list) and len(values[0]) == 1:
         values = values[0]
     value = str(values[0]).strip() if values and isinstance(values[0], str | int | float) else None
@@ -163,8 +179,14 @@ def short_reply(reply: str) -> str:
         words = own_words(text).words
         if words != text and len(_A_CUE.findall(words)) < len(_A_CUE.findall(text)):
             # What a passage concludes is quoted; where the reply concludes as well, it is the last time that counts.
-            lines = [line.strip() for line in "\n".join(own_lines(text, words)).splitlines() if line.strip()] or lines
-            lines = lines[next((at for at in range(len(lines) - 1, -1, -1) if _CUE.match(lines[at])), 0) :]
+            lines = [
+                line.strip()
+                for line in "\n".join(own_lines(text, words)).splitlines()
+                if line.strip()
+            ] or lines
+            lines = lines[
+                next((at for at in range(len(lines) - 1, -1, -1) if _CUE.match(lines[at])), 0) :
+            ]
     lines = [line.strip() for line in lines if line.strip() and not _OPENS_A_FENCE.fullmatch(line)]
     return next((value for line in _concluding(lines) if (value := _bare(line))), "")
 
@@ -193,7 +215,9 @@ _MAY_OPEN_A_CUE = re.compile(
 
 def _concluding(lines: list[str]) -> list[str]:
     """The lines from the one that answers: a cue where there is one, unless a short answer stands before it."""
-    echoed = next((at for at, line in enumerate(lines[:-1]) if not _PROMPT.match(line)), len(lines) - 1)
+    echoed = next(
+        (at for at, line in enumerate(lines[:-1]) if not _PROMPT.match(line)), len(lines) - 1
+    )
     if echoed > 0:
         lines = [re.sub(r"\AA:\s+", "", lines[echoed]), *lines[echoed + 1 :]]
     elif len(lines) > 1 and _POLITE.fullmatch(lines[0]):
@@ -205,7 +229,9 @@ def _concluding(lines: list[str]) -> list[str]:
     cues = [line for line in lines[1:] if _CUE.match(line)]
     if _OPTION.match(lines[0]) and _OPTION.match(lines[1]):  # all of them, and so none
         return lines[lines.index(cues[-1]) :] if cues else ["; ".join(lines)]
-    if _HEADING.fullmatch(lines[0]) or (lines[0].rstrip("*_").endswith(":") and re.search(r"\w", lines[0])):
+    if _HEADING.fullmatch(lines[0]) or (
+        lines[0].rstrip("*_").endswith(":") and re.search(r"\w", lines[0])
+    ):
         reasons = _REASONS.search(lines[0]) is not None
         lines = lines[1:]
         if len(lines) < 2 or not reasons:
@@ -278,7 +304,9 @@ _BOTH = re.compile(
     r"\b(?:yes|true)(?:\s*/\s*|\s+(?:or|and|nor)\s+)(?:no|false)\b|\bno(?:\s*/\s*|\s+(?:or|and|nor)\s+)yes\b",
     re.IGNORECASE,
 )
-_NO_DOUBT = re.compile(r"\b(?:there\s+is\s+)?(?:no|without(?:\s+(?:a|any))?)\s+(?:doubt|question)\b", re.IGNORECASE)
+_NO_DOUBT = re.compile(
+    r"\b(?:there\s+is\s+)?(?:no|without(?:\s+(?:a|any))?)\s+(?:doubt|question)\b", re.IGNORECASE
+)
 _AFTER_NO = (
     r"(?:it|he|she|they|we|this|that|these|those|there|the|a|an|because|since|as|for|his|her|its|their|and|or|if|not"
     r"|never|although|though|when|while|in|at|on|by|according)\b"
@@ -304,7 +332,9 @@ _TURNS = re.compile(
     r"|:|(?P<weak>[.!?;]\s|,\s|\n)",
     re.IGNORECASE,
 )
-_STATED = re.compile(rf"{_THAT_IS}(?:not\s+)?(?:true|false|correct|incorrect|untrue)\W*\Z", re.IGNORECASE)
+_STATED = re.compile(
+    rf"{_THAT_IS}(?:not\s+)?(?:true|false|correct|incorrect|untrue)\W*\Z", re.IGNORECASE
+)
 _DOUBTS = re.compile(
     r"\b(?:whether|if|unclear|may|might|could|part(?:ly|ially)|half|almost|nearly|rarely|sometimes|far from)\b"
     r"|(?:\bnot|n't)\s+(?:entirely|completely|wholly|fully|strictly|always|necessarily)\b",
@@ -312,9 +342,13 @@ _DOUBTS = re.compile(
 )
 
 
-_NEXT_EXAMPLE = re.compile(r"\n[^\S\n]*+(?:question|context|passage|claim|knowledge)(?: \d{1,3})?\s*:", re.IGNORECASE)
+_NEXT_EXAMPLE = re.compile(
+    r"\n[^\S\n]*+(?:question|context|passage|claim|knowledge)(?: \d{1,3})?\s*:", re.IGNORECASE
+)
 """Where a model goes on with an example of its own."""
-_EXPLAINED = re.compile(r"\n[^\S\n]*+(?:explanation|reason(?:ing|s)?|justification)\s*:", re.IGNORECASE)
+_EXPLAINED = re.compile(
+    r"\n[^\S\n]*+(?:explanation|reason(?:ing|s)?|justification)\s*:", re.IGNORECASE
+)
 
 
 def _without_next_example(text: str) -> str:
@@ -401,12 +435,16 @@ _WAVERS = re.compile(
     r"|not (?:quite |entirely |really )?(?:sure|certain|clear))\b",
     re.IGNORECASE,
 )
-_TURNS_BACK = re.compile(r"\b(?:but|however|yet|although|though|except|unless|whereas)\b", re.IGNORECASE)
+_TURNS_BACK = re.compile(
+    r"\b(?:but|however|yet|although|though|except|unless|whereas)\b", re.IGNORECASE
+)
 _DIFFERS = re.compile(
     r"\b(?:differs?|differ(?:ent|ing)|inconsistent|unlike|opposites?|contradict(?:s|ed|ory)?|conflicts?|mismatch(?:es)?|disagrees?)\b",
     re.IGNORECASE,
 )
-_AGREES = re.compile(r"\b(?:agrees?|consistent|match(?:es)?|the same|correct|true|right)\b", re.IGNORECASE)
+_AGREES = re.compile(
+    r"\b(?:agrees?|consistent|match(?:es)?|the same|correct|true|right)\b", re.IGNORECASE
+)
 _AGREED = re.compile(r"\b(?:agrees?|consistent|correct)\b", re.IGNORECASE)
 
 
@@ -423,10 +461,17 @@ def true_or_false(reply: str) -> bool | None:
     if not (found := _VERDICT.fullmatch(text)):
         text = _verdict_first(text)
         found = _VERDICT.fullmatch(text)
-    if not found or "/" in found["rest"][:2] or not _GOES_ON.match(found["rest"]) or _TAKES_BACK.match(found["rest"]):
+    if (
+        not found
+        or "/" in found["rest"][:2]
+        or not _GOES_ON.match(found["rest"])
+        or _TAKES_BACK.match(found["rest"])
+    ):
         return None
     words = own_words(text).words
-    if QUOTED in words[slice(*found.span("word"))] and names_a_speaker(words):  # "True", says the passage
+    if QUOTED in words[slice(*found.span("word"))] and names_a_speaker(
+        words
+    ):  # "True", says the passage
         return None
     value = found["word"].casefold() == "true"
     rest = words[found.end("word") :]
@@ -445,7 +490,9 @@ def _verdict_first(text: str) -> str:
     return "\n".join([last, *reasons]) if reasons and _NAMES_A_VERDICT.match(last) else text
 
 
-_NAMES_A_VERDICT = re.compile(rf"{_MARKS}(?:(?:the|my|final)\s+)*(?:verdict|answer)\b", re.IGNORECASE)
+_NAMES_A_VERDICT = re.compile(
+    rf"{_MARKS}(?:(?:the|my|final)\s+)*(?:verdict|answer)\b", re.IGNORECASE
+)
 
 
 def _speaks_against(value: bool, reasons: str) -> bool:
@@ -486,7 +533,8 @@ _NEGATION = re.compile(
 )
 _CLAUSE_END = re.compile(r"(?<=[.!?;:])\s|\n|\b(?:but|so|therefore|thus|hence)\b", re.IGNORECASE)
 _UNTRUE = re.compile(
-    r"(?<!may )(?<!might )(?<!could )(?:\bnot|n't)\s+(?:(?:at all|really|actually)\s+)?true\b|\buntrue\b", re.IGNORECASE
+    r"(?<!may )(?<!might )(?<!could )(?:\bnot|n't)\s+(?:(?:at all|really|actually)\s+)?true\b|\buntrue\b",
+    re.IGNORECASE,
 )
 _NOT_FALSE = re.compile(r"\bnot\s+(?:\w+\s+)?false\b", re.IGNORECASE)
 _TRUTH = re.compile(r"(?<![\w-])(?:true|false)(?![\w-])", re.IGNORECASE)
@@ -571,7 +619,9 @@ def _called(text: str) -> set[str]:
 
 def _truths_in(text: str) -> set[str]:
     found = set()
-    for clause in _CLAUSE_END.split(_NOT_FALSE.sub(" true", _UNTRUE.sub(" false", text.replace("’", "'")))):
+    for clause in _CLAUSE_END.split(
+        _NOT_FALSE.sub(" true", _UNTRUE.sub(" false", text.replace("’", "'")))
+    ):
         denied = _denied_from(clause)
         for match in () if clause.endswith("?") else _TRUTH.finditer(clause):
             hedged = _hedged(clause, match.start()) or _HEDGES.match(clause, match.end())
@@ -598,14 +648,17 @@ _LETTER = re.compile(
     r"|\b(?i:answer|option|choice|letter)(?:\s++(?:is|would be|should be))?(?:\s++|\s*+:\s++)[^\w\s(]{0,3}"
     rf"(?:({_ONE}){_APART}|([{LETTERS.lower()}])(?=\W*$))"  # the answer is B
 )
-_DENIED = re.compile(r"\W{0,4}\s*(?:is|are|was|were|would be|cannot be)\s+(?:not|wrong|incorrect|false)\b", re.I)
+_DENIED = re.compile(
+    r"\W{0,4}\s*(?:is|are|was|were|would be|cannot be)\s+(?:not|wrong|incorrect|false)\b", re.I
+)
 _TERM = re.compile(
     r"(?<![\w'’-])(?:C\s+(?:major|minor|sharp|flat)|[A-E]\s+(?:cells?|lymphocytes?|vitamins?|vertebra)|E\.\s?(?:coli|g)|C\.\s?(?:elegans|difficile)"
     r"|[A-E]\s+is\s+an?\s)",
 )
 """What begins with a letter that is no option's."""
 _CHOSEN = re.compile(
-    r"^[^\w\n]{0,4}(?:(?:the|my|final|correct|best|so)\W{1,3}){0,4}(?:answer|choice|option|letter)\b[^\n]*", re.I | re.M
+    r"^[^\w\n]{0,4}(?:(?:the|my|final|correct|best|so)\W{1,3}){0,4}(?:answer|choice|option|letter)\b[^\n]*",
+    re.I | re.M,
 )
 _LINE_OR_SENTENCE = re.compile(r"(?<=[.!?;])\s|\n|\bbut\b", re.IGNORECASE)
 
@@ -631,7 +684,9 @@ def _chosen(text: str) -> set[str]:
         return {alone[1].upper()}
     found = _letters_in(text)
     if len(found) > 1:  # the options, one by one, and the answer below them
-        return next(filter(None, (_letters_in(line[0]) for line in [*_CHOSEN.finditer(text)][-1:])), found)
+        return next(
+            filter(None, (_letters_in(line[0]) for line in [*_CHOSEN.finditer(text)][-1:])), found
+        )
     return found
 
 

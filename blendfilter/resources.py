@@ -43,10 +43,14 @@ def cache(*parts: str) -> Path:
         if own := os.environ.get("BLENDFILTER_CACHE"):
             folder = Path(own).expanduser()  # as a shell does, but no notebook and no .env file
             if not folder.is_absolute():
-                raise MissingFile(f"BLENDFILTER_CACHE is '{own}': write the whole path, or one that begins with ~/")
+                raise MissingFile(
+                    f"BLENDFILTER_CACHE is '{own}': write the whole path, or one that begins with ~/"
+                )
             return folder.joinpath(*parts)
         if shared := os.environ.get("XDG_CACHE_HOME"):
             return Path(shared, "blendfilter", *parts)
         return Path.home().joinpath(".cache", "blendfilter", *parts)
     except RuntimeError:
-        raise MissingFile("there is no home folder for a cache: name a folder in BLENDFILTER_CACHE") from None
+        raise MissingFile(
+            "there is no home folder for a cache: name a folder in BLENDFILTER_CACHE"
+        ) from None

@@ -63,7 +63,9 @@ class RunContext:
         replay: bool = False,
     ) -> None:
         if budget is not None and not isinstance(budget, Budget):
-            raise BadArgument(f"budget is {budget!r:.40}: say what it limits, bf.Budget(calls=…, tokens=…, dollars=…)")
+            raise BadArgument(
+                f"budget is {budget!r:.40}: say what it limits, bf.Budget(calls=…, tokens=…, dollars=…)"
+            )
         self.model = connect(lm if lm is not None else dspy.settings.lm or "offline")
         self.others = [connect(other) for other in others]
         self.module = None if module is None else with_lms_connected(module)
@@ -71,7 +73,9 @@ class RunContext:
         own = connected_lms(self.module).values() if self.module is not None else ()
         self.prices = {} if replay else prices_by_name((self.model, *self.others, *own))
         self.gate = Gate(concurrency)
-        self._retries = RetryBudget(max_retries, free=FREE_RETRIES + RETRIES_PER_PLACE * concurrency)
+        self._retries = RetryBudget(
+            max_retries, free=FREE_RETRIES + RETRIES_PER_PLACE * concurrency
+        )
         self._open: tuple[Journal, Traffic] | None = None
         if not replay:
             check_priced(budget, self.prices)
@@ -124,7 +128,9 @@ class RunContext:
 def check_module(given: object, what: str = "method") -> None:
     """Raise `BadArgument` for what is no `dspy.Module`: a class of one, a function, a name."""
     if isinstance(given, type):
-        raise BadArgument(f"the {what} is the class {given.__name__}: give one of it, {given.__name__}(…)")
+        raise BadArgument(
+            f"the {what} is the class {given.__name__}: give one of it, {given.__name__}(…)"
+        )
     if not isinstance(given, dspy.Module):
         kind = "a function" if callable(given) else repr(given)[:60]
         raise BadArgument(
@@ -167,7 +173,10 @@ def lms_of(method: dspy.Module) -> list[ModuleLM]:
         for attribute, lm in vars(module).items():
             if isinstance(lm, dspy.BaseLM):
                 parts = path.split(".")[1:]  # the first is "self"
-                name = ".".join(parts if isinstance(module, dspy.Predict) else [*parts, attribute]) or attribute
+                name = (
+                    ".".join(parts if isinstance(module, dspy.Predict) else [*parts, attribute])
+                    or attribute
+                )
                 found.append(ModuleLM(name, module, attribute, lm))
     return found
 

@@ -30,7 +30,9 @@ SHORTEST = 8
 """Characters below which a secret is hidden only where it stands alone."""
 LEAST = 4
 """Characters below which a secret is not hidden in replies, which hold such words of their own accord."""
-PLACEHOLDERS = frozenset({"none", "null", "empty", "dummy", "fake", "test", "local", "token", "ollama", "vllm"})
+PLACEHOLDERS = frozenset(
+    {"none", "null", "empty", "dummy", "fake", "test", "local", "token", "ollama", "vllm"}
+)
 """What stands for a key at servers that want none, in any case: words that a reply may hold."""
 _WORD = 20
 """Characters below which letters alone, or digits alone, in the environment are a word or a number that a reply may
@@ -68,9 +70,15 @@ def know(*secrets: str | None) -> None:
     """From now on these are hidden, as are those that the environment holds by now."""
     global _known  # noqa: PLW0603 - what this process knows is the point
     environment = {value for name, value in os.environ.items() if _IN_ENVIRONMENT.search(name)}
-    named = (value for value in environment if len(value) >= _WORD or not (value.isalpha() or value.isdigit()))
+    named = (
+        value
+        for value in environment
+        if len(value) >= _WORD or not (value.isalpha() or value.isdigit())
+    )
     new = {
-        str(secret) for secret in (*secrets, *named) if secret and len(secret) >= LEAST and not is_placeholder(secret)
+        str(secret)
+        for secret in (*secrets, *named)
+        if secret and len(secret) >= LEAST and not is_placeholder(secret)
     }
     with _lock:
         if not new <= _known:
@@ -133,7 +141,9 @@ def checked(secret: str, what: str) -> str:
     '2f6c-91d0'
     """
     if not re.fullmatch(r"[!-~]+", secret):
-        raise BadArgument(f"{what} holds what HTTP cannot carry: use ASCII without spaces or line breaks")
+        raise BadArgument(
+            f"{what} holds what HTTP cannot carry: use ASCII without spaces or line breaks"
+        )
     return secret
 
 

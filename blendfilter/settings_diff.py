@@ -10,7 +10,11 @@ FIRST = 3
 
 
 def different_settings(
-    stored: Any, asked: Any, *, ignored: Collection[str] = (), words: Mapping[str, str] = MappingProxyType({})
+    stored: Any,
+    asked: Any,
+    *,
+    ignored: Collection[str] = (),
+    words: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
     """The first few settings that differ, by their paths and with both values; empty where none does.
 
@@ -24,12 +28,16 @@ def different_settings(
     """
     differing = [pair for pair in _pairs(stored, asked) if pair[0] not in ignored]
     found = [words.get(path, f"{path} was {was!r}, now {now!r}") for path, was, now in differing]
-    return "; ".join(found[:FIRST]) + (f"; and {len(found) - FIRST} more" if len(found) > FIRST else "")
+    return "; ".join(found[:FIRST]) + (
+        f"; and {len(found) - FIRST} more" if len(found) > FIRST else ""
+    )
 
 
 def _pairs(stored: Any, asked: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
     if isinstance(stored, Mapping) and isinstance(asked, Mapping):
         for name in dict.fromkeys([*stored, *asked]):
-            yield from _pairs(stored.get(name), asked.get(name), f"{path}.{name}" if path else str(name))
+            yield from _pairs(
+                stored.get(name), asked.get(name), f"{path}.{name}" if path else str(name)
+            )
     elif stored != asked:
         yield path, stored, asked

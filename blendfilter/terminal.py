@@ -63,12 +63,20 @@ def console(stream: TextIO, **options: Any) -> Console:
     from rich.text import Text
 
     class VisibleConsole(Console):
-        def render_str(self, text: str, **options: Any) -> Text:  # before it is measured, so that columns stay straight
+        def render_str(
+            self, text: str, **options: Any
+        ) -> Text:  # before it is measured, so that columns stay straight
             return super().render_str(shown_on(stream, text), **options)
 
-        def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        def render(
+            self, renderable: RenderableType, options: ConsoleOptions | None = None
+        ) -> Iterable[Segment]:
             for segment in super().render(renderable, options):
-                yield segment if segment.control else Segment(shown_on(stream, segment.text), segment.style)
+                yield (
+                    segment
+                    if segment.control
+                    else Segment(shown_on(stream, segment.text), segment.style)
+                )
 
     return VisibleConsole(file=stream, highlight=False, markup=False, emoji=False, **options)
 

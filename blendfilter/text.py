@@ -78,7 +78,9 @@ def question_digest(question: str) -> str:
     >>> question_digest("Who keeps the light?") == question_digest("who keeps THE light")
     True
     """
-    return hashlib.sha256(normalize_answer(question).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    return hashlib.sha256(normalize_answer(question).encode("utf-8", "surrogatepass")).hexdigest()[
+        :16
+    ]
 
 
 def tokens(text: str) -> list[str]:
@@ -213,7 +215,9 @@ def _ends(text: str, match: re.Match[str]) -> bool:
     if not (initial or word in _MAY_END) or not after:
         return True
     # "A." and "I." are initials too
-    return after.lower() in _OPENERS and not (len(after) == 1 and following is not None and following["dot"])
+    return after.lower() in _OPENERS and not (
+        len(after) == 1 and following is not None and following["dot"]
+    )
 
 
 def shortened(text: str, width: int) -> str:
@@ -302,14 +306,19 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     ['       calls', 'check     12']
     """
     first, *others = (max(map(len, column)) for column in zip(*rows, strict=True))
-    return ["  ".join([name.ljust(first), *map(str.rjust, cells, others)]).rstrip() for name, *cells in rows]
+    return [
+        "  ".join([name.ljust(first), *map(str.rjust, cells, others)]).rstrip()
+        for name, *cells in rows
+    ]
 
 
 def html_table(rows: Sequence[Sequence[str]], notes: Iterable[str] = (), caption: str = "") -> str:
     """A table as a notebook shows it, its first row as the header, its notes below; every text escaped."""
     header, *body = rows
     head = "".join(f"<th>{html_of(name)}</th>" for name in header)
-    lines = "".join("<tr>" + "".join(f"<td>{html_of(cell)}</td>" for cell in line) + "</tr>" for line in body)
+    lines = "".join(
+        "<tr>" + "".join(f"<td>{html_of(cell)}</td>" for cell in line) + "</tr>" for line in body
+    )
     above = f"<caption>{html_of(caption)}</caption>" if caption else ""
     below = f"<p>{'<br>'.join(map(html_of, notes))}</p>"
     # pandas' class, whose tables the themes of notebooks and their sites leave at their own width

@@ -46,7 +46,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     cls=CommandGroup,
-    context_settings={"help_option_names": ["-h", "--help", "--help-all"], "max_content_width": 110},
+    context_settings={
+        "help_option_names": ["-h", "--help", "--help-all"],
+        "max_content_width": 110,
+    },
 )
 
 
@@ -71,7 +74,10 @@ def _version(value: bool) -> None:
 def _options(
     debug: Annotated[bool, typer.Option(help="Show the traceback of an error.")] = False,
     version: Annotated[
-        bool, typer.Option("--version", help="Show the version and exit.", is_eager=True, callback=_version)
+        bool,
+        typer.Option(
+            "--version", help="Show the version and exit.", is_eager=True, callback=_version
+        ),
     ] = False,
 ) -> None:
     State.debug = debug
@@ -83,9 +89,15 @@ class PanelCommand(TyperCommand):
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
         for param in self.params:
-            if isinstance(param, TyperOption) and param.is_bool_flag and not (param.secondary_opts or param.is_eager):
+            if (
+                isinstance(param, TyperOption)
+                and param.is_bool_flag
+                and not (param.secondary_opts or param.is_eager)
+            ):
                 name = max(param.opts, key=len).removeprefix("--")
-                param.secondary_opts = [f"--{name[3:]}" if name.startswith("no-") else f"--no-{name}"]
+                param.secondary_opts = [
+                    f"--{name[3:]}" if name.startswith("no-") else f"--no-{name}"
+                ]
 
     def get_help_option_names(self, ctx: Any) -> list[str]:
         return sorted(super().get_help_option_names(ctx), key=len)
@@ -96,7 +108,9 @@ class PanelCommand(TyperCommand):
         return rest
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        panels: dict[str, list[tuple[str, str]]] = {name: [] for name in ("Arguments", *PANELS, "Options")}
+        panels: dict[str, list[tuple[str, str]]] = {
+            name: [] for name in ("Arguments", *PANELS, "Options")
+        }
         params: list[Any] = [*map(copy, self.get_params(ctx))]
         few = sum(param.param_type_name == "option" for param in params) <= MOST
         for param in sorted(params, key=lambda param: param.hidden):  # the common ones first
@@ -105,7 +119,9 @@ class PanelCommand(TyperCommand):
             if param.default is False and not State.help_all:  # what undoes a switch of a file
                 param.secondary_opts = []
             if (record := param.get_help_record(ctx)) is not None:
-                panels["Arguments" if argument else param.rich_help_panel or "Options"].append(record)
+                panels["Arguments" if argument else param.rich_help_panel or "Options"].append(
+                    record
+                )
         for name, records in panels.items():
             if records:
                 with formatter.section(name):
@@ -131,7 +147,10 @@ Config = Annotated[
     ),
 ]  # fmt: skip
 HelpAll = Annotated[
-    bool, typer.Option("--help-all", help="Show the rarer options too.", is_eager=True, callback=_help_all)
+    bool,
+    typer.Option(
+        "--help-all", help="Show the rarer options too.", is_eager=True, callback=_help_all
+    ),
 ]
 
 
@@ -149,7 +168,11 @@ def command(
 def command_group(name: str, help: str) -> typer.Typer:
     """A group of commands: `blendfilter NAME COMMAND`."""
     group = typer.Typer(
-        help=help, cls=CommandGroup, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
+        help=help,
+        cls=CommandGroup,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
     )
     app.add_typer(group, name=name, no_args_is_help=True)
     return group
@@ -177,14 +200,20 @@ def spread(function: Callable[..., None]) -> Callable[..., None]:
         for field in fields(group):
             hint, declared = of_group[field.name], field.metadata.get("option")
             annotation = hint if declared is None else Annotated[hint, declared]
-            taken.append(inspect.Parameter(field.name, keyword, default=field.default, annotation=annotation))
+            taken.append(
+                inspect.Parameter(field.name, keyword, default=field.default, annotation=annotation)
+            )
     taken.append(inspect.Parameter("config", keyword, default=None, annotation=Config))
     if len(taken) > MOST:
         taken.append(inspect.Parameter("help_all", keyword, default=False, annotation=HelpAll))
 
     @functools.wraps(function)
     def spreading(**given: Any) -> None:
-        given = {name: _at_home(value) for name, value in given.items() if name not in ("config", "help_all")}
+        given = {
+            name: _at_home(value)
+            for name, value in given.items()
+            if name not in ("config", "help_all")
+        }
         for name, group in groups.items():
             given[name] = group(**{field.name: given.pop(field.name) for field in fields(group)})
         function(**given)
@@ -228,7 +257,9 @@ def _main() -> None:
         name = context.command_path if context else "blendfilter"
         _fail(f"{error.format_message().rstrip('.')} ({name} --help shows what it takes)", 2)
     except (KeyboardInterrupt, typer.Abort):
-        what = "the same command goes on where it was" if State.goes_on else "nothing of it was kept"
+        what = (
+            "the same command goes on where it was" if State.goes_on else "nothing of it was kept"
+        )
         _fail(f"stopped; {what}", INTERRUPTED)
     except BrokenPipeError:
         sys.stderr.close()  # whoever read our output has gone
@@ -245,11 +276,14 @@ def _main() -> None:
         about = f"{', '.join(given)}: " if given else ""
         what = f"{type(error).__name__}: {str(error)[:300]}"
         _fail(
-            f"{about}this should not have happened ({what}): a file may be damaged; blendfilter --debug … says more", 1
+            f"{about}this should not have happened ({what}): a file may be damaged; blendfilter --debug … says more",
+            1,
         )
 
 
-def _traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+def _traceback(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
     """What Python prints of an error that ends it; its message may quote anything."""
     sys.stderr.write(visible("".join(traceback.format_exception(kind, error, trace))))
 

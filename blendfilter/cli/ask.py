@@ -44,13 +44,18 @@ def ask(
     corpus: Corpus = None,
     index: Index = None,
     allow_host: AllowHost = None,
-    wording: Annotated[str, declared("Method", help=f"Whose prompts: {', '.join(WORDINGS)}.")] = "hotpotqa",
+    wording: Annotated[
+        str, declared("Method", help=f"Whose prompts: {', '.join(WORDINGS)}.")
+    ] = "hotpotqa",
     show_trace: Annotated[
         bool, declared("Output", "--show-trace", help="Queries, passages, what was kept and why.")
     ] = False,
-    full: Annotated[bool, declared("Output", "--full", help="The trace with every text whole, nothing cut.")] = False,
+    full: Annotated[
+        bool, declared("Output", "--full", help="The trace with every text whole, nothing cut.")
+    ] = False,
     no_cache: Annotated[
-        bool, declared("Model", "--no-cache", help="Ask the model, though it was asked the same before.")
+        bool,
+        declared("Model", "--no-cache", help="Ask the model, though it was asked the same before."),
     ] = False,
 ) -> None:
     """Answer one question.
@@ -66,12 +71,18 @@ def ask(
 
     if whole_characters(question) != question:
         raise BadArgument("the question holds bytes that are no UTF-8: write it in UTF-8")
-    connects, connects_filter = connect_both(model, filter_model, cache=False if no_cache else None, how=how)
+    connects, connects_filter = connect_both(
+        model, filter_model, cache=False if no_cache else None, how=how
+    )
     lm, filter_lm = connects(), connects_filter()
     make = maker(how, model, wording, filter_lm)
     sample = corpus is None and not index and how.method not in ("direct", "cot")
     sources = PassageOptions(
-        rerank=order.rerank, rerank_from=order.rerank_from, corpus=corpus, index=index, allow_host=allow_host
+        rerank=order.rerank,
+        rerank_from=order.rerank_from,
+        corpus=corpus,
+        index=index,
+        allow_host=allow_host,
     )
     module = make(retriever(sources, k=how.k, sample=sample))
     if filter_lm is not None:
@@ -88,7 +99,9 @@ def ask(
             # Stored errors name no address.
             address = error.address or lm.address or "the model"
             where = ", ".join([address, *([f"stage '{error.stage}'"] if error.stage else [])])
-            line = f"{where}: {error}; blendfilter doctor says what the model does and what to change"
+            line = (
+                f"{where}: {error}; blendfilter doctor says what the model does and what to change"
+            )
             raise ModelError(line, kind=error.kind, stage=error.stage) from error
     for event, words in _EVENTS.items():
         if stages := list(dict.fromkeys(note.stage for note in notes if note.event == event)):
@@ -115,7 +128,13 @@ def _answered(module: dspy.Module, question: str) -> dspy.Prediction:
     else:
         result = aio.run(module.acall(question=question), type(module).__name__)
     if not isinstance(result, dspy.Prediction):
-        result = dspy.Prediction(**result) if isinstance(result, Mapping) else dspy.Prediction(answer=result)
+        result = (
+            dspy.Prediction(**result)
+            if isinstance(result, Mapping)
+            else dspy.Prediction(answer=result)
+        )
     if "answer" not in result:
-        raise BadArgument("the method returned a Prediction without an answer: return dspy.Prediction(answer=…)")
+        raise BadArgument(
+            "the method returned a Prediction without an answer: return dspy.Prediction(answer=…)"
+        )
     return result

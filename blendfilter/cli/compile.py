@@ -79,15 +79,22 @@ Material = tuple[Any, Examples, Examples, Callable[..., Any], str]
 class CompileOptions(PassageOptions):
     """Where the examples come from, how a judge reads them, and the optimiser."""
 
-    data: str | None = option("Data", "A question file with answers; 'hub' (Hugging Face), or 'sample'.")
+    data: str | None = option(
+        "Data", "A question file with answers; 'hub' (Hugging Face), or 'sample'."
+    )
     silver: Path | None = option(
-        "Data", "filco: a file that 'blendfilter silver' made; without it, one is made in the run's folder."
+        "Data",
+        "filco: a file that 'blendfilter silver' made; without it, one is made in the run's folder.",
     )
     valid_data: Path | None = option(
-        "Data", "A file of the same kind whose questions are held back, in place of a part of the first.", rare=True
+        "Data",
+        "A file of the same kind whose questions are held back, in place of a part of the first.",
+        rare=True,
     )
     measure: str | None = option(
-        "Data", "filco: the oracle, strinc or lexical (cxmi: with --silver). Without it: the task's own.", rare=True
+        "Data",
+        "filco: the oracle, strinc or lexical (cxmi: with --silver). Without it: the task's own.",
+        rare=True,
     )
     k: KOfMethod = None
     limit: Limit = None
@@ -99,15 +106,22 @@ class CompileOptions(PassageOptions):
         rare=True,
     )
     train: int = option("Data", "Questions that are compiled on.", default=40, min=1)
-    valid: int = option("Data", "Questions held back for the scores before and after.", default=20, min=1, rare=True)
+    valid: int = option(
+        "Data", "Questions held back for the scores before and after.", default=20, min=1, rare=True
+    )
     seed: int = option("Data", "Of the split and of every random choice.", default=0, rare=True)
     mode: str | None = option(
-        "Method", "cdit: word (one word, True or False; the default) or components (what was compared too).", rare=True
+        "Method",
+        "cdit: word (one word, True or False; the default) or components (what was compared too).",
+        rare=True,
     )
     rule: RuleName = None
     rules: RulesFile = None
     negatives: int | None = option(
-        "Data", "cdit: passages of a question that are not gold (1); gold ones are as many at most.", min=1, rare=True
+        "Data",
+        "cdit: passages of a question that are not gold (1); gold ones are as many at most.",
+        min=1,
+        rare=True,
     )
     optimizer: str = option(
         "Method",
@@ -116,28 +130,43 @@ class CompileOptions(PassageOptions):
         default="bootstrap",
     )
     teacher_lm: str | None = option(
-        "Model", "A better model that fills demonstrations, proposes and reflects. Without it: --lm."
+        "Model",
+        "A better model that fills demonstrations, proposes and reflects. Without it: --lm.",
     )
-    max_demos: int = option("Method", "Demonstrations a predictor gets at the most.", default=4, min=0, rare=True)
+    max_demos: int = option(
+        "Method", "Demonstrations a predictor gets at the most.", default=4, min=0, rare=True
+    )
     max_demo_tokens: int | None = option(
-        "Method", "Tokens that a predictor's demonstrations may have; the longest are dropped first.", min=0, rare=True
+        "Method",
+        "Tokens that a predictor's demonstrations may have; the longest are dropped first.",
+        min=0,
+        rare=True,
     )
     candidates: int | None = option(
-        "Method", "mipro: instructions, and sets of demonstrations, to choose from (4).", min=2, rare=True
+        "Method",
+        "mipro: instructions, and sets of demonstrations, to choose from (4).",
+        min=2,
+        rare=True,
     )
     trials: int | None = option("Method", "mipro: combinations tried (8).", min=1, rare=True)
     metric_calls: int | None = option(
         "Method", "gepa: answers measured. Without it: by the data's size.", min=1, rare=True
     )
-    weight_agreement: float | None = option("Method", "filco: what agreement with silver counts (1).", rare=True)
+    weight_agreement: float | None = option(
+        "Method", "filco: what agreement with silver counts (1).", rare=True
+    )
     weight_answer: float | None = option(
-        "Method", "filco: what the F1 of an answer over what was kept counts (0.5); 0 asks for no answer.", rare=True
+        "Method",
+        "filco: what the F1 of an answer over what was kept counts (0.5); 0 asks for no answer.",
+        rare=True,
     )
     weight_tokens: float | None = option(
         "Method", "filco: what is taken off for the share of words that was kept (0.1).", rare=True
     )
     threshold: float | None = option(
-        "Method", "The score from which an answer may become a demonstration (filco 0.55, a method 1).", rare=True
+        "Method",
+        "The score from which an answer may become a demonstration (filco 0.55, a method 1).",
+        rare=True,
     )
 
     def check(self, what: str, filter: str | None) -> None:
@@ -148,19 +177,29 @@ class CompileOptions(PassageOptions):
             raise UnknownName.of("optimiser", self.optimizer, OPTIMIZERS)
         if what not in (*FILTERS, *JUDGES, *METHODS) and ":" not in what:
             known = (*FILTERS, *JUDGES, *METHODS)
-            raise UnknownName.of("filter or method", what, known, "- or package:Class for one of your own")
+            raise UnknownName.of(
+                "filter or method", what, known, "- or package:Class for one of your own"
+            )
         if filter is not None and what in (*FILTERS, *JUDGES):
             raise BadArgument(f"--filter is for methods; {what} is a filter itself")
         for name, takers in TAKERS.items():
             one = self.optimizer if takers[0] in OPTIMIZERS else what
             if one not in takers and (options := given(self, name)):
-                raise BadArgument(f"{options[0]} is for {' and '.join(takers)}; {one} does not take it: leave it")
+                raise BadArgument(
+                    f"{options[0]} is for {' and '.join(takers)}; {one} does not take it: leave it"
+                )
         if what in JUDGES and self.threshold is not None:
-            raise BadArgument(f"--threshold is for scores; a verdict of {what} is right or wrong: leave it")
+            raise BadArgument(
+                f"--threshold is for scores; a verdict of {what} is right or wrong: leave it"
+            )
         if self.data is None and self.silver is None:
             or_silver = ", or --silver FILE" if what in FILTERS else ""
-            raise BadArgument(f"what is it compiled on? Give --data FILE, 'hub' or 'sample'{or_silver}")
-        of_questions = given(self, "data", "corpus", "index", "retrieved", "k", "limit", "allow_empty_answers")
+            raise BadArgument(
+                f"what is it compiled on? Give --data FILE, 'hub' or 'sample'{or_silver}"
+            )
+        of_questions = given(
+            self, "data", "corpus", "index", "retrieved", "k", "limit", "allow_empty_answers"
+        )
         if self.silver is not None and of_questions:
             raise BadArgument(
                 f"{of_questions[-1]} is for a silver file to be made; {self.silver} holds its passages: leave it"
@@ -170,14 +209,18 @@ class CompileOptions(PassageOptions):
         """What is searched; for the sample's questions, the sample corpus."""
         return retriever(self, questions, k=self.k, sample=self.data == "sample")
 
-    def split(self, examples: Examples, read: Callable[[Path], Examples]) -> tuple[Examples, Examples]:
+    def split(
+        self, examples: Examples, read: Callable[[Path], Examples]
+    ) -> tuple[Examples, Examples]:
         """What is compiled on and what is held back; `read` makes examples of a file."""
         from blendfilter.compiling.examples import drawn
 
         if self.valid_data is None:
             both = drawn(examples, self.train + self.valid, self.seed)
             return both[: self.train], both[self.train :]
-        return drawn(examples, self.train, self.seed), drawn(read(self.valid_data), self.valid, self.seed)
+        return drawn(examples, self.train, self.seed), drawn(
+            read(self.valid_data), self.valid, self.seed
+        )
 
     def note(self) -> str:
         """That the examples are the sample world's, where they are."""
@@ -201,13 +244,21 @@ def compile_command(
     limits: SpendingOptions,
     *,
     task: Annotated[str, declared("Data", help=f"{', '.join(TASKS)}.")],
-    out: Annotated[Path, declared("Output", help="The program's file, JSON: --program of ask and eval reads it.")],
-    run: Annotated[Path, declared("Output", help="The folder of the journal; the same command again goes on there.")],
+    out: Annotated[
+        Path,
+        declared("Output", help="The program's file, JSON: --program of ask and eval reads it."),
+    ],
+    run: Annotated[
+        Path,
+        declared("Output", help="The folder of the journal; the same command again goes on there."),
+    ],
     filter: FilterName = None,
     prompts: PromptsName = None,
     demos: DemosFile = None,
     reply_tokens: ReplyTokens = None,
-    concurrency: Annotated[int, declared("Limits", min=1, rare=True, help="Model calls in flight.")] = 4,
+    concurrency: Annotated[
+        int, declared("Limits", min=1, rare=True, help="Model calls in flight.")
+    ] = 4,
     prices: PricesFile = None,
 ) -> None:
     """Compile a filter or a method with a DSPy optimiser, and save it as a program.
@@ -219,7 +270,9 @@ def compile_command(
     Example: blendfilter compile filco --task nq --data nq.jsonl --corpus wiki.jsonl.gz --lm openai/gpt-4o-mini
     --out programs/nq/filco.json --run runs/compile-nq
     """
-    State.goes_on = True  # before the imports: these take a second, in which one may stop the command
+    State.goes_on = (
+        True  # before the imports: these take a second, in which one may stop the command
+    )
     from blendfilter.compiling.compile import compile_program
     from blendfilter.compiling.programs import check_place, save_program, state_of
 
@@ -231,28 +284,56 @@ def compile_command(
         )
     budget = limits.budget()
     if (named := given(filter_model)) and what in (*FILTERS, *JUDGES):
-        raise BadArgument(f"{named[0]} is for methods; {what} is a filter itself, whose model is --lm")
+        raise BadArgument(
+            f"{named[0]} is for methods; {what} is a filter itself, whose model is --lm"
+        )
     connects, connects_filter = connect_both(model, filter_model, prices)
     lm, filter_lm = connects(), connects_filter()
-    teacher = None if options.teacher_lm is None else connect(ModelOptions(lm=options.teacher_lm), prices)
+    teacher = (
+        None if options.teacher_lm is None else connect(ModelOptions(lm=options.teacher_lm), prices)
+    )
     with Bars() as bars:
         if what in FILTERS:
-            student, train, valid, metric, measure = _filter(what, task, options, prompts, demos, run, bars)
+            student, train, valid, metric, measure = _filter(
+                what, task, options, prompts, demos, run, bars
+            )
         elif what in JUDGES:
-            student, train, valid, metric, measure = _judge(what, task, options, prompts, demos, reply_tokens)
+            student, train, valid, metric, measure = _judge(
+                what, task, options, prompts, demos, reply_tokens
+            )
         else:
             how = MethodOptions(
-                method=what, k=options.k, filter=filter, prompts=prompts, demos=demos, reply_tokens=reply_tokens
+                method=what,
+                k=options.k,
+                filter=filter,
+                prompts=prompts,
+                demos=demos,
+                reply_tokens=reply_tokens,
             )
             student, train, valid, metric, measure = _method(task, options, how, model)
         say_what_answers(model, prompts, student)
         done = compile_program(
-            student, train, valset=valid, metric=metric, run=run, optimizer=options.optimizer, lm=lm, teacher=teacher,
-            filter_lm=filter_lm, seed=options.seed, max_demos=options.max_demos,
+            student,
+            train,
+            valset=valid,
+            metric=metric,
+            run=run,
+            optimizer=options.optimizer,
+            lm=lm,
+            teacher=teacher,
+            filter_lm=filter_lm,
+            seed=options.seed,
+            max_demos=options.max_demos,
             max_demo_tokens=options.max_demo_tokens,
-            **given_values(options, "candidates", "trials", "metric_calls"), concurrency=concurrency, budget=budget,
-            task=task, measure=measure, note=options.note(), out=out, progress=bars,
-        )  # fmt: skip
+            **given_values(options, "candidates", "trials", "metric_calls"),
+            concurrency=concurrency,
+            budget=budget,
+            task=task,
+            measure=measure,
+            note=options.note(),
+            out=out,
+            progress=bars,
+        )
     save_program(done.program, out, done.recipe)
     scored = "balanced accuracy, {} pairs held back" if what in JUDGES else "score on {} held back"
     _summarise(done, out, scored, changed=state_of(done.program) != state_of(student))
@@ -268,7 +349,13 @@ def _wording_of(task: str) -> str:
 
 
 def _filter(
-    what: str, task: str, options: CompileOptions, prompts: str | None, demos: Path | None, run: Path, progress: Bars
+    what: str,
+    task: str,
+    options: CompileOptions,
+    prompts: str | None,
+    demos: Path | None,
+    run: Path,
+    progress: Bars,
 ) -> Material:
     from blendfilter.asking import TaskWording
     from blendfilter.compiling.silver import silver_examples, silver_metric
@@ -279,7 +366,9 @@ def _filter(
     wording, templates = TaskWording.of(_wording_of(task)).with_demos(demos), prompts_in(prompts)
     weights = given_values(options, *WEIGHTS, "threshold")
     metric = silver_metric(
-        **{name.removeprefix("weight_"): value for name, value in weights.items()}, wording=wording, prompts=templates
+        **{name.removeprefix("weight_"): value for name, value in weights.items()},
+        wording=wording,
+        prompts=templates,
     )
     student = make_filter(what, wording=wording, prompts=templates)
     if options.measure is not None and options.measure not in MEASURES:
@@ -307,7 +396,12 @@ def _filter(
 
 
 def _judge(
-    what: str, task: str, options: CompileOptions, prompts: str | None, demos: Path | None, reply_tokens: int | None
+    what: str,
+    task: str,
+    options: CompileOptions,
+    prompts: str | None,
+    demos: Path | None,
+    reply_tokens: int | None,
 ) -> Material:
     from blendfilter.asking import TaskWording
     from blendfilter.compiling.examples import consistency, consistency_examples
@@ -316,16 +410,22 @@ def _judge(
 
     wording = TaskWording.of(_wording_of(task)).with_demos(demos).with_reply_tokens(reply_tokens)
     rules = choose_rules(options.rule or (), options.rules)
-    mode = cast("Mode", options.mode or JUDGES[what])  # the judge itself refuses one that it does not know
+    mode = cast(
+        "Mode", options.mode or JUDGES[what]
+    )  # the judge itself refuses one that it does not know
     student = CDITFilter(mode, rules, wording=wording, prompts=prompts_in(prompts))
     say_unshown(demos, student, what)
 
     def examples(data: str | Path | None, limit: int | None = None) -> Examples:
         questions = load(task, data, limit=limit)
         made = consistency_examples(
-            questions, rules=rules, retriever=options.retriever(questions), k=options.k or DEFAULT_K,
-            negatives=options.negatives or 1, seed=options.seed,
-        )  # fmt: skip
+            questions,
+            rules=rules,
+            retriever=options.retriever(questions),
+            k=options.k or DEFAULT_K,
+            negatives=options.negatives or 1,
+            seed=options.seed,
+        )
         if len(made) < len(questions):
             say(
                 f"{len(questions) - len(made)} of {len(questions)} questions are left out: among what is found for "
@@ -335,10 +435,18 @@ def _judge(
 
     halves = options.split(examples(options.data, options.limit), examples)
     train, valid = ([pair for each in half for pair in each.pairs] for half in halves)
-    return student, train, valid, consistency, f"consistency {'+'.join(rule.name for rule in rules)}"
+    return (
+        student,
+        train,
+        valid,
+        consistency,
+        f"consistency {'+'.join(rule.name for rule in rules)}",
+    )
 
 
-def _method(task: str, options: CompileOptions, how: MethodOptions, model: ModelOptions) -> Material:
+def _method(
+    task: str, options: CompileOptions, how: MethodOptions, model: ModelOptions
+) -> Material:
     from blendfilter.compiling.measuring import AcceptingMetric
     from blendfilter.tasks import load
 
@@ -346,7 +454,11 @@ def _method(task: str, options: CompileOptions, how: MethodOptions, model: Model
     make = maker(how, model, questions.task.wording)
     halves = options.split(questions.examples(), lambda path: load(task, path).examples())
     module = make(options.retriever(questions))
-    metric = questions.metric if options.threshold is None else AcceptingMetric(questions.metric, options.threshold)
+    metric = (
+        questions.metric
+        if options.threshold is None
+        else AcceptingMetric(questions.metric, options.threshold)
+    )
     return module, *halves, metric, questions.task.metrics[0]
 
 
@@ -368,7 +480,9 @@ def _silver_settings(silver: Path) -> dict[str, Any]:
     return dict(read_recipe(Places.of(silver)).get("settings", {}))
 
 
-def _make_silver(task: str, options: CompileOptions, measure: Measure, out: Path, progress: Bars) -> Path:
+def _make_silver(
+    task: str, options: CompileOptions, measure: Measure, out: Path, progress: Bars
+) -> Path:
     """A silver file in the run's folder."""
     from blendfilter.oracles.oracle import Oracle
     from blendfilter.oracles.silver_making import labelled, make_silver
@@ -382,9 +496,14 @@ def _make_silver(task: str, options: CompileOptions, measure: Measure, out: Path
     questions = load(task, options.data, limit=options.limit)
     labelled(questions, measure)
     summary = make_silver(
-        questions, Oracle(measure, task=task), out, retriever=options.retriever(questions), k=options.k or DEFAULT_K,
-        allow_empty_answers=options.allow_empty_answers, progress=progress,
-    )  # fmt: skip
+        questions,
+        Oracle(measure, task=task),
+        out,
+        retriever=options.retriever(questions),
+        k=options.k or DEFAULT_K,
+        allow_empty_answers=options.allow_empty_answers,
+        progress=progress,
+    )
     say_left_out(measure, summary.left_out, summary.n)
     return out
 
@@ -394,7 +513,11 @@ def _summarise(done: Compiled, out: Path, scored: str, *, changed: bool) -> None
 
     recipe, spent = done.recipe, done.spent
     before, after, predictors = recipe.before, recipe.after, len(recipe.fields)
-    table = Table("", title=f"{recipe.module} by {recipe.optimizer}, {recipe.task} {recipe.measure}", min_width=60)
+    table = Table(
+        "",
+        title=f"{recipe.module} by {recipe.optimizer}, {recipe.task} {recipe.measure}",
+        min_width=60,
+    )
     for name in ("before", "after"):
         table.add_column(name, justify="right")
     table.add_row(scored.format(before.n), f"{before.value:.3f}", f"{after.value:.3f}")

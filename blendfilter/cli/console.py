@@ -50,7 +50,14 @@ class Bars:
 
     def _begin(self) -> Progress:
         """Draw from now on; short work, which reports nothing, need not wait for rich."""
-        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.progress import (
+            BarColumn,
+            Progress,
+            SpinnerColumn,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
 
         columns = (
             SpinnerColumn(),

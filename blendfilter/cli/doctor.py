@@ -29,10 +29,15 @@ def doctor(
     model: ModelOptions,
     limits: SpendingOptions,
     prices: PricesFile = None,
-    questions: Annotated[int, declared("Data", help="How many of the sample's questions, spread over its kinds.")] = 20,
+    questions: Annotated[
+        int, declared("Data", help="How many of the sample's questions, spread over its kinds.")
+    ] = 20,
     run: Annotated[
         Path | None,
-        declared("Output", help="The run's folder; the same command again goes on there. Else a temporary one."),
+        declared(
+            "Output",
+            help="The run's folder; the same command again goes on there. Else a temporary one.",
+        ),
     ] = None,
     concurrency: Annotated[int, declared("Limits", help="Model calls in flight.")] = 16,
     max_bad_replies: MaxBadReplies = 0.05,
@@ -51,15 +56,23 @@ def doctor(
     State.goes_on = run is not None
     budget = limits.budget()
     if budget is not None and run is None:
-        raise BadArgument("a limit goes with --run DIR: in a temporary folder what was paid for could not go on")
+        raise BadArgument(
+            "a limit goes with --run DIR: in a temporary folder what was paid for could not go on"
+        )
     check_share(max_bad_replies, "--max-bad-replies")
     lm = connect(model, prices)
     templates, wording = prompts_in(prompts), TaskWording.of("hotpotqa").with_demos(demos)
     say_what_answers(model, prompts)
     examination = examine(
-        lm, questions=questions, run=run, concurrency=concurrency, budget=budget,
-        max_bad_replies=max_bad_replies, prompts=templates, wording=wording,
-    )  # fmt: skip
+        lm,
+        questions=questions,
+        run=run,
+        concurrency=concurrency,
+        budget=budget,
+        max_bad_replies=max_bad_replies,
+        prompts=templates,
+        wording=wording,
+    )
     if json:
         show(dumps(examination.as_dict(), ensure_ascii=False, indent=2))
     else:

@@ -48,13 +48,17 @@ def from_run(ctx: typer.Context, run: Path | None) -> Path | None:
         run = path_of(run)
         options = read_json(run / RUN).get("notes", {}).get(NOTE)
         if not isinstance(options, dict):
-            raise BadData(f"{run / RUN} names no options: only a run that blendfilter eval made can be given back")
+            raise BadData(
+                f"{run / RUN} names no options: only a run that blendfilter eval made can be given back"
+            )
         taken, not_taken = dict[str, Any](), dict[str, str]()
         params = {param.name: param for param in ctx.command.params}
         for name, value in _checked(ctx, options, str(run / RUN)).items():
             words = [*map(str, value)] if isinstance(value, list) else [str(value)]
             if why := _why_not_taken(params[name], words):
-                not_taken[name] = f"{run / RUN} names {_option(params[name])} {' '.join(words):.100}: {why}"
+                not_taken[name] = (
+                    f"{run / RUN} names {_option(params[name])} {' '.join(words):.100}: {why}"
+                )
             else:
                 taken[name] = value
         ctx.meta[_NOT_TAKEN] = not_taken
@@ -97,7 +101,11 @@ def _option(param: Any) -> str:
 
 def _take_named_source(ctx: typer.Context) -> None:
     """Leave out the sources of passages of the file and the run where the command line names one."""
-    origins = {name: origin for name in _sources(ctx) if (origin := ctx.get_parameter_source(name)) is not None}
+    origins = {
+        name: origin
+        for name in _sources(ctx)
+        if (origin := ctx.get_parameter_source(name)) is not None
+    }
     if any(origin.name == "COMMANDLINE" for origin in origins.values()):
         for name, origin in origins.items():
             if origin.name == "DEFAULT_MAP":
@@ -140,7 +148,9 @@ def settings_given(ctx: typer.Context) -> dict[str, Any]:
 def _is_setting(param: Any) -> bool:
     """Whether a run is made with it: where a model is reached, and what a run may cost, are none."""
     panel = getattr(param, "rich_help_panel", None)
-    return param.name not in NO_SETTINGS and (panel in SETTINGS or param.param_type_name == "argument")
+    return param.name not in NO_SETTINGS and (
+        panel in SETTINGS or param.param_type_name == "argument"
+    )
 
 
 def _params(ctx: typer.Context) -> dict[str, Any]:
@@ -158,7 +168,9 @@ def _read(ctx: typer.Context, path: Path) -> dict[str, Any]:
     try:
         return _checked(ctx, tomllib.loads(path_of(path).read_text(encoding="utf-8")), str(path))
     except FileNotFoundError as error:
-        raise MissingFile(f'no file {path}: --config takes a TOML file of options, such as lm = "offline"') from error
+        raise MissingFile(
+            f'no file {path}: --config takes a TOML file of options, such as lm = "offline"'
+        ) from error
     except (OSError, ValueError) as error:
         if isinstance(error, BadData):
             raise
@@ -168,18 +180,32 @@ def _read(ctx: typer.Context, path: Path) -> dict[str, Any]:
 def _checked(ctx: typer.Context, values: dict[str, Any], where: str) -> dict[str, Any]:
     """`values` by parameter, each as the command line would read it. Raises `UnknownName` and `BadData`."""
     params, read = _params(ctx), dict[str, Any]()
-    params |= {spelled.lstrip("-"): param for param in params.values() for spelled in param.opts if spelled[:2] == "--"}
+    params |= {
+        spelled.lstrip("-"): param
+        for param in params.values()
+        for spelled in param.opts
+        if spelled[:2] == "--"
+    }
     for key, value in values.items():
         name = key.replace("_", "-") if key not in params else key
         if name not in params:
             near = guess(name, params)
-            raise UnknownName(f"{where}: {ctx.command_path} has no option '{key}'.{near} Its --help lists them")
+            raise UnknownName(
+                f"{where}: {ctx.command_path} has no option '{key}'.{near} Its --help lists them"
+            )
         param = params[name]
         is_switch = getattr(param, "is_flag", False)
         takes_several = param.nargs != 1 or getattr(param, "multiple", False)
         items = value if isinstance(value, list) and takes_several else [value]
-        if not all(isinstance(item, bool) if is_switch else type(item) in (str, int, float) for item in items):
-            wanted = "true or false" if is_switch else "a text or a number" + ", or a list of them" * takes_several
+        if not all(
+            isinstance(item, bool) if is_switch else type(item) in (str, int, float)
+            for item in items
+        ):
+            wanted = (
+                "true or false"
+                if is_switch
+                else "a text or a number" + ", or a list of them" * takes_several
+            )
             raise BadData(f"{where}: {key} = {value!r:.60}: expected {wanted}")
         words = value if is_switch else [*map(str, items)] if takes_several else str(value)
         try:

@@ -34,7 +34,9 @@ if TYPE_CHECKING:
 DEFAULT_K = 5
 
 
-def connect(model: JudgeOptions, prices: Path | None = None, *, keyless: bool = False, **more: Any) -> ConnectedLM:
+def connect(
+    model: JudgeOptions, prices: Path | None = None, *, keyless: bool = False, **more: Any
+) -> ConnectedLM:
     """The model; `keyless`: no call will be made, so that a missing key is no error."""
     from blendfilter.dspy_surface import hide_cut_replies
     from blendfilter.lm.model import connect
@@ -55,7 +57,9 @@ NOWHERE = "http://batch.invalid/v1"
 """The address of a model that only files are written for."""
 
 
-def for_files(model: JudgeOptions, filter_model: FilterModelOptions) -> tuple[Any, FilterModelOptions]:
+def for_files(
+    model: JudgeOptions, filter_model: FilterModelOptions
+) -> tuple[Any, FilterModelOptions]:
     """The models, where nobody is called: a name without a provider that we know needs no address."""
     if _lacks_address(model.lm, model.api_base):
         model = replace(model, api_base=[NOWHERE])
@@ -75,14 +79,22 @@ def _lacks_address(name: str | None, api_base: list[str] | None) -> bool:
 
 WRITING, HUGGING_FACE = ("filco", "bider", "summary"), "hf/"
 """Filters whose model may be a trained one that writes, and how the name of one in a folder begins."""
-IN_PROCESS, BEHIND_A_SERVER = ("context", "threads"), ("timeout", "attempts", "deadline", "rpm", "tpm")
+IN_PROCESS, BEHIND_A_SERVER = (
+    ("context", "threads"),
+    ("timeout", "attempts", "deadline", "rpm", "tpm"),
+)
 """Options that only one of the two kinds of models takes (a model in this process takes a deadline, too)."""
 
 
 def connect_both(
-    model: JudgeOptions, filter_model: FilterModelOptions, prices: Path | None = None, *, keyless: bool = False,
-    how: MethodOptions | None = None, **more: Any,
-) -> tuple[Callable[..., ConnectedLM], Callable[[], ConnectedLM | None]]:  # fmt: skip
+    model: JudgeOptions,
+    filter_model: FilterModelOptions,
+    prices: Path | None = None,
+    *,
+    keyless: bool = False,
+    how: MethodOptions | None = None,
+    **more: Any,
+) -> tuple[Callable[..., ConnectedLM], Callable[[], ConnectedLM | None]]:
     """What connects the model, and that of the filter; None where it has none of its own.
 
     Both have the decoding settings, the schema and the limits. What only one of them takes is that one's: threads of a
@@ -95,19 +107,30 @@ def connect_both(
     filter_model = with_trained(filter_model, how)
     if filter_model.filter_lm is None:
         if needless := given(filter_model):
-            raise BadArgument(f"{needless[0]} is for a model of the filter's own: name it with --filter-lm")
+            raise BadArgument(
+                f"{needless[0]} is for a model of the filter's own: name it with --filter-lm"
+            )
         return partial(connect, model, prices, keyless=keyless, **more), lambda: None
     second = replace(
-        model, lm=filter_model.filter_lm, api_base=filter_model.filter_api_base, label="", thinking=None,
-        reasoning=None, endpoint=filter_model.filter_endpoint or "chat",
-    )  # fmt: skip
+        model,
+        lm=filter_model.filter_lm,
+        api_base=filter_model.filter_api_base,
+        label="",
+        thinking=None,
+        reasoning=None,
+        endpoint=filter_model.filter_endpoint or "chat",
+    )
     first, second = _without_the_others(model, second), _without_the_others(second, model)
 
     def connect_second() -> ConnectedLM:
         try:
             return connect(second, prices, keyless=keyless, **more)
         except BlendFilterError as error:
-            line = str(error).replace("--api-base", "--filter-api-base").replace("--endpoint", "--filter-endpoint")
+            line = (
+                str(error)
+                .replace("--api-base", "--filter-api-base")
+                .replace("--endpoint", "--filter-endpoint")
+            )
             error.args = (f"{whose}: {line}",)
             raise
 
@@ -122,7 +145,9 @@ def with_trained(filter_model: FilterModelOptions, how: MethodOptions | None) ->
     if how is None or how.filter not in WRITING or how.filter_model is None:
         return filter_model
     if filter_model.filter_lm is not None:
-        raise BadArgument(f"--filter-lm and --filter-model both name the model of {how.filter}: leave one out")
+        raise BadArgument(
+            f"--filter-lm and --filter-model both name the model of {how.filter}: leave one out"
+        )
     from blendfilter.filters.written import endpoint_of
 
     name = how.filter_model.removeprefix(HUGGING_FACE)
@@ -142,14 +167,20 @@ def _refused_by(model: JudgeOptions) -> set[str]:
     name = model.lm or "offline"
     if name == "offline":
         return {*IN_PROCESS, *BEHIND_A_SERVER}
-    return {*BEHIND_A_SERVER} - {"deadline"} if is_in_process(name, model.api_base or None) else {*IN_PROCESS}
+    return (
+        {*BEHIND_A_SERVER} - {"deadline"}
+        if is_in_process(name, model.api_base or None)
+        else {*IN_PROCESS}
+    )
 
 
 def _always() -> bool:
     return True
 
 
-def say_what_answers(model: JudgeOptions, prompts: str | None = None, module: dspy.Module | None = None) -> None:
+def say_what_answers(
+    model: JudgeOptions, prompts: str | None = None, module: dspy.Module | None = None
+) -> None:
     """Name the offline reader where no model was given, and the templates of `module` that a set of prompts has.
 
     Once all else is checked, so that a usage error is alone. Without a module it is all templates.
@@ -157,11 +188,17 @@ def say_what_answers(model: JudgeOptions, prompts: str | None = None, module: ds
     from blendfilter.asking import Ask
 
     if (templates := prompts_in(prompts)) is not None and templates.set_name:
-        asking = [] if module is None else [part.template.name for _, part in module.named_sub_modules(Ask)]
+        asking = (
+            []
+            if module is None
+            else [part.template.name for _, part in module.named_sub_modules(Ask)]
+        )
         used = sorted({*asking} or templates.names)
         of_set = ", ".join(name for name in used if templates[name].of_set) or "none of its prompts"
         own = ", ".join(name for name in used if not templates[name].of_set)
-        say(f"--prompts {prompts}: the papers' shape in {of_set}{f'; ours in {own}' if own else ''}")
+        say(
+            f"--prompts {prompts}: the papers' shape in {of_set}{f'; ours in {own}' if own else ''}"
+        )
     if model.lm is None:
         say("no --lm: the offline reader answers, which shows the pipeline, not its quality")
 
@@ -177,7 +214,11 @@ def say_unshown(demos: Path | None, module: dspy.Module, name: str) -> None:
     """Say so where `--demos` was given, and `module` shows no demonstrations."""
     from blendfilter.asking import NO_DEMOS
 
-    if demos is not None and str(demos) != NO_DEMOS and not any(part.demos for _, part in module.named_predictors()):
+    if (
+        demos is not None
+        and str(demos) != NO_DEMOS
+        and not any(part.demos for _, part in module.named_predictors())
+    ):
         say(f"--demos changes nothing: {name} shows no demonstrations")
 
 
@@ -196,7 +237,12 @@ def maker(
     from blendfilter.retrieval.callables import as_retriever
 
     own = ":" in how.method
-    if own and (how.without or how.prompts or how.demos or (how.reply_tokens is not None and how.filter is None)):
+    if own and (
+        how.without
+        or how.prompts
+        or how.demos
+        or (how.reply_tokens is not None and how.filter is None)
+    ):
         raise BadArgument(
             "--without, --prompts, --demos and --reply-tokens are for our own methods; "
             f"{how.method} brings its own prompts"
@@ -224,7 +270,9 @@ def maker(
         if how.method not in takers and (how.method in METHODS or (own and argument != "filter")):
             raise _not_taken(argument.replace("_", "-"), "", takers, how.method)
     if how.method == "self-consistency" and model.top_p == 0 and how.samples != 1:
-        raise BadArgument("--top-p 0 makes all samples of self-consistency alike: leave it out, or give more")
+        raise BadArgument(
+            "--top-p 0 makes all samples of self-consistency alike: leave it out, or give more"
+        )
     templates = prompts_in(how.prompts)
     worded = TaskWording.of(wording).with_demos(how.demos).with_reply_tokens(how.reply_tokens)
     arguments["filter"] = select = _filter(how, worded, templates, filter_lm)
@@ -268,13 +316,20 @@ def _filter(
         "rule",
         "rules",
     ).items():
-        argument, option = "rules" if name == "rule" else name.removeprefix("filter_"), name.replace("_", "-")
+        argument, option = (
+            "rules" if name == "rule" else name.removeprefix("filter_"),
+            name.replace("_", "-"),
+        )
         takers = filters_taking(argument)
         if how.filter is None:
-            raise BadArgument(f"--{option} goes with a filter: add --filter {' or --filter '.join(takers)}")
+            raise BadArgument(
+                f"--{option} goes with a filter: add --filter {' or --filter '.join(takers)}"
+            )
         if how.filter in FILTERS and how.filter not in takers:
             raise _not_taken(option, "the filters ", takers, how.filter)
-        arguments[argument] = choose_rules(how.rule or (), how.rules) if argument == "rules" else value
+        arguments[argument] = (
+            choose_rules(how.rule or (), how.rules) if argument == "rules" else value
+        )
     if how.filter is None:
         return None
     if how.filter == "bider" or (how.filter in WRITING and "model" in arguments):
@@ -291,14 +346,18 @@ def _not_taken(option: str, kind: str, takers: list[str], name: str) -> BadArgum
 _Opened = TypeVar("_Opened", bound="Retriever | None")
 
 
-def reranked(order: RerankOptions, opened: Callable[[], _Opened], k: int | None = None) -> _Opened | Retriever:
+def reranked(
+    order: RerankOptions, opened: Callable[[], _Opened], k: int | None = None
+) -> _Opened | Retriever:
     """What `opened` opens, reranked as the options say; `k` is how many passages will be wanted, where that is known.
 
     What is wrong with the options is an error before anything is opened.
     """
     if order.rerank is None:
         if order.rerank_from is not None:
-            raise BadArgument("--rerank-from goes with a model: add --rerank MODEL, or leave it out")
+            raise BadArgument(
+                "--rerank-from goes with a model: add --rerank MODEL, or leave it out"
+            )
         return opened()
     from blendfilter.errors import check_count
     from blendfilter.retrieval.reranked import DEPTH, Reranked
@@ -306,10 +365,14 @@ def reranked(order: RerankOptions, opened: Callable[[], _Opened], k: int | None 
     depth = DEPTH if order.rerank_from is None else order.rerank_from
     check_count("--rerank-from", depth)
     if k is not None and depth < k:
-        raise BadArgument(f"-k {k} is more than --rerank-from {depth}: rerank at least as many as are wanted")
+        raise BadArgument(
+            f"-k {k} is more than --rerank-from {depth}: rerank at least as many as are wanted"
+        )
     index = opened()
     if index is None:
-        raise BadArgument("--rerank orders what an index finds, and none is named: add --index or --corpus")
+        raise BadArgument(
+            "--rerank orders what an index finds, and none is named: add --index or --corpus"
+        )
     return Reranked(index, order.rerank, depth=depth)
 
 
@@ -346,7 +409,9 @@ def _fingerprint_in(run: Path) -> str:
     return str(found[0]["fingerprint"]) if found and len(found) == 1 else ""
 
 
-def _opened(sources: PassageOptions, questions: Any, analyser: Analyser | None, *, sample: bool) -> Retriever | None:
+def _opened(
+    sources: PassageOptions, questions: Any, analyser: Analyser | None, *, sample: bool
+) -> Retriever | None:
     from blendfilter.retrieval.bm25 import BM25
     from blendfilter.retrieval.corpus import pooled
     from blendfilter.retrieval.hybrid import open_indexes
@@ -355,21 +420,29 @@ def _opened(sources: PassageOptions, questions: Any, analyser: Analyser | None, 
     if len(named := given(sources, "corpus", "index", "retrieved")) > 1:
         raise BadArgument(f"{' and '.join(named)} name {len(named)} sources of passages: give one")
     if sources.retrieved is not None:
-        hits = Precomputed(sources.retrieved, {question.id: question.question for question in questions})
-        if missing := hits.missing(question.question for question in questions):  # before any model is called
+        hits = Precomputed(
+            sources.retrieved, {question.id: question.question for question in questions}
+        )
+        if missing := hits.missing(
+            question.question for question in questions
+        ):  # before any model is called
             raise BadArgument(
                 f"{sources.retrieved} holds no hits for {len(missing)} of {len(questions)} questions, the first of "
                 f"them {missing[0][:80]!r}: search for them too, or ask fewer (--limit)"
             )
         return hits
     if sources.index:
-        return open_indexes(sources.index, allow_hosts=sources.allow_host or (), partial=sources.partial)
+        return open_indexes(
+            sources.index, allow_hosts=sources.allow_host or (), partial=sources.partial
+        )
     corpus = "sample" if sources.corpus is None and sample else sources.corpus
     if corpus is None:
         return None
     if corpus == "pooled":
         if questions is None:
-            raise BadArgument("--corpus pooled takes the paragraphs of a question set: it goes with eval")
+            raise BadArgument(
+                "--corpus pooled takes the paragraphs of a question set: it goes with eval"
+            )
         return BM25.build(pooled(questions), analyser=analyser)
     path = corpus_file(corpus)
     if not path.exists():

@@ -67,15 +67,22 @@ ApiBase = Annotated[
     ),
 ]
 Label = Annotated[
-    str, declared("Model", rare=True, help="Tells two servers apart that serve other weights under one name.")
+    str,
+    declared(
+        "Model", rare=True, help="Tells two servers apart that serve other weights under one name."
+    ),
 ]
 Context = Annotated[
     int | None,
     declared(
-        "Model", rare=True, help="A local model's tokens of prompt and reply together (what it knows, up to 8192)."
+        "Model",
+        rare=True,
+        help="A local model's tokens of prompt and reply together (what it knows, up to 8192).",
     ),
 ]
-Threads = Annotated[int | None, declared("Model", rare=True, help="A local model's processor threads (1).")]
+Threads = Annotated[
+    int | None, declared("Model", rare=True, help="A local model's processor threads (1).")
+]
 Corpus = Annotated[
     str | None,
     declared(
@@ -103,7 +110,9 @@ AllowHost = Annotated[
 ]
 Limit = Annotated[int | None, declared("Data", help="The first N questions.")]
 K = Annotated[int, declared("Method", "--k", "-k", help="Passages per query.")]
-KOfMethod = Annotated[int | None, declared("Method", "--k", "-k", help="Passages per query (5; ralm, cdit: 10).")]
+KOfMethod = Annotated[
+    int | None, declared("Method", "--k", "-k", help="Passages per query (5; ralm, cdit: 10).")
+]
 PromptsName = Annotated[
     str | None,
     declared(
@@ -185,7 +194,9 @@ MaxBadReplies = Annotated[
         help="Share of unparseable, empty or cut replies above which it warns and ends with exit code 1.",
     ),
 ]
-Json = Annotated[bool, declared("Output", "--json", help="Print the figures as JSON, in fractions of 1.")]
+Json = Annotated[
+    bool, declared("Output", "--json", help="Print the figures as JSON, in fractions of 1.")
+]
 
 
 @dataclass(frozen=True)
@@ -209,9 +220,12 @@ class PassageOptions(RerankOptions):
     index: Index = None
     allow_host: AllowHost = None
     partial: bool = option(
-        "Data", "Search a sharded index without the shards that do not answer, and count it (partial_search).",
-        "--partial", default=False, rare=True,
-    )  # fmt: skip
+        "Data",
+        "Search a sharded index without the shards that do not answer, and count it (partial_search).",
+        "--partial",
+        default=False,
+        rare=True,
+    )
     retrieved: Path | None = option(
         "Data",
         "Hits found before, instead of an index: JSON Lines with question and passages "
@@ -230,16 +244,22 @@ class MethodOptions:
         default="blendfilter",
     )
     k: KOfMethod = None
-    without: str | None = option("Method", "Leave a query out: q, q_ex or q_in (commas for several).")
+    without: str | None = option(
+        "Method", "Leave a query out: q, q_ex or q_in (commas for several)."
+    )
     filter: FilterName = None
-    filter_n: int | None = option("Method", "How many the filters passage (1) and sentence (3) keep.", rare=True)
+    filter_n: int | None = option(
+        "Method", "How many the filters passage (1) and sentence (3) keep.", rare=True
+    )
     filter_by: str | None = option(
         "Method",
         "How they score: bm25 (the default), embedding, cross-encoder, or retriever (passage: its own score).",
         rare=True,
     )
     filter_min_score: float | None = option("Method", "What scores less they drop.", rare=True)
-    filter_tokens: int | None = option("Method", "Tokens that sentence (and a compressor) keeps at most.", rare=True)
+    filter_tokens: int | None = option(
+        "Method", "Tokens that sentence (and a compressor) keeps at most.", rare=True
+    )
     filter_model: str | None = option(
         "Method",
         "The encoder or cross-encoder they score by; of filco, bider and summary the model that writes the context "
@@ -247,10 +267,14 @@ class MethodOptions:
         rare=True,
     )
     filter_unmatched: str | None = option(
-        "Method", "Text that such a model wrote and no passage has: keep (the default), or drop.", rare=True
+        "Method",
+        "Text that such a model wrote and no passage has: keep (the default), or drop.",
+        rare=True,
     )
     filter_max_input_tokens: int | None = option(
-        "Method", "Tokens that it reads at most (as it was trained, or 1024): passages are cut from the end.", rare=True
+        "Method",
+        "Tokens that it reads at most (as it was trained, or 1024): passages are cut from the end.",
+        rare=True,
     )
     rule: RuleName = None
     rules: RulesFile = None
@@ -269,15 +293,21 @@ class MethodOptions:
         rare=True,
     )
     hops: int | None = option("Method", "react, self-ask: searches at most (5).", rare=True)
-    style: str | None = option("Method", "react: thought-action, or lineage (the default).", rare=True)
+    style: str | None = option(
+        "Method", "react: thought-action, or lineage (the default).", rare=True
+    )
     max_input_tokens: int | None = option(
         "Method",
         "direct-retrieval: tokens of its prompt without demonstrations at most: passages are cut from the end.",
         rare=True,
     )
-    iterations: int | None = option("Method", "iter-retgen: rounds of retrieval and reasoning (2).", rare=True)
+    iterations: int | None = option(
+        "Method", "iter-retgen: rounds of retrieval and reasoning (2).", rare=True
+    )
     samples: int | None = option(
-        "Method", "self-consistency: reasonings that vote (10), drawn at temperature 0.7.", rare=True
+        "Method",
+        "self-consistency: reasonings that vote (10), drawn at temperature 0.7.",
+        rare=True,
     )
     rewrite: bool = option(
         "Method",
@@ -309,15 +339,27 @@ class JudgeOptions:
     )
     api_base: ApiBase = None
     endpoint: str = option("Model", "chat, or completions for base models.", default="chat")
-    thinking: bool | None = option("Model", "Ask a model that thinks by default to think, or not to.", rare=True)
-    reasoning: str | None = option("Model", "Effort of a reasoning model: low, medium or high.", rare=True)
-    label: Label = ""
-    timeout: float | None = option("Limits", "Seconds that one attempt at a call may take (120).", rare=True)
-    attempts: int | None = option("Limits", "Attempts that a call has, where its faults may pass (6).", rare=True)
-    deadline: float | None = option(
-        "Limits", "Seconds that all attempts at a call may take (600; a local model: as long as it takes).", rare=True
+    thinking: bool | None = option(
+        "Model", "Ask a model that thinks by default to think, or not to.", rare=True
     )
-    rpm: int | None = option("Limits", "Requests a minute that the server is sent at the most.", rare=True)
+    reasoning: str | None = option(
+        "Model", "Effort of a reasoning model: low, medium or high.", rare=True
+    )
+    label: Label = ""
+    timeout: float | None = option(
+        "Limits", "Seconds that one attempt at a call may take (120).", rare=True
+    )
+    attempts: int | None = option(
+        "Limits", "Attempts that a call has, where its faults may pass (6).", rare=True
+    )
+    deadline: float | None = option(
+        "Limits",
+        "Seconds that all attempts at a call may take (600; a local model: as long as it takes).",
+        rare=True,
+    )
+    rpm: int | None = option(
+        "Limits", "Requests a minute that the server is sent at the most.", rare=True
+    )
     tpm: int | None = option("Limits", "Tokens a minute, of prompts and replies.", rare=True)
     context: Context = None
     threads: Threads = None
@@ -325,7 +367,9 @@ class JudgeOptions:
     def settings(self) -> dict[str, Any]:
         """The arguments of `blendfilter.connect` after the model's name."""
         names = {"rpm": "requests_per_minute", "tpm": "tokens_per_minute"}
-        settings = {names.get(name, name): value for name, value in asdict(self).items() if name != "lm"}
+        settings = {
+            names.get(name, name): value for name, value in asdict(self).items() if name != "lm"
+        }
         return {**settings, "api_base": self.api_base or None}
 
 
@@ -397,7 +441,9 @@ class BatchOptions:
         default=False,
         rare=True,
     )
-    batch_window: str | None = option("Limits", "The time in which the provider answers a batch (24h).", rare=True)
+    batch_window: str | None = option(
+        "Limits", "The time in which the provider answers a batch (24h).", rare=True
+    )
     batch_dir: Path | None = option(
         "Limits",
         "Write batch files there in place of calling a server, and stop; once they are answered (vllm run-batch), the "
@@ -410,12 +456,16 @@ class BatchOptions:
         from blendfilter.lm.batches import Batch
 
         if self.batch and self.batch_dir is not None:
-            raise BadArgument("--batch asks the provider, --batch-dir writes files: leave one of them out")
+            raise BadArgument(
+                "--batch asks the provider, --batch-dir writes files: leave one of them out"
+            )
         if self.batch_window is not None and not self.batch:
             raise BadArgument("--batch-window is the provider's: add --batch, or leave it out")
         if self.batch_dir is not None:
             return Batch(self.batch_dir)
-        return Batch(window=self.batch_window or Batch.window, poll=self.poll) if self.batch else None
+        return (
+            Batch(window=self.batch_window or Batch.window, poll=self.poll) if self.batch else None
+        )
 
 
 @dataclass(frozen=True)
@@ -429,19 +479,30 @@ class RayOptions:
         metavar="ADDRESS",
         rare=True,
     )
-    shards: int | None = option("Limits", "With --ray: how many parts the work is done in.", rare=True, min=1)
+    shards: int | None = option(
+        "Limits", "With --ray: how many parts the work is done in.", rare=True, min=1
+    )
     ray_gpus: float = option(
-        "Limits", "With --ray: GPUs of each task, for a model in its process.", rare=True, default=0.0
+        "Limits",
+        "With --ray: GPUs of each task, for a model in its process.",
+        rare=True,
+        default=0.0,
     )
 
     def check(self, **alone: Any) -> None:
         """Raise `BadArgument` for what goes with Ray alone, and for options that do not go with it (`alone`)."""
         if self.ray is None and (self.shards is not None or self.ray_gpus):
-            raise BadArgument(f"--{'ray-gpus' if self.ray_gpus else 'shards'} goes with --ray ADDRESS (--ray local)")
+            raise BadArgument(
+                f"--{'ray-gpus' if self.ray_gpus else 'shards'} goes with --ray ADDRESS (--ray local)"
+            )
         if self.ray is not None and self.shards is None:
             raise BadArgument("--ray does a run in shards: say in how many, --shards 8")
-        if self.ray is not None and (named := next((name for name, value in alone.items() if value), None)):
-            raise BadArgument(f"--ray does all shards of a live run: leave out --{named.replace('_', '-')}")
+        if self.ray is not None and (
+            named := next((name for name, value in alone.items() if value), None)
+        ):
+            raise BadArgument(
+                f"--ray does all shards of a live run: leave out --{named.replace('_', '-')}"
+            )
 
 
 def given_values(options: Any, *names: str) -> dict[str, Any]:
@@ -460,4 +521,7 @@ def given(options: Any, *names: str) -> list[str]:
     >>> given(SpendingOptions(max_tokens=5)), given(MethodOptions(k=3, hops=2), "k")
     (['--max-tokens'], ['-k'])
     """
-    return ["-k" if name == "k" else f"--{name.replace('_', '-')}" for name in given_values(options, *names)]
+    return [
+        "-k" if name == "k" else f"--{name.replace('_', '-')}"
+        for name in given_values(options, *names)
+    ]

@@ -10,7 +10,14 @@ import typer
 from blendfilter.cli.app import State, command
 from blendfilter.cli.console import say, show
 from blendfilter.cli.making import connect_both
-from blendfilter.cli.options import FilterModelOptions, JudgeOptions, PricesFile, PromptsName, ReplyTokens, declared
+from blendfilter.cli.options import (
+    FilterModelOptions,
+    JudgeOptions,
+    PricesFile,
+    PromptsName,
+    ReplyTokens,
+    declared,
+)
 
 if TYPE_CHECKING:
     from blendfilter.lm.model import ConnectedLM
@@ -29,10 +36,16 @@ def reproduce(
             help="table1 to table5, fair, filco-table3, cdit-table2, bider-table1 … (--list), or yourfile.toml."
         ),
     ] = None,
-    list_: Annotated[bool, declared("Output", "--list", help="List the tables and figures, and stop.")] = False,
+    list_: Annotated[
+        bool, declared("Output", "--list", help="List the tables and figures, and stop.")
+    ] = False,
     data: Annotated[
         list[str] | None,
-        declared("Data", metavar="[TASK=]PLACE", help="Questions; 'sample' for all tasks; may be repeated."),
+        declared(
+            "Data",
+            metavar="[TASK=]PLACE",
+            help="Questions; 'sample' for all tasks; may be repeated.",
+        ),
     ] = None,
     corpus: Annotated[
         list[str] | None,
@@ -43,16 +56,23 @@ def reproduce(
         ),
     ] = None,
     index: Annotated[
-        list[str] | None, declared("Data", metavar=_INDEX, help="An index's folder or URL; may be repeated.")
+        list[str] | None,
+        declared("Data", metavar=_INDEX, help="An index's folder or URL; may be repeated."),
     ] = None,
     allow_host: Annotated[
         list[str] | None,
-        declared("Data", rare=True, help="A host that a trimmed index may call (HOST or HOST:PORT); may be repeated."),
+        declared(
+            "Data",
+            rare=True,
+            help="A host that a trimmed index may call (HOST or HOST:PORT); may be repeated.",
+        ),
     ] = None,
     json_schema: Annotated[
         bool,
         declared(
-            "Model", rare=True, help="Hold the ids to a JSON schema; without it they are free text, as in the paper."
+            "Model",
+            rare=True,
+            help="Hold the ids to a JSON schema; without it they are free text, as in the paper.",
         ),
     ] = False,
     prices: PricesFile = None,
@@ -67,10 +87,14 @@ def reproduce(
     scorer: Annotated[
         str | None,
         declared(
-            "Model", rare=True, help="The model that gives cxmi its log-probabilities; without it the reader itself."
+            "Model",
+            rare=True,
+            help="The model that gives cxmi its log-probabilities; without it the reader itself.",
         ),
     ] = None,
-    scorer_api_base: Annotated[str | None, declared("Model", rare=True, help="A server of that model.")] = None,
+    scorer_api_base: Annotated[
+        str | None, declared("Model", rare=True, help="A server of that model.")
+    ] = None,
     program: Annotated[
         list[str] | None,
         declared(
@@ -110,8 +134,12 @@ def reproduce(
         ),
     ] = None,
     reply_tokens: ReplyTokens = None,
-    limit: Annotated[int | None, declared("Data", help="The first N questions (500; BIDER's tables: 1,000).")] = None,
-    tasks: Annotated[str | None, declared("Data", help="Some of the table's tasks, with commas between.")] = None,
+    limit: Annotated[
+        int | None, declared("Data", help="The first N questions (500; BIDER's tables: 1,000).")
+    ] = None,
+    tasks: Annotated[
+        str | None, declared("Data", help="Some of the table's tasks, with commas between.")
+    ] = None,
     methods: Annotated[
         str | None, declared("Method", help="The rows of these methods alone, with commas between.")
     ] = None,
@@ -125,17 +153,23 @@ def reproduce(
     ] = None,
     concurrency: Annotated[int, declared("Limits", help="Model calls in flight.")] = 16,
     repeats: Annotated[int, declared("Data", rare=True, help="Answers to each question.")] = 1,
-    runs: Annotated[Path, declared("Output", help="The folder of the runs, and of the table under its name.")] = Path(
-        "runs"
-    ),
-    plan: Annotated[bool, declared("Output", "--plan", help="Say what the runs would cost, and make none.")] = False,
-    plots: Annotated[bool, declared("Output", "--plots/--no-plots", help="Draw the figures, as SVG and PNG.")] = True,
+    runs: Annotated[
+        Path, declared("Output", help="The folder of the runs, and of the table under its name.")
+    ] = Path("runs"),
+    plan: Annotated[
+        bool, declared("Output", "--plan", help="Say what the runs would cost, and make none.")
+    ] = False,
+    plots: Annotated[
+        bool, declared("Output", "--plots/--no-plots", help="Draw the figures, as SVG and PNG.")
+    ] = True,
 ) -> None:
     """Reproduce a table or figure of a paper: published beside measured, with paired tests, at a known cost.
 
     Example: blendfilter reproduce table4 --data sample --limit 20 (the sample world and the offline reader: free)
     """
-    State.goes_on = not plan  # before the imports: these take a second, and one may be stopped in it
+    State.goes_on = (
+        not plan
+    )  # before the imports: these take a second, and one may be stopped in it
     from blendfilter.reproduce import list_tables
     from blendfilter.reproduce import reproduce as run
 
@@ -143,7 +177,9 @@ def reproduce(
         show(list_tables())
         return
 
-    connects, connects_filter = connect_both(model, filter_model, prices, keyless=plan, json_schema=json_schema)
+    connects, connects_filter = connect_both(
+        model, filter_model, prices, keyless=plan, json_schema=json_schema
+    )
 
     def reader(of: PaperTable) -> ConnectedLM:
         named = (model.lm or "offline").rpartition("/")[2].casefold() == of.reader.casefold()
@@ -151,13 +187,34 @@ def reproduce(
         return connects(extra_body=own or None)
 
     code = run(
-        table, reader, filter_lm=connects_filter(), show=show, say=say, runs=runs, data=data or (), index=index or (),
-        corpus=corpus or (), allow_hosts=allow_host or (), measures=measure or (), scorer=scorer,
-        scorer_api_base=scorer_api_base, programs=program or (), prompts=prompts, demos=demos or (),
-        filter_models=trained or (), silver=silver or (), reply_tokens=reply_tokens, limit=limit, tasks=_names(tasks),
-        methods=_names(methods), rows=row or None, concurrency=concurrency, repeats=repeats, only_plan=plan,
+        table,
+        reader,
+        filter_lm=connects_filter(),
+        show=show,
+        say=say,
+        runs=runs,
+        data=data or (),
+        index=index or (),
+        corpus=corpus or (),
+        allow_hosts=allow_host or (),
+        measures=measure or (),
+        scorer=scorer,
+        scorer_api_base=scorer_api_base,
+        programs=program or (),
+        prompts=prompts,
+        demos=demos or (),
+        filter_models=trained or (),
+        silver=silver or (),
+        reply_tokens=reply_tokens,
+        limit=limit,
+        tasks=_names(tasks),
+        methods=_names(methods),
+        rows=row or None,
+        concurrency=concurrency,
+        repeats=repeats,
+        only_plan=plan,
         plots=plots,
-    )  # fmt: skip
+    )
     if code:
         raise typer.Exit(code)
 

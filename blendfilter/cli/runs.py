@@ -43,7 +43,14 @@ from blendfilter.cli.options import (
     option,
 )
 from blendfilter.context import GIVEN, setting
-from blendfilter.errors import AskedWrong, BadArgument, BadData, MissingExtra, MissingFile, ServerRefused
+from blendfilter.errors import (
+    AskedWrong,
+    BadArgument,
+    BadData,
+    MissingExtra,
+    MissingFile,
+    ServerRefused,
+)
 from blendfilter.metrics import METRICS
 
 if TYPE_CHECKING:
@@ -66,7 +73,9 @@ class PlanOptions:
         "--plan",
         default=False,
     )
-    plan_questions: int | None = option("Output", "Questions, evenly spread, that a plan is made from (20).", rare=True)
+    plan_questions: int | None = option(
+        "Output", "Questions, evenly spread, that a plan is made from (20).", rare=True
+    )
     ask_server: bool = option(
         "Output",
         "A plan counts tokens by the server's own tokeniser (vLLM, llama.cpp); no model is asked.",
@@ -78,9 +87,13 @@ class PlanOptions:
     def check(self, *, replay: bool) -> None:
         """Raise `BadArgument` for what goes with a plan and has none, and for a plan of a run that calls no model."""
         if (self.ask_server or self.plan_questions is not None) and not self.plan:
-            raise BadArgument("--ask-server and --plan-questions shape a plan: add --plan, or leave them out")
+            raise BadArgument(
+                "--ask-server and --plan-questions shape a plan: add --plan, or leave them out"
+            )
         if self.plan and replay:
-            raise BadArgument("a replay asks no model, so there is nothing to plan: leave --plan or --replay out")
+            raise BadArgument(
+                "a replay asks no model, so there is nothing to plan: leave --plan or --replay out"
+            )
 
 
 @command()
@@ -107,20 +120,27 @@ def eval(
     shard: Annotated[
         str | None,
         declared(
-            "Data", metavar="I/N", rare=True,
+            "Data",
+            metavar="I/N",
+            rare=True,
             help="Every N-th question, beginning with the I-th: a part that `merge` joins with the others.",
         ),
     ] = None,
     leave_out_compiled: Annotated[
         bool,
         declared(
-            "Data", "--leave-out-compiled", rare=True,
+            "Data",
+            "--leave-out-compiled",
+            rare=True,
             help="Leave out the questions that --program was compiled on, or a model of hf/ trained on.",
         ),
     ] = False,
-    concurrency: Annotated[int, declared("Limits", help="Model calls in flight in the whole run.")] = 16,
+    concurrency: Annotated[
+        int, declared("Limits", help="Model calls in flight in the whole run.")
+    ] = 16,
     run: Annotated[
-        Path | None, declared("Output", help="The run's folder; the same command again goes on there.")
+        Path | None,
+        declared("Output", help="The run's folder; the same command again goes on there."),
     ] = None,
     reuse: Annotated[
         list[Path] | None, declared("Output", help="Runs whose calls may be used; may be repeated.")
@@ -141,26 +161,34 @@ def eval(
     prices: PricesFile = None,
     seed: Annotated[int, declared("Data", rare=True, help="Of the bootstrap intervals.")] = 0,
     metric: Annotated[
-        list[str] | None, declared("Method", rare=True, help=f"In place of the task's own: {', '.join(METRICS)}.")
+        list[str] | None,
+        declared("Method", rare=True, help=f"In place of the task's own: {', '.join(METRICS)}."),
     ] = None,
     max_bad_replies: MaxBadReplies = 0.05,
     html: Annotated[
-        bool, declared("Output", rare=True, help="Write the run as a page too, report.html in its folder.")
+        bool,
+        declared(
+            "Output", rare=True, help="Write the run as a page too, report.html in its folder."
+        ),
     ] = True,
     like: Annotated[
         Path | None,
         typer.Option(
-            metavar="RUN", is_eager=True, callback=from_run,
+            metavar="RUN",
+            is_eager=True,
+            callback=from_run,
             help="Take the settings of a run that eval made, but no address and no package:Class. Options on the "
             "command line and in --config override them.",
         ),
     ] = None,
-) -> None:  # fmt: skip
+) -> None:
     """Evaluate a method on a question set: resumable, every call journaled once.
 
     Example: blendfilter eval hotpotqa --data hotpot_dev_distractor_v1.json --corpus pooled --lm openai/gpt-4o-mini
     """
-    State.goes_on = not planning.plan  # before the imports: these take a second, in which one may stop the command
+    State.goes_on = (
+        not planning.plan
+    )  # before the imports: these take a second, in which one may stop the command
     from blendfilter.compiling.programs import recipes_in
     from blendfilter.evaluation.plan import SAMPLE, plan
     from blendfilter.evaluation.run_settings import not_compiled_on, recorded_index, recorded_model
@@ -181,7 +209,10 @@ def eval(
         model, filter_model, prices, keyless=planning.plan or batches.batch_dir is not None, how=how
     )
     lm = _or_recorded(
-        "model", connects, lambda run, gone: recorded_model(run, model.lm or "", gone, **decoding), replayed
+        "model",
+        connects,
+        lambda run, gone: recorded_model(run, model.lm or "", gone, **decoding),
+        replayed,
     )
     filter_lm = _or_recorded(
         "filter's model",
@@ -209,18 +240,28 @@ def eval(
         models = [lm] if filter_lm is None else [lm, filter_lm]
         all_questions, questions = questions, not_compiled_on(module, questions, models)
         left_out = len(all_questions) - len(questions)
-        of = "the program was compiled on" if how.program is not None else "the model was trained on"
+        of = (
+            "the program was compiled on" if how.program is not None else "the model was trained on"
+        )
         say(f"{left_out} questions that {of} are left out, {len(questions)} are asked")
     if shard is not None:
         questions = questions.shard(*_shard_of(shard))
     folder = run or _default_folder(module, questions, lm, filter_lm, seed, how.method)
     shared: dict[str, Any] = {
-        "run": folder, "reuse": reuse or (), "repeats": repeats, "concurrency": concurrency, "budget": budget,
-        "name": how.method, "filter_lm": filter_lm, "batch": batch,
-    }  # fmt: skip
+        "run": folder,
+        "reuse": reuse or (),
+        "repeats": repeats,
+        "concurrency": concurrency,
+        "budget": budget,
+        "name": how.method,
+        "filter_lm": filter_lm,
+        "batch": batch,
+    }
     if planning.plan:
         sample = SAMPLE if planning.plan_questions is None else planning.plan_questions
-        planned = plan(module, questions, lm, sample=sample, ask_server=planning.ask_server, **shared)
+        planned = plan(
+            module, questions, lm, sample=sample, ask_server=planning.ask_server, **shared
+        )
         show(planned.text().rstrip("\n"))
         return
     shared |= {"lm": lm, "max_retries": max_retries, "seed": seed}
@@ -230,7 +271,9 @@ def eval(
     _conclude(done, html=html)
 
 
-def _evaluated(cluster: RayOptions, module: Any, questions: Questions, *, replay: bool, **options: Any) -> Run:
+def _evaluated(
+    cluster: RayOptions, module: Any, questions: Questions, *, replay: bool, **options: Any
+) -> Run:
     """The run, by this process or by a cluster."""
     from blendfilter.evaluation.runner import evaluate
 
@@ -239,12 +282,20 @@ def _evaluated(cluster: RayOptions, module: Any, questions: Questions, *, replay
     from blendfilter.evaluation.on_ray import evaluate_on_ray
 
     return evaluate_on_ray(
-        module, questions, address=cluster.ray, shards=cluster.shards, gpus=cluster.ray_gpus, **options
+        module,
+        questions,
+        address=cluster.ray,
+        shards=cluster.shards,
+        gpus=cluster.ray_gpus,
+        **options,
     )
 
 
 def _or_recorded(
-    what: str, made: Callable[[], T], recorded: Callable[[Path, AskedWrong], Any], replayed: Path | None
+    what: str,
+    made: Callable[[], T],
+    recorded: Callable[[Path, AskedWrong], Any],
+    replayed: Path | None,
 ) -> T:
     """The index or the model; in a replay, where it is gone, what the run in that folder knows of it will do."""
     try:
@@ -257,7 +308,12 @@ def _or_recorded(
 
 
 def _default_folder(
-    module: Any, questions: Questions, model: ConnectedLM, filter_lm: ConnectedLM | None, seed: int, method: str
+    module: Any,
+    questions: Questions,
+    model: ConnectedLM,
+    filter_lm: ConnectedLM | None,
+    seed: int,
+    method: str,
 ) -> Path:
     """`runs/<task>-<method>-<digest>`: the same command finds its run again, another one gets another folder.
 
@@ -266,12 +322,18 @@ def _default_folder(
     from blendfilter.evaluation.run_settings import settings_of
     from blendfilter.journal import digest
 
-    settings, shard = settings_of(module, questions, model, filter_lm=filter_lm, seed=seed, name=method), ""
+    settings, shard = (
+        settings_of(module, questions, model, filter_lm=filter_lm, seed=seed, name=method),
+        "",
+    )
     if (part := questions.part) is not None:
         settings["data"] |= {"fingerprint": part.fingerprint, "n": part.n}
         del settings["data"]["shard"]
         shard = f"-{part.number}of{part.of}"
-    return Path("runs") / f"{questions.task.name}-{method.replace(':', '.')}-{digest(settings)[:8]}{shard}"
+    return (
+        Path("runs")
+        / f"{questions.task.name}-{method.replace(':', '.')}-{digest(settings)[:8]}{shard}"
+    )
 
 
 def _shard_of(given: str) -> tuple[int, int]:
@@ -291,7 +353,9 @@ def _conclude(done: Run, *, html: bool) -> None:
         _write_page(done, [])
     show(f"run: {done.folder}")
     if warned := done.warnings:
-        say("too many bad replies (the warnings at the top): blendfilter doctor says what to change")
+        say(
+            "too many bad replies (the warnings at the top): blendfilter doctor says what to change"
+        )
     if done.errors or warned:
         raise typer.Exit(1)
 
@@ -312,7 +376,10 @@ def merge(
     out: Annotated[Path, declared("Output", help="The new folder of the merged run.")],
     prices: PricesFile = None,
     html: Annotated[
-        bool, declared("Output", rare=True, help="Write the run as a page too, report.html in its folder.")
+        bool,
+        declared(
+            "Output", rare=True, help="Write the run as a page too, report.html in its folder."
+        ),
     ] = True,
 ) -> None:
     """Make one run of the shards of one (eval --shard I/N): the run that one process would have made.
@@ -331,7 +398,8 @@ def merge(
 @command()
 def ps(
     runs: Annotated[
-        list[Path] | None, typer.Argument(help="Run folders; without them, every run in progress on this machine.")
+        list[Path] | None,
+        typer.Argument(help="Run folders; without them, every run in progress on this machine."),
     ] = None,
 ) -> None:
     """List the runs in progress: how far each is, its errors, and how many calls it made in the last minute.
@@ -345,14 +413,24 @@ def ps(
     if not found:
         say("no run is in progress")
         return
-    table = sheet("", "run", "process", "answered", "errors", "calls a minute", "minutes", "changed")
+    table = sheet(
+        "", "run", "process", "answered", "errors", "calls a minute", "minutes", "changed"
+    )
     for each in found:
         changed = each.control.model_dump(exclude_defaults=True)
         table.add_row(
-            str(each.run.folder), str(each.pid or "-"), f"{each.answered:,} of {each.answers:,}", str(each.errors),
-            f"{each.calls_a_minute:,}", f"{each.seconds / 60:.1f}",
-            ", ".join("paused" if name == "paused" else f"{name} {value:,}" for name, value in changed.items()) or "-",
-        )  # fmt: skip
+            str(each.run.folder),
+            str(each.pid or "-"),
+            f"{each.answered:,} of {each.answers:,}",
+            str(each.errors),
+            f"{each.calls_a_minute:,}",
+            f"{each.seconds / 60:.1f}",
+            ", ".join(
+                "paused" if name == "paused" else f"{name} {value:,}"
+                for name, value in changed.items()
+            )
+            or "-",
+        )
     show(table)
 
 
@@ -360,9 +438,14 @@ def ps(
 def tune(
     run: Annotated[Path, typer.Argument(help="The folder of a run in progress.")],
     limits: SpendingOptions,
-    concurrency: Annotated[int | None, declared("Limits", help="Model calls in flight in the whole run.")] = None,
+    concurrency: Annotated[
+        int | None, declared("Limits", help="Model calls in flight in the whole run.")
+    ] = None,
     pause: Annotated[
-        bool, declared("Limits", "--pause", help="Let no further call out; those in flight are finished.")
+        bool,
+        declared(
+            "Limits", "--pause", help="Let no further call out; those in flight are finished."
+        ),
     ] = False,
     resume: Annotated[bool, declared("Limits", "--resume", help="Go on after --pause.")] = False,
 ) -> None:
@@ -378,7 +461,9 @@ def tune(
     changes: dict[str, Any] = {**given, "dollars": limits.max_cost}
     changes = {name: value for name, value in changes.items() if value is not None}
     if not (changes or pause or resume):
-        raise BadArgument("change what? --concurrency N, --pause, --resume, --max-calls, --max-tokens or --max-cost")
+        raise BadArgument(
+            "change what? --concurrency N, --pause, --resume, --max-calls, --max-tokens or --max-cost"
+        )
     now = change(run, **changes, **({"paused": pause} if pause or resume else {}))
     show(f"{run}: {now.model_dump_json(exclude_defaults=True)}")
 
@@ -387,14 +472,20 @@ def tune(
 def report_command(
     runs: Annotated[
         list[Path],
-        typer.Argument(help="A run's folder; more runs over the same questions stand beside it on the page."),
+        typer.Argument(
+            help="A run's folder; more runs over the same questions stand beside it on the page."
+        ),
     ],
     html: Annotated[
         bool, declared("Output", help="Write the page, report.html, into the (first) run's folder.")
     ] = True,
     trec: Annotated[
         bool,
-        declared("Output", "--trec", help="Write its rankings by query, run.QUERY.trec, and qrels.trec (ir_measures)."),
+        declared(
+            "Output",
+            "--trec",
+            help="Write its rankings by query, run.QUERY.trec, and qrels.trec (ir_measures).",
+        ),
     ] = False,
     prices: PricesFile = None,
 ) -> None:
@@ -421,9 +512,12 @@ def report_command(
 @command()
 def compare(
     runs: Annotated[
-        list[Path], typer.Argument(help="Two runs or more over the same questions; the first is the baseline.")
+        list[Path],
+        typer.Argument(help="Two runs or more over the same questions; the first is the baseline."),
     ],
-    against: Annotated[str | None, declared("Method", help="Another of them as the baseline.")] = None,
+    against: Annotated[
+        str | None, declared("Method", help="Another of them as the baseline.")
+    ] = None,
     metric: Annotated[
         list[str] | None,
         declared(
@@ -450,7 +544,10 @@ def rescore(
     run: Annotated[Path, typer.Argument(help="A finished run's folder.")],
     metric: Annotated[
         list[str],
-        declared("Method", help=f"{', '.join(METRICS)}, or llm-judge (a model judges, --lm); may be repeated."),
+        declared(
+            "Method",
+            help=f"{', '.join(METRICS)}, or llm-judge (a model judges, --lm); may be repeated.",
+        ),
     ],
     judge: JudgeOptions,
     limits: SpendingOptions,
@@ -472,7 +569,9 @@ def rescore(
     budget = limits.budget()
     if (judge.lm is not None or budget is not None) and JUDGED not in metric:
         what = "--lm" if judge.lm is not None else "--max-…"
-        raise BadArgument(f"only --metric {JUDGED} asks a model: leave {what} out, or add that metric")
+        raise BadArgument(
+            f"only --metric {JUDGED} asks a model: leave {what} out, or add that metric"
+        )
     scored, failed = Run(run), False
     for name in metric:
         judged = name == JUDGED
@@ -487,10 +586,15 @@ def rescore(
             )
         show(done.signature)
         if done.ledger is not None:
-            took = ", ".join(f"{name} {done.ledger[name]}" for name in ("calls", "tokens_in", "tokens_out", "cost"))
+            took = ", ".join(
+                f"{name} {done.ledger[name]}"
+                for name in ("calls", "tokens_in", "tokens_out", "cost")
+            )
             show(f"judged by {judge.lm}: {took}; {done.unreadable} unreadable")
         if done.unreadable > UNSURE * len(done.rows):
-            say(f"{done.unreadable} of {len(done.rows)} verdicts are unreadable and count as 0: take another judge")
+            say(
+                f"{done.unreadable} of {len(done.rows)} verdicts are unreadable and count as 0: take another judge"
+            )
         failed |= done.errors > 0  # `rescore` warned
     if scored.errors:
         say(f"{failures(scored.rows, repeats_in(scored.settings))}, by every metric")

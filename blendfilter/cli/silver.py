@@ -64,26 +64,44 @@ class SynthesisOptions:
     """BIDER's other models and thresholds."""
 
     encoder: str | None = option(
-        "Model", "bider: the encoder of sentences, a folder or a hub name; E5 reads its own prefixes.", "--encoder"
+        "Model",
+        "bider: the encoder of sentences, a folder or a hub name; E5 reads its own prefixes.",
+        "--encoder",
     )
     nli: str | None = option(
-        "Model", "bider: the entailment model, a folder or a hub name (google/t5_xxl_true_nli_mixture).", "--nli"
+        "Model",
+        "bider: the entailment model, a folder or a hub name (google/t5_xxl_true_nli_mixture).",
+        "--nli",
     )
     query_prefix: str | None = option(
-        "Model", "bider: stands before question and answer for the encoder.", "--query-prefix", rare=True
+        "Model",
+        "bider: stands before question and answer for the encoder.",
+        "--query-prefix",
+        rare=True,
     )
     passage_prefix: str | None = option(
         "Model", "bider: stands before a sentence for the encoder.", "--passage-prefix", rare=True
     )
-    nuggets: int | None = option("Method", "bider: sentences that are extracted, K (7).", "--nuggets")
+    nuggets: int | None = option(
+        "Method", "bider: sentences that are extracted, K (7).", "--nuggets"
+    )
     lambda_max: float | None = option(
-        "Method", "bider: refinement ends with more support than this (0.5).", "--lambda-max", rare=True
+        "Method",
+        "bider: refinement ends with more support than this (0.5).",
+        "--lambda-max",
+        rare=True,
     )
     lambda_min: float | None = option(
-        "Method", "bider: refinement ends with less gain in support than this (0.01).", "--lambda-min", rare=True
+        "Method",
+        "bider: refinement ends with less gain in support than this (0.01).",
+        "--lambda-min",
+        rare=True,
     )
     lambda_lm: float | None = option(
-        "Method", "bider: cleaning drops a sentence with less of the effect than this (0.05).", "--lambda-lm", rare=True
+        "Method",
+        "bider: cleaning drops a sentence with less of the effect than this (0.05).",
+        "--lambda-lm",
+        rare=True,
     )
 
 
@@ -93,10 +111,17 @@ def silver(
     task: Task,
     data: Annotated[
         str,
-        declared("Data", help="A question file with answers; 'hub' (Hugging Face), or 'sample', the package's own."),
+        declared(
+            "Data",
+            help="A question file with answers; 'hub' (Hugging Face), or 'sample', the package's own.",
+        ),
     ],
     out: Annotated[
-        Path, declared("Output", help="The file to write, JSON Lines; the same command again goes on where it stopped.")
+        Path,
+        declared(
+            "Output",
+            help="The file to write, JSON Lines; the same command again goes on where it stopped.",
+        ),
     ],
     measure: Annotated[
         str | None,
@@ -112,12 +137,18 @@ def silver(
     limit: Limit = None,
     threshold: Annotated[
         float | None,
-        declared("Method", help="Choose only sentences that score above this (strinc 0, lexical 0.5, cxmi 0)."),
+        declared(
+            "Method",
+            help="Choose only sentences that score above this (strinc 0, lexical 0.5, cxmi 0).",
+        ),
     ] = None,
     num_sentences: Annotated[
-        int, declared("Method", rare=True, help="Sentences chosen of all passages together, at most.")
+        int,
+        declared("Method", rare=True, help="Sentences chosen of all passages together, at most."),
     ] = 1,
-    batch: Annotated[int, declared("Data", rare=True, help="Questions that are scored together.")] = 32,
+    batch: Annotated[
+        int, declared("Data", rare=True, help="Questions that are scored together.")
+    ] = 32,
     allow_empty_answers: Annotated[
         bool,
         declared(
@@ -129,7 +160,11 @@ def silver(
     ] = False,
     tokenizer: Annotated[
         str | None,
-        declared("Data", rare=True, help="Whose tokens the summary counts: words, or one of tiktoken's (cl100k_base)."),
+        declared(
+            "Data",
+            rare=True,
+            help="Whose tokens the summary counts: words, or one of tiktoken's (cl100k_base).",
+        ),
     ] = None,
     model: ScorerOptions,
     synthesis: SynthesisOptions,
@@ -141,7 +176,9 @@ def silver(
 
     Example: blendfilter silver hotpotqa --data hotpot_dev_distractor_v1.json --measure strinc --out silver.jsonl
     """
-    State.goes_on = True  # before the imports: these take a second, in which one may stop the command
+    State.goes_on = (
+        True  # before the imports: these take a second, in which one may stop the command
+    )
     from blendfilter.asking import TaskWording
     from blendfilter.lm.tokenisers import tokeniser
     from blendfilter.oracles.bider import MEASURE, Synthesis
@@ -158,7 +195,9 @@ def silver(
     if chosen not in (*MEASURES, MEASURE):
         raise UnknownName.of("measure", chosen, (*MEASURES, MEASURE))
     if chosen not in ("cxmi", MEASURE) and (needless := given(model)):
-        raise BadArgument(f"{chosen} asks no model: leave {needless[0]} out, or take --measure cxmi")
+        raise BadArgument(
+            f"{chosen} asks no model: leave {needless[0]} out, or take --measure cxmi"
+        )
     if chosen != MEASURE and (needless := given(synthesis)):
         raise BadArgument(f"{needless[0]} is BIDER's: take --measure {MEASURE}, or leave it out")
     if chosen == MEASURE and (threshold is not None or num_sentences != 1):
@@ -166,7 +205,9 @@ def silver(
             f"{MEASURE} chooses by its own thresholds (--nuggets, --lambda-max, --lambda-min, --lambda-lm): leave "
             f"{'--num-sentences' if threshold is None else '--threshold'} out"
         )
-    wording = None if model.demos is None else TaskWording.of(TASKS[task].wording).with_demos(model.demos)
+    wording = (
+        None if model.demos is None else TaskWording.of(TASKS[task].wording).with_demos(model.demos)
+    )
     scoring = _scorer(model, task, chosen) if chosen in ("cxmi", MEASURE) else None
     oracle: Oracle | Synthesis
     if scoring is not None and chosen == MEASURE:
@@ -176,20 +217,34 @@ def silver(
         oracle = _synthesis(task, synthesis, scoring, wording)
     else:
         oracle = Oracle(
-            chosen, task=task, threshold=threshold, num_sentences=num_sentences, scorer=scoring, wording=wording  # type: ignore[arg-type]
-        )  # fmt: skip
+            chosen,
+            task=task,
+            threshold=threshold,
+            num_sentences=num_sentences,
+            scorer=scoring,
+            wording=wording,  # type: ignore[arg-type]
+        )
         questions = load(task, data, limit=limit)
         labelled(questions, chosen)
     if measure is None:
         say(f"no --measure: {chosen}, which is the one for {task}")
     searched = retriever(sources, questions, k=k, sample=data == "sample")
     finished = places.out.exists()
-    scorers = oracle.scorers if isinstance(oracle, Synthesis) else () if scoring is None else (scoring,)
+    scorers = (
+        oracle.scorers if isinstance(oracle, Synthesis) else () if scoring is None else (scoring,)
+    )
     with _journaled(scorers, places.journal), Bars() as bars:
         summary = make_silver(
-            questions, oracle, out, retriever=searched, k=k, batch=batch, allow_empty_answers=allow_empty_answers,
-            tokeniser=counting, progress=bars,
-        )  # fmt: skip
+            questions,
+            oracle,
+            out,
+            retriever=searched,
+            k=k,
+            batch=batch,
+            allow_empty_answers=allow_empty_answers,
+            tokeniser=counting,
+            progress=bars,
+        )
     if finished:
         say(f"{out} was finished before: nothing was asked")
     say_left_out(chosen, summary.left_out, summary.n)
@@ -238,11 +293,19 @@ def _show(summary: Summary) -> None:
         _show_synthesis(summary.synthesis, summary.n)
     if summary.positive is not None:
         known = summary.n - summary.unknown
-        show(f"positive: {summary.positive:.1%} of {known:,} questions, where the passages support the output")
+        show(
+            f"positive: {summary.positive:.1%} of {known:,} questions, where the passages support the output"
+        )
     for what, count in (
-        ("questions not known to be positive or negative, for want of gold titles", summary.unknown),
+        (
+            "questions not known to be positive or negative, for want of gold titles",
+            summary.unknown,
+        ),
         ("questions without any passage, their contexts empty", summary.no_passages),
-        ("sentences without a score, too long for the model's context, never chosen", summary.unscored),
+        (
+            "sentences without a score, too long for the model's context, never chosen",
+            summary.unscored,
+        ),
     ):
         if count:
             show(f"{what}: {count:,}")
@@ -260,22 +323,37 @@ def _show_synthesis(found: SynthesisSummary, n: int) -> None:
     from rich.table import Table
 
     table = Table("BIDER's synthesis", box=box.SIMPLE_HEAD)
-    for name in ("sentences", "tokens", "of FULL", "holds the answer", "answer's words", "per token, x FULL"):
+    for name in (
+        "sentences",
+        "tokens",
+        "of FULL",
+        "holds the answer",
+        "answer's words",
+        "per token, x FULL",
+    ):
         table.add_column(name, justify="right")
     full = found.stages["full"]
     for name, stage in found.stages.items():
         table.add_row(
-            STAGE_NAMES[name], f"{stage.nuggets:.1f}", f"{stage.tokens:.1f}",
-            f"{100 * stage.tokens / full.tokens:.0f} %" if full.tokens else "-", f"{100 * stage.holds:.1f} %",
+            STAGE_NAMES[name],
+            f"{stage.nuggets:.1f}",
+            f"{stage.tokens:.1f}",
+            f"{100 * stage.tokens / full.tokens:.0f} %" if full.tokens else "-",
+            f"{100 * stage.holds:.1f} %",
             f"{100 * stage.words:.1f} %",
             f"{stage.words_per_token / full.words_per_token:.2f}" if full.words_per_token else "-",
-        )  # fmt: skip
+        )
     show(table)
     stops = ", ".join(f"{STOPS[name]} {count:,}" for name, count in found.stops.items())
-    show(f"refinement of {n:,} questions ended: {stops}; mean support in the end {found.support:.2f}")
+    show(
+        f"refinement of {n:,} questions ended: {stops}; mean support in the end {found.support:.2f}"
+    )
     for what, count in (
         ("questions with annotated evidence in place of the answer", found.with_evidence),
-        ("questions with a pool that was too long for the entailment model, which read its beginning", found.cut),
+        (
+            "questions with a pool that was too long for the entailment model, which read its beginning",
+            found.cut,
+        ),
         ("nuggets too long for the answerer's context, dropped", found.unscored),
     ):
         if count:
@@ -296,13 +374,17 @@ def _check_named(options: SynthesisOptions) -> None:
         raise BadArgument(f"bider asks three models: name {' and '.join(missing)}")
 
 
-def _synthesis(task: str, options: SynthesisOptions, scoring: KeptScorer, wording: TaskWording | None) -> Synthesis:
+def _synthesis(
+    task: str, options: SynthesisOptions, scoring: KeptScorer, wording: TaskWording | None
+) -> Synthesis:
     """BIDER's synthesis by the models that are named."""
     from blendfilter.lm.scoring import scorer
     from blendfilter.oracles.bider import Synthesis, opened
 
     assert options.encoder is not None and options.nli is not None  # noqa: PT018 - `_check_named` said so
-    nli = scorer("nli", options.nli)  # its labels are read, and it is refused, before an encoder is loaded
+    nli = scorer(
+        "nli", options.nli
+    )  # its labels are read, and it is refused, before an encoder is loaded
     thresholds = {
         name: value
         for name in ("nuggets", "lambda_max", "lambda_min", "lambda_lm")
@@ -319,11 +401,16 @@ def _scorer(model: ScorerOptions, task: str, measure: str) -> KeptScorer:
 
     if model.lm is None:
         without = f"; --measure {WITHOUT_MODEL[task]} asks none" if task in WITHOUT_MODEL else ""
-        raise BadArgument(f"{measure} asks a model how likely it finds the answer: name it (--lm: {SCORERS}){without}")
+        raise BadArgument(
+            f"{measure} asks a model how likely it finds the answer: name it (--lm: {SCORERS}){without}"
+        )
     return scorer(
-        model.lm, api_base=model.api_base or None, label=model.label or None, context=model.context,
+        model.lm,
+        api_base=model.api_base or None,
+        label=model.label or None,
+        context=model.context,
         threads=model.threads,
-    )  # fmt: skip
+    )
 
 
 @contextmanager

@@ -32,7 +32,9 @@ from blendfilter.errors import BadArgument, UnknownName
 if TYPE_CHECKING:
     from blendfilter.training.trainer import Trained, TrainingSettings
 
-train = command_group("train", "Fine-tune filters and generators; on several GPUs by torchrun or accelerate launch.")
+train = command_group(
+    "train", "Fine-tune filters and generators; on several GPUs by torchrun or accelerate launch."
+)
 PARTS = ("context", "generator")
 TARGET_TOKENS = 512
 """Of a stage's target, by default."""
@@ -58,51 +60,85 @@ class TrainingOptions:
         default=...,
     )
     method: str | None = option(
-        "Method", "lora (an adapter; the default of a causal model) or full (of an encoder-decoder).",
+        "Method",
+        "lora (an adapter; the default of a causal model) or full (of an encoder-decoder).",
         metavar="lora|full",
-    )  # fmt: skip
+    )
     epochs: int | None = option("Method", "Passes over the examples (3).", min=1)
     learning_rate: float | None = option("Method", "At its highest (5e-5).")
-    batch_size: int | None = option("Method", "Examples of one step, over all processes, by accumulation (32).", min=1)
+    batch_size: int | None = option(
+        "Method", "Examples of one step, over all processes, by accumulation (32).", min=1
+    )
     max_input_tokens: int = option("Method", "Tokens of a prompt at most.", default=1024, min=1)
     max_target_tokens: int | None = option(
-        "Method", "Tokens of a target at most (512; filco's generator and bider --align: 128).", min=1, rare=True
+        "Method",
+        "Tokens of a target at most (512; filco's generator and bider --align: 128).",
+        min=1,
+        rare=True,
     )
     schedule: str = option(
-        "Method", "Of the learning rate, after the warm-up.", default="linear", metavar="linear|constant|cosine",
+        "Method",
+        "Of the learning rate, after the warm-up.",
+        default="linear",
+        metavar="linear|constant|cosine",
         rare=True,
-    )  # fmt: skip
+    )
     loss_by: str = option(
-        "Method", "What counts the same in the loss: each token of the targets, or each example.", default="tokens",
-        metavar="tokens|examples", rare=True,
-    )  # fmt: skip
-    warmup_steps: int = option("Method", "Steps in which the learning rate rises.", default=0, min=0, rare=True)
+        "Method",
+        "What counts the same in the loss: each token of the targets, or each example.",
+        default="tokens",
+        metavar="tokens|examples",
+        rare=True,
+    )
+    warmup_steps: int = option(
+        "Method", "Steps in which the learning rate rises.", default=0, min=0, rare=True
+    )
     weight_decay: float = option("Method", "AdamW's.", default=0.0, rare=True)
-    max_grad_norm: float = option("Method", "Longer gradients are shortened to it; 0: never.", default=1.0, rare=True)
+    max_grad_norm: float = option(
+        "Method", "Longer gradients are shortened to it; 0: never.", default=1.0, rare=True
+    )
     lora_rank: int = option("Method", "Of the adapter on all linear layers.", default=16, min=1)
     lora_alpha: int = option("Method", "Its scale: alpha by rank.", default=32, min=1, rare=True)
     lora_dropout: float = option("Method", "The adapter's.", default=0.0, rare=True)
     chat: bool | None = option(
-        "Method", "Whether prompts stand in the base's chat template; without it: where it has one.",
-        "--chat/--no-chat", rare=True,
-    )  # fmt: skip
+        "Method",
+        "Whether prompts stand in the base's chat template; without it: where it has one.",
+        "--chat/--no-chat",
+        rare=True,
+    )
     prompts: PromptsName = None
-    seed: int = option("Method", "Of the adapter's first weights, the order and dropout.", default=0, min=0, rare=True)
+    seed: int = option(
+        "Method",
+        "Of the adapter's first weights, the order and dropout.",
+        default=0,
+        min=0,
+        rare=True,
+    )
     device: str | None = option("Model", "cpu or cuda; without it a GPU where there is one.")
     precision: str | None = option(
-        "Model", "float32 or bf16; without it bf16 on a GPU that has it.", metavar="float32|bf16", rare=True
+        "Model",
+        "float32 or bf16; without it bf16 on a GPU that has it.",
+        metavar="float32|bf16",
+        rare=True,
     )
     micro_tokens: int | None = option(
-        "Limits", "Tokens that are read at a time, which bounds memory (CPU 512; GPU 16,384).", min=1
+        "Limits",
+        "Tokens that are read at a time, which bounds memory (CPU 512; GPU 16,384).",
+        min=1,
     )
     gradient_checkpointing: bool = option(
-        "Limits", "Compute activations again rather than keep them: slower, and far smaller.",
-        "--gradient-checkpointing", default=False,
-    )  # fmt: skip
+        "Limits",
+        "Compute activations again rather than keep them: slower, and far smaller.",
+        "--gradient-checkpointing",
+        default=False,
+    )
     ignore_memory: bool = option(
-        "Limits", "Begin also where the estimate says that memory is too little.", "--ignore-memory", default=False,
+        "Limits",
+        "Begin also where the estimate says that memory is too little.",
+        "--ignore-memory",
+        default=False,
         rare=True,
-    )  # fmt: skip
+    )
     save_every: int | None = option(
         "Output", "Steps between two checkpoints (50; of an alignment 10).", min=1, rare=True
     )
@@ -115,17 +151,37 @@ class TrainingOptions:
         given: dict[str, Any] = {
             name: getattr(self, name)
             for name in (
-                "method", "epochs", "learning_rate", "batch_size", "max_input_tokens", "schedule", "warmup_steps",
-                "weight_decay", "max_grad_norm", "lora_rank", "lora_alpha", "lora_dropout", "chat", "seed", "precision",
+                "method",
+                "epochs",
+                "learning_rate",
+                "batch_size",
+                "max_input_tokens",
+                "schedule",
+                "warmup_steps",
+                "weight_decay",
+                "max_grad_norm",
+                "lora_rank",
+                "lora_alpha",
+                "lora_dropout",
+                "chat",
+                "seed",
+                "precision",
                 "loss_by",
             )
-        }  # fmt: skip
+        }
         given = {name: value for name, value in given.items() if value is not None}
         return TrainingSettings(max_target_tokens=self.max_target_tokens or target_tokens, **given)
 
     def how(self) -> dict[str, Any]:
         """Where and how it computes, which shapes no weights."""
-        names = ("device", "save_every", "keep", "micro_tokens", "gradient_checkpointing", "ignore_memory")
+        names = (
+            "device",
+            "save_every",
+            "keep",
+            "micro_tokens",
+            "gradient_checkpointing",
+            "ignore_memory",
+        )
         return {name: value for name in names if (value := getattr(self, name)) is not None}
 
 
@@ -142,7 +198,10 @@ class SilverOptions:
         "may be given again.",
     )
     leave_out: bool = option(
-        "Data", "Leave the questions of --exclude out, rather than refuse them.", "--leave-out", default=False
+        "Data",
+        "Leave the questions of --exclude out, rather than refuse them.",
+        "--leave-out",
+        default=False,
     )
 
 
@@ -191,29 +250,46 @@ class AlignmentOptions:
         "Method",
         "Not distil, but align a distilled refiner (--base) with a reader, by PPO. Then --epochs are passes over a "
         "step's texts (2), --batch-size its questions (16), --learning-rate 1e-5, --max-target-tokens 128.",
-        "--align", default=False,
-    )  # fmt: skip
-    reader: str | None = option(
-        "Model", "The model that answers from what was written, named as --lm is of 'eval' (hf/DIR, a server's)."
+        "--align",
+        default=False,
     )
-    reader_api_base: list[str] | None = option("Model", "Its server.", "--reader-api-base", rare=True)
+    reader: str | None = option(
+        "Model",
+        "The model that answers from what was written, named as --lm is of 'eval' (hf/DIR, a server's).",
+    )
+    reader_api_base: list[str] | None = option(
+        "Model", "Its server.", "--reader-api-base", rare=True
+    )
     reader_endpoint: str | None = option(
-        "Model", "chat (the default), or completions where it is a base model.", "--reader-endpoint", rare=True
+        "Model",
+        "chat (the default), or completions where it is a base model.",
+        "--reader-endpoint",
+        rare=True,
     )
     demos: DemosFile = None
     unmatched: str | None = option(
-        "Method", "Text that was written and no passage has: keep (the default), or drop.", rare=True
+        "Method",
+        "Text that was written and no passage has: keep (the default), or drop.",
+        rare=True,
     )
     steps: int | None = option("Method", "Batches that are sampled and learned from (200).", min=1)
     clip: float | None = option("Method", "How far the ratio may move from 1 (0.2).", rare=True)
     gamma: float | None = option("Method", "Discount of rewards (1).", rare=True)
     lam: float | None = option("Method", "Lambda of the advantages (0.95).", rare=True)
-    top_k: int | None = option("Method", "Likeliest tokens that are sampled from (10).", min=1, rare=True)
-    top_p: float | None = option("Method", "Of these the fewest that make this up (0.95).", rare=True)
-    value_coefficient: float | None = option("Method", "Weight of the value's error (0.1).", rare=True)
+    top_k: int | None = option(
+        "Method", "Likeliest tokens that are sampled from (10).", min=1, rare=True
+    )
+    top_p: float | None = option(
+        "Method", "Of these the fewest that make this up (0.95).", rare=True
+    )
+    value_coefficient: float | None = option(
+        "Method", "Weight of the value's error (0.1).", rare=True
+    )
     entropy_coefficient: float | None = option("Method", "Weight of the entropy (0.01).", rare=True)
     kl_coefficient: float | None = option(
-        "Method", "Weight of the divergence from the distilled model (0; not the paper's).", rare=True
+        "Method",
+        "Weight of the divergence from the distilled model (0; not the paper's).",
+        rare=True,
     )
 
 
@@ -257,19 +333,30 @@ def train_stages(
     task: Annotated[str, declared("Data", help=f"Whose words and gold: {', '.join(TASKS)}.")],
     data: Annotated[
         str,
-        declared("Data", help="A question file with gold titles; 'hub' (Hugging Face), or 'sample', our own."),
+        declared(
+            "Data",
+            help="A question file with gold titles; 'hub' (Hugging Face), or 'sample', our own.",
+        ),
     ],
     sources: PassageOptions,
     k: K = DEFAULT_K,
     limit: Limit = None,
-    examples: Annotated[int, declared("Data", help="Prompts to train on, of all stages together.", min=1)] = 1500,
+    examples: Annotated[
+        int, declared("Data", help="Prompts to train on, of all stages together.", min=1)
+    ] = 1500,
     stage: Annotated[
         list[str] | None,
-        declared("Data", help="Only this stage (relevant: a filter alone, for --filter-lm); may be given again."),
+        declared(
+            "Data",
+            help="Only this stage (relevant: a filter alone, for --filter-lm); may be given again.",
+        ),
     ] = None,
     add_gold: Annotated[
         float,
-        declared("Data", help="Share of the questions whose gold passages are put among the hits that miss them."),
+        declared(
+            "Data",
+            help="Share of the questions whose gold passages are put among the hits that miss them.",
+        ),
     ] = 0.5,
     exclude: Annotated[
         list[Path] | None,
@@ -307,23 +394,40 @@ def train_stages(
     excluded = [question for file in exclude or () for question in load(task, str(file))]
     left = apart(questions, excluded) if excluded else questions
     if len(left) < len(questions):
-        notice(f"{len(questions) - len(left)} of {len(questions)} questions are left out, as --exclude says")
+        notice(
+            f"{len(questions) - len(left)} of {len(questions)} questions are left out, as --exclude says"
+        )
     index = retriever(sources, left, k=k, sample=data == "sample")
     if index is None:
-        raise BadArgument("the stages search: give them passages (--corpus FILE, --corpus pooled or --index DIR)")
+        raise BadArgument(
+            "the stages search: give them passages (--corpus FILE, --corpus pooled or --index DIR)"
+        )
     finished = training.out.exists()
     with Bars() as bars:
         progress = bars if is_first() else _no_progress
         made = drawn(
-            stage_examples(left, index, k=k, add_gold=add_gold, seed=training.seed, progress=progress), examples,
-            shares={name: SHARES[name] for name in stage or SHARES}, seed=training.seed,
-        )  # fmt: skip
+            stage_examples(
+                left, index, k=k, add_gold=add_gold, seed=training.seed, progress=progress
+            ),
+            examples,
+            shares={name: SHARES[name] for name in stage or SHARES},
+            seed=training.seed,
+        )
         recipe = recipe_of(made, left, index, k=k, add_gold=add_gold)
-        notice("examples: " + ", ".join(f"{stage} {count:,}" for stage, count in recipe["stages"].items()))
+        notice(
+            "examples: "
+            + ", ".join(f"{stage} {count:,}" for stage, count in recipe["stages"].items())
+        )
         done = train_model(
-            training.base, [each.example for each in made], training.out, settings, recipe=recipe, **training.how(),
-            progress=progress, notice=notice,
-        )  # fmt: skip
+            training.base,
+            [each.example for each in made],
+            training.out,
+            settings,
+            recipe=recipe,
+            **training.how(),
+            progress=progress,
+            notice=notice,
+        )
     if is_first():
         show_trained(done, finished=finished)
 
@@ -337,27 +441,49 @@ _OF_ALIGNMENT = ("base", "out", "prompts", "device", "ignore_memory", *_OF_PPO)
 
 
 def _align(
-    sources: SilverOptions, training: TrainingOptions, alignment: AlignmentOptions, spending: SpendingOptions
+    sources: SilverOptions,
+    training: TrainingOptions,
+    alignment: AlignmentOptions,
+    spending: SpendingOptions,
 ) -> None:
     State.goes_on = True
     others = {name: None for name in given_values(training) if name not in _OF_ALIGNMENT}
     if needless := given(training, *others) if others else []:
-        raise BadArgument(f"{needless[0]} is of the distillation, whose settings the alignment keeps: leave it out")
+        raise BadArgument(
+            f"{needless[0]} is of the distillation, whose settings the alignment keeps: leave it out"
+        )
     if alignment.reader is None:
-        raise BadArgument("--align asks a model what it answers from the refined contexts: name it with --reader")
+        raise BadArgument(
+            "--align asks a model what it answers from the refined contexts: name it with --reader"
+        )
     from blendfilter.tasks import load
-    from blendfilter.training.alignment import align_bider, distilled_recipe, reward_change, reward_lines
+    from blendfilter.training.alignment import (
+        align_bider,
+        distilled_recipe,
+        reward_change,
+        reward_lines,
+    )
     from blendfilter.training.ppo import PPOSettings, StepFigures
     from blendfilter.training.silver import task_of
 
     prompts = prompts_in(training.prompts)
     distilled_recipe(training.base, prompts)
-    own = {name: value for name, value in given_values(alignment).items() if name in PPOSettings.__dataclass_fields__}
-    settings = PPOSettings(**own, **{_OF_PPO[name]: value for name, value in given_values(training, *_OF_PPO).items()})
+    own = {
+        name: value
+        for name, value in given_values(alignment).items()
+        if name in PPOSettings.__dataclass_fields__
+    }
+    settings = PPOSettings(
+        **own, **{_OF_PPO[name]: value for name, value in given_values(training, *_OF_PPO).items()}
+    )
     task = task_of(sources.silver, "bider", sources.task)
-    excluded = [question.question for file in sources.exclude or () for question in load(task, str(file))]
+    excluded = [
+        question.question for file in sources.exclude or () for question in load(task, str(file))
+    ]
     endpoint = alignment.reader_endpoint or "chat"
-    reader = connect(JudgeOptions(lm=alignment.reader, api_base=alignment.reader_api_base, endpoint=endpoint))
+    reader = connect(
+        JudgeOptions(lm=alignment.reader, api_base=alignment.reader_api_base, endpoint=endpoint)
+    )
     finished = training.out.exists()
     told = _Remaining(settings.steps)
 
@@ -365,11 +491,24 @@ def _align(
         told(figures.step, figures.reward, seconds)
 
     done = align_bider(
-        training.base, sources.silver, training.out, reader, settings, task=task, demos=alignment.demos,
-        prompts=prompts, unmatched=cast(Any, alignment.unmatched or "keep"), exclude=excluded,
-        leave_out=sources.leave_out, limit=sources.limit, budget=spending.budget(), device=training.device,
-        ignore_memory=training.ignore_memory, on_step=on_step, notice=say,
-    )  # fmt: skip
+        training.base,
+        sources.silver,
+        training.out,
+        reader,
+        settings,
+        task=task,
+        demos=alignment.demos,
+        prompts=prompts,
+        unmatched=cast(Any, alignment.unmatched or "keep"),
+        exclude=excluded,
+        leave_out=sources.leave_out,
+        limit=sources.limit,
+        budget=spending.budget(),
+        device=training.device,
+        ignore_memory=training.ignore_memory,
+        on_step=on_step,
+        notice=say,
+    )
     if finished:
         say(f"{done.folder} was finished before: nothing was trained")
     means, result = [each.reward for each in done.steps], done.recipe["result"]
@@ -393,7 +532,11 @@ class _Remaining:
     def __call__(self, step: int, reward: float, seconds: float) -> None:
         self.seconds.append(seconds)
         self.rewards.append(reward)
-        if step != self.steps and len(self.seconds) != FIRST_STEPS and time.monotonic() - self.last < EVERY:
+        if (
+            step != self.steps
+            and len(self.seconds) != FIRST_STEPS
+            and time.monotonic() - self.last < EVERY
+        ):
             return
         self.last = time.monotonic()
         recent, rewards = self.seconds[-WINDOW:], self.rewards[-WINDOW:]
@@ -404,30 +547,55 @@ class _Remaining:
         )
 
 
-def _train(part: Any, sources: SilverOptions, training: TrainingOptions, reads: Any, stage: Any = "cleaned") -> None:
-    State.goes_on = True  # before the imports: these take a second, in which one may stop the command
+def _train(
+    part: Any, sources: SilverOptions, training: TrainingOptions, reads: Any, stage: Any = "cleaned"
+) -> None:
+    State.goes_on = (
+        True  # before the imports: these take a second, in which one may stop the command
+    )
     from blendfilter.tasks import load
     from blendfilter.training.silver import TARGET_TOKENS, silver_set, task_of
     from blendfilter.training.trainer import is_first, train_model
 
     settings = training.settings(TARGET_TOKENS[part])
     task = task_of(sources.silver, part, sources.task)
-    excluded = [question.question for file in sources.exclude or () for question in load(task, str(file))]
+    excluded = [
+        question.question for file in sources.exclude or () for question in load(task, str(file))
+    ]
     made = silver_set(
-        sources.silver, part, training.base, settings, task=task, reads=reads, prompts=prompts_in(training.prompts),
-        exclude=excluded, leave_out=sources.leave_out, limit=sources.limit, stage=stage,
-    )  # fmt: skip
+        sources.silver,
+        part,
+        training.base,
+        settings,
+        task=task,
+        reads=reads,
+        prompts=prompts_in(training.prompts),
+        exclude=excluded,
+        leave_out=sources.leave_out,
+        limit=sources.limit,
+        stage=stage,
+    )
     notice = say if is_first() else _nothing
     if left_out := made.recipe["silver"]["left_out"]:
-        notice(f"{left_out} questions of {sources.silver} are left out: they are to be evaluated on")
+        notice(
+            f"{left_out} questions of {sources.silver} are left out: they are to be evaluated on"
+        )
     if cut := made.recipe.get("prompts_cut"):
-        notice(f"{cut} of {len(made.examples)} prompts were cut to {settings.max_input_tokens} tokens, from the end")
+        notice(
+            f"{cut} of {len(made.examples)} prompts were cut to {settings.max_input_tokens} tokens, from the end"
+        )
     finished = training.out.exists()
     with Bars() as bars:
         done = train_model(
-            training.base, made.examples, training.out, settings, recipe=made.recipe, **training.how(),
-            progress=bars if is_first() else _no_progress, notice=notice,
-        )  # fmt: skip
+            training.base,
+            made.examples,
+            training.out,
+            settings,
+            recipe=made.recipe,
+            **training.how(),
+            progress=bars if is_first() else _no_progress,
+            notice=notice,
+        )
     if is_first():
         show_trained(done, finished=finished)
 
@@ -441,7 +609,10 @@ def show_trained(done: Trained, *, finished: bool = False) -> None:
     if finished:
         say(f"{done.folder} was finished before: nothing was trained")
     result, examples = done.recipe["result"], done.recipe["examples"]["n"]
-    losses = [json.loads(line)["loss"] for line in (done.folder / LOSSES).read_text(encoding="utf-8").splitlines()]
+    losses = [
+        json.loads(line)["loss"]
+        for line in (done.folder / LOSSES).read_text(encoding="utf-8").splitlines()
+    ]
     for line in curve(losses):
         show(line)
     for name, words in (
@@ -467,7 +638,11 @@ def curve(losses: Sequence[float], *, height: int = HEIGHT, width: int = WIDTH) 
     """
     size = min(width, len(losses))
     edges = [round(at * len(losses) / size) for at in range(size + 1)]
-    columns = [list(filter(math.isfinite, losses[start:end])) for start, end in pairwise(edges) if end > start]
+    columns = [
+        list(filter(math.isfinite, losses[start:end]))
+        for start, end in pairwise(edges)
+        if end > start
+    ]
     means = [sum(column) / len(column) if column else 0.0 for column in columns]
     top = max(means)
     eighths = [round(8 * height * mean / top) if top > 0 else 0 for mean in means]

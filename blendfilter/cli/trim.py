@@ -49,10 +49,15 @@ class JudgingOptions:
         "Data",
         "Questions whose passages to judge: a file (no answers needed; .txt: one question a line), 'hub', or 'sample'.",
     )
-    task: str = option("Data", "Layout of the question file; qa: your own JSON Lines.", default="qa")
+    task: str = option(
+        "Data", "Layout of the question file; qa: your own JSON Lines.", default="qa"
+    )
     limit: Limit = None
     k: int | None = option(
-        "Method", "Passages to judge for each question (default: the overlay's setting, or 10).", "--k", "-k"
+        "Method",
+        "Passages to judge for each question (default: the overlay's setting, or 10).",
+        "--k",
+        "-k",
     )
     mode: str = option(
         "Method",
@@ -61,7 +66,9 @@ class JudgingOptions:
     )
     rule: RuleName = None
     rules: RulesFile = None
-    program: Path | None = option("Method", "A compiled judge (blendfilter compile cdit) of this mode.", rare=True)
+    program: Path | None = option(
+        "Method", "A compiled judge (blendfilter compile cdit) of this mode.", rare=True
+    )
     judge_lm: str | None = option("Model", "The same as --lm, which judges here.", rare=True)
     prompts: PromptsName = None
     demos: DemosFile = None
@@ -88,10 +95,13 @@ class OverlayOptions:
     """Settings of an overlay, which it keeps, and what is looked at or undone without a model."""
 
     threshold: int | None = option(
-        "Method", "Witnesses needed to drop a passage for a question not judged itself, at least 1 (1)."
+        "Method",
+        "Witnesses needed to drop a passage for a question not judged itself, at least 1 (1).",
     )
     min_similarity: float | None = option(
-        "Method", "How similar a judged question must be for its verdicts to count; 1: identical.", rare=True
+        "Method",
+        "How similar a judged question must be for its verdicts to count; 1: identical.",
+        rare=True,
     )
     one_way: bool | None = option(
         "Method",
@@ -131,21 +141,27 @@ class OverlayOptions:
         metavar="QUERY|PAIR|ALL",
     )
     export: str | None = option(
-        "Output", "Write the separated pairs and their witnesses to a file (.jsonl or .csv), or - for the screen."
+        "Output",
+        "Write the separated pairs and their witnesses to a file (.jsonl or .csv), or - for the screen.",
     )
 
 
 @command("trim")
 def trim_command(
     index: Annotated[
-        str, typer.Argument(help="An index folder, its overlay (INDEX.trimmed), or a server's URL (with --out).")
+        str,
+        typer.Argument(
+            help="An index folder, its overlay (INDEX.trimmed), or a server's URL (with --out)."
+        ),
     ],
     judging: JudgingOptions,
     looking: OverlayOptions,
     model: ModelOptions,
     limits: SpendingOptions,
     *,
-    out: Annotated[Path | None, declared("Output", help="The overlay's folder, where it is not INDEX.trimmed.")] = None,
+    out: Annotated[
+        Path | None, declared("Output", help="The overlay's folder, where it is not INDEX.trimmed.")
+    ] = None,
     overwrite: Annotated[
         bool, declared("Output", "--overwrite", help="With --export: replace a file that is there.")
     ] = False,
@@ -165,16 +181,22 @@ def trim_command(
     and: blendfilter trim indexes/wiki --undo "Who turned on the radio?"
     """
     State.goes_on = judging.questions is not None  # before the imports: these take a second
-    settings = given_values(looking, "threshold", "min_similarity", "one_way", "refill", "pairing", "similar")
+    settings = given_values(
+        looking, "threshold", "min_similarity", "one_way", "refill", "pairing", "similar"
+    )
     actions = [*given(judging, "questions"), *given(looking, "show", "undo", "export")]
     if len(actions) > 1 or (settings and actions and not State.goes_on):
         other = actions[1] if len(actions) > 1 else given(looking, *settings)[0]
-        raise BadArgument(f"{actions[0]} and {other} are two things: give one of them, then the other")
+        raise BadArgument(
+            f"{actions[0]} and {other} are two things: give one of them, then the other"
+        )
     needless = [*given(judging), *given(model), *given(limits), *(["--prices"] if prices else [])]
     if needless and not State.goes_on:
         raise BadArgument(f"{needless[0]} is for judging: add --questions FILE, or leave it out")
     if judging.dry_run and settings:
-        raise BadArgument(f"--dry-run changes nothing, and {given(looking)[0]} would be kept: leave one of them out")
+        raise BadArgument(
+            f"--dry-run changes nothing, and {given(looking)[0]} would be kept: leave one of them out"
+        )
     if overwrite and looking.export is None:
         raise BadArgument("--overwrite goes with --export FILE: add that, or leave it out")
     from blendfilter.trimming.folder import TrimFolder
@@ -196,7 +218,13 @@ def trim_command(
                 f"--export {out_file} is no kind of file: name one that ends in .jsonl or .csv, or - (the screen)"
             )
         witnesses = folder.state()
-        count = export(witnesses, out_file, threshold=folder.threshold, one_way=folder.one_way, overwrite=overwrite)
+        count = export(
+            witnesses,
+            out_file,
+            threshold=folder.threshold,
+            one_way=folder.one_way,
+            overwrite=overwrite,
+        )
         if out_file != STDOUT:
             show(f"{out_file}: {counted(count, 'row')}, one for each witness of each separation")
     else:
@@ -210,12 +238,16 @@ def _place(index: str, out: Path | None) -> Path:
 
     if is_trimmed(index):
         if out is not None:
-            raise BadArgument(f"{index} is an overlay itself: leave --out out, or name the index it is of")
+            raise BadArgument(
+                f"{index} is an overlay itself: leave --out out, or name the index it is of"
+            )
         return Path(index)
     if out is None:
         return Path(default_place(index))
     if out.resolve() == Path(index).resolve():
-        raise BadArgument(f"--out {out} is the index itself, which is never written to: name another folder")
+        raise BadArgument(
+            f"--out {out} is the index itself, which is never written to: name another folder"
+        )
     if out.is_file() or (out.is_dir() and any(out.iterdir()) and not is_trimmed(out)):
         raise BadArgument(f"--out {out} is no overlay: name another folder")
     return out
@@ -235,21 +267,31 @@ def _named_index(folder: TrimFolder, index: str, allow_hosts: Sequence[str]) -> 
 
 
 def _judge(
-    index: str, place: Path, judging: JudgingOptions, settings: dict[str, Any], model: ModelOptions,
-    limits: SpendingOptions, prices: Path | None, allow_hosts: Sequence[str],
-) -> None:  # fmt: skip
+    index: str,
+    place: Path,
+    judging: JudgingOptions,
+    settings: dict[str, Any],
+    model: ModelOptions,
+    limits: SpendingOptions,
+    prices: Path | None,
+    allow_hosts: Sequence[str],
+) -> None:
     from blendfilter.errors import check_count
     from blendfilter.run_context import RunContext
     from blendfilter.trimming.gathering import trim
 
     if judging.judge_lm is not None:
         if model.lm is not None:
-            raise BadArgument("--lm and --judge-lm name the same model, the one that judges: give one of them")
+            raise BadArgument(
+                "--lm and --judge-lm name the same model, the one that judges: give one of them"
+            )
         model = replace(model, lm=judging.judge_lm)
     check_count("threshold", settings.get("threshold", 1))
     bounds: dict[str, Any] = {
-        "concurrency": judging.concurrency, "budget": limits.budget(), "max_retries": judging.max_retries,
-    }  # fmt: skip
+        "concurrency": judging.concurrency,
+        "budget": limits.budget(),
+        "max_retries": judging.max_retries,
+    }
     judge, questions = _judge_of(judging)
     lm = connect(model, prices)
     RunContext(lm, **bounds)  # refuses bad limits before there is a folder
@@ -257,9 +299,16 @@ def _judge(
     say_what_answers(model, judging.prompts, judge)
     with Bars() as bars:
         done = trim(
-            searched, questions, judge, folder, lm=lm, reuse=not judging.no_reuse, dry_run=judging.dry_run,
-            progress=bars, **bounds,
-        )  # fmt: skip
+            searched,
+            questions,
+            judge,
+            folder,
+            lm=lm,
+            reuse=not judging.no_reuse,
+            dry_run=judging.dry_run,
+            progress=bars,
+            **bounds,
+        )
     show(done.text().rstrip("\n"))
     if done.errors or done.too_silent:
         raise typer.Exit(1)
@@ -281,7 +330,11 @@ def _judge_of(judging: JudgingOptions) -> tuple[Judge, list[Question | str]]:
         questions = loaded = load(judging.task, data, limit=judging.limit)
         task = loaded.task
     templates, rules = prompts_in(judging.prompts), choose_rules(judging.rule or (), judging.rules)
-    wording = TaskWording.of(task.wording).with_demos(judging.demos).with_reply_tokens(judging.reply_tokens)
+    wording = (
+        TaskWording.of(task.wording)
+        .with_demos(judging.demos)
+        .with_reply_tokens(judging.reply_tokens)
+    )
     filter_ = CDITFilter(judging.mode, rules, wording=wording, prompts=templates)  # type: ignore[arg-type]
     if judging.program is not None:
         load_program(filter_, judging.program)
@@ -307,7 +360,9 @@ def _opened(
     searched = _named_index(folder, index, allow_hosts)
     check_folder(folder, searched, k)
     if settings:
-        with WitnessWriter(folder.witnesses):  # where another one writes, or the file is damaged, the settings stay
+        with WitnessWriter(
+            folder.witnesses
+        ):  # where another one writes, or the file is damaged, the settings stay
             folder = folder.set(**settings)
     return searched, folder
 
@@ -348,7 +403,9 @@ def _take_back(folder: TrimFolder, undo: list[str]) -> None:
         for name in undo:
             try:
                 known = question_known(state, name)
-                questions[known] = state.judged[known].question if known in state.judged else state.halves[known]
+                questions[known] = (
+                    state.judged[known].question if known in state.judged else state.halves[known]
+                )
             except UnknownName:
                 if "," not in name:
                     raise
@@ -356,7 +413,9 @@ def _take_back(folder: TrimFolder, undo: list[str]) -> None:
                 pairs[pair] = len(state.witnesses_of(*pair))
         for (a, b), count in pairs.items():
             writer.undo_pair(a, b)
-            show(f"undone: the separation of {a} and {b} ({counted(count, 'witness', 'witnesses')})")
+            show(
+                f"undone: the separation of {a} and {b} ({counted(count, 'witness', 'witnesses')})"
+            )
         for known, text in questions.items():
             writer.undo_question(known)
             show(f"undone: question {known}, {text!r}")

@@ -26,7 +26,13 @@ import tqdm  # type: ignore[import-untyped]
 
 from blendfilter.asking import Ask, reply_tokens_of
 from blendfilter.compiling.demos import DemoCount, hold_to, keep_own_fields
-from blendfilter.compiling.measuring import CompilationStopped, CompilationWatch, CountedMetric, guarded, score
+from blendfilter.compiling.measuring import (
+    CompilationStopped,
+    CompilationWatch,
+    CountedMetric,
+    guarded,
+    score,
+)
 from blendfilter.compiling.optimisers import Optimiser, OptimiserWork, optimiser_called
 from blendfilter.compiling.programs import (
     HeldOutScore,
@@ -45,7 +51,16 @@ from blendfilter.compiling.programs import (
 )
 from blendfilter.compiling.silver import SilverMetric
 from blendfilter.dspy_surface import AdapterParseError, compiled_no_more
-from blendfilter.errors import BadArgument, BadData, CodeFailed, EmptyData, Leak, RunMismatch, WorkFailed, check_count
+from blendfilter.errors import (
+    BadArgument,
+    BadData,
+    CodeFailed,
+    EmptyData,
+    Leak,
+    RunMismatch,
+    WorkFailed,
+    check_count,
+)
 from blendfilter.files import path_of, write_whole
 from blendfilter.filters.base import with_filter_lm
 from blendfilter.journal import FILE, Journal
@@ -151,35 +166,67 @@ def compile_program(
     guide = (context.others or [context.model])[0]
     shuffled = random.Random(seed).sample(train, len(train))
     work = OptimiserWork(
-        compiled_no_more(context.module.deepcopy()), shuffled, metric, guide, seed, max_demos, candidates, trials,
-        metric_calls, concurrency,
-    )  # fmt: skip
+        compiled_no_more(context.module.deepcopy()),
+        shuffled,
+        metric,
+        guide,
+        seed,
+        max_demos,
+        candidates,
+        trials,
+        metric_calls,
+        concurrency,
+    )
     searches: dict[str, dict[str, Any]] = {
         "mipro": {"candidates": candidates, "trials": trials},
         "gepa": {"metric_calls": metric_calls},
     }
     tokens = {"max_demo_tokens": max_demo_tokens, "tokeniser": tokeniser_for(context.model).name}
-    weights = metric.weights() if hasattr(metric, "weights") else getattr(metric, "__name__", type(metric).__name__)
+    weights = (
+        metric.weights()
+        if hasattr(metric, "weights")
+        else getattr(metric, "__name__", type(metric).__name__)
+    )
     recipe: dict[str, Any] = {
-        "module": kind_of(student), "fields": fields_of(student), "templates": templates_of(student),
-        "worded": worded_of(student), "task": task, "measure": measure, "optimizer": optimizer,
+        "module": kind_of(student),
+        "fields": fields_of(student),
+        "templates": templates_of(student),
+        "worded": worded_of(student),
+        "task": task,
+        "measure": measure,
+        "optimizer": optimizer,
         "settings": {
-            "max_demos": max_demos, **searches.get(optimizer, {}), **({} if max_demo_tokens is None else tokens),
-            "metric": weights, **reply_tokens_of(student), **({} if judge is None else {"filter_lm": judge.name}),
+            "max_demos": max_demos,
+            **searches.get(optimizer, {}),
+            **({} if max_demo_tokens is None else tokens),
+            "metric": weights,
+            **reply_tokens_of(student),
+            **({} if judge is None else {"filter_lm": judge.name}),
         },
-        "lm": context.model.name, "teacher": guide.name, "seed": seed,
+        "lm": context.model.name,
+        "teacher": guide.name,
+        "seed": seed,
         "data": {
-            "train": fingerprint(train), "n_train": len(train), "valid": fingerprint(valid), "n_valid": len(valid)
+            "train": fingerprint(train),
+            "n_train": len(train),
+            "valid": fingerprint(valid),
+            "n_valid": len(valid),
         },
-    }  # fmt: skip
+    }
     check_replaced(out, recipe)
     with Journal(path_of(run) / FILE, exclusive=True) as journal:
         bind(run, {**recipe, "student": fingerprint([dspy.Example(state_of(student))])})
         with context.opened(journal):
-            made, before, after, paired, demos = _compiled(context, optimiser, work, valid, max_demo_tokens, progress)
+            made, before, after, paired, demos = _compiled(
+                context, optimiser, work, valid, max_demo_tokens, progress
+            )
         calls = [record for record in journal.records("call") if not record.get("error")]
         spent = JournaledCalls(
-            len(calls), *(sum(int(each.get(name) or 0) for each in calls) for name in ("tokens_in", "tokens_out"))
+            len(calls),
+            *(
+                sum(int(each.get(name) or 0) for each in calls)
+                for name in ("tokens_in", "tokens_out")
+            ),
         )
     dropped = {} if max_demo_tokens is None else {"demos_dropped": demos.dropped}
     recipe["settings"] |= {"demos": demos.left, **dropped}
@@ -191,7 +238,11 @@ def compile_program(
         **recipe,
         before=before,
         after=after,
-        trained_on=tuple(dict.fromkeys([*(question_digest(question_in(each)) for each in [*train, *valid]), *earlier])),
+        trained_on=tuple(
+            dict.fromkeys(
+                [*(question_digest(question_in(each)) for each in [*train, *valid]), *earlier]
+            )
+        ),
         versions={package: version(package) for package in ("blendfilter", "dspy")},
         note=note,
         paired=paired,
@@ -210,7 +261,9 @@ def _compiled(
 ) -> tuple[dspy.Module, HeldOutScore, HeldOutScore, PairedScores, DemoCount]:
     """Score, optimise, score again, while `context` is open. Raises: what ended it."""
     watch = CompilationWatch(type(work.student))
-    lm, teacher = (guarded(context.journaled(each), watch) for each in (context.model, work.teacher))
+    lm, teacher = (
+        guarded(context.journaled(each), watch) for each in (context.model, work.teacher)
+    )
     for own in lms_of(work.student):
         own.put(guarded(context.journaled(own.lm), watch))
     metric = work.metric
@@ -266,7 +319,11 @@ def quiet() -> Iterator[None]:
     drawn = tqdm.tqdm.__init__
     tqdm.tqdm.__init__ = functools.partialmethod(drawn, disable=True)
     try:
-        with open(os.devnull, "w", encoding="utf-8") as nowhere, redirect_stdout(nowhere), warnings.catch_warnings():
+        with (
+            open(os.devnull, "w", encoding="utf-8") as nowhere,
+            redirect_stdout(nowhere),
+            warnings.catch_warnings(),
+        ):
             warnings.filterwarnings("ignore", module=r"(optuna|gepa|dspy)(\.|$)")
             for logger in levels:
                 logger.setLevel(logging.CRITICAL)
@@ -281,7 +338,9 @@ def _check(student: Any, train: Sequence[Any], valid: Sequence[Any]) -> list[str
     """The digests of questions that the student was compiled on before. Raises for what cannot be compiled."""
     check_module(student, "student")
     if not student.predictors():
-        raise BadArgument(f"{type(student).__name__} has no predictor: it asks no model, so nothing can be compiled")
+        raise BadArgument(
+            f"{type(student).__name__} has no predictor: it asks no model, so nothing can be compiled"
+        )
     for name, predictor in student.named_predictors():
         speaks = isinstance(predictor, Ask) and isinstance(predictor.adapter, TemplateAdapter)
         if speaks and not predictor.template.takes_instructions:
@@ -302,7 +361,9 @@ def _check(student: Any, train: Sequence[Any], valid: Sequence[Any]) -> list[str
     trained = {question_digest(question_in(each)) for each in train}
     for question in map(question_in, valid):
         if question_digest(question) in trained:
-            raise Leak(f"the question {question[:100]!r} is in the training set and in the set held back: take one out")
+            raise Leak(
+                f"the question {question[:100]!r} is in the training set and in the set held back: take one out"
+            )
         if question_digest(question) in earlier:
             raise Leak(
                 f"the question {question[:100]!r} is held back, and the module was compiled on it before: hold others "
@@ -326,7 +387,9 @@ def bind(run: str | Path, settings: Mapping[str, Any]) -> None:
     except ValueError as error:
         raise BadData(f"{path}: cannot be read ({error}): name another folder (--run)") from None
     if differing := different_settings(known, settings):
-        raise RunMismatch(f"{run} was begun with other settings: {differing}. Name another folder (--run)")
+        raise RunMismatch(
+            f"{run} was begun with other settings: {differing}. Name another folder (--run)"
+        )
 
 
 def check_replaced(out: str | Path | None, settings: Mapping[str, Any]) -> None:
@@ -336,8 +399,13 @@ def check_replaced(out: str | Path | None, settings: Mapping[str, Any]) -> None:
     try:
         recipe = dataclasses.asdict(read_program(out)[1])
     except BadData:
-        raise RunMismatch(f"{out} is there, and is no program of this version: name another file (--out)") from None
-    known, results = {name: recipe[name] for name in settings}, ["settings.demos", "settings.demos_dropped"]
+        raise RunMismatch(
+            f"{out} is there, and is no program of this version: name another file (--out)"
+        ) from None
+    known, results = (
+        {name: recipe[name] for name in settings},
+        ["settings.demos", "settings.demos_dropped"],
+    )
     if differing := different_settings(known, settings, ignored=results):
         raise RunMismatch(
             f"{out} holds a program that was compiled otherwise: {differing}. Name another file (--out), or delete it"

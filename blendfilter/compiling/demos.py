@@ -30,7 +30,9 @@ class DemoCount(NamedTuple):
 def complete(row: Mapping[str, Any], predictor: dspy.Predict) -> bool:
     """Whether a row fills a predictor's fields; an empty list fills none."""
     inputs = [name for name in predictor.signature.input_fields if name not in OPTIONAL_FIELDS]
-    return all(row.get(name) not in (None, []) for name in [*inputs, *predictor.signature.output_fields])
+    return all(
+        row.get(name) not in (None, []) for name in [*inputs, *predictor.signature.output_fields]
+    )
 
 
 def fits_any(rows: Iterable[Mapping[str, Any]], module: dspy.Module) -> bool:
@@ -63,7 +65,9 @@ def reduced(row: Mapping[str, Any], predictor: dspy.Predict) -> dspy.Example:
     inputs = list(predictor.signature.input_fields)
     names = [*inputs, *predictor.signature.output_fields]
     marked = {"augmented": True} if row.get("augmented") else {}
-    return dspy.Example(**marked, **{name: row[name] for name in names if name in row}).with_inputs(*inputs)
+    return dspy.Example(**marked, **{name: row[name] for name in names if name in row}).with_inputs(
+        *inputs
+    )
 
 
 def keep_own_fields(module: dspy.Module) -> None:
@@ -93,7 +97,11 @@ def hold_to(module: dspy.Module, limit: int | None, tokeniser: TokenCounter) -> 
 
     def tokens_of(demo: Mapping[str, Any]) -> float:
         values = [value for name, value in demo.items() if name != "augmented"]
-        lines = (item for value in values for item in (value if isinstance(value, list | tuple) else [value]))
+        lines = (
+            item
+            for value in values
+            for item in (value if isinstance(value, list | tuple) else [value])
+        )
         return tokeniser.count("\n".join(map(str, lines)))
 
     dropped = left = 0

@@ -28,7 +28,9 @@ from blendfilter.text import folded, question_digest
 
 def drawn(examples: Sequence[dspy.Example], size: int, seed: int) -> list[dspy.Example]:
     """Examples of `size` different questions, drawn by `seed`. Raises `EmptyData` where there are not so many."""
-    once = list({question_digest(question_in(each)): each for each in reversed(examples)}.values())[::-1]
+    once = list({question_digest(question_in(each)): each for each in reversed(examples)}.values())[
+        ::-1
+    ]
     if len(once) < size:
         raise EmptyData(
             f"there are {len(once)} different questions, fewer than {size}: give more data, or ask for fewer (--train, "
@@ -66,7 +68,9 @@ def consistency_examples(
     made = []
     for question, some in zip(questions, hits, strict=True):
         # passages that read the same are taken once
-        found = list({each.line: each for each in reversed([*some, *question.context])}.values())[::-1]
+        found = list({each.line: each for each in reversed([*some, *question.context])}.values())[
+            ::-1
+        ]
         if pairs := _pairs(question, lines, found, negatives, seed):
             example = dspy.Example(id=question.id, question=question.question, pairs=pairs)
             made.append(example.with_inputs("question"))
@@ -87,7 +91,9 @@ def _pairs(
     others = [each for each in passages if folded(each.title) not in titles]
     draw = random.Random(f"{seed} {question.id}")
     many = min(negatives, len(gold), len(others))
-    chosen = [(each, True) for each in draw.sample(gold, many)] + [(each, False) for each in draw.sample(others, many)]
+    chosen = [(each, True) for each in draw.sample(gold, many)] + [
+        (each, False) for each in draw.sample(others, many)
+    ]
     draw.shuffle(chosen)
     return [
         dspy.Example(
@@ -117,11 +123,21 @@ def consistency(
     right = verdict is example.consistent
     if pred_name is None:
         # What was read on the second request only is no demonstration of the first.
-        return float(right) if trace is None else right and "unread_verdict" not in (prediction.get("flags") or {})
-    words = "Nothing could be read as a verdict." if verdict is None else f"The verdict was {verdict}."
+        return (
+            float(right)
+            if trace is None
+            else right and "unread_verdict" not in (prediction.get("flags") or {})
+        )
+    words = (
+        "Nothing could be read as a verdict." if verdict is None else f"The verdict was {verdict}."
+    )
     if right:
         return dspy.Prediction(score=1.0, feedback=f"{words} That is right.")
-    why = "the question is answered from it" if example.consistent else "it is not one that answers the question"
+    why = (
+        "the question is answered from it"
+        if example.consistent
+        else "it is not one that answers the question"
+    )
     reason = str(prediction.reason).removeprefix("knowledge 0: ")
     grounds = f" What was told of it: {reason}" if reason else ""
     feedback = f"{words} The right one is {example.consistent}: {why}. The passage: '{example.passage}'.{grounds}"

@@ -86,11 +86,15 @@ class CompilationWatch(BaseCallback):
         if type(instance) is self.kind:
             self._open.add(call_id)
 
-    def on_module_end(self, call_id: str, outputs: Any, exception: BaseException | None = None) -> None:
+    def on_module_end(
+        self, call_id: str, outputs: Any, exception: BaseException | None = None
+    ) -> None:
         """Sort what a module raised: the end of the work, or a failed answer."""
         if call_id in self._open and isinstance(exception, Exception):
             if isinstance(exception, BlendFilterError | OSError) and not for_good(exception):
-                self.stop(exception)  # of the system: a connection of the module's own, a file that is gone
+                self.stop(
+                    exception
+                )  # of the system: a connection of the module's own, a file that is gone
             self.failed.append(exception)
 
 
@@ -104,7 +108,9 @@ class GuardedLM(ConnectedLM):
 
     watch: CompilationWatch
 
-    async def samples(self, n: int, rollout_id: int | None, ask: Callable[[], Awaitable[Any]]) -> Any:
+    async def samples(
+        self, n: int, rollout_id: int | None, ask: Callable[[], Awaitable[Any]]
+    ) -> Any:
         """As `ConnectedLM.samples`. Raises: CompilationStopped, ModelError."""
         self.watch.check()
         try:
@@ -163,7 +169,9 @@ class AcceptingMetric:
 class CountedMetric:
     """`metric` with all five arguments of DSPy's, counted for `progress`; its own errors end the work."""
 
-    def __init__(self, metric: Callable[..., Any], watch: CompilationWatch, progress: ProgressCallback) -> None:
+    def __init__(
+        self, metric: Callable[..., Any], watch: CompilationWatch, progress: ProgressCallback
+    ) -> None:
         self.metric, self.watch, self.progress = metric, watch, progress
         self.phase, self.total, self.done = "", 0, 0
         try:
@@ -179,7 +187,12 @@ class CountedMetric:
         self.progress(phase, 0, total)
 
     def __call__(
-        self, example: Any, prediction: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
+        self,
+        example: Any,
+        prediction: Any,
+        trace: Any = None,
+        pred_name: Any = None,
+        pred_trace: Any = None,
     ) -> Any:
         self.watch.check()
         try:
@@ -201,7 +214,9 @@ class CountedMetric:
             self.progress(self.phase, self.done, self.total or None)
         return value
 
-    def _value(self, example: Any, prediction: Any, trace: Any, pred_name: Any, pred_trace: Any) -> Any:
+    def _value(
+        self, example: Any, prediction: Any, trace: Any, pred_name: Any, pred_trace: Any
+    ) -> Any:
         if self._takes_five or pred_name is None:
             more = (pred_name, pred_trace) if self._takes_five else ()
             value = self.metric(example, prediction, trace, *more)
@@ -214,15 +229,22 @@ class CountedMetric:
         answer = prediction.get("answer") if isinstance(prediction, dspy.Prediction) else prediction
         wanted = f", the right one is: {listed}" if listed else ""
         return dspy.Prediction(
-            score=score, feedback=f"The score is {score:.2f} of 1. The answer given was '{answer}'{wanted}"
+            score=score,
+            feedback=f"The score is {score:.2f} of 1. The answer given was '{answer}'{wanted}",
         )
 
 
 def _number(value: Any) -> float:
     """A score, or that of what a metric gave with feedback. Raises: BadArgument."""
     number: Any = value.get("score") if isinstance(value, dspy.Prediction | Mapping) else value
-    if isinstance(number, str) or not hasattr(number, "__float__") or not math.isfinite(float(number)):
-        raise BadArgument(f"the metric gave {value!r:.60} for a score: have it return a number, best of 0 to 1")
+    if (
+        isinstance(number, str)
+        or not hasattr(number, "__float__")
+        or not math.isfinite(float(number))
+    ):
+        raise BadArgument(
+            f"the metric gave {value!r:.60} for a score: have it return a number, best of 0 to 1"
+        )
     return float(number)
 
 
@@ -232,14 +254,22 @@ def score(
     """The mean score of `program` on `examples`, and each one's. Raises `BadArgument` where it fails on all of them."""
     metric.watch.failed.clear()
     result = dspy.Evaluate(
-        devset=list(examples), metric=metric, num_threads=threads, max_errors=len(examples) + 1, failure_score=0.0
+        devset=list(examples),
+        metric=metric,
+        num_threads=threads,
+        max_errors=len(examples) + 1,
+        failure_score=0.0,
     )(program)
     metric.watch.check()
-    failed = sum(not prediction for _, prediction, _ in result.results)  # what DSPy puts where there is none
+    failed = sum(
+        not prediction for _, prediction, _ in result.results
+    )  # what DSPy puts where there is none
     if failed == len(examples) and metric.watch.failed:
         first = metric.watch.failed[0]
         why = f"{type(first).__name__}: {words_of(first)}"
         quoted = words_of(first) if not isinstance(first, BlendFilterError) else first.quoted
-        raise BadArgument(f"{type(program).__name__} fails on every question ({why}): mend it first").quoting(quoted)
+        raise BadArgument(
+            f"{type(program).__name__} fails on every question ({why}): mend it first"
+        ).quoting(quoted)
     values = [_number(value) for *_, value in result.results]
     return HeldOutScore(round(sum(values) / len(values), 6), len(values), failed), values

@@ -54,7 +54,9 @@ def labeled(work: OptimiserWork) -> dspy.Module:
     """Rows of the training set as demonstrations, as they are."""
     # One predictor's rows may lack another's fields; those that fill none would take a place for nothing.
     rows = [row for row in work.train if fits_any([row], work.student)]
-    return _labelled_kept(work, dspy.LabeledFewShot(k=work.demos).compile(work.student, trainset=rows))
+    return _labelled_kept(
+        work, dspy.LabeledFewShot(k=work.demos).compile(work.student, trainset=rows)
+    )
 
 
 def bootstrap(work: OptimiserWork) -> dspy.Module:
@@ -88,7 +90,9 @@ def mipro(work: OptimiserWork) -> dspy.Module:
         seed=work.seed,
         track_stats=False,
     )
-    return optimiser.compile(work.student, trainset=train, valset=chooses, num_trials=work.trials, minibatch=False)
+    return optimiser.compile(
+        work.student, trainset=train, valset=chooses, num_trials=work.trials, minibatch=False
+    )
 
 
 def gepa(work: OptimiserWork) -> dspy.Module:
@@ -108,7 +112,9 @@ def gepa(work: OptimiserWork) -> dspy.Module:
 
 def _teaching(rows: Sequence[dspy.Example], student: dspy.Module) -> list[dspy.Example]:
     """`rows` but those whose output is given as None: of these no demonstration is made."""
-    outputs = {name for _, each in student.named_predictors() for name in each.signature.output_fields}
+    outputs = {
+        name for _, each in student.named_predictors() for name in each.signature.output_fields
+    }
     return [row for row in rows if not any(name in row and row[name] is None for name in outputs)]
 
 
@@ -122,7 +128,12 @@ def _labelled_kept(work: OptimiserWork, compiled: dspy.Module) -> dspy.Module:
 
 
 Optimiser = Callable[[OptimiserWork], dspy.Module]
-OPTIMIZERS: Mapping[str, Optimiser] = {"labeled": labeled, "bootstrap": bootstrap, "mipro": mipro, "gepa": gepa}
+OPTIMIZERS: Mapping[str, Optimiser] = {
+    "labeled": labeled,
+    "bootstrap": bootstrap,
+    "mipro": mipro,
+    "gepa": gepa,
+}
 _SEARCHES = {"mipro": "optuna", "gepa": "gepa"}
 """Optimisers that choose among candidates, and the package that each needs."""
 

@@ -63,7 +63,11 @@ class PairedScores:
         """
         differences = [new - old for old, new in zip(before, after, strict=True)]
         mean = sum(differences) / len(differences)
-        return cls(round(mean, 6), sum(each > 0 for each in differences), sum(each < 0 for each in differences))
+        return cls(
+            round(mean, 6),
+            sum(each > 0 for each in differences),
+            sum(each < 0 for each in differences),
+        )
 
     @property
     def p(self) -> float:
@@ -84,7 +88,9 @@ class ProgramRecipe:
     task: str
     measure: str
     optimizer: str
-    settings: Mapping[str, Any]  # what the optimiser was given, the metric's weights, and what was dropped
+    settings: Mapping[
+        str, Any
+    ]  # what the optimiser was given, the metric's weights, and what was dropped
     lm: str
     teacher: str
     seed: int  # of the split and the optimiser
@@ -93,7 +99,9 @@ class ProgramRecipe:
     data: Mapping[str, Any]  # fingerprints and sizes of the training and the held-back set
     fields: Mapping[str, list[str]]  # of every predictor
     templates: Mapping[str, str]  # of every predictor, with their digests
-    worded: Mapping[str, str]  # what the task's wording sets beside the prompts, and a judge's rules, by part
+    worded: Mapping[
+        str, str
+    ]  # what the task's wording sets beside the prompts, and a judge's rules, by part
     trained_on: tuple[str, ...]
     """Digests of all questions that it was compiled on, also before: an evaluation on one of them is refused."""
     versions: Mapping[str, str]
@@ -124,7 +132,8 @@ def kind_of(module: dspy.Module) -> str:
 def fields_of(module: dspy.Module) -> dict[str, list[str]]:
     """Every predictor's field names, inputs first."""
     return {
-        name: [*each.signature.input_fields, *each.signature.output_fields] for name, each in module.named_predictors()
+        name: [*each.signature.input_fields, *each.signature.output_fields]
+        for name, each in module.named_predictors()
     }
 
 
@@ -137,7 +146,10 @@ def _asks(module: dspy.Module) -> list[tuple[str, Ask]]:
     return [(name, each) for name, each in module.named_predictors() if isinstance(each, Ask)]
 
 
-_SWITCHES = {"offer_none": ("may keep nothing", "keeps something"), "ask_topic": ("asks the topic", "asks no topic")}
+_SWITCHES = {
+    "offer_none": ("may keep nothing", "keeps something"),
+    "ask_topic": ("asks the topic", "asks no topic"),
+}
 
 
 def worded_of(module: dspy.Module) -> dict[str, str]:
@@ -149,7 +161,9 @@ def worded_of(module: dspy.Module) -> dict[str, str]:
         if switched := [words[not value] for words, value in switches if isinstance(value, bool)]:
             worded[name] = ", ".join(switched)
         if isinstance(part, Judge):  # a verdict given under one rule misleads under another
-            rules = sorted(part.rules, key=lambda rule: rule.name)  # all of them must be met, in whatever order
+            rules = sorted(
+                part.rules, key=lambda rule: rule.name
+            )  # all of them must be met, in whatever order
             digest = _digest("\n".join(rule.line for rule in rules))[:8]
             worded[name] = f"the rules {'+'.join(rule.name for rule in rules)} ({digest})"
     return worded
@@ -195,7 +209,9 @@ def save_program(program: dspy.Module, path: str | Path, recipe: ProgramRecipe) 
     """Write `program` with its recipe: the same ones, the same bytes. Raises `BadArgument` where `path` is a folder."""
     path = check_place(path)
     metadata = {"dependency_versions": dependency_versions(), "recipe": dataclasses.asdict(recipe)}
-    written = json_line({**state_of(program), "metadata": metadata}, indent=2, default=dataclasses.asdict)
+    written = json_line(
+        {**state_of(program), "metadata": metadata}, indent=2, default=dataclasses.asdict
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, [written])
     return path
@@ -205,7 +221,9 @@ def check_place(path: str | Path) -> Path:
     """Raise `BadArgument` where no program can be written."""
     path = path_of(path)
     if path.is_dir():
-        raise BadArgument(f"{path} is a folder: name a file for the program, such as {path / 'program.json'}")
+        raise BadArgument(
+            f"{path} is a folder: name a file for the program, such as {path / 'program.json'}"
+        )
     return path
 
 
@@ -230,7 +248,9 @@ def load_program(module: dspy.Module, path: str | Path) -> ProgramRecipe:
     except BlendFilterError as error:
         raise BadData(f"{path}: {error}") from error
     except Exception as error:  # whatever DSPy makes of a file that somebody changed
-        raise BadData(f"{path}: not a program's state ({type(error).__name__}: {error}): {_AGAIN}") from error
+        raise BadData(
+            f"{path}: not a program's state ({type(error).__name__}: {error}): {_AGAIN}"
+        ) from error
     part.compiled_by = recipe
     return recipe
 
@@ -253,15 +273,21 @@ def read_program(path: str | Path) -> tuple[dict[str, Any], ProgramRecipe]:
             raise BadData(
                 f"{path}: a task's wording, which is used without being named, and no compiled program: leave it out"
             )
-        raise BadData(f"{path}: holds no recipe, so nobody knows what it was compiled for: {_AGAIN}")
+        raise BadData(
+            f"{path}: holds no recipe, so nobody knows what it was compiled for: {_AGAIN}"
+        )
     if recipe.get("format") != FORMAT:
-        raise BadData(f"{path}: a program of format {recipe.get('format')!r}, this version reads {FORMAT}: {_AGAIN}")
+        raise BadData(
+            f"{path}: a program of format {recipe.get('format')!r}, this version reads {FORMAT}: {_AGAIN}"
+        )
     try:
         return content, pydantic.TypeAdapter(ProgramRecipe).validate_python(recipe)
     except pydantic.ValidationError as error:
         first = error.errors(include_url=False)[0]
         name = ".".join(map(str, first["loc"]))
-        raise BadData(f"{path}: its recipe is not whole ('{name}': {first['msg']}): {_AGAIN}") from None
+        raise BadData(
+            f"{path}: its recipe is not whole ('{name}': {first['msg']}): {_AGAIN}"
+        ) from None
 
 
 def recipes_in(module: dspy.Module) -> list[ProgramRecipe]:
@@ -289,15 +315,22 @@ def _part_for(module: dspy.Module, recipe: ProgramRecipe, path: str | Path) -> d
 
 def _check_recipe(part: dspy.Module, recipe: ProgramRecipe, path: str | Path) -> None:
     """Raise `BadData` where `part` has other fields, templates, rules or another wording than the recipe."""
-    fields = [{name: f"the fields {' '.join(names)}" for name, names in each.items()}
-              for each in (recipe.fields, fields_of(part))]  # fmt: skip
-    templates = [{name: f"the template {template}" for name, template in each.items()}
-                 for each in (recipe.templates, templates_of(part))]  # fmt: skip
+    fields = [
+        {name: f"the fields {' '.join(names)}" for name, names in each.items()}
+        for each in (recipe.fields, fields_of(part))
+    ]
+    templates = [
+        {name: f"the template {template}" for name, template in each.items()}
+        for each in (recipe.templates, templates_of(part))
+    ]
     wording = f"take the wording of {recipe.task or 'its task'} (eval of that task, ask --wording)"
     for (saved, own), next_move in (
         (fields, "name the filter or the method that it was compiled for"),
         (templates, "leave out what changed it (--prompts, another --filter)"),
-        ((recipe.worded, worded_of(part)), f"{wording} and the rules (--rule, --rules) that it was compiled under"),
+        (
+            (recipe.worded, worded_of(part)),
+            f"{wording} and the rules (--rule, --rules) that it was compiled under",
+        ),
     ):
         for name in {**saved, **own}:
             if saved.get(name) != own.get(name):
@@ -310,13 +343,17 @@ def _check_recipe(part: dspy.Module, recipe: ProgramRecipe, path: str | Path) ->
 def _check_state(part: dspy.Module, state: Mapping[str, Any], path: str | Path) -> None:
     """A file may hold what DSPy would take over as it stands, and nothing else: it would become an attribute."""
     if unknown := set(state) - {name for name, _ in part.named_parameters()}:
-        raise BadData(f"{path}: not a program's state ('{min(unknown)}' is no part of {kind_of(part)}): {_AGAIN}")
+        raise BadData(
+            f"{path}: not a program's state ('{min(unknown)}' is no part of {kind_of(part)}): {_AGAIN}"
+        )
     for name, predictor in part.named_predictors():
         if wrong := _wrong_in(state.get(name, {}), predictor):
             raise BadData(f"{path}: not a program's state ('{name}' {wrong}): {_AGAIN}")
         for number, demo in enumerate(state[name]["demos"], 1):
             if wrong := wrong_demo(demo, predictor):
-                raise BadData(f"{path}: demonstration {number} of '{name}' {wrong}: correct it, or {_AGAIN}")
+                raise BadData(
+                    f"{path}: demonstration {number} of '{name}' {wrong}: correct it, or {_AGAIN}"
+                )
 
 
 def _wrong_in(saved: Any, predictor: dspy.Predict) -> str:

@@ -51,8 +51,14 @@ def silver_examples(rows: Iterable[SilverRow], unit: Unit = "sentence") -> list[
     for row in rows:
         candidates = candidates_of(row.passages, unit)
         starts = unit != "passage"
-        wanted = {(each.passage, each.start * starts) for each in (row.sentences[at] for at in row.chosen)}
-        chosen = [at for at, each in enumerate(candidates) if (each.position, each.start * starts) in wanted]
+        wanted = {
+            (each.passage, each.start * starts) for each in (row.sentences[at] for at in row.chosen)
+        }
+        chosen = [
+            at
+            for at, each in enumerate(candidates)
+            if (each.position, each.start * starts) in wanted
+        ]
         if len(chosen) != len(wanted):
             raise BadData(
                 f"the silver row of question '{row.id}' chooses what is no {unit} of its passages as they are cut now: "
@@ -84,10 +90,17 @@ class SilverMetric:
 
     def weights(self) -> dict[str, float]:
         """Its weights and its threshold, for a recipe."""
-        return {name: getattr(self, name) for name in ("agreement", "answer", "tokens", "threshold")}
+        return {
+            name: getattr(self, name) for name in ("agreement", "answer", "tokens", "threshold")
+        }
 
     def __call__(
-        self, example: Any, prediction: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
+        self,
+        example: Any,
+        prediction: Any,
+        trace: Any = None,
+        pred_name: Any = None,
+        pred_trace: Any = None,
     ) -> float | bool | dspy.Prediction:
         """The reward; with a trace, whether it is good enough for a demonstration; for a predictor, with feedback."""
         wanted, kept = set(example.chosen), set(prediction.chosen)
@@ -96,7 +109,9 @@ class SilverMetric:
         share = sum(sizes[at] for at in kept if at < len(sizes)) / max(1, sum(sizes))
         lines = [f"Agreement with the right choice: {agreement:.2f} of 1."]
         for name, numbers in (("Missed", wanted - kept), ("Superfluous", kept - wanted)):
-            if listed := [f"{at} ('{example.knowledge[at]}')" for at in sorted(numbers) if at < len(sizes)]:
+            if listed := [
+                f"{at} ('{example.knowledge[at]}')" for at in sorted(numbers) if at < len(sizes)
+            ]:
                 lines.append(f"{name}: {'; '.join(listed)}.")
         if not wanted:
             lines.append("None helps here, the right reply is none.")
@@ -109,7 +124,9 @@ class SilverMetric:
                 answer = str(self.answerer(knowledge=lines, question=example.question).answer)
             right = f1(answer, example.golden_answers)
             golden = "; ".join(example.golden_answers)
-            feedback += f" Over what was kept the answer given was '{answer}', the right one is: {golden}"
+            feedback += (
+                f" Over what was kept the answer given was '{answer}', the right one is: {golden}"
+            )
         gained = (self.agreement * agreement + self.answer * right) / (self.agreement + self.answer)
         score = max(0.0, gained - self.tokens * share)
         if pred_name is not None:
@@ -119,7 +136,12 @@ class SilverMetric:
         # a first reply that had to be repeated teaches nothing, whatever came of it
         again = any(getattr(predictor, "name", "") == "ids_again" for predictor, *_ in trace)
         right_by_silver = bool(wanted) and wanted <= kept
-        return right_by_silver and score >= self.threshold and prediction.get("status", "ids") == "ids" and not again
+        return (
+            right_by_silver
+            and score >= self.threshold
+            and prediction.get("status", "ids") == "ids"
+            and not again
+        )
 
 
 def silver_metric(
@@ -141,11 +163,18 @@ def silver_metric(
     Raises:
         BadArgument: a weight below 0, or nothing that is rewarded.
     """
-    for name, value in (("agreement", agreement), ("answer", answer), ("tokens", tokens), ("threshold", threshold)):
+    for name, value in (
+        ("agreement", agreement),
+        ("answer", answer),
+        ("tokens", tokens),
+        ("threshold", threshold),
+    ):
         if not 0 <= value < float("inf"):
             raise BadArgument(f"the weight {name} is {value}: give 0 or a positive number")
     if agreement + answer <= 0:
-        raise BadArgument("agreement and answer both weigh 0: nothing would be rewarded, give one of them a weight")
+        raise BadArgument(
+            "agreement and answer both weigh 0: nothing would be rewarded, give one of them a weight"
+        )
     answerer = None
     if answer > 0:
         answerer = Direct(as_retriever(lambda query, k: []), task=wording, prompts=prompts).direct

@@ -119,7 +119,9 @@ class Comparison:
     def text(self) -> str:
         """The table as plain aligned text, its title above and its notes below."""
         header, *lines = aligned(self._cells())
-        return "\n".join([self.title, "", header, "-" * max(map(len, [header, *lines])), *lines, "", *self.notes])
+        return "\n".join(
+            [self.title, "", header, "-" * max(map(len, [header, *lines])), *lines, "", *self.notes]
+        )
 
     def table(self) -> Table:
         """The figures as a `rich.table.Table`; where room is short, names fold before any number is cut."""
@@ -131,7 +133,9 @@ class Comparison:
         table = Table(title=Text(self.title), title_justify="left", box=box.SIMPLE_HEAD)
         table.pad_edge, table.collapse_padding = False, True
         for name in header:
-            table.add_column(name, justify="right" if name else "left", no_wrap=bool(name), overflow="fold")
+            table.add_column(
+                name, justify="right" if name else "left", no_wrap=bool(name), overflow="fold"
+            )
         for cells in body:
             table.add_row(*map(Text, cells))
         return table
@@ -141,12 +145,16 @@ class Comparison:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON: fractions to 6 decimals, p-values to 6 significant digits (so that none becomes 0)."""
-        rows = [{name: rounded(name, value) for name, value in asdict(row).items()} for row in self.rows]
+        rows = [
+            {name: rounded(name, value) for name, value in asdict(row).items()} for row in self.rows
+        ]
         return asdict(self) | {"rows": rows, "notes": self.notes}
 
     def _cells(self) -> list[list[str]]:
         several = len({row.run for row in self.rows}) > 2  # one comparison needs no correction
-        lines = [["", "value", "diff", "95 % interval", "won/lost", "p", *["Holm"] * several, "errors"]]
+        lines = [
+            ["", "value", "diff", "95 % interval", "won/lost", "p", *["Holm"] * several, "errors"]
+        ]
         blank = [""] * (len(lines[0]) - 3)
         for run, group in groupby(self.rows, key=lambda row: row.run):
             rows = list(group)
@@ -156,7 +164,9 @@ class Comparison:
                 flips = "" if row.won is None else f"{row.won}/{row.lost}"
                 tested = [chance(row.p), *[chance(row.p_holm)] * several]
                 compared = (
-                    blank if row.difference is None else [percent(row.difference, "+z"), interval, flips, *tested]
+                    blank
+                    if row.difference is None
+                    else [percent(row.difference, "+z"), interval, flips, *tested]
                 )
                 value = "failed" if row.failed else percent(row.value)
                 lines.append([f"  {visible(row.measure)}", value, *compared, ""])
@@ -196,20 +206,30 @@ class Comparison:
             exact = dict.fromkeys(row.measure for row in self.rows if row.won is not None)
             other = dict.fromkeys(row.measure for row in self.rows if row.measure not in exact)
             tests = [f"exact McNemar for {', '.join(exact)}{where}"] * bool(exact)
-            yield "p: " + ", ".join([*tests, *[f"the paired bootstrap for {', '.join(other)}"] * bool(other)])
+            yield "p: " + ", ".join(
+                [*tests, *[f"the paired bootstrap for {', '.join(other)}"] * bool(other)]
+            )
         if any(row.p_holm != row.p for row in self.rows):
             yield "Holm: p corrected for being several runs, each measure by itself"
         tested = [row for row in self.rows if row.won is not None]
         for row in tested:
-            name = row.run if len({row.measure for row in tested}) == 1 else f"{row.run}, {row.measure}"
+            name = (
+                row.run
+                if len({row.measure for row in tested}) == 1
+                else f"{row.run}, {row.measure}"
+            )
             least = "no difference could reach p < .05"
             if row.smallest is not None:
                 least = f"{100 * row.smallest:.1f} points is the least that reaches p < .05"
             yield f"{name}: with {(row.won or 0) + (row.lost or 0)} questions won or lost, {least}"
-        if not several:  # what so many questions find four times out of five, whatever came out here
+        if (
+            not several
+        ):  # what so many questions find four times out of five, whatever came out here
             cases = [(share, detectable_difference(self.n, share)) for share in ASSUMED]
             found = [
-                f"{100 * least:.1f} points if {100 * share:.0f} % are won or lost" for share, least in cases if least
+                f"{100 * least:.1f} points if {100 * share:.0f} % are won or lost"
+                for share, least in cases
+                if least
             ]
             yield f"before looking: {self.n} questions find {', '.join(found) or 'no difference'} (power .8)"
 
@@ -237,7 +257,10 @@ def chance(p: float | None, absent: str = "-") -> str:
 
 
 def compare(
-    *runs: Runs, metrics: list[str] | None = None, seed: int = 0, against: Run | str | Path | None = None
+    *runs: Runs,
+    metrics: list[str] | None = None,
+    seed: int = 0,
+    against: Run | str | Path | None = None,
 ) -> Comparison:
     """Runs over the same questions, each against the first or `against` (a run, a name or a folder among them).
 
@@ -273,7 +296,11 @@ def compare(
             *recipe_differences({label: run.record for label, run in named.items()}),
             *judges,
             *(f"{label}: {line}" for label, run in named.items() for line in run.disagreements),
-            *(f"{label}: its filter {READS_GOLD}" for label, run in named.items() if run.reads_gold),
+            *(
+                f"{label}: its filter {READS_GOLD}"
+                for label, run in named.items()
+                if run.reads_gold
+            ),
         ],
     )
 
@@ -288,12 +315,18 @@ def _with_rescored(
         found = {label: rescored(runs[label], name) for label in lacking}
         for label, scores in found.items():
             tables[label] = [row | {name: scores.rows[key_of(row)]} for row in tables[label]]
-            lines += [f"{label}: {scores.errors} judgements ended in an error"] * bool(scores.errors)
-        lines += differing_values(f"{name} judged by", {label: _judge_of(each) for label, each in found.items()})
+            lines += [f"{label}: {scores.errors} judgements ended in an error"] * bool(
+                scores.errors
+            )
+        lines += differing_values(
+            f"{name} judged by", {label: _judge_of(each) for label, each in found.items()}
+        )
     return tables, lines
 
 
-def _with_retrieval(label: str, rows: list[dict[str, Any]], metrics: Sequence[str]) -> list[dict[str, Any]]:
+def _with_retrieval(
+    label: str, rows: list[dict[str, Any]], metrics: Sequence[str]
+) -> list[dict[str, Any]]:
     """The rows with those of `metrics` that are figures of retrieval. Raises: RunMismatch where a run has none."""
     for name in metrics:
         query, _, measure = name.rpartition(".")
@@ -304,20 +337,26 @@ def _with_retrieval(label: str, rows: list[dict[str, Any]], metrics: Sequence[st
         fixed = fixed and (query != KEPT or all(map(kept_known, rows)))
         empty = {measure: 0.0} if fixed else {}
         found = [row["retrieval"].get(query, empty if row["retrieval"] else {}) for row in rows]
-        if not all(measure in figures or row["error"] for row, figures in zip(rows, found, strict=True)):
+        if not all(
+            measure in figures or row["error"] for row, figures in zip(rows, found, strict=True)
+        ):
             raise RunMismatch(
                 f"run '{label}' has no '{name}' for every question: no gold is known, there is no such query, a model "
                 "wrote what was kept, or the run is older than this figure (evaluate it anew with reuse=, --reuse: no "
                 "call is paid for twice)"
             )
-        rows = [row | {name: figures.get(measure)} for row, figures in zip(rows, found, strict=True)]
+        rows = [
+            row | {name: figures.get(measure)} for row, figures in zip(rows, found, strict=True)
+        ]
     return rows
 
 
 def _judge_of(found: Rescored) -> str:
     if found.judge is None:
         return ""
-    more = "".join(f" {name} {value}" for name, value in found.judge.items() if name not in ("lm", "prompt"))
+    more = "".join(
+        f" {name} {value}" for name, value in found.judge.items() if name not in ("lm", "prompt")
+    )
     return f"{found.judge['lm']}/{found.judge['prompt']}{more}"
 
 
@@ -338,20 +377,30 @@ def compare_predictions(
     baseline = next(iter(runs)) if against is None else against
     if baseline not in runs:
         raise UnknownName.of("run", baseline, runs)
-    tables = {label: _by_id(label, runs[label]) for label in [baseline, *(run for run in runs if run != baseline)]}
+    tables = {
+        label: _by_id(label, runs[label])
+        for label in [baseline, *(run for run in runs if run != baseline)]
+    }
     first = tables[baseline]
     for label, table in tables.items():
         _check_questions(baseline, first, label, table)
     errors = {label: sum(bool(row.get("error")) for row in runs[label]) for label in tables}
     failed = {label for label in tables if errors[label] == len(runs[label])}
-    answered = [id for id in first if not any(row.get("error") for table in tables.values() for row in table[id])]
+    answered = [
+        id
+        for id in first
+        if not any(row.get("error") for table in tables.values() for row in table[id])
+    ]
 
     def of_all(measure: str) -> dict[str, Answers]:
         ids = answered if _of_retrieval(measure) else first
         if not ids:
-            raise EmptyData(f"no question was answered by every run: there is no '{measure}' to compare")
+            raise EmptyData(
+                f"no question was answered by every run: there is no '{measure}' to compare"
+            )
         return {
-            label: [[_score(label, row, measure) for row in table[id]] for id in ids] for label, table in tables.items()
+            label: [[_score(label, row, measure) for row in table[id]] for id in ids]
+            for label, table in tables.items()
         }
 
     measured = {measure: of_all(measure) for measure in dict.fromkeys(metrics)}
@@ -362,8 +411,14 @@ def compare_predictions(
         rows += _compared(measure, scores, errors, failed, seed, p_values)
     by_run = tuple(row for label in tables for row in rows if row.run == label)
     repeats = {label: len(next(iter(table.values()))) for label, table in tables.items()}
-    over = {measure: len(answered) for measure in measured if _of_retrieval(measure) and len(answered) < len(first)}
-    return Comparison(baseline, len(first), by_run, seed, RESAMPLES, p_values, repeats, tuple(also), over)
+    over = {
+        measure: len(answered)
+        for measure in measured
+        if _of_retrieval(measure) and len(answered) < len(first)
+    }
+    return Comparison(
+        baseline, len(first), by_run, seed, RESAMPLES, p_values, repeats, tuple(also), over
+    )
 
 
 def _compared(
@@ -376,16 +431,22 @@ def _compared(
 ) -> list[ComparisonRow]:
     means = {label: fmean(map(fmean, values)) for label, values in scores.items()}
     baseline, *others = (
-        ComparisonRow(label, measure, means[label], errors[label], failed=label in failed) for label in scores
+        ComparisonRow(label, measure, means[label], errors[label], failed=label in failed)
+        for label in scores
     )
     tested = [
-        row if row.failed or baseline.failed else _tested(row, scores[baseline.run], scores[row.run], seed)
+        row
+        if row.failed or baseline.failed
+        else _tested(row, scores[baseline.run], scores[row.run], seed)
         for row in others
     ]
     if not p_values:
         return [baseline, *(replace(row, p=None, smallest=None) for row in tested)]
     corrected = iter(holm([row.p for row in tested if row.p is not None]))
-    return [baseline, *(row if row.p is None else replace(row, p_holm=next(corrected)) for row in tested)]
+    return [
+        baseline,
+        *(row if row.p is None else replace(row, p_holm=next(corrected)) for row in tested),
+    ]
 
 
 def _tested(row: ComparisonRow, before: Answers, after: Answers, seed: int) -> ComparisonRow:
@@ -395,12 +456,16 @@ def _tested(row: ComparisonRow, before: Answers, after: Answers, seed: int) -> C
     if not _right_or_wrong(row.measure, before, after) or len(before[0]) > 1 or len(after[0]) > 1:
         return row
     lost, won, p = mcnemar_exact([answer for (answer,) in before], [answer for (answer,) in after])
-    return replace(row, won=won, lost=lost, p=p, smallest=smallest_difference(won + lost, len(after)))
+    return replace(
+        row, won=won, lost=lost, p=p, smallest=smallest_difference(won + lost, len(after))
+    )
 
 
 def _right_or_wrong(measure: str, *runs: Answers) -> bool:
     fraction = measure in FRACTIONS or measure.rpartition(".")[2] in MEASURES
-    return not fraction and all(score in (0, 1) for run in runs for answers in run for score in answers)
+    return not fraction and all(
+        score in (0, 1) for run in runs for answers in run for score in answers
+    )
 
 
 def _of_retrieval(measure: str) -> bool:
@@ -415,12 +480,16 @@ def _by_id(label: str, rows: Sequence[Mapping[str, Any]]) -> Predictions:
     for row in rows:
         answers = table.setdefault(row["id"], {})
         if repeat_of(row) in answers:
-            raise BadData(f"run '{label}' holds question '{row['id']}' twice; a comparison needs each question once")
+            raise BadData(
+                f"run '{label}' holds question '{row['id']}' twice; a comparison needs each question once"
+            )
         answers[repeat_of(row)] = row
     most = max(map(len, table.values()))
     for id, answers in table.items():
         if len(answers) < most:
-            raise BadData(f"run '{label}' has {len(answers)} of {most} answers to question '{id}'; finish it first")
+            raise BadData(
+                f"run '{label}' has {len(answers)} of {most} answers to question '{id}'; finish it first"
+            )
     return {id: [answers[repeat] for repeat in sorted(answers)] for id, answers in table.items()}
 
 
@@ -432,7 +501,9 @@ def _check_questions(baseline: str, first: Predictions, label: str, other: Predi
     for id, (row, *_) in first.items():
         for name in ("question", "golden_answers"):
             if row.get(name) != other[id][0].get(name):
-                raise RunMismatch(f"{where}: '{id}' has another {name} in each; evaluate both on the same data")
+                raise RunMismatch(
+                    f"{where}: '{id}' has another {name} in each; evaluate both on the same data"
+                )
 
 
 def _score(label: str, row: Mapping[str, Any], measure: str) -> float:
@@ -466,8 +537,12 @@ def recipe_differences(records: Mapping[str, Record]) -> list[str]:
     lines += _decoding({label: record["settings"]["lm"] for label, record in records.items()})
     if any(record["settings"]["lm"].get("filter") for record in records.values()):
         filters = {label: lm for label, record in records.items() if (lm := _filter_lm(record))}
-        lines += differing_values("filter-lm", {label: model_of(lm) for label, lm in filters.items()})
-        lines += differing_values("filter-lm endpoint", {label: _spoken_to(lm) for label, lm in filters.items()})
+        lines += differing_values(
+            "filter-lm", {label: model_of(lm) for label, lm in filters.items()}
+        )
+        lines += differing_values(
+            "filter-lm endpoint", {label: _spoken_to(lm) for label, lm in filters.items()}
+        )
         lines += _decoding(filters, "filter-lm ")
     return lines
 
@@ -476,7 +551,9 @@ def _decoding(models: Mapping[str, Mapping[str, Any]], of: str = "") -> list[str
     decoding = {label: lm.get("parameters", {}) for label, lm in models.items()}
     lines = []
     for name in dict.fromkeys(name for parameters in decoding.values() for name in parameters):
-        values = {label: str(parameters.get(name, "as served")) for label, parameters in decoding.items()}
+        values = {
+            label: str(parameters.get(name, "as served")) for label, parameters in decoding.items()
+        }
         lines += differing_values(f"{of}{name}", values)
     return lines
 
@@ -529,7 +606,10 @@ def _spoken_to(lm: Mapping[str, Any]) -> str:
 
 
 def _index(record: Record) -> str:
-    return "+".join(f"{index['kind']}/{index['fingerprint']}" for index in record["settings"].get("retrievers", []))
+    return "+".join(
+        f"{index['kind']}/{index['fingerprint']}"
+        for index in record["settings"].get("retrievers", [])
+    )
 
 
 def _value_at(*path: str) -> Callable[[Record], str]:

@@ -64,7 +64,9 @@ class Control(BaseModel):
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             where = ".".join(map(str, first["loc"])) or "the file"
-            raise BadData(f"{folder / CONTROL}: {where}: {first['msg']}; blendfilter tune writes it") from None
+            raise BadData(
+                f"{folder / CONTROL}: {where}: {first['msg']}; blendfilter tune writes it"
+            ) from None
 
 
 def tune(run: str | Path, **changes: Any) -> Control:
@@ -78,7 +80,9 @@ def tune(run: str | Path, **changes: Any) -> Control:
     if not changes:
         raise BadArgument("nothing to change: give concurrency, paused, calls, tokens or dollars")
     if not in_progress(opened.folder):
-        raise BadArgument(f"{opened.folder} is not in progress: its next session takes the options of eval")
+        raise BadArgument(
+            f"{opened.folder} is not in progress: its next session takes the options of eval"
+        )
     limited = {name for name in ("calls", "tokens", "dollars") if changes.get(name) is not None}
     if lacking := limited - (opened.record.get("notes", {}).get("budget") or {}).keys():
         raise BadArgument(
@@ -133,7 +137,10 @@ async def _watch(folder: Path, gate: Gate, purse: BudgetAccount | None) -> None:
         gate.limit_to(wanted.concurrency or started)
         gate.hold(wanted.paused)
         if purse is not None:
-            limits = {name: getattr(wanted, name) or getattr(budget, name) for name in ("calls", "tokens", "dollars")}
+            limits = {
+                name: getattr(wanted, name) or getattr(budget, name)
+                for name in ("calls", "tokens", "dollars")
+            }
             purse.limit_to(Budget(**limits))
         logger.warning("%s: %s", folder, wanted.model_dump_json(exclude_defaults=True))
 
@@ -179,7 +186,9 @@ def in_progress(folder: Path) -> bool:
     """
     try:
         with open_regular(folder / FILE) as file:
-            return _locker(os.fstat(file.fileno())) is not None or _is_locked_elsewhere(file.fileno())
+            return _locker(os.fstat(file.fileno())) is not None or _is_locked_elsewhere(
+                file.fileno()
+            )
     except (FileNotFoundError, NotADirectoryError):
         return False
 
@@ -188,7 +197,9 @@ def _locker(status: os.stat_result) -> int | None:
     """The process that has locked the file of that status; None: there is none, or the system does not say."""
     for pid, device, inode in _locked():
         # Some file systems (btrfs) give a file another device than the system's list names: its process has it open.
-        if inode == status.st_ino and (device == status.st_dev or any(_same(status, link) for link in _files_of(pid))):
+        if inode == status.st_ino and (
+            device == status.st_dev or any(_same(status, link) for link in _files_of(pid))
+        ):
             return pid
     return None
 
@@ -204,7 +215,9 @@ def _locked() -> Iterator[tuple[int, int, int]]:
 
 
 _FLOCK = (
-    ("qqihh", (0, 0, 0, fcntl.F_WRLCK, 0), 3) if sys.platform == "darwin" else ("hhqqi", (fcntl.F_WRLCK, 0, 0, 0, 0), 0)
+    ("qqihh", (0, 0, 0, fcntl.F_WRLCK, 0), 3)
+    if sys.platform == "darwin"
+    else ("hhqqi", (fcntl.F_WRLCK, 0, 0, 0, 0), 0)
 )
 """How C lays out a `flock` (man fcntl), one that would lock a whole file, and where its kind stands."""
 
@@ -238,7 +251,11 @@ def _writers() -> Iterator[tuple[Path, int]]:
         for link in _files_of(pid):
             with contextlib.suppress(OSError):
                 target = Path(os.readlink(link))
-                if target.name == FILE and link.stat().st_ino == inode and (target.parent / RUN).is_file():
+                if (
+                    target.name == FILE
+                    and link.stat().st_ino == inode
+                    and (target.parent / RUN).is_file()
+                ):
                     yield target.parent, pid
                     break
 
@@ -254,7 +271,9 @@ def _state(folder: Path, pid: int) -> Running | None:
         for line in rows:
             answered, errors = answered + 1, errors + (b'"error": null' not in line)
     answers = run.settings["data"]["n"] * repeats_in(run.settings)
-    return Running(run, pid, answered, answers, errors, _last_minute(folder), time.time() - began, control)
+    return Running(
+        run, pid, answered, answers, errors, _last_minute(folder), time.time() - began, control
+    )
 
 
 def _last_minute(folder: Path) -> int:

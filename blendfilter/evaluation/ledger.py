@@ -35,15 +35,27 @@ class LedgerEntry:
     attempts: int = field(default=0, repr=False)
     unpriced: int = field(default=0, repr=False)
     untold: int = field(default=0, repr=False)
-    cached_of: int = field(default=0, repr=False)  # prompt tokens of the calls that stated how many were cached
-    hits: int = field(default=0, repr=False)  # uses beyond the first, and calls copied from another run
-    cost_by: dict[str, int] = field(default_factory=dict, repr=False)  # whose figure counts, where servers stated one
-    disbelieved: int = field(default=0, repr=False)  # calls of whose account something cannot be true
-    models: dict[str, LedgerEntry] = field(default_factory=dict, repr=False, compare=False)  # the same, model by model
+    cached_of: int = field(
+        default=0, repr=False
+    )  # prompt tokens of the calls that stated how many were cached
+    hits: int = field(
+        default=0, repr=False
+    )  # uses beyond the first, and calls copied from another run
+    cost_by: dict[str, int] = field(
+        default_factory=dict, repr=False
+    )  # whose figure counts, where servers stated one
+    disbelieved: int = field(
+        default=0, repr=False
+    )  # calls of whose account something cannot be true
+    models: dict[str, LedgerEntry] = field(
+        default_factory=dict, repr=False, compare=False
+    )  # the same, model by model
 
     def add(self, record: Mapping[str, Any], cost: float | None) -> None:
         """Count one journaled call."""
-        tokens_in, tokens_out, cached = (record.get(name) for name in ("tokens_in", "tokens_out", "tokens_cached"))
+        tokens_in, tokens_out, cached = (
+            record.get(name) for name in ("tokens_in", "tokens_out", "tokens_cached")
+        )
         self.calls += 1
         self.tokens_in += tokens_in or 0
         self.tokens_out += tokens_out or 0
@@ -105,7 +117,9 @@ OwnPrices = Prices | Mapping[str, Prices | None] | None
 """A user's own prices: of all models, or by a model's name."""
 
 
-def ledger(rows: Iterable[Mapping[str, Any]], read: ReadCall, prices: OwnPrices = None) -> dict[str, LedgerEntry]:
+def ledger(
+    rows: Iterable[Mapping[str, Any]], read: ReadCall, prices: OwnPrices = None
+) -> dict[str, LedgerEntry]:
     """Entries by stage in the order of first use, then `total`.
 
     `prices` are for the calls whose record holds no cost: they were made before a price was given.
@@ -193,7 +207,9 @@ def busy_seconds(calls: Iterable[Mapping[str, Any]]) -> float:
     4.0
     """
     total, until = 0.0, float("-inf")
-    for start, end in sorted((at := call.get("at") or 0.0, at + (call.get("seconds") or 0.0)) for call in calls):
+    for start, end in sorted(
+        (at := call.get("at") or 0.0, at + (call.get("seconds") or 0.0)) for call in calls
+    ):
         total += max(0.0, end - max(start, until))
         until = max(until, end)
     return round(total, 6)
@@ -209,7 +225,11 @@ def latency(run: Run | str | Path) -> Latency:
     opened = Run.of(run)
     with opened.journal() as journal:
         seconds = [
-            busy_seconds(record for key in dict(map(reversed, row["calls"])) if (record := journal.read_call(key)))
+            busy_seconds(
+                record
+                for key in dict(map(reversed, row["calls"]))
+                if (record := journal.read_call(key))
+            )
             for row in opened.rows
             if row["error"] is None
         ]

@@ -39,7 +39,9 @@ _OWN = ("data.fingerprint", "data.n", "data.shard.number", "data.source")
 """Settings in which the shards of one run differ."""
 
 
-def merge(*runs: Run | str | Path | Sequence[Run | str | Path], out: str | Path, prices: OwnPrices = None) -> Run:
+def merge(
+    *runs: Run | str | Path | Sequence[Run | str | Path], out: str | Path, prices: OwnPrices = None
+) -> Run:
     """One run of the finished runs of all shards (or lists of them), in any order, in the new folder `out`.
 
     A record that several shards journaled under one key (two questions with the same text) is kept as the first of
@@ -51,19 +53,30 @@ def merge(*runs: Run | str | Path | Sequence[Run | str | Path], out: str | Path,
         RunMismatch: shards of different runs. MissingFile: a folder that holds no run, or one that is not finished.
         RunLocked: a shard is still being written. BadData: a file of a shard is damaged, or another shard's.
     """
-    each = [run for some in runs for run in ([some] if isinstance(some, Run | str | Path) else some)]
+    each = [
+        run for some in runs for run in ([some] if isinstance(some, Run | str | Path) else some)
+    ]
     shards = _in_order([Run.of(run) for run in each])
     out = path_of(out)
     if out.exists():
         raise BadArgument(f"{out} is there already: name a new folder for the merged run (--out)")
     data = shards[0].settings["data"]
-    whole = {"source": data["source"], "fingerprint": data["shard"]["fingerprint"], "n": data["shard"]["n"]}
+    whole = {
+        "source": data["source"],
+        "fingerprint": data["shard"]["fingerprint"],
+        "n": data["shard"]["n"],
+    }
     settings = {**shards[0].settings, "data": whole}
     with ExitStack() as opened:
-        journals = [opened.enter_context(Journal(run.folder / FILE, "replay", exclusive=True)) for run in shards]
+        journals = [
+            opened.enter_context(Journal(run.folder / FILE, "replay", exclusive=True))
+            for run in shards
+        ]
         _check_finished(shards)
         out.parent.mkdir(parents=True, exist_ok=True)
-        beside = opened.enter_context(TemporaryDirectory(prefix=f".{out.name}.merging-", dir=out.parent))
+        beside = opened.enter_context(
+            TemporaryDirectory(prefix=f".{out.name}.merging-", dir=out.parent)
+        )
         folder = Path(beside) / out.name
         with Journal(folder / FILE) as joined:
             for journal in journals:
@@ -91,12 +104,18 @@ def _in_order(runs: Sequence[Run]) -> list[Run]:
             )
         differing = different_settings(runs[0].settings, run.settings, ignored=_OWN)
         if differing:
-            raise RunMismatch(f"{run.folder} and {runs[0].folder} are not shards of one run: {differing}")
+            raise RunMismatch(
+                f"{run.folder} and {runs[0].folder} are not shards of one run: {differing}"
+            )
         if (other := by_number.setdefault(shard["number"], run)) is not run:
-            raise BadArgument(f"{other.folder} and {run.folder} are both shard {shard['number']}/{shard['of']}")
+            raise BadArgument(
+                f"{other.folder} and {run.folder} are both shard {shard['number']}/{shard['of']}"
+            )
     of = runs[0].settings["data"]["shard"]["of"]
     if missing := [f"{number}/{of}" for number in range(1, of + 1) if number not in by_number]:
-        raise BadArgument(f"shards are missing: {', '.join(missing)}; run these, or name their folders")
+        raise BadArgument(
+            f"shards are missing: {', '.join(missing)}; run these, or name their folders"
+        )
     return [by_number[number] for number in range(1, of + 1)]
 
 
@@ -121,17 +140,28 @@ def _failed(record: Mapping[str, Any] | None) -> bool:
     return record is not None and bool(record.get("error"))
 
 
-def _write(folder: Path, shards: Sequence[Run], settings: dict[str, Any], journal: Journal, prices: OwnPrices) -> None:
+def _write(
+    folder: Path,
+    shards: Sequence[Run],
+    settings: dict[str, Any],
+    journal: Journal,
+    prices: OwnPrices,
+) -> None:
     """The files of the merged run."""
     notes = shards[0].record.get("notes", {})
     asked = [run.record.get("notes", {}).get("questions", []) for run in shards]
     notes = {**notes, "questions": _dealt(asked), "shards": [run.name for run in shards]}
     notes.pop("budget", None)  # a shard's part of it
     if "options" in notes:  # of `eval`: the merged run is no shard
-        notes["options"] = {name: value for name, value in notes["options"].items() if name != "shard"}
+        notes["options"] = {
+            name: value for name, value in notes["options"].items() if name != "shard"
+        }
     made_by = _versions(shards)
     recorded = {package: ", ".join(found) for package, found in made_by.items()}
-    write_json(folder / RUN, {**shards[0].record, "settings": settings, "versions": recorded, "notes": notes})
+    write_json(
+        folder / RUN,
+        {**shards[0].record, "settings": settings, "versions": recorded, "notes": notes},
+    )
     path = folder / PREDICTIONS
     write_rows(path, _rows(shards, asked, settings))
     entries = ledger(iterate_rows(path), journal.read_call, prices)
@@ -144,16 +174,28 @@ def _rows(
     shards: Sequence[Run], asked: Sequence[Sequence[str]], settings: Mapping[str, Any]
 ) -> Iterator[dict[str, Any]]:
     """The rows of all shards, in the order of their questions. Raises: BadData where a shard has not its own."""
-    n, rows = settings["data"]["n"], [iterate_rows(run.folder / PREDICTIONS, settings["metrics"]) for run in shards]
+    n, rows = (
+        settings["data"]["n"],
+        [iterate_rows(run.folder / PREDICTIONS, settings["metrics"]) for run in shards],
+    )
     for at in range(n * repeats_in(settings)):
         place, number = divmod(at % n, len(shards))
         run, ids = shards[number], asked[number]
         if (row := next(rows[number], None)) is None:
             raise _other_rows(run, "has not a row for each answer")
         if ids and row["id"] != ids[place]:  # the oldest runs do not note their questions
-            owner = next((other.name for other, known in zip(shards, asked, strict=True) if row["id"] in known), "")
+            owner = next(
+                (
+                    other.name
+                    for other, known in zip(shards, asked, strict=True)
+                    if row["id"] in known
+                ),
+                "",
+            )
             whose = f", which is {owner}'s" if owner not in ("", run.name) else ""
-            raise _other_rows(run, f"has a row of question '{row['id']}'{whose}, in the place of '{ids[place]}'")
+            raise _other_rows(
+                run, f"has a row of question '{row['id']}'{whose}, in the place of '{ids[place]}'"
+            )
         yield row
     for left, run in zip(rows, shards, strict=True):
         if next(left, None) is not None:
@@ -161,7 +203,9 @@ def _rows(
 
 
 def _other_rows(run: Run, what: str) -> BadData:
-    return BadData(f"{run.folder / PREDICTIONS} {what}: run the shard again, and its rows are made again")
+    return BadData(
+        f"{run.folder / PREDICTIONS} {what}: run the shard again, and its rows are made again"
+    )
 
 
 def _versions(shards: Sequence[Run]) -> dict[str, list[str]]:
@@ -173,7 +217,9 @@ def _versions(shards: Sequence[Run]) -> dict[str, list[str]]:
         found[package] = sorted({*made.values()})
         if len(found[package]) > 1:
             first = {version: name for name, version in reversed(made.items())}
-            differing.append(" and ".join(f"{package} {each} ({first[each]})" for each in found[package]))
+            differing.append(
+                " and ".join(f"{package} {each} ({first[each]})" for each in found[package])
+            )
     if differing:
         warnings.warn(
             f"the shards were made by different versions, whose answers may differ: {'; '.join(differing)}",

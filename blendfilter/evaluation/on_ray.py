@@ -117,10 +117,16 @@ def evaluate_on_ray(
     judge = None if filter_lm is None else connect(filter_lm)
     given = {"lm": lm, "filter_lm": judge, **options}
     if folder.exists():
-        if not (folder / RUN).is_file():  # else all shards would be paid for before the merge says so
-            raise BadArgument(f"{folder} is there already and holds no run: name a new folder for this one")
+        if not (
+            folder / RUN
+        ).is_file():  # else all shards would be paid for before the merge says so
+            raise BadArgument(
+                f"{folder} is there already and holds no run: name a new folder for this one"
+            )
         given |= {"budget": budget, "max_retries": max_retries}
-        return aio.run(evaluated(method, questions, run=folder, progress=progress, **given), "evaluate")
+        return aio.run(
+            evaluated(method, questions, run=folder, progress=progress, **given), "evaluate"
+        )
     parts = {number: questions.shard(number, shards) for number in range(1, shards + 1)}
     folders = {number: _shards_of(folder) / f"{number}of{shards}" for number in parts}
     _check_number(folder, shards)
@@ -133,21 +139,29 @@ def evaluate_on_ray(
     spent = dict.fromkeys(folders, NOTHING)
     if budget is not None and len(dealt(budget, spent, [*spent])) < shards:
         limited = ", ".join(f"{limit:g} {name}" for name, limit in budget.given().items())
-        raise BadArgument(f"a budget of {limited} cannot be dealt out to {shards} shards: give more of it")
+        raise BadArgument(
+            f"a budget of {limited} cannot be dealt out to {shards} shards: give more of it"
+        )
     with _alone(_shards_of(folder)) as session, connected(address) as ray:
         if budget is not None:
-            spent = {number: _spent(path, context.prices, budget) for number, path in folders.items()}
+            spent = {
+                number: _spent(path, context.prices, budget) for number, path in folders.items()
+            }
         payload, models, limits = packed((method, given, GIVEN.get(), context.prices), ray)
         payload, paces = ray.put(payload), None
         if limits:
-            keeping = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1, max_concurrency=MOST_WAITING)
+            keeping = ray.remote(
+                num_cpus=0, max_restarts=-1, max_task_retries=-1, max_concurrency=MOST_WAITING
+            )
             paces = keeping(_Paces).remote(limits)
         task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=RETRIES)(_evaluate_shard)
 
         def start(number: int, limit: Budget | None) -> Any:
             where, asked = str(folders[number].resolve()), pickle.dumps(parts[number])
             retried = retries[number - 1]
-            return task.remote(payload, models, paces, asked, where, limit, retried, session, os.getcwd())
+            return task.remote(
+                payload, models, paces, asked, where, limit, retried, session, os.getcwd()
+            )
 
         watch = _Watch({number: path / PREDICTIONS for number, path in folders.items()}, progress)
         progress.start(len(questions) * repeats, watch.known())
@@ -157,7 +171,9 @@ def evaluate_on_ray(
             progress.stop()
     assert context.module is not None
     priced = (*connected_lms(context.module).values(), lm)
-    return merge(*folders.values(), out=folder, prices={each.name: each.terms.prices for each in priced})
+    return merge(
+        *folders.values(), out=folder, prices={each.name: each.terms.prices for each in priced}
+    )
 
 
 @contextmanager
@@ -186,15 +202,21 @@ def _all(
     left = [*spent]
     while left:
         limits = dealt(budget, spent, left)
-        ended = _round(ray, {number: start(number, limit) for number, limit in limits.items()}, watch)
+        ended = _round(
+            ray, {number: start(number, limit) for number, limit in limits.items()}, watch
+        )
         for end in ended.values():
             if end.kind not in ("", BudgetSpent.__name__):
                 raise _as_error(end)
         unfinished = [number for number in left if number not in ended or ended[number].code]
-        went_on = len(unfinished) < len(left) or any(end.spent != spent[number] for number, end in ended.items())
+        went_on = len(unfinished) < len(left) or any(
+            end.spent != spent[number] for number, end in ended.items()
+        )
         spent |= {number: end.spent for number, end in ended.items()}
         left, total = unfinished, sum(spent.values(), NOTHING)
-        nothing_left = budget is None or any(getattr(total, name) >= limit for name, limit in budget.given().items())
+        nothing_left = budget is None or any(
+            getattr(total, name) >= limit for name, limit in budget.given().items()
+        )
         if left and (nothing_left or not went_on):
             raise BudgetSpent(
                 f"the budget of all shards is spent ({total.words()}): {how_far(watch.rows(), answers)}, and the same "
@@ -254,14 +276,20 @@ def _evaluate_shard(
         _check_session(place.parent, session)
         limits = {"budget": budget, "max_retries": max_retries}
         with setting(GIVEN, options):
-            work = evaluated(method, pickle.loads(questions), run=place, progress=False, **{**given, **limits})
+            work = evaluated(
+                method, pickle.loads(questions), run=place, progress=False, **{**given, **limits}
+            )
             aio.run(work, "evaluate")
     except BlendFilterError as raised:
         error = raised
     spent = NOTHING
     if budget is not None and (error is None or isinstance(error, BudgetSpent)):
         spent = _spent(place, prices, budget)
-    return (0, "", "", spent) if error is None else (error.exit_code, str(error), type(error).__name__, spent)
+    return (
+        (0, "", "", spent)
+        if error is None
+        else (error.exit_code, str(error), type(error).__name__, spent)
+    )
 
 
 def _check_session(place: Path, session: str) -> None:
@@ -269,9 +297,13 @@ def _check_session(place: Path, session: str) -> None:
     try:
         now = (place / SESSION).read_text(encoding="ascii")
     except FileNotFoundError:
-        raise MissingFile(f"{place} is not there for a worker: name a folder (--run) that all machines share") from None
+        raise MissingFile(
+            f"{place} is not there for a worker: name a folder (--run) that all machines share"
+        ) from None
     if now != session:
-        raise RunLocked(f"{place} is being written to by a later session: wait for it, or name another run")
+        raise RunLocked(
+            f"{place} is being written to by a later session: wait for it, or name another run"
+        )
 
 
 def _spent(folder: Path, prices: Mapping[str, Price | None], budget: Budget) -> Amount:
@@ -296,7 +328,9 @@ def _as_error(end: Ended) -> BlendFilterError:
 # --- limits of several ----------------------------------------------------------------------------------------------
 
 
-def dealt(budget: Budget | None, spent: Mapping[int, Amount], among: Sequence[int]) -> dict[int, Budget | None]:
+def dealt(
+    budget: Budget | None, spent: Mapping[int, Amount], among: Sequence[int]
+) -> dict[int, Budget | None]:
     """The limits of the shards `among` these: what each has spent, and its part of what all have left of the budget.
 
     So what all have spent and may still spend is the budget at the most. A shard that has spent nothing and gets no
@@ -311,10 +345,18 @@ def dealt(budget: Budget | None, spent: Mapping[int, Amount], among: Sequence[in
     limits: dict[int, dict[str, Any]] = {number: {} for number in among}
     for name, limit in budget.given().items():
         left = max(0, limit - getattr(total, name))
-        parts = [left / max(1, len(among))] * len(among) if name == "dollars" else parts_of(int(left), len(among))
+        parts = (
+            [left / max(1, len(among))] * len(among)
+            if name == "dollars"
+            else parts_of(int(left), len(among))
+        )
         for number, part in zip(among, parts, strict=True):
             limits[number][name] = getattr(spent[number], name) + part
-    return {number: Budget(**each) for number, each in limits.items() if all(value > 0 for value in each.values())}
+    return {
+        number: Budget(**each)
+        for number, each in limits.items()
+        if all(value > 0 for value in each.values())
+    }
 
 
 def parts_of(count: int, among: int) -> list[int]:
@@ -345,7 +387,9 @@ class _Paces:
 
     async def settle(self, pace: int, number: int, took: int, answered: bool) -> None:
         """Count what it really took."""
-        if (entry := self._entries.pop(number, None)) is not None:  # else another actor was started meanwhile
+        if (
+            entry := self._entries.pop(number, None)
+        ) is not None:  # else another actor was started meanwhile
             self._paces[pace].settle(entry, took, answered=answered)
 
 
@@ -395,15 +439,25 @@ def packed(value: Any, ray: Any) -> Packed:
                 secrets.append({} if given.settings is None else given.settings.secrets())
                 if (pace := given.terms.pace) is not None and pace not in paces:
                     paces.append(pace)
-                return _connected, (len(secrets) - 1, None if pace is None else paces.index(pace), arguments)
+                return _connected, (
+                    len(secrets) - 1,
+                    None if pace is None else paces.index(pace),
+                    arguments,
+                )
             return super().reducer_override(given)
 
     file = io.BytesIO()
     Packer(file).dump(value)
-    return Packed(file.getvalue(), secrets, [(pace.requests_per_minute, pace.tokens_per_minute) for pace in paces])
+    return Packed(
+        file.getvalue(),
+        secrets,
+        [(pace.requests_per_minute, pace.tokens_per_minute) for pace in paces],
+    )
 
 
-_CONNECTING: ContextVar[tuple[Sequence[Mapping[str, Any]], Any]] = ContextVar("blendfilter_connecting")
+_CONNECTING: ContextVar[tuple[Sequence[Mapping[str, Any]], Any]] = ContextVar(
+    "blendfilter_connecting"
+)
 """In a worker that unpacks a payload: the models' secrets, and the `_Paces`."""
 
 

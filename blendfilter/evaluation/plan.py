@@ -44,7 +44,13 @@ from blendfilter.lm.offline import OfflineEngine
 from blendfilter.lm.prices import unknown_price
 from blendfilter.lm.tokenisers import TokenCounter, text_of, tokeniser_for
 from blendfilter.records import Question
-from blendfilter.run_context import CONCURRENCY, check_module, lms_of, prices_by_name, with_lms_connected
+from blendfilter.run_context import (
+    CONCURRENCY,
+    check_module,
+    lms_of,
+    prices_by_name,
+    with_lms_connected,
+)
 from blendfilter.tasks.base import Questions
 from blendfilter.text import aligned, html_of, html_table
 
@@ -53,8 +59,22 @@ SAMPLE = 20
 SHORTEST = 20
 """Characters of an earlier reply from which on a prompt is searched for it; a shorter one weighs nothing."""
 FIGURES = ("tokens_in", "tokens_in_most", "tokens_out", "tokens_out_most", "cost", "cost_most")
-_HEADER = ("stage", "a question", "calls", "tokens in", "at most", "tokens out", "at most", "cost", "at most")
-_LIMITS = (("calls", "--max-calls", ""), ("tokens", "--max-tokens", ""), ("dollars", "--max-cost", "$"))
+_HEADER = (
+    "stage",
+    "a question",
+    "calls",
+    "tokens in",
+    "at most",
+    "tokens out",
+    "at most",
+    "cost",
+    "at most",
+)
+_LIMITS = (
+    ("calls", "--max-calls", ""),
+    ("tokens", "--max-tokens", ""),
+    ("dollars", "--max-cost", "$"),
+)
 
 
 # --- the rehearsal --------------------------------------------------------------------------------------------------
@@ -74,7 +94,9 @@ class RehearsedCall(NamedTuple):
 class StandInEngine:
     """The offline reader as the engine of another model; its calls go into `made`."""
 
-    def __init__(self, lm: ConnectedLM, made: list[RehearsedCall], rounds: Rounds | None = None) -> None:
+    def __init__(
+        self, lm: ConnectedLM, made: list[RehearsedCall], rounds: Rounds | None = None
+    ) -> None:
         self._lm, self._made, self._rounds = lm, made, rounds
         self._reader = OfflineEngine()
         self._cap: Callable[[Any], int | None] = getattr(
@@ -84,9 +106,13 @@ class StandInEngine:
     async def complete(self, request: lm15.Request) -> lm15.Response:
         """The reader's reply; never fails."""
         response = await self._reader.complete(request)
-        reply = "".join(part.text for part in response.message.parts if isinstance(part, lm15.TextPart))
+        reply = "".join(
+            part.text for part in response.message.parts if isinstance(part, lm15.TextPart)
+        )
         turn, prompt = (REPEAT.get(), QUESTION.get()), text_of(prompt_of(request))
-        self._made.append(RehearsedCall(turn, STAGE.get(), prompt, reply, self._cap(request), self._lm))
+        self._made.append(
+            RehearsedCall(turn, STAGE.get(), prompt, reply, self._cap(request), self._lm)
+        )
         if self._rounds is not None:
             await self._rounds.turn()
         return response
@@ -124,10 +150,18 @@ class Rounds:
                 future.set_result(None)
 
 
-def _stand_in(lm: ConnectedLM, made: list[RehearsedCall], rounds: Rounds | None = None) -> ConnectedLM:
+def _stand_in(
+    lm: ConnectedLM, made: list[RehearsedCall], rounds: Rounds | None = None
+) -> ConnectedLM:
     """`lm` as far as keys and prompts go; the offline reader answers."""
     settings = {name: value for name, value in lm.kwargs.items() if value is not None}
-    return ConnectedLM(lm.name, StandInEngine(lm, made, rounds), profile=lm.profile, identity=lm.identity, **settings)
+    return ConnectedLM(
+        lm.name,
+        StandInEngine(lm, made, rounds),
+        profile=lm.profile,
+        identity=lm.identity,
+        **settings,
+    )
 
 
 def _connected(lm: dspy.BaseLM | str) -> ConnectedLM:
@@ -156,16 +190,26 @@ def rehearse(
     Raises: as `evaluate`, but for what only a server says.
     """
     made: list[RehearsedCall] = []
-    copied = with_lms_connected(method)  # a model of the method's own that were called here would be paid for
+    copied = with_lms_connected(
+        method
+    )  # a model of the method's own that were called here would be paid for
     for own in lms_of(copied):
         own.put(_stand_in(connect(own.lm), made, rounds))
     work = evaluated(
-        copied, questions, lm=_stand_in(lm, made, rounds),
+        copied,
+        questions,
+        lm=_stand_in(lm, made, rounds),
         filter_lm=None if filter_lm is None else _stand_in(filter_lm, made, rounds),
-        run=folder, reuse=reuse, repeats=repeats, progress=False, name=name,
+        run=folder,
+        reuse=reuse,
+        repeats=repeats,
+        progress=False,
+        name=name,
         concurrency=CONCURRENCY if rounds is None else MOST_LINES,
-    )  # fmt: skip
-    return aio.run(work if rounds is None else rounds.over(work), "plan", "await asyncio.to_thread(plan, …)"), made
+    )
+    return aio.run(
+        work if rounds is None else rounds.over(work), "plan", "await asyncio.to_thread(plan, …)"
+    ), made
 
 
 # --- the estimate ---------------------------------------------------------------------------------------------------
@@ -196,7 +240,9 @@ class Estimator:
     `rate`: the share of each model's price that they cost.
     """
 
-    def __init__(self, journals: Sequence[Path] = (), *, ask_server: bool = False, rate: float = 1.0) -> None:
+    def __init__(
+        self, journals: Sequence[Path] = (), *, ask_server: bool = False, rate: float = 1.0
+    ) -> None:
         self._ask_server, self._journals, self._rate = ask_server, journals, rate
         self._counters: dict[str, TokenCounter] = {}
         self._models: dict[str, ConnectedLM] = {}
@@ -232,7 +278,9 @@ class Estimator:
         replies: dict[AnswerKey, dict[str, tuple[float, float | None]]] = {}
         return [self._estimate(call, replies.setdefault(call.turn, {})) for call in calls]
 
-    def _estimate(self, call: RehearsedCall, earlier: dict[str, tuple[float, float | None]]) -> CallEstimate:
+    def _estimate(
+        self, call: RehearsedCall, earlier: dict[str, tuple[float, float | None]]
+    ) -> CallEstimate:
         """`earlier`: by what it grows, and grows at most, for each earlier reply that the prompt may contain."""
         lm, cap = call.lm, call.cap
         price = None if (full := lm.terms.price) is None else full.times(self._rate)
@@ -253,7 +301,9 @@ class Estimator:
         if len(text := call.reply.strip()) >= SHORTEST:
             earlier[text] = expected - here, None if cap is None else cap - here
         cost = None if price is None else price.of(round(prompt), round(expected))
-        cost_most = None if price is None or most is None or cap is None else price.of(round(most), cap)
+        cost_most = (
+            None if price is None or most is None or cap is None else price.of(round(most), cap)
+        )
         return CallEstimate(call, prompt, most, expected, cap, cost, cost_most, bool(past))
 
     def seconds(self, estimates: Iterable[CallEstimate], at_once: int = 1) -> float | None:
@@ -264,7 +314,10 @@ class Estimator:
         total = 0.0
         for call in (estimate.call for estimate in estimates):
             of_model = [
-                seconds for (name, _), past in self._seconds.items() if name == call.lm.name for seconds in past
+                seconds
+                for (name, _), past in self._seconds.items()
+                if name == call.lm.name
+                for seconds in past
             ]
             past = self._seconds.get((call.lm.name, call.stage)) or of_model
             if not past:
@@ -325,7 +378,9 @@ class RunPlan:
     concurrency: int
     budget: Budget | None = None
     spent: Amount = field(default_factory=Amount)  # of the budget, in earlier sessions
-    by_model: Mapping[str, PlannedStage] = field(default_factory=dict)  # the total's parts, by the model's name
+    by_model: Mapping[str, PlannedStage] = field(
+        default_factory=dict
+    )  # the total's parts, by the model's name
     batch: Batch | None = None
     rounds: tuple[int, ...] = ()  # calls of each batch, where there are some
 
@@ -358,7 +413,11 @@ class RunPlan:
         kept = [place for place in range(len(_HEADER)) if any(row[place] != "-" for row in rows)]
         table = [[row[place] for place in kept] for row in [_HEADER, *rows]]
         if several:  # who is asked stands at the end, behind the figures
-            asked = ["model", *(", ".join(stage.models) for stage in self.stages), *[""] * (1 + len(parts))]
+            asked = [
+                "model",
+                *(", ".join(stage.models) for stage in self.stages),
+                *[""] * (1 + len(parts)),
+            ]
             table = [[*row, words] for row, words in zip(table, asked, strict=True)]
         return table
 
@@ -373,7 +432,10 @@ class RunPlan:
             yield f"errors: {self.failed} of these ended in an error, and may have made fewer calls than the model will"
         for model, name in self.tokenisers.items():
             yield f"tokens{f' of {model}' * (len(self.tokenisers) > 1)}: {name}"
-        for how, measured in (("earlier ones", True), ("the offline reader's, a model's may be longer", False)):
+        for how, measured in (
+            ("earlier ones", True),
+            ("the offline reader's, a model's may be longer", False),
+        ):
             if stages := [stage.stage for stage in self.stages if stage.measured is measured]:
                 yield f"replies: as long as {how} ({', '.join(stages)})"
         yield "at most: every reply as long as its cap; second tries and failed attempts come on top"
@@ -420,11 +482,14 @@ class RunPlan:
             if expected is None:
                 verdict = "it is not known whether that is enough"
             elif expected > left:
-                verdict = (
-                    f"not enough, the run will stop at about {max(0.0, 100 * left / expected):.0f} % of what is left"
-                )
+                share = max(0.0, 100 * left / expected)
+                verdict = f"not enough, the run will stop at about {share:.0f} % of what is left"
             else:
-                verdict = "enough" if at_most is not None and at_most <= left else "enough as expected, not at most"
+                verdict = (
+                    "enough"
+                    if at_most is not None and at_most <= left
+                    else "enough as expected, not at most"
+                )
             already = f", {sign}{spent:,.4g} of it spent" if spent else ""
             yield f"{option} {sign}{limit:,.10g}{already}: {verdict}"
 
@@ -478,9 +543,14 @@ def plan(
     sample = check_count("sample", sample)
     check_module(method)
     every = as_questions(questions)
-    model, folder = _connected(lm or dspy.settings.lm or "offline"), None if run is None else path_of(run)
+    model, folder = (
+        _connected(lm or dspy.settings.lm or "offline"),
+        None if run is None else path_of(run),
+    )
     judge = None if filter_lm is None else _connected(filter_lm)
-    check_trained(method, every, [model] if judge is None else [model, judge])  # the rehearsal is another model's
+    check_trained(
+        method, every, [model] if judge is None else [model, judge]
+    )  # the rehearsal is another model's
     check_reader(method, model)
     journals = paths_of(reuse)
     spent = Amount()
@@ -488,7 +558,11 @@ def plan(
         journals.insert(0, folder)
         if budget is not None:
             with Journal(folder, "replay") as journal:
-                models = (model, *([] if judge is None else [judge]), *(_connected(each.lm) for each in lms_of(method)))
+                models = (
+                    model,
+                    *([] if judge is None else [judge]),
+                    *(_connected(each.lm) for each in lms_of(method)),
+                )
                 spent = spent_in(journal, prices_by_name(models), budget)
     left = left_of(every, repeats, folder)
     ids = {id for _, id in left}
@@ -500,12 +574,25 @@ def plan(
         some = Questions(tuple(chosen), every.task, every.source)
         with tempfile.TemporaryDirectory(prefix="blendfilter-plan-") as scratch:
             tried, made = rehearse(
-                method, some, model, Path(scratch) / "run", filter_lm=judge, reuse=journals, repeats=repeats, name=name,
+                method,
+                some,
+                model,
+                Path(scratch) / "run",
+                filter_lm=judge,
+                reuse=journals,
+                repeats=repeats,
+                name=name,
                 rounds=rounds,
-            )  # fmt: skip
-            failed = sum(row["error"] is not None for row in tried.rows if (repeat_of(row), row["id"]) in sampled)
+            )
+            failed = sum(
+                row["error"] is not None
+                for row in tried.rows
+                if (repeat_of(row), row["id"]) in sampled
+            )
         calls = [call for call in made if call.turn in sampled]
-    estimator = Estimator(journals, ask_server=ask_server, rate=1.0 if batch is None else batch.rate)
+    estimator = Estimator(
+        journals, ask_server=ask_server, rate=1.0 if batch is None else batch.rate
+    )
     estimates, factor = estimator.estimates(calls), len(left) / max(1, len(sampled))
     by_stage: dict[str, list[CallEstimate]] = {}
     by_model: dict[str, dict[str, list[CallEstimate]]] = {}
@@ -514,11 +601,17 @@ def plan(
         by_stage.setdefault(stage, []).append(estimate)
         by_model.setdefault(estimate.call.lm.name, {}).setdefault(stage, []).append(estimate)
 
-    def planned(name: str, parts: Mapping[str, list[CallEstimate]]) -> tuple[PlannedStage, tuple[PlannedStage, ...]]:
+    def planned(
+        name: str, parts: Mapping[str, list[CallEstimate]]
+    ) -> tuple[PlannedStage, tuple[PlannedStage, ...]]:
         """All parts together under a name, as the sums of their rounded figures, and the parts."""
         stages = tuple(_stage(stage, found, sampled, factor) for stage, found in parts.items())
-        whole = _stage(name, [estimate for found in parts.values() for estimate in found], sampled, factor)
-        return replace(whole, **{figure: added(stages, figure) for figure in ("calls", *FIGURES)}), stages
+        whole = _stage(
+            name, [estimate for found in parts.values() for estimate in found], sampled, factor
+        )
+        return replace(
+            whole, **{figure: added(stages, figure) for figure in ("calls", *FIGURES)}
+        ), stages
 
     total, stages = planned("total", by_stage)
     of_models = {name: planned(f"of {name}", parts)[0] for name, parts in by_model.items()}
@@ -552,7 +645,9 @@ def _answer_keys(questions: Iterable[Question], repeats: int) -> Iterator[Answer
 def left_of(questions: Questions, repeats: int, run: Path | None) -> set[AnswerKey]:
     """The answers that are still to be given; a question that ended in an error is answered again."""
     rows = iterate_rows(run / PREDICTIONS) if run is not None else ()
-    return {*_answer_keys(questions, repeats)} - {(repeat_of(row), row["id"]) for row in rows if row["error"] is None}
+    return {*_answer_keys(questions, repeats)} - {
+        (repeat_of(row), row["id"]) for row in rows if row["error"] is None
+    }
 
 
 def spread(questions: Sequence[Question], sample: int) -> list[Question]:
@@ -561,7 +656,9 @@ def spread(questions: Sequence[Question], sample: int) -> list[Question]:
     return [questions[int((place + 0.5) * len(questions) / n)] for place in range(n)]
 
 
-def _stage(name: str, estimates: Sequence[CallEstimate], sampled: Sequence[AnswerKey], factor: float) -> PlannedStage:
+def _stage(
+    name: str, estimates: Sequence[CallEstimate], sampled: Sequence[AnswerKey], factor: float
+) -> PlannedStage:
     figures: dict[str, Any] = {}
     for figure in FIGURES:
         value = added(estimates, figure)
@@ -571,14 +668,24 @@ def _stage(name: str, estimates: Sequence[CallEstimate], sampled: Sequence[Answe
     numbers = [counted[key] for key in sampled] or [0]
     measured = all(estimate.measured for estimate in estimates)
     return PlannedStage(
-        name, round(factor * len(estimates)), min(numbers), max(numbers), **figures, measured=measured,
+        name,
+        round(factor * len(estimates)),
+        min(numbers),
+        max(numbers),
+        **figures,
+        measured=measured,
         models=tuple(dict.fromkeys(estimate.call.lm.name for estimate in estimates)),
-    )  # fmt: skip
+    )
 
 
 def _paced(model: ConnectedLM, total: PlannedStage) -> float | None:
     """Seconds that limits a minute take: what fits into the first minute goes out at once."""
     if (pace := model.terms.pace) is None:
         return None
-    takes = ((total.calls, pace.requests_per_minute), (total.tokens_in + total.tokens_out, pace.tokens_per_minute))
-    return max((60 * max(0.0, amount / limit - 1) for amount, limit in takes if limit), default=None)
+    takes = (
+        (total.calls, pace.requests_per_minute),
+        (total.tokens_in + total.tokens_out, pace.tokens_per_minute),
+    )
+    return max(
+        (60 * max(0.0, amount / limit - 1) for amount, limit in takes if limit), default=None
+    )

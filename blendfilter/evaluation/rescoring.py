@@ -97,7 +97,9 @@ class Rescored(BaseModel):
 
     def as_dict(self) -> dict[str, Any]:
         """The content of its file."""
-        return self.model_dump(exclude={"between_repeats"} if self.between_repeats is None else None)
+        return self.model_dump(
+            exclude={"between_repeats"} if self.between_repeats is None else None
+        )
 
 
 def rescore(
@@ -130,7 +132,9 @@ def rescore(
     check_name(name)
     rows = run.rows
     if not any(row["golden_answers"] for row in rows):
-        raise EmptyData(f"{run.folder} has no golden answers to score by: evaluate on questions that have some")
+        raise EmptyData(
+            f"{run.folder} has no golden answers to score by: evaluate on questions that have some"
+        )
     if run.failed:
         raise EmptyData(
             f"{run.folder}: every question ended in an error, so no answer can be scored: evaluate it again"
@@ -142,7 +146,10 @@ def rescore(
         answer_judge = AnswerJudge(context.model, prompts=prompts)
         with Journal(run.folder / FOLDER / FILE) as journal, context.opened(journal):
             work = answer_judge.verdicts(
-                rows, context.lm, window=2 * concurrency, progress=lambda done: progress("judged", done, len(rows))
+                rows,
+                context.lm,
+                window=2 * concurrency,
+                progress=lambda done: progress("judged", done, len(rows)),
             )
             try:
                 verdicts = aio.run(work, "rescore", "await asyncio.to_thread(run.rescore, …)")
@@ -153,28 +160,48 @@ def rescore(
                         journal.path.parent.rmdir()
                 raise
             except BudgetSpent as error:
-                raise BudgetSpent(f"{error}; what was judged is kept, and a higher limit goes on there") from error
-            spent = ledger(({"calls": found.calls} for found in verdicts), journal.read_call)["total"].stored()
+                raise BudgetSpent(
+                    f"{error}; what was judged is kept, and a higher limit goes on there"
+                ) from error
+            spent = ledger(({"calls": found.calls} for found in verdicts), journal.read_call)[
+                "total"
+            ].stored()
         scores = [verdict.score for verdict in verdicts]
-        problems = {key_of(row): found.problem for row, found in zip(rows, verdicts, strict=True) if found.problem}
+        problems = {
+            key_of(row): found.problem
+            for row, found in zip(rows, verdicts, strict=True)
+            if found.problem
+        }
         _check_judged(run, [found for found in verdicts if found.judged])
         judge = answer_judge.settings
     elif lm is None:
         scores = _word_scores(rows, name)
     else:
-        raise BadArgument(f"{name} compares words and asks no model: leave the model out, or take --metric {JUDGED}")
+        raise BadArgument(
+            f"{name} compares words and asks no model: leave the model out, or take --metric {JUDGED}"
+        )
     by_answer = {key_of(row): score for row, score in zip(rows, scores, strict=True)}
-    entry = score_of([row | {name: by_answer[key_of(row)]} for row in rows], name, run.settings["seed"])
+    entry = score_of(
+        [row | {name: by_answer[key_of(row)]} for row in rows], name, run.settings["seed"]
+    )
     n = len({row["id"] for row in rows})
     unreadable = sum(problem == UNREADABLE for problem in problems.values())
     errors = len(problems) - unreadable
     judged_by = "" if judge is None else f"|judge:{judge['lm']}/{judge['prompt']}"
     judged_by += f"|judge_errors:{errors}" * bool(errors)
     done = Rescored(
-        metric=name, **entry, n=n, unreadable=unreadable, errors=errors, judge=judge, ledger=spent,
-        answers=_answers_digest(rows), signature=signature(run.settings, {name: entry}, n, run.errors) + judged_by,
-        problems=problems, rows=by_answer,
-    )  # fmt: skip
+        metric=name,
+        **entry,
+        n=n,
+        unreadable=unreadable,
+        errors=errors,
+        judge=judge,
+        ledger=spent,
+        answers=_answers_digest(rows),
+        signature=signature(run.settings, {name: entry}, n, run.errors) + judged_by,
+        problems=problems,
+        rows=by_answer,
+    )
     path = file_of(run, name)
     path.parent.mkdir(exist_ok=True)
     write_json(path, done.as_dict())
@@ -191,7 +218,10 @@ def _check_judged(run: Run, judgements: Sequence[AnswerVerdict]) -> None:
     if len(failed) == len(judgements) and len(kinds) == 1:
         problem = f"all {len(failed)} judgements failed the same way: {words}; nothing is scored, and {move}"
         raise RunFailed(problem, kind=failed[0].problem, folder=str(run.folder))
-    warnings.warn(f"{len(failed)} judgements ended in an error and count as 0 (first {words}); {move}", stacklevel=4)
+    warnings.warn(
+        f"{len(failed)} judgements ended in an error and count as 0 (first {words}); {move}",
+        stacklevel=4,
+    )
 
 
 def check_name(name: str) -> None:
@@ -210,9 +240,13 @@ def rescored(run: Run, name: str) -> Rescored:
         raise MissingFile(f"run '{run.name}' has no '{name}' yet: {command}")
     found = Rescored(**read_json(path, Rescored))
     if found.answers != _answers_digest(run.rows):
-        raise RunMismatch(f"run '{run.name}' got other answers since its '{name}' was made: {command}")
+        raise RunMismatch(
+            f"run '{run.name}' got other answers since its '{name}' was made: {command}"
+        )
     if found.rows.keys() != {key_of(row) for row in run.rows} or _disagrees(found, run.rows):
-        raise BadData(f"{path}: the scores in it are not those of the answers; make it again: {command}")
+        raise BadData(
+            f"{path}: the scores in it are not those of the answers; make it again: {command}"
+        )
     return found
 
 
@@ -239,7 +273,10 @@ def _answers_digest(rows: Iterable[Mapping[str, Any]]) -> str:
 def _word_scores(rows: Sequence[Mapping[str, Any]], name: str) -> list[float]:
     score = metric(name)
     # An error has no answer. An empty one would do where nothing is left of a golden answer ("A") after normalising.
-    return [round(0.0 if row["error"] else score(row["answer"] or "", row["golden_answers"]), DIGITS) for row in rows]
+    return [
+        round(0.0 if row["error"] else score(row["answer"] or "", row["golden_answers"]), DIGITS)
+        for row in rows
+    ]
 
 
 # --- the judge ------------------------------------------------------------------------------------------------------
@@ -294,15 +331,28 @@ class AnswerJudge:
         self.lm = lm
         if lm.offline:
             raise BadArgument("the offline reader cannot judge an answer: name a model (--lm)")
-        settings: dict[str, Any] = {"temperature": 0.0, "max_tokens": SHORT_TOKENS, "stop": STOP, "prompts": prompts}
+        settings: dict[str, Any] = {
+            "temperature": 0.0,
+            "max_tokens": SHORT_TOKENS,
+            "stop": STOP,
+            "prompts": prompts,
+        }
         self.first = Ask("verdict", JudgeAnswer, TEMPLATE, **settings)
         self.again = Ask("verdict_again", JudgeAnswer, TEMPLATE, **settings)
 
     @property
     def settings(self) -> dict[str, Any]:
         """Who judged and by which prompt, as JSON: no figure is complete without it."""
-        options = {name: value for name, value in (self.lm.identity.get("options") or {}).items() if value is not None}
-        named = {name: value for name, value in self.lm.identity.items() if isinstance(value, str) and value}
+        options = {
+            name: value
+            for name, value in (self.lm.identity.get("options") or {}).items()
+            if value is not None
+        }
+        named = {
+            name: value
+            for name, value in self.lm.identity.items()
+            if isinstance(value, str) and value
+        }
         more = {"options": options} if options else {}
         return {"lm": self.lm.name, **named, **more, "prompt": self.first.template.digest[:12]}
 
@@ -330,7 +380,9 @@ class AnswerJudge:
 
     async def _verdict(self, row: Mapping[str, Any], lm: ConnectedLM) -> AnswerVerdict:
         if not (row["answer"] or "").strip() or not row["golden_answers"]:
-            return AnswerVerdict(0.0)  # no answer, or none known to be right: there is nothing to judge
+            return AnswerVerdict(
+                0.0
+            )  # no answer, or none known to be right: there is nothing to judge
         fields = {
             "question": whole_characters(row["question"]),
             "golden_answers": [quoted(answer) for answer in row["golden_answers"]],
@@ -342,7 +394,9 @@ class AnswerJudge:
                 reply = str((await self.first.acall(**fields, said="")).verdict)
                 verdict = read_verdict(reply)
                 if verdict is None:
-                    verdict = read_verdict(str((await self.again.acall(**fields, said=quoted(reply))).verdict))
+                    verdict = read_verdict(
+                        str((await self.again.acall(**fields, said=quoted(reply))).verdict)
+                    )
                     problem = UNREADABLE if verdict is None else ""
             except ModelError as error:
                 problem, words = error.kind, words_of(error) or error.kind

@@ -34,7 +34,9 @@ from blendfilter.tasks.base import Task
 from blendfilter.text import folded, shortened
 
 PredictionRow = dict[str, Any]
-Loss = Literal["not_retrieved", "filtered_away", "answered_wrong", "right", "right_without_gold", "error"]
+Loss = Literal[
+    "not_retrieved", "filtered_away", "answered_wrong", "right", "right_without_gold", "error"
+]
 ERROR: Loss = "error"
 LOSSES: tuple[Loss, ...] = get_args(Loss)
 """Where a question can be lost, in the order of the pipeline; `metrics.json` and every report keep it.
@@ -58,13 +60,27 @@ NEAR = 2e-6
 MESSAGE = 300
 """Characters of an error's message in a line about a whole run."""
 _NO_FIGURE = frozenset(
-    {"queries", "branches", "knowledge", "spans", "written", "calls", "answer", "golden_answers", "question"}
+    {
+        "queries",
+        "branches",
+        "knowledge",
+        "spans",
+        "written",
+        "calls",
+        "answer",
+        "golden_answers",
+        "question",
+    }
 )
 _SAME_NAME = (
     "k", "without", "filter", "filter_union", "drop_conclusion", "hops", "style", "iterations", "samples",
     "temperature",
 )  # fmt: skip
-_IN_SIGNATURE = {name: name for name in _SAME_NAME} | {"n": "filter_n", "by": "filter_by", "tokens": "filter_tokens"}
+_IN_SIGNATURE = {name: name for name in _SAME_NAME} | {
+    "n": "filter_n",
+    "by": "filter_by",
+    "tokens": "filter_tokens",
+}
 """Arguments of a method that are in its signature where they are set, as the command line calls them; never a path."""
 _N_IN_SIGNATURE = re.compile(r" \| n:\d+")
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
@@ -87,17 +103,23 @@ def answered(
     Raises:
         BadArgument: there is no `answer`, or knowledge that cannot be read as passages.
     """
-    there = "answer" in prediction if isinstance(prediction, Mapping) else hasattr(prediction, "answer")
+    there = (
+        "answer" in prediction if isinstance(prediction, Mapping) else hasattr(prediction, "answer")
+    )
     if not there and not isinstance(prediction, str):
         what = type(prediction).__name__
-        raise BadArgument(f"the method returned a {what} without an answer: return dspy.Prediction(answer=…)")
+        raise BadArgument(
+            f"the method returned a {what} without an answer: return dspy.Prediction(answer=…)"
+        )
     answer = "" if (found := field_of(prediction, "answer")) is None else str(found)
     branches: Mapping[str, Any] = field_of(prediction, "branches") or {}
     read = [as_passage(item) for item in field_of(prediction, "knowledge") or []]
     knowledge = _joined(read)
     written = any(isinstance(each, WrittenText) for each in read)
     retrieved = union(branch.retrieved for branch in branches.values()) if branches else knowledge
-    passages: dict[str, Iterable[Passage]] = {name: branch.retrieved for name, branch in branches.items()}
+    passages: dict[str, Iterable[Passage]] = {
+        name: branch.retrieved for name, branch in branches.items()
+    }
     if branches or knowledge:
         beside = {name: found for name, found in alone.items() if found is not None}
         passages |= {UNION: retrieved, **beside}
@@ -109,7 +131,9 @@ def answered(
         if (measured := retrieval(_titles(found), question)) is not None  # gold is known
     }
     unsearched = [name for name, found in alone.items() if found is None and UNION in figures]
-    held = [*retrieved, *knowledge] if written else knowledge  # written text may stand on whatever was retrieved
+    held = (
+        [*retrieved, *knowledge] if written else knowledge
+    )  # written text may stand on whatever was retrieved
     given = {**task.score(answer, question), **own}
     scores = {name: round(given[name], DIGITS) for name in task.metrics}
     correct = scores[task.metrics[0]] == 1.0
@@ -128,7 +152,11 @@ def answered(
                 "kept": [passage.id for passage in _joined(branch.kept)],
                 "ids_read": branch.ids_read,
                 **_spans(_joined(branch.kept)),
-                **({"trim": trim.model_dump(mode="json")} if (trim := trim_of(branch.retrieved)) else {}),
+                **(
+                    {"trim": trim.model_dump(mode="json")}
+                    if (trim := trim_of(branch.retrieved))
+                    else {}
+                ),
             }
             for name, branch in branches.items()
         },
@@ -136,7 +164,9 @@ def answered(
         **_spans(knowledge),
         **_written(read),
         "retrieval": figures,
-        "loss": loss(correct, _titles(retrieved), _titles(held), question.evidence or (question.gold_titles,)),
+        "loss": loss(
+            correct, _titles(retrieved), _titles(held), question.evidence or (question.gold_titles,)
+        ),
         "calls": [[note.stage, note.key] for note in calls_of(notes)],
         "flags": dict.fromkeys(FLAGS, 0) | dict(field_of(prediction, "flags") or _events(notes)),
         "error": None,
@@ -144,7 +174,9 @@ def answered(
     }
 
 
-def failed(task: Task, question: Question, error: BaseException, notes: Sequence[CallNote]) -> PredictionRow:
+def failed(
+    task: Task, question: Question, error: BaseException, notes: Sequence[CallNote]
+) -> PredictionRow:
     """The row of a question that ended in an error: it counts as 0, is a loss of its own, and has no retrieval."""
     return {
         **_question_fields(question),
@@ -159,14 +191,21 @@ def failed(task: Task, question: Question, error: BaseException, notes: Sequence
         "calls": [[note.stage, note.key] for note in calls_of(notes)],
         "flags": dict.fromkeys(FLAGS, 0) | _events(notes),
         "error": {
-            "kind": error.kind if isinstance(error, ModelError | CodeFailed) else type(error).__name__,
+            "kind": error.kind
+            if isinstance(error, ModelError | CodeFailed)
+            else type(error).__name__,
             "stage": error.stage if isinstance(error, ModelError) else "",
             "message": _ADDRESS.sub("", hidden(words_of(error))),
         },
     }
 
 
-def loss(correct: bool, retrieved: Iterable[str], knowledge: Iterable[str], evidence: Sequence[Sequence[str]]) -> Loss:
+def loss(
+    correct: bool,
+    retrieved: Iterable[str],
+    knowledge: Iterable[str],
+    evidence: Sequence[Sequence[str]],
+) -> Loss:
     """Where an answered question is lost: titles retrieved, titles of the knowledge, gold titles of each annotator.
 
     Gold is *kept* (*retrieved*) where **all** titles of at least one annotator are among the knowledge (among what was
@@ -203,7 +242,8 @@ def misscored(row: PredictionRow, metrics: Iterable[str]) -> bool:
     """Whether a row's answer does not score what the row says, by metrics of ours; a user's own stand as they are."""
     answer = None if row["error"] else row["answer"]
     return any(
-        row.get(name) != (0.0 if answer is None else round(metric(name)(answer, row["golden_answers"]), DIGITS))
+        row.get(name)
+        != (0.0 if answer is None else round(metric(name)(answer, row["golden_answers"]), DIGITS))
         for name in metrics
         if name in METRICS
     )
@@ -267,7 +307,10 @@ def failures(rows: Iterable[Mapping[str, Any]], repeats: int = 1) -> str:
         return ""
     kinds = Counter(row["error"]["kind"] for row in ended)
     counts = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
-    of, counting = "answers" if repeats > 1 else "questions", "counts" if len(ended) == 1 else "count"
+    of, counting = (
+        "answers" if repeats > 1 else "questions",
+        "counts" if len(ended) == 1 else "count",
+    )
     first = f"first '{key_of(ended[0])}'{_place_and_words(ended[0]['error'])}"
     return f"{len(ended)} of {total} {of} ended in an error and {counting} as 0: {counts} ({first})"
 
@@ -338,7 +381,9 @@ def _joined(passages: Iterable[Passage]) -> list[Passage]:
 def _written(passages: Sequence[Passage]) -> PredictionRow:
     """What the answerer read, in order, where ids and spans do not say it: text, or a passage's id and its pieces."""
     ids = [passage.id for passage in passages if isinstance(passage, Excerpt)]
-    if len({*ids}) == len(ids) and not any(isinstance(passage, WrittenText) for passage in passages):
+    if len({*ids}) == len(ids) and not any(
+        isinstance(passage, WrittenText) for passage in passages
+    ):
         return {}
     return {
         "written": [
@@ -378,7 +423,9 @@ def slim(row: Mapping[str, Any], without: Container[str] = _NO_FIGURE) -> Predic
 def _shared(value: Any) -> Any:
     if isinstance(value, dict):
         return {intern(name): _shared(part) for name, part in value.items()}
-    return intern(value) if isinstance(value, str) and len(value) < 24 else value  # one that may recur, such as a loss
+    return (
+        intern(value) if isinstance(value, str) and len(value) < 24 else value
+    )  # one that may recur, such as a loss
 
 
 def summarise(
@@ -412,17 +459,29 @@ def with_errors_apart(metrics: Mapping[str, Any], rows: Iterable[PredictionRow])
         return {**metrics, "losses": {**metrics["losses"], "error": 0}}
     counts = counted([*map(slim, rows)], [])
     named = _N_IN_SIGNATURE.sub(rf"\g<0>|errors:{errors}", metrics["signature"], count=1)
-    return {**metrics, "retrieval": counts["retrieval"], "losses": counts["losses"], "signature": named}
+    return {
+        **metrics,
+        "retrieval": counts["retrieval"],
+        "losses": counts["losses"],
+        "signature": named,
+    }
 
 
 def counted(rows: Sequence[PredictionRow], metrics: Iterable[str]) -> dict[str, Any]:
     """The figures of `metrics.json` that are counts and means over the rows: those without interval and journal."""
     return {
         "n": len({row["id"] for row in rows}),
-        "metrics": {name: {"value": round(fmean(map(fmean, _grouped(rows, name))), DIGITS)} for name in metrics},
+        "metrics": {
+            name: {"value": round(fmean(map(fmean, _grouped(rows, name))), DIGITS)}
+            for name in metrics
+        },
         "retrieval": _retrieval(rows),
         "flags": {name: sum(row["flags"].get(name, 0) for row in rows) for name in FLAGS}
-        | {name: count for name in RARE_FLAGS if (count := sum(row["flags"].get(name, 0) for row in rows))}
+        | {
+            name: count
+            for name in RARE_FLAGS
+            if (count := sum(row["flags"].get(name, 0) for row in rows))
+        }
         | {"errors": sum(row["error"] is not None for row in rows)},
         "losses": {name: sum(row["loss"] == name for row in rows) for name in LOSSES},
     }
@@ -440,7 +499,10 @@ def signature(
     half = (score["high"] - score["low"]) / 2
     method, data = settings["method"], settings["data"]
     repeats, arguments = repeats_in(settings), method["arguments"]
-    retrievers = "+".join(f"{index['kind']}/{index['fingerprint']}" for index in settings["retrievers"]) or "none"
+    retrievers = (
+        "+".join(f"{index['kind']}/{index['fingerprint']}" for index in settings["retrievers"])
+        or "none"
+    )
     recipe = [
         f"n:{n}",
         *[f"errors:{errors}"] * bool(errors),
@@ -450,7 +512,11 @@ def signature(
         f"lm:{settings['lm']['name']}",
         *(f"filter-lm:{name}" for name in [filter_lm_of(settings)] if name),
         f"retriever:{retrievers}",
-        *(f"{_IN_SIGNATURE[key]}:{value}" for key, value in arguments.items() if key in _IN_SIGNATURE and value),
+        *(
+            f"{_IN_SIGNATURE[key]}:{value}"
+            for key, value in arguments.items()
+            if key in _IN_SIGNATURE and value
+        ),
         *(f"prompts:{name}" for name in [method.get("prompts")] if name),
         f"program:{method['program']}",
         f"seed:{settings['seed']}",

@@ -14,8 +14,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blendfilter.errors import MissingExtra, MissingFile
-from blendfilter.evaluation.rows import ERROR, LOSSES, filter_lm_of, how_far, repeats_in, with_errors_apart
-from blendfilter.evaluation.run_folder import METRICS, PREDICTIONS, RUN, iterate_rows, read_json, read_rows
+from blendfilter.evaluation.rows import (
+    ERROR,
+    LOSSES,
+    filter_lm_of,
+    how_far,
+    repeats_in,
+    with_errors_apart,
+)
+from blendfilter.evaluation.run_folder import (
+    METRICS,
+    PREDICTIONS,
+    RUN,
+    iterate_rows,
+    read_json,
+    read_rows,
+)
 from blendfilter.files import AnyPath, path_of
 from blendfilter.journal import FILE, Journal
 from blendfilter.text import visible
@@ -143,7 +157,9 @@ class Run:
             import pandas as pd
         except ImportError as error:
             raise MissingExtra("frame() wants pandas: pip install pandas") from error
-        return pd.DataFrame(self.rows).set_index(["id", "repeat"] if repeats_in(self.settings) > 1 else "id")
+        return pd.DataFrame(self.rows).set_index(
+            ["id", "repeat"] if repeats_in(self.settings) > 1 else "id"
+        )
 
     @property
     def warnings(self) -> list[str]:
@@ -169,7 +185,9 @@ class Run:
         `others` are runs over the same questions, beside this one. The page needs nothing but itself; a run of more
         than 1,000 answers gets a folder of pages beside it.
         """
-        return Path(_view("html")(self, [*map(Run.of, others)], None if path is None else path_of(path)))
+        return Path(
+            _view("html")(self, [*map(Run.of, others)], None if path is None else path_of(path))
+        )
 
     def trec(self, folder: str | Path | None = None) -> tuple[dict[str, Path], Path]:
         """Write its rankings, by query, and gold titles as TREC files, and return the paths.
@@ -180,7 +198,9 @@ class Run:
         return rankings, gold
 
     def __repr__(self) -> str:
-        return visible(f"<run {self.name}: {self.metrics['signature'] if self.finished else 'not finished'}>")
+        return visible(
+            f"<run {self.name}: {self.metrics['signature'] if self.finished else 'not finished'}>"
+        )
 
     def _repr_html_(self) -> str:
         return str(_view("card")(self))

@@ -27,8 +27,25 @@ from blendfilter.errors import (
     RunMismatch,
     ServerRefused,
 )
-from blendfilter.evaluation.rows import ERROR, LOSSES, Loss, filter_lm_of, how_far, key_of, misscored, repeats_in
-from blendfilter.files import AnyPath, AppendOnly, json_line, open_regular, path_of, whole_lines, write_whole
+from blendfilter.evaluation.rows import (
+    ERROR,
+    LOSSES,
+    Loss,
+    filter_lm_of,
+    how_far,
+    key_of,
+    misscored,
+    repeats_in,
+)
+from blendfilter.files import (
+    AnyPath,
+    AppendOnly,
+    json_line,
+    open_regular,
+    path_of,
+    whole_lines,
+    write_whole,
+)
 from blendfilter.journal import FILE, Count, Journal, Key
 from blendfilter.lm.budget import BudgetAccount
 from blendfilter.retrieval.base import Trim
@@ -38,7 +55,10 @@ RUN = "run.json"
 PREDICTIONS = "predictions.jsonl"
 METRICS = "metrics.json"
 REPORT = "report.html"
-_MEND = {RUN: "restore it, or give the run another folder", METRICS: "run the same command again, and it is made anew"}
+_MEND = {
+    RUN: "restore it, or give the run another folder",
+    METRICS: "run the same command again, and it is made anew",
+}
 _RESCORE = "make it again (blendfilter rescore)"
 _ROW_BEGINS = b'{"id": "'
 
@@ -221,7 +241,11 @@ class RowAppender(AppendOnly):
         write_whole(path, kept)
         # The session has the lock of the journal beside it.
         super().__init__(
-            path, begins=_ROW_BEGINS, refuse=lambda number: _not_a_row(path, number), contents="rows", busy=""
+            path,
+            begins=_ROW_BEGINS,
+            refuse=lambda number: _not_a_row(path, number),
+            contents="rows",
+            busy="",
         )
 
 
@@ -234,9 +258,13 @@ def read_json(path: Path, shape: type[Any] | None = None) -> dict[str, Any]:
     try:
         with open_regular(path) as file:
             value = json.loads(file.read())
-        TypeAdapter(shape or (_RecordFile if path.name == RUN else _MetricsFile)).validate_python(value)
+        TypeAdapter(shape or (_RecordFile if path.name == RUN else _MetricsFile)).validate_python(
+            value
+        )
     except FileNotFoundError as error:
-        raise MissingFile(f"no run there: {path} is missing; name a folder that an evaluation made") from error
+        raise MissingFile(
+            f"no run there: {path} is missing; name a folder that an evaluation made"
+        ) from error
     except ValidationError as error:
         raise BadData(f"{path}: {_first(error)}; {mend}") from None
     except (ValueError, RecursionError) as error:
@@ -255,7 +283,9 @@ def read_rows(path: Path, metrics: Collection[str] = ()) -> list[dict[str, Any]]
     return list(iterate_rows(path, metrics))
 
 
-def iterate_rows(path: Path, metrics: Collection[str] = (), *, checked: bool = False) -> Iterator[dict[str, Any]]:
+def iterate_rows(
+    path: Path, metrics: Collection[str] = (), *, checked: bool = False
+) -> Iterator[dict[str, Any]]:
     """The same, one at a time; of rows that were `checked` before, fields are not looked at again."""
     try:
         file = open_regular(path)
@@ -276,7 +306,9 @@ def iterate_rows(path: Path, metrics: Collection[str] = (), *, checked: bool = F
                 if not isinstance(row.get(name), int | float):
                     raise _not_a_row(path, number, f"{name}: not a number")
             if row["error"] is not None:
-                row["loss"] = ERROR  # earlier versions counted it as a question whose gold was not found
+                row["loss"] = (
+                    ERROR  # earlier versions counted it as a question whose gold was not found
+                )
             yield row
 
 
@@ -285,7 +317,9 @@ def check_row(row: Mapping[str, Any]) -> None:
     try:
         _StoredRow.model_validate(row)
     except ValidationError as error:
-        raise TypeError(f"the method's prediction has a value of the wrong type: {_first(error)}") from None
+        raise TypeError(
+            f"the method's prediction has a value of the wrong type: {_first(error)}"
+        ) from None
 
 
 def _first(error: ValidationError) -> str:
@@ -312,7 +346,11 @@ class RunFolder:
         self.path = path_of(run if run is not None else tempfile.mkdtemp(prefix="blendfilter-run-"))
         if run is None:
             self.path /= (
-                re.sub(r"[^\w.-]+", "-", settings["method"]["name"].rpartition(":")[2].rpartition(".")[2]).strip(".-")
+                re.sub(
+                    r"[^\w.-]+",
+                    "-",
+                    settings["method"]["name"].rpartition(":")[2].rpartition(".")[2],
+                ).strip(".-")
                 or "run"
             )
         self.settings, self.replay = settings, replay
@@ -327,13 +365,19 @@ class RunFolder:
             check_same(read_json(path)["settings"], self.settings, str(self.path))
         elif self.path.exists() and not self.path.is_dir():
             raise BadArgument(f"{self.path} is a file, not a folder: name a folder for this run")
-        elif self.path.is_dir() and {item for item in self.path.iterdir() if item.name != FILE} - set(self._stale()):
-            raise BadArgument(f"{self.path} is not empty and holds no run: name a new folder for this one")
+        elif self.path.is_dir() and {
+            item for item in self.path.iterdir() if item.name != FILE
+        } - set(self._stale()):
+            raise BadArgument(
+                f"{self.path} is not empty and holds no run: name a new folder for this one"
+            )
 
     @contextmanager
     def opened(self, reuse: AnyPath | Iterable[AnyPath]) -> Iterator[Journal]:
         """The journal, and the folder checked again now that no other writer can be there; a kill's leftovers go."""
-        with Journal(self.path / FILE, "replay" if self.replay else "auto", reuse, exclusive=True) as journal:
+        with Journal(
+            self.path / FILE, "replay" if self.replay else "auto", reuse, exclusive=True
+        ) as journal:
             self.check()
             self._first_session = not self.replay and not (self.path / RUN).is_file()
             for path in self._stale() if not self.replay else ():
@@ -342,10 +386,14 @@ class RunFolder:
 
     def write_record(self, versions: Mapping[str, str], notes: Mapping[str, Any]) -> None:
         """`run.json`: settings are those of the first session (more repeats apart), notes those of the last."""
-        write_json(self.path / RUN, {"settings": self.settings, "versions": versions, "notes": notes})
+        write_json(
+            self.path / RUN, {"settings": self.settings, "versions": versions, "notes": notes}
+        )
 
     @contextmanager
-    def stopping(self, journal: Journal, purse: BudgetAccount | None, answers: int) -> Iterator[None]:
+    def stopping(
+        self, journal: Journal, purse: BudgetAccount | None, answers: int
+    ) -> Iterator[None]:
         """What stops a session at once leaves nothing in the way, and says how far the run is."""
         predictions = self.path / PREDICTIONS
         try:
@@ -358,11 +406,19 @@ class RunFolder:
                 raise ServerRefused(words).quoting(error.quoted) from error
             raise
         except BudgetSpent as error:
-            paid = "" if purse is None else f"; paid in all, unfinished questions included: {purse.spent.words()}"
+            paid = (
+                ""
+                if purse is None
+                else f"; paid in all, unfinished questions included: {purse.spent.words()}"
+            )
             done = how_far(iterate_rows(predictions), answers)
             if isinstance(error, BatchWritten):
-                raise BatchWritten(f"{error}; {done}, and the same command goes on once they are answered") from error
-            raise BudgetSpent(f"{error}; {done}, and the same command with a higher limit goes on{paid}") from error
+                raise BatchWritten(
+                    f"{error}; {done}, and the same command goes on once they are answered"
+                ) from error
+            raise BudgetSpent(
+                f"{error}; {done}, and the same command with a higher limit goes on{paid}"
+            ) from error
 
     def write_predictions(self, lines: Sequence[bytes]) -> None:
         """`predictions.jsonl`, whole and in order.
@@ -398,7 +454,11 @@ class RunFolder:
 
     def _stale(self) -> list[Path]:
         """Temporary files that a killed session left; no reader ever looks at them."""
-        return [path for name in (RUN, PREDICTIONS, METRICS, REPORT) for path in self.path.glob(f".{name}.*.tmp")]
+        return [
+            path
+            for name in (RUN, PREDICTIONS, METRICS, REPORT)
+            for path in self.path.glob(f".{name}.*.tmp")
+        ]
 
     def _forget(self, journal: Journal, purse: BudgetAccount | None) -> None:
         """Remove what a first session left that got no call and no row done, or its settings would stand in the way.
@@ -406,8 +466,15 @@ class RunFolder:
         Not the journal where it holds what counts in the run's limits: calls that were refused, or came to nothing; and
         nothing where a batch may be out.
         """
-        if not read_rows(self.path / PREDICTIONS) and next(journal.records("call", "batch"), None) is None:
-            for name in (RUN, PREDICTIONS, *(() if purse is not None and purse.touched else (FILE,))):
+        if (
+            not read_rows(self.path / PREDICTIONS)
+            and next(journal.records("call", "batch"), None) is None
+        ):
+            for name in (
+                RUN,
+                PREDICTIONS,
+                *(() if purse is not None and purse.touched else (FILE,)),
+            ):
                 (self.path / name).unlink(missing_ok=True)
             with suppress(OSError):
                 self.path.rmdir()
@@ -420,17 +487,23 @@ def check_same(stored: Mapping[str, Any], new: Mapping[str, Any], folder: str) -
     was, now = (name or "none of its own" for name in names)
     if names[0] != names[1]:  # another model's other settings are no news
         stored, new = (
-            {**each, "lm": {**each["lm"], "filter": name}} for each, name in zip((stored, new), names, strict=True)
+            {**each, "lm": {**each["lm"], "filter": name}}
+            for each, name in zip((stored, new), names, strict=True)
         )
     own = {*(stored.get("metrics_code") or ())} & {*(new.get("metrics_code") or ())}
     differing = different_settings(
-        stored, _without_new_arguments(stored, new), ignored=("data.source", "repeats"),
+        stored,
+        _without_new_arguments(stored, new),
+        ignored=("data.source", "repeats"),
         words={
             "lm.filter": f"the filter's model (--filter-lm) was {was}, now {now}",
             "method.code": f"the code of {new['method']['name']}, or what it holds, was changed",
-            **{f"metrics_code.{each}": f"the code of the metric {each}, or what it holds, was changed" for each in own},
+            **{
+                f"metrics_code.{each}": f"the code of the metric {each}, or what it holds, was changed"
+                for each in own
+            },
         },
-    )  # fmt: skip
+    )
     if differing:
         raise RunMismatch(
             f"{folder} holds a run with other settings: {differing}. "
@@ -448,7 +521,11 @@ def _without_new_arguments(stored: Mapping[str, Any], new: Mapping[str, Any]) ->
     """`new` without the method's arguments that came after `stored` was made and are off: it ran without them."""
     method = new.get("method") or {}
     known = (stored.get("method") or {}).get("arguments") or {}
-    arguments = {name: value for name, value in (method.get("arguments") or {}).items() if value or name in known}
+    arguments = {
+        name: value
+        for name, value in (method.get("arguments") or {}).items()
+        if value or name in known
+    }
     return {**new, "method": {**method, "arguments": arguments}} if "arguments" in method else new
 
 

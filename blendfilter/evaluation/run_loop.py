@@ -55,7 +55,14 @@ from blendfilter.evaluation.rows import (
     misscored,
     repeat_of,
 )
-from blendfilter.evaluation.run_folder import METRICS, PREDICTIONS, RowAppender, check_row, iterate_rows, line_of
+from blendfilter.evaluation.run_folder import (
+    METRICS,
+    PREDICTIONS,
+    RowAppender,
+    check_row,
+    iterate_rows,
+    line_of,
+)
 from blendfilter.evaluation.run_settings import retrievers_of
 from blendfilter.lm.attempts import Gate
 from blendfilter.lm.budget import NOTHING, Amount, BudgetAccount
@@ -101,16 +108,26 @@ class RunLoop:
         repeats: int = 1,
     ) -> None:
         self.questions = questions
-        self.method, self.task, self.pool, self.progress, self.repeats = method, questions.task, pool, progress, repeats
+        self.method, self.task, self.pool, self.progress, self.repeats = (
+            method,
+            questions.task,
+            pool,
+            progress,
+            repeats,
+        )
         self.lm, self.journal, self.purse = context.lm, context.journal, context.purse
         self.admission = Admission(self.purse, self.journal.read_call)
         self.freed = asyncio.Event()
-        self.slots = {(n, question.id): question for n in range(1, repeats + 1) for question in questions}
+        self.slots = {
+            (n, question.id): question for n in range(1, repeats + 1) for question in questions
+        }
         self.done: dict[AnswerKey, bytes] = {}
         self.appender: RowAppender | None = None
         indexes = retrievers_of(method)
         self.index = indexes[0] if len(indexes) == 1 else None
-        self.around = contextvars.copy_context()  # with the settings of DSPy's that `evaluate` was called under
+        self.around = (
+            contextvars.copy_context()
+        )  # with the settings of DSPy's that `evaluate` was called under
         self.unsearched: list[str] = []  # why, for each search for a question alone that failed
 
     async def lines(self, folder: Path, *, replay: bool, window: int) -> list[bytes]:
@@ -121,7 +138,9 @@ class RunLoop:
         if not replay:
             self.done = self._kept(folder)
             if len(self.done) < len(self.slots):
-                (folder / METRICS).unlink(missing_ok=True)  # an earlier session's: it would not fit the rows
+                (folder / METRICS).unlink(
+                    missing_ok=True
+                )  # an earlier session's: it would not fit the rows
             for line in [*self.done.values()][-KNOWN_ENOUGH:]:
                 self.admission.answered(json.loads(line))
             self.appender = RowAppender(folder / PREDICTIONS, self.done.values())
@@ -135,7 +154,9 @@ class RunLoop:
                 for order, key in enumerate(self.slots):
                     if key not in self.done:
                         await places.acquire()
-                        while not self.admission.may_begin():  # until the budget is likely to finish one more question
+                        while (
+                            not self.admission.may_begin()
+                        ):  # until the budget is likely to finish one more question
                             self.freed.clear()
                             await self.freed.wait()
                         self.admission.under_work += 1
@@ -162,7 +183,11 @@ class RunLoop:
             return kept  # rows do not name their searches: all are made anew, and what is gone is searched for again
         for row in iterate_rows(folder / PREDICTIONS, self.task.metrics):
             key = (repeat_of(row), row["id"])
-            whole = row["error"] is None and not row.get("unsearched") and not misscored(row, self.task.metrics)
+            whole = (
+                row["error"] is None
+                and not row.get("unsearched")
+                and not misscored(row, self.task.metrics)
+            )
             # A row whose calls the journal does not have (it was cut or exchanged) would leave the ledger wrong.
             if key in self.slots and whole and all(self._is_kept(call) for _, call in row["calls"]):
                 kept[key] = self._line(row, key)
@@ -192,17 +217,27 @@ class RunLoop:
                     lm=self.lm,
                     trace=[],
                     disable_history=True,
-                    **{CARRIED: Asker(question.id, order, notes, self.journal, repeat, self.questions)},
+                    **{
+                        CARRIED: Asker(
+                            question.id, order, notes, self.journal, repeat, self.questions
+                        )
+                    },
                 ),
             ):
                 row = await aio.awaiting(self._row(question, notes))
-        except (AskedWrong, BudgetSpent, CannotWrite):  # the next question would too, and its calls be paid for in vain
+        except (
+            AskedWrong,
+            BudgetSpent,
+            CannotWrite,
+        ):  # the next question would too, and its calls be paid for in vain
             if self.purse is not None:
                 self.purse.check()  # it may be what came of a call that was refused
             raise
         except aio.ENDING:
             raise
-        except BaseException as error:  # whatever a method raises is that question's error, and stands in its row
+        except (
+            BaseException
+        ) as error:  # whatever a method raises is that question's error, and stands in its row
             logger.debug("question %s failed", question.id, exc_info=True)
             row = failed(self.task, question, error, self._in_order(notes))
         finally:
@@ -215,7 +250,9 @@ class RunLoop:
         if self.appender is not None:
             self.appender.add(line)
         records = [record for _, call in row["calls"] if (record := self.journal.read_call(call))]
-        tokens = sum((record.get("tokens_in") or 0) + (record.get("tokens_out") or 0) for record in records)
+        tokens = sum(
+            (record.get("tokens_in") or 0) + (record.get("tokens_out") or 0) for record in records
+        )
         self.progress.advance(row, tokens)
         self.admission.answered(row)
 
@@ -232,7 +269,9 @@ class RunLoop:
             scored = functools.partial(self._score_own, question, as_prediction(prediction))
             own = await aio.in_thread(self.around.copy().run, scored, executor=self.pool)
         row = answered(self.task, question, prediction, self._in_order(notes), alone, own)
-        check_row(json.loads(line_of(row)))  # what the file cannot store is this question's error, not the run's
+        check_row(
+            json.loads(line_of(row))
+        )  # what the file cannot store is this question's error, not the run's
         return row
 
     def _score_own(self, question: Question, prediction: Any) -> dict[str, float]:
@@ -240,11 +279,20 @@ class RunLoop:
         with dspy.context(trace=[]):  # else it would grow with the run
             return self.task.score_own(question, prediction)
 
-    async def _alone(self, question: Question, prediction: Any) -> dict[str, Sequence[Passage] | None]:
+    async def _alone(
+        self, question: Question, prediction: Any
+    ) -> dict[str, Sequence[Passage] | None]:
         """What the question alone retrieves, by the search's name; None in its place where the index fails."""
-        branches, queries = (dict(field_of(prediction, name) or {}) for name in ("branches", "queries"))
+        branches, queries = (
+            dict(field_of(prediction, name) or {}) for name in ("branches", "queries")
+        )
         query = one_line(question.question)
-        if self.index is None or len(branches) < 2 or QUERY not in branches or queries.get(QUERY) != query:
+        if (
+            self.index is None
+            or len(branches) < 2
+            or QUERY not in branches
+            or queries.get(QUERY) != query
+        ):
             return {}
         k = self.method.arguments().get("k") if isinstance(self.method, Method) else None
         wanted = len(branches) * (k if isinstance(k, int) and k else len(branches[QUERY].retrieved))
@@ -271,7 +319,13 @@ class RunLoop:
     def _line(self, row: PredictionRow, key: AnswerKey) -> bytes:
         """The row's line, the number of its repeat behind its id where there are several."""
         number = {"repeat": key[0]} if self.repeats > 1 else {}
-        return line_of({"id": row["id"], **number, **{name: row[name] for name in row if name not in ("id", "repeat")}})
+        return line_of(
+            {
+                "id": row["id"],
+                **number,
+                **{name: row[name] for name in row if name not in ("id", "repeat")},
+            }
+        )
 
 
 def as_prediction(given: Any) -> Any:
@@ -289,8 +343,13 @@ class Admission:
         read: a call's record by its key.
     """
 
-    def __init__(self, purse: BudgetAccount | None, read: Callable[[str], Mapping[str, Any] | None]) -> None:
-        self._purse, self._read = purse if purse is not None and purse.budget.given() else None, read
+    def __init__(
+        self, purse: BudgetAccount | None, read: Callable[[str], Mapping[str, Any] | None]
+    ) -> None:
+        self._purse, self._read = (
+            purse if purse is not None and purse.budget.given() else None,
+            read,
+        )
         self.under_work = self._known = 0
         self._took = NOTHING
 
@@ -300,7 +359,9 @@ class Admission:
             return True  # with none under work the budget itself says when it is spent
         if not self._known:
             return self.under_work < AT_FIRST
-        calls, tokens = (math.ceil(amount / self._known) for amount in (self._took.calls, self._took.tokens))
+        calls, tokens = (
+            math.ceil(amount / self._known) for amount in (self._took.calls, self._took.tokens)
+        )
         mean = Amount(calls, tokens, self._took.dollars / self._known)
         # What is set aside counts for nothing here: it belongs to questions under work, which count in full.
         return (self._purse.spent + mean.times(self.under_work + 1)).within(self._purse.budget)
@@ -310,7 +371,9 @@ class Admission:
         if self._purse is None:
             return
         records = [self._read(key) for key in dict.fromkeys(key for _, key in row["calls"])]
-        took = sum((taken(record) for record in records if record and not record.get("reused")), NOTHING)
+        took = sum(
+            (taken(record) for record in records if record and not record.get("reused")), NOTHING
+        )
         if took != NOTHING:
             self._known += 1
             self._took += took
@@ -391,9 +454,16 @@ class RunProgress:
         """`EM 41.2  F1 52.0  312k tokens  1 failed  8 of 16 in flight`; the last where the server wants fewer calls."""
         all_failed = 0 < self.errors == self.seen  # which is no score of 0
         scores = {} if all_failed else self.sums
-        parts = [f"{name.upper()} {100 * value / max(self.seen, 1):.1f}" for name, value in scores.items()]
+        parts = [
+            f"{name.upper()} {100 * value / max(self.seen, 1):.1f}"
+            for name, value in scores.items()
+        ]
         if not self.untold:
-            parts.append(f"{self.tokens // 1000:,}k tokens" if self.tokens >= 10_000 else f"{self.tokens} tokens")
+            parts.append(
+                f"{self.tokens // 1000:,}k tokens"
+                if self.tokens >= 10_000
+                else f"{self.tokens} tokens"
+            )
         if self.errors:
             parts.append(f"{'all ' * (all_failed and self.errors > 1)}{self.errors} failed")
         if self.gate is not None and self.gate.allowed < self.gate.limit:

@@ -42,7 +42,10 @@ class Passages:
         found: dict[str, str] = {}
         keys = self._by_query.get(_digest(query), b"") if query is not None else b""
         for start in range(0, len(keys), 16):
-            search = self._journal.read(keys[start : start + 16].hex(), "search") or {"ids": [], "passages": []}
+            search = self._journal.read(keys[start : start + 16].hex(), "search") or {
+                "ids": [],
+                "passages": [],
+            }
             for name, key in zip(search["ids"], search["passages"], strict=True):
                 found.setdefault(name, key)
         return found
@@ -102,7 +105,10 @@ def contexts(run: Run) -> Iterator[AnswerContext]:
         passages = Passages(journal)
         for row in run.rows:
             found = _retrieved(passages, row)
-            kept = [_kept(run, passages, row, each, found) for each in row.get("written") or row["knowledge"]]
+            kept = [
+                _kept(run, passages, row, each, found)
+                for each in row.get("written") or row["knowledge"]
+            ]
             yield AnswerContext(row, list(found.values()), kept, _tokens(row, journal))
 
 
@@ -123,18 +129,27 @@ def rankings(run: Run) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Sequenc
             ranked: dict[str, Sequence[Passage]] = {}
             for name, branch in row["branches"].items():
                 found = passages.of(row["queries"].get(name, row["question"]))
-                ranked[name] = [_known(run, row, each, _passage(passages, found, each)) for each in branch["retrieved"]]
+                ranked[name] = [
+                    _known(run, row, each, _passage(passages, found, each))
+                    for each in branch["retrieved"]
+                ]
             together = union(ranked.values())
             by_id = {passage.id: passage for passage in together}
             kept = [_whole(run, passages, row, name, by_id) for name in row["knowledge"]]
             ranked |= {UNION: together or kept, "kept": kept}
-            yield row, {name: [passage.title for passage in listed] for name, listed in ranked.items()}
+            yield (
+                row,
+                {name: [passage.title for passage in listed] for name, listed in ranked.items()},
+            )
 
 
 def _retrieved(passages: Passages, row: Mapping[str, Any]) -> dict[str, Passage]:
     """What all queries brought, by id; a row that failed names none, but the question itself may be searched."""
     question = row["question"]
-    queries = [(row["queries"].get(name, question), branch["retrieved"]) for name, branch in row["branches"].items()]
+    queries = [
+        (row["queries"].get(name, question), branch["retrieved"])
+        for name, branch in row["branches"].items()
+    ]
     found = {}
     for query, ids in queries if row["error"] is None else [(question, [*passages.of(question)])]:
         by_query = passages.of(query)
@@ -144,7 +159,9 @@ def _retrieved(passages: Passages, row: Mapping[str, Any]) -> dict[str, Passage]
     return found
 
 
-def _kept(run: Run, passages: Passages, row: Mapping[str, Any], read: Any, found: Mapping[str, Passage]) -> Passage:
+def _kept(
+    run: Run, passages: Passages, row: Mapping[str, Any], read: Any, found: Mapping[str, Passage]
+) -> Passage:
     """What the answerer read of a passage, whose id or entry in `written` is `read`; or what a model wrote itself."""
     if row.get("written") and isinstance(read, str):
         return WrittenText(read)
@@ -153,14 +170,20 @@ def _kept(run: Run, passages: Passages, row: Mapping[str, Any], read: Any, found
     return Excerpt.of(whole, [(start, end) for start, end in places]) if places else whole
 
 
-def _whole(run: Run, passages: Passages, row: Mapping[str, Any], name: str, found: Mapping[str, Passage]) -> Passage:
-    return _known(run, row, name, found.get(name) or _passage(passages, passages.of(row["question"]), name))
+def _whole(
+    run: Run, passages: Passages, row: Mapping[str, Any], name: str, found: Mapping[str, Passage]
+) -> Passage:
+    return _known(
+        run, row, name, found.get(name) or _passage(passages, passages.of(row["question"]), name)
+    )
 
 
 def _known(run: Run, row: Mapping[str, Any], name: str, passage: Passage | None) -> Passage:
     if passage is None:
         where = f"question '{row['id']}'"
-        raise BadData(f"{run.folder}: its journal holds no passage '{name}', which {where} was read with")
+        raise BadData(
+            f"{run.folder}: its journal holds no passage '{name}', which {where} was read with"
+        )
     return passage
 
 
@@ -171,7 +194,11 @@ def _passage(passages: Passages, by_query: Mapping[str, str], name: str) -> Pass
 
 
 def _tokens(row: Mapping[str, Any], journal: Journal) -> InputTokens:
-    by_call: dict[str, int | None] = {key: (journal.read_call(key) or {}).get("tokens_in") for _, key in row["calls"]}
-    answering = next((by_call[key] for stage, key in reversed(row["calls"]) if stage != SHORTENS), 0)
+    by_call: dict[str, int | None] = {
+        key: (journal.read_call(key) or {}).get("tokens_in") for _, key in row["calls"]
+    }
+    answering = next(
+        (by_call[key] for stage, key in reversed(row["calls"]) if stage != SHORTENS), 0
+    )
     known = [tokens for tokens in by_call.values() if tokens is not None]
     return InputTokens(answering, sum(known) if len(known) == len(by_call) else None)

@@ -61,10 +61,19 @@ def settings_of(
     if filter_lm is None and isinstance(own_lm := own_filter_lm(method), ConnectedLM):
         filter_lm = own_lm
     of_filter = filter_predictors(method) if filter_lm is not None else ()
-    own = {label: _model(model) for label, model in connected_lms(method).items() if label not in of_filter}
-    known = getattr(method, "method_name", None) or f"{type(method).__module__}:{type(method).__qualname__}"
+    own = {
+        label: _model(model)
+        for label, model in connected_lms(method).items()
+        if label not in of_filter
+    }
+    known = (
+        getattr(method, "method_name", None)
+        or f"{type(method).__module__}:{type(method).__qualname__}"
+    )
     code = code_digest(method)
-    own_metrics = {name: digest(_made_of(each))[:12] for name, each in questions.task.functions.items()}
+    own_metrics = {
+        name: digest(_made_of(each))[:12] for name, each in questions.task.functions.items()
+    }
     retrievers = []
     for index in retrievers_of(method):
         info = index.info()  # one behind an address is the same index
@@ -106,7 +115,10 @@ def versions() -> dict[str, str]:
 
 
 def _model(lm: ConnectedLM) -> dict[str, Any]:
-    identity = {key: _given(value) if isinstance(value, Mapping) else value for key, value in lm.identity.items()}
+    identity = {
+        key: _given(value) if isinstance(value, Mapping) else value
+        for key, value in lm.identity.items()
+    }
     named = {key: value for key, value in identity.items() if value}
     return {"name": lm.name, **named, "parameters": _given(lm.kwargs)}
 
@@ -170,7 +182,11 @@ def _made_of(made: Any, within: tuple[Any, ...] = (), *, attribute: bool = False
     elif isinstance(made, dspy.BaseLM):
         parts = made.model
     elif isinstance(made, dspy.Module):
-        parts = [code_digest(made), program_digest(made), *(found.lm.model for found in lms_of(made))]
+        parts = [
+            code_digest(made),
+            program_digest(made),
+            *(found.lm.model for found in lms_of(made)),
+        ]
     elif attribute or inspect.isclass(made) or not (sources := _users_source(type(made))):
         parts = _source(made)
     else:
@@ -207,14 +223,20 @@ def program_digest(method: dspy.Module) -> str:
             unusual[name] = type(ask.adapter).__name__
         elif ask.room not in ("", SHORT_ROOM):
             unusual[name] = ask.room
-    raw = {name: [[*map(dict, demos)] for demos in ask.raw[:2]] for name, ask in asking.items() if ask.raw.demos}
+    raw = {
+        name: [[*map(dict, demos)] for demos in ask.raw[:2]]
+        for name, ask in asking.items()
+        if ask.raw.demos
+    }
     return digest(state, templates, *([unusual] if unusual else []), *([raw] if raw else []))[:12]
 
 
 def prompts_of(method: dspy.Module) -> dict[str, str]:
     """The set whose templates the method speaks through, as a run's setting `prompts`; nothing where all are ours."""
     asking = asked_by(method).values()
-    names = {ask.template.of_set for ask in asking if isinstance(ask.adapter, TemplateAdapter)} - {""}
+    names = {ask.template.of_set for ask in asking if isinstance(ask.adapter, TemplateAdapter)} - {
+        ""
+    }
     return {"prompts": "+".join(sorted(names))} if names else {}
 
 
@@ -222,7 +244,9 @@ def parameters_of(method: dspy.Module) -> dict[str, Any]:
     """A module's parameters by name, with those of parts that DSPy compiled and would leave out."""
     known = dict(method.named_parameters())
     found = {id(part) for part in known.values()}
-    parts = ((path.removeprefix("self."), part) for path, part in method.named_sub_modules(dspy.Predict))
+    parts = (
+        (path.removeprefix("self."), part) for path, part in method.named_sub_modules(dspy.Predict)
+    )
     return known | {name: part for name, part in parts if id(part) not in found}
 
 
@@ -232,9 +256,12 @@ def asked_by(method: dspy.Module) -> dict[str, Ask]:
     A judge's second request is a copy of its first one with a template of its own, and no parameter.
     """
     again = {
-        f"{path.removeprefix('self.')}.again": judge.second_request() for path, judge in method.named_sub_modules(Judge)
+        f"{path.removeprefix('self.')}.again": judge.second_request()
+        for path, judge in method.named_sub_modules(Judge)
     }
-    return {name: part for name, part in parameters_of(method).items() if isinstance(part, Ask)} | again
+    return {
+        name: part for name, part in parameters_of(method).items() if isinstance(part, Ask)
+    } | again
 
 
 def retrievers_of(method: dspy.Module) -> list[Retriever]:
@@ -263,7 +290,9 @@ def check_leak(method: dspy.Module, questions: Questions, move: str = LEAVE_OUT)
 
     `move` is what the caller's user can do about the second.
     """
-    for recipe in recipes_in(method):  # what it was compiled on, and what chose among its candidates
+    for recipe in recipes_in(
+        method
+    ):  # what it was compiled on, and what chose among its candidates
         trained = set(recipe.trained_on)
         for question in questions:
             if question_digest(question.question) in trained:
@@ -331,7 +360,9 @@ def check_reader(method: dspy.Module, lm: ConnectedLM) -> None:
         )
 
 
-def not_compiled_on(method: dspy.Module, questions: Questions, models: Iterable[ConnectedLM] = ()) -> Questions:
+def not_compiled_on(
+    method: dspy.Module, questions: Questions, models: Iterable[ConnectedLM] = ()
+) -> Questions:
     """The questions that no program of the method was compiled on, and none of its models and `models` trained on.
 
     Raises:
@@ -343,7 +374,9 @@ def not_compiled_on(method: dspy.Module, questions: Questions, models: Iterable[
         raise BadArgument(
             "--leave-out-compiled goes with a compiled program or a trained model: add --program FILE, or leave it out"
         )
-    left = tuple(question for question in questions if question_digest(question.question) not in trained)
+    left = tuple(
+        question for question in questions if question_digest(question.question) not in trained
+    )
     if not left:
         raise EmptyData(
             f"the program or model was made of all {len(questions)} questions of {questions.source}: give others "
@@ -357,7 +390,9 @@ def check_prompts(method: dspy.Module) -> None:
     made_up: Mapping[Any, Any] = {list[str]: ["? | ?"], bool: False}
     for predictor in asked_by(method).values():
         fields = predictor.signature.input_fields
-        predictor.render(**{name: made_up.get(field.annotation, "?") for name, field in fields.items()})
+        predictor.render(
+            **{name: made_up.get(field.annotation, "?") for name, field in fields.items()}
+        )
 
 
 # --- gold titles that no passage has --------------------------------------------------------------------------------
@@ -379,23 +414,40 @@ def check_gold_titles(method: dspy.Module, questions: Questions) -> None:
     gold = dict.fromkeys(folded(title) for question in questions for title in question.gold_titles)
     retrievers = retrievers_of(method)
     stored = [held for index in retrievers for held in _holding(index)]
-    if not gold or not stored or None in stored or sum(map(len, filter(None, stored))) > MOST_TITLES:
+    if (
+        not gold
+        or not stored
+        or None in stored
+        or sum(map(len, filter(None, stored))) > MOST_TITLES
+    ):
         return
-    known = dict.fromkeys(folded(passage.title) for index in filter(None, stored) for passage in index.passages)
+    known = dict.fromkeys(
+        folded(passage.title) for index in filter(None, stored) for passage in index.passages
+    )
     missing = [title for title in gold if title not in known]
     letters = {_letters(title): title for title in known}
     near = [(title, letters[_letters(title)]) for title in missing if _letters(title) in letters]
     if len(missing) * len(known) <= _MOST_PAIRS:
-        near += [(title, other) for title in missing for other in get_close_matches(title, known, n=1, cutoff=0.85)]
+        near += [
+            (title, other)
+            for title in missing
+            for other in get_close_matches(title, known, n=1, cutoff=0.85)
+        ]
     if near:
         title, other = near[0]
         example = f"{title!r}: did you mean {other!r}?"
     elif missing and len(missing) == len(gold):
-        example = f"{missing[0]!r}, where the index has {next(iter(known))!r}" if any(known) else "it has no titles"
+        example = (
+            f"{missing[0]!r}, where the index has {next(iter(known))!r}"
+            if any(known)
+            else "it has no titles"
+        )
     else:
         return
     counts = f"{len(missing)} of {len(gold)} gold titles are the title of no passage"
-    warnings.warn(f"{counts}, so they count as never retrieved; {example}", stacklevel=1)  # wherever it is called
+    warnings.warn(
+        f"{counts}, so they count as never retrieved; {example}", stacklevel=1
+    )  # wherever it is called
 
 
 def _letters(title: str) -> str:
@@ -408,7 +460,11 @@ def _holding(index: Retriever) -> Iterator[Stored | None]:
     if isinstance(index, Stored):
         yield index
         return
-    values = [each for value in vars(index).values() for each in (value if isinstance(value, list) else [value])]
+    values = [
+        each
+        for value in vars(index).values()
+        for each in (value if isinstance(value, list) else [value])
+    ]
     parts = [value for value in values if isinstance(value, Retriever)]
     yield from chain.from_iterable(map(_holding, parts)) if parts else [None]
 
@@ -434,7 +490,9 @@ class RecordedIndex(Retriever):
 def recorded_index(run: Path, gone: AskedWrong) -> RecordedIndex | None:
     """The index that the run in that folder used; None where it used none, or several. Raises as `Run` does."""
     known = Run(run).settings.get("retrievers") or []
-    return RecordedIndex(known[0]["kind"], known[0]["fingerprint"], gone) if len(known) == 1 else None
+    return (
+        RecordedIndex(known[0]["kind"], known[0]["fingerprint"], gone) if len(known) == 1 else None
+    )
 
 
 def recorded_model(

@@ -18,7 +18,17 @@ from typing import Any
 from blendfilter.errors import BadArgument, BadData, RunMismatch, worded
 from blendfilter.evaluation.ledger import LedgerEntry, ledger, stored, taken
 from blendfilter.evaluation.rescoring import NAMES, Rescored, file_of, rescored
-from blendfilter.evaluation.rows import NEAR, counted, failures, how_far, key_of, misscored, repeats_in, slim, summarise
+from blendfilter.evaluation.rows import (
+    NEAR,
+    counted,
+    failures,
+    how_far,
+    key_of,
+    misscored,
+    repeats_in,
+    slim,
+    summarise,
+)
 from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.run_folder import METRICS, PREDICTIONS, iterate_rows
 from blendfilter.journal import FILE
@@ -61,7 +71,9 @@ class RunStatus:
         if "rows" in vars(self.run):  # read before
             return iter(self.run.rows)
         checked = "rows" in vars(self)
-        return iterate_rows(self.run.folder / PREDICTIONS, self.run.settings["metrics"], checked=checked)
+        return iterate_rows(
+            self.run.folder / PREDICTIONS, self.run.settings["metrics"], checked=checked
+        )
 
     @cached_property
     def entries(self) -> dict[str, LedgerEntry]:
@@ -112,7 +124,11 @@ class RunStatus:
     @property
     def headline(self) -> str:
         """The signature; of an unfinished run, that it is none."""
-        return str(self.metrics["signature"]) if self.run.finished else f"{self.run.name}: {self.unfinished}"
+        return (
+            str(self.metrics["signature"])
+            if self.run.finished
+            else f"{self.run.name}: {self.unfinished}"
+        )
 
     @cached_property
     def failures(self) -> str:
@@ -135,7 +151,10 @@ class RunStatus:
         """What an unfinished run lacks, in one line; empty for a finished one."""
         if self.run.finished:
             return ""
-        questions, answered = self.run.record.get("notes", {}).get("questions", []), {key_of(row) for row in self.rows}
+        questions, answered = (
+            self.run.record.get("notes", {}).get("questions", []),
+            {key_of(row) for row in self.rows},
+        )
         repeats = [{"repeat": n} for n in range(1, self.repeats + 1)] if self.repeats > 1 else [{}]
         keys = (key_of({"id": id} | repeat) for repeat in repeats for id in questions)
         missing = [key for key in keys if key not in answered]
@@ -177,9 +196,13 @@ class RunStatus:
         wrong = [key_of(row) for row in self.rows if misscored(row, self.run.settings["metrics"])]
         mend = "the same command again makes it anew, from the journal"
         if wrong:
-            lines.append(f"{PREDICTIONS}: {len(wrong)} rows (first '{wrong[0]}') do not score as their answers; {mend}")
+            lines.append(
+                f"{PREDICTIONS}: {len(wrong)} rows (first '{wrong[0]}') do not score as their answers; {mend}"
+            )
         if self.run.finished and (places := [*_contradicted(self.run.metrics, self.rows)]):
-            lines.append(f"{METRICS}: {', '.join(places[:3])} are not what {PREDICTIONS} gives; {mend}")
+            lines.append(
+                f"{METRICS}: {', '.join(places[:3])} are not what {PREDICTIONS} gives; {mend}"
+            )
         return lines
 
     def _bad_replies(self) -> list[str]:

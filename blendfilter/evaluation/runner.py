@@ -52,7 +52,9 @@ from blendfilter.tasks.base import MetricFunction, Questions, check_functions
 logger = logging.getLogger(__name__)
 MOST_THREADS = 1000
 """Synchronous methods under work at once, where a run's calls go out in batches."""
-OFFLINE_NOTE = "no model was named: the offline reader answers, which shows the pipeline, not its quality"
+OFFLINE_NOTE = (
+    "no model was named: the offline reader answers, which shows the pipeline, not its quality"
+)
 
 
 def evaluate(
@@ -140,7 +142,10 @@ def _concluded(run: Run) -> Run:
     """`run`, as `evaluate` returns it. Warns of errors, with the place that called `evaluate`. Raises: RunFailed."""
     if run.errors:
         rows = [slim(row) for row in iterate_rows(run.folder / PREDICTIONS)]
-        repeats, move = repeats_in(run.settings), f"kept in {run.folder}, where the same evaluation asks them again"
+        repeats, move = (
+            repeats_in(run.settings),
+            f"kept in {run.folder}, where the same evaluation asks them again",
+        )
         if (failure := shared_failure(rows, repeats)) is not None:
             kind, words = failure
             raise RunFailed(f"{words}; {move}", kind=kind, folder=str(run.folder))
@@ -173,7 +178,9 @@ async def evaluated(
     if metrics is not None:
         questions = replace(questions, task=questions.task.with_metrics(metrics))
     if taken := ROW_FIELDS & questions.task.functions.keys():
-        raise BadArgument(f"a row of a run has a field '{min(taken)}': call that metric something else")
+        raise BadArgument(
+            f"a row of a run has a field '{min(taken)}': call that metric something else"
+        )
     repeats = check_count("repeats", repeats)  # else it would only fail after calls were paid for
     seed = check_count("seed", seed, 0)
     concurrency = check_count("concurrency", concurrency)
@@ -182,17 +189,23 @@ async def evaluated(
         logger.warning(OFFLINE_NOTE)
     judge = None if filter_lm is None else connect(filter_lm)
     module = method if judge is None else with_filter_lm(method, judge)
-    context = RunContext(lm, module, concurrency=concurrency, budget=budget, max_retries=max_retries, replay=replay)
+    context = RunContext(
+        lm, module, concurrency=concurrency, budget=budget, max_retries=max_retries, replay=replay
+    )
     assert context.module is not None
     method, model = context.module, context.model
     check_trained(method, questions, [model])
     check_reader(method, model)
-    settings = settings_of(method, questions, model, filter_lm=judge, seed=seed, name=name, repeats=repeats)
+    settings = settings_of(
+        method, questions, model, filter_lm=judge, seed=seed, name=name, repeats=repeats
+    )
     folder = RunFolder(run, settings, replay=replay)
     folder.check()
     if isinstance(progress, bool):
         progress = RunProgress(questions.task.metrics, context.gate, progress)
-    gathered = None if batch is None or replay else Batches(batch, model, folder.path, progress.tell)
+    gathered = (
+        None if batch is None or replay else Batches(batch, model, folder.path, progress.tell)
+    )
     window = 2 * concurrency if gathered is None else len(questions) * repeats
     threads = aio.Threads(min(window, MOST_THREADS), "blendfilter-method")
     async with contextlib.AsyncExitStack() as stack:
@@ -203,10 +216,17 @@ async def evaluated(
         pool = stack.enter_context(threads)
         if not replay:
             notes = _notes(method, model, judge, questions, concurrency, budget)
-            folder.write_record(versions(), notes | ({} if (options := GIVEN.get()) is None else {"options": options}))
+            folder.write_record(
+                versions(),
+                notes | ({} if (options := GIVEN.get()) is None else {"options": options}),
+            )
         loop = RunLoop(method, questions, context, pool, progress, repeats)
         with folder.stopping(journal, context.purse, len(loop.slots)):
-            async with contextlib.nullcontext() if replay else steered(folder.path, context.gate, context.purse):
+            async with (
+                contextlib.nullcontext()
+                if replay
+                else steered(folder.path, context.gate, context.purse)
+            ):
                 lines = await loop.lines(folder.path, replay=replay, window=window)
         folder.write_predictions(lines)
         del lines, loop  # read back row by row: a long run's rows would fill the memory
@@ -227,14 +247,24 @@ def _check(method: dspy.Module, questions: Questions) -> None:
 
 
 def _notes(
-    method: dspy.Module, lm: ConnectedLM, judge: ConnectedLM | None, questions: Questions, concurrency: int,
+    method: dspy.Module,
+    lm: ConnectedLM,
+    judge: ConnectedLM | None,
+    questions: Questions,
+    concurrency: int,
     budget: Budget | None,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """What `run.json` says of a session that is no setting."""
-    notes = {"address": lm.address, "concurrency": concurrency, "questions": [each.id for each in questions]}
+    notes = {
+        "address": lm.address,
+        "concurrency": concurrency,
+        "questions": [each.id for each in questions],
+    }
     notes |= {} if judge is None else {"filter_address": judge.address}
     notes |= {} if budget is None else {"budget": budget.given()}
-    if reranked := [index.info()["settings"] for index in retrievers_of(method) if isinstance(index, Reranked)]:
+    if reranked := [
+        index.info()["settings"] for index in retrievers_of(method) if isinstance(index, Reranked)
+    ]:
         notes["reranked"] = reranked
     return notes
 

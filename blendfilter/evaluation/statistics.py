@@ -100,7 +100,11 @@ def wilson_interval(right: int, n: int) -> Interval:
     middle = (share + _Z * _Z / (2 * n)) / scale
     half = _Z / scale * math.sqrt(share * (1 - share) / n + (_Z / (2 * n)) ** 2)
     # At 0 and at n of n an end is the share itself; rounding must not carry it past.
-    return Interval(share, max(0.0, middle - half) if right else 0.0, min(1.0, middle + half) if right < n else 1.0)
+    return Interval(
+        share,
+        max(0.0, middle - half) if right else 0.0,
+        min(1.0, middle + half) if right < n else 1.0,
+    )
 
 
 def bootstrap_interval(values: Scores, *, seed: int, resamples: int = RESAMPLES) -> Interval:
@@ -174,7 +178,9 @@ def mcnemar_p(only_a: int, only_b: int) -> float:
     0.021484375
     """
     pairs, fewer = only_a + only_b, min(only_a, only_b)
-    term = tail = 1  # C(pairs, 0) and the sum of C(pairs, 0..k): whole numbers, so nothing is lost at any size
+    term = tail = (
+        1  # C(pairs, 0) and the sum of C(pairs, 0..k): whole numbers, so nothing is lost at any size
+    )
     for k in range(fewer):
         term = term * (pairs - k) // (k + 1)
         tail += term
@@ -192,8 +198,12 @@ def smallest_difference(discordant: int, n: int) -> float | None:
     0.016
     """
     if not 0 <= discordant <= n or n < 1:
-        raise BadArgument(f"{discordant} discordant questions among {n}: give 0 <= discordant <= n, n at least 1")
-    significant = bisect_left(range(discordant // 2 + 1), ALPHA, key=lambda s: mcnemar_p(s, discordant - s))
+        raise BadArgument(
+            f"{discordant} discordant questions among {n}: give 0 <= discordant <= n, n at least 1"
+        )
+    significant = bisect_left(
+        range(discordant // 2 + 1), ALPHA, key=lambda s: mcnemar_p(s, discordant - s)
+    )
     return (discordant - 2 * (significant - 1)) / n if significant else None
 
 
@@ -211,7 +221,9 @@ def detectable_difference(n: int, discordant: float) -> float | None:
     0.056
     """
     if n < 1 or not 0 < discordant < 1:
-        raise BadArgument(f"{n} questions, a share of {discordant}: give 1 or more, and a share between 0 and 1")
+        raise BadArgument(
+            f"{n} questions, a share of {discordant}: give 1 or more, and a share between 0 and 1"
+        )
     wanted, sure = NormalDist().inv_cdf(1 - ALPHA / 2), NormalDist().inv_cdf(0.8)
     root = n + sure**2 - wanted**2
     if root < 0:
@@ -229,8 +241,13 @@ def paired_means(a: Array, b: Array, seed: int, resamples: int) -> Array:
     seed = check_count("seed", seed, 0)
     if a.ndim == b.ndim == 1:
         differences = b - a
-        return np.concatenate([differences[places].mean(axis=1) for places in drawn_places(b.size, seed, resamples)])
-    before, after = _Drawn(a, seed, 1), _Drawn(b, seed, a.ndim)  # one stream each; the same whichever side is drawn
+        return np.concatenate(
+            [differences[places].mean(axis=1) for places in drawn_places(b.size, seed, resamples)]
+        )
+    before, after = (
+        _Drawn(a, seed, 1),
+        _Drawn(b, seed, a.ndim),
+    )  # one stream each; the same whichever side is drawn
     wide = max(a[0].size, b[0].size)
     blocks = drawn_places(len(b), seed, resamples, wide=wide)
     return np.concatenate([after.means(places) - before.means(places) for places in blocks])
@@ -248,7 +265,9 @@ class _Drawn:
         if self.scores.ndim == 1:
             return np.asarray(self.scores[questions].mean(axis=1))
         answers = self.scores.shape[1]
-        drawn = _scaled(self.bits.random_raw(questions.size * answers), answers).reshape(*questions.shape, answers)
+        drawn = _scaled(self.bits.random_raw(questions.size * answers), answers).reshape(
+            *questions.shape, answers
+        )
         return np.asarray(self.scores[questions[..., None], drawn].mean(axis=(1, 2)))
 
 
@@ -272,14 +291,20 @@ def _scores(values: Scores) -> Array:
     try:
         scores = np.asarray(values, dtype=np.float64)
     except ValueError as error:
-        raise BadArgument("the questions have unequal numbers of scores: give as many for each") from error
+        raise BadArgument(
+            "the questions have unequal numbers of scores: give as many for each"
+        ) from error
     if scores.ndim == 2 and scores.shape[1] == 1:
         scores = scores[:, 0]
     if scores.ndim not in (1, 2) or scores.size == 0:
-        raise BadArgument("no scores to draw from: give one number per question, for at least one question")
+        raise BadArgument(
+            "no scores to draw from: give one number per question, for at least one question"
+        )
     if not np.isfinite(scores).all():
         place = int(np.argwhere(~np.isfinite(scores))[0, 0])
-        raise BadArgument(f"score {place} is {scores[place]}: give finite numbers (an error counts as 0)")
+        raise BadArgument(
+            f"score {place} is {scores[place]}: give finite numbers (an error counts as 0)"
+        )
     return scores
 
 
@@ -290,13 +315,17 @@ def _each(scores: Array) -> Array:
 def _outcomes(values: Sequence[float]) -> Array:
     outcomes = _scores(values)
     if outcomes.ndim != 1 or not np.isin(outcomes, (0, 1)).all():
-        raise BadArgument("McNemar's test takes one outcome of 0 or 1 a question; use paired_bootstrap for others")
+        raise BadArgument(
+            "McNemar's test takes one outcome of 0 or 1 a question; use paired_bootstrap for others"
+        )
     return outcomes
 
 
 def _paired(a: Array, b: Array) -> Array:
     if a.size != b.size:
-        raise BadArgument(f"a paired test needs the same questions on both sides, not {a.size} and {b.size}")
+        raise BadArgument(
+            f"a paired test needs the same questions on both sides, not {a.size} and {b.size}"
+        )
     return b - a
 
 
@@ -306,5 +335,9 @@ def _ends(means: Array, scores: Array, bounds: tuple[float, float]) -> tuple[flo
     if np.ptp(scores) > 0:
         return low, high
     (least, most) = bounds
-    out = _Z * _Z / (len(scores) + _Z * _Z)  # the share of values unlike these that may have gone unseen
-    return max(least, low - out * max(1.0, low - least)), min(most, high + out * max(1.0, most - high))
+    out = (
+        _Z * _Z / (len(scores) + _Z * _Z)
+    )  # the share of values unlike these that may have gone unseen
+    return max(least, low - out * max(1.0, low - least)), min(
+        most, high + out * max(1.0, most - high)
+    )

@@ -38,7 +38,9 @@ class Signed:
         if instance is not None:
             return None
         whole = inspect.signature(owner.__init__)  # type: ignore[misc]
-        return whole.replace(parameters=list(whole.parameters.values())[1:], return_annotation=whole.empty)
+        return whole.replace(
+            parameters=list(whole.parameters.values())[1:], return_annotation=whole.empty
+        )
 
 
 class Filter(dspy.Module):
@@ -53,7 +55,9 @@ class Filter(dspy.Module):
     """Whether it may keep `WrittenText`, which stands in none of the passages."""
 
     def forward(self, question: str, passages: Sequence[Passage], **more: Any) -> dspy.Prediction:
-        return aio.run(self.aforward(question=question, passages=passages, **more), type(self).__name__)
+        return aio.run(
+            self.aforward(question=question, passages=passages, **more), type(self).__name__
+        )
 
     async def aforward(self, question: str, passages: Sequence[Passage]) -> dspy.Prediction:
         """The passages kept, in their order."""
@@ -110,7 +114,10 @@ def with_filter_lm(method: dspy.Module, lm: dspy.BaseLM) -> dspy.Module:
 
 
 def _same_model(one: dspy.BaseLM, other: dspy.BaseLM) -> bool:
-    return bool(one.model == other.model and getattr(one, "identity", one) == getattr(other, "identity", other))
+    return bool(
+        one.model == other.model
+        and getattr(one, "identity", one) == getattr(other, "identity", other)
+    )
 
 
 def own_filter_lm(method: dspy.Module) -> dspy.BaseLM | None:
@@ -135,9 +142,13 @@ def noted() -> Iterator[list[CallNote]]:
                     outer.extend(notes)
 
 
-def selection(kept: Sequence[Passage] = (), status: str = "empty", reason: str = "", **more: Any) -> dspy.Prediction:
+def selection(
+    kept: Sequence[Passage] = (), status: str = "empty", reason: str = "", **more: Any
+) -> dspy.Prediction:
     """A filter's prediction; without arguments that of nothing to filter."""
-    return dspy.Prediction(**{"kept": list(kept), "status": status, "reason": reason, "flags": {}, **more})
+    return dspy.Prediction(
+        **{"kept": list(kept), "status": status, "reason": reason, "flags": {}, **more}
+    )
 
 
 def _own_call(select: dspy.Module) -> str | None:
@@ -164,7 +175,9 @@ def check_call(select: dspy.Module) -> None:
         ) from None
 
 
-async def ask_filter(select: dspy.Module, question: str, passages: Sequence[Passage], **more: Any) -> dspy.Prediction:
+async def ask_filter(
+    select: dspy.Module, question: str, passages: Sequence[Passage], **more: Any
+) -> dspy.Prediction:
     """The prediction of `select`, `kept` being a list of passages; a synchronous filter runs in a thread.
 
     Raises:
@@ -174,7 +187,9 @@ async def ask_filter(select: dspy.Module, question: str, passages: Sequence[Pass
     if _own_call(select) == "aforward":
         returned = await aio.awaiting(select.acall(question=question, passages=passages, **more))
     elif _own_call(select) is None:
-        raise BadArgument(f"the filter {type(select).__name__} says nothing: write its aforward, or its forward")
+        raise BadArgument(
+            f"the filter {type(select).__name__} says nothing: write its aforward, or its forward"
+        )
     else:
         call = aio.carried(partial(select, question=question, passages=passages, **more))
         # A thread of its own: shared ones could all be taken by filters that wait for a synchronous model.
@@ -184,15 +199,22 @@ async def ask_filter(select: dspy.Module, question: str, passages: Sequence[Pass
 
 def _checked(kind: type, returned: Any, given: Sequence[Passage]) -> dspy.Prediction:
     name, writes = kind.__name__, getattr(kind, "writes_text", False)
-    prediction = returned if isinstance(returned, dspy.Prediction) else dspy.Prediction(kept=returned)
+    prediction = (
+        returned if isinstance(returned, dspy.Prediction) else dspy.Prediction(kept=returned)
+    )
     kept, flags = prediction.get("kept"), prediction.get("flags") or {}
-    if isinstance(kept, str | bytes | Mapping) or not isinstance(kept, Iterable) or not isinstance(flags, Mapping):
+    if (
+        isinstance(kept, str | bytes | Mapping)
+        or not isinstance(kept, Iterable)
+        or not isinstance(flags, Mapping)
+    ):
         raise BadArgument(
             f"the filter {name} must return a list of passages, or a dspy.Prediction with such a list as kept and "
             f"counts by name as flags; it gave {returned!r:.80}"
         )
     prediction["kept"] = [
-        item if writes and isinstance(item, WrittenText) else _given(name, item, given) for item in kept
+        item if writes and isinstance(item, WrittenText) else _given(name, item, given)
+        for item in kept
     ]
     return prediction
 

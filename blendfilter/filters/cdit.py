@@ -33,13 +33,27 @@ import dspy
 
 from blendfilter import aio, resources
 from blendfilter.aio import Steps
-from blendfilter.asking import REPLY_TOKENS, SHORT_TOKENS, STOP, Ask, RawPrompting, TaskWording, demonstrations
+from blendfilter.asking import (
+    REPLY_TOKENS,
+    SHORT_TOKENS,
+    STOP,
+    Ask,
+    RawPrompting,
+    TaskWording,
+    demonstrations,
+)
 from blendfilter.context import JUDGED, setting
 from blendfilter.errors import BadArgument, BadData, MissingFile, UnknownName
 from blendfilter.files import read_whole
 from blendfilter.filters.base import Filter, Signed, selection
 from blendfilter.filters.ids import unfenced
-from blendfilter.filters.knowledge import PredictorReply, holds_to_schema, object_schema, reply_of, schema_of
+from blendfilter.filters.knowledge import (
+    PredictorReply,
+    holds_to_schema,
+    object_schema,
+    reply_of,
+    schema_of,
+)
 from blendfilter.lm.profiles import split_thinking
 from blendfilter.prompting import Prompts, TemplateAdapter
 from blendfilter.quoting import LONGEST_REPLY, own_lines, own_words
@@ -59,7 +73,9 @@ COMPONENTS: Mapping[str, str] = {
 }
 """The components that our rules compare, and what each is. A user's rule may name others."""
 _COMPONENT = re.compile(r"[^\W\d_]+(?:[ -][^\W\d_]+){0,3}")
-_EXAMPLE = 'write [[rule]] with name = "…", components = ["subject", "predicate"] and sentence = "…"'
+_EXAMPLE = (
+    'write [[rule]] with name = "…", components = ["subject", "predicate"] and sentence = "…"'
+)
 
 
 @dataclass(frozen=True)
@@ -77,10 +93,16 @@ class Rule:
                 raise BadArgument(f"a rule's {field} is text, got {value!r:.60}")
         # Names are written into records and lists of verdicts, several of them as phi1+phi2.
         if not self.name.isprintable() or self.name != self.name.strip() or {*self.name} & {*"+,"}:
-            raise BadArgument(f"{self.name!r:.60} is no name of a rule: give a word or two, without '+' or ','")
+            raise BadArgument(
+                f"{self.name!r:.60} is no name of a rule: give a word or two, without '+' or ','"
+            )
         components = self.components
-        if isinstance(components, str) or not all(isinstance(x, str) and _COMPONENT.fullmatch(x) for x in components):
-            raise BadArgument(f"the rule '{self.name}' has components {components!r:.60}: give a list of words")
+        if isinstance(components, str) or not all(
+            isinstance(x, str) and _COMPONENT.fullmatch(x) for x in components
+        ):
+            raise BadArgument(
+                f"the rule '{self.name}' has components {components!r:.60}: give a list of words"
+            )
         if not components or len({each.casefold() for each in components}) < len(components):
             raise BadArgument(f"the rule '{self.name}' has no components, or one of them twice")
         object.__setattr__(self, "components", tuple(components))
@@ -93,7 +115,10 @@ class Rule:
         'Both give the same unit. Components: unit.'
         """
         sentence = one_line(self.sentence)
-        named = ", ".join(f"{each} ({COMPONENTS[each]})" if each in COMPONENTS else each for each in self.components)
+        named = ", ".join(
+            f"{each} ({COMPONENTS[each]})" if each in COMPONENTS else each
+            for each in self.components
+        )
         return f"{sentence if sentence.endswith(('.', '!', '?')) else sentence + '.'} Components: {named}."
 
 
@@ -121,7 +146,9 @@ def rules_of(rules: Sequence[str | Rule], known: Mapping[str, Rule] = RULES) -> 
         elif rule.name in RULES and rule != RULES[rule.name]:
             raise BadArgument(f"a rule '{rule.name}' is there already: give yours another name")
         if rule.name in found:
-            raise BadArgument(f"the rule '{rule.name}' is given twice: give it once, or the other one another name")
+            raise BadArgument(
+                f"the rule '{rule.name}' is given twice: give it once, or the other one another name"
+            )
         found[rule.name] = rule
     if not found:
         raise BadArgument(f"no rules, so nothing is compared: name some of {', '.join(known)}")
@@ -169,7 +196,9 @@ _ONE_WORD = re.compile(
     rf"{_MARKS}(?:-\s++)?{_MARKS}(?:(?:final\s+)?(?:verdict|answer){_IN_BRACKETS}{_MARKS}:{_MARKS})?(true|false){_MARKS}\.?{_MARKS}",
     re.IGNORECASE,
 )
-_VERDICT = re.compile(rf"{_MARKS}(?:-\s++)?{_MARKS}(?:final\s+)?verdict{_IN_BRACKETS}{_MARKS}:", re.IGNORECASE)
+_VERDICT = re.compile(
+    rf"{_MARKS}(?:-\s++)?{_MARKS}(?:final\s+)?verdict{_IN_BRACKETS}{_MARKS}:", re.IGNORECASE
+)
 _REASON = re.compile(rf"{_MARKS}(?:-\s++)?{_MARKS}reason{_MARKS}:{_MARKS}(.*)", re.IGNORECASE)
 _FENCE = re.compile(r"\s*```\w*\s*")
 _RULER = re.compile(r"[\s|:-]+")
@@ -202,7 +231,9 @@ class JudgeReply(NamedTuple):
     def contradicts_itself(self) -> bool:
         """Whether the verdict goes against the comparison: True with a component unlike, False with all alike."""
         alike = [each.alike for each in self.compared]
-        return (self.verdict is True and False in alike) or (self.verdict is False and bool(alike) and all(alike))
+        return (self.verdict is True and False in alike) or (
+            self.verdict is False and bool(alike) and all(alike)
+        )
 
 
 _NO_VERDICT = JudgeReply(None, [], "")
@@ -266,7 +297,11 @@ def _row(line: str, components: Sequence[str]) -> ComparedComponent | None:
     if len(cells) < 4:
         return None
     component = _component(cells[0], components)
-    return ComparedComponent(component, cells[1], " | ".join(cells[2:-1]), _alike(cells[-1])) if component else None
+    return (
+        ComparedComponent(component, cells[1], " | ".join(cells[2:-1]), _alike(cells[-1]))
+        if component
+        else None
+    )
 
 
 def _alike(cell: str) -> bool | None:
@@ -293,7 +328,11 @@ def _of_json(text: str, components: Sequence[str]) -> JudgeReply:
             compared.append(ComparedComponent(component, question, passage, found))
     reason, verdict = content.get("reason"), content.get("verdict")
     return JudgeReply(
-        verdict if isinstance(verdict, bool) else read_verdict(verdict) if isinstance(verdict, str) else None,
+        verdict
+        if isinstance(verdict, bool)
+        else read_verdict(verdict)
+        if isinstance(verdict, str)
+        else None,
         compared,
         reason.strip() if isinstance(reason, str) else "",
     )
@@ -329,7 +368,9 @@ class ComparedWith(dspy.Signature):
     rules: list[str] = dspy.InputField()
     passage: str = dspy.InputField(desc="Title | text")
     question: str = dspy.InputField()
-    comparison: str = dspy.OutputField(desc="a line for each component, then Reason: and Verdict: True or False")
+    comparison: str = dspy.OutputField(
+        desc="a line for each component, then Reason: and Verdict: True or False"
+    )
 
 
 class Judge(dspy.Module):
@@ -374,12 +415,19 @@ class Judge(dspy.Module):
         room = REPLY_TOKENS + _ROW_TOKENS * max(0, len(self.components) - 3)
         signature, tokens = (Consistent, SHORT_TOKENS) if mode == "word" else (ComparedWith, room)
         # A base model goes on with another example.
-        shared: dict[str, Any] = {"prompts": prompts, "adapter": adapter, "stop": [*STOP, "\nPassage:"]}
+        shared: dict[str, Any] = {
+            "prompts": prompts,
+            "adapter": adapter,
+            "stop": [*STOP, "\nPassage:"],
+        }
         self.consistent = (wording or TaskWording())(
             Ask("consistent", signature, f"cdit/{mode}", max_tokens=tokens, **shared)
         )
         self.consistent.raw = RawPrompting(
-            *(demonstrations(self.consistent, worked_examples(self.components, json=json)) for json in (False, True))
+            *(
+                demonstrations(self.consistent, worked_examples(self.components, json=json))
+                for json in (False, True)
+            )
         )
 
     def forward(self, question: str, passage: Passage) -> dspy.Prediction:
@@ -389,11 +437,19 @@ class Judge(dspy.Module):
         """The verdict on one passage."""
         passage = as_passage(passage)
         if not passage.line.strip():
-            return dspy.Prediction(verdict=None, reason="there is no text to judge", compared=[], reply="", flags={})
+            return dspy.Prediction(
+                verdict=None, reason="there is no text to judge", compared=[], reply="", flags={}
+            )
         config: dict[str, Any] = {}
         if self.mode == "components" and holds_to_schema(self.json_schema, self.consistent):
-            config = {"response_format": schema_of("comparison", comparison_schema(self.components))}
-        inputs = {"rules": [rule.line for rule in self.rules], "passage": passage.line, "question": question}
+            config = {
+                "response_format": schema_of("comparison", comparison_schema(self.components))
+            }
+        inputs = {
+            "rules": [rule.line for rule in self.rules],
+            "passage": passage.line,
+            "question": question,
+        }
         flags: dict[str, int] = {}
         with setting(JUDGED, (passage.id,)):
             verdict, read, reply = await self._judged(self.consistent, inputs, config)
@@ -405,7 +461,11 @@ class Judge(dspy.Module):
         if verdict is None:
             flags["no_verdict"] = 1
         return dspy.Prediction(
-            verdict=verdict, reason=read.reason, compared=read.compared, reply=reply.text, flags=flags
+            verdict=verdict,
+            reason=read.reason,
+            compared=read.compared,
+            reply=reply.text,
+            flags=flags,
         )
 
     async def _judged(
@@ -450,10 +510,15 @@ class Judge(dspy.Module):
         ask = self.consistent
         spoken: list[str] = [type(ask.adapter).__qualname__]
         if isinstance(ask.adapter, TemplateAdapter):
-            spoken = [ask.adapter.prompts[name].digest for name in (ask.template.name, f"{ask.template.name}_again")]
+            spoken = [
+                ask.adapter.prompts[name].digest
+                for name in (ask.template.name, f"{ask.template.name}_again")
+            ]
         demos = [[dict(demo) for demo in each] for each in (ask.demos, *ask.raw[:2])]
         parts = [ask.signature.instructions, *demos, *spoken]
-        program = hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:16]
+        program = hashlib.sha256(
+            json.dumps(parts, sort_keys=True, default=str).encode()
+        ).hexdigest()[:16]
         cap = {} if ask.reply_tokens is None else {"reply_tokens": ask.reply_tokens}
         return {"mode": self.mode, "rules": rules, **schema, **cap, "program": program}
 
@@ -472,14 +537,19 @@ def worked_examples(components: Sequence[str], *, json: bool = False) -> list[di
             return []
         cells = {component: row["compared"][component] for component in components}
         unlike = [component for component, (*_, found) in cells.items() if found == "unlike"]
-        reason = row["reasons"][unlike[0]] if unlike else "No component that the rules name is unlike."
+        reason = (
+            row["reasons"][unlike[0]] if unlike else "No component that the rules name is unlike."
+        )
         rows = [" | ".join([component, *cells[component]]) for component in components]
         comparison = "\n".join([*rows, f"Reason: {reason}", f"Verdict: {not unlike}"])
         if json:
             sides = {
-                name: dict(zip(("question", "passage", "alike"), each, strict=True)) for name, each in cells.items()
+                name: dict(zip(("question", "passage", "alike"), each, strict=True))
+                for name, each in cells.items()
             }
-            comparison = dumps({"comparison": sides, "reason": reason, "verdict": not unlike}, ensure_ascii=False)
+            comparison = dumps(
+                {"comparison": sides, "reason": reason, "verdict": not unlike}, ensure_ascii=False
+            )
         examples.append(
             {
                 "passage": row["passage"],
@@ -493,14 +563,20 @@ def worked_examples(components: Sequence[str], *, json: bool = False) -> list[di
 
 @lru_cache(maxsize=1)
 def _read_examples() -> list[dict[str, Any]]:
-    read: list[dict[str, Any]] = loads((resources.prompts() / "cdit/demos.json").read_text(encoding="utf-8"))
+    read: list[dict[str, Any]] = loads(
+        (resources.prompts() / "cdit/demos.json").read_text(encoding="utf-8")
+    )
     return read
 
 
 def comparison_schema(components: Sequence[str]) -> dict[str, Any]:
     """The JSON schema of a comparison: these components and no others, all of them, before reason and verdict."""
     text = {"type": "string"}
-    cells = {"question": text, "passage": text, "alike": {"type": "string", "enum": ["alike", "unlike", "unsaid"]}}
+    cells = {
+        "question": text,
+        "passage": text,
+        "alike": {"type": "string", "enum": ["alike", "unlike", "unsaid"]},
+    }
     rows = object_schema(dict.fromkeys(components, object_schema(cells)))
     return {"comparison": rows, "reason": text, "verdict": {"type": "boolean"}}
 
@@ -532,7 +608,9 @@ class CDITFilter(Filter):
         adapter: dspy.Adapter | None = None,
     ) -> None:
         super().__init__()
-        self.judge = Judge(mode, rules, json_schema=json_schema, wording=wording, prompts=prompts, adapter=adapter)
+        self.judge = Judge(
+            mode, rules, json_schema=json_schema, wording=wording, prompts=prompts, adapter=adapter
+        )
 
     def arguments(self) -> dict[str, Any]:
         """The judge's settings."""
@@ -551,10 +629,16 @@ class CDITFilter(Filter):
         by_line = {line: await step for line, step in started.items()}
         judged = [by_line[passage.line] for passage in passages]
         verdicts = [each.verdict for each in judged]
-        kept = [passage for passage, verdict in zip(passages, verdicts, strict=True) if verdict is not False]
+        kept = [
+            passage
+            for passage, verdict in zip(passages, verdicts, strict=True)
+            if verdict is not False
+        ]
         silent = verdicts.count(None)
         flags = Counter(event for each in by_line.values() for event in each.flags)
-        status = f"kept {len(kept)} of {len(verdicts)}" + (f", {silent} without a verdict" if silent else "")
+        status = f"kept {len(kept)} of {len(verdicts)}" + (
+            f", {silent} without a verdict" if silent else ""
+        )
         reason = "\n".join(f"knowledge {at}: {_grounds(each)}" for at, each in enumerate(judged))
         return selection(kept, status, reason, flags=dict(flags), verdicts=verdicts)
 
@@ -567,7 +651,11 @@ def _grounds(judged: dspy.Prediction) -> str:
         for each in judged.compared
         if each.alike is False
     )
-    quoted = judged.verdict is None and not judged.reason and shortened(one_line(judged.reply), _LONGEST_QUOTE)
+    quoted = (
+        judged.verdict is None
+        and not judged.reason
+        and shortened(one_line(judged.reply), _LONGEST_QUOTE)
+    )
     parts = (unlike, judged.reason, f"it said {quoted!r}" if quoted else "")
     grounds = "; ".join(one_line(part) for part in parts if part)
     return f"{verdict} ({grounds})" if grounds else verdict

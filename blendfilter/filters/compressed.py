@@ -102,7 +102,9 @@ class _Compressed(Filter):
             return selection()
         left = one_line(await aio.in_thread(self.compressor, question, lines))
         before, after = (round(RULE.count(text)) for text in (" ".join(lines), left))
-        return selection([WrittenText(left)] if left else [], f"kept {after} of {before} tokens", f"left: {left}")
+        return selection(
+            [WrittenText(left)] if left else [], f"kept {after} of {before} tokens", f"left: {left}"
+        )
 
 
 def _imported(kind: type[_Compressed]) -> Any:
@@ -125,17 +127,26 @@ class _LongLLMLingua(_Compressor):
         device = "cuda" if torch.cuda.is_available() else "cpu"
         try:
             # its own default would run code that comes with a checkpoint
-            return made(model_name=model, device_map=device, model_config={"trust_remote_code": False})
+            return made(
+                model_name=model, device_map=device, model_config={"trust_remote_code": False}
+            )
         except (OSError, ValueError) as error:
             raise MissingFile(f"llmlingua cannot load {model}: {words_of(error)[:200]}") from error
 
     def shorten(self, question: str, lines: list[str]) -> str:
         _, tokens = self.settings
         done = self.loaded.compress_prompt(
-            lines, question=question, target_token=tokens, rank_method="longllmlingua", concate_question=False,
-            condition_in_question="after_condition", condition_compare=True, reorder_context="sort",
-            dynamic_context_compression_ratio=0.3, context_budget="+100",
-        )  # fmt: skip
+            lines,
+            question=question,
+            target_token=tokens,
+            rank_method="longllmlingua",
+            concate_question=False,
+            condition_in_question="after_condition",
+            condition_compare=True,
+            reorder_context="sort",
+            dynamic_context_compression_ratio=0.3,
+            context_budget="+100",
+        )
         return str(done["compressed_prompt"])
 
 

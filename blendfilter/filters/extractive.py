@@ -73,7 +73,12 @@ class _Best(Filter):
     sentences: bool
 
     def __init__(
-        self, n: int | None, by: By, model: str | None, min_score: float | None, tokens: int | None = None
+        self,
+        n: int | None,
+        by: By,
+        model: str | None,
+        min_score: float | None,
+        tokens: int | None = None,
     ) -> None:
         super().__init__()
         if min_score is not None and (isinstance(min_score, bool) or not math.isfinite(min_score)):
@@ -106,9 +111,15 @@ class _Best(Filter):
             scores = await aio.in_thread(self.scorer, question, lines) if lines else []
         floor = -math.inf if self.min_score is None else self.min_score
         ranked = sorted(range(len(candidates)), key=lambda at: -scores[at])
-        best = self._within([at for at in ranked if scores[at] >= floor][: self.n], candidates, passages)
+        best = self._within(
+            [at for at in ranked if scores[at] >= floor][: self.n], candidates, passages
+        )
         chosen = [candidates[at] for at in sorted(best)]
-        kept = excerpts(passages, chosen) if self.sentences else [passages[each.position] for each in chosen]
+        kept = (
+            excerpts(passages, chosen)
+            if self.sentences
+            else [passages[each.position] for each in chosen]
+        )
         shown = [
             f"{score:.4f} in knowledge {each.position}: {shortened(each.line, _BEGINNING)}"
             if self.sentences
@@ -117,7 +128,9 @@ class _Best(Filter):
         ]
         return selection(kept, f"kept {len(best)} of {len(candidates)}", "\n".join(shown))
 
-    def _within(self, ranked: list[int], candidates: Sequence[Candidate], passages: Sequence[Passage]) -> list[int]:
+    def _within(
+        self, ranked: list[int], candidates: Sequence[Candidate], passages: Sequence[Passage]
+    ) -> list[int]:
         """The first of `ranked` that fit into the budget, the best one however long it is."""
         if self.tokens is None:
             return ranked
@@ -145,7 +158,12 @@ class PassageFilter(_Best):
     sentences = False
 
     def __init__(
-        self, n: int = 1, *, by: By = "bm25", model: str | None = None, min_score: float | None = None
+        self,
+        n: int = 1,
+        *,
+        by: By = "bm25",
+        model: str | None = None,
+        min_score: float | None = None,
     ) -> None:
         super().__init__(n, by, model, min_score)
 
@@ -166,12 +184,19 @@ class SentenceFilter(_Best):
     sentences = True
 
     def __init__(
-        self, n: int | None = None, *, by: By = "bm25", model: str | None = None, min_score: float | None = None,
+        self,
+        n: int | None = None,
+        *,
+        by: By = "bm25",
+        model: str | None = None,
+        min_score: float | None = None,
         tokens: int | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(3 if n is None and tokens is None else n, by, model, min_score, tokens)
         if isinstance(self.scorer, ByRetriever):
-            raise BadArgument("a retriever scores passages and no sentences: score by bm25, embedding or cross-encoder")
+            raise BadArgument(
+                "a retriever scores passages and no sentences: score by bm25, embedding or cross-encoder"
+            )
 
 
 # --- scorers ----------------------------------------------------------------------------------------------------------
@@ -202,15 +227,21 @@ def scorer_of(by: By, model: str | None = None) -> CandidateScorer:
     if callable(by) and not inspect.isclass(by) and not inspect.iscoroutinefunction(by):
         scorer = ByFunction(by)
     elif not isinstance(by, str) or by not in SCORERS:
-        raise UnknownName.of("scorer", str(by), SCORERS, "- or a function (question, texts) -> scores")
+        raise UnknownName.of(
+            "scorer", str(by), SCORERS, "- or a function (question, texts) -> scores"
+        )
     elif issubclass(kind := SCORERS[by], _ByModel):
         if model is None:
-            raise BadArgument(f"scoring by {by} needs a model (--filter-model): name one, such as {kind.example}")
+            raise BadArgument(
+                f"scoring by {by} needs a model (--filter-model): name one, such as {kind.example}"
+            )
         return kind(model)
     else:
         scorer = kind()
     if model is not None:
-        raise BadArgument(f"the model {model!r} goes with embedding and cross-encoder, not with {scorer.name}")
+        raise BadArgument(
+            f"the model {model!r} goes with embedding and cross-encoder, not with {scorer.name}"
+        )
     return scorer
 
 
@@ -258,7 +289,9 @@ class ByFunction(CandidateScorer):
         """Raises: BadArgument where there is not one number for each text."""
         scores = [float(score) for score in self._function(question, texts)]
         if len(scores) != len(texts) or any(map(math.isnan, scores)):
-            raise BadArgument(f"{self.name} must give one number for each of {len(texts)} texts: {scores[:3]!r:.80}")
+            raise BadArgument(
+                f"{self.name} must give one number for each of {len(texts)} texts: {scores[:3]!r:.80}"
+            )
         return scores
 
 

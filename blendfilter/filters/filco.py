@@ -31,7 +31,9 @@ from blendfilter.retrieval.callables import as_passage
 Unit = Literal["sentence", "passage"]
 _MARKS = ".!?…\"'”’)]"
 _WORDS = re.compile(r"[^\W\d_]{2,}")
-_NO_WORDS = frozenset({"sentence", "sentences", "passage", "passages", "knowledge", "id", "ids", "and", "none", "to"})
+_NO_WORDS = frozenset(
+    {"sentence", "sentences", "passage", "passages", "knowledge", "id", "ids", "and", "none", "to"}
+)
 
 
 class Helpful(dspy.Signature):
@@ -77,7 +79,9 @@ class FilCoFilter(Filter):
         # A base model goes on with another example, whose numbers are not its reply.
         stop = [*STOP, "\n\nTitle:", f"\n\n{unit} 0:"]
         self.helpful = settings.predictor("helpful", Helpful, template, SHORT_TOKENS, stop=stop)
-        self.ids_again = settings.predictor("ids_again", Helpful, f"{template}_again", SHORT_TOKENS, stop=stop)
+        self.ids_again = settings.predictor(
+            "ids_again", Helpful, f"{template}_again", SHORT_TOKENS, stop=stop
+        )
 
     def arguments(self) -> dict[str, Any]:
         """Its three switches."""
@@ -101,12 +105,20 @@ class FilCoFilter(Filter):
             lambda: ask_ids(self.ids_again, self.json_schema, own=own, **inputs),
         )
         # Never a line that begins with a number: a trace would set it under the passage of that number.
-        reason = "\n".join(f"of {len(candidates)} {self.unit}s: {one_line(reply)}" for reply in replies)
+        reason = "\n".join(
+            f"of {len(candidates)} {self.unit}s: {one_line(reply)}" for reply in replies
+        )
         if read.status in ("suspect", "unparseable"):
-            return selection(passages, read.status, reason, flags=flags, chosen=list(range(len(candidates))))
+            return selection(
+                passages, read.status, reason, flags=flags, chosen=list(range(len(candidates)))
+            )
         chosen = [candidates[at] for at in sorted(read.ids)]
         whole = self.unit == "passage"
-        kept = [passages[candidate.position] for candidate in chosen] if whole else excerpts(passages, chosen)
+        kept = (
+            [passages[candidate.position] for candidate in chosen]
+            if whole
+            else excerpts(passages, chosen)
+        )
         return selection(kept, read.status, reason, flags=flags, chosen=sorted(read.ids))
 
 
@@ -130,7 +142,11 @@ def unquoted(reply: str, lines: Iterable[str]) -> str:
     '\\n2: '
     """
     parts = [(line, *line.partition(" | ")) for line in lines]
-    quotable = {whole for line, title, bar, text in parts for whole in ((line, text, title) if bar else (line,))}
+    quotable = {
+        whole
+        for line, title, bar, text in parts
+        for whole in ((line, text, title) if bar else (line,))
+    }
     quotable |= {whole.rstrip(_MARKS) for whole in quotable}
     titles = {f"Title: {title}" for _, title, bar, _ in parts if bar}
     reply = "\n".join("" if line.strip(" *") in titles else line for line in reply.split("\n"))

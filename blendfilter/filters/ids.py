@@ -77,7 +77,15 @@ _WORDS = {
     " following json question asks given based context judgement been two three four five any most directly i'd i'll go"
     " one ones",  # left out before the rules are applied
 }
-_MARKS = {"k": "✓✔✅☑👍", "d": "✗✘❌✖☒👎", ":": ":|=→⇒", ".": ".;!", "?": "?", ",": ",&/", "q": QUOTED}
+_MARKS = {
+    "k": "✓✔✅☑👍",
+    "d": "✗✘❌✖☒👎",
+    ":": ":|=→⇒",
+    ".": ".;!",
+    "?": "?",
+    ",": ",&/",
+    "q": QUOTED,
+}
 _CLASS = {word.replace("_", " "): code for code, words in _WORDS.items() for word in words.split()}
 _CLASS |= {mark: code for code, marks in _MARKS.items() for mark in marks}
 _TOKEN = re.compile(
@@ -96,7 +104,10 @@ _IN_CONTEXT = [  # the letter that a group becomes beside its neighbours
     (r"O(i)", "c"),  # "2 of 5"
     (r"(?<![nre])(i)(?=B)|(?<!n)(i)(?=k*w)", "j"),  # "3 lighthouses", "2 are relevant"
     (r"gB(i)", "j"),  # "these are 2"
-    (r"(?:w[bBO]?|v[^.,:?iIE]{0,9})([iI])", "j"),  # "the year is 3", "says that the ids are 0 and 1"
+    (
+        r"(?:w[bBO]?|v[^.,:?iIE]{0,9})([iI])",
+        "j",
+    ),  # "the year is 3", "says that the ids are 0 and 1"
     (r"t[^i.]{0,6}(i)", "c"),  # "Total: 2"
     (r"[iIkd]([,:])(?=r)|(,)(?=n?[iI]:)", "."),  # "0: relevant, others: irrelevant"
     (r"^(N),", "P"),  # "No, wait"
@@ -137,7 +148,9 @@ def _coded(line: str, k: int) -> tuple[str, list[tuple[int, ...]]]:
         if form == "range":
             first, last = (int(number) for number in re.findall(r"\d+", text))
             row = tuple(range(first, last + 1))
-            tokens.append(("I", row) if first <= last < k else ("Q" if first < k else "c", ()))  # "0, 3 - 2 of them"
+            tokens.append(
+                ("I", row) if first <= last < k else ("Q" if first < k else "c", ())
+            )  # "0, 3 - 2 of them"
         elif form == "number":
             parts = text.split(",") if k > 100 else [text]  # "12,150" of hundreds
             whole = all(re.fullmatch("0|[1-9][0-9]{0,3}", part) for part in parts)
@@ -149,7 +162,10 @@ def _coded(line: str, k: int) -> tuple[str, list[tuple[int, ...]]]:
     tokens = [token for token in tokens if token[0] != "f"]
     letters = "".join(letter for letter, _ in tokens)
     rows = [found.span() for found in _ROWS.finditer(letters)]
-    ids = [tuple(dict.fromkeys(each for _, named in tokens[start:end] for each in named)) for start, end in rows]
+    ids = [
+        tuple(dict.fromkeys(each for _, named in tokens[start:end] for each in named))
+        for start, end in rows
+    ]
     letters = "".join(letters[start] if end == start + 1 else "I" for start, end in rows)
     letters = _beside_neighbours(letters)
     left = [at for at, letter in enumerate(letters) if letter not in "fO"]
@@ -190,7 +206,10 @@ _RULES = [  # what a clause says: the first rule that is found among its letters
     ("doubt", rf"{_in_order('e', 'i')}|^b.*i"),
     ("words", r"o[^i]*r|^[^i]*r[^i]*(?:d|x$)"),  # "none of the others", "the rest is not"
     ("rest kept", r"^[^iw]*r[^iw]*k"),
-    ("doubt", "|".join(_in_order(*letters) for letters in ("od", "do", "ax", "kdi", "ikd", "idk", "dki"))),
+    (
+        "doubt",
+        "|".join(_in_order(*letters) for letters in ("od", "do", "ax", "kdi", "ikd", "idk", "dki")),
+    ),
     ("state", r"^[^i]*o[^i]*$|^[^i]*a[^i]*d|^[zgnpbk:]*z[zgnpbk:]*$"),  # nothing
     ("all", r"^[angbpyl:]*a[angbpyl:]*$|^[^i]*a[^i]*k[^i]*$"),
     ("drop", rf"{_in_order('d', 'i')}|{_in_order('i', 'd')}|ib?x$|{_in_order('ox', 'i')}"),
@@ -206,7 +225,9 @@ _RULES = [  # what a clause says: the first rule that is found among its letters
     ("words", r""),
 ]
 _FOUND = [(kind, re.compile(rule)) for kind, rule in _RULES]
-_IN_DOUBT = re.compile(r"^[^kd]*i|^[nc]+$|[kd].*[h?i]|[h?].*[kd]|[QP]")  # what says nothing clear of a label
+_IN_DOUBT = re.compile(
+    r"^[^kd]*i|^[nc]+$|[kd].*[h?i]|[h?].*[kd]|[QP]"
+)  # what says nothing clear of a label
 _ONE_SUBJECT = re.compile(
     r"[^ikd]*[kd][^ikd]*i[^ikd]*"  # "relevant: 0"
     r"|[^i]*i(?:(?!,?[kd][np]{0,2}[b:]n?i|[,nlxe]{0,3}i)[^i])*"  # "0 is relevant"
@@ -271,13 +292,19 @@ def _clause(letters: str, ids: tuple[int, ...], k: int) -> _Clause:
 
 @lru_cache(maxsize=256)
 def _kind(letters: str) -> str:
-    return next(kind for kind, rule in _FOUND if rule.search(letters)) if len(letters) <= _LONGEST else "words"
+    return (
+        next(kind for kind, rule in _FOUND if rule.search(letters))
+        if len(letters) <= _LONGEST
+        else "words"
+    )
 
 
 # --- step 3: a whole reply --------------------------------------------------------------------------------------------
 
 _ITEM = re.compile(r"^\W*(\d{1,4})[.)]\s+(?!\d+\.\s*\d|and\b|or\b)(?P<rest>\S.*)")
-_NAMES = re.compile(rf"\W*\d|.{{0,80}}\b{_NOUN}\W{{0,3}}(?:(?:is|are)\s)?\W{{0,3}}\d", re.IGNORECASE)
+_NAMES = re.compile(
+    rf"\W*\d|.{{0,80}}\b{_NOUN}\W{{0,3}}(?:(?:is|are)\s)?\W{{0,3}}\d", re.IGNORECASE
+)
 _NEXT_PROMPT = re.compile(r"^(?:Context|Question|Judgement)\s*:", re.IGNORECASE)
 
 
@@ -295,7 +322,9 @@ def read_ids(reply: str, k: int, *, cut: bool = False) -> IdsRead:
     return in_own_words(end_of(reply), lambda text: _read(text, k, cut), _read_json(reply, k))
 
 
-def in_own_words(reply: str, read: Callable[[str], IdsRead], whole: IdsRead | None = None) -> IdsRead:
+def in_own_words(
+    reply: str, read: Callable[[str], IdsRead], whole: IdsRead | None = None
+) -> IdsRead:
     """How `read` reads what `reply` says itself, never what it quotes; `whole` where all of it is a form that is known.
 
     What may be its own although it stands in quotation marks or a fence decides where nothing else does. Where it goes
@@ -307,8 +336,14 @@ def in_own_words(reply: str, read: Callable[[str], IdsRead], whole: IdsRead | No
     if own.words == reply:
         return read(reply)
     stated = read(own.words)
-    quotes_ids = own.announced is not None and re.findall(r"\d+", own.announced) != re.findall(r"\d+", own.words)
-    announced = read(own.announced) if own.announced is not None and (quotes_ids or stated.status != "ids") else stated
+    quotes_ids = own.announced is not None and re.findall(r"\d+", own.announced) != re.findall(
+        r"\d+", own.words
+    )
+    announced = (
+        read(own.announced)
+        if own.announced is not None and (quotes_ids or stated.status != "ids")
+        else stated
+    )
     if stated.status in ("ids", "none"):
         return stated if announced == stated else _SUSPECT
     if announced.status != "unparseable":
@@ -345,7 +380,9 @@ def restates_range(reply: str, k: int) -> bool:
 def _full_range_pattern(k: int) -> re.Pattern[str]:
     """The prompt's own range: "knowledge 0-4", "numbered from 0 to 4", "(0-4)"."""
     span = rf"0\s*(?:-|–|—|to|through)\s*{k - 1}"
-    return re.compile(rf"(?:\b(?:{_NOUN}|numbered|from)\s+{span}\b|[(\[]\s*{span}\s*[)\]])", re.IGNORECASE)
+    return re.compile(
+        rf"(?:\b(?:{_NOUN}|numbered|from)\s+{span}\b|[(\[]\s*{span}\s*[)\]])", re.IGNORECASE
+    )
 
 
 _DOUBTED = re.compile(  # verdicts by half, scores and orders, second thoughts, and what a passage says or is
@@ -363,7 +400,9 @@ _DOUBTED = re.compile(  # verdicts by half, scores and orders, second thoughts, 
 def _read(text: str, k: int, cut: bool) -> IdsRead:
     if re.search(r"\d", text) and _DOUBTED.search(text):
         return _SUSPECT
-    if re.search(rf"\{{\s*[{QUOTED}\"]", text):  # an object that is not whole, or whose names are quoted
+    if re.search(
+        rf"\{{\s*[{QUOTED}\"]", text
+    ):  # an object that is not whole, or whose names are quoted
         return _UNPARSEABLE
     lines = filter(str.strip, _lines(text.replace("’", "'")))
     said = [(line, clauses) for line in lines if (clauses := [*_clauses(line, k)])]
@@ -386,7 +425,9 @@ def _lines(text: str) -> list[str]:
         if lines and _NEXT_PROMPT.match(line):  # a base model goes on with a next example
             break
         item = _ITEM.match(line)
-        lines.append(item["rest"] if item and item[1] != "0" and _NAMES.match(item["rest"]) else line)
+        lines.append(
+            item["rest"] if item and item[1] != "0" and _NAMES.match(item["rest"]) else line
+        )
     items = [item for line in lines if (item := _ITEM.match(line))]
     if not items:
         return lines
@@ -400,14 +441,20 @@ def _attributed(said: Sequence[tuple[str, list[_Clause]]]) -> list[_Clause]:
     for line, clauses in said:
         announces = line.rstrip(" *_`").endswith(":")
         if announces:
-            heading = clauses[0].kind if clauses[0].kind in ("keep", "drop") and not clauses[0].ids else ""
+            heading = (
+                clauses[0].kind
+                if clauses[0].kind in ("keep", "drop") and not clauses[0].ids
+                else ""
+            )
         for each in clauses:
             clause, last = each, all_said[subject] if subject >= 0 else _ANNOUNCED
             if each.kind in ("mention", "ids") and (announces or heading):
                 clause = each._replace(kind="mention" if announces else heading)
             elif each.kind in ("keep", "drop") and not each.ids and not announces:
                 clause = each._replace(ids=last.ids)
-                if last.kind in ("mention", "aside", "isnt") or (last.kind == "ids" and len(last.ids) == 1):
+                if last.kind in ("mention", "aside", "isnt") or (
+                    last.kind == "ids" and len(last.ids) == 1
+                ):
                     all_said[subject] = clause
                     continue
             elif each.kind == "isnt" and not each.ids and last.kind in ("mention", "aside"):
@@ -430,12 +477,21 @@ def _together(said: Sequence[_Clause], k: int) -> IdsRead:
             continue
         if kind == "all" and not ("g" in clause.letters and spoken):
             kind, ids = "state", dict.fromkeys(range(k))
-            if 0 < len({each for some in named.values() for each in some}) < k:  # "0 is a light. All are relevant"
+            if (
+                0 < len({each for some in named.values() for each in some}) < k
+            ):  # "0 is a light. All are relevant"
                 return _SUSPECT
         if kind not in ("ids", "state"):
-            also = stated if kind == "keep" and "y" in clause.letters else None  # "2 is relevant as well"
+            also = (
+                stated if kind == "keep" and "y" in clause.letters else None
+            )  # "2 is relevant as well"
             (also or named.setdefault(kind, {})).update(ids)
-        elif stated and last.kind == kind and last.letters == clause.letters and ":" in clause.letters:
+        elif (
+            stated
+            and last.kind == kind
+            and last.letters == clause.letters
+            and ":" in clause.letters
+        ):
             if not stated.keys() <= ids.keys():
                 named["doubt"] = {}  # "Ids: 0", and below it "Ids: 3"
             stated = ids
@@ -447,11 +503,19 @@ def _together(said: Sequence[_Clause], k: int) -> IdsRead:
             named["doubt"] = {}
         last, spoken = clause, spoken or bool(ids)
     if stated is None and not spoken:
-        return _SUSPECT if any(kind == "doubt" and "o" in letters for kind, _, letters in said) else _UNPARSEABLE
+        return (
+            _SUSPECT
+            if any(kind == "doubt" and "o" in letters for kind, _, letters in said)
+            else _UNPARSEABLE
+        )
     drops = named.get("drop", {}).keys()
-    bound = named.keys() if stated is None else {"keep", "mention", "aside"}  # what must be among the ids
+    bound = (
+        named.keys() if stated is None else {"keep", "mention", "aside"}
+    )  # what must be among the ids
     ids = _judged(named, k) if stated is None else stated
-    unsettled = (stated is None and not ids and len(drops) < k) or ("rest kept" in named and (stated or not drops))
+    unsettled = (stated is None and not ids and len(drops) < k) or (
+        "rest kept" in named and (stated or not drops)
+    )
     left = {each for kind in bound for each in named.get(kind, ())} - drops - ids.keys()
     if unsettled or left or "doubt" in named or (drops | named.get("isnt", {}).keys()) & ids.keys():
         return _SUSPECT
@@ -482,7 +546,11 @@ def _read_json(reply: str, k: int) -> IdsRead | None:
             lines += _in_words(value)
     except (ValueError, RecursionError):
         return None
-    return None if set(_letters(reply[at:])) & set("ijcdxoerhQk") else _read("\n".join(lines), k, cut=False)
+    return (
+        None
+        if set(_letters(reply[at:])) & set("ijcdxoerhQk")
+        else _read("\n".join(lines), k, cut=False)
+    )
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -503,7 +571,11 @@ def _in_words(value: Any, name: str = "") -> Iterator[str]:
         for each in value:
             yield from _in_words(each, name) if isinstance(each, list | dict) else ()
         return
-    numbered = [str(value[key]) for key in value if "n" in _letters(key) and re.fullmatch(r"\d{1,4}", str(value[key]))]
+    numbered = [
+        str(value[key])
+        for key in value
+        if "n" in _letters(key) and re.fullmatch(r"\d{1,4}", str(value[key]))
+    ]
     if len(numbered) == 1:
         verdicts = [verdict for key, each in value.items() if (verdict := _verdict(key, each))]
         yield f"{numbered[0]}: {': '.join(verdicts) or 'maybe relevant'}"

@@ -30,7 +30,14 @@ from typing import Any, NamedTuple, TypeAlias
 import dspy
 
 from blendfilter.aio import Steps
-from blendfilter.asking import JUDGEMENT_TOKENS, SHORT_TOKENS, STOP, Ask, PromptSettings, TaskWording
+from blendfilter.asking import (
+    JUDGEMENT_TOKENS,
+    SHORT_TOKENS,
+    STOP,
+    Ask,
+    PromptSettings,
+    TaskWording,
+)
 from blendfilter.context import JUDGED, setting
 from blendfilter.filters.base import Filter, noted, selection
 from blendfilter.filters.ids import IdsRead, in_own_words, read_ids, unfenced
@@ -59,7 +66,8 @@ _IDS = re.compile(
 )
 """The opening of the last line, or of a sentence; inside one, a judgement may quote it of a passage."""
 _NEXT_PROMPT = re.compile(
-    r"^(?:Context|Question|Knowledge|Judgement)(?: \([^()\n]{1,60}\))?\s?:|(?<=\n\n)knowledge 0:", re.MULTILINE
+    r"^(?:Context|Question|Knowledge|Judgement)(?: \([^()\n]{1,60}\))?\s?:|(?<=\n\n)knowledge 0:",
+    re.MULTILINE,
 )
 """Where a base model goes on with a next example."""
 _ITEM = re.compile(
@@ -69,7 +77,9 @@ _ITEM = re.compile(
     re.IGNORECASE,
 )
 """The number that opens a passage's judgement."""
-_ITEMS = re.compile(r"\n|(?<=[.;])[^\S\n]{1,3}(?=(?:(?:knowledge|passage|sentence) )?\d{1,4}\s?[:)])", re.IGNORECASE)
+_ITEMS = re.compile(
+    r"\n|(?<=[.;])[^\S\n]{1,3}(?=(?:(?:knowledge|passage|sentence) )?\d{1,4}\s?[:)])", re.IGNORECASE
+)
 _VERDICT = r"(?P<not>(?:\bnot|n['\u2019]t)\s(?:directly\s|very\s|really\s)?)?\b(?P<ir>ir)?relevant"
 _VERDICT_FIRST = re.compile(rf"[^\w\n]{{0,6}}{_VERDICT}\b", re.IGNORECASE)
 _VERDICT_APART = re.compile(
@@ -163,7 +173,11 @@ class KnowledgeFilter(Filter):
 
     def arguments(self) -> dict[str, Any]:
         """Its three switches."""
-        return {"offer_none": self.offer_none, "ask_topic": self.ask_topic, "json_schema": self.json_schema}
+        return {
+            "offer_none": self.offer_none,
+            "ask_topic": self.ask_topic,
+            "json_schema": self.json_schema,
+        }
 
     async def topic_of(self, question: str) -> str:
         """The question's topic; empty where this task asks for none. It depends on the question alone: ask once."""
@@ -171,7 +185,9 @@ class KnowledgeFilter(Filter):
             return ""
         return str((await self.topic.acall(question=question)).topic)
 
-    async def aforward(self, question: str, passages: Sequence[Passage], topic: str | None = None) -> dspy.Prediction:
+    async def aforward(
+        self, question: str, passages: Sequence[Passage], topic: str | None = None
+    ) -> dspy.Prediction:
         """The passages kept; `topic` where it is known already."""
         passages = [as_passage(passage) for passage in passages]
         if not passages:
@@ -182,7 +198,9 @@ class KnowledgeFilter(Filter):
         cap = room(self.check.config.get("max_tokens") or JUDGEMENT_TOKENS, 48, len(passages))
         check = await reply_of(self.check, topic=topic, **inputs, config={"max_tokens": cap})
         if check.cut and unreached(check.text, len(passages)) and not check.repeats_itself:
-            check = await reply_of(self.check, topic=topic, **inputs, config={"max_tokens": 2 * cap})
+            check = await reply_of(
+                self.check, topic=topic, **inputs, config={"max_tokens": 2 * cap}
+            )
         return await select_ids(
             passages,
             check,
@@ -229,10 +247,14 @@ class OneCallFilter(Filter):
             return selection()
         k = len(passages)
         inputs = _inputs(question, passages, self.offer_none)
-        config: dict[str, Any] = {"max_tokens": room(self.judge.config.get("max_tokens") or _JUDGE_TOKENS, 64, k)}
+        config: dict[str, Any] = {
+            "max_tokens": room(self.judge.config.get("max_tokens") or _JUDGE_TOKENS, 64, k)
+        }
         held = holds_to_schema(self.json_schema, self.judge)
         if held:
-            config["response_format"] = schema_of("judgement", _judgement_schema(k, offer_none=self.offer_none))
+            config["response_format"] = schema_of(
+                "judgement", _judgement_schema(k, offer_none=self.offer_none)
+            )
         reply = await reply_of(self.judge, **inputs, config=config)
 
         async def at_its_end() -> IdsReply:
@@ -269,7 +291,9 @@ class PointwiseFilter(Filter):
         self.offer_none = offer_none
         settings = PromptSettings.of(wording, prompts, adapter)
         stop = [*STOP, "\nPassage:"]  # where a base model goes on with another example
-        self.relevant = settings.predictor("relevant", Relevant, "blendfilter/relevant", SHORT_TOKENS, stop=stop)
+        self.relevant = settings.predictor(
+            "relevant", Relevant, "blendfilter/relevant", SHORT_TOKENS, stop=stop
+        )
 
     def arguments(self) -> dict[str, Any]:
         """Its one switch."""
@@ -282,12 +306,21 @@ class PointwiseFilter(Filter):
             return selection(verdicts=[])
         async with Steps() as steps:
             by_line = {passage.line: passage for passage in passages}
-            started = {line: steps.start(self._judged(question, passage)) for line, passage in by_line.items()}
+            started = {
+                line: steps.start(self._judged(question, passage))
+                for line, passage in by_line.items()
+            }
         verdicts = [await started[passage.line] for passage in passages]
         reason = "\n".join(f"{at}: {_SPOKEN[verdict]}" for at, verdict in enumerate(verdicts))
-        silent = len({passage.line for passage, each in zip(passages, verdicts, strict=True) if each is None})
+        silent = len(
+            {passage.line for passage, each in zip(passages, verdicts, strict=True) if each is None}
+        )
         flags = {"no_verdict": silent} if silent else {}
-        kept = [passage for passage, verdict in zip(passages, verdicts, strict=True) if verdict is not False]
+        kept = [
+            passage
+            for passage, verdict in zip(passages, verdicts, strict=True)
+            if verdict is not False
+        ]
         status = "ids" if kept else "none"
         if not kept:
             event = "explicit_none" if self.offer_none else "suspect_ids"
@@ -309,7 +342,11 @@ _SPOKEN = {True: "relevant", False: "irrelevant", None: "no verdict, kept"}
 
 def _inputs(question: str, passages: Sequence[Passage], offer_none: bool) -> dict[str, Any]:
     """The inputs that every step of a filter by model has."""
-    return {"knowledge": [each.line for each in passages], "question": question, "offer_none": offer_none}
+    return {
+        "knowledge": [each.line for each in passages],
+        "question": question,
+        "offer_none": offer_none,
+    }
 
 
 class PredictorReply(NamedTuple):
@@ -408,7 +445,9 @@ def unreached(judgement: str, k: int) -> list[int]:
     >>> unreached("0: names the town - relevant\\n1: a hill - irrelevant\\n2: about the", 4)
     [2, 3]
     """
-    *judged, _ = [int(next(filter(None, match.groups()))) for match in _JUDGED.finditer(judgement)] or [-1]
+    *judged, _ = [
+        int(next(filter(None, match.groups()))) for match in _JUDGED.finditer(judgement)
+    ] or [-1]
     return [number for number in range(k) if number not in judged]
 
 
@@ -437,12 +476,20 @@ def holds_to_schema(wanted: bool | None, predictor: Ask) -> bool:
 def ids_schema(k: int, *, offer_none: bool) -> dict[str, Any]:
     """The JSON schema of a list of ids of k passages, empty only where that is offered; a range of many numbers."""
     some = {"enum": list(range(k))} if k <= _MANY else {"minimum": 0, "maximum": k - 1}
-    return {"type": "array", "items": {"type": "integer", **some}, "minItems": 0 if offer_none else 1, "maxItems": k}
+    return {
+        "type": "array",
+        "items": {"type": "integer", **some},
+        "minItems": 0 if offer_none else 1,
+        "maxItems": k,
+    }
 
 
 def schema_of(name: str, properties: dict[str, Any]) -> dict[str, Any]:
     """A reply's format: an object of these properties and no others."""
-    return {"type": "json_schema", "json_schema": {"name": name, "schema": object_schema(properties), "strict": True}}
+    return {
+        "type": "json_schema",
+        "json_schema": {"name": name, "schema": object_schema(properties), "strict": True},
+    }
 
 
 def object_schema(properties: Mapping[str, Any]) -> dict[str, Any]:
@@ -487,7 +534,9 @@ def _read_text(text: str, k: int) -> IdsRead:
         at = last.start()
         if -1 < (begin := text.find("{")) < at and text[at - 1] == '"':
             return _read_json(unfenced(text[begin:]), k)
-        numbers = {int(item["id"]) for line in _ITEMS.split(text[:at]) if (item := _ITEM.match(line))}
+        numbers = {
+            int(item["id"]) for line in _ITEMS.split(text[:at]) if (item := _ITEM.match(line))
+        }
         if k in numbers and 0 not in numbers:  # it counts from 1
             return IdsRead((), "suspect")
         return _compared(read_ids(text[at:], k), _verdicts(text[:at], k))
@@ -501,8 +550,12 @@ def _by_verdicts(text: str, k: int) -> IdsRead:
     asked for.
     """
     lines = [line for line in _ITEMS.split(text) if line.strip()]
-    judged = [(int(item["id"]), _verdict(line)) for line in lines[:k] if (item := _ITEM.match(line))]
-    if sorted(number for number, _ in judged) != [*range(k)] or any(verdict is None for _, verdict in judged):
+    judged = [
+        (int(item["id"]), _verdict(line)) for line in lines[:k] if (item := _ITEM.match(line))
+    ]
+    if sorted(number for number, _ in judged) != [*range(k)] or any(
+        verdict is None for _, verdict in judged
+    ):
         return _UNPARSEABLE
     relevant = tuple(number for number, verdict in judged if verdict)
     if not (below := "\n".join(lines[k:])):
@@ -530,7 +583,11 @@ def _verdicts(text: str, k: int) -> dict[int, bool]:
     """
     found = dict[int, bool]()
     for line in _ITEMS.split(text):
-        if (item := _ITEM.match(line)) and int(item["id"]) < k and (verdict := _verdict(line)) is not None:
+        if (
+            (item := _ITEM.match(line))
+            and int(item["id"]) < k
+            and (verdict := _verdict(line)) is not None
+        ):
             found[int(item["id"])] = verdict
     return found
 
@@ -544,7 +601,9 @@ def _verdict(line: str) -> bool | None:
     found = list(_VERDICT_APART.finditer(about))
     if item["mark"] and (first := _VERDICT_FIRST.match(about)):
         found.append(first)
-    if (item["mark"] or item["noun"]) and (last := _VERDICT_LAST.search(about)):  # not "2 passages are relevant"
+    if (item["mark"] or item["noun"]) and (
+        last := _VERDICT_LAST.search(about)
+    ):  # not "2 passages are relevant"
         if _IN_DOUBT.search(re.split("[.:;,]", about[: last.start()])[-1]):
             return None
         found.append(last)
@@ -568,18 +627,24 @@ def _read_json(text: str, k: int) -> IdsRead:
     if not isinstance(value, dict) or not isinstance(value.get("ids"), list):
         return _UNPARSEABLE
     judged = value.get("judgements")
-    judgements = [each for each in judged if isinstance(each, dict)] if isinstance(judged, list) else []
+    judgements = (
+        [each for each in judged if isinstance(each, dict)] if isinstance(judged, list) else []
+    )
     verdicts = {
         each["id"]: each["relevant"]
         for each in judgements
-        if type(each.get("id")) is int and 0 <= each["id"] < k and isinstance(each.get("relevant"), bool)
+        if type(each.get("id")) is int
+        and 0 <= each["id"] < k
+        and isinstance(each.get("relevant"), bool)
     }
     return _compared(read_ids(text, k), verdicts)
 
 
 def _judgement_schema(k: int, *, offer_none: bool) -> dict[str, Any]:
     number = {"type": "integer", "enum": list(range(k))}
-    judgement = object_schema({"id": number, "reason": {"type": "string"}, "relevant": {"type": "boolean"}})
+    judgement = object_schema(
+        {"id": number, "reason": {"type": "string"}, "relevant": {"type": "boolean"}}
+    )
     return {
         "judgements": {"type": "array", "items": judgement, "maxItems": k},
         "ids": ids_schema(k, offer_none=offer_none),

@@ -30,7 +30,8 @@ class ModuleKind(NamedTuple):
 
 
 FILTER = ModuleKind(
-    "filter", "a filter is a module that takes a question and passages and returns a Prediction with kept"
+    "filter",
+    "a filter is a module that takes a question and passages and returns a Prediction with kept",
 )
 MEND = "mend it (blendfilter --debug eval … shows where)"
 
@@ -48,15 +49,21 @@ def _filco(
     """FilCo's filter: M_ctx where a trained `model` is named, else the prompt for any model."""
     if model is not None:
         return TrainedFilCoFilter(
-            model, lm=lm, unmatched=unmatched or "keep", max_input_tokens=max_input_tokens,
-            prompts=prompts, adapter=adapter,
-        )  # fmt: skip
+            model,
+            lm=lm,
+            unmatched=unmatched or "keep",
+            max_input_tokens=max_input_tokens,
+            prompts=prompts,
+            adapter=adapter,
+        )
     for named, value in (
         ("unmatched (--filter-unmatched)", unmatched),
         ("max_input_tokens (--filter-max-input-tokens)", max_input_tokens),
     ):
         if value is not None:
-            raise BadArgument(f"{named} is for a trained model of FilCo's: name it as model (--filter-model)")
+            raise BadArgument(
+                f"{named} is for a trained model of FilCo's: name it as model (--filter-model)"
+            )
     return FilCoFilter(wording=wording, prompts=prompts, adapter=adapter)
 
 
@@ -74,13 +81,22 @@ def _bider(
             f"the filter bider is a trained model: name it as model (--filter-model); {BIDERFilter.made_by} makes one"
         )
     return BIDERFilter(
-        model, lm=lm, unmatched=unmatched, max_input_tokens=max_input_tokens, prompts=prompts, adapter=adapter
+        model,
+        lm=lm,
+        unmatched=unmatched,
+        max_input_tokens=max_input_tokens,
+        prompts=prompts,
+        adapter=adapter,
     )
 
 
 FILTERS: Mapping[str, Callable[..., dspy.Module]] = {
     "knowledge": lambda wording, prompts, adapter: KnowledgeFilter(
-        offer_none=wording.offer_none, ask_topic=wording.ask_topic, wording=wording, prompts=prompts, adapter=adapter
+        offer_none=wording.offer_none,
+        ask_topic=wording.ask_topic,
+        wording=wording,
+        prompts=prompts,
+        adapter=adapter,
     ),
     "one-call": lambda wording, prompts, adapter: OneCallFilter(
         offer_none=wording.offer_none, wording=wording, prompts=prompts, adapter=adapter
@@ -162,7 +178,9 @@ def filter_of(filter: Filter | str | None, settings: PromptSettings) -> Filter |
     """`filter` itself, or the one of that name in the words of `settings`. Raises as `make_filter` does,
     and `BadArgument` for one that does not take what filters are called with."""
     if isinstance(filter, type):
-        raise BadArgument(f"the filter is the class {filter.__name__}: give one of it, {filter.__name__}(…)")
+        raise BadArgument(
+            f"the filter is the class {filter.__name__}: give one of it, {filter.__name__}(…)"
+        )
     made: Any = make_filter(filter, **settings._asdict()) if isinstance(filter, str) else filter
     check_call(made)
     return made  # type: ignore[no-any-return]
@@ -174,7 +192,11 @@ def filters_taking(argument: str) -> list[str]:
 
 
 def make_own(
-    name: str, kind: ModuleKind, *first: Any, offered: Mapping[str, Any], wanted: Mapping[str, Any] | None = None
+    name: str,
+    kind: ModuleKind,
+    *first: Any,
+    offered: Mapping[str, Any],
+    wanted: Mapping[str, Any] | None = None,
 ) -> dspy.Module:
     """The module that `name` is or makes.
 
@@ -189,12 +211,16 @@ def make_own(
     takes_all = any(parameter.kind == parameter.VAR_KEYWORD for parameter in taken.values())
     for argument in wanted:
         if argument not in taken and not takes_all:
-            raise BadArgument(f"{name} takes no argument '{argument}': give it one, or leave that out")
+            raise BadArgument(
+                f"{name} takes no argument '{argument}': give it one, or leave that out"
+            )
     if isinstance(made, dspy.Module):
         return made
     if not callable(made) or (inspect.isclass(made) and not issubclass(made, dspy.Module)):
         raise BadArgument(f"{name} is no dspy.Module: {kind.meaning}")
-    positional = [p for p in taken.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    positional = [
+        p for p in taken.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+    ]
     leading = first if positional and positional[0].name not in offered else ()
     given = {argument: value for argument, value in offered.items() if argument in taken}
     try:
@@ -203,7 +229,9 @@ def make_own(
         raise
     except (Exception, SystemExit) as error:  # whatever a user's code raises
         words = words_of(error)
-        raise BadArgument(f"{name} cannot be made ({type(error).__name__}: {words}): {MEND}").quoting(words) from error
+        raise BadArgument(
+            f"{name} cannot be made ({type(error).__name__}: {words}): {MEND}"
+        ).quoting(words) from error
     if not isinstance(module, dspy.Module):
         raise BadArgument(f"{name} makes no dspy.Module: {kind.meaning}")
     return module
@@ -235,8 +263,14 @@ def _imported(name: str, kind: ModuleKind) -> Any:
         ) from error
     except (Exception, SystemExit) as error:  # whatever a user's code raises
         reason = f"{type(error).__name__}: {words_of(error)}"
-        raise BadArgument(f"module '{module_name}' cannot be imported ({reason}): {MEND}").quoting(reason) from error
+        raise BadArgument(f"module '{module_name}' cannot be imported ({reason}): {MEND}").quoting(
+            reason
+        ) from error
     if not hasattr(module, attribute):
-        own = [each for each, value in vars(module).items() if getattr(value, "__module__", "") == module_name]
+        own = [
+            each
+            for each, value in vars(module).items()
+            if getattr(value, "__module__", "") == module_name
+        ]
         raise UnknownName.of("class", attribute, own, f"in {module_name}")
     return getattr(module, attribute)

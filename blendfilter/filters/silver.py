@@ -85,14 +85,18 @@ class SilverFilter(Filter):
             if not can_label(measure, row.golden_answers):
                 continue
             if row.stages is None and stage != "cleaned":
-                raise BadArgument(f"{path} has no stages: the measure bider makes such files, this one is {measure}'s")
+                raise BadArgument(
+                    f"{path} has no stages: the measure bider makes such files, this one is {measure}'s"
+                )
             question, context = one_line(row.question), _context(row, stage)
             if self.chosen.setdefault(question, context) != context:
                 raise BadData(
                     f"{path}: the question {question[:80]!r} has two different contexts: leave one of the two"
                 )
         if not self.chosen:
-            raise EmptyData(f"{path} has no rows that its measure could label: is it the right file?")
+            raise EmptyData(
+                f"{path} has no rows that its measure could label: is it the right file?"
+            )
         contexts = sorted(
             (question, sorted(context.places.items()), *([context.order] if context.order else []))
             for question, context in self.chosen.items()
@@ -113,7 +117,9 @@ class SilverFilter(Filter):
         if context is None:
             if one_line(question) in self.unlabelled:
                 return selection(
-                    list(map(as_passage, passages)), "no silver for this question: all was kept", UPPER_BOUND
+                    list(map(as_passage, passages)),
+                    "no silver for this question: all was kept",
+                    UPPER_BOUND,
                 )
             raise BadArgument(
                 f"no silver context in {self.file} for the question {question.strip()[:80]!r}: make the file over the "
@@ -122,15 +128,25 @@ class SilverFilter(Filter):
         given: dict[_Key, Passage] = {}
         for passage in map(as_passage, passages):
             given.setdefault(_key(passage), passage)
-        kept = [excerpt for passage in given.values() if (excerpt := self._of(passage, context.places)) is not None]
+        kept = [
+            excerpt
+            for passage in given.values()
+            if (excerpt := self._of(passage, context.places)) is not None
+        ]
         if context.order is not None:
             kept = [_excerpt(given[key], places) for key, places in context.order if key in given]
-        return selection(kept, f"kept {len(kept)} of {len(passages)}" if passages else "empty", UPPER_BOUND)
+        return selection(
+            kept, f"kept {len(kept)} of {len(passages)}" if passages else "empty", UPPER_BOUND
+        )
 
-    def _of(self, passage: Passage, context: Mapping[_Key, tuple[tuple[int, int], ...]]) -> Passage | None:
+    def _of(
+        self, passage: Passage, context: Mapping[_Key, tuple[tuple[int, int], ...]]
+    ) -> Passage | None:
         places = context.get(_key(passage))
         if places is None and not self.partly:
-            what = "has another text in" if any(passage.id == id for id, _ in context) else "is not in"
+            what = (
+                "has another text in" if any(passage.id == id for id, _ in context) else "is not in"
+            )
             raise BadArgument(
                 f"passage '{passage.id}' {what} {self.file}: make the file over the same index, with the same k"
             )
@@ -139,7 +155,9 @@ class SilverFilter(Filter):
 
 def _excerpt(passage: Passage, places: tuple[tuple[int, int], ...]) -> Passage:
     # What an index gives as a piece of a longer text is a passage of its own in a silver file.
-    source = passage if type(passage) is Passage else Passage(passage.id, passage.title, passage.text)
+    source = (
+        passage if type(passage) is Passage else Passage(passage.id, passage.title, passage.text)
+    )
     return Excerpt.of(source, places).scored(passage.score)
 
 
@@ -149,11 +167,16 @@ def _key(passage: Passage) -> _Key:
 
 def _context(row: SilverRow, stage: Stage) -> _Context:
     """A passage may stand in a row twice: what was chosen of either was chosen of it."""
-    places: dict[_Key, tuple[tuple[int, int], ...]] = {_key(passage): () for passage in row.passages}
+    places: dict[_Key, tuple[tuple[int, int], ...]] = {
+        _key(passage): () for passage in row.passages
+    }
     if row.stages is not None:
         kept = [each for each in row.excerpts(stage) if isinstance(each, Excerpt)]
         return _Context(
-            places, tuple((_key(one.source), tuple((at.start, at.end) for at in one.spans)) for one in kept)
+            places,
+            tuple(
+                (_key(one.source), tuple((at.start, at.end) for at in one.spans)) for one in kept
+            ),
         )
     for at in row.chosen:
         sentence = row.sentences[at]

@@ -107,11 +107,17 @@ class WrittenFilter(Filter):
             raise UnknownName.of("unmatched", unmatched, get_args(Unmatched))
         name = None if model is None else str(model).removeprefix(ENGINE)
         if max_input_tokens is None:
-            max_input_tokens = INPUT_TOKENS if name is None else _trained(name).get("max_input_tokens", INPUT_TOKENS)
+            max_input_tokens = (
+                INPUT_TOKENS
+                if name is None
+                else _trained(name).get("max_input_tokens", INPUT_TOKENS)
+            )
         max_input_tokens = check_count("max_input_tokens", max_input_tokens)
         self.unmatched, self.max_input_tokens = unmatched, max_input_tokens
         settings = PromptSettings.of(None, prompts, adapter)
-        self.write = settings.predictor("write", WriteContext, self.template, CONTEXT_TOKENS, stop=STOPS)
+        self.write = settings.predictor(
+            "write", WriteContext, self.template, CONTEXT_TOKENS, stop=STOPS
+        )
         if name is not None:
             self.check(name, lm)
             self.folder = _folder_of(name)
@@ -152,7 +158,12 @@ class WrittenFilter(Filter):
             trained = "in its chat template" if how == "chat" else "on raw prompts"
             raise BadArgument(f"{model} was trained {trained}: ask it so (--filter-endpoint {how})")
 
-    def prompt(self, question: str, passages: Sequence[Passage], count: Callable[[str], float] | None = None) -> str:
+    def prompt(
+        self,
+        question: str,
+        passages: Sequence[Passage],
+        count: Callable[[str], float] | None = None,
+    ) -> str:
         """The prompt of a run for this question and these passages: what a model is trained on, too.
 
         `count` gives the tokens of a prompt, the chat template's own among them; by default as the model counts them.
@@ -160,7 +171,10 @@ class WrittenFilter(Filter):
         return self.write.render(knowledge=self.lines(question, passages, count), question=question)
 
     def lines(
-        self, question: str, passages: Sequence[Passage], count: Callable[[str], float] | None = None
+        self,
+        question: str,
+        passages: Sequence[Passage],
+        count: Callable[[str], float] | None = None,
     ) -> list[str]:
         """The passages' lines as far as the prompt has room for them; `count` as for `prompt`."""
         read = list(map(as_passage, passages))
@@ -176,12 +190,18 @@ class WrittenFilter(Filter):
         with noted() as notes:
             reply = str((await self.write.acall(knowledge=lines, question=question)).context)
             # That nothing helps is a reply as good as any.
-            notes[:] = [each._replace(event="") if each.event == "empty_reply" else each for each in notes]
+            notes[:] = [
+                each._replace(event="") if each.event == "empty_reply" else each for each in notes
+            ]
         if not reply.strip():
             return selection((), "none", flags={"explicit_none": 1, **cut})
         found = looked_up(reply, passages, cut=any(each.event == "cut_reply" for each in notes))
         unmatched = {"not_in_passages": n} if (n := found.unmatched) else {}
-        kept = [each for each in found.parts if self.unmatched == "keep" or not isinstance(each, WrittenText)]
+        kept = [
+            each
+            for each in found.parts
+            if self.unmatched == "keep" or not isinstance(each, WrittenText)
+        ]
         # Never a line that begins with a number: a trace would set it under the passage of that number.
         return selection(kept, "written", f"wrote: {one_line(reply)}", flags={**unmatched, **cut})
 
@@ -299,8 +319,13 @@ def looked_up(reply: str, passages: Sequence[Passage], *, cut: bool = False) -> 
     >>> [part.text for part in looked_up("It rains.  A town. It sank.", [town]).parts]
     ['It rains.', 'A town.', 'It sank.']
     """
-    folded = [[_Folded.of(piece.text, piece.start) for piece in pieces_of(passage)] for passage in passages]
-    written = [sentence.text for part in _without_titles(reply, passages) for sentence in sentences(part)]
+    folded = [
+        [_Folded.of(piece.text, piece.start) for piece in pieces_of(passage)]
+        for passage in passages
+    ]
+    written = [
+        sentence.text for part in _without_titles(reply, passages) for sentence in sentences(part)
+    ]
     found: list[_Place | str] = []
     taken: dict[_Place, None] = {}
     for at, text in enumerate(written):
@@ -338,7 +363,9 @@ def _identity(part: Passage) -> tuple[Any, ...]:
 
 
 def _goes_on(place: _Place | str, before: _Place) -> bool:
-    return isinstance(place, _Place) and place.passage == before.passage and place.start >= before.end
+    return (
+        isinstance(place, _Place) and place.passage == before.passage and place.start >= before.end
+    )
 
 
 def _place_of(
@@ -347,7 +374,10 @@ def _place_of(
     """Where a sentence stands: after the last place, else where nothing was taken yet, else anywhere."""
     text = _Folded.of(sentence).text
     places = [
-        _Place(at, *place) for at, pieces in enumerate(folded) for piece in pieces for place in piece.find(text, half)
+        _Place(at, *place)
+        for at, pieces in enumerate(folded)
+        for piece in pieces
+        for place in piece.find(text, half)
     ]
     last = next(reversed(taken), None)
     if last is not None and (after := [place for place in places if _goes_on(place, last)]):
@@ -397,7 +427,11 @@ class _Folded(NamedTuple):
         starts: list[int] = []
         ends: list[int] = []
         for cluster in _CLUSTER.finditer(text):
-            form = " " if cluster[0].isspace() else unicodedata.normalize("NFKC", cluster[0].translate(_QUOTES))
+            form = (
+                " "
+                if cluster[0].isspace()
+                else unicodedata.normalize("NFKC", cluster[0].translate(_QUOTES))
+            )
             plain.append(form)
             starts += [cluster.start() + offset] * len(form)
             ends += [cluster.end() + offset] * len(form)

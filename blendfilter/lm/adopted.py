@@ -51,7 +51,9 @@ _FAULTS: Mapping[type[BaseException], type[lm15.LM15Error]] = {
 }
 """What engines call DSPy's errors; those in between have the same name there, but for an LM before it."""
 
-_SECRET = re.compile(r"(?:^|(?<!cache)[-_ ])key$|token(?:_provider)?$|(?:auth|pass|passphrase|query)$", re.IGNORECASE)
+_SECRET = re.compile(
+    r"(?:^|(?<!cache)[-_ ])key$|token(?:_provider)?$|(?:auth|pass|passphrase|query)$", re.IGNORECASE
+)
 """Names of a model's settings that are as secret as its key, beside those that `secrets` knows."""
 _ADDRESS = re.compile(r"://(?:[^/?#\s]*@)?([^?#\s]*)(?:[?#]\S*)?")
 _SAMPLING = ("temperature", "top_p", "top_k", "frequency_penalty", "presence_penalty", "logprobs")
@@ -60,7 +62,13 @@ _SPELLED: Mapping[str, tuple[str, ...]] = {
     **{name: (name,) for name in (*_SAMPLING, "seed", "service_tier", "store")},
     "logprobs": ("logprobs", "top_logprobs"),
     "stop": ("stop", "stop_sequences", "stopSequences"),
-    "response_format": ("response_format", "output_format", "output_config", "response_schema", "responseSchema"),
+    "response_format": (
+        "response_format",
+        "output_format",
+        "output_config",
+        "response_schema",
+        "responseSchema",
+    ),
     "max_tokens": ("max_tokens", "max_completion_tokens", "max_output_tokens", "maxOutputTokens"),
     "reasoning": ("reasoning_effort", "reasoning", "thinking", "thinkingConfig", "thinking_config"),
 }
@@ -96,14 +104,22 @@ class AdoptedEngine:
         key_hint: str = "",
     ) -> None:
         self.lm = lm
-        self.refused: dict[str, float | None] = {}  # by name, the least that it may be; None: it is not sent
+        self.refused: dict[
+            str, float | None
+        ] = {}  # by name, the least that it may be; None: it is not sent
         self._profile, self._effort, self._estimate = profile, effort, estimate
         self._place, self._key_hint = place, key_hint
         self._extra = {**extra_of(lm), **(extra or {})}
         own = lm.kwargs.get("max_tokens") or lm.kwargs.get("max_completion_tokens")
         self._own_cap: int | None = own if isinstance(own, int) else None
         self._inner = unobserved_copy(lm)
-        secrets.know(*(value for name, value in lm.kwargs.items() if isinstance(value, str) and _is_secret(name)))
+        secrets.know(
+            *(
+                value
+                for name, value in lm.kwargs.items()
+                if isinstance(value, str) and _is_secret(name)
+            )
+        )
         secrets.know(unquote(_parts_of(lm).password or ""))
 
     async def complete(self, request: lm15.Request) -> lm15.Response:
@@ -132,7 +148,9 @@ class AdoptedEngine:
         """Tokens that a reply to `request` has at the most, thinking included; None: it is sent without a cap."""
         return self._cap(request.config)
 
-    async def _asked(self, sent: lm15.Request, stop: Sequence[str]) -> tuple[lm15.Response, Mapping[str, Any]]:
+    async def _asked(
+        self, sent: lm15.Request, stop: Sequence[str]
+    ) -> tuple[lm15.Response, Mapping[str, Any]]:
         """The response to one request, yet to be cut at `stop`, and DSPy's entry. Raises: lm15 errors."""
         fault: Exception
         try:
@@ -142,7 +160,9 @@ class AdoptedEngine:
                 else:
                     response = await aio.in_thread(partial(self._inner, request=sent))
         except LMError as error:
-            missing = next((cause for cause in _causes(error) if isinstance(cause, ImportError)), None)
+            missing = next(
+                (cause for cause in _causes(error) if isinstance(cause, ImportError)), None
+            )
             fault = _fault(error) if missing is None else _lacking(missing, self.lm)
         except ImportError as error:
             fault = _lacking(error, self.lm)
@@ -170,9 +190,14 @@ class AdoptedEngine:
     def _fit(self, config: lm15.Config) -> lm15.Config:
         """`config` as the model's family takes it, without what was refused."""
         profile, effort = self._profile, self._effort_of(config)
-        changes: dict[str, Any] = {"max_tokens": self._cap(config), "stop": config.stop[:MOST_STOPS]}
+        changes: dict[str, Any] = {
+            "max_tokens": self._cap(config),
+            "stop": config.stop[:MOST_STOPS],
+        }
         if config.reasoning is None and effort is not None:
-            word = profile.off if effort == "off" and profile.switch == "reasoning_effort" else effort
+            word = (
+                profile.off if effort == "off" and profile.switch == "reasoning_effort" else effort
+            )
             # "none" is OpenAI's word for what DSPy calls off.
             changes["reasoning"] = lm15.Reasoning(effort="off" if word == "none" else word)
         if not profile.accepts_temperature:
@@ -183,20 +208,28 @@ class AdoptedEngine:
             changes["response_format"] = None
         for name, least in self.refused.items():
             value = changes.get(name, getattr(config, name))
-            changes[name] = max(value, least) if least is not None and value is not None else _UNSET.get(name)
+            changes[name] = (
+                max(value, least) if least is not None and value is not None else _UNSET.get(name)
+            )
         if fields := {**self._extra, **(config.extensions or {})}:
-            changes["extensions"] = deepcopy(fields)  # litellm writes into the objects that it is given
+            changes["extensions"] = deepcopy(
+                fields
+            )  # litellm writes into the objects that it is given
         return replace(config, **changes)
 
     def _holds_reply(self, body: Mapping[str, Any]) -> bool:
         """Whether a silent response is a reply: DSPy makes one of a body without choices, too."""
         if not body or (not called_by_dspy(self.lm) and "choices" not in body):
             return True
-        if body.get("object") == "chat.completion.chunk":  # the last event of a stream counts tokens, and has no choice
+        if (
+            body.get("object") == "chat.completion.chunk"
+        ):  # the last event of a stream counts tokens, and has no choice
             return (body.get("usage") or {}).get("completion_tokens") != 0
         return any(body.get(name) for name in _REPLIES)
 
-    def _read(self, request: lm15.Request, response: lm15.Response, entry: Mapping[str, Any]) -> lm15.Response:
+    def _read(
+        self, request: lm15.Request, response: lm15.Response, entry: Mapping[str, Any]
+    ) -> lm15.Response:
         """The response as ours are: thoughts apart, cut at the stop strings, its tokens counted as providers bill them.
 
         lm15 hands counts on as they are: Anthropic's without cached tokens, Gemini's without thoughts. DSPy's entry
@@ -221,7 +254,9 @@ class AdoptedEngine:
             if text != raw:
                 thoughts = [part for part in parts if isinstance(part, lm15.ThinkingPart)]
                 thoughts += [lm15.ThinkingPart(hidden)] if hidden else []
-                changes["message"] = replace(response.message, parts=(*thoughts, lm15.TextPart(text)))
+                changes["message"] = replace(
+                    response.message, parts=(*thoughts, lm15.TextPart(text))
+                )
             if text != reply:  # log-probabilities of what was cut off are those of nothing
                 changes |= {"finish_reason": "stop", "logprobs": None}
                 data["ran_on"] = True
@@ -233,10 +268,15 @@ class AdoptedEngine:
             and isinstance(tokens_out, int)
             and (tokens_in, tokens_out) != (usage.input_tokens, usage.output_tokens)
         ):
-            changes["usage"] = replace(usage, input_tokens=tokens_in, output_tokens=tokens_out, total_tokens=None)
+            changes["usage"] = replace(
+                usage, input_tokens=tokens_in, output_tokens=tokens_out, total_tokens=None
+            )
         cost = stated(entry.get("cost")) if self._estimate else None
         if cost is not None and stated(data.get("cost")) is None:
-            data |= {"cost": round(cost, 12), "cost_by": "dspy"}  # as exact as prices are: sums of floats are not
+            data |= {
+                "cost": round(cost, 12),
+                "cost_by": "dspy",
+            }  # as exact as prices are: sums of floats are not
         return replace(response, **changes, provider_data=data) if changes or data else response
 
 
@@ -270,14 +310,24 @@ def secrets_of(lm: dspy.BaseLM) -> dict[str, Any]:
     whole = dict(lm.dump_state())
     if called_by_dspy(lm):
         whole["api_key"] = lm.kwargs.get("api_key")
-    return {name: value for name, value in whole.items() if value is not None and value != kept.get(name)}
+    return {
+        name: value
+        for name, value in whole.items()
+        if value is not None and value != kept.get(name)
+    }
 
 
 def _without_secrets(value: Any) -> Any:
     if isinstance(value, Mapping):
-        clean = {name: _without_secrets(inner) for name, inner in value.items() if not _is_secret(str(name))}
+        clean = {
+            name: _without_secrets(inner)
+            for name, inner in value.items()
+            if not _is_secret(str(name))
+        }
         return {
-            name: inner for name, inner in clean.items() if not isinstance(inner, str) or inner == secrets.hidden(inner)
+            name: inner
+            for name, inner in clean.items()
+            if not isinstance(inner, str) or inner == secrets.hidden(inner)
         }
     if isinstance(value, list | tuple):
         return [_without_secrets(inner) for inner in value]
@@ -308,7 +358,9 @@ def _parts_of(lm: dspy.BaseLM) -> SplitResult:
         parts = urlsplit(place)
         _ = parts.port
     except ValueError:
-        raise BadArgument(f"'{http.without_login(place)}' is no address: write it as http://host:port/v1") from None
+        raise BadArgument(
+            f"'{http.without_login(place)}' is no address: write it as http://host:port/v1"
+        ) from None
     return parts
 
 
@@ -329,7 +381,10 @@ def profile_of(lm: dspy.BaseLM) -> Profile:
     family = profile_for(str(lm.model))
     if not called_by_dspy(lm) or lm.model_type != "chat" or _place_of(lm):
         return family
-    return replace(family, json_schema=holds_schema(provider, name) if provider in ("openai", "mistral") else None)
+    return replace(
+        family,
+        json_schema=holds_schema(provider, name) if provider in ("openai", "mistral") else None,
+    )
 
 
 def family_of(lm: Any) -> Profile:
@@ -355,11 +410,18 @@ def config_for(lm: Any, config: Mapping[str, Any]) -> dict[str, Any]:
         fitted["stop"] = None
     if not profile.accepts_temperature:
         fitted |= {name: None for name in _SAMPLING if name in fitted}
-        if any((fitted.get(name) or settings.get(name) or 1) > 1 for name in ("n", "num_generations")):
-            fitted["temperature"] = 1.0  # what such a family samples at, and takes: DSPy puts 0.7 in the place of None
+        if any(
+            (fitted.get(name) or settings.get(name) or 1) > 1 for name in ("n", "num_generations")
+        ):
+            fitted["temperature"] = (
+                1.0  # what such a family samples at, and takes: DSPy puts 0.7 in the place of None
+            )
     if (asked := config.get("max_tokens")) is not None:
         spelled = "max_completion_tokens" if "max_completion_tokens" in settings else "max_tokens"
-        fitted |= {"max_tokens": None, spelled: room_for(asked, settings.get(spelled), profile if thinks else None)}
+        fitted |= {
+            "max_tokens": None,
+            spelled: room_for(asked, settings.get(spelled), profile if thinks else None),
+        }
     return fitted
 
 
@@ -380,7 +442,9 @@ def room_for(asked: int, own: int | None, profile: Profile | None) -> int:
 def _fault(error: LMError) -> lm15.LM15Error:
     """What went wrong, in the language of engines: the engine's own error where there is one, without its causes."""
     cause = _of_client(error.__cause__)
-    if isinstance(cause, lm15.ProviderError) and (cause.status or 0) // 100 == 2:  # a page, or a body cut off
+    if (
+        isinstance(cause, lm15.ProviderError) and (cause.status or 0) // 100 == 2
+    ):  # a page, or a body cut off
         return lm15.TransportError(str(cause.message))
     if isinstance(cause, lm15.TransportError) and _unreached(cause):
         return lm15.TransportError(str(cause.message), provider_code=faults.NO_CONNECTION)
@@ -391,7 +455,9 @@ def _fault(error: LMError) -> lm15.LM15Error:
         cause.__cause__ = cause.__context__ = None
         return _judged(cause)
     names = ((own, own.__name__.removeprefix("LM")) for own in type(error).__mro__)
-    kind = next(kind for own, name in names if (kind := _FAULTS.get(own) or getattr(lm15, name, None)))
+    kind = next(
+        kind for own, name in names if (kind := _FAULTS.get(own) or getattr(lm15, name, None))
+    )
     facts = {name: getattr(error, name) for name in ("status", "provider_code", "retry_after")}
     if isinstance(error, LMNotConfiguredError):
         facts["provider_code"] = faults.NOT_SET_UP
@@ -405,14 +471,18 @@ def _judged(error: lm15.LM15Error) -> lm15.LM15Error:
     if type(error) is not lm15.ProviderError or error.status is not None:
         return error
     code = str(error.provider_code)
-    return faults.in_reply({"error": {"message": error.message, "code": int(code) if code.isdecimal() else code}})
+    return faults.in_reply(
+        {"error": {"message": error.message, "code": int(code) if code.isdecimal() else code}}
+    )
 
 
 def _of_client(error: BaseException | None) -> Any:
     """The lm15 error for what an HTTP client raised inside a model of the user's own making; others as they are."""
     if isinstance(error, faults.of_a_client()):
         return faults.translate(error)
-    if isinstance(error, TimeoutError) and not isinstance(error, lm15.LM15Error):  # one kind of which is both
+    if isinstance(error, TimeoutError) and not isinstance(
+        error, lm15.LM15Error
+    ):  # one kind of which is both
         return lm15.TimeoutError(str(error) or "no reply in time")
     if isinstance(error, ConnectionError):
         fault = lm15.TransportError(str(error) or type(error).__name__)
@@ -431,7 +501,9 @@ def _unreached(error: BaseException | None) -> bool:
 
 def _lacking(error: ImportError, lm: dspy.BaseLM) -> MissingExtra:
     package = _PACKAGES.get((error.name or "").partition(".")[0])
-    return MissingExtra(f"{lm.model} cannot be called: {error}{f': pip install {package}' if package else ''}")
+    return MissingExtra(
+        f"{lm.model} cannot be called: {error}{f': pip install {package}' if package else ''}"
+    )
 
 
 _PACKAGES = {

@@ -66,16 +66,20 @@ class Meter(Protocol):
     async def before(self, request: lm15.Request) -> Any:
         """Wait until the attempt may go out; what is returned is handed back to `after`."""
 
-    def after(self, ticket: Any, response: lm15.Response | None, error: BaseException | None) -> None:
+    def after(
+        self, ticket: Any, response: lm15.Response | None, error: BaseException | None
+    ) -> None:
         """The attempt came back: with a response, or with what it (or a later meter) raised."""
 
 
-_AGAIN: ContextVar[Callable[[BaseException | lm15.Response, lm15.Request | None], Awaitable[None]] | None] = ContextVar(
-    "blendfilter_again", default=None
-)
+_AGAIN: ContextVar[
+    Callable[[BaseException | lm15.Response, lm15.Request | None], Awaitable[None]] | None
+] = ContextVar("blendfilter_again", default=None)
 
 
-async def another_attempt(outcome: BaseException | lm15.Response, raised: lm15.Request | None = None) -> None:
+async def another_attempt(
+    outcome: BaseException | lm15.Response, raised: lm15.Request | None = None
+) -> None:
     """For an engine that asks again by itself, after a fault or a response that it does not take: an attempt too.
 
     Args:
@@ -127,7 +131,9 @@ class Gate:
         await self._queue.turn(None)
         return self._decreases
 
-    def after(self, ticket: int, response: lm15.Response | None = None, error: BaseException | None = None) -> None:
+    def after(
+        self, ticket: int, response: lm15.Response | None = None, error: BaseException | None = None
+    ) -> None:
         """Give the place back, and learn from what came of it."""
         with self._lock:
             if response is not None:
@@ -187,7 +193,9 @@ class Window:
 
     def correct(self, entry: WindowEntry, amount: float) -> None:
         """It was `amount` really."""
-        if self._entries and entry.at >= self._entries[0].at:  # what has left the window is forgotten
+        if (
+            self._entries and entry.at >= self._entries[0].at
+        ):  # what has left the window is forgotten
             self._total += amount - entry.amount
             entry.amount = amount
 
@@ -212,22 +220,30 @@ class Pace:
         self._share: float | None = None
         self._clock = clock
         self._lock = threading.Lock()
-        self._queue = WaitingQueue[int, WindowEntry](self._grant, lambda entry: None, self._lock, self._wait)
+        self._queue = WaitingQueue[int, WindowEntry](
+            self._grant, lambda entry: None, self._lock, self._wait
+        )
 
     async def before(self, request: lm15.Request) -> WindowEntry:
         """Wait until the request and its tokens fit."""
         counted = self.tokens_per_minute is not None
-        return await self.turn(at_most(request) + (request.config.max_tokens or REPLY) if counted else 0)
+        return await self.turn(
+            at_most(request) + (request.config.max_tokens or REPLY) if counted else 0
+        )
 
     async def turn(self, bound: int) -> WindowEntry:
         """Wait until a request of at most `bound` tokens fits; 0: they are not limited."""
         return await self._queue.turn(bound)
 
-    def after(self, entry: WindowEntry, response: lm15.Response | None, error: BaseException | None) -> None:
+    def after(
+        self, entry: WindowEntry, response: lm15.Response | None, error: BaseException | None
+    ) -> None:
         """Count what the attempt really took; where that is unknown, its estimate stands."""
         if response is None:
             took = 0 if getattr(error, "provider_code", None) == faults.NO_CONNECTION else None
-        elif (tokens_in := response.usage.input_tokens) is None or response.usage.output_tokens is None:
+        elif (
+            tokens_in := response.usage.input_tokens
+        ) is None or response.usage.output_tokens is None:
             took = None
         else:
             took = tokens_in + response.usage.output_tokens
@@ -278,7 +294,9 @@ class Retry:
         check_counts(self, ("attempts",))
         for name in ("deadline", "timeout"):
             seconds = getattr(self, name)
-            if seconds is not None and not (isinstance(seconds, int | float) and 0 < seconds < math.inf):
+            if seconds is not None and not (
+                isinstance(seconds, int | float) and 0 < seconds < math.inf
+            ):
                 raise BadArgument(f"{name} must be a number of seconds above 0, got {seconds!r}")
 
     def wait(self, error: BaseException, attempt: int) -> float:
@@ -373,11 +391,17 @@ class AttemptingEngine:
             try:
                 response = await self._attempt(account.raised or request, left)
             except lm15.LM15Error as error:
-                self._reached = self._reached or getattr(error, "provider_code", None) != faults.NO_CONNECTION
+                self._reached = (
+                    self._reached or getattr(error, "provider_code", None) != faults.NO_CONNECTION
+                )
                 error.attempts = tried
                 wait = self.retry.wait(error, tried)
                 over = wait > started + account.waited + self.retry.deadline - self._clock()
-                limit = self.retry.attempts if self._reached else min(self.retry.attempts, NEVER_REACHED)
+                limit = (
+                    self.retry.attempts
+                    if self._reached
+                    else min(self.retry.attempts, NEVER_REACHED)
+                )
                 if not faults.retryable(error) or over or tried >= limit:
                     raise
                 if self.retries is not None and not self.retries.take(error):
@@ -409,7 +433,9 @@ class AttemptingEngine:
                 meter, ticket = passed.pop()
                 meter.after(ticket, response, error)
 
-        async def again(outcome: BaseException | lm15.Response, raised: lm15.Request | None) -> None:
+        async def again(
+            outcome: BaseException | lm15.Response, raised: lm15.Request | None
+        ) -> None:
             nonlocal request
             if isinstance(outcome, lm15.Response):
                 account.first = answered = believed(request, outcome, self._price)
@@ -429,7 +455,9 @@ class AttemptingEngine:
         except BaseException as error:
             leave(None, error)
             raise
-        if account.refusal is not None and account.first is not None:  # the first reply stands: none of it is lost
+        if (
+            account.refusal is not None and account.first is not None
+        ):  # the first reply stands: none of it is lost
             response, account.first = account.first, None
             account.lost -= _stated(response)
             leave(None, account.refusal)
@@ -494,7 +522,9 @@ class Traffic:
 class Batching(Protocol):
     """What gathers the calls of a run (`blendfilter.lm.batches`)."""
 
-    def taking(self, engine: Any, terms: CallPolicy, traffic: Traffic) -> tuple[Any, CallPolicy, Traffic]:
+    def taking(
+        self, engine: Any, terms: CallPolicy, traffic: Traffic
+    ) -> tuple[Any, CallPolicy, Traffic]:
         """An engine, its terms and its traffic, as they are where its calls are gathered."""
 
 

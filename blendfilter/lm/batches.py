@@ -42,7 +42,15 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from blendfilter import aio, http
 from blendfilter.dspy_surface import lm15
-from blendfilter.errors import BadArgument, BadData, BatchWritten, CannotWrite, ServerRefused, check_counts, copied
+from blendfilter.errors import (
+    BadArgument,
+    BadData,
+    BatchWritten,
+    CannotWrite,
+    ServerRefused,
+    check_counts,
+    copied,
+)
 from blendfilter.files import (
     LONGEST,
     JsonRow,
@@ -105,7 +113,9 @@ class Batch:
 
     def __post_init__(self) -> None:
         if not isinstance(self.window, str) or not self.window.strip():
-            raise BadArgument(f"a batch window of {self.window!r} (--batch-window): write it as the provider does, 24h")
+            raise BadArgument(
+                f"a batch window of {self.window!r} (--batch-window): write it as the provider does, 24h"
+            )
         if not (isinstance(self.poll, int | float) and self.poll > 0):
             raise BadArgument(f"poll must be a number of seconds above 0, got {self.poll!r}")
         check_counts(self, ("fewest",))
@@ -178,7 +188,9 @@ class Gatherer(Generic[W, T]):
         """One more is under way."""
         self._loop.call_soon_threadsafe(self._count, 1)
 
-    def after(self, ticket: None, response: lm15.Response | None, error: BaseException | None) -> None:
+    def after(
+        self, ticket: None, response: lm15.Response | None, error: BaseException | None
+    ) -> None:
         """It came back."""
         self._loop.call_soon_threadsafe(self._count, -1)
 
@@ -198,7 +210,9 @@ class Line:
 
     def text(self) -> bytes:
         """As it stands in the file."""
-        return json_line({"custom_id": self.id, "method": "POST", "url": f"/v1{self.path}", "body": self.body})
+        return json_line(
+            {"custom_id": self.id, "method": "POST", "url": f"/v1{self.path}", "body": self.body}
+        )
 
 
 @dataclass(frozen=True)
@@ -238,7 +252,9 @@ class Batches:
         BadArgument: the model is none that can be asked in batches.
     """
 
-    def __init__(self, given: Batch, lm: Any, run: Path, tell: Callable[[str], None] = logger.info) -> None:
+    def __init__(
+        self, given: Batch, lm: Any, run: Path, tell: Callable[[str], None] = logger.info
+    ) -> None:
         if not isinstance(lm.inner, OpenAIEngine):
             raise BadArgument(
                 f"{lm.name} cannot be asked in batches: that takes one OpenAI-compatible server (--api-base URL), or a "
@@ -272,12 +288,17 @@ class Batches:
         try:
             yield self
         finally:
-            tasks = [driving, *(sent.carried for sent in self._out.values() if sent.carried is not None)]
+            tasks = [
+                driving,
+                *(sent.carried for sent in self._out.values() if sent.carried is not None),
+            ]
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
 
-    def taking(self, engine: Any, terms: CallPolicy, traffic: Traffic) -> tuple[Any, CallPolicy, Traffic]:
+    def taking(
+        self, engine: Any, terms: CallPolicy, traffic: Traffic
+    ) -> tuple[Any, CallPolicy, Traffic]:
         """The engine, its terms and its traffic in batches; a model that has no batches is asked as ever, meanwhile."""
         if not isinstance(engine, OpenAIEngine):
             return engine, terms, replace(traffic, beside=self.gatherer)
@@ -313,8 +334,15 @@ class Batches:
     def _when_quiet(self) -> None:
         out = sum(len(sent.lines) for sent in self._out.values())
         waiting = len(self.gatherer.waiting)
-        if 0 < waiting < self.given.fewest and not out and not self.by_files and self._never_singly():
-            self.tell(f"{counted(waiting, 'call is', 'calls are')} too few for a batch: asked singly")
+        if (
+            0 < waiting < self.given.fewest
+            and not out
+            and not self.by_files
+            and self._never_singly()
+        ):
+            self.tell(
+                f"{counted(waiting, 'call is', 'calls are')} too few for a batch: asked singly"
+            )
             for line, future in self.gatherer.waiting:
                 self._singly.add(line.id)
                 if future.set_running_or_notify_cancel():
@@ -324,7 +352,9 @@ class Batches:
             taken = self.gatherer.waiting[: self._most - out]
             for lines in _parted(taken):
                 self._send(lines)
-            del self.gatherer.waiting[: len(taken)]  # they wait on until all are written, or would wait for ever
+            del self.gatherer.waiting[
+                : len(taken)
+            ]  # they wait on until all are written, or would wait for ever
         if self.by_files and (waiting or out):
             self._stop()
 
@@ -338,7 +368,12 @@ class Batches:
         sent = _Sent(name, frozenset(waiting), fresh=True, lines=waiting)
         self.folder.mkdir(parents=True, exist_ok=True)
         write_whole(self.folder / f"{name}{INPUT}", (line.text() for line, _ in lines))
-        self._note(sent, model=transport.engine.model, address=transport.engine.address, endpoint=f"/v1{path}")
+        self._note(
+            sent,
+            model=transport.engine.model,
+            address=transport.engine.address,
+            endpoint=f"/v1{path}",
+        )
         self.rounds.append(len(lines))
         self._follow(sent, transport)
 
@@ -354,7 +389,14 @@ class Batches:
         known = self._journal.read(_key_of(sent.name), "batch") or {"at": round(time.time(), 3)}
         # An id that holds a secret is not kept: the next session finds the batch by its name.
         id = sent.id if sent.id == hidden(sent.id or "") else None
-        record = {**known, "key": _key_of(sent.name), "kind": "batch", "name": sent.name, "id": id, **more}
+        record = {
+            **known,
+            "key": _key_of(sent.name),
+            "kind": "batch",
+            "name": sent.name,
+            "id": id,
+            **more,
+        }
         self._journal.append({**record, "lines": sorted(sent.ids)})
 
     def _new_name(self) -> str:
@@ -370,7 +412,11 @@ class Batches:
         """What waits has been written: nothing more can be done before it is answered."""
         files = [self.folder / f"{sent.name}{INPUT}" for sent in self._out.values() if sent.lines]
         written = sum(self.rounds)
-        what = f"{counted(written, 'call was', 'calls were')} written" if written else "calls are still to be answered"
+        what = (
+            f"{counted(written, 'call was', 'calls were')} written"
+            if written
+            else "calls are still to be answered"
+        )
         first, more = str(files[0]), f" and {len(files) - 1} more" * (len(files) > 1)
         self._fail(
             BatchWritten(
@@ -449,8 +495,12 @@ class Batches:
             key = record["key"]
             if record["kind"] == "batch":
                 name = record["name"]
-                if not _NAME.fullmatch(name):  # a run may be anybody's, and its files are found by this name
-                    raise BadData(f"{self._journal.path}: {name!r:.80} is not the name of a batch: restore the file")
+                if not _NAME.fullmatch(
+                    name
+                ):  # a run may be anybody's, and its files are found by this name
+                    raise BadData(
+                        f"{self._journal.path}: {name!r:.80} is not the name of a batch: restore the file"
+                    )
                 if name not in named:  # it is noted again once its id is known
                     asked |= dict.fromkeys(map(_call_of, record["lines"]), name)
                 named[name] = record
@@ -479,7 +529,9 @@ class Batches:
         found = dict[str, Outcome]()
         for row in self._rows(self.folder / f"{sent.name}{OUTPUT}"):
             id, outcome = _read(row, sent)
-            if id not in found or found[id].status != _OK:  # a line may be answered twice, and was paid for once
+            if (
+                id not in found or found[id].status != _OK
+            ):  # a line may be answered twice, and was paid for once
                 found[id] = outcome
         return found
 
@@ -509,7 +561,9 @@ class Batches:
         async with transport.engine.server.for_files() as client:
             work = _AtProvider(client, address, self.given)
             if sent.id is None:
-                sent.id = await work.created(sent.name, self.folder / f"{sent.name}{INPUT}", fresh=sent.fresh)
+                sent.id = await work.created(
+                    sent.name, self.folder / f"{sent.name}{INPUT}", fresh=sent.fresh
+                )
                 self._note(sent)
                 calls = counted(len(sent.ids), "call is", "calls are")
                 self.tell(f"batch {sent.name}: {calls} with {address} ({hidden(sent.id)})")
@@ -524,7 +578,9 @@ class Batches:
                         "unanswered"
                     )
             except openai.NotFoundError:
-                self.tell(f"batch {sent.name}: {address} has {hidden(sent.id)} no more, or not its answers: asked anew")
+                self.tell(
+                    f"batch {sent.name}: {address} has {hidden(sent.id)} no more, or not its answers: asked anew"
+                )
                 return self._resolve(sent, {})
         outcomes = self._outcomes(sent)
         answered = sum(outcome.status == _OK for outcome in outcomes.values())
@@ -542,7 +598,9 @@ class Batches:
             refused = f"batch {hidden(sent.id or '')} was refused: {words or 'without a reason'}"
             raise ServerRefused(f"{refused}; the same command sends its calls again").quoting(words)
         self._most = max(1, min(self._most, len(sent.ids)) // 2)
-        self.tell(f"batch {sent.name}: refused ({words}); from here on at most {self._most:,} calls are out at a time")
+        self.tell(
+            f"batch {sent.name}: refused ({words}); from here on at most {self._most:,} calls are out at a time"
+        )
         await asyncio.sleep(self.given.poll)  # what waits there may be another run's
         self._resolve(sent, {})
 
@@ -577,18 +635,27 @@ class _AtProvider:
                 return known
             tried = True
             with file.open("rb") as content:
-                uploaded = await self._client.files.create(file=(file.name, content), purpose="batch")
-            made = await self._client.with_options(max_retries=0).batches.create(  # else it might be made twice
-                input_file_id=uploaded.id, endpoint=first["url"], completion_window=window,
+                uploaded = await self._client.files.create(
+                    file=(file.name, content), purpose="batch"
+                )
+            made = await self._client.with_options(
+                max_retries=0
+            ).batches.create(  # else it might be made twice
+                input_file_id=uploaded.id,
+                endpoint=first["url"],
+                completion_window=window,
                 metadata={"blendfilter": name},
-            )  # fmt: skip
+            )
             return str(made.id)
 
         return str(await self._insisting(found_or_made))
 
     async def _find(self, name: str) -> str | None:
         async for known in self._client.batches.list(limit=100):
-            if (known.metadata or {}).get("blendfilter") == name and known.status not in ("failed", "cancelled"):
+            if (known.metadata or {}).get("blendfilter") == name and known.status not in (
+                "failed",
+                "cancelled",
+            ):
                 return str(known.id)
         return None
 
@@ -637,7 +704,10 @@ class _AtProvider:
                     refused = self._no_batches(error.status_code)
                 else:
                     what, refused = self._judged(faults.translate(error, key=self._client.api_key))
-            except (openai.APIConnectionError, httpx.HTTPError) as error:  # the latter: a file that broke off
+            except (
+                openai.APIConnectionError,
+                httpx.HTTPError,
+            ) as error:  # the latter: a file that broke off
                 what, _ = self._judged(faults.translate(error, key=self._client.api_key))
             if refused is not None:
                 raise refused  # outside of the block: the error holds the request, and with it the key
@@ -651,7 +721,9 @@ class _AtProvider:
         final = faults.final(fault, address=self._address)
         if faults.retryable(fault):
             return str(final), None
-        return str(final), final if isinstance(final, ServerRefused) else ServerRefused(str(final)).quoting(str(final))
+        return str(final), final if isinstance(final, ServerRefused) else ServerRefused(
+            str(final)
+        ).quoting(str(final))
 
     def _no_batches(self, status: int) -> ServerRefused:
         return ServerRefused(
@@ -671,24 +743,34 @@ class BatchTransport:
         import openai
 
         asked = dict(body or {})
-        outcome = await self.batches.answer(Line(f"{tally().key}-{digest(path, asked)[:8]}", self, path, asked))
+        outcome = await self.batches.answer(
+            Line(f"{tally().key}-{digest(path, asked)[:8]}", self, path, asked)
+        )
         if outcome.status is None:
             return await self.engine.server.send(method, path, body)
         content = json.dumps(outcome.body).encode()  # with NaN and Infinity, as servers write them
         rate = self.batches.given.rate
         how = {"batch": outcome.batch, **({"rate": rate} if rate < 1 else {})}
         request = httpx.Request(method, f"{self.engine.address}{path}")
-        reply = httpx.Response(outcome.status, content=content, request=request, extensions={"batch": how})
+        reply = httpx.Response(
+            outcome.status, content=content, request=request, extensions={"batch": how}
+        )
         if reply.is_success:
             return reply
-        error = outcome.body.get("error", outcome.body) if isinstance(outcome.body, Mapping) else outcome.body
+        error = (
+            outcome.body.get("error", outcome.body)
+            if isinstance(outcome.body, Mapping)
+            else outcome.body
+        )
         refusal = openai.APIStatusError(f"HTTP {outcome.status}", response=reply, body=error)
         if isinstance(faults.final(faults.translate(refusal), address=""), ServerRefused):
             self.batches.use_up(outcome.batch)  # no call's record says so: it ends the session
         raise refusal
 
 
-def _parted(lines: list[tuple[Line, Future[Outcome]]]) -> Iterator[list[tuple[Line, Future[Outcome]]]]:
+def _parted(
+    lines: list[tuple[Line, Future[Outcome]]],
+) -> Iterator[list[tuple[Line, Future[Outcome]]]]:
     """The lines as batches: of one server, model and endpoint each, and no larger than it takes."""
     groups: dict[Any, list[tuple[Line, Future[Outcome]]]] = {}
     for line, future in lines:
@@ -741,7 +823,9 @@ def _read(row: JsonRow, sent: _Sent) -> tuple[str, Outcome]:
                 '200, "body": …}}'
             )
     if id not in sent.ids:
-        raise BadData(f"{row.where}: '{hidden(id)}' is no line of this batch: the file answers another one's")
+        raise BadData(
+            f"{row.where}: '{hidden(id)}' is no line of this batch: the file answers another one's"
+        )
     return id, outcome
 
 

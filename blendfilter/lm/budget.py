@@ -108,10 +108,14 @@ class Budget:
     def __post_init__(self) -> None:
         for name in ("calls", "tokens"):
             if (value := getattr(self, name)) is not None:
-                object.__setattr__(self, name, check_count(f"the budget of {name} (--max-{name})", value))
+                object.__setattr__(
+                    self, name, check_count(f"the budget of {name} (--max-{name})", value)
+                )
         number = isinstance(self.dollars, int | float) and not isinstance(self.dollars, bool)
         if self.dollars is not None and not (number and 0 < self.dollars < math.inf):
-            raise BadArgument(f"a budget of {self.dollars!r} dollars (--max-cost): give a number above 0")
+            raise BadArgument(
+                f"a budget of {self.dollars!r} dollars (--max-cost): give a number above 0"
+            )
 
     def given(self) -> dict[str, float]:
         """The limits that there are, by name."""
@@ -127,7 +131,9 @@ class Amount:
     dollars: float = 0.0
 
     def __add__(self, other: Amount) -> Amount:
-        return Amount(self.calls + other.calls, self.tokens + other.tokens, self.dollars + other.dollars)
+        return Amount(
+            self.calls + other.calls, self.tokens + other.tokens, self.dollars + other.dollars
+        )
 
     def __sub__(self, other: Amount) -> Amount:
         return self + other.times(-1)
@@ -166,14 +172,18 @@ class BudgetAccount:
         spent: what earlier sittings took.
     """
 
-    def __init__(self, budget: Budget, journal: Journal | None = None, spent: Amount = NOTHING) -> None:
+    def __init__(
+        self, budget: Budget, journal: Journal | None = None, spent: Amount = NOTHING
+    ) -> None:
         self.budget, self.spent = budget, spent
         self.reserved = NOTHING
         self._journal = journal
         self._mark = spent
         self._stopped = ""
         self._lock = threading.Lock()
-        self._queue = WaitingQueue(self._take, lambda taken: self.settle(taken, NOTHING), self._lock)
+        self._queue = WaitingQueue(
+            self._take, lambda taken: self.settle(taken, NOTHING), self._lock
+        )
 
     async def reserve(self, wanted: Amount) -> None:
         """Set `wanted` aside, waiting for what may come back."""
@@ -215,12 +225,17 @@ class BudgetAccount:
         if needed.within(self.budget):
             if needed.most(self._mark) != self._mark:
                 ahead = needed + wanted.times(STEP)
-                limited = {name: min(getattr(ahead, name), limit) for name, limit in self.budget.given().items()}
+                limited = {
+                    name: min(getattr(ahead, name), limit)
+                    for name, limit in self.budget.given().items()
+                }
                 self._write(replace(ahead, **limited).most(self._mark))
             self.reserved += wanted
             return wanted
         if self.reserved.calls == 0:
-            self._stopped = self._why(wanted)  # or a smaller call would slip through while the run is being ended
+            self._stopped = self._why(
+                wanted
+            )  # or a smaller call would slip through while the run is being ended
             raise BudgetSpent(self._stopped)
         return None
 
@@ -236,7 +251,9 @@ class BudgetAccount:
             if spent + more <= limit:
                 continue
             if name == "dollars":
-                reasons.append(f"${spent:.4f} of ${limit:g} are gone, and the next call may cost ${more:.4f}")
+                reasons.append(
+                    f"${spent:.4f} of ${limit:g} are gone, and the next call may cost ${more:.4f}"
+                )
             else:
                 next_one = f", and the next call may take {more:,}" if name == "tokens" else ""
                 reasons.append(f"{spent:,} of {limit:,} {name} are gone{next_one}")
@@ -266,8 +283,12 @@ class BudgetMeter:
         price: what the model's tokens cost; None: unknown.
     """
 
-    def __init__(self, engine: Any, purse: BudgetAccount | None = None, price: Price | None = None) -> None:
-        self._cap: Callable[[lm15.Request], int | None] = getattr(engine, "reply_cap", lambda r: r.config.max_tokens)
+    def __init__(
+        self, engine: Any, purse: BudgetAccount | None = None, price: Price | None = None
+    ) -> None:
+        self._cap: Callable[[lm15.Request], int | None] = getattr(
+            engine, "reply_cap", lambda r: r.config.max_tokens
+        )
         self._purse, self._priced, self._price = purse, price is not None, price or Price(0, 0)
         self._excess = NOTHING
 
@@ -288,7 +309,9 @@ class BudgetMeter:
             await self._purse.reserve(whole)
         return Bound(prompt, reply, whole, self._excess, least)
 
-    def after(self, bound: Bound, response: lm15.Response | None, error: BaseException | None) -> None:
+    def after(
+        self, bound: Bound, response: lm15.Response | None, error: BaseException | None
+    ) -> None:
         """Settle; what is lost is noted in the call's own account."""
         account = tally()
         if response is not None:
@@ -311,7 +334,10 @@ class BudgetMeter:
         lost_in = 0 if usage.input_tokens is not None else bound.prompt
         lost_out = 0 if usage.output_tokens is not None else bound.reply or 0
         tally().lost += lost_in + lost_out
-        tokens_in, tokens_out = lost_in or usage.input_tokens or 0, lost_out or usage.output_tokens or 0
+        tokens_in, tokens_out = (
+            lost_in or usage.input_tokens or 0,
+            lost_out or usage.output_tokens or 0,
+        )
         # A count too small for its text is in the ledger as stated, and voids no limit: it is charged at its bound.
         if 0 < tokens_in < bound.least:
             tokens_in = bound.prompt
@@ -332,14 +358,19 @@ class BudgetMeter:
         if tokens_in is None:
             return NOTHING
         for lost in account.unheard:
-            left = Amount(1, tokens_in + (lost.reply or 0), self._price.of(tokens_in, lost.reply or 0)) + lost.excess
+            left = (
+                Amount(1, tokens_in + (lost.reply or 0), self._price.of(tokens_in, lost.reply or 0))
+                + lost.excess
+            )
             regained += (lost.whole - left).most(NOTHING)
         account.unheard.clear()
         account.lost -= regained.tokens
         return regained
 
 
-def purse_for(journal: Journal, budget: Budget | None, prices: Mapping[str, Price | None]) -> BudgetAccount | None:
+def purse_for(
+    journal: Journal, budget: Budget | None, prices: Mapping[str, Price | None]
+) -> BudgetAccount | None:
     """The account of a run's next sitting; None where the run has never had a limit.
 
     A run that once had a budget keeps its account, or a later limit would count too little.
@@ -373,7 +404,9 @@ def spent_in(journal: Journal, prices: Mapping[str, Price | None], budget: Budge
     for record in journal.records("call"):
         if record.get("reused"):
             continue
-        tokens_in, tokens_out, lost = (record.get(name) or 0 for name in ("tokens_in", "tokens_out", "tokens_lost"))
+        tokens_in, tokens_out, lost = (
+            record.get(name) or 0 for name in ("tokens_in", "tokens_out", "tokens_lost")
+        )
         first = record.get("first") or {}
         first_in, first_out = first.get("tokens_in") or 0, first.get("tokens_out") or 0
         unheard = lost - first_in - first_out  # what the first reply took is in the call's cost
@@ -383,7 +416,11 @@ def spent_in(journal: Journal, prices: Mapping[str, Price | None], budget: Budge
             paid += price.of(first_in, first_out, first.get("tokens_cached") or 0)
             lost_dollars = max(price.of(unheard, 0), price.of(0, unheard))
             cost = max(paid, stated(cost, paid + lost_dollars) or 0.0) + lost_dollars
-        elif budget.dollars is not None and (cost is None or unheard) and tokens_in + tokens_out + lost:
+        elif (
+            budget.dollars is not None
+            and (cost is None or unheard)
+            and tokens_in + tokens_out + lost
+        ):
             raise unpriced(record["model"])
         summed += Amount(record.get("attempts") or 1, tokens_in + tokens_out + lost, cost or 0.0)
     return summed.most(marked(journal))
@@ -416,7 +453,9 @@ def _refused(error: BaseException) -> bool:
         return False
     status: int | None = getattr(error, "status", None)
     if status is not None:
-        return 400 <= status < 500 and status != 408  # after a 408 the call may have been made all the same
+        return (
+            400 <= status < 500 and status != 408
+        )  # after a 408 the call may have been made all the same
     return isinstance(error, _NOT_SENT)
 
 

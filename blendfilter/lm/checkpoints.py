@@ -118,7 +118,9 @@ def _found(name: str, above: tuple[Path, ...]) -> Checkpoint:
         place = Path(name).expanduser()
         is_folder = place.is_dir()
     except (OSError, RuntimeError) as error:  # a name that is too long, a home of nobody
-        raise MissingFile(f"no model '{name[:80]}': {getattr(error, 'strerror', None) or error}") from None
+        raise MissingFile(
+            f"no model '{name[:80]}': {getattr(error, 'strerror', None) or error}"
+        ) from None
     if is_folder:
         return _in_folder(place, above)
     if place.suffix.lower() == ".gguf":
@@ -127,8 +129,14 @@ def _found(name: str, above: tuple[Path, ...]) -> Checkpoint:
     if name == local.LOCAL:
         return Checkpoint(local.weights_of(None))
     if place.exists() or not re.fullmatch(r"[\w.-]+/[\w.-]+", name) or name.startswith("."):
-        what = "a folder or a GGUF file" if place.exists() else "no folder, and names on the hub read owner/name"
-        raise MissingFile(f"no model '{name}': it is {'not ' if place.exists() else ''}{what}{_near(place)}")
+        what = (
+            "a folder or a GGUF file"
+            if place.exists()
+            else "no folder, and names on the hub read owner/name"
+        )
+        raise MissingFile(
+            f"no model '{name}': it is {'not ' if place.exists() else ''}{what}{_near(place)}"
+        )
     hub: Any = needed("huggingface_hub", EXTRA, WHY)
     import httpx  # as the hub's client has
 
@@ -155,10 +163,14 @@ def _in_folder(folder: Path, above: tuple[Path, ...]) -> Checkpoint:
         return Checkpoint(folder)
     files = sorted(folder.glob("*.gguf"))
     if len(files) > 1:
-        raise BadData(f"{folder} holds {len(files)} GGUF files: name one of them ({files[0].name}, …)")
+        raise BadData(
+            f"{folder} holds {len(files)} GGUF files: name one of them ({files[0].name}, …)"
+        )
     if files:
         return Checkpoint(files[0])
-    raise BadData(f"no model in {folder}: a Hugging Face folder has a {CONFIG}, one with an adapter a {ADAPTER}")
+    raise BadData(
+        f"no model in {folder}: a Hugging Face folder has a {CONFIG}, one with an adapter a {ADAPTER}"
+    )
 
 
 def _base_of(folder: Path, above: tuple[Path, ...]) -> Checkpoint:
@@ -168,7 +180,9 @@ def _base_of(folder: Path, above: tuple[Path, ...]) -> Checkpoint:
     named = read_json(folder / ADAPTER).get("base_model_name_or_path")
     names = [str(name) for name in (named, recipe.get("name")) if name]
     if not names:
-        raise BadData(f"the adapter in {folder} names no base: write it into {ADAPTER} (base_model_name_or_path)")
+        raise BadData(
+            f"the adapter in {folder} names no base: write it into {ADAPTER} (base_model_name_or_path)"
+        )
     other: Checkpoint | None = None
     for place in _places(folder, [name.removeprefix(HUGGING_FACE) for name in names]):
         if place.resolve() in above or not place.exists():
@@ -227,11 +241,20 @@ def fingerprint(of: str | Path | Checkpoint) -> str:
         return local.fingerprint(found.path)
     whole = hashlib.sha256(fingerprint(found.base).encode() if found.base else b"")
     for path in sorted(found.path.rglob("*")):
-        if not path.is_file() or path.suffix not in _PARTS or path.name in _NO_PARTS or _is_of_training(path, found):
+        if (
+            not path.is_file()
+            or path.suffix not in _PARTS
+            or path.name in _NO_PARTS
+            or _is_of_training(path, found)
+        ):
             continue
         relative = path.relative_to(found.path).as_posix()
         if path.name == ADAPTER:
-            settings = {name: value for name, value in read_json(path).items() if name != "base_model_name_or_path"}
+            settings = {
+                name: value
+                for name, value in read_json(path).items()
+                if name != "base_model_name_or_path"
+            }
             whole.update(f"{relative}\0{json.dumps(settings, sort_keys=True)}\n".encode())
             continue
         size = path.stat().st_size
@@ -259,7 +282,11 @@ def trained_on(of: str | Path | Checkpoint) -> frozenset[str]:
     found = of if isinstance(of, Checkpoint) else None if served else checkpoint_of(of)
     below = trained_on(found.base) if found and found.base else frozenset[str]()
     try:
-        return below.union(((found.path if found else Path(str(of))) / QUESTIONS).read_text(encoding="ascii").split())
+        return below.union(
+            ((found.path if found else Path(str(of))) / QUESTIONS)
+            .read_text(encoding="ascii")
+            .split()
+        )
     except (FileNotFoundError, NotADirectoryError):  # a model from elsewhere
         return below
 
@@ -292,7 +319,9 @@ def open_checkpoint(
     found = name if isinstance(name, Checkpoint) else checkpoint_of(name)
     place = torch_device(device)
     dtype, rounded = loading_dtype(dtype, place)
-    check_memory(found, memory_needed(found, dtype or ("float32" if place.type == "cpu" else None)), place)
+    check_memory(
+        found, memory_needed(found, dtype or ("float32" if place.type == "cpu" else None)), place
+    )
     loaded = _opened(found, place, dtype)
     _check_logits(torch, loaded)
     if rounded:
@@ -310,11 +339,17 @@ def _round(torch: Any, loaded: LanguageModel) -> None:
         exact = loaded.model(ids, **more).logits.flatten()
         in_8_bits(loaded.model)
         try:
-            near = float(torch.nn.functional.cosine_similarity(exact, loaded.model(ids, **more).logits.flatten(), 0))
+            near = float(
+                torch.nn.functional.cosine_similarity(
+                    exact, loaded.model(ids, **more).logits.flatten(), 0
+                )
+            )
         except RuntimeError:
             near = 0.0
     if not near > _NEAR:
-        raise BadArgument(f"the model in {loaded.checkpoint.path} does not work in 8 bits: take float32 or bfloat16")
+        raise BadArgument(
+            f"the model in {loaded.checkpoint.path} does not work in 8 bits: take float32 or bfloat16"
+        )
 
 
 def check_dtype(dtype: str | None) -> None:
@@ -330,7 +365,9 @@ def loading_dtype(dtype: str | None, place: Any) -> tuple[str | None, bool]:
     """
     check_dtype(dtype)
     if dtype == "int8" and place.type != "cpu":
-        raise BadArgument(f"int8 is for a CPU, and the model is to run on {place}: take bfloat16, or device=cpu")
+        raise BadArgument(
+            f"int8 is for a CPU, and the model is to run on {place}: take bfloat16, or device=cpu"
+        )
     return ("float32", True) if dtype == "int8" else (dtype, False)
 
 
@@ -379,7 +416,9 @@ def _opened(found: Checkpoint, place: Any, dtype: str | None) -> LanguageModel:
     loaded = _opened(found.base, place, dtype)
     own = any(_vocabulary(found.path))
     tokenizer = _tokenizer(found) if own else loaded.tokenizer
-    return loaded._replace(model=_merged(loaded.model, found), tokenizer=tokenizer, checkpoint=found)
+    return loaded._replace(
+        model=_merged(loaded.model, found), tokenizer=tokenizer, checkpoint=found
+    )
 
 
 def _loaded(found: Checkpoint, place: Any, dtype: str | None) -> LanguageModel:
@@ -391,7 +430,9 @@ def _loaded(found: Checkpoint, place: Any, dtype: str | None) -> LanguageModel:
         tokenizer = _tokenizer(found)
         kind = "AutoModelForSeq2SeqLM" if config.is_encoder_decoder else "AutoModelForCausalLM"
         model, report = getattr(transformers, kind).from_pretrained(
-            **where, dtype=dtype or ("float32" if place.type == "cpu" else "auto"), output_loading_info=True
+            **where,
+            dtype=dtype or ("float32" if place.type == "cpu" else "auto"),
+            output_loading_info=True,
         )
     if missing := sorted(report["missing_keys"]):
         raise BadData(
@@ -408,10 +449,18 @@ def where_of(found: Checkpoint) -> dict[str, Any]:
     """What tells transformers where a model lies, and that it is to fetch and run nothing."""
     if not found.is_gguf:
         # never run; left open, transformers would ask whoever sits there
-        return {"pretrained_model_name_or_path": found.path, "local_files_only": True, "trust_remote_code": False}
+        return {
+            "pretrained_model_name_or_path": found.path,
+            "local_files_only": True,
+            "trust_remote_code": False,
+        }
     needed("gguf", EXTRA, "a GGUF file through transformers")
     folder = found.path.resolve().parent
-    return {"pretrained_model_name_or_path": folder, "gguf_file": found.path.name, "local_files_only": True}
+    return {
+        "pretrained_model_name_or_path": folder,
+        "gguf_file": found.path.name,
+        "local_files_only": True,
+    }
 
 
 @contextmanager
@@ -421,7 +470,9 @@ def load_errors(found: Checkpoint) -> Iterator[None]:
         yield
     except (ImportError, MemoryError, BadData):
         raise
-    except Exception as error:  # whatever torch, tokenizers and safetensors raise of a file that is not theirs
+    except (
+        Exception
+    ) as error:  # whatever torch, tokenizers and safetensors raise of a file that is not theirs
         if "trust_remote_code" in str(error):
             raise BadData(
                 f"the model in {found.path} comes with code of its own, which is never run here: have a server run it "
@@ -447,8 +498,12 @@ def check_files(found: Checkpoint) -> None:
 
 def _check_kind(found: Checkpoint, architectures: Any) -> None:
     for name in architectures if isinstance(architectures, list) else ():
-        if what := next((kind for end, kind in _OTHER_KINDS.items() if str(name).endswith(end)), None):
-            raise BadData(f"the model in {found.path} is {what} ({name}), and writes nothing: name one that does")
+        if what := next(
+            (kind for end, kind in _OTHER_KINDS.items() if str(name).endswith(end)), None
+        ):
+            raise BadData(
+                f"the model in {found.path} is {what} ({name}), and writes nothing: name one that does"
+            )
 
 
 def open_config(of: str | Path | Checkpoint) -> Any:
@@ -485,19 +540,26 @@ def _tokenizer(found: Checkpoint) -> Any:
     _check_vocabulary(found)
     tokenizer = needed("transformers", EXTRA, WHY).AutoTokenizer.from_pretrained(**where_of(found))
     if not tokenizer.is_fast:
-        raise BadData(f"the tokeniser in {found.path} does not tell where tokens end: save it as a tokenizer.json")
+        raise BadData(
+            f"the tokeniser in {found.path} does not tell where tokens end: save it as a tokenizer.json"
+        )
     return tokenizer
 
 
 def _check_vocabulary(found: Checkpoint) -> None:
     if not found.is_gguf and not any(_vocabulary(found.path)):
-        if read_json(found.path / "tokenizer_config.json").get("tokenizer_class") == "ByT5Tokenizer":
+        if (
+            read_json(found.path / "tokenizer_config.json").get("tokenizer_class")
+            == "ByT5Tokenizer"
+        ):
             raise BadData(
                 f"the model in {found.path} reads bytes (ByT5Tokenizer), which is not supported: name one that has a "
                 "tokenizer.json"
             )
         # transformers would make one up, of a few marks
-        raise BadData(f"no tokeniser in {found.path}: save it there too (tokenizer.save_pretrained)")
+        raise BadData(
+            f"no tokeniser in {found.path}: save it there too (tokenizer.save_pretrained)"
+        )
     if not found.is_gguf:
         check_sentencepiece(found.path)
 
@@ -525,7 +587,12 @@ def check_sentencepiece(folder: Path) -> None:
 
 
 def _vocabulary(folder: Path) -> Iterator[Path]:
-    return (path for pattern in _WORDS for path in folder.glob(pattern) if path.name != "tokenizer_config.json")
+    return (
+        path
+        for pattern in _WORDS
+        for path in folder.glob(pattern)
+        if path.name != "tokenizer_config.json"
+    )
 
 
 def _check_logits(torch: Any, loaded: LanguageModel) -> None:
@@ -576,7 +643,9 @@ def _merged(model: Any, found: Checkpoint) -> Any:
         absent = [name for name in report.missing_keys if "lora_" in name]
         if absent or report.unexpected_keys:
             left = (absent or report.unexpected_keys)[0]
-            raise BadData(other.format(f"{len(absent) + len(report.unexpected_keys)} weights, {left} first"))
+            raise BadData(
+                other.format(f"{len(absent) + len(report.unexpected_keys)} weights, {left} first")
+            )
         return adapted.merge_and_unload().eval()
 
 
@@ -596,11 +665,18 @@ def memory_needed(of: str | Path | Checkpoint, dtype: str | None = "float32") ->
         gguf = needed("gguf", EXTRA, "a GGUF file through transformers")
         with load_errors(found):
             numbers = sum(int(tensor.n_elements) for tensor in gguf.GGUFReader(found.path).tensors)
-        return 2 * numbers * (2 if dtype and dtype != "float32" else 4)  # unpacked first, and then copied
+        return (
+            2 * numbers * (2 if dtype and dtype != "float32" else 4)
+        )  # unpacked first, and then copied
     own = sum(_size(file, dtype) for file in sorted(found.path.glob("*.safetensors")))
     if not own:
-        stored = str(read_json(found.path / CONFIG).get("dtype") or read_json(found.path / CONFIG).get("torch_dtype"))
-        scale = {(True, False): 2.0, (False, True): 0.5}.get((stored.endswith("16"), bool(dtype and "16" in dtype)), 1)
+        stored = str(
+            read_json(found.path / CONFIG).get("dtype")
+            or read_json(found.path / CONFIG).get("torch_dtype")
+        )
+        scale = {(True, False): 2.0, (False, True): 0.5}.get(
+            (stored.endswith("16"), bool(dtype and "16" in dtype)), 1
+        )
         files = [file for file in found.path.glob("*.bin") if file.name not in _NO_PARTS]
         own = round(sum(file.stat().st_size for file in files) * (scale if dtype else 1))
     return own + (memory_needed(found.base, dtype) if found.base else 0)
@@ -616,9 +692,19 @@ def _size(file: Path, dtype: str | None) -> int:
             if name != "__metadata__":
                 start, end = tensor["data_offsets"]
                 stored = _BYTES.get(tensor["dtype"])
-                wanted = stored if dtype is None or stored is None else 4 if dtype == "float32" else 2
+                wanted = (
+                    stored if dtype is None or stored is None else 4 if dtype == "float32" else 2
+                )
                 total += (end - start) * (wanted or 1) // (stored or 1)
-    except (ValueError, TypeError, KeyError, AttributeError, struct.error, MemoryError, OverflowError):
+    except (
+        ValueError,
+        TypeError,
+        KeyError,
+        AttributeError,
+        struct.error,
+        MemoryError,
+        OverflowError,
+    ):
         return 0  # loading it says what is wrong with it
     return total
 
@@ -646,7 +732,9 @@ def free_memory(place: Any) -> int | None:
         return None
     try:
         most, now = (int(_lines(f"/sys/fs/cgroup/memory.{name}")[0]) for name in ("max", "current"))
-        cached = dict(line.split() for line in _lines("/sys/fs/cgroup/memory.stat"))["inactive_file"]
+        cached = dict(line.split() for line in _lines("/sys/fs/cgroup/memory.stat"))[
+            "inactive_file"
+        ]
         bounds.append(most - now + int(cached))
     except (OSError, ValueError, KeyError):
         pass  # no container, or one without a bound
@@ -682,14 +770,21 @@ def prompt_ids(
     """
     rows = [["user", prompt]] if isinstance(prompt, str) else prompt
     if not (bool(tokenizer.chat_template) if chat is None else chat):
-        return list(tokenizer(_sound(raw_text(prompt)), split_special_tokens=True, verbose=False)["input_ids"])
+        return list(
+            tokenizer(_sound(raw_text(prompt)), split_special_tokens=True, verbose=False)[
+                "input_ids"
+            ]
+        )
     if not tokenizer.chat_template:
         raise lm15.InvalidRequestError(
             "this model has no chat template: ask it with raw prompts (--endpoint completions)"
         )
     known = tokenizer.all_special_tokens
     messages = [
-        {"role": "system" if role == "developer" else role, "content": local.broken_up(_sound(text), known)}
+        {
+            "role": "system" if role == "developer" else role,
+            "content": local.broken_up(_sound(text), known),
+        }
         for role, text in rows
     ]
     how = {"tokenize": False, "add_generation_prompt": True, **(switches or {})}
@@ -700,10 +795,15 @@ def prompt_ids(
             if [each["role"] for each in messages[:2]] != ["system", "user"]:
                 raise
             # a family without a system's role: its words go before the user's first ones
-            first = {"role": "user", "content": "\n\n".join(each["content"] for each in messages[:2])}
+            first = {
+                "role": "user",
+                "content": "\n\n".join(each["content"] for each in messages[:2]),
+            }
             text = tokenizer.apply_chat_template([first, *messages[2:]], **how)
     except Exception as error:  # noqa: BLE001 - whatever a template from a file raises
-        raise lm15.InvalidRequestError(f"this model's chat template refuses the messages: {error}") from None
+        raise lm15.InvalidRequestError(
+            f"this model's chat template refuses the messages: {error}"
+        ) from None
     return list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
 

@@ -31,7 +31,9 @@ from blendfilter import aio, http
 
 REDIRECTS = 5
 """How often one request follows a redirect."""
-_OF_THE_BODY = frozenset({b"content-encoding", b"content-length", b"content-type", b"transfer-encoding"})
+_OF_THE_BODY = frozenset(
+    {b"content-encoding", b"content-length", b"content-type", b"transfer-encoding"}
+)
 
 
 class HTTPClients:
@@ -44,7 +46,8 @@ class HTTPClients:
     def __init__(self, base_url: str, key: str, timeout: float, headers: Mapping[str, str]) -> None:
         self._settings: dict[str, Any] = {
             "base_url": base_url,
-            "api_key": key or "none",  # never None: the client would look for one in the environment
+            "api_key": key
+            or "none",  # never None: the client would look for one in the environment
             "timeout": httpx.Timeout(timeout, connect=min(timeout, 10.0)),
             "max_retries": 0,
             "default_headers": dict(headers),
@@ -52,7 +55,9 @@ class HTTPClients:
         self._thin = _ThinClient(base_url, key, timeout, headers)
         self._lock = threading.Lock()  # loops of several threads may come at once
         self._trust: ssl.SSLContext | None = None
-        self._idle = weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, list[openai.AsyncOpenAI]]()
+        self._idle = weakref.WeakKeyDictionary[
+            asyncio.AbstractEventLoop, list[openai.AsyncOpenAI]
+        ]()
 
     def for_files(self) -> openai.AsyncOpenAI:
         """A client for the server's files and batches, to be closed by the caller; it tries faults again by itself."""
@@ -72,7 +77,9 @@ class HTTPClients:
         if idle:
             client = idle.pop()
         else:
-            self._trust = self._trust or httpx.create_ssl_context()  # some 20 ms: once for all clients
+            self._trust = (
+                self._trust or httpx.create_ssl_context()
+            )  # some 20 ms: once for all clients
             inner = BoundedClient(verify=self._trust, timeout=self._settings["timeout"])
             client = openai.AsyncOpenAI(http_client=inner, **self._settings)
         try:
@@ -103,14 +110,25 @@ class _ThinClient:
 
     async def send(self, method: str, path: str, body: dict[str, Any] | None) -> httpx.Response:
         """As `HTTPClients.send`."""
-        url = path if "://" in path else self._base + path  # another path of the server's own, beside /v1
-        content = None if body is None else json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
-        if (request := self._requests.get((method, path))) is None:  # what replies and errors name; it carries nothing
+        url = (
+            path if "://" in path else self._base + path
+        )  # another path of the server's own, beside /v1
+        content = (
+            None if body is None else json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
+        )
+        if (
+            request := self._requests.get((method, path))
+        ) is None:  # what replies and errors name; it carries nothing
             request = self._requests[method, path] = httpx.Request(method, url)
         try:
             session = self._opened()
             async with session.request(
-                method, url, data=content, headers=self._headers, proxy=self._proxy, max_redirects=REDIRECTS
+                method,
+                url,
+                data=content,
+                headers=self._headers,
+                proxy=self._proxy,
+                max_redirects=REDIRECTS,
             ) as reply:
                 whole, arriving = http.Body(reply.headers), http.ARRIVING.get()
                 async for piece in reply.content.iter_any():
@@ -118,7 +136,9 @@ class _ThinClient:
                     if arriving is not None and reply.status == httpx.codes.OK:
                         await arriving(whole.content)
             kept = [pair for pair in reply.raw_headers if pair[0].lower() not in _OF_THE_BODY]
-            found = httpx.Response(reply.status, headers=kept, content=bytes(whole.content), request=request)
+            found = httpx.Response(
+                reply.status, headers=kept, content=bytes(whole.content), request=request
+            )
         except http.TooLarge as error:
             fault: Exception = openai.APIConnectionError(request=request)
             fault.__cause__ = error
@@ -132,7 +152,9 @@ class _ThinClient:
 
     def _opened(self) -> aiohttp.ClientSession:
         loop = asyncio.get_running_loop()
-        if self._session is None or self._of is not loop:  # the first call, or the first after a fork
+        if (
+            self._session is None or self._of is not loop
+        ):  # the first call, or the first after a fork
             place = urlsplit(self._base)
             through = None if proxy_bypass(place.hostname or "") else getproxies().get(place.scheme)
             self._proxy = through or None
@@ -183,7 +205,9 @@ def _fault(error: Exception, request: httpx.Request) -> Exception:
         said = f"more than {REDIRECTS} redirects, one after another"
     if isinstance(error, aiohttp.InvalidURL):
         return httpx.InvalidURL(said)
-    kind = next((kind for known, kind in kinds if isinstance(error, known)), httpx.RemoteProtocolError)
+    kind = next(
+        (kind for known, kind in kinds if isinstance(error, known)), httpx.RemoteProtocolError
+    )
     return kind(said, request=request)
 
 
@@ -216,7 +240,9 @@ class BoundedClient(httpx.AsyncClient):
             request = reply.next_request
             await reply.aclose()
         else:
-            raise httpx.TooManyRedirects(f"more than {REDIRECTS} redirects, one after another", request=request)
+            raise httpx.TooManyRedirects(
+                f"more than {REDIRECTS} redirects, one after another", request=request
+            )
         try:
             body, arriving = http.Body(reply.headers), http.ARRIVING.get()
             async for piece in reply.aiter_raw():

@@ -30,7 +30,9 @@ NOT_SET_UP = "not_set_up"
 OF_A_REPLY = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """What reading a reply may raise, whatever stands in it."""
 
-_REFUSED = frozenset({NO_CONNECTION, NOT_SET_UP, "unauthorized", "no_model", "not_found", "no_credit"})
+_REFUSED = frozenset(
+    {NO_CONNECTION, NOT_SET_UP, "unauthorized", "no_model", "not_found", "no_credit"}
+)
 _CONTEXT_CODES = frozenset({"context_length_exceeded", "exceed_context_size_error"})
 _CONTEXT = re.compile(
     # OpenAI, vLLM, llama-cpp-python
@@ -42,7 +44,8 @@ _CONTEXT = re.compile(
     re.IGNORECASE,
 )
 _NO_MODEL = re.compile(
-    r"\bmodel\b.{0,200}(?:not exist|not found|no such|unknown)|not a valid model", re.IGNORECASE | re.DOTALL
+    r"\bmodel\b.{0,200}(?:not exist|not found|no such|unknown)|not a valid model",
+    re.IGNORECASE | re.DOTALL,
 )
 _REFUSES = re.compile(
     r"unsupported|not supported|(?:does not|doesn't) support|unrecogni[sz]ed|unknown|unexpected|not permitted"
@@ -100,7 +103,9 @@ _ENDINGS: Mapping[Ending, str] = {
     "content_filter": "content_filter content_filtered guardrail_intervened sensitive blacklist refusal error_toxic "
     "safety recitation language blocklist prohibited_content spii",
 }
-_ENDS_BY: Mapping[str, Ending] = {word: ending for ending, words in _ENDINGS.items() for word in words.split()}
+_ENDS_BY: Mapping[str, Ending] = {
+    word: ending for ending, words in _ENDINGS.items() for word in words.split()
+}
 """What servers call the endings of a reply, in lower case.
 
 By any other word (`error`, `abort`, `cancelled`, `insufficient_system_resource`, Ollama's `load`) it broke off.
@@ -132,7 +137,11 @@ def translate(error: Exception, *, key: str = "") -> lm15.LM15Error:
 
     if isinstance(error, openai.APIStatusError):
         return _of_status(error.status_code, _body(error), error.response.headers, key)
-    cause = error.__cause__ if isinstance(error, openai.APIConnectionError) and error.__cause__ else error
+    cause = (
+        error.__cause__
+        if isinstance(error, openai.APIConnectionError) and error.__cause__
+        else error
+    )
     message = str(cause) or type(cause).__name__
     if isinstance(cause, http.TooLarge):  # it would be as large again
         fault: lm15.LM15Error = lm15.ProviderError(message)
@@ -141,7 +150,9 @@ def translate(error: Exception, *, key: str = "") -> lm15.LM15Error:
     elif isinstance(cause, UnicodeError | httpx.InvalidURL):
         fault = lm15.InvalidRequestError(cleaned(f"HTTP cannot carry it ({message})", key))
     elif isinstance(cause, httpx.ConnectError | httpx.ConnectTimeout | httpx.UnsupportedProtocol):
-        fault = lm15.TransportError(cleaned(f"no connection ({message})", key), provider_code=NO_CONNECTION)
+        fault = lm15.TransportError(
+            cleaned(f"no connection ({message})", key), provider_code=NO_CONNECTION
+        )
     elif isinstance(error, openai.APITimeoutError | httpx.TimeoutException):
         fault = lm15.TimeoutError("no reply within the time allowed for one attempt")
     elif isinstance(error, openai.APIConnectionError | httpx.HTTPError):
@@ -153,7 +164,9 @@ def translate(error: Exception, *, key: str = "") -> lm15.LM15Error:
 
 def unforeseen(error: Exception, *, key: str = "") -> lm15.LM15Error:
     """The lm15 error for what no client, parser or engine should have raised: a fault of that call like others."""
-    return lm15.LM15Error(cleaned(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__, key))
+    return lm15.LM15Error(
+        cleaned(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__, key)
+    )
 
 
 def in_reply(data: Mapping[str, Any], *, key: str = "") -> lm15.LM15Error:
@@ -183,11 +196,17 @@ def ending(body: Mapping[str, Any], known: str | None = None, *, key: str = "") 
             raise in_reply(place, key=key)
     last = body.get("delta")  # the last event of an Anthropic stream
     beside = last if isinstance(last, Mapping) else body
-    words = (kept.get("native_finish_reason"), choice.get("finish_reason"), choice.get("finishReason"))
+    words = (
+        kept.get("native_finish_reason"),
+        choice.get("finish_reason"),
+        choice.get("finishReason"),
+    )
     word = next(filter(None, (*words, beside.get("stop_reason"), known)), "stop")
     ended = _ENDS_BY.get(str(word).lower())
     if ended is None:
-        raise lm15.TransportError(f"the reply broke off: its server ended it by '{cleaned(str(word), key)}'")
+        raise lm15.TransportError(
+            f"the reply broke off: its server ended it by '{cleaned(str(word), key)}'"
+        )
     if ended == "content_filter":
         # A status, because it was written and is paid for, other than what is refused unread.
         why = "the server's content filter stopped the reply"
@@ -195,7 +214,9 @@ def ending(body: Mapping[str, Any], known: str | None = None, *, key: str = "") 
     return ended
 
 
-def _of_status(status: int, body: Mapping[str, Any], headers: Mapping[str, str], key: str) -> lm15.LM15Error:
+def _of_status(
+    status: int, body: Mapping[str, Any], headers: Mapping[str, str], key: str
+) -> lm15.LM15Error:
     code, message = _code(body), cleaned(_message(body, status), key)
     facts: dict[str, Any] = {"status": status, "provider_code": code or None}
     if _too_long(status, code, message):
@@ -216,7 +237,9 @@ def _of_status(status: int, body: Mapping[str, Any], headers: Mapping[str, str],
 def _too_long(status: int, code: str, message: str) -> bool:
     if large := _CAP_TOO_LARGE.search(message):  # unless it is the prompt that takes the context up
         return int(large[2] or 0) > int(large[1] or 0)
-    return code in _CONTEXT_CODES or (status in (400, 413, 422, 500) and _CONTEXT.search(message) is not None)
+    return code in _CONTEXT_CODES or (
+        status in (400, 413, 422, 500) and _CONTEXT.search(message) is not None
+    )
 
 
 def _body(error: openai.APIStatusError) -> Mapping[str, Any]:
@@ -256,7 +279,9 @@ _LARGEST_LEAST = 1024
 """Tokens to which a cap is raised at the most, whatever its server asks for."""
 _NEUTRAL: Mapping[str, float] = {"top_p": 1, "frequency_penalty": 0, "presence_penalty": 0}
 """Values that change nothing, so that the parameter can be left out as well."""
-_DISPENSABLE = frozenset({"stop", "stop_sequences", "stopSequences", "response_format", "top_logprobs"})
+_DISPENSABLE = frozenset(
+    {"stop", "stop_sequences", "stopSequences", "response_format", "top_logprobs"}
+)
 """What is left out whatever its value: a reply is cut at its stop strings, and read in any form, on this end anyway."""
 _SPELLED: Mapping[str, str] = {
     "stop": r"stop(?:[ _]?(?:sequence|string|word)s?)?",
@@ -306,14 +331,23 @@ def refused_setting(fault: lm15.LM15Error, sent: Mapping[str, tuple[str, Any]]) 
     ):
         return None
     status = getattr(fault, "status", None) or (500 if isinstance(fault, lm15.ServerError) else 400)
-    code, message = str(getattr(fault, "provider_code", "") or ""), str(getattr(fault, "message", "") or fault)
+    code, message = (
+        str(getattr(fault, "provider_code", "") or ""),
+        str(getattr(fault, "message", "") or fault),
+    )
     refusal = _refused(status, code, message, {name: value for name, (_, value) in sent.items()})
     return None if refusal is None else refusal._replace(name=sent[refusal.name][0])
 
 
-def _refused(status: int, code: str, message: str, sent: Mapping[str, Any], param: str = "") -> Refusal | None:
+def _refused(
+    status: int, code: str, message: str, sent: Mapping[str, Any], param: str = ""
+) -> Refusal | None:
     # 500: transformers' own error, behind servers that do not look at what they are sent.
-    if status not in (400, 422, 500) or _too_long(status, code, message) or _CAP_TOO_LARGE.search(message):
+    if (
+        status not in (400, 422, 500)
+        or _too_long(status, code, message)
+        or _CAP_TOO_LARGE.search(message)
+    ):
         return None
     if code.startswith(("unsupported_", "unknown_parameter")) or _REFUSES.search(message):
         name = param if param in sent else _first_named(message, sent)
@@ -353,7 +387,9 @@ def learn(refused: dict[str, float | None], refusal: Refusal, model: str) -> Non
         return
     refused[name] = least
     if name == "temperature":
-        instead = "its own is used, so replies may differ" if least is None else f"{least:g} is sent"
+        instead = (
+            "its own is used, so replies may differ" if least is None else f"{least:g} is sent"
+        )
         logger.warning("%s refuses its temperature: %s", model, instead)
 
 
@@ -372,7 +408,10 @@ def cap_too_large(fault: lm15.LM15Error) -> bool:
 
 
 def _first_named(message: str, names: Iterable[str]) -> str | None:
-    matches = ((re.search(rf"(?<!\w){_spelled(name)}(?!\w)", message, re.IGNORECASE), name) for name in names)
+    matches = (
+        (re.search(rf"(?<!\w){_spelled(name)}(?!\w)", message, re.IGNORECASE), name)
+        for name in names
+    )
     return min(((match.start(), name) for match, name in matches if match), default=(0, None))[1]
 
 
@@ -382,12 +421,18 @@ def _spelled(name: str) -> str:
 
 def retryable(error: BaseException) -> bool:
     """Whether the same call may succeed later: timeouts, lost connections, unreadable bodies, 408, 409, 429 and 5xx."""
-    return isinstance(error, lm15.RateLimitError | lm15.TimeoutError | lm15.ServerError | lm15.TransportError)
+    return isinstance(
+        error, lm15.RateLimitError | lm15.TimeoutError | lm15.ServerError | lm15.TransportError
+    )
 
 
 def throttled(error: BaseException | None) -> bool:
     """Whether the server has too much to do just now: a 429, or a 503 that says when to come back."""
-    busy = isinstance(error, lm15.ServerError) and error.status == 503 and error.retry_after is not None
+    busy = (
+        isinstance(error, lm15.ServerError)
+        and error.status == 503
+        and error.retry_after is not None
+    )
     return busy or isinstance(error, lm15.RateLimitError)
 
 
@@ -399,9 +444,17 @@ def final(error: BaseException, *, address: str, stage: str = "") -> ServerRefus
 def describe(error: BaseException, *, address: str = "") -> dict[str, Any]:
     """The final form of `error` for the journal: ``{"kind", "message", "status"}`` (`status` is HTTP's, or None)."""
     if isinstance(error, ModelError | ServerRefused):
-        return {"kind": getattr(error, "kind", "refused"), "message": words_of(error), "status": None}
+        return {
+            "kind": getattr(error, "kind", "refused"),
+            "message": words_of(error),
+            "status": None,
+        }
     kind = _kind(error)
-    return {"kind": kind, "message": _worded(kind, error, address), "status": getattr(error, "status", None)}
+    return {
+        "kind": kind,
+        "message": _worded(kind, error, address),
+        "status": getattr(error, "status", None),
+    }
 
 
 def restore(record: Mapping[str, Any], *, stage: str = "") -> ServerRefused | ModelError:
@@ -454,11 +507,16 @@ def _quoted_in(message: str) -> str:
 
 def _worded(kind: str, error: BaseException, address: str) -> str:
     # lm15 puts advice of its own after a blank line; the server's message stands before it.
-    text = str(getattr(error, "message", "") or error).split("\n\n")[0].strip().rstrip(".") or type(error).__name__
+    text = (
+        str(getattr(error, "message", "") or error).split("\n\n")[0].strip().rstrip(".")
+        or type(error).__name__
+    )
     text = cleaned(text)  # an engine that is not ours may pass on a key that its server echoed
     status = getattr(error, "status", None)
     http = f" (HTTP {status})" if status else ""
     hint = getattr(error, "key_hint", "") or "check the key in the environment"
     # What becomes a question's error names no address: it is stored, and a resumed run may have another.
-    line = _WORDS.get(kind, "{why}{http}").format(where=address or "the model server", why=text, http=http, hint=hint)
+    line = _WORDS.get(kind, "{why}{http}").format(
+        where=address or "the model server", why=text, http=http, hint=hint
+    )
     return "; ".join([line, *getattr(error, "__notes__", ())])

@@ -53,7 +53,14 @@ from blendfilter.lm.checkpoints import (
     positions_of,
     prompt_ids,
 )
-from blendfilter.lm.local import KEPT_BYTES, ProcessEngine, asked_here, chunk_keys, known_here, seed_of
+from blendfilter.lm.local import (
+    KEPT_BYTES,
+    ProcessEngine,
+    asked_here,
+    chunk_keys,
+    known_here,
+    seed_of,
+)
 from blendfilter.lm.profiles import Profile, profile_for
 
 logger = logging.getLogger(__name__)
@@ -113,7 +120,9 @@ class HuggingFaceEngine(ProcessEngine):
         self.fingerprint = fingerprint(checkpoint)
         self.context = _context_of(checkpoint, context)
         self._worker = _Worker(
-            functools.partial(open_checkpoint, checkpoint, device=device, dtype=dtype), batch_size, threads
+            functools.partial(open_checkpoint, checkpoint, device=device, dtype=dtype),
+            batch_size,
+            threads,
         )
         self.close = weakref.finalize(self, self._worker.close)
         """Ends the thread and frees the memory; called when the engine is collected, and when the process ends."""
@@ -124,12 +133,16 @@ class HuggingFaceEngine(ProcessEngine):
         self._check_process()
         if request.config.response_format is not None:
             raise lm15.UnsupportedFeatureError(
-                "a model of Hugging Face in this process holds no reply to a schema", feature="format"
+                "a model of Hugging Face in this process holds no reply to a schema",
+                feature="format",
             )
         call = _Call(
-            functools.partial(self._begun, request), request.config, not self._thinks(request), self._deadline,
+            functools.partial(self._begun, request),
+            request.config,
+            not self._thinks(request),
+            self._deadline,
             contextvars.copy_context(),
-        )  # fmt: skip
+        )
         self._worker.put(call)
         try:
             reply = await asyncio.wrap_future(call.done)
@@ -138,7 +151,9 @@ class HuggingFaceEngine(ProcessEngine):
             tally().waits(call.waited)  # waiting for its turn is no time of the model's
         if reply.late:
             raise self._too_late()
-        return self._response(request.config, reply.text, reply.finish, reply.tokens, reply.logprobs)
+        return self._response(
+            request.config, reply.text, reply.finish, reply.tokens, reply.logprobs
+        )
 
     def count_tokens(self, text: str) -> int:
         """How many tokens a prompt of this text has, the chat template's own among them; opens no weights."""
@@ -156,9 +171,16 @@ class HuggingFaceEngine(ProcessEngine):
         """The prompt's tokens, how many the reply may have, and the seed of its choices."""
         rows = self._rows(request)
         chat = None if self._chat else False
-        tokens = prompt_ids(loaded.tokenizer, rows, chat=chat, switches=self._switches(request) if self._chat else None)
+        tokens = prompt_ids(
+            loaded.tokenizer,
+            rows,
+            chat=chat,
+            switches=self._switches(request) if self._chat else None,
+        )
         if not tokens:
-            raise lm15.InvalidRequestError("the prompt is empty, and the model's own template adds nothing to it")
+            raise lm15.InvalidRequestError(
+                "the prompt is empty, and the model's own template adds nothing to it"
+            )
         both = loaded.config.is_encoder_decoder  # the reply has a context of its own
         limit = self.context if self.context is not None else positions_of(loaded.config)
         self._check_length(len(tokens) - both, limit)
@@ -251,7 +273,9 @@ class _Writing:
             whole = scores.logsumexp(-1)
         elif top_p is not None and top_p < 1:
             likeliest, order = scores.topk(min(_LIKELIEST, len(scores)))
-            if (likeliest - whole).exp().sum() < top_p:  # rare: a whole vocabulary takes milliseconds to sort
+            if (
+                likeliest - whole
+            ).exp().sum() < top_p:  # rare: a whole vocabulary takes milliseconds to sort
                 likeliest, order = scores.sort(descending=True)
             scores = likeliest
         chances = (scores - whole).exp()
@@ -308,18 +332,28 @@ class _Writing:
         text, scored = self._decoded(self.written), None
         if self._config.logprobs is not None:
             tokens, values, tops = zip(*self._pieces, strict=True) if self._pieces else ((), (), ())
-            scored = {"tokens": list(tokens), "token_logprobs": list(values), "top_logprobs": list(tops)}
+            scored = {
+                "tokens": list(tokens),
+                "token_logprobs": list(values),
+                "top_logprobs": list(tops),
+            }
         sizes = len(self.prompt), len(self.written)
         self.call.done.set_result(_Reply(text, self.finish, sizes, scored, self.late))
 
     def _decoded(self, tokens: list[int]) -> str:
-        return str(self._loaded.tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False))
+        return str(
+            self._loaded.tokenizer.decode(
+                tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False
+            )
+        )
 
 
 # ---- the thread
 
 
-_RUNNING: weakref.WeakKeyDictionary[_Worker, tuple[int, threading.Thread]] = weakref.WeakKeyDictionary()
+_RUNNING: weakref.WeakKeyDictionary[_Worker, tuple[int, threading.Thread]] = (
+    weakref.WeakKeyDictionary()
+)
 _ENOUGH = 10.0
 """Seconds that the end of the process waits for a thread: a step of a large model takes some."""
 
@@ -327,7 +361,11 @@ _ENOUGH = 10.0
 @atexit.register
 def _end_all() -> None:
     """End every thread before the interpreter ends: one that is inside torch then aborts the whole process."""
-    mine = [(worker, thread) for worker, (process, thread) in [*_RUNNING.items()] if process == os.getpid()]
+    mine = [
+        (worker, thread)
+        for worker, (process, thread) in [*_RUNNING.items()]
+        if process == os.getpid()
+    ]
     for worker, _ in mine:
         worker.close()
     for _, thread in mine:
@@ -337,7 +375,9 @@ def _end_all() -> None:
 class _Worker:
     """The thread that opens the weights and writes replies; no reference to the engine, which may be collected."""
 
-    def __init__(self, open_model: Callable[[], LanguageModel], batch_size: int, threads: int | None) -> None:
+    def __init__(
+        self, open_model: Callable[[], LanguageModel], batch_size: int, threads: int | None
+    ) -> None:
         self._open, self._size, self._threads = open_model, batch_size, threads
         self._waiting: deque[_Call] = deque()
         self._changed = threading.Condition()
@@ -353,7 +393,9 @@ class _Worker:
             self._changed.notify()
             if not self._started:
                 self._started = True
-                thread = threading.Thread(target=self._work, name="blendfilter-hf-model", daemon=True)
+                thread = threading.Thread(
+                    target=self._work, name="blendfilter-hf-model", daemon=True
+                )
                 _RUNNING[self] = os.getpid(), thread
                 thread.start()
 
@@ -418,11 +460,13 @@ class _Worker:
 
 
 def _fail(call: _Call, error: BaseException) -> None:
-    if isinstance(error, RuntimeError | MemoryError | OSError | ValueError | IndexError) and not isinstance(
-        error, BadArgument
-    ):
+    if isinstance(
+        error, RuntimeError | MemoryError | OSError | ValueError | IndexError
+    ) and not isinstance(error, BadArgument):
         line = str(error).strip().partition("\n")[0][:300]
-        error = lm15.ServerError(f"torch could not compute this reply: {line or type(error).__name__}")
+        error = lm15.ServerError(
+            f"torch could not compute this reply: {line or type(error).__name__}"
+        )
     if not call.done.done():
         call.done.set_exception(error)
 
@@ -453,16 +497,22 @@ def _only_last(model: Any) -> None:
     """Let the output layer read the last position alone: no other logits are wanted."""
     head = model.get_output_embeddings()
     if head is not None:
-        head.register_forward_pre_hook(lambda _, given: (given[0][:, -1:], *given[1:]) if given[0].dim() == 3 else None)
+        head.register_forward_pre_hook(
+            lambda _, given: (given[0][:, -1:], *given[1:]) if given[0].dim() == 3 else None
+        )
 
 
 def _ends_of(loaded: LanguageModel) -> frozenset[int]:
     ends = getattr(loaded.model.generation_config, "eos_token_id", None)
     several = ends if isinstance(ends, list | tuple) else [ends]
-    return frozenset(int(end) for end in (*several, loaded.tokenizer.eos_token_id) if end is not None)
+    return frozenset(
+        int(end) for end in (*several, loaded.tokenizer.eos_token_id) if end is not None
+    )
 
 
-def _begun(calls: Sequence[_Call], loaded: LanguageModel, ends: frozenset[int]) -> Iterator[_Writing]:
+def _begun(
+    calls: Sequence[_Call], loaded: LanguageModel, ends: frozenset[int]
+) -> Iterator[_Writing]:
     for call in calls:
         try:
             row = _Writing(call, loaded, ends)
@@ -492,7 +542,9 @@ def _roomy_layer() -> Any:
             self.keys, self.values = keys, values
             self._whole = (keys, values)
 
-        def update(self, key_states: Any, value_states: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        def update(
+            self, key_states: Any, value_states: Any, *args: Any, **kwargs: Any
+        ) -> tuple[Any, Any]:
             now, then = self.keys.shape[-2], self.keys.shape[-2] + key_states.shape[-2]
             if then > self._whole[0].shape[-2]:
                 more = (then - now) + _ROOM + now // 8
@@ -518,7 +570,9 @@ States = list[tuple[Any, Any] | None]
 def _cache_of(states: States) -> Any:
     utils = needed("transformers.cache_utils", EXTRA, WHY)
     cache = utils.DynamicCache()
-    cache.layers = [utils.DynamicLayer() if state is None else _roomy_layer()(*state) for state in states]
+    cache.layers = [
+        utils.DynamicLayer() if state is None else _roomy_layer()(*state) for state in states
+    ]
     return cache
 
 
@@ -557,7 +611,10 @@ class _Batch:
             self.rows[at], self.lengths[at] = row, length
             for layer, state in zip(self._cache.layers, states, strict=True):
                 if state is not None:
-                    layer.keys[at, :, -length:], layer.values[at, :, -length:] = state[0][0], state[1][0]
+                    layer.keys[at, :, -length:], layer.values[at, :, -length:] = (
+                        state[0][0],
+                        state[1][0],
+                    )
         self._mask = self._mask_of()
 
     def _lay_anew(self, joining: Sequence[tuple[_Writing, States]]) -> None:
@@ -583,7 +640,9 @@ class _Batch:
                 for row, (given, i, length) in enumerate(parts):
                     source = given[layer]
                     assert source is not None
-                    whole[row, :, width - length : width] = source[side][i, :, source[side].shape[2] - length :]
+                    whole[row, :, width - length : width] = source[side][
+                        i, :, source[side].shape[2] - length :
+                    ]
                 wholes.append(whole)
             states.append((wholes[0], wholes[1]))
         self._cache = _cache_of(states)
@@ -598,7 +657,9 @@ class _Batch:
         if min(self.lengths) == self._width:
             return None
         columns = torch.arange(self._width, device=self._device)
-        starts = torch.tensor([[self._width - length] for length in self.lengths], device=self._device)
+        starts = torch.tensor(
+            [[self._width - length] for length in self.lengths], device=self._device
+        )
         return (columns >= starts).long()
 
     def logits(self, forward: Callable[..., Any]) -> Any:
@@ -611,7 +672,9 @@ class _Batch:
         made = forward(ids, self._cache, positions, self._mask)
         self._width += 1
         # a row that is over stays behind where it ended: its positions end, too
-        self.lengths = [length + (not row.finish) for row, length in zip(self.rows, self.lengths, strict=True)]
+        self.lengths = [
+            length + (not row.finish) for row, length in zip(self.rows, self.lengths, strict=True)
+        ]
         return made
 
 
@@ -645,7 +708,9 @@ class _Batches:
                     for call in left:
                         _fail(call, error)
                     if len(left) == 1:
-                        self._size = self._wanted  # it failed by itself: how many there were was not the reason
+                        self._size = (
+                            self._wanted
+                        )  # it failed by itself: how many there were was not the reason
             if short:  # here nothing holds the tensors of what failed
                 self._make_room(short)
             if not waiting:
@@ -658,7 +723,9 @@ class _Batches:
         self._size = count // 2
         self.beginnings = _KeptStates(CHUNK["cpu" if self._loaded.device.type == "cpu" else "cuda"])
         free_cached()
-        logger.warning("memory is too short for %s replies at a time: %s from here on", count, self._size)
+        logger.warning(
+            "memory is too short for %s replies at a time: %s from here on", count, self._size
+        )
 
     def _round(self, batch: _Batch, joining: Sequence[_Call], worker: _Worker) -> None:
         """Take in those that join, and write the next token of every reply."""
@@ -695,7 +762,10 @@ class _Batches:
     def _step(self, batch: _Batch, worker: _Worker) -> None:
         logits = batch.logits(self._forward)
         likeliest = logits.argmax(-1, keepdim=True)
-        best, sound = likeliest[:, 0].tolist(), logits.gather(1, likeliest).isfinite()[:, 0].tolist()
+        best, sound = (
+            likeliest[:, 0].tolist(),
+            logits.gather(1, likeliest).isfinite()[:, 0].tolist(),
+        )
         for i, row in enumerate(batch.rows):
             if row.finish:
                 continue  # its place was not taken yet
@@ -729,7 +799,9 @@ def _forward_of(model: Any) -> Callable[..., Any]:
 
     def forward(ids: Any, cache: Any, positions: Any, mask: Any) -> Any:
         more = {"position_ids": positions} if "position_ids" in takes else {}
-        made = model(input_ids=ids, past_key_values=cache, attention_mask=mask, use_cache=True, **more)
+        made = model(
+            input_ids=ids, past_key_values=cache, attention_mask=mask, use_cache=True, **more
+        )
         return made.logits[:, -1]
 
     return forward
@@ -738,7 +810,9 @@ def _forward_of(model: Any) -> Callable[..., Any]:
 def _turns_by_length(config: Any) -> bool:
     """Whether the rotation of positions depends on the longest text of a batch (Phi-3's `longrope`, `dynamic`)."""
     given = getattr(config.get_text_config(), "rope_parameters", None) or {}
-    kinds = [each.get("rope_type") for each in (given, *given.values()) if isinstance(each, Mapping)]
+    kinds = [
+        each.get("rope_type") for each in (given, *given.values()) if isinstance(each, Mapping)
+    ]
     return any(kind in {"longrope", "dynamic"} for kind in kinds)
 
 
@@ -751,15 +825,25 @@ def _pads(loaded: LanguageModel) -> bool:
         states = []
         for ids in texts:
             cache = _cache_of([])
-            forward(torch.tensor([ids], device=device), cache, torch.arange(len(ids), device=device)[None], None)
+            forward(
+                torch.tensor([ids], device=device),
+                cache,
+                torch.arange(len(ids), device=device)[None],
+                None,
+            )
             states.append(_states_of(cache))
-        if not states[0] or any(state is not None and state[0].shape[2] != 4 for state in states[0]):
+        if not states[0] or any(
+            state is not None and state[0].shape[2] != 4 for state in states[0]
+        ):
             return False
         rows: Any = [_Probe(ids) for ids in texts]
         batch = _Batch(device)
         batch.change([*zip(rows, states, strict=True)])
         found = batch.logits(forward).float()
-        alone = [loaded.model(torch.tensor([[*ids, 1]], device=device)).logits[0, -1].float() for ids in texts]
+        alone = [
+            loaded.model(torch.tensor([[*ids, 1]], device=device)).logits[0, -1].float()
+            for ids in texts
+        ]
     except (RuntimeError, TypeError, ValueError, AttributeError, IndexError, AssertionError):
         return False  # a cache of another kind
     exact = loaded.model.dtype == torch.float32 and not any(
@@ -789,7 +873,9 @@ class _KeptStates:
         self._kept: OrderedDict[bytes, States] = OrderedDict()
         self._seen: OrderedDict[bytes, None] = OrderedDict()
 
-    def read(self, tokens: list[int], read: Callable[[list[int], States], tuple[States, Any]]) -> tuple[States, Any]:
+    def read(
+        self, tokens: list[int], read: Callable[[list[int], States], tuple[States, Any]]
+    ) -> tuple[States, Any]:
         """What `read` gives for all of `tokens`, some of which it may not have to read."""
         keys = chunk_keys(tokens, self._size)
         states: States = []
@@ -809,7 +895,13 @@ class _KeptStates:
             states, logits = read(tokens[at:end], states)
             key = keys.get(end, b"")
             if key in self._seen:
-                self._keep(key, [part and (_end(part[0], end - at), _end(part[1], end - at)) for part in states])
+                self._keep(
+                    key,
+                    [
+                        part and (_end(part[0], end - at), _end(part[1], end - at))
+                        for part in states
+                    ],
+                )
             at = end
         self._seen.update(dict.fromkeys(keys.values()))
         while len(self._seen) > _REMEMBERED:
@@ -831,7 +923,11 @@ def _joined(chunks: list[States]) -> States:
     joined: States = []
     for layer in zip(*chunks, strict=True):
         parts = [part for part in layer if part is not None]
-        joined.append((torch.cat([k for k, _ in parts], 2), torch.cat([v for _, v in parts], 2)) if parts else None)
+        joined.append(
+            (torch.cat([k for k, _ in parts], 2), torch.cat([v for _, v in parts], 2))
+            if parts
+            else None
+        )
     return joined
 
 
@@ -840,7 +936,12 @@ def _end(part: Any, count: int) -> Any:
 
 
 def _bytes_of(states: States) -> int:
-    return sum(side.numel() * side.element_size() for state in states if state is not None for side in state)
+    return sum(
+        side.numel() * side.element_size()
+        for state in states
+        if state is not None
+        for side in state
+    )
 
 
 # ---- the others
@@ -856,13 +957,17 @@ class _Generating:
         self._pad = pad if pad is not None else min(self._ends, default=0)
         first = own.decoder_start_token_id
         self._how = {
-            "decoder_start_token_id": getattr(start, "decoder_start_token_id", None) if first is None else first,
+            "decoder_start_token_id": getattr(start, "decoder_start_token_id", None)
+            if first is None
+            else first,
             "forced_bos_token_id": own.forced_bos_token_id,
             "bos_token_id": own.bos_token_id,
             "pad_token_id": self._pad,
         }
         # what else stands there (penalties, a forced last token) is no part of the request
-        loaded.model.generation_config = needed("transformers", EXTRA, WHY).GenerationConfig(**self._how)
+        loaded.model.generation_config = needed("transformers", EXTRA, WHY).GenerationConfig(
+            **self._how
+        )
 
     def write(self, calls: list[_Call], worker: _Worker) -> None:
         """Write the replies to `calls`; where memory runs out, half as many at a time."""
@@ -959,7 +1064,9 @@ def settings_in(name: str) -> tuple[str, dict[str, Any]]:
             raise UnknownName.of("setting of a model of Hugging Face", setting, _SETTINGS)
         if setting == "batch_size":
             if not value.isdecimal():
-                raise BadArgument(f"batch_size is '{value}': give a number of replies (hf/NAME?batch_size=16)")
+                raise BadArgument(
+                    f"batch_size is '{value}': give a number of replies (hf/NAME?batch_size=16)"
+                )
             settings[setting] = int(value)
     check_dtype(settings.get("dtype"))
     return plain, settings
@@ -968,7 +1075,11 @@ def settings_in(name: str) -> tuple[str, dict[str, Any]]:
 def could_be(name: str, called: str | None) -> bool:
     """Whether a model that is gone and was asked for by `name` may have been called so."""
     plain = settings_in(name)[0].removeprefix(HUGGING_FACE)
-    return called in (plain, Path(plain).name, Path(plain).stem if plain.lower().endswith(".gguf") else plain)
+    return called in (
+        plain,
+        Path(plain).name,
+        Path(plain).stem if plain.lower().endswith(".gguf") else plain,
+    )
 
 
 def name_of(name: str) -> str:
@@ -1003,10 +1114,22 @@ def hugging_face_model(
     checkpoint, called = checkpoint_of(plain), name_of(name)
     profile = _profile_of(checkpoint, called)
     engine = HuggingFaceEngine(
-        checkpoint, called, context=context, threads=threads, profile=profile, deadline=deadline, **own, **how
+        checkpoint,
+        called,
+        context=context,
+        threads=threads,
+        profile=profile,
+        deadline=deadline,
+        **own,
+        **how,
     )
     # llama.cpp, which computes with a GGUF file's rounded weights, replies otherwise
-    opened = {"engine": "hf", "weights": engine.fingerprint, "dtype": own.get("dtype"), "context": context}
+    opened = {
+        "engine": "hf",
+        "weights": engine.fingerprint,
+        "dtype": own.get("dtype"),
+        "context": context,
+    }
     return known_here(engine, profile, how, opened, label)
 
 

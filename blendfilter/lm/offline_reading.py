@@ -41,7 +41,9 @@ _ALIKE = {
 _SAME = {other: word for word, others in _ALIKE.items() for other in others.split()}
 _ENDING = re.compile(r"(?<=\w{3})(?:s|(?<=\w{4})(?:ed|ing))$(?<!ss)")
 _LIFE = {"born": "(birth", "died": "(death"}
-_ASKS_WHERE = re.compile(r"\b(?:where|(?:birth)?place|(?:what|which) (?:city|town|country|state))\b", re.IGNORECASE)
+_ASKS_WHERE = re.compile(
+    r"\b(?:where|(?:birth)?place|(?:what|which) (?:city|town|country|state))\b", re.IGNORECASE
+)
 _AFTER_WHICH = re.compile(r"\b(?:what|which) (\w+)", re.IGNORECASE)
 _HOPS = 3
 _MOST = 60  # matches looked at in one text: keeps a text of any length at linear cost
@@ -132,19 +134,30 @@ def _studied(line: str) -> tuple[tuple[str, str, frozenset[str], frozenset[str]]
     if parts:  # years in a bracket, as in "Orm (1850-1911)", are those of birth and death
         life = parts[0][:160].partition("(")[2].partition(")")[0]
         words[0] |= frozenset([*_LIFE.values()][: len(re.findall(r"\b[12]\d{3}\b", life))])
-    return tuple((title, part, own, title_stems(title)) for part, own in zip(parts, words, strict=True))
+    return tuple(
+        (title, part, own, title_stems(title)) for part, own in zip(parts, words, strict=True)
+    )
 
 
 @lru_cache(maxsize=64)
 def read_passages(question: str, lines: tuple[str, ...]) -> PassageReading:
     """The sentences of `lines` that bear on `question`, `_HOPS` at most, and the score of every passage."""
-    listed = [ReadSentence(number, *studied) for number, line in enumerate(lines) for studied in _studied(line)]
+    listed = [
+        ReadSentence(number, *studied)
+        for number, line in enumerate(lines)
+        for studied in _studied(line)
+    ]
     wanted = stems(question)
     if not _ASKS_WHERE.search(question):
         wanted |= {mark for word, mark in _LIFE.items() if word in wanted}
     counts = Counter(word for sentence in listed for word in wanted & sentence.words)
-    sought = stems(" ".join(_AFTER_WHICH.findall(question)))  # "which town" says what is sought, not where
-    idf = {word: math.log(1 + len(listed) / counts[word]) * (0.6 if word in sought else 1.0) for word in sorted(counts)}
+    sought = stems(
+        " ".join(_AFTER_WHICH.findall(question))
+    )  # "which town" says what is sought, not where
+    idf = {
+        word: math.log(1 + len(listed) / counts[word]) * (0.6 if word in sought else 1.0)
+        for word in sorted(counts)
+    }
     worth = [_worth(sentence, idf) for sentence in listed]
     scores = [0.0] * len(lines)
     for sentence, value in zip(listed, worth, strict=True):
@@ -174,7 +187,9 @@ def _followed(
         covered = frozenset().union(*(sentence.words for sentence in chosen))
         lighter = {word: value * (0.15 if word in covered else 1.0) for word, value in idf.items()}
         values = [
-            -1.0 if sentence in chosen else _worth(sentence, lighter) + 0.9 * scale * _link(chosen, sentence)
+            -1.0
+            if sentence in chosen
+            else _worth(sentence, lighter) + 0.9 * scale * _link(chosen, sentence)
             for sentence in listed
         ]
     return tuple(chosen)
@@ -188,7 +203,8 @@ def _link(chosen: Sequence[ReadSentence], other: ReadSentence) -> float:
     if title <= chosen[-1].stems:
         return 0.5
     named = any(
-        title <= sentence.stems or (sentence.title_stems and sentence.title_stems <= other.stems) for sentence in chosen
+        title <= sentence.stems or (sentence.title_stems and sentence.title_stems <= other.stems)
+        for sentence in chosen
     )
     return 0.25 if named else -0.1
 
@@ -208,7 +224,8 @@ _KINDS = {
     "person": rf"\b(?:who|whom|whose)\b|{_WHICH}{_PERSON_NOUN}\b",
 }
 _AUXILIARY = re.compile(
-    r"(?:is|are|was|were|do|does|did|has|have|had|can|could|will|would|should|may|might|must)\b", re.IGNORECASE
+    r"(?:is|are|was|were|do|does|did|has|have|had|can|could|will|would|should|may|might|must)\b",
+    re.IGNORECASE,
 )
 _OR = re.compile(r"\w,? or (?:in |the |an? )?[A-Z\"“]")
 
@@ -221,7 +238,10 @@ def kind_of(question: str) -> str:
     """
     if is_yes_no(question):
         return "yes_no"
-    return next((kind for kind, pattern in _KINDS.items() if re.search(pattern, question, re.IGNORECASE)), "thing")
+    return next(
+        (kind for kind, pattern in _KINDS.items() if re.search(pattern, question, re.IGNORECASE)),
+        "thing",
+    )
 
 
 def is_yes_no(question: str) -> bool:
@@ -241,7 +261,9 @@ def answer_to(question: str, lines: tuple[str, ...], yes_or_no_only: bool = Fals
     """
     if yes_or_no_only or is_yes_no(question):
         return "yes" if yes_or_no(question, lines) else "no"
-    return _compared(question, lines) or _picked(question, read_passages(question, lines)) or UNKNOWN
+    return (
+        _compared(question, lines) or _picked(question, read_passages(question, lines)) or UNKNOWN
+    )
 
 
 # ---- spans
@@ -256,7 +278,10 @@ _COUNT_WORDS = (
     "|nineteen|twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety|hundred"
 )
 _SCALE = "(?: (?:hundred|thousand|million|billion|percent))"
-_NUMBER = re.compile(rf"\b(?:\d[\d,]*(?:\.\d+)?{_SCALE}?|(?:{_COUNT_WORDS})(?:-(?:{_COUNT_WORDS}))?{_SCALE}?)\b", re.I)
+_NUMBER = re.compile(
+    rf"\b(?:\d[\d,]*(?:\.\d+)?{_SCALE}?|(?:{_COUNT_WORDS})(?:-(?:{_COUNT_WORDS}))?{_SCALE}?)\b",
+    re.I,
+)
 _CAPITAL = r"[^\W\d_a-zß-öø-ÿ][\w’'&.-]*"
 _NAME = re.compile(
     rf"{_CAPITAL}(?:(?:(?: (?:of|the|de|la|le|van|von|der|da|di|du|and|for|in|on|at|&)){{1,2}})? {_CAPITAL}){{0,9}}"
@@ -270,7 +295,9 @@ _FIT: dict[str, dict[str, float]] = {
     "thing": {"name": 1.0, "title": 1.0, "date": 0.3, "number": 0.3},
 }
 """How well a span's look suits a kind of question."""
-_RELATIONS = frozenset(map(stem, ("born", "died", "spouse", "parent", "located", "graduated", "buried")))
+_RELATIONS = frozenset(
+    map(stem, ("born", "died", "spouse", "parent", "located", "graduated", "buried"))
+)
 _PLACE_BEFORE = frozenset(["in", "at", "from", "near", "to", "of", "into", "through", "outside"])
 
 
@@ -288,7 +315,10 @@ def _matches(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
 
 def _candidates(sentence: ReadSentence) -> Iterator[CandidateSpan]:
     for look, pattern in (("date", DATE), ("number", _NUMBER)):
-        yield from (CandidateSpan(match[0], match.start(), look) for match in _matches(pattern, sentence.text))
+        yield from (
+            CandidateSpan(match[0], match.start(), look)
+            for match in _matches(pattern, sentence.text)
+        )
     for match in _matches(_NAME, sentence.text):
         yield from _names(match)
     if sentence.title:  # sentences often speak of their passage's subject as "he" or "it"
@@ -328,7 +358,11 @@ def _picked(question: str, reading: PassageReading) -> str:
             own = stems(span.text)
             if (own and own <= known) or (not own and span.text.lower() in lowered):
                 continue
-            score = _fit(kind, span, sentence.text) * (1.0 + _nearness(span, near)) * (1.0 + 0.1 * order)
+            score = (
+                _fit(kind, span, sentence.text)
+                * (1.0 + _nearness(span, near))
+                * (1.0 + 0.1 * order)
+            )
             if own and any(own == other.title_stems for other in reading.chosen):
                 score *= 0.5  # a mere step of the chain
             if score > best_score:
@@ -340,7 +374,11 @@ def _landmarks(sentence: ReadSentence, idf: dict[str, float]) -> list[tuple[int,
     """Where the question's words stand in a sentence, and their weights: a relation tells most, its own title least."""
     words = ((match.start(), stem(match[0])) for match in WORD.finditer(sentence.text))
     return [
-        (at, idf[word] * (3.0 if word in _RELATIONS else 0.3 if word in sentence.title_stems else 1.0))
+        (
+            at,
+            idf[word]
+            * (3.0 if word in _RELATIONS else 0.3 if word in sentence.title_stems else 1.0),
+        )
         for at, word in words
         if word in idf
     ][:_MOST]
@@ -351,7 +389,10 @@ def _nearness(span: CandidateSpan, landmarks: list[tuple[int, float]]) -> float:
     if span.look == "title":
         return sum(weight for _, weight in landmarks[:8]) / 16
     middle = span.start + len(span.text) / 2
-    return sum(weight * (1.0 if at < span.start else 0.8) / (1.0 + abs(middle - at) / 12) for at, weight in landmarks)
+    return sum(
+        weight * (1.0 if at < span.start else 0.8) / (1.0 + abs(middle - at) / 12)
+        for at, weight in landmarks
+    )
 
 
 def _fit(kind: str, span: CandidateSpan, sentence: str) -> float:
@@ -366,29 +407,46 @@ def _fit(kind: str, span: CandidateSpan, sentence: str) -> float:
         return fit
     before = sentence[max(0, span.start - 16) : span.start].lower().split()[-1:]
     last, end = before[0] if before else "", span.start + len(span.text)
-    adjective = last in ("a", "an") and sentence[end : end + 1] == " " and sentence[end + 1 : end + 2].islower()
+    adjective = (
+        last in ("a", "an")
+        and sentence[end : end + 1] == " "
+        and sentence[end + 1 : end + 2].islower()
+    )
     if adjective or (words == 1 and span.start == 0):
         return fit * 0.2
     if kind == "place":
         return fit * (1.5 if last in _PLACE_BEFORE else 0.5)
     if kind == "person":
-        return fit * (0.5 if last in _PLACE_BEFORE - {"to", "of", "from"} else 1.3 if last == "by" else 1.0)
+        return fit * (
+            0.5 if last in _PLACE_BEFORE - {"to", "of", "from"} else 1.3 if last == "by" else 1.0
+        )
     return fit
 
 
 # ---- comparisons
 
 _EARLY = re.compile(r"\b(?:first|earlier|older|oldest|earliest|before|eldest)\b", re.IGNORECASE)
-_LATE = re.compile(r"\b(?:later|younger|youngest|latest|last|recent|recently|newer|newest|after)\b", re.IGNORECASE)
+_LATE = re.compile(
+    r"\b(?:later|younger|youngest|latest|last|recent|recently|newer|newest|after)\b", re.IGNORECASE
+)
 _MORE = re.compile(
-    r"\b(?:more|most|greater|(?:larg|bigg|tall|long|high|great|wid|deep|heavi)(?:er|est))\b", re.IGNORECASE
+    r"\b(?:more|most|greater|(?:larg|bigg|tall|long|high|great|wid|deep|heavi)(?:er|est))\b",
+    re.IGNORECASE,
 )
 _LIVED = re.compile(r"\blived? (?:\w+ ){0,3}(?:longer|greater age)\b", re.IGNORECASE)
-_CHOICE = re.compile(r"\bor\b|\b(?:between|out of|of the)\b.{1,200}\band\b", re.IGNORECASE | re.DOTALL)
+_CHOICE = re.compile(
+    r"\bor\b|\b(?:between|out of|of the)\b.{1,200}\band\b", re.IGNORECASE | re.DOTALL
+)
 _BOTH = re.compile(r"\b(?:same|both|also|share|each)\b", re.IGNORECASE)
-_ATTRIBUTE = re.compile(r"\b(?:nationality|country|city|state|place|profession|genre|year)\b", re.IGNORECASE)
-_NEGATIVE = re.compile(r"\b(?:not|never|no|neither|nor|without|unable|cannot)\b|n't\b", re.IGNORECASE)
-_ROLE = re.compile(r"\b(?:director|author|writer|composer|performer|producer|founder|creator|singer|artist)s?\b")
+_ATTRIBUTE = re.compile(
+    r"\b(?:nationality|country|city|state|place|profession|genre|year)\b", re.IGNORECASE
+)
+_NEGATIVE = re.compile(
+    r"\b(?:not|never|no|neither|nor|without|unable|cannot)\b|n't\b", re.IGNORECASE
+)
+_ROLE = re.compile(
+    r"\b(?:director|author|writer|composer|performer|producer|founder|creator|singer|artist)s?\b"
+)
 
 
 def _compared(question: str, lines: tuple[str, ...]) -> str:
@@ -420,7 +478,9 @@ def yes_or_no(question: str, lines: tuple[str, ...]) -> bool:
         if _BOTH.search(question):
             return _agree(question, pair, texts)
     reading = read_passages(question, lines)
-    return reading.share >= 0.6 and not any(_NEGATIVE.search(sentence.text) for sentence in reading.chosen[:2])
+    return reading.share >= 0.6 and not any(
+        _NEGATIVE.search(sentence.text) for sentence in reading.chosen[:2]
+    )
 
 
 def _first_of(question: str, left: str, right: str) -> bool | None:
@@ -436,7 +496,9 @@ def _measure(question: str, text: str) -> float | None:
         return years[1] - years[0] if len(years) > 1 else None
     if _EARLY.search(question) or _LATE.search(question):
         return years[1 if len(years) > 1 and "died" in stems(question) else 0] if years else None
-    numbers = re.findall(r"\b(?![12]\d{3}\b)\d[\d,]*(?:\.\d+)?\b", text) if _MORE.search(question) else []
+    numbers = (
+        re.findall(r"\b(?![12]\d{3}\b)\d[\d,]*(?:\.\d+)?\b", text) if _MORE.search(question) else []
+    )
     return float(numbers[0].replace(",", "")) if numbers else None
 
 
@@ -467,14 +529,18 @@ def _named_in(question: str, lines: tuple[str, ...]) -> list[str]:
         title = " ".join(WORD.findall(bare_title(split_line(line)[0]).lower()))
         if title and title in words:
             found.setdefault(title, line)
-    whole = [title for title in found if not any(title in other and title != other for other in found)]
+    whole = [
+        title for title in found if not any(title in other and title != other for other in found)
+    ]
     return [found[title] for title in sorted(whole, key=words.find)]
 
 
 def _agree(question: str, pair: Sequence[str], texts: Sequence[str]) -> bool:
     """Whether two passages agree in what the question asks about."""
     titles = stems(" ".join(split_line(line)[0] for line in pair))
-    if re.search(r"\bsame\b", question, re.IGNORECASE) and _ATTRIBUTE.search(question):  # names in common
+    if re.search(r"\bsame\b", question, re.IGNORECASE) and _ATTRIBUTE.search(
+        question
+    ):  # names in common
         left, right = (stems(" ".join(names_in(text))) - titles for text in texts)
         return bool((left & right) - stems(question))
     wanted = stems(question) - titles - {stem("share")}

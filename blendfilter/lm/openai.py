@@ -78,7 +78,9 @@ class OpenAIEngine:
 
         self.model, self.endpoint = model, endpoint
         self.address, login = split_login(base_url.rstrip("/"))
-        self.refused: dict[str, float | None] = {}  # by name, the least that it may be; None: it is not sent
+        self.refused: dict[
+            str, float | None
+        ] = {}  # by name, the least that it may be; None: it is not sent
         self._chat = endpoint == "chat"
         self.path = "/chat/completions" if self._chat else "/completions"
         # A raw prompt passes no chat template, so there is no thinking to steer and none of its refusals.
@@ -86,7 +88,9 @@ class OpenAIEngine:
         self._effort = effort_of(thinking, reasoning)
         self._extra = dict(extra_body or {})
         self._key = api_key
-        secrets.know(api_key, *login.values(), *(value.partition(" ")[2] for value in login.values()))
+        secrets.know(
+            api_key, *login.values(), *(value.partition(" ")[2] for value in login.values())
+        )
         self.server = HTTPClients(self.address, api_key, timeout, login)
         self._clients: Clients = self.server
 
@@ -123,7 +127,9 @@ class OpenAIEngine:
             adapted += 1
             await another_attempt(fault)
 
-    async def _streamed(self, body: dict[str, Any], stop: Sequence[str], listener: ReplyListener) -> httpx.Response:
+    async def _streamed(
+        self, body: dict[str, Any], stop: Sequence[str], listener: ReplyListener
+    ) -> httpx.Response:
         """The reply as if it had come in one piece, `listener` being told what comes. Raises: as `_clients.send`."""
         import httpx  # by now the clients have imported it
 
@@ -136,7 +142,9 @@ class OpenAIEngine:
         with setting(http.ARRIVING, arriving):
             reply = await self._clients.send("POST", self.path, body)
         events.take(reply.content, whole=True)
-        if not (whole := events.whole()):  # no stream, or one that broke off: whoever reads the reply says so
+        if not (
+            whole := events.whole()
+        ):  # no stream, or one that broke off: whoever reads the reply says so
             return reply
         return httpx.Response(reply.status_code, content=whole, request=reply.request)
 
@@ -146,10 +154,14 @@ class OpenAIEngine:
 
     def reply_cap(self, request: lm15.Request) -> int | None:
         """Tokens that a reply to `request` has at the most, thinking included; None: it is sent without a cap."""
-        fields = self._fit({**self._cap(request.config), **(request.config.extensions or {}), **self._extra})
+        fields = self._fit(
+            {**self._cap(request.config), **(request.config.extensions or {}), **self._extra}
+        )
         caps = [cap for name in _CAPS if isinstance(cap := fields.get(name), int)]
         # Servers that draw several replies to one request bill for each.
-        replies = max(n if isinstance(n := fields.get(name), int) else 1 for name in ("n", "best_of"))
+        replies = max(
+            n if isinstance(n := fields.get(name), int) else 1 for name in ("n", "best_of")
+        )
         return max(caps) * replies if caps else None
 
     async def raw(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -173,7 +185,13 @@ class OpenAIEngine:
 
     def at_completions(self, kind: type[E]) -> E:
         """An engine of `kind` for `/completions` of the same server, over the same connections."""
-        other = kind(self.address, self._key, model=self.model, endpoint="completions", extra_body=self._extra)
+        other = kind(
+            self.address,
+            self._key,
+            model=self.model,
+            endpoint="completions",
+            extra_body=self._extra,
+        )
         other._clients = self._clients
         return other
 
@@ -190,7 +208,9 @@ class OpenAIEngine:
                 body[name] = value
         body |= self._cap(config)
         if config.stop and profile.accepts_stop and not profile.thinks_at(effort):
-            body["stop"] = list(config.stop[:4])  # OpenAI takes no more; the reply is cut on this end anyway
+            body["stop"] = list(
+                config.stop[:4]
+            )  # OpenAI takes no more; the reply is cut on this end anyway
         if config.response_format is not None and profile.json_schema is not False:
             body["response_format"] = _response_format(config.response_format)
         if config.logprobs is not None and profile.accepts_temperature:
@@ -199,16 +219,26 @@ class OpenAIEngine:
                 body["top_logprobs"] = config.logprobs
         body |= profile.steering(effort)
         for more in (config.extensions or {}, self._extra):
-            for name, value in more.items():  # objects (`chat_template_kwargs`) are joined, not replaced
+            for (
+                name,
+                value,
+            ) in more.items():  # objects (`chat_template_kwargs`) are joined, not replaced
                 old = body.get(name)
-                body[name] = {**old, **value} if isinstance(old, dict) and isinstance(value, dict) else value
+                body[name] = (
+                    {**old, **value} if isinstance(old, dict) and isinstance(value, dict) else value
+                )
         return body
 
     def _cap(self, config: lm15.Config) -> dict[str, int]:
         if config.max_tokens is None:
             return {}
-        thinks = self._profile.thinks_at(config.reasoning.effort if config.reasoning else self._effort)
-        return {self._profile.max_tokens_param: config.max_tokens + (self._profile.thinking_tokens if thinks else 0)}
+        thinks = self._profile.thinks_at(
+            config.reasoning.effort if config.reasoning else self._effort
+        )
+        return {
+            self._profile.max_tokens_param: config.max_tokens
+            + (self._profile.thinking_tokens if thinks else 0)
+        }
 
     def _fit(self, body: dict[str, Any]) -> dict[str, Any]:
         """`body` itself, without what the server refuses, and with no smaller values than it takes."""
@@ -224,14 +254,24 @@ class OpenAIEngine:
 
     def _prompt(self, request: lm15.Request) -> dict[str, Any]:
         if request.tools:
-            raise lm15.UnsupportedFeatureError("this engine sends text only: no tools", feature="tools")
-        messages = [{"role": "system", "content": _text_of(request.system)}] if request.system else []
+            raise lm15.UnsupportedFeatureError(
+                "this engine sends text only: no tools", feature="tools"
+            )
+        messages = (
+            [{"role": "system", "content": _text_of(request.system)}] if request.system else []
+        )
         for message in request.messages:
             role = "system" if message.role == "developer" else message.role
             messages.append({"role": role, "content": _text_of(message.parts)})
-        return {"messages": messages} if self._chat else {"prompt": "\n\n".join(m["content"] for m in messages)}
+        return (
+            {"messages": messages}
+            if self._chat
+            else {"prompt": "\n\n".join(m["content"] for m in messages)}
+        )
 
-    def _answer(self, request: lm15.Request, body: dict[str, Any], reply: httpx.Response) -> lm15.Response:
+    def _answer(
+        self, request: lm15.Request, body: dict[str, Any], reply: httpx.Response
+    ) -> lm15.Response:
         """The reply, read. Raises: an lm15 error where it is none, or not in OpenAI's shape."""
         try:
             data = _json_of(reply)
@@ -248,7 +288,9 @@ class OpenAIEngine:
             what = f"the reply is not in the shape of OpenAI's ({type(odd).__name__}: {odd})"
         raise lm15.TransportError(what)
 
-    def _response(self, request: lm15.Request, body: dict[str, Any], data: dict[str, Any]) -> lm15.Response:
+    def _response(
+        self, request: lm15.Request, body: dict[str, Any], data: dict[str, Any]
+    ) -> lm15.Response:
         ended = faults.ending(data, key=self._key)
         choice, usage = data["choices"][0], _object(data.get("usage"))
         if self._chat:
@@ -259,11 +301,23 @@ class OpenAIEngine:
         text = cut_at_stop(reply, request.config.stop)
         cut = len(text) < len(reply)
         thought = thought or hidden
-        parts = (lm15.ThinkingPart(thought), lm15.TextPart(text)) if thought else (lm15.TextPart(text),)
+        parts = (
+            (lm15.ThinkingPart(thought), lm15.TextPart(text)) if thought else (lm15.TextPart(text),)
+        )
         logprobs, complete = scores(choice.get("logprobs"), raw, text)
-        stated = {"tokens_in": usage.get("prompt_tokens"), "tokens_out": usage.get("completion_tokens")}
-        wrong = {name: noted(value) for name, value in stated.items() if value is not None and _count(value) is None}
-        cost, cached = usage.get("cost"), _object(usage.get("prompt_tokens_details")).get("cached_tokens")
+        stated = {
+            "tokens_in": usage.get("prompt_tokens"),
+            "tokens_out": usage.get("completion_tokens"),
+        }
+        wrong = {
+            name: noted(value)
+            for name, value in stated.items()
+            if value is not None and _count(value) is None
+        }
+        cost, cached = (
+            usage.get("cost"),
+            _object(usage.get("prompt_tokens_details")).get("cached_tokens"),
+        )
         if isinstance(cost, float) and not math.isfinite(cost):  # no JSON
             wrong["cost"], cost = noted(cost), None
         return lm15.Response(
@@ -275,8 +329,12 @@ class OpenAIEngine:
                 input_tokens=_count(usage.get("prompt_tokens")),
                 output_tokens=_count(usage.get("completion_tokens")),
                 # DeepSeek has a name of its own for it.
-                cache_read_tokens=_count(usage.get("prompt_cache_hit_tokens") if cached is None else cached),
-                reasoning_tokens=_count(_object(usage.get("completion_tokens_details")).get("reasoning_tokens")),
+                cache_read_tokens=_count(
+                    usage.get("prompt_cache_hit_tokens") if cached is None else cached
+                ),
+                reasoning_tokens=_count(
+                    _object(usage.get("completion_tokens_details")).get("reasoning_tokens")
+                ),
             ),
             logprobs=logprobs,
             provider_data={
@@ -306,7 +364,9 @@ def _text_of(content: Any) -> str:
         return content
     for part in content:
         if not isinstance(part, lm15.TextPart | lm15.ThinkingPart):
-            raise lm15.UnsupportedFeatureError(f"this engine sends text only: no {part.type}", feature="messages")
+            raise lm15.UnsupportedFeatureError(
+                f"this engine sends text only: no {part.type}", feature="messages"
+            )
     return "\n".join(part.text for part in content if isinstance(part, lm15.TextPart))
 
 
@@ -317,7 +377,9 @@ def _json_of(reply: httpx.Response) -> dict[str, Any]:
     except ValueError:
         data = None
     if not isinstance(data, dict):
-        raise lm15.TransportError(f"the reply is not JSON, or is cut off ({len(reply.content)} bytes)")
+        raise lm15.TransportError(
+            f"the reply is not JSON, or is cut off ({len(reply.content)} bytes)"
+        )
     return data
 
 
@@ -325,7 +387,10 @@ def _response_format(wanted: Mapping[str, Any]) -> dict[str, Any]:
     """lm15's flat response format in the wire's nesting."""
     if wanted.get("type") != "json_schema":
         return dict(wanted)
-    inner = {"name": "response", **{name: value for name, value in wanted.items() if name != "type"}}
+    inner = {
+        "name": "response",
+        **{name: value for name, value in wanted.items() if name != "type"},
+    }
     return {"type": "json_schema", "json_schema": inner}
 
 
@@ -347,7 +412,11 @@ def _tokens(raw: dict[str, Any]) -> list[lm15.TokenLogprob]:
     scored: Iterable[tuple[Any, Any, Iterable[tuple[Any, Any]]]]
     if (rows := raw.get("content")) is not None:
         scored = (
-            (row["token"], row["logprob"], [(top["token"], top["logprob"]) for top in row.get("top_logprobs") or ()])
+            (
+                row["token"],
+                row["logprob"],
+                [(top["token"], top["logprob"]) for top in row.get("top_logprobs") or ()],
+            )
             for row in rows
             if row.get("logprob") is not None
         )
@@ -356,7 +425,9 @@ def _tokens(raw: dict[str, Any]) -> list[lm15.TokenLogprob]:
         tops = ((top or {}).items() for top in raw.get("top_logprobs") or [None] * len(tokens))
         scored = zip(tokens, raw.get("token_logprobs") or [], tops, strict=False)
     return [
-        lm15.TokenLogprob(token=token, logprob=score, top=tuple(lm15.TopLogprob(*pair) for pair in top))
+        lm15.TokenLogprob(
+            token=token, logprob=score, top=tuple(lm15.TopLogprob(*pair) for pair in top)
+        )
         for token, score, top in scored
         if score is not None
     ]

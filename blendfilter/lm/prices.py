@@ -64,7 +64,9 @@ class Price:
         Price(input=0.075, output=0.3, cached=None)
         """
         cached = None if self.cached is None else round(self.cached * rate, 12)
-        return Price(round(self.input * rate, 12), round(self.output * rate, 12), cached, self.snapshots)
+        return Price(
+            round(self.input * rate, 12), round(self.output * rate, 12), cached, self.snapshots
+        )
 
 
 @dataclass(frozen=True)
@@ -210,7 +212,9 @@ def read_prices(path: str | Path) -> Prices:
     except ValidationError as error:
         fault = error.errors()[0]
         where = ", ".join(map(str, fault["loc"]))
-        raise BadData(f"{path}, {where}: {fault['msg']}, not {fault['input']!r:.40}; {_EXAMPLE}") from None
+        raise BadData(
+            f"{path}, {where}: {fault['msg']}, not {fault['input']!r:.40}; {_EXAMPLE}"
+        ) from None
     except ValueError as error:
         raise BadData(f"{path}: not TOML ({error}); {_EXAMPLE}") from error
     for name, price in data.models.items():
@@ -219,4 +223,6 @@ def read_prices(path: str | Path) -> Prices:
     return Prices(path, str(data.date), data.models)
 
 
-_EXAMPLE = 'under [models] write lines such as "openai/gpt-4o-mini" = { input = 0.15, output = 0.60 }'
+_EXAMPLE = (
+    'under [models] write lines such as "openai/gpt-4o-mini" = { input = 0.15, output = 0.60 }'
+)

@@ -50,7 +50,9 @@ class Profile:
     max_tokens_param: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     thinks: bool = False
     thinking_tokens: int = THINKING_TOKENS
-    switch: Literal["reasoning_effort", "enable_thinking", "thinking", "thinking_budget"] | None = None
+    switch: Literal["reasoning_effort", "enable_thinking", "thinking", "thinking_budget"] | None = (
+        None
+    )
     off: str = "none"
     can_stop_thinking: bool = False
     json_schema: bool | None = None
@@ -136,9 +138,14 @@ _FAMILIES: tuple[tuple[str, Profile], ...] = (
     (r"grok-(?:4|code)", _GROK),
     (r"nemotron-nano-\d+b-v2|nemotron-[\w.-]*v1[._]5|minimax-m\d", _OPEN),
     (r"deepseek-(?:r\d|reasoner)|qwq|magistral|glm-z1", _OPEN),
-    (r"(?:think|thinking|reason|reasoning|reasoner)(?![a-z])", _OPEN),  # kimi-k2-thinking, phi-4-reasoning, …
+    (
+        r"(?:think|thinking|reason|reasoning|reasoner)(?![a-z])",
+        _OPEN,
+    ),  # kimi-k2-thinking, phi-4-reasoning, …
 )
-_COMPILED = tuple((re.compile(rf"(?:^|[^a-z0-9])(?:{pattern})"), profile) for pattern, profile in _FAMILIES)
+_COMPILED = tuple(
+    (re.compile(rf"(?:^|[^a-z0-9])(?:{pattern})"), profile) for pattern, profile in _FAMILIES
+)
 
 
 def profile_for(model: str) -> Profile:
@@ -203,7 +210,9 @@ def effort_of(thinking: bool | None, reasoning: str | None) -> str | None:
     if thinking is None:
         return reasoning
     if reasoning is not None and thinking == (reasoning == "off"):
-        raise BadArgument(f"thinking={thinking} and reasoning='{reasoning}' contradict each other: give one of them")
+        raise BadArgument(
+            f"thinking={thinking} and reasoning='{reasoning}' contradict each other: give one of them"
+        )
     return reasoning or ("medium" if thinking else "off")
 
 
@@ -214,7 +223,11 @@ _TAIL = r"\b[^<]{0,120}(?:<\|constrain\|>[^<]{0,40})?(?:<\|message\|>|\Z)"
 # What opens thoughts, what closes them (or opens the reply itself), and what else stands around a reply. These are the
 # formats that the reasoning parsers of vLLM, SGLang and llama.cpp know.
 _MARKS: tuple[tuple[str, str, str], ...] = (
-    (rf"<{_TAG}>", rf"</{_TAG}>", ""),  # DeepSeek, Qwen, GLM, MiniMax, Nemotron, EXAONE, Seed-OSS, LongCat, …
+    (
+        rf"<{_TAG}>",
+        rf"</{_TAG}>",
+        "",
+    ),  # DeepSeek, Qwen, GLM, MiniMax, Nemotron, EXAONE, Seed-OSS, LongCat, …
     (r"\[THINK\]", r"\[/THINK\]", ""),  # Mistral
     (r"◁think▷", r"◁/think▷", ""),  # Kimi
     (
@@ -254,8 +267,14 @@ _WORDS: tuple[tuple[re.Pattern[str], re.Pattern[str]], ...] = (
         ),
         re.compile(r"assistantfinal(?: ?json(?=\s*[\[{]))?"),
     ),
-    (re.compile(r"\s*Here(?:'s| is) my thought process:"), re.compile(r"Here(?:'s| is) my response:")),  # Granite
-    (re.compile(r"\s*Here are my reasoning steps:"), re.compile(r"\[BEGIN FINAL RESPONSE\]")),  # Apriel
+    (
+        re.compile(r"\s*Here(?:'s| is) my thought process:"),
+        re.compile(r"Here(?:'s| is) my response:"),
+    ),  # Granite
+    (
+        re.compile(r"\s*Here are my reasoning steps:"),
+        re.compile(r"\[BEGIN FINAL RESPONSE\]"),
+    ),  # Apriel
     (
         # Where a field follows, the two are fields of DSPy's XMLAdapter, which asks for them.
         re.compile(r"\s*<reasoning>(?!.*</reasoning>\s*<\w)", re.DOTALL),
@@ -308,7 +327,9 @@ def split_thinking(text: str) -> tuple[str, str]:
         kind = mark.lastgroup
         channels = channels or "<|c" in mark[0]
         if kind == "ends":
-            if not channels:  # other families end their turns with such a token, and the next may follow
+            if (
+                not channels
+            ):  # other families end their turns with such a token, and the next may follow
                 continue
             kind = "closes" if thinking else "around"
         if kind == "closes":  # it makes thinking of what stands before it, opened or not
@@ -394,7 +415,9 @@ def place_of(name: str, api_base: str | None, api_key: str | None) -> tuple[str,
         )
     key = _key(api_key, known.key_variable)
     if known.key_variable and key == _NO_KEY and not api_key:
-        raise NoKey(f"{name} wants a key: set {known.key_variable}, or point --api-base at a server of your own")
+        raise NoKey(
+            f"{name} wants a key: set {known.key_variable}, or point --api-base at a server of your own"
+        )
     return known.base_url, rest, key
 
 
@@ -443,7 +466,9 @@ def _key(given: str | None, variable: str) -> Key:
     """The key that was given, else that of the environment variable; its hint says where it is from."""
     found = given or os.environ.get(variable)
     if not found:
-        return Key(_NO_KEY, f"none was given: set {variable}" if variable else "none was given (api_key=)")
+        return Key(
+            _NO_KEY, f"none was given: set {variable}" if variable else "none was given (api_key=)"
+        )
     what = "the key that was given (api_key=)" if given else f"the key in the variable {variable}"
     checked(key := Key(found, f"check {what}"), what)
     return key
@@ -464,7 +489,9 @@ def addresses_of(api_base: str | Sequence[str] | None) -> tuple[str | None, ...]
         check_address(address)
     addresses = tuple(address.rstrip("/") for address in given)
     if twice := sorted({address for address in addresses if addresses.count(address) > 1}):
-        raise BadArgument(f"the address {http.without_login(twice[0])} is given twice: name each server once")
+        raise BadArgument(
+            f"the address {http.without_login(twice[0])} is given twice: name each server once"
+        )
     return addresses
 
 
@@ -474,11 +501,28 @@ def check_address(api_base: str) -> None:
 
     try:
         url, parts = httpx.URL(api_base), urlsplit(api_base)
-        good = url.scheme in ("http", "https") and bool(parts.hostname) and (80 if url.port is None else url.port) > 0
-        good = good and (parts.port or 80) < 65536 and "@" not in parts.path and not re.search(r"[\s\0]", api_base)
-    except (httpx.InvalidURL, ValueError, TypeError):  # the two read brackets and ports with different care
+        good = (
+            url.scheme in ("http", "https")
+            and bool(parts.hostname)
+            and (80 if url.port is None else url.port) > 0
+        )
+        good = (
+            good
+            and (parts.port or 80) < 65536
+            and "@" not in parts.path
+            and not re.search(r"[\s\0]", api_base)
+        )
+    except (
+        httpx.InvalidURL,
+        ValueError,
+        TypeError,
+    ):  # the two read brackets and ports with different care
         good = False
     if not good:
-        raise BadArgument(f"'{http.without_login(str(api_base))}' is no address: write it as http://host:port/v1")
+        raise BadArgument(
+            f"'{http.without_login(str(api_base))}' is no address: write it as http://host:port/v1"
+        )
     if parts.query or parts.fragment:  # it would be recorded with the address (a login is not)
-        raise BadArgument("the address must hold no query, such as a key: put the key into BLENDFILTER_API_KEY")
+        raise BadArgument(
+            "the address must hold no query, such as a key: put the key into BLENDFILTER_API_KEY"
+        )

@@ -51,7 +51,9 @@ class ReplicatedEngine:
         clock: for tests.
     """
 
-    def __init__(self, engines: Sequence[Any], *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, engines: Sequence[Any], *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.engines = tuple(engines)
         self.model = str(self.engines[0].model)
         self.address = ", ".join(engine.address for engine in self.engines)
@@ -117,13 +119,17 @@ class ReplicatedEngine:
         with self._lock:
             replica.in_flight -= 1
             # A call that is cancelled may have met its deadline here; of a refused request the server is not the cause.
-            if epoch != replica.epoch or not (faults.retryable(error) or isinstance(error, asyncio.CancelledError)):
+            if epoch != replica.epoch or not (
+                faults.retryable(error) or isinstance(error, asyncio.CancelledError)
+            ):
                 return
             replica.failures += 1
             busy = faults.throttled(error)
             if busy or unreached or replica.failures >= FAILURES:
                 seconds = min(REST_MAX, REST_FIRST * 2.0**replica.rests)
-                wanted = min((getattr(error, "retry_after", None) or 0.0) if busy else 0.0, REST_MAX)
+                wanted = min(
+                    (getattr(error, "retry_after", None) or 0.0) if busy else 0.0, REST_MAX
+                )
                 replica.rests_until = max(replica.rests_until, self._clock() + max(seconds, wanted))
                 replica.rests = min(replica.rests + 1, 8)
                 replica.epoch += 1

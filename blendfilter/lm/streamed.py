@@ -36,7 +36,9 @@ class ReplyListener:
     async def whole(self, text: str) -> None:
         """The reply is `text`."""
         if not text.startswith(self._passed):
-            logger.warning("a reply came to something else than what was streamed of it: the prediction has it whole")
+            logger.warning(
+                "a reply came to something else than what was streamed of it: the prediction has it whole"
+            )
         await self._pass(text)
 
     async def _pass(self, text: str) -> None:
@@ -80,7 +82,9 @@ def text_and_thoughts(message: Mapping[str, Any]) -> tuple[str, str]:
         if not all(isinstance(block, Mapping) for block in blocks):
             raise TypeError("a block of the content is neither a text nor an object")
         thoughts = thoughts or "".join(_flat(block.get("thinking")) for block in blocks)
-        content = "".join(_flat(block.get("text")) for block in blocks if block.get("type", "text") in _TEXTS)
+        content = "".join(
+            _flat(block.get("text")) for block in blocks if block.get("type", "text") in _TEXTS
+        )
     return str(content or message.get("refusal") or ""), str(thoughts or "")
 
 
@@ -130,7 +134,9 @@ class ReplyEvents:
                 self._kind = b""
             elif name == b"event":
                 self._kind = value.strip()
-            elif name == b"data" and value.strip():  # some servers keep a connection alive with empty ones
+            elif (
+                name == b"data" and value.strip()
+            ):  # some servers keep a connection alive with empty ones
                 self._take_event(value.strip())
             elif name == b"error":  # llama.cpp's field
                 self._kind = name
@@ -152,7 +158,11 @@ class ReplyEvents:
         return "finish_reason" in self._choice or (self._done and not self._says_how_it_ends)
 
     def _event(self, event: dict[str, Any]) -> None:
-        is_bare = not event.get("choices") and not event.get("usage") and ("message" in event or "detail" in event)
+        is_bare = (
+            not event.get("choices")
+            and not event.get("usage")
+            and ("message" in event or "detail" in event)
+        )
         if self._kind == b"error" or event.get("object") == "error" or is_bare:
             event = {"error": event.get("error") or event}
         choices = event.pop("choices", None) or []
@@ -167,7 +177,9 @@ class ReplyEvents:
                 if isinstance(values, list):
                     self._logprobs.setdefault(key, []).extend(values)
             self._says_how_it_ends |= "finish_reason" in choice
-            self._choice |= {name: value for name, value in choice.items() if value not in (None, "")}
+            self._choice |= {
+                name: value for name, value in choice.items() if value not in (None, "")
+            }
             self.data["choices"] = [
                 {
                     **self._choice,

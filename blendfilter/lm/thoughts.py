@@ -47,7 +47,9 @@ class ThoughtfulEngine:
         notice: whether that was given, shared by the model's copies.
     """
 
-    def __init__(self, inner: ModelEngine, model: str, profile: Profile, notice: ThinkingNotice) -> None:
+    def __init__(
+        self, inner: ModelEngine, model: str, profile: Profile, notice: ThinkingNotice
+    ) -> None:
         self.inner, self.model, self.profile, self.notice = inner, model, profile, notice
 
     async def complete(self, request: lm15.Request) -> lm15.Response:
@@ -66,7 +68,11 @@ class ThoughtfulEngine:
             if cap is None or self._has_room(request, cap) or not thinks(outcome):
                 return outcome
         self._say_so()
-        if isinstance(outcome, lm15.Response) and outcome.finish_reason != "length" and _spoken(outcome):
+        if (
+            isinstance(outcome, lm15.Response)
+            and outcome.finish_reason != "length"
+            and _spoken(outcome)
+        ):
             return outcome
         raised = dataclasses.replace(
             request, config=dataclasses.replace(request.config, max_tokens=cap + THINKING_TOKENS)
@@ -80,7 +86,9 @@ class ThoughtfulEngine:
         cap: int | None = of_inner(request) if of_inner is not None else request.config.max_tokens
         return cap
 
-    async def _with_room(self, raised: lm15.Request, first: lm15.Response | lm15.LM15Error | None) -> lm15.Response:
+    async def _with_room(
+        self, raised: lm15.Request, first: lm15.Response | lm15.LM15Error | None
+    ) -> lm15.Response:
         """The response to `raised`; what the first attempt came to, where the server refuses a cap that large."""
         try:
             return _with_its_room(await self.inner.complete(raised))
@@ -112,15 +120,22 @@ class ThoughtfulEngine:
 def thinks(response: lm15.Response) -> bool:
     """Whether there are thoughts in a response: in a part of their own, in tags, or in its usage."""
     parts = response.message.parts
-    if response.usage.reasoning_tokens or any(isinstance(part, lm15.ThinkingPart) and part.text for part in parts):
+    if response.usage.reasoning_tokens or any(
+        isinstance(part, lm15.ThinkingPart) and part.text for part in parts
+    ):
         return True
     return any(split_thinking(part.text)[0] for part in parts if isinstance(part, lm15.TextPart))
 
 
 def _spoken(response: lm15.Response) -> bool:
     parts = [part for part in response.message.parts if not isinstance(part, lm15.ThinkingPart)]
-    return any(not isinstance(part, lm15.TextPart) or split_thinking(part.text)[1].strip() for part in parts)
+    return any(
+        not isinstance(part, lm15.TextPart) or split_thinking(part.text)[1].strip()
+        for part in parts
+    )
 
 
 def _with_its_room(response: lm15.Response) -> lm15.Response:
-    return dataclasses.replace(response, provider_data={**(response.provider_data or {}), "room": THINKING_TOKENS})
+    return dataclasses.replace(
+        response, provider_data={**(response.provider_data or {}), "room": THINKING_TOKENS}
+    )

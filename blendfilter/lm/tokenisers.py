@@ -47,7 +47,9 @@ class TokenCounter:
 
 
 WORDS = "words"
-RULE = TokenCounter(f"words times {TOKENS_A_WORD} (a rule of thumb)", lambda text: len(text.split()) * TOKENS_A_WORD)
+RULE = TokenCounter(
+    f"words times {TOKENS_A_WORD} (a rule of thumb)", lambda text: len(text.split()) * TOKENS_A_WORD
+)
 
 
 def tokeniser(name: str | None = None) -> TokenCounter:
@@ -75,7 +77,7 @@ def tokeniser(name: str | None = None) -> TokenCounter:
 
 def tokeniser_for(
     lm: ConnectedLM, *, ask_server: bool = False, calls: Iterable[Mapping[str, Any]] = ()
-) -> TokenCounter:  # fmt: skip
+) -> TokenCounter:
     """The best tokeniser at hand for `lm`; `calls` are records of a journal, those of other models left out.
 
     >>> from blendfilter import connect
@@ -83,7 +85,9 @@ def tokeniser_for(
     'words, as the offline reader counts them'
     """
     if isinstance(lm.inner, OfflineEngine):
-        return TokenCounter("words, as the offline reader counts them", lambda text: float(len(text.split())))
+        return TokenCounter(
+            "words, as the offline reader counts them", lambda text: float(len(text.split()))
+        )
     if ask_server and (served := _served(lm)) is not None:
         return served
     if hasattr(lm.inner, "count_tokens"):
@@ -101,7 +105,9 @@ def _served(lm: ConnectedLM) -> TokenCounter | None:
         # vLLM reads `prompt` and llama.cpp `content`; each leaves the other's field alone.
         body = {"model": engine.model, "prompt": text, "content": text}
         reply = aio.run(engine.raw(f"{root}/tokenize", body), "tokenise")
-        number = reply.get("count", len(reply["tokens"]) if isinstance(reply.get("tokens"), list) else None)
+        number = reply.get(
+            "count", len(reply["tokens"]) if isinstance(reply.get("tokens"), list) else None
+        )
         if not isinstance(number, int):
             raise lm15.ServerError(f"{root}/tokenize gave no count")
         return float(number)
@@ -118,7 +124,11 @@ def _measured(model: str, calls: Iterable[Mapping[str, Any]]) -> TokenCounter | 
     number = tokens = size = 0
     for call in calls:
         if call.get("model") == model and call.get("tokens_in"):
-            number, tokens, size = number + 1, tokens + call["tokens_in"], size + bytes_of(text_of(call["prompt"]))
+            number, tokens, size = (
+                number + 1,
+                tokens + call["tokens_in"],
+                size + bytes_of(text_of(call["prompt"])),
+            )
     if number < ENOUGH or not size:
         return None
     name = f"{tokens / size:.3f} tokens a byte, as {number:,} earlier calls of {model} were counted"
@@ -146,7 +156,9 @@ def of_openai(model: str) -> TokenCounter | None:
     try:
         from tiktoken.model import encoding_name_for_model
 
-        name = encoding_name_for_model(model).removesuffix("_harmony")  # which differs in control tokens alone
+        name = encoding_name_for_model(model).removesuffix(
+            "_harmony"
+        )  # which differs in control tokens alone
     except (ImportError, KeyError):
         return None
     return _encoding(name) if name in _ENCODINGS else None
@@ -162,7 +174,11 @@ def _encoding(name: str) -> TokenCounter | None:
     address = f"https://openaipublic.blob.core.windows.net/encodings/{name}.tiktoken"
     file = hashlib.sha1(address.encode(), usedforsecurity=False).hexdigest()
     paths = (folder / file for folder in _folders())
-    good = (p for p in paths if p.is_file() and hashlib.sha256(p.read_bytes()).hexdigest() == _ENCODINGS[name])
+    good = (
+        p
+        for p in paths
+        if p.is_file() and hashlib.sha256(p.read_bytes()).hexdigest() == _ENCODINGS[name]
+    )
     if (path := next(good, None)) is None:
         return None
     before = os.environ.get("TIKTOKEN_CACHE_DIR")
@@ -175,7 +191,9 @@ def _encoding(name: str) -> TokenCounter | None:
         else:
             os.environ["TIKTOKEN_CACHE_DIR"] = before
     # Control tokens in a text are text.
-    return TokenCounter(f"tiktoken's {name}", lambda text: float(len(encoding.encode_ordinary(text))))
+    return TokenCounter(
+        f"tiktoken's {name}", lambda text: float(len(encoding.encode_ordinary(text)))
+    )
 
 
 def _folders() -> Iterator[Path]:

@@ -43,8 +43,16 @@ def at_most(request: lm15.Request) -> int:
     system = _of_parts(request.system) + A_MESSAGE if request.system else 0
     messages = sum(_of_parts(message.parts) + A_MESSAGE for message in request.messages)
     config = request.config
-    written = [*request.tools, *(each for each in (config.response_format, config.extensions) if each is not None)]
-    return A_REQUEST + system + messages + sum(_INDENTED * bytes_of(repr(each)) + A_MESSAGE for each in written)
+    written = [
+        *request.tools,
+        *(each for each in (config.response_format, config.extensions) if each is not None),
+    ]
+    return (
+        A_REQUEST
+        + system
+        + messages
+        + sum(_INDENTED * bytes_of(repr(each)) + A_MESSAGE for each in written)
+    )
 
 
 def at_least(parts: Iterable[Any]) -> int:
@@ -60,7 +68,9 @@ def at_least(parts: Iterable[Any]) -> int:
     return max(1, (characters - _FREE) // _A_TOKEN) if characters else 0
 
 
-def believed(request: lm15.Request, response: lm15.Response, price: Price | None = None) -> lm15.Response:
+def believed(
+    request: lm15.Request, response: lm15.Response, price: Price | None = None
+) -> lm15.Response:
     """`response` without the figures that cannot be true.
 
     A count that is none (negative, 0 for a text, more than any call has) becomes unknown, and so does a cost that is
@@ -76,7 +86,11 @@ def believed(request: lm15.Request, response: lm15.Response, price: Price | None
         whole = tokens_in + cached + (usage.cache_write_tokens or 0)
         tokens_in = whole if whole >= least else tokens_in
     counts = {"tokens_in": tokens_in, "tokens_out": usage.output_tokens, "tokens_cached": cached}
-    bounds = {"tokens_in": min(1, least), "tokens_out": min(1, at_least(response.message.parts)), "tokens_cached": 0}
+    bounds = {
+        "tokens_in": min(1, least),
+        "tokens_out": min(1, at_least(response.message.parts)),
+        "tokens_cached": 0,
+    }
     most_in = 10 * at_most(request) + UNSEEN
     most_out = 10 * (request.config.max_tokens or 0) + UNSEEN
     most = {"tokens_in": most_in, "tokens_out": most_out, "tokens_cached": most_in}
@@ -84,7 +98,10 @@ def believed(request: lm15.Request, response: lm15.Response, price: Price | None
         if count is not None and not bounds[name] <= count <= most[name]:
             wrong[name], counts[name] = noted(count), None
     cost, paid = data.get("cost"), rated(price, data)
-    sizes = counts["tokens_in"] or at_most(request), counts["tokens_out"] or request.config.max_tokens or 0
+    sizes = (
+        counts["tokens_in"] or at_most(request),
+        counts["tokens_out"] or request.config.max_tokens or 0,
+    )
     if cost is not None and stated(cost, None if paid is None else paid.of(*sizes)) is None:
         wrong["cost"] = noted(cost)
         data = {name: value for name, value in data.items() if name != "cost"}
@@ -93,10 +110,15 @@ def believed(request: lm15.Request, response: lm15.Response, price: Price | None
     if not wrong and tokens_in == usage.input_tokens:
         return replace(response, provider_data=data) if "prompt_cut" in data else response
     usage = replace(
-        usage, input_tokens=counts["tokens_in"], output_tokens=counts["tokens_out"], total_tokens=None,
+        usage,
+        input_tokens=counts["tokens_in"],
+        output_tokens=counts["tokens_out"],
+        total_tokens=None,
         cache_read_tokens=counts["tokens_cached"],
-    )  # fmt: skip
-    return replace(response, usage=usage, provider_data={**data, **({"disbelieved": wrong} if wrong else {})})
+    )
+    return replace(
+        response, usage=usage, provider_data={**data, **({"disbelieved": wrong} if wrong else {})}
+    )
 
 
 def noted(value: Any) -> str:
@@ -105,7 +127,9 @@ def noted(value: Any) -> str:
     >>> noted(-1), noted(True), noted(10**400), noted({"dollars": 1})
     ('-1', 'True', '1000000000000000000000000…', 'dict')
     """
-    plain = secrets.hidden(str(value)) if isinstance(value, int | float | str) else type(value).__name__
+    plain = (
+        secrets.hidden(str(value)) if isinstance(value, int | float | str) else type(value).__name__
+    )
     return plain if len(plain) <= 25 else f"{plain[:25]}…"
 
 

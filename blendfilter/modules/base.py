@@ -116,7 +116,11 @@ class RetrievingMethod(Method):
     """
 
     def __init__(
-        self, retriever: Searcher, k: int, filter: Filter | str | None, settings: PromptSettings | None = None
+        self,
+        retriever: Searcher,
+        k: int,
+        filter: Filter | str | None,
+        settings: PromptSettings | None = None,
     ) -> None:
         super().__init__()
         self.retriever: Retriever | None = as_retriever(retriever)
@@ -126,11 +130,15 @@ class RetrievingMethod(Method):
     def arguments(self) -> dict[str, Any]:
         return {"k": self.k, **filter_arguments(self.select)}
 
-    async def look_up(self, query: str, question: str | None = None, **more: Any) -> tuple[dspy.Prediction, Branch]:
+    async def look_up(
+        self, query: str, question: str | None = None, **more: Any
+    ) -> tuple[dspy.Prediction, Branch]:
         """What the filter keeps of a query's passages, judged by `question` (the query by default), and the branch."""
         assert self.retriever is not None
         retrieved = await search(self.retriever, query, self.k)
-        chosen = await filtered(self.select, query if question is None else question, retrieved, **more)
+        chosen = await filtered(
+            self.select, query if question is None else question, retrieved, **more
+        )
         return chosen, branch_of(retrieved, chosen)
 
 
@@ -146,7 +154,9 @@ async def search(retriever: Retriever, query: str, k: int) -> list[Passage]:
     return await dspy.Tool(tool, "search", described).acall(query=query, k=k)  # type: ignore[no-any-return]
 
 
-async def filtered(select: Filter | None, question: str, passages: Sequence[Passage], **more: Any) -> dspy.Prediction:
+async def filtered(
+    select: Filter | None, question: str, passages: Sequence[Passage], **more: Any
+) -> dspy.Prediction:
     """What `select` keeps of `passages`; all of them without a filter."""
     if select is None:
         return dspy.Prediction(kept=list(passages))
@@ -287,7 +297,9 @@ class Answering(QuestionModule):
         super().__init__()
         settings = PromptSettings.of(wording, prompts, adapter)
         self.unaided = template == "cot"
-        self.answer = settings.predictor("answer", UnaidedReasoning if self.unaided else Reasoning, template)
+        self.answer = settings.predictor(
+            "answer", UnaidedReasoning if self.unaided else Reasoning, template
+        )
         self.short_answer = short_answer(settings)
 
     async def aforward(self, question: str, knowledge: Sequence[Passage] = ()) -> dspy.Prediction:
@@ -307,7 +319,11 @@ class Answering(QuestionModule):
 
 # --- a prediction in a notebook ---
 
-_QUERY_WORDS = {"q": "the question", "q_ex": "external reasoning + question", "q_in": "internal knowledge + question"}
+_QUERY_WORDS = {
+    "q": "the question",
+    "q_ex": "external reasoning + question",
+    "q_in": "internal knowledge + question",
+}
 
 
 def query_words(name: str) -> str:
@@ -325,26 +341,40 @@ class MethodPrediction(dspy.Prediction):
     def of(cls, prediction: dspy.Prediction) -> MethodPrediction:
         """The same prediction with a display."""
         fields = {name: value for name, value in prediction.items() if name != "answer"}
-        same: MethodPrediction = cls.from_completions([{**fields, "answer": prediction.get("answer")}])
+        same: MethodPrediction = cls.from_completions(
+            [{**fields, "answer": prediction.get("answer")}]
+        )
         same.set_lm_usage(prediction.get_lm_usage())
         return same
 
     def _repr_html_(self) -> str:
         branches, lines = self.get("branches") or {}, [f"<b>{_text(self.get('answer'))}</b>"]
         for name, query in (self.get("queries") or {}).items():
-            lines.append(f"<code>{_text(name)}</code> <small>{_text(query_words(name))}</small> {_text(query)}")
+            lines.append(
+                f"<code>{_text(name)}</code> <small>{_text(query_words(name))}</small> {_text(query)}"
+            )
             branch = branches.get(name, Branch((), ()))
             kept = {passage.id for passage in branch.kept}
             for passage in branch.retrieved:
-                lines.append(f"{'+ kept' if passage.id in kept else '- dropped'} {_text(passage.line)}")
-                spans = (span for each in branch.kept if each.id == passage.id for span in getattr(each, "spans", ()))
+                lines.append(
+                    f"{'+ kept' if passage.id in kept else '- dropped'} {_text(passage.line)}"
+                )
+                spans = (
+                    span
+                    for each in branch.kept
+                    if each.id == passage.id
+                    for span in getattr(each, "spans", ())
+                )
                 lines += (f"<small>kept: {_text(piece.text)}</small>" for piece in spans)
         written = (each for each in self.get("knowledge") or () if isinstance(each, WrittenText))
         lines += (f"+ written, in no passage: {_text(each.text)}" for each in written)
         if self.get("reasoning"):
             lines.append(f"<small>reasoning</small> {_text(self.reasoning, 640)}")
         events = [f"{name} {count}" for name, count in (self.get("flags") or {}).items() if count]
-        figures = [f"{len(self.get('knowledge') or [])} passages kept", f"{len(self.get('calls') or [])} calls"]
+        figures = [
+            f"{len(self.get('knowledge') or [])} passages kept",
+            f"{len(self.get('calls') or [])} calls",
+        ]
         lines.append(f"<small>{html_of('; '.join([*figures, *events]))}</small>")
         return f"<div>{'<br>'.join(lines)}</div>"
 

@@ -55,7 +55,9 @@ QUERIES = ("q", "q_ex", "q_in")
 """The three queries in the order of their union."""
 
 Retrieved: TypeAlias = tuple[str, list[Passage]]  # a query and its passages
-Filtered: TypeAlias = tuple[dict[str, Branch], list[Passage], list[dspy.Prediction]]  # branches, kept, the filter's own
+Filtered: TypeAlias = tuple[
+    dict[str, Branch], list[Passage], list[dspy.Prediction]
+]  # branches, kept, the filter's own
 
 _CONCLUSION = re.compile(
     rf"[*_]{{0,3}}\b{THEREFORE}(?:(?:final|correct) )?answer(?: is\b|[*_ ]{{0,4}}:)", re.IGNORECASE
@@ -136,7 +138,9 @@ class Blending(QuestionModule):
         self.use = used_queries(without)
         self.drop_conclusion = drop_conclusion
         if drop_conclusion and "q_ex" not in self.use:
-            raise BadArgument("drop_conclusion changes q_ex, which without leaves out: give one of the two")
+            raise BadArgument(
+                "drop_conclusion changes q_ex, which without leaves out: give one of the two"
+            )
         self.external = settings.predictor("external", Reasoning, "blendfilter/external")
         self.internal = settings.predictor("internal", Recall, "blendfilter/internal")
 
@@ -156,7 +160,9 @@ class Blending(QuestionModule):
         needed = wanted or {"q", "q_ex"} & set(self.use)
         return await search(self.retriever, question, self.k) if needed else []
 
-    def start(self, question: str, first: list[Passage], steps: Steps) -> dict[str, Step[Retrieved]]:
+    def start(
+        self, question: str, first: list[Passage], steps: Steps
+    ) -> dict[str, Step[Retrieved]]:
         """Every query in use, and q, each with what it retrieves; `first` is K_q."""
 
         async def at_once() -> Retrieved:
@@ -164,8 +170,12 @@ class Blending(QuestionModule):
 
         async def externally() -> Retrieved:
             lines = [passage.line for passage in first]
-            reasoning = str((await self.external.acall(knowledge=lines, question=question)).reasoning)
-            external = blend(without_conclusion(reasoning) if self.drop_conclusion else reasoning, question)
+            reasoning = str(
+                (await self.external.acall(knowledge=lines, question=question)).reasoning
+            )
+            external = blend(
+                without_conclusion(reasoning) if self.drop_conclusion else reasoning, question
+            )
             return external, await search(self.retriever, external, self.k)  # q_ex = a_ex || q
 
         async def internally() -> Retrieved:
@@ -173,7 +183,9 @@ class Blending(QuestionModule):
             return internal, await search(self.retriever, internal, self.k)  # q_in = a_in || q
 
         makers = {"q": at_once, "q_ex": externally, "q_in": internally}
-        return {name: steps.start(make()) for name, make in makers.items() if name in ("q", *self.use)}
+        return {
+            name: steps.start(make()) for name, make in makers.items() if name in ("q", *self.use)
+        }
 
 
 class BlendFilter(Method):
@@ -217,7 +229,9 @@ class BlendFilter(Method):
         shared, wording = settings._asdict(), settings.wording
         self.fallback = fallback
         self.filter_union = filter_union
-        self.blending = Blending(retriever, k, without=without, drop_conclusion=drop_conclusion, **shared)
+        self.blending = Blending(
+            retriever, k, without=without, drop_conclusion=drop_conclusion, **shared
+        )
         self.select = filter_of(filter, settings) or KnowledgeFilter(
             offer_none=wording.offer_none if offer_none is None else offer_none,
             ask_topic=wording.ask_topic if ask_topic is None else ask_topic,
@@ -248,12 +262,18 @@ class BlendFilter(Method):
         knowledge = kept or (first if self.fallback else [])
         answered = await self.answering.acall(question=question, knowledge=knowledge)
         queries = {name: (await retrieved[name])[0] for name in use}
-        prediction = prediction_of(answered.answer, answered.reasoning, knowledge, queries, branches, chosen)
+        prediction = prediction_of(
+            answered.answer, answered.reasoning, knowledge, queries, branches, chosen
+        )
         prediction.flags["empty_knowledge"] = int(not kept)
         return prediction
 
     async def _filter_each(
-        self, question: str, retrieved: Mapping[str, Step[Retrieved]], topic: Step[dict[str, str]], steps: Steps
+        self,
+        question: str,
+        retrieved: Mapping[str, Step[Retrieved]],
+        topic: Step[dict[str, str]],
+        steps: Steps,
     ) -> Filtered:
         """A filter over each branch, and the union of what they keep; branches with the same list share one."""
         shared: dict[tuple[str, ...], Step[dspy.Prediction]] = {}
@@ -272,7 +292,11 @@ class BlendFilter(Method):
         return branches, union(branches[name].kept for name in use), list(chosen.values())
 
     async def _filter_union(
-        self, question: str, retrieved: Mapping[str, Step[Retrieved]], topic: Step[dict[str, str]], steps: Steps
+        self,
+        question: str,
+        retrieved: Mapping[str, Step[Retrieved]],
+        topic: Step[dict[str, str]],
+        steps: Steps,
     ) -> Filtered:
         """One filter over the union of the branches; each branch keeps what survives of it."""
         lists = {name: (await retrieved[name])[1] for name in self.blending.use}
@@ -282,10 +306,16 @@ class BlendFilter(Method):
             kept.setdefault(passage.id, []).append(passage)
         # The reason numbers the union's passages: beside a branch it would name others.
         branches = {
-            name: Branch(passages, [piece for one in passages for piece in kept.get(one.id, ())], chosen.get("status"))
+            name: Branch(
+                passages,
+                [piece for one in passages for piece in kept.get(one.id, ())],
+                chosen.get("status"),
+            )
             for name, passages in lists.items()
         }
         return branches, chosen.kept, [chosen]
 
-    async def _select(self, question: str, passages: list[Passage], topic: Step[dict[str, str]]) -> dspy.Prediction:
+    async def _select(
+        self, question: str, passages: list[Passage], topic: Step[dict[str, str]]
+    ) -> dspy.Prediction:
         return await filtered(self.select, question, passages, **await topic)

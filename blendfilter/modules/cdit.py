@@ -44,7 +44,14 @@ from blendfilter.trimming.guard import guard_of, guard_with
 from blendfilter.trimming.opposites import plain_question
 from blendfilter.trimming.overlay import Trimmed, Verdicts, trim_ranking
 from blendfilter.trimming.similar import ByVector, Neighbour, Similar, similar_for, similar_named
-from blendfilter.trimming.witnesses import FILE, NO_JUDGE, JudgedQuestion, Witnesses, WitnessWriter, question_id
+from blendfilter.trimming.witnesses import (
+    FILE,
+    NO_JUDGE,
+    JudgedQuestion,
+    Witnesses,
+    WitnessWriter,
+    question_id,
+)
 
 if TYPE_CHECKING:
     from blendfilter.trimming.folder import TrimFolder
@@ -87,14 +94,26 @@ class CDIT(RALM):
         prompts: Prompts | str | None = None,
         adapter: dspy.Adapter | None = None,
     ) -> None:
-        super().__init__(retriever, k, filter=filter, rewrite=rewrite, task=task, prompts=prompts, adapter=adapter)
+        super().__init__(
+            retriever,
+            k,
+            filter=filter,
+            rewrite=rewrite,
+            task=task,
+            prompts=prompts,
+            adapter=adapter,
+        )
         if not isinstance(self.select, CDITFilter):
-            raise BadArgument(f"cdit judges by a CDITFilter (--filter cdit or cdit-components), got {filter!r:.60}")
+            raise BadArgument(
+                f"cdit judges by a CDITFilter (--filter cdit or cdit-components), got {filter!r:.60}"
+            )
         index, folder = as_retriever(retriever), None
         overlay = index if isinstance(index, Trimmed) else Trimmed(index, Witnesses())
         if witnesses is not None:
             if isinstance(index, Trimmed):
-                raise BadArgument("this index is trimmed: give the bare index and witnesses=, or the trimmed one alone")
+                raise BadArgument(
+                    "this index is trimmed: give the bare index and witnesses=, or the trimmed one alone"
+                )
             # Folders open remote indexes too, whose client takes its time to import.
             from blendfilter.trimming.folder import TrimFolder, is_trimmed
             from blendfilter.trimming.gathering import check_folder
@@ -104,16 +123,22 @@ class CDIT(RALM):
             folder = TrimFolder.read(witnesses)
             check_folder(folder, index, k)
             overlay = Trimmed(
-                index, folder.state(), threshold=folder.threshold, min_similarity=folder.min_similarity,
-                similar=similar_named(folder.similarity, index), one_way=folder.one_way,
+                index,
+                folder.state(),
+                threshold=folder.threshold,
+                min_similarity=folder.min_similarity,
+                similar=similar_named(folder.similarity, index),
+                one_way=folder.one_way,
                 guard=guard_with(True, folder.similar, folder.similar_files),
-            )  # fmt: skip
+            )
         self.memories = _Memories(overlay, folder)
 
     def arguments(self) -> dict[str, Any]:
         return {**super().arguments(), **self.memories.settings()}
 
-    async def look_up(self, query: str, question: str | None = None, **more: Any) -> tuple[dspy.Prediction, Branch]:
+    async def look_up(
+        self, query: str, question: str | None = None, **more: Any
+    ) -> tuple[dspy.Prediction, Branch]:
         """What is left of a question's passages, by verdicts on questions like it or on itself, and the branch."""
         memory = self.memories.here()
         decision = await aio.in_thread(memory.decide, query)
@@ -126,7 +151,7 @@ class CDIT(RALM):
 
     async def _by_verdicts(
         self, memory: _Memory, query: str, decision: _Decision
-    ) -> tuple[dspy.Prediction, Branch]:  # fmt: skip
+    ) -> tuple[dspy.Prediction, Branch]:
         overlay, prior, new = memory.overlay, list[JudgedQuestion](), list[JudgedQuestion]()
         for text, _ in decision.near:
             if (known := memory.prior.get(question_id(text))) is not None:
@@ -148,9 +173,16 @@ class CDIT(RALM):
         }
         trimmed = trim_ranking(retrieved, self.k, verdicts, apart, refill=False)
         judged_text, similarity = decision.near[0]
-        trim = Trim(judged=judged_text, similarity=similarity, dropped={each.id: by for each, _, by in trimmed.gone})
+        trim = Trim(
+            judged=judged_text,
+            similarity=similarity,
+            dropped={each.id: by for each, _, by in trimmed.gone},
+        )
         hits = Hits(
-            trimmed.kept, cut=cut_of(retrieved), trim=trim if trimmed.gone else None, missing=missing_of(retrieved)
+            trimmed.kept,
+            cut=cut_of(retrieved),
+            trim=trim if trimmed.gone else None,
+            missing=missing_of(retrieved),
         )
         status = f"kept {len(trimmed.kept)} of {len(found)} by the verdicts on {judged_text!r}"
         chosen = selection(trimmed.kept, status, flags={"verdicts_reused": 1})
@@ -159,7 +191,9 @@ class CDIT(RALM):
     async def _judging(self, memory: _Memory, question: str) -> _Judging:
         """How `question` was judged: under way, done, or done here for whoever wants it first."""
         key = f"{REPEAT.get()} {question}"
-        return await memory.flights.do(key, lambda: memory.judgings.get(key), lambda: self._judge(memory, question))
+        return await memory.flights.do(
+            key, lambda: memory.judgings.get(key), lambda: self._judge(memory, question)
+        )
 
     async def _judge(self, memory: _Memory, question: str) -> _Judging:
         judging, traced = _Judging(), dspy.settings.trace is not None
@@ -178,8 +212,14 @@ class CDIT(RALM):
                     raise
                 judging.error = error
             else:
-                passages = {passage.id: verdict for passage, verdict in zip(retrieved, chosen.verdicts, strict=True)}
-                judging.chosen, judging.judged = (chosen, branch_of(retrieved, chosen)), _judged(question, passages)
+                passages = {
+                    passage.id: verdict
+                    for passage, verdict in zip(retrieved, chosen.verdicts, strict=True)
+                }
+                judging.chosen, judging.judged = (
+                    (chosen, branch_of(retrieved, chosen)),
+                    _judged(question, passages),
+                )
                 if REPEAT.get() == 1:
                     lm = dspy.settings.lm
                     await aio.in_thread(memory.keep, question, passages, self.select.judge, lm)  # type: ignore[union-attr]
@@ -189,7 +229,8 @@ class CDIT(RALM):
 
 def _judged(question: str, verdicts: dict[str, bool | None]) -> JudgedQuestion:
     accepted, rejected, silent = (
-        tuple(name for name, verdict in verdicts.items() if verdict is kind) for kind in (True, False, None)
+        tuple(name for name, verdict in verdicts.items() if verdict is kind)
+        for kind in (True, False, None)
     )
     return JudgedQuestion(question_id(question), question, accepted, rejected, silent, NO_JUDGE, "")
 
@@ -235,9 +276,13 @@ class _Judging:
 class _Memory:
     """The questions of one run, or outside of runs of one method: which were judged, and which go by which."""
 
-    def __init__(self, overlay: Trimmed, folder: TrimFolder | None, journal: Journal | None) -> None:
+    def __init__(
+        self, overlay: Trimmed, folder: TrimFolder | None, journal: Journal | None
+    ) -> None:
         self.overlay, self.folder = overlay, folder
-        self._journal = None if journal is None else ref(journal)  # which keeps the memory, not the other way round
+        self._journal = (
+            None if journal is None else ref(journal)
+        )  # which keeps the memory, not the other way round
         witnesses = overlay.witnesses
         self.prior = {
             name: replace(judged, rejected=tuple(sorted(witnesses.rejected_by(name))))
@@ -273,7 +318,11 @@ class _Memory:
         with self._lock:
             if text not in self._decisions:
                 ahead = [each for each in (*self.owners, text) if each not in self._decisions]
-                records = [record for each in dict.fromkeys(ahead) if (record := self._decide(each)) is not None]
+                records = [
+                    record
+                    for each in dict.fromkeys(ahead)
+                    if (record := self._decide(each)) is not None
+                ]
                 if records and self.journal is not None and self.journal.mode != "replay":
                     self.journal.append(*records)
             return self._decisions[text]
@@ -283,7 +332,9 @@ class _Memory:
         key = digest("reuse", self.overlay.fingerprint, _settings(self.overlay), text)
         record = self._recorded(key)
         if record is not None:
-            decision = _Decision(record["own"], tuple((near, similarity) for near, similarity in record["near"]))
+            decision = _Decision(
+                record["own"], tuple((near, similarity) for near, similarity in record["near"])
+            )
         else:
             decision = self._compare(text)
         self._decisions[text] = decision
@@ -307,7 +358,9 @@ class _Memory:
     def _compare(self, text: str) -> _Decision:
         """As `Trimmed` finds the verdicts that apply: the question itself, else those near it."""
         if same := self._same.get(plain_question(text)):
-            return _Decision(True, tuple((each, 1.0) for each in ([text] if text in same else same)))
+            return _Decision(
+                True, tuple((each, 1.0) for each in ([text] if text in same else same))
+            )
         overlay = self.overlay
         if self._similar is None:
             self._similar = similar_named(overlay.similar.name, overlay.index)
@@ -332,9 +385,13 @@ class _Memory:
         both, on_file = not self.overlay.one_way, self.overlay.witnesses
         count = len((on_file.witnesses_of if both else on_file.witnesses_for)(kept, other))
         pairs = [(kept, other), (other, kept)] if both else [(kept, other)]
-        return count + sum(a in judged.accepted and b in judged.rejected for judged in new for a, b in pairs)
+        return count + sum(
+            a in judged.accepted and b in judged.rejected for judged in new for a, b in pairs
+        )
 
-    def keep(self, question: str, verdicts: dict[str, bool | None], judge: Judge, lm: dspy.BaseLM) -> None:
+    def keep(
+        self, question: str, verdicts: dict[str, bool | None], judge: Judge, lm: dspy.BaseLM
+    ) -> None:
         """Write a question's verdicts to the file, where there is one and they are not there already."""
         from blendfilter.trimming.gathering import judged_by
 

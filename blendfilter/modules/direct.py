@@ -53,7 +53,9 @@ class _Baseline(RetrievingMethod):
             super().__init__(retriever, k, filter, settings)
             self.method_name = f"{self.method_name}-retrieval"
         elif filter is not None:
-            raise BadArgument(f"{type(self).__name__} without an index has nothing to filter: give it one")
+            raise BadArgument(
+                f"{type(self).__name__} without an index has nothing to filter: give it one"
+            )
         else:
             Method.__init__(self)
             self.retriever, self.k, self.select = None, check_search([], k), None
@@ -75,7 +77,9 @@ class _Baseline(RetrievingMethod):
             return prediction_of(*await self.respond(question, None), [], {}, {}, None)
         chosen, branch = await self.look_up(question)
         answer, reasoning = await self.respond(question, chosen.kept)
-        return prediction_of(answer, reasoning, chosen.kept, {"q": question}, {"q": branch}, [chosen])
+        return prediction_of(
+            answer, reasoning, chosen.kept, {"q": question}, {"q": branch}, [chosen]
+        )
 
 
 class Direct(_Baseline):
@@ -102,7 +106,9 @@ class Direct(_Baseline):
         if max_input_tokens is not None:
             max_input_tokens = check_count("max_input_tokens", max_input_tokens)
             if retriever is None:
-                raise BadArgument("max_input_tokens cuts passages, and Direct without an index has none: leave it out")
+                raise BadArgument(
+                    "max_input_tokens cuts passages, and Direct without an index has none: leave it out"
+                )
         super().__init__(retriever, k, filter=filter, task=task, prompts=prompts, adapter=adapter)
         self.max_input_tokens = max_input_tokens
 
@@ -119,7 +125,10 @@ class Direct(_Baseline):
             return str((await self.direct.acall(question=question)).answer), ""
         lines = [passage.line for passage in knowledge]
         if self.max_input_tokens is not None:
-            whole, lines = lines, self.direct.fitted(knowledge, self.max_input_tokens, question=question)
+            whole, lines = (
+                lines,
+                self.direct.fitted(knowledge, self.max_input_tokens, question=question),
+            )
             if lines != whole:
                 note("", "input_cut")
         return str((await self.direct.acall(question=question, knowledge=lines)).answer), ""
@@ -131,7 +140,9 @@ class ChainOfThought(_Baseline):
     method_name = "cot"
 
     def speak(self, settings: PromptSettings) -> None:
-        self.answering = Answering("cot" if self.retriever is None else "blendfilter/external", **settings._asdict())
+        self.answering = Answering(
+            "cot" if self.retriever is None else "blendfilter/external", **settings._asdict()
+        )
 
     async def respond(self, question: str, knowledge: list[Passage] | None) -> tuple[str, str]:
         answered = await self.answering.acall(question=question, knowledge=knowledge or [])

@@ -53,13 +53,20 @@ class IterRetGen(RetrievingMethod):
         iterations = check_count("iterations", iterations)
         super().__init__(retriever, k, filter, PromptSettings.of(task, prompts, adapter))
         self.iterations = iterations
-        self.answering = Answering("blendfilter/external", wording=task, prompts=prompts, adapter=adapter)
+        self.answering = Answering(
+            "blendfilter/external", wording=task, prompts=prompts, adapter=adapter
+        )
 
     def arguments(self) -> dict[str, Any]:
         return {"k": self.k, "iterations": self.iterations, **super().arguments()}
 
     async def answer(self, question: str) -> dspy.Prediction:
-        reasoning, queries, branches, chosen = "", dict[str, str](), dict[str, Branch](), list[dspy.Prediction]()
+        reasoning, queries, branches, chosen = (
+            "",
+            dict[str, str](),
+            dict[str, Branch](),
+            list[dspy.Prediction](),
+        )
         more = await topic_for(self.select, question)
         for t in range(1, self.iterations + 1):
             name = "q" if t == 1 else f"iter_{t}"

@@ -40,9 +40,13 @@ def _cdit(
     prompts: Prompts | str | None = None,
     adapter: dspy.Adapter | None = None,
 ) -> dspy.Module:
-    from blendfilter.modules.cdit import CDIT  # and with it the rules of trimming: a tenth of a second at every start
+    from blendfilter.modules.cdit import (
+        CDIT,
+    )  # and with it the rules of trimming: a tenth of a second at every start
 
-    return CDIT(retriever, k, filter=filter, rewrite=rewrite, task=task, prompts=prompts, adapter=adapter)
+    return CDIT(
+        retriever, k, filter=filter, rewrite=rewrite, task=task, prompts=prompts, adapter=adapter
+    )
 
 
 METHODS: Mapping[str, MethodEntry] = {
@@ -64,7 +68,12 @@ DEFAULT_K = 5
 
 
 def make_method(
-    name: str, retriever: Retriever | None, *, k: int | None = None, filter: dspy.Module | None = None, **arguments: Any
+    name: str,
+    retriever: Retriever | None,
+    *,
+    k: int | None = None,
+    filter: dspy.Module | None = None,
+    **arguments: Any,
 ) -> dspy.Module:
     """The method called `name`, or a `package:Class` of the user's.
 
@@ -78,13 +87,19 @@ def make_method(
     """
     wanted = {} if filter is None else {"filter": filter}
     if ":" in name:
-        return make_own(name, METHOD, retriever, offered={"k": DEFAULT_K if k is None else k}, wanted=wanted)
+        return make_own(
+            name, METHOD, retriever, offered={"k": DEFAULT_K if k is None else k}, wanted=wanted
+        )
     if name not in METHODS:
         raise UnknownName.of("method", name, METHODS, "- or package:Class for one of your own")
     if METHODS[name].retrieves and retriever is None:
-        raise BadArgument(f"{name} retrieves: give it passages (--corpus FILE, --corpus pooled or --index DIR)")
+        raise BadArgument(
+            f"{name} retrieves: give it passages (--corpus FILE, --corpus pooled or --index DIR)"
+        )
     if wanted and not METHODS[name].retrieves:
-        raise BadArgument(f"{name} retrieves nothing that could be filtered: {', '.join(methods_taking('filter'))} do")
+        raise BadArgument(
+            f"{name} retrieves nothing that could be filtered: {', '.join(methods_taking('filter'))} do"
+        )
     return METHODS[name].make(retriever, k_of(name) if k is None else k, **wanted, **arguments)
 
 

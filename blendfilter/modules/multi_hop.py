@@ -55,7 +55,14 @@ from blendfilter.filters.base import Filter
 from blendfilter.modules.base import Branch, RetrievingMethod, prediction_of, short_answer, union
 from blendfilter.modules.blendfilter import without_conclusion
 from blendfilter.prompting import NOTHING_FOUND, Prompts
-from blendfilter.quoting import LONGEST_REPLY, THEREFORE, end_of, opens_a_sentence, own_words, reported
+from blendfilter.quoting import (
+    LONGEST_REPLY,
+    THEREFORE,
+    end_of,
+    opens_a_sentence,
+    own_words,
+    reported,
+)
 from blendfilter.records import Passage, one_line
 from blendfilter.retrieval.base import Searcher
 from blendfilter.text import folded, sentences
@@ -165,7 +172,12 @@ class MultiHop(RetrievingMethod):
     async def reply(self, question: str, trail: HopTrail, *cue: str) -> str:
         """What the model writes after the trail and the cue (its last line)."""
         fields = self.step.signature.input_fields
-        lines = {"trajectory" if "trajectory" in fields else "transcript": [*trail.transcript, *map(one_line, cue)]}
+        lines = {
+            "trajectory" if "trajectory" in fields else "transcript": [
+                *trail.transcript,
+                *map(one_line, cue),
+            ]
+        }
         if "knowledge" in fields:
             lines["knowledge"] = [passage.line for passage in trail.knowledge]
         return str((await self.step.acall(question=question, **lines)).step)
@@ -241,7 +253,10 @@ def _compared(query: str) -> str:
 def self_asked(demo: Demonstration) -> Mapping[str, Any]:
     """A demonstration as Self-Ask goes through it: its knowledge above the question, the newest first."""
     numbers = dict.fromkeys(number for hop in reversed(demo.hops) for number in hop.knowledge)
-    return {**_followed(demo, FOLLOW_UPS), "knowledge": [demo.knowledge[number] for number in numbers]}
+    return {
+        **_followed(demo, FOLLOW_UPS),
+        "knowledge": [demo.knowledge[number] for number in numbers],
+    }
 
 
 def reacted(demo: Demonstration) -> Mapping[str, Any]:
@@ -330,7 +345,9 @@ _NONE_NEEDED = re.compile(
 )
 _NO = re.compile(r"\W{0,8}no(?=\s*(?:$|[.,;:!*]|[-–—]\s))", re.IGNORECASE)
 """An answer to the first cue."""
-_TELLS_TO = re.compile(r"(?:find|identify|determine|search|look up|check|tell|name|list)\b", re.IGNORECASE)
+_TELLS_TO = re.compile(
+    r"(?:find|identify|determine|search|look up|check|tell|name|list)\b", re.IGNORECASE
+)
 _VERBS = "search|look ?up|finish|answer"
 _ACTION = rf"\baction(?:\s\d{{1,3}})?{_MARKS}:{_MARKS}\n?"
 _ACTING = (  # where an action should stand, for a thought may speak of others before it; else anywhere
@@ -370,19 +387,27 @@ def read_hop(reply: str) -> Hop:
     following, concluding = _first_of(text, _FOLLOWING, _CONCLUDING)
     end = len(text)
     enough = False
-    if following and _NOTHING_MORE.fullmatch(_first_line(text[following.end() :])[0]):  # "Follow-up: none"
+    if following and _NOTHING_MORE.fullmatch(
+        _first_line(text[following.end() :])[0]
+    ):  # "Follow-up: none"
         end, following, enough = following.start(), None, True
     if concluding and _undecided(text[concluding.end() :], bool(following)):
         concluding = None
     if following and not (concluding and concluding.start() < following.start()):
         query, rest = _first_line(text[following.end() :])
-        return Hop(text[: following.start()].strip(), follow_up=_bare(query), invented=bool(query and rest.strip()))
+        return Hop(
+            text[: following.start()].strip(),
+            follow_up=_bare(query),
+            invented=bool(query and rest.strip()),
+        )
     if concluding:
         words = text[: min(end, concluding.start())].strip()
         return Hop(words, final=_first_line(text[concluding.end() :])[0])
     if question := _bare_question(text[:end]):
         return Hop(follow_up=question)
-    return Hop(text[:end].strip(), enough=enough or _own(_NONE_NEEDED, own_words(text).words) is not None)
+    return Hop(
+        text[:end].strip(), enough=enough or _own(_NONE_NEEDED, own_words(text).words) is not None
+    )
 
 
 def _undecided(answer: str, follows: bool) -> bool:
@@ -398,7 +423,12 @@ def _bare(query: str) -> str:
     """A query without the quotation marks around all of it."""
     for opens, closes in ('""', "“”", "''", "‘’", "«»"):
         inside = query[1:-1]
-        if query[:1] == opens and query[-1:] == closes and not {opens, closes} & set(inside) and inside.strip():
+        if (
+            query[:1] == opens
+            and query[-1:] == closes
+            and not {opens, closes} & set(inside)
+            and inside.strip()
+        ):
             return inside.strip()
     return query
 
@@ -446,12 +476,16 @@ def second_reply(form: Form, turn: int, reply: str) -> Hop:
     text = "\n".join(lines).strip()
     line, rest = _first_line(text)
     if line.rstrip(' *_`"”').endswith("?"):  # the follow-up, whatever was made up below it
-        return Hop(follow_up=read_hop(line).follow_up or line.strip(' *_`"“”'), invented=bool(rest.strip()))
+        return Hop(
+            follow_up=read_hop(line).follow_up or line.strip(' *_`"“”'), invented=bool(rest.strip())
+        )
     hop = form.read(text)
     if hop.follow_up or hop.final or hop.enough:
         return hop
     hop = form.read(f"{form.again.format(turn=turn)} {text}")
-    statement = hop.follow_up.endswith((".", "!")) and not _TELLS_TO.match(hop.follow_up)  # "I cannot say."
+    statement = hop.follow_up.endswith((".", "!")) and not _TELLS_TO.match(
+        hop.follow_up
+    )  # "I cannot say."
     return Hop(text) if statement or not any((hop.follow_up, hop.final, hop.enough)) else hop
 
 
@@ -467,7 +501,9 @@ def without_echo(reply: str, follow_up: str) -> str:
         return reply
     words = r"\s+".join(map(re.escape, follow_up.split()))
     after = "" if follow_up.endswith("?") else r"[^\S\n]{0,8}$"  # a name may well begin a sentence
-    echo = re.match(rf"{_ASKED_AGAIN}{words}[\])\"'”*`.]{{0,6}}{after}", reply, re.IGNORECASE | re.MULTILINE)
+    echo = re.match(
+        rf"{_ASKED_AGAIN}{words}[\])\"'”*`.]{{0,6}}{after}", reply, re.IGNORECASE | re.MULTILINE
+    )
     return reply[echo.end() :] if echo and re.search(r"\w", reply[echo.end() :]) else reply
 
 
@@ -477,7 +513,9 @@ def forced_answer(form: Form, turn: int, reply: str) -> str:
     >>> forced_answer(THOUGHTS_AND_ACTIONS, 6, "Copenhagen]"), forced_answer(FOLLOW_UPS, 6, "Copenhagen.")
     ('Copenhagen', 'Copenhagen.')
     """
-    return form.read(reply).final or form.read(f"{form.forced.format(turn=turn)}{reply.strip()}").final
+    return (
+        form.read(reply).final or form.read(f"{form.forced.format(turn=turn)}{reply.strip()}").final
+    )
 
 
 def conclusion(reasoning: str) -> str:
@@ -492,7 +530,9 @@ def conclusion(reasoning: str) -> str:
     own = own_words(reasoning)
     for words in (own.words, own.announced or ""):
         for pattern in _ANSWERING:
-            if found := [match for match in pattern.finditer(words) if not reported(words, match.start())]:
+            if found := [
+                match for match in pattern.finditer(words) if not reported(words, match.start())
+            ]:
                 opening = [match for match in found if opens_a_sentence(words, match.start())]
                 line = _first_line(reasoning[(opening or found)[-1].end() :])[0]
                 return next((sentence.text for sentence in sentences(line)), "")
@@ -594,23 +634,33 @@ class SelfAskStep(dspy.Signature):
 
     knowledge: list[str] = dspy.InputField(desc="lines of Title | text, the newest first")
     question: str = dspy.InputField()
-    transcript: list[str] = dspy.InputField(desc="the lines so far; the last one is to be continued")
-    step: str = dspy.OutputField(desc="what the last line goes on with, up to a follow-up or the final answer")
+    transcript: list[str] = dspy.InputField(
+        desc="the lines so far; the last one is to be continued"
+    )
+    step: str = dspy.OutputField(
+        desc="what the last line goes on with, up to a follow-up or the final answer"
+    )
 
 
 class ReActStep(dspy.Signature):
     """The next lines of a transcript of follow-up questions, with the knowledge that each found."""
 
     question: str = dspy.InputField()
-    transcript: list[str] = dspy.InputField(desc="the lines so far; the last one is to be continued")
-    step: str = dspy.OutputField(desc="what the last line goes on with, up to a follow-up or the final answer")
+    transcript: list[str] = dspy.InputField(
+        desc="the lines so far; the last one is to be continued"
+    )
+    step: str = dspy.OutputField(
+        desc="what the last line goes on with, up to a follow-up or the final answer"
+    )
 
 
 class ThoughtActionStep(dspy.Signature):
     """The next thought and action."""
 
     question: str = dspy.InputField()
-    trajectory: list[str] = dspy.InputField(desc="thoughts, actions and observations so far; the last is continued")
+    trajectory: list[str] = dspy.InputField(
+        desc="thoughts, actions and observations so far; the last is continued"
+    )
     step: str = dspy.OutputField(desc="a thought, then Search[query] or Finish[answer]")
 
 
@@ -649,7 +699,10 @@ class SelfAsk(MultiHop):
 
 STYLES: Mapping[str, tuple[Form, tuple[type[dspy.Signature], str, DemoFields]]] = {
     "lineage": (FOLLOW_UPS_INSIDE, (ReActStep, "react/step", reacted)),
-    "thought-action": (THOUGHTS_AND_ACTIONS, (ThoughtActionStep, "react/thought_action", thought_and_acted)),
+    "thought-action": (
+        THOUGHTS_AND_ACTIONS,
+        (ThoughtActionStep, "react/thought_action", thought_and_acted),
+    ),
 }
 
 
@@ -682,7 +735,9 @@ class ReAct(MultiHop):
     ) -> None:
         if style not in STYLES:
             raise UnknownName.of("style", style, STYLES)
-        super().__init__(retriever, k, hops, filter, PromptSettings.of(task, prompts, adapter), *STYLES[style])
+        super().__init__(
+            retriever, k, hops, filter, PromptSettings.of(task, prompts, adapter), *STYLES[style]
+        )
         self.style = style
 
     def arguments(self) -> dict[str, Any]:

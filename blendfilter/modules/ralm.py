@@ -85,4 +85,6 @@ class RALM(RetrievingMethod):
         lines = [passage.line for passage in chosen.kept]
         beside = {"passage": lines[0] if lines else ""} if self.rewrite else {}
         answered = await self.respond.acall(knowledge=lines, question=question, **beside)
-        return prediction_of(answered.answer, "", chosen.kept, {"q": question}, {"q": branch}, [chosen])
+        return prediction_of(
+            answered.answer, "", chosen.kept, {"q": question}, {"q": branch}, [chosen]
+        )

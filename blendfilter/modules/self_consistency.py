@@ -41,7 +41,9 @@ def majority(conclusions: Sequence[str]) -> tuple[int, list[tuple[str, int]]]:
         if answer.strip():
             groups.setdefault(normalize_answer(answer) or answer.strip(), []).append(number)
     ranked = sorted(groups.values(), key=len, reverse=True)
-    return ranked[0][0] if ranked else 0, [(conclusions[group[0]].strip(), len(group)) for group in ranked]
+    return ranked[0][0] if ranked else 0, [
+        (conclusions[group[0]].strip(), len(group)) for group in ranked
+    ]
 
 
 class SelfConsistency(RetrievingMethod):
@@ -75,14 +77,23 @@ class SelfConsistency(RetrievingMethod):
     ) -> None:
         samples = check_count("samples", samples)
         if samples > 1 and not temperature > COLDEST:
-            raise BadArgument(f"temperature must be above {COLDEST} for samples to differ, got {temperature!r}")
+            raise BadArgument(
+                f"temperature must be above {COLDEST} for samples to differ, got {temperature!r}"
+            )
         super().__init__(retriever, k, filter, PromptSettings.of(task, prompts, adapter))
         self.samples = samples
         self.temperature = temperature
-        self.answering = Answering("blendfilter/external", wording=task, prompts=prompts, adapter=adapter)
+        self.answering = Answering(
+            "blendfilter/external", wording=task, prompts=prompts, adapter=adapter
+        )
 
     def arguments(self) -> dict[str, Any]:
-        return {"k": self.k, "samples": self.samples, "temperature": self.temperature, **super().arguments()}
+        return {
+            "k": self.k,
+            "samples": self.samples,
+            "temperature": self.temperature,
+            **super().arguments(),
+        }
 
     async def answer(self, question: str) -> dspy.Prediction:
         """All samples at once, a vote, and the short answer of the winner."""
@@ -94,5 +105,11 @@ class SelfConsistency(RetrievingMethod):
         winner, votes = majority([conclusion(reasoning) for reasoning in reasonings])
         answer = await self.answering.conclude(question, reasonings[winner])
         return prediction_of(
-            answer, reasonings[winner], chosen.kept, {"q": question}, {"q": branch}, [chosen], votes=votes
+            answer,
+            reasonings[winner],
+            chosen.kept,
+            {"q": question},
+            {"q": branch},
+            [chosen],
+            votes=votes,
         )

@@ -83,12 +83,16 @@ def gain(to_fact: float, to_pool: Sequence[float]) -> float:
     return to_fact - (math.fsum(to_pool) / len(to_pool) if to_pool else 0.0)
 
 
-def next_nugget(pool: Sequence[int], left: Sequence[int], to_fact: Sequence[float], between: Any) -> int:
+def next_nugget(
+    pool: Sequence[int], left: Sequence[int], to_fact: Sequence[float], between: Any
+) -> int:
     """Of the nuggets `left` the one of the highest gain; of equal ones the first.
 
     `between[i][j]` is the similarity of nuggets i and j.
     """
-    return max(left, key=lambda at: gain(to_fact[at], [float(between[at][other]) for other in pool]))
+    return max(
+        left, key=lambda at: gain(to_fact[at], [float(between[at][other]) for other in pool])
+    )
 
 
 def stop_of(
@@ -112,9 +116,14 @@ def clean(effects: Sequence[float | None], *, lambda_lm: float = LAMBDA_LM) -> t
     >>> clean([None, 3.0, 1.0, -5.0]), clean([None, -1.0]), clean([None, 0.97, 0.03])
     ((0, 1, 2), (0,), (0, 1))
     """
-    helping = {at: effect for at, effect in enumerate(effects) if at and effect is not None and effect > 0}
+    helping = {
+        at: effect for at, effect in enumerate(effects) if at and effect is not None and effect > 0
+    }
     whole = math.fsum(helping.values())
-    return (*((0,) if effects else ()), *(at for at, effect in helping.items() if effect / whole >= lambda_lm))
+    return (
+        *((0,) if effects else ()),
+        *(at for at, effect in helping.items() if effect / whole >= lambda_lm),
+    )
 
 
 def evidence_of(question: Question) -> str:
@@ -127,7 +136,9 @@ def evidence_of(question: Question) -> str:
     if isinstance(stated, list | tuple) and stated:
         found = [str(each) for each in stated]
     else:
-        sets = [[_sentence_at(question, *fact) for fact in facts] for facts in _sets_of_facts(question)]
+        sets = [
+            [_sentence_at(question, *fact) for fact in facts] for facts in _sets_of_facts(question)
+        ]
         found = [each for one in sets if None not in one for each in one if each is not None]
     return " ".join(one_line(each) for each in dict.fromkeys(found) if each.strip())
 
@@ -135,14 +146,22 @@ def evidence_of(question: Question) -> str:
 def _sets_of_facts(question: Question) -> Sequence[Sequence[tuple[str, int]]]:
     """Supporting facts that decide together: a claim's as its row states them, of other questions all."""
     stated = question.metadata.get("evidence")
-    return facts_of(stated, question.id) if stated and question.type in LABELS else [question.supporting_facts]
+    return (
+        facts_of(stated, question.id)
+        if stated and question.type in LABELS
+        else [question.supporting_facts]
+    )
 
 
 def _sentence_at(question: Question, title: str, at: int) -> str | None:
     """A sentence of the question's own paragraphs; None where it is not there."""
     for passage in question.context:
         own, first = passage.metadata.get("sentences") or (), passage.metadata.get("sent_id") or 0
-        if folded(passage.title) == folded(title) and isinstance(first, int) and 0 <= at - first < len(own):
+        if (
+            folded(passage.title) == folded(title)
+            and isinstance(first, int)
+            and 0 <= at - first < len(own)
+        ):
             return str(own[at - first])
     return None
 
@@ -195,7 +214,11 @@ class Synthesis(Chooser):
         if task not in TASKS:
             raise UnknownName.of("task", task, TASKS)
         nuggets = check_count("nuggets", nuggets)
-        for name, value in (("lambda_max", lambda_max), ("lambda_min", lambda_min), ("lambda_lm", lambda_lm)):
+        for name, value in (
+            ("lambda_max", lambda_max),
+            ("lambda_min", lambda_min),
+            ("lambda_lm", lambda_lm),
+        ):
             if not 0 <= value <= 1:
                 raise BadArgument(f"{name} is a probability or a share, from 0 to 1: got {value}")
         if not isinstance(nli, EntailmentScorer):
@@ -205,7 +228,11 @@ class Synthesis(Chooser):
         self.task, self.nuggets = task, nuggets
         self.lambda_max, self.lambda_min, self.lambda_lm = lambda_max, lambda_min, lambda_lm
         self.nli = nli
-        self.encoder = opened(encoder, query_prefix, passage_prefix) if isinstance(encoder, str | Path) else encoder
+        self.encoder = (
+            opened(encoder, query_prefix, passage_prefix)
+            if isinstance(encoder, str | Path)
+            else encoder
+        )
         self._own_wording = wording is not None
         self._ask = CXMIGenerator(scorer, wording or TASKS[task].wording, prompts)
 
@@ -233,7 +260,9 @@ class Synthesis(Chooser):
 
         The batch refines together: one list of entailments a round. Raises as `check`.
         """
-        begun = await aio.in_thread(lambda: [Refining(self, one, sentences_of(passages)) for one, passages in batch])
+        begun = await aio.in_thread(
+            lambda: [Refining(self, one, sentences_of(passages)) for one, passages in batch]
+        )
         while open_ := [each for each in begun if each.take()]:
             with setting(STAGE, "support"):
                 found = await self.nli.aresults([each.pair for each in open_])
@@ -276,7 +305,9 @@ class Synthesis(Chooser):
                 "no annotated evidence to stand in, or not all of it: drop the row"
             )
         if folded(question.question).casefold() in self._ask.demonstrated:
-            raise Leak(f"question '{question.id}' is also a demonstration of the answerer's prompt: leave it out")
+            raise Leak(
+                f"question '{question.id}' is also a demonstration of the answerer's prompt: leave it out"
+            )
 
 
 class Refining:
@@ -290,7 +321,9 @@ class Refining:
         vectors = encoded(of.encoder, [each.text for each in self.candidates], [self.fact, target])
         # eight digits: a cosine has no more in 32 bits
         self.scores = [round(float(score), 8) for score in vectors[0] @ vectors[2:].T]
-        self.by_target = nearest([round(float(score), 8) for score in vectors[1] @ vectors[2:].T], BY_TARGET)
+        self.by_target = nearest(
+            [round(float(score), 8) for score in vectors[1] @ vectors[2:].T], BY_TARGET
+        )
         self.extracted = nearest(self.scores, of.nuggets)
         self._between = vectors[2:] @ vectors[2:].T
         self.pool: list[int] = []
@@ -319,25 +352,37 @@ class Refining:
             return
         self.cut |= score.cut
         self.supports.append(round(math.exp(score.logprob), 6))
-        self.stop = stop_of(self.supports, lambda_max=self._of.lambda_max, lambda_min=self._of.lambda_min)
+        self.stop = stop_of(
+            self.supports, lambda_max=self._of.lambda_max, lambda_min=self._of.lambda_min
+        )
 
     def cleaned(self, effects: Sequence[float | None]) -> OracleChoice:
         """What is left, by the effects of all nuggets but the first on the answerer."""
         own = (*((None,) if self.pool else ()), *effects)
         chosen = tuple(self.pool[at] for at in clean(own, lambda_lm=self._of.lambda_lm))
         stages = Stages(
-            self.extracted, tuple(self.pool), tuple(self.supports), self.stop or "all taken", own, self.by_target,
-            self.evidence, self.cut,
-        )  # fmt: skip
+            self.extracted,
+            tuple(self.pool),
+            tuple(self.supports),
+            self.stop or "all taken",
+            own,
+            self.by_target,
+            self.evidence,
+            self.cut,
+        )
         return OracleChoice(self.candidates, tuple(self.scores), chosen, stages)
 
 
-def opened(name: str | Path, query_prefix: str | None = None, passage_prefix: str | None = None) -> Encoder:
+def opened(
+    name: str | Path, query_prefix: str | None = None, passage_prefix: str | None = None
+) -> Encoder:
     """The encoder of that name, compared by cosine; E5 (by its name) reads its own prefixes where none are given.
 
     Raises as `load_encoder`.
     """
-    own: tuple[str | None, str | None] = E5_PREFIXES if _E5.search(Path(name).name) else (None, None)
+    own: tuple[str | None, str | None] = (
+        E5_PREFIXES if _E5.search(Path(name).name) else (None, None)
+    )
     return load_encoder(
         str(name),
         query_prefix=own[0] if query_prefix is None else query_prefix,

@@ -36,7 +36,9 @@ def sentences_of(passages: Sequence[Passage]) -> list[Candidate]:
         title = f"{one_line(passage.title)} | " if passage.title.strip() else ""
         for piece in pieces_of(passage):
             found += (
-                Candidate(position, piece.start + start, piece.start + end, text, title + one_line(text))
+                Candidate(
+                    position, piece.start + start, piece.start + end, text, title + one_line(text)
+                )
                 for text, start, end in sentences(piece.text)
             )
     return found
@@ -52,7 +54,9 @@ def passages_of(passages: Sequence[Passage]) -> list[Candidate]:
     return found
 
 
-def excerpts(passages: Sequence[Passage], chosen: Sequence[Candidate], *, as_chosen: bool = False) -> list[Passage]:
+def excerpts(
+    passages: Sequence[Passage], chosen: Sequence[Candidate], *, as_chosen: bool = False
+) -> list[Passage]:
     """An excerpt of every passage of which something was chosen, in rank order, with that passage's score.
 
     With `as_chosen` in the order of `chosen`: only what follows in its passage what was chosen before it joins that
@@ -80,7 +84,11 @@ def _excerpt(passage: Passage, chosen: Sequence[Candidate]) -> Passage:
 
 def pieces_of(passage: Passage) -> Sequence[Span]:
     """A passage's whole text; of an excerpt, its pieces, with their places in its source."""
-    return passage.spans if isinstance(passage, Excerpt) else (Span(0, len(passage.text), passage.text),)
+    return (
+        passage.spans
+        if isinstance(passage, Excerpt)
+        else (Span(0, len(passage.text), passage.text),)
+    )
 
 
 def _within(pieces: Sequence[Span], chosen: Candidate) -> Iterator[tuple[int, int]]:

@@ -51,7 +51,9 @@ def strinc(span: str, outputs: Iterable[str]) -> float:
     (1.0, 0.0)
     """
     within = f" {normalize_answer(span)} "
-    return float(any(f" {words} " in within for words in map(normalize_answer, _each(outputs)) if words))
+    return float(
+        any(f" {words} " in within for words in map(normalize_answer, _each(outputs)) if words)
+    )
 
 
 def lexical(span: str, references: Iterable[str]) -> float:
@@ -63,7 +65,10 @@ def lexical(span: str, references: Iterable[str]) -> float:
     words = tokens(span)
     found = (tokens(each) for each in _each(references))
     # 2PR / (P + R) as one division, so that rounding separates neither equals nor what is exactly at a threshold.
-    return max((2 * overlap(words, each).shared / (len(words) + len(each) or 1) for each in found), default=0.0)
+    return max(
+        (2 * overlap(words, each).shared / (len(words) + len(each) or 1) for each in found),
+        default=0.0,
+    )
 
 
 def cxmi(given_span: float, given_nothing: float) -> float:
@@ -71,7 +76,9 @@ def cxmi(given_span: float, given_nothing: float) -> float:
     return given_span - given_nothing
 
 
-def best(scores: Sequence[float | None], *, threshold: float, num_sentences: int = 1) -> tuple[int, ...]:
+def best(
+    scores: Sequence[float | None], *, threshold: float, num_sentences: int = 1
+) -> tuple[int, ...]:
     """The positions of the `num_sentences` highest scores above `threshold`, in text order; () where none is.
 
     Of equal scores the earlier is taken, so that STRINC picks the first span. What has no score is never taken.
@@ -80,7 +87,9 @@ def best(scores: Sequence[float | None], *, threshold: float, num_sentences: int
     ((1,), (1, 2))
     """
     num_sentences = check_count("num_sentences", num_sentences)
-    above = {at: score for at, score in enumerate(scores) if score is not None and score > threshold}
+    above = {
+        at: score for at, score in enumerate(scores) if score is not None and score > threshold
+    }
     return tuple(sorted(sorted(above, key=lambda at: -above[at])[:num_sentences]))
 
 
@@ -91,7 +100,9 @@ def measure_for(task: str) -> Measure:
         UnknownName: the task has none; name a measure.
     """
     if task not in MEASURE_OF:
-        raise UnknownName.of("measure for task", task, MEASURE_OF, f"name one: {', '.join(MEASURES)}")
+        raise UnknownName.of(
+            "measure for task", task, MEASURE_OF, f"name one: {', '.join(MEASURES)}"
+        )
     return MEASURE_OF[task]
 
 
@@ -110,7 +121,8 @@ def is_verdict(answers: Iterable[str]) -> bool:
     """
     listed = list(_each(answers))
     return bool(listed) and all(
-        normalize_answer(answer) in VERDICTS or answer.strip().upper() in LABELS for answer in listed
+        normalize_answer(answer) in VERDICTS or answer.strip().upper() in LABELS
+        for answer in listed
     )
 
 

@@ -103,7 +103,9 @@ class Chooser(ABC):
 
     def choose(self, batch: Batch) -> list[OracleChoice]:
         """As `achoose`."""
-        return aio.run(self.achoose(batch), f"{type(self).__name__}.choose", "await oracle.achoose(…)")
+        return aio.run(
+            self.achoose(batch), f"{type(self).__name__}.choose", "await oracle.achoose(…)"
+        )
 
     @abstractmethod
     def check(self, questions: Iterable[Question]) -> None:
@@ -160,7 +162,11 @@ class Oracle(Chooser):
         num_sentences = check_count("num_sentences", num_sentences)
         self.num_sentences = num_sentences
         self._own_wording = wording is not None
-        self._ask = CXMIGenerator(scorer, wording or TASKS[task].wording, prompts) if measure == "cxmi" else None
+        self._ask = (
+            CXMIGenerator(scorer, wording or TASKS[task].wording, prompts)
+            if measure == "cxmi"
+            else None
+        )
 
     def check(self, questions: Iterable[Question]) -> None:
         """Raise now what would go wrong later. With CXMI the model gives one score, which is kept.
@@ -192,7 +198,10 @@ class Oracle(Chooser):
             for question, found in zip(questions, candidates, strict=True):
                 references = references_for(self.measure, self.task, question)
                 scores.append([measure(each.text, references) for each in found])
-        chosen = [best(values, threshold=self.threshold, num_sentences=self.num_sentences) for values in scores]
+        chosen = [
+            best(values, threshold=self.threshold, num_sentences=self.num_sentences)
+            for values in scores
+        ]
         return [
             OracleChoice(tuple(found), tuple(values), places)
             for found, values, places in zip(candidates, scores, chosen, strict=True)
@@ -212,14 +221,20 @@ class Oracle(Chooser):
 
     def _answerable(self, question: Question) -> None:
         if not question.golden_answers:
-            raise BadData(f"question '{question.id}' has no golden answers: an oracle chooses by them, drop the row")
+            raise BadData(
+                f"question '{question.id}' has no golden answers: an oracle chooses by them, drop the row"
+            )
         if not can_label(self.measure, question.golden_answers):
             raise BadData(
                 f"question '{question.id}': {self.measure} cannot look for '{question.golden_answers[0]:.20}', which "
                 f"no passage says: {INSTEAD}, or drop the row"
             )
         # CXMI scores the first answer alone
-        looked_for = question.golden_answers[:1] if self._ask else references_for(self.measure, self.task, question)
+        looked_for = (
+            question.golden_answers[:1]
+            if self._ask
+            else references_for(self.measure, self.task, question)
+        )
         if not any(map(normalize_answer, looked_for)):
             quoted = ", ".join(f"'{one_line(text)}'" for text in looked_for)
             raise BadData(
@@ -227,7 +242,9 @@ class Oracle(Chooser):
                 "articles and punctuation: drop the row, or choose nothing for it (--allow-empty-answers)"
             )
         if self._ask is not None and folded(question.question).casefold() in self._ask.demonstrated:
-            raise Leak(f"question '{question.id}' is also a demonstration of {STAGE_NAME}'s prompt: leave it out")
+            raise Leak(
+                f"question '{question.id}' is also a demonstration of {STAGE_NAME}'s prompt: leave it out"
+            )
 
 
 # --- CXMI's model ---------------------------------------------------------------------------------------------------
@@ -244,7 +261,9 @@ class AnswerFromSentence(dspy.Signature):
 class CXMIGenerator:
     """A model that scores, and its prompt. Raises `BadArgument`: no model."""
 
-    def __init__(self, scorer: KeptScorer | None, wording: TaskWording | str, prompts: Prompts | str | None) -> None:
+    def __init__(
+        self, scorer: KeptScorer | None, wording: TaskWording | str, prompts: Prompts | str | None
+    ) -> None:
         if scorer is None:
             raise BadArgument(
                 "cxmi asks a model for log-probabilities: give the oracle one (scorer=blendfilter.scorer('local')); "
@@ -260,11 +279,15 @@ class CXMIGenerator:
         self._between = " " if beside or not self._answer.demos else "\n"
         # "Yes" where the demonstrations have it so: that is what the answerer would write, not "yes".
         self._spelled = {demo.answer.casefold(): demo.answer for demo in self._answer.demos}
-        self.demonstrated = frozenset(folded(demo.question).casefold() for demo in self._answer.demos)
+        self.demonstrated = frozenset(
+            folded(demo.question).casefold() for demo in self._answer.demos
+        )
 
     def pair(self, question: Question, line: str | None = None) -> TextPair:
         """What is scored: the output behind the prompt of one line of knowledge, or of none."""
-        prompt = self._answer.render(knowledge=[] if line is None else [line], question=question.question)
+        prompt = self._answer.render(
+            knowledge=[] if line is None else [line], question=question.question
+        )
         output = question.golden_answers[0].strip()
         return TextPair(prompt, self._between + self._spelled.get(output.casefold(), output))
 
@@ -274,16 +297,27 @@ class CXMIGenerator:
         """CXMI of each question's candidates: one list for all; the scorer asks for each pair once."""
         bases = [self.pair(question) for question in questions]
         given = [
-            [self.pair(one, each.line) for each in found] for one, found in zip(questions, candidates, strict=True)
+            [self.pair(one, each.line) for each in found]
+            for one, found in zip(questions, candidates, strict=True)
         ]
         # without a sentence there is nothing to compare a base with
-        wanted = [pair for base, pairs in zip(bases, given, strict=True) if pairs for pair in (base, *pairs)]
+        wanted = [
+            pair
+            for base, pairs in zip(bases, given, strict=True)
+            if pairs
+            for pair in (base, *pairs)
+        ]
         results = await self._results(wanted)
         scores: list[list[float | None]] = []
         for question, base, pairs in zip(questions, bases, given, strict=True):
             nothing = _based(question, results[base]) if pairs else 0.0
             fitting = [results[pair] for pair in pairs]
-            scores.append([cxmi(each.logprob, nothing) if isinstance(each, Score) else None for each in fitting])
+            scores.append(
+                [
+                    cxmi(each.logprob, nothing) if isinstance(each, Score) else None
+                    for each in fitting
+                ]
+            )
         return scores
 
     async def check(self, question: Question) -> None:
@@ -305,4 +339,8 @@ def _based(question: Question, result: Result) -> float:
     if isinstance(result, Score):
         return result.logprob
     what = f"question '{question.id}' cannot be scored, even without a sentence: {result}"
-    raise ModelError(f"{what}; drop the row, or take a model with a longer context", kind=TOO_LONG, stage=STAGE_NAME)
+    raise ModelError(
+        f"{what}; drop the row, or take a model with a longer context",
+        kind=TOO_LONG,
+        stage=STAGE_NAME,
+    )

@@ -22,7 +22,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from blendfilter.errors import BadArgument, BadData, BlendFilterError, EmptyData, RunMismatch, check_count
+from blendfilter.errors import (
+    BadArgument,
+    BadData,
+    BlendFilterError,
+    EmptyData,
+    RunMismatch,
+    check_count,
+)
 from blendfilter.files import AppendOnly, JsonRow, json_line, json_rows, path_of, write_whole
 from blendfilter.journal import digest
 from blendfilter.lm.tokenisers import TokenCounter
@@ -51,7 +58,13 @@ from blendfilter.tasks.base import Questions
 FORMAT = 1
 BATCH = 32
 WITHOUT_MODEL: Mapping[str, Measure] = MappingProxyType(
-    {"hotpotqa": "strinc", "twowiki": "strinc", "fever": "lexical", "strategyqa": "lexical", "eli5": "lexical"}
+    {
+        "hotpotqa": "strinc",
+        "twowiki": "strinc",
+        "fever": "lexical",
+        "strategyqa": "lexical",
+        "eli5": "lexical",
+    }
 )
 """A measure without a model for tasks whose own is cxmi; a yes or no among hotpotqa's and twowiki's is left out."""
 
@@ -104,8 +117,14 @@ def make_silver(
     settings = settings_of(questions, oracle, searched, k)
     check_settings(places, settings)  # before a model is called
     if not places.out.exists():
-        allowed = [q for q in asked if allow_empty_answers and q.golden_answers and not oracle.answerable(q)]
-        oracle.check(question for question in asked if question not in allowed)  # before a file is made
+        allowed = [
+            q
+            for q in asked
+            if allow_empty_answers and q.golden_answers and not oracle.answerable(q)
+        ]
+        oracle.check(
+            question for question in asked if question not in allowed
+        )  # before a file is made
         _make(asked, oracle, searched, k, batch, places, settings, progress)
         check_settings(places, settings)
     counting = tokeniser or default_tokeniser()
@@ -122,33 +141,50 @@ def labelled(questions: Questions, measure: str) -> list[Question]:
     """
     if measure == bider.MEASURE:
         task = questions.task.name
-        found = [one for one in questions if not bider.needs_evidence(task, one) or bider.evidence_of(one)]
+        found = [
+            one
+            for one in questions
+            if not bider.needs_evidence(task, one) or bider.evidence_of(one)
+        ]
         why = (
             "none of them brings all of the annotated evidence that stands in for answers that say too little "
             f"(supporting facts with their sentences): take {INSTEAD.removeprefix('take ')}"
         )
     else:
         found = [question for question in questions if can_label(measure, question.golden_answers)]
-        why = f"each is answered by a verdict (yes or no, a label), which no passage says: {INSTEAD}"
+        why = (
+            f"each is answered by a verdict (yes or no, a label), which no passage says: {INSTEAD}"
+        )
     if len(questions) and not found:
         raise BadArgument(f"{measure} cannot label the questions of {questions.source}: {why}")
     return found
 
 
-def settings_of(questions: Questions, oracle: Chooser, retriever: Retriever | None, k: int) -> dict[str, Any]:
+def settings_of(
+    questions: Questions, oracle: Chooser, retriever: Retriever | None, k: int
+) -> dict[str, Any]:
     """What a silver file is bound to, as JSON."""
     if retriever is None:  # the paragraphs, which a question set's fingerprint leaves out
         paragraphs = hashlib.sha256()
         for question in questions:
             own = [[each.title, each.text] for each in question.context]
             paragraphs.update(json.dumps([question.id, own]).encode() + b"\n")
-        info: Mapping[str, Any] = {"kind": "the questions' own", "fingerprint": paragraphs.hexdigest()[:16]}
+        info: Mapping[str, Any] = {
+            "kind": "the questions' own",
+            "fingerprint": paragraphs.hexdigest()[:16],
+        }
     else:
         info = retriever.info()
-    data: dict[str, Any] = {"source": questions.source, "fingerprint": questions.fingerprint, "n": len(questions)}
+    data: dict[str, Any] = {
+        "source": questions.source,
+        "fingerprint": questions.fingerprint,
+        "n": len(questions),
+    }
     task = questions.task.name
     if oracle.measure == bider.MEASURE:  # a fingerprint leaves out where evidence is read, too
-        evidence = [[one.id, bider.evidence_of(one)] for one in questions if bider.needs_evidence(task, one)]
+        evidence = [
+            [one.id, bider.evidence_of(one)] for one in questions if bider.needs_evidence(task, one)
+        ]
         data |= {"evidence": digest(evidence)[:16]} if evidence else {}
     verdicts = sum(is_verdict(question.golden_answers) for question in questions)
     name = {"strinc": "left_out", "lexical": "compared_with_the_question"}.get(str(oracle.measure))
@@ -158,7 +194,11 @@ def settings_of(questions: Questions, oracle: Chooser, retriever: Retriever | No
         "oracle": oracle.identity(),
         **({name: verdicts} if name and verdicts else {}),
         # An index behind an address is the same index.
-        "passages": {"kind": str(info.get("of", info["kind"])), "fingerprint": info["fingerprint"], "k": k},
+        "passages": {
+            "kind": str(info.get("of", info["kind"])),
+            "fingerprint": info["fingerprint"],
+            "k": k,
+        },
     }
 
 
@@ -210,7 +250,9 @@ def _id(line: bytes) -> str | None:
         return None
 
 
-def _rows(questions: Sequence[Question], oracle: Chooser, retriever: Retriever | None, k: int) -> Iterator[SilverRow]:
+def _rows(
+    questions: Sequence[Question], oracle: Chooser, retriever: Retriever | None, k: int
+) -> Iterator[SilverRow]:
     """The rows of one batch, searched and scored together."""
     if retriever is None:
         found: Sequence[Sequence[Passage]] = [question.context[:k] for question in questions]
@@ -218,7 +260,13 @@ def _rows(questions: Sequence[Question], oracle: Chooser, retriever: Retriever |
         found = retriever.search([question.question for question in questions], k)
     # plain: without an excerpt's source or marks of where the answer is
     pairs = [
-        (question, [Passage(h.id, h.title, h.text, None if h.score is None else float(h.score)) for h in hits])
+        (
+            question,
+            [
+                Passage(h.id, h.title, h.text, None if h.score is None else float(h.score))
+                for h in hits
+            ],
+        )
         for question, hits in zip(questions, found, strict=True)
     ]
     choices = iter(oracle.choose([pair for pair in pairs if oracle.answerable(pair[0])]))
@@ -227,17 +275,29 @@ def _rows(questions: Sequence[Question], oracle: Chooser, retriever: Retriever |
             choice = next(choices)
         else:  # there is no answer to look for
             candidates = tuple(sentences_of(passages))
-            stages = Stages((), (), (), "no answer", ()) if oracle.measure == bider.MEASURE else None
+            stages = (
+                Stages((), (), (), "no answer", ()) if oracle.measure == bider.MEASURE else None
+            )
             choice = OracleChoice(candidates, (0.0,) * len(candidates), (), stages)
         sentences = tuple(
-            SilverSentence(each.position, each.start, each.end, None if score is None else float(score))
+            SilverSentence(
+                each.position, each.start, each.end, None if score is None else float(score)
+            )
             for each, score in zip(choice.candidates, choice.scores, strict=True)
         )
         target = " ".join(choice.candidates[at].text for at in choice.chosen)
         yield SilverRow(
-            question.id, question.question, question.golden_answers, question.golden_answers[0], tuple(passages),
-            sentences, choice.chosen, target, supported(oracle.task, question, passages), choice.stages,
-        )  # fmt: skip
+            question.id,
+            question.question,
+            question.golden_answers,
+            question.golden_answers[0],
+            tuple(passages),
+            sentences,
+            choice.chosen,
+            target,
+            supported(oracle.task, question, passages),
+            choice.stages,
+        )
 
 
 def supported(task: str, question: Question, passages: Sequence[Passage]) -> bool | None:
@@ -272,9 +332,13 @@ class Places(NamedTuple):
         """
         path = path_of(out)
         if path.is_dir():
-            raise BadArgument(f"{path} is a folder: name a file for the silver contexts, such as {path / 'nq.jsonl'}")
+            raise BadArgument(
+                f"{path} is a folder: name a file for the silver contexts, such as {path / 'nq.jsonl'}"
+            )
         if path.suffix == ".gz":
-            raise BadArgument(f"{path}: silver files are written unpacked: name it {path.with_suffix('')}")
+            raise BadArgument(
+                f"{path}: silver files are written unpacked: name it {path.with_suffix('')}"
+            )
         stem = path.name.removesuffix(".jsonl")
         names = (f"{path.name}.partial", f"{stem}.recipe.json", f"{stem}.journal")
         return cls(path, *map(path.with_name, names))
@@ -287,7 +351,9 @@ def check_settings(places: Places, settings: Mapping[str, Any]) -> None:
         RunMismatch: naming what differs, with both values. BadData: it is not known what made them.
     """
     made = places.out if places.out.exists() else places.partial
-    if made == places.out:  # it may be anyone's: no advice to delete it before its first line is a row
+    if (
+        made == places.out
+    ):  # it may be anyone's: no advice to delete it before its first line is a row
         try:
             row_of(next(json_rows(made)))
         except (BlendFilterError, StopIteration):
@@ -297,7 +363,9 @@ def check_settings(places: Places, settings: Mapping[str, Any]) -> None:
         return
     next_move = f"Name another file, or delete {made.name} and {places.recipe.name} to make it anew"
     if not recipe:
-        raise BadData(f"{made} is there, and nothing says what made it ({places.recipe.name} is missing). {next_move}")
+        raise BadData(
+            f"{made} is there, and nothing says what made it ({places.recipe.name} is missing). {next_move}"
+        )
     # The same questions under another name are the same questions.
     if differing := different_settings(recipe.get("settings"), settings, ignored=["data.source"]):
         raise RunMismatch(f"{made} was made with other settings: {differing}. {next_move}")
@@ -312,7 +380,9 @@ def read_recipe(places: Places) -> dict[str, Any]:
     except (ValueError, OSError):
         recipe = None
     if not isinstance(recipe, dict) or recipe.get("format") != FORMAT:
-        raise BadData(f"{places.recipe} is there, and is no recipe of a silver file: name another file")
+        raise BadData(
+            f"{places.recipe} is there, and is no recipe of a silver file: name another file"
+        )
     return recipe
 
 
@@ -325,7 +395,13 @@ def measure_of(path: str | Path) -> str:
     return str(recipe.get("settings", {}).get("oracle", {}).get("measure", ""))
 
 
-def write_recipe(places: Places, settings: Mapping[str, Any], summary: Mapping[str, Any] | None = None) -> None:
+def write_recipe(
+    places: Places, settings: Mapping[str, Any], summary: Mapping[str, Any] | None = None
+) -> None:
     """The recipe's file, whole or not at all."""
-    recipe = {"format": FORMAT, "settings": settings, **({} if summary is None else {"summary": summary})}
+    recipe = {
+        "format": FORMAT,
+        "settings": settings,
+        **({} if summary is None else {"summary": summary}),
+    }
     write_whole(places.recipe, [json_line(recipe, indent=2)])

@@ -112,13 +112,22 @@ class SilverRow:
         Of BIDER's synthesis those that `stage` left, in its order.
         """
         candidates = self.candidates()
-        places = self.chosen if self.stages is None or stage == "cleaned" else getattr(self.stages, stage)
-        return excerpts(self.passages, [candidates[at] for at in places], as_chosen=self.stages is not None)
+        places = (
+            self.chosen
+            if self.stages is None or stage == "cleaned"
+            else getattr(self.stages, stage)
+        )
+        return excerpts(
+            self.passages, [candidates[at] for at in places], as_chosen=self.stages is not None
+        )
 
 
 def line_of(row: SilverRow) -> bytes:
     """A row as a line of the file."""
-    passages = [{"id": each.id, "title": each.title, "text": each.text, "score": each.score} for each in row.passages]
+    passages = [
+        {"id": each.id, "title": each.title, "text": each.text, "score": each.score}
+        for each in row.passages
+    ]
     value = {name: getattr(row, name) for name in row.__slots__}  # in the order of the fields
     value |= {"passages": passages, "sentences": [asdict(sentence) for sentence in row.sentences]}
     stages = value.pop("stages")
@@ -136,23 +145,41 @@ def read_silver(path: str | Path) -> Iterator[SilverRow]:
 
 def row_of(row: JsonRow) -> SilverRow:
     """One line's value as a row. Raises `BadData`."""
-    read = validated(_SilverLine, object_of(row), row.where)  # a score that is NaN is damage, not a gap
+    read = validated(
+        _SilverLine, object_of(row), row.where
+    )  # a score that is NaN is damage, not a gap
     passages = tuple(Passage(each.id, each.title, each.text, each.score) for each in read.passages)
     lengths = [len(each.text) for each in passages]
     for at, each in enumerate(read.sentences):
         if each.passage >= len(lengths) or not each.start < each.end <= lengths[each.passage]:
-            raise BadData(f"{row.where}: sentence {at} lies outside of the passages: make the file again")
+            raise BadData(
+                f"{row.where}: sentence {at} lies outside of the passages: make the file again"
+            )
     stages = read.stages
     named = {"chosen": read.chosen}
     if stages is not None:
-        named |= {"extracted": stages.extracted, "refined": stages.refined, "by_target": stages.by_target}
+        named |= {
+            "extracted": stages.extracted,
+            "refined": stages.refined,
+            "by_target": stages.by_target,
+        }
     for name, places in named.items():
         if any(at >= len(read.sentences) for at in places):
-            raise BadData(f"{row.where}: {name} names a sentence that is not there: make the file again")
+            raise BadData(
+                f"{row.where}: {name} names a sentence that is not there: make the file again"
+            )
     return SilverRow(
-        read.id, read.question, tuple(read.golden_answers), read.output, passages,
-        tuple(read.sentences), tuple(read.chosen), read.target, read.positive, stages,
-    )  # fmt: skip
+        read.id,
+        read.question,
+        tuple(read.golden_answers),
+        read.output,
+        passages,
+        tuple(read.sentences),
+        tuple(read.chosen),
+        read.target,
+        read.positive,
+        stages,
+    )
 
 
 class _SilverPassage(Outside):
@@ -284,12 +311,16 @@ class Summary:
         return self.groups["all"].silver.empty
 
 
-def summarise(rows: Iterable[SilverRow], *, threshold: float | None, tokeniser: TokenCounter) -> Summary:
+def summarise(
+    rows: Iterable[SilverRow], *, threshold: float | None, tokeniser: TokenCounter
+) -> Summary:
     """What `rows` come to; a sentence with a score above `threshold` (None: one that was chosen) brings its passage
     into PSG.
     """
     names = [each.name for each in fields(Figures)]
-    sums = {group: np.zeros((len(CONTEXTS), len(names))) for group in ("all", "positive", "negative")}
+    sums = {
+        group: np.zeros((len(CONTEXTS), len(names))) for group in ("all", "positive", "negative")
+    }
     n: Counter[str] = Counter()
     without = unscored = 0
     synthesised: list[_Synthesised] = []
@@ -299,10 +330,17 @@ def summarise(rows: Iterable[SilverRow], *, threshold: float | None, tokeniser: 
         if threshold is None:
             above = {row.sentences[at].passage for at in row.chosen}
         else:
-            above = {each.passage for each in row.sentences if each.score is not None and each.score > threshold}
+            above = {
+                each.passage
+                for each in row.sentences
+                if each.score is not None and each.score > threshold
+            }
         psg = [each for at, each in enumerate(row.passages) if at in above]
         contexts = (row.passages, psg, row.excerpts())
-        measured = [astuple(figures_of(context, row.question, row.output, tokeniser)) for context in contexts]
+        measured = [
+            astuple(figures_of(context, row.question, row.output, tokeniser))
+            for context in contexts
+        ]
         without += not row.passages
         unscored += sum(each.score is None for each in row.sentences)
         for group in ("all", *({True: ["positive"], False: ["negative"], None: []}[row.positive])):
@@ -312,14 +350,25 @@ def summarise(rows: Iterable[SilverRow], *, threshold: float | None, tokeniser: 
     for group, total in sums.items():
         if n[group] or group == "all":
             divisors = np.full_like(total, max(n[group], 1))
-            divisors[:, names.index("not_empty")] = np.maximum(n[group] - total[:, names.index("empty")], 1)
-            groups[group] = SilverGroup(n[group], *(Figures(*means) for means in (total / divisors).tolist()))
+            divisors[:, names.index("not_empty")] = np.maximum(
+                n[group] - total[:, names.index("empty")], 1
+            )
+            groups[group] = SilverGroup(
+                n[group], *(Figures(*means) for means in (total / divisors).tolist())
+            )
     known = n["positive"] + n["negative"]
     share = n["positive"] / known if known else None
     whole = _synthesis(synthesised) if synthesised else None
     return Summary(
-        n["all"], without, share, n["all"] - known, unscored, tokeniser.name, groups, synthesis=whole
-    )  # fmt: skip
+        n["all"],
+        without,
+        share,
+        n["all"] - known,
+        unscored,
+        tokeniser.name,
+        groups,
+        synthesis=whole,
+    )
 
 
 class _Synthesised(NamedTuple):
@@ -340,15 +389,25 @@ def _synthesised(row: SilverRow, stages: Stages, tokeniser: TokenCounter) -> _Sy
         context = " ".join(texts[at] for at in some)
         shared = overlap(tokens(context), tokens(row.output))
         holds = strinc(context, row.golden_answers)
-        found[name] = (len(some), tokeniser.count(context), holds, shared.precision, float(shared.shared))
+        found[name] = (
+            len(some),
+            tokeniser.count(context),
+            holds,
+            shared.precision,
+            float(shared.shared),
+        )
     return _Synthesised(stages, found)
 
 
 def _synthesis(rows: Sequence[_Synthesised]) -> SynthesisSummary:
     figures = {}
     for name in rows[0].figures:
-        nuggets, counted, holds, precision, words = np.mean([row.figures[name] for row in rows], axis=0).tolist()
-        figures[name] = StageFigures(nuggets, counted, holds, precision, words / counted if counted else 0.0)
+        nuggets, counted, holds, precision, words = np.mean(
+            [row.figures[name] for row in rows], axis=0
+        ).tolist()
+        figures[name] = StageFigures(
+            nuggets, counted, holds, precision, words / counted if counted else 0.0
+        )
     stages = [row.stages for row in rows]
     return SynthesisSummary(
         figures,
@@ -360,10 +419,14 @@ def _synthesis(rows: Sequence[_Synthesised]) -> SynthesisSummary:
     )
 
 
-def figures_of(context: Sequence[Passage], question: str, output: str, tokeniser: TokenCounter) -> Figures:
+def figures_of(
+    context: Sequence[Passage], question: str, output: str, tokeniser: TokenCounter
+) -> Figures:
     """The figures of one context, by any filter, for one question and its output."""
     text = "\n".join(each.text for each in context)
     precision = overlap(tokens(text), tokens(output)).precision
     by_character = overlap(normalize_answer(text), normalize_answer(output)).precision
     lines = "\n".join([*(each.line for each in context), question])
-    return Figures(float(not text.strip()), precision, precision, by_character, tokeniser.count(lines))
+    return Figures(
+        float(not text.strip()), precision, precision, by_character, tokeniser.count(lines)
+    )

@@ -56,7 +56,8 @@ KEPT_ALL, DROPPED_GOLD = 0.95, 0.2
 """A filter that keeps more than this filters nothing; one that drops more of the gold, or judges more wrong, than this
 costs answers."""
 OFFLINE = (
-    "The offline reader is rules, no model: it shows what this command says of one that does all that it is asked."
+    "The offline reader is rules, no model: "
+    "it shows what this command says of one that does all that it is asked."
 )
 
 
@@ -113,7 +114,10 @@ def _with_interval(share: Share) -> dict[str, Any]:
     if not share.of:
         return {"count": 0, "of": 0, "value": None}
     interval = wilson_interval(share.count, share.of)._asdict()
-    return {**dataclasses.asdict(share), **{name: round(value, 4) for name, value in interval.items()}}
+    return {
+        **dataclasses.asdict(share),
+        **{name: round(value, 4) for name, value in interval.items()},
+    }
 
 
 def examine(
@@ -145,9 +149,14 @@ def examine(
     picked = chosen(questions)
     model = connect(lm)
     work = evaluated(
-        BlendFilter(BM25.for_corpus(sample("corpus.jsonl")), task=wording, prompts=prompts), picked, lm=model, run=run,
-        concurrency=concurrency, budget=budget, progress=RunProgress([]) if progress is True else progress,
-    )  # fmt: skip
+        BlendFilter(BM25.for_corpus(sample("corpus.jsonl")), task=wording, prompts=prompts),
+        picked,
+        lm=model,
+        run=run,
+        concurrency=concurrency,
+        budget=budget,
+        progress=RunProgress([]) if progress is True else progress,
+    )
     done = aio.run(work, "examine", "await asyncio.to_thread(examine, …)")
     cases = ask_cases(model, done.folder, concurrency)
     counts, probes = count_replies(RunStatus(done), cases), probe(model)
@@ -162,7 +171,9 @@ def chosen(n: int) -> Questions:
     """
     every = load("hotpotqa", sample("questions.jsonl"))
     if not 1 <= n <= len(every):
-        raise BadArgument(f"questions is {n}: the sample has {len(every)}, give a number from 1 to that")
+        raise BadArgument(
+            f"questions is {n}: the sample has {len(every)}, give a number from 1 to that"
+        )
     kinds: dict[str, list[Question]] = {}
     for question in every:
         kinds.setdefault(str(question.type), []).append(question)
@@ -170,8 +181,13 @@ def chosen(n: int) -> Questions:
     while sum(sizes.values()) < n:
         for kind, rows in kinds.items():
             sizes[kind] += sum(sizes.values()) < n and sizes[kind] < len(rows)
-    spread = [[rows[place * len(rows) // sizes[kind]] for place in range(sizes[kind])] for kind, rows in kinds.items()]
-    picked = [rows[place] for place in range(max(sizes.values())) for rows in spread if place < len(rows)]
+    spread = [
+        [rows[place * len(rows) // sizes[kind]] for place in range(sizes[kind])]
+        for kind, rows in kinds.items()
+    ]
+    picked = [
+        rows[place] for place in range(max(sizes.values())) for rows in spread if place < len(rows)
+    ]
     return Questions(tuple(picked), every.task, "sample")
 
 
@@ -222,7 +238,10 @@ _ALOUD = re.compile(
     r"|let me (?:think|see|re-?read|check)\b|the user (?:is|asks|wants)\b)",
     re.IGNORECASE | re.MULTILINE,
 )
-_NEXT = re.compile(r"\n\W{0,4}(?:context|question|knowledge|passage|topic|ids|relevance)(?: \d+)?\s?:", re.IGNORECASE)
+_NEXT = re.compile(
+    r"\n\W{0,4}(?:context|question|knowledge|passage|topic|ids|relevance)(?: \d+)?\s?:",
+    re.IGNORECASE,
+)
 AT_ONCE = "read_at_once"
 """The share of a stage's first replies that its reader could use."""
 _READ_AS = ("read_ids", "explicit_none", "suspect_ids", "unparseable_ids", "unfinished_ids")
@@ -235,7 +254,9 @@ class ReplyCounts:
 
     questions: int
     shares: Mapping[str, Share]  # by every name of `SHARES`
-    stages: Mapping[str, Mapping[str, Share]]  # `read_at_once`, `empty_reply`, `cut_reply` and the like
+    stages: Mapping[
+        str, Mapping[str, Share]
+    ]  # `read_at_once`, `empty_reply`, `cut_reply` and the like
     errors: Mapping[str, int]  # questions by the error's kind
     entries: Mapping[str, LedgerEntry]  # of the questions
     cases: int = 0
@@ -279,7 +300,10 @@ def count_replies(known: RunStatus, cases: CaseReplies | None = None) -> ReplyCo
             counts.add([*_filtered(row, passages), *_answered(row)])
     for outcome in cases.outcomes if cases else ():
         what = "sentences" if outcome.stage == SENTENCES else "verdict"
-        read = [(f"read_{what}", outcome.read_at_once), (f"unread_{what}", not outcome.read_at_once)]
+        read = [
+            (f"read_{what}", outcome.read_at_once),
+            (f"unread_{what}", not outcome.read_at_once),
+        ]
         counts.add([*outcome.events.items(), *(read if not outcome.error else ())])
         stages.setdefault(outcome.stage, _Counts()).add([(AT_ONCE, outcome.read_at_once)])
     for stage, replies in cases.records.items() if cases else ():
@@ -292,7 +316,9 @@ def count_replies(known: RunStatus, cases: CaseReplies | None = None) -> ReplyCo
         errors=errors,
         entries=known.entries,
         cases=len(cases.outcomes) if cases else 0,
-        case_errors=Counter(outcome.error for outcome in cases.outcomes if outcome.error) if cases else {},
+        case_errors=Counter(outcome.error for outcome in cases.outcomes if outcome.error)
+        if cases
+        else {},
         case_entries=cases.entries if cases else {},
     )
 
@@ -320,13 +346,21 @@ def _of_stage(stage: str, record: Mapping[str, Any]) -> Iterator[tuple[str, bool
     text, event = record["reply"] or "", event_of(record)
     if stage in ("ids", "ids_again"):
         prompt = record.get("prompt") or ""
-        k = len(numbered_lines(prompt if isinstance(prompt, str) else "\n".join(part for _, part in prompt)))
+        k = len(
+            numbered_lines(
+                prompt if isinstance(prompt, str) else "\n".join(part for _, part in prompt)
+            )
+        )
         status = read_ids(text, k, cut=event == "cut_reply").status
         if stage == "ids_again":
             yield "read_again", status in ("ids", "none")
         else:
-            unread = "unfinished_ids" if event in ("empty_reply", "cut_reply") else "unparseable_ids"
-            read_as = {"ids": "read_ids", "none": "explicit_none", "suspect": "suspect_ids"}.get(status, unread)
+            unread = (
+                "unfinished_ids" if event in ("empty_reply", "cut_reply") else "unparseable_ids"
+            )
+            read_as = {"ids": "read_ids", "none": "explicit_none", "suspect": "suspect_ids"}.get(
+                status, unread
+            )
             yield from ((name, name == read_as) for name in _READ_AS)
             yield "negated_ids", status == "suspect" and negates(text)
             yield "restated_range", restates_range(text, k)
@@ -343,7 +377,10 @@ def _read_at_once(stage: str, record: Mapping[str, Any], found: Mapping[str, boo
         return False
     if stage in ("ids", "ids_again"):
         return any(found.get(name, False) for name in ("read_ids", "explicit_none", "read_again"))
-    if stage in ("topic", "short_answer"):  # the first line counts, and is whole where another one follows
+    if stage in (
+        "topic",
+        "short_answer",
+    ):  # the first line counts, and is whole where another one follows
         return event != "cut_reply" or "\n" in text
     return event != "cut_reply" and found.get("concluded", True)
 
@@ -383,7 +420,9 @@ _VERDICT = (
 )
 _THINKING = "--no-thinking or --reasoning low, where the model's family has a switch; else turn it off at the server"
 _ADVICE: Mapping[str, str] = {
-    **dict.fromkeys(("unparseable_ids", "suspect_ids", "negated_ids", "restated_range", *_FILCO), _IDS),
+    **dict.fromkeys(
+        ("unparseable_ids", "suspect_ids", "negated_ids", "restated_range", *_FILCO), _IDS
+    ),
     **dict.fromkeys(("unread_verdict", "no_verdict"), _VERDICT),
     "wrong_verdict": "try it on the opposites (eval/opposites.py) before --filter cdit or trim: it may be at chance",
     "dropped_sentence": "FilCo's filter would cost answers: a larger model, or --filter sentence, which asks none",
@@ -423,15 +462,31 @@ def findings(counts: ReplyCounts, limit: float = MAX_BAD_REPLIES) -> Iterator[Fi
     shares = counts.shares
     for kind, count in counts.errors.items():
         words = f"{Share(count, counts.questions).words} of questions ended in an error ({kind})"
-        yield Finding("errors", True, words, _ADVICE.get(kind, "the run's report shows the server's words (--run DIR)"))
+        yield Finding(
+            "errors",
+            True,
+            words,
+            _ADVICE.get(kind, "the run's report shows the server's words (--run DIR)"),
+        )
     for kind, count in counts.case_errors.items():
         words = f"{Share(count, counts.cases).words} of short cases ended in an error ({kind})"
-        yield Finding("errors", True, words, _ADVICE.get(kind, "the journal beside the run shows the server's words"))
+        yield Finding(
+            "errors",
+            True,
+            words,
+            _ADVICE.get(kind, "the journal beside the run shows the server's words"),
+        )
     for name in (*BAD, "unparseable_sentences", "no_verdict"):
         if shares[name].value > limit:
-            by_stage = {stage: shares[name] for stage, shares in counts.stages.items() if name in shares}
+            by_stage = {
+                stage: shares[name] for stage, shares in counts.stages.items() if name in shares
+            }
             worst = max(by_stage, key=lambda stage: by_stage[stage].count, default="")
-            most = f", most in {worst} ({by_stage[worst].count} of {by_stage[worst].of})" if worst else ""
+            most = (
+                f", most in {worst} ({by_stage[worst].count} of {by_stage[worst].of})"
+                if worst
+                else ""
+            )
             yield Finding(name, True, f"{SHARES[name]}: {shares[name].words}{most}", _ADVICE[name])
     concluded = shares["concluded"]
     without = Share(concluded.of - concluded.count, concluded.of)
@@ -440,7 +495,7 @@ def findings(counts: ReplyCounts, limit: float = MAX_BAD_REPLIES) -> Iterator[Fi
         ("no_conclusion", "reasonings without “So the answer is”", without, NOTED),
         ("keeps_all", SHARES["kept"], shares["kept"], KEPT_ALL),
         *((name, SHARES[name], shares[name], DROPPED_GOLD) for name in _WRONG),
-    ]  # fmt: skip
+    ]
     for name, words, seen, least in others:
         if seen.value > least:
             yield Finding(name, False, f"{words}: {seen.words}", _ADVICE[name])
@@ -462,7 +517,12 @@ _GROUPS: Mapping[str, Sequence[str]] = {
         "read_sentences", "unread_sentences", "unparseable_sentences", "dropped_sentence",
     ),
 }  # fmt: skip
-_STAGE_EVENTS = {"empty_reply": "empty", "cut_reply": "cut", "refused_reply": "refused", "ran_on": "ran on"}
+_STAGE_EVENTS = {
+    "empty_reply": "empty",
+    "cut_reply": "cut",
+    "refused_reply": "refused",
+    "ran_on": "ran on",
+}
 
 
 def text_of(examination: Examination) -> str:
@@ -475,7 +535,9 @@ def _lines(examination: Examination) -> Iterator[str]:
     price = "" if total.whole_cost is None else f", {cost(total)}"
     yield from _wrapped(
         f"{examination.model}: {counts.questions} questions of the sample world through BlendFilter, "
-        f"{total.calls} calls, " + ("tokens not told" if total.tokens is None else f"{total.tokens:,} tokens") + price
+        f"{total.calls} calls, "
+        + ("tokens not told" if total.tokens is None else f"{total.tokens:,} tokens")
+        + price
     )
     if examination.run.offline:
         yield from _wrapped(OFFLINE)
@@ -484,14 +546,19 @@ def _lines(examination: Examination) -> Iterator[str]:
         yield from (_share_line(SHARES[name], counts.shares[name]) for name in names)
     if counts.errors:
         yield from ("", "Errors")
-        yield from (_share_line(kind, Share(count, counts.questions)) for kind, count in counts.errors.items())
+        yield from (
+            _share_line(kind, Share(count, counts.questions))
+            for kind, count in counts.errors.items()
+        )
     yield ""
     yield from _stages(counts)
     yield from ("", "What the server supports")
     if not examination.probes:
         yield "  nothing to ask: no OpenAI-compatible server is behind it"
     for done in examination.probes:
-        yield from _wrapped(f"  {done.name:<20}{done.answer}" + (f": {done.why}" if done.why else ""), " " * 22)
+        yield from _wrapped(
+            f"  {done.name:<20}{done.answer}" + (f": {done.why}" if done.why else ""), " " * 22
+        )
     yield ""
     yield from _changes(examination)
 
@@ -501,32 +568,49 @@ def _share_line(words: str, share: Share) -> str:
         return f"  {words:<36}{'-':>16}"
     low, high = wilson_interval(share.count, share.of)[1:]
     count = f"{share.count} of {share.of}"
-    return f"  {words:<36}{count:>16}{100 * share.value:>8.1f} % ({100 * low:.1f} to {100 * high:.1f})"
+    return (
+        f"  {words:<36}{count:>16}{100 * share.value:>8.1f} % ({100 * low:.1f} to {100 * high:.1f})"
+    )
 
 
 def _stages(counts: ReplyCounts) -> Iterator[str]:
     """A line a stage: calls as the ledger has them, events a use; `read` is the share of replies read at once."""
     events = [
-        name for name in _STAGE_EVENTS if any(each[name].count for each in counts.stages.values() if name in each)
+        name
+        for name in _STAGE_EVENTS
+        if any(each[name].count for each in counts.stages.values() if name in each)
     ]
     heads = "".join(f" {_STAGE_EVENTS[name]}" for name in events)
     yield f"{'Stage':<16}{'calls':>6}{'read':>8}{'out/call':>9}{'s/call':>8}{'cached':>7}{heads}"
     first = [shares[AT_ONCE] for stage, shares in counts.stages.items() if stage in counts.entries]
-    total = {**counts.shares, AT_ONCE: Share(sum(each.count for each in first), sum(each.of for each in first))}
+    total = {
+        **counts.shares,
+        AT_ONCE: Share(sum(each.count for each in first), sum(each.of for each in first)),
+    }
 
     def row(stage: str, entry: LedgerEntry) -> str:
         shares = counts.stages.get(stage, {}) if stage != "total" else total
         at_once = shares.get(AT_ONCE, Share(0, 0))
         read = f"{100 * at_once.value:.1f} %" if at_once.of else "-"
-        counted = (f"{shares[name].count if name in shares else 0:>{len(_STAGE_EVENTS[name]) + 1}}" for name in events)
+        counted = (
+            f"{shares[name].count if name in shares else 0:>{len(_STAGE_EVENTS[name]) + 1}}"
+            for name in events
+        )
         calls = max(entry.calls, 1)
-        out, seconds = "-" if entry.untold else f"{entry.tokens_out / calls:.1f}", entry.seconds / calls
+        out, seconds = (
+            "-" if entry.untold else f"{entry.tokens_out / calls:.1f}",
+            entry.seconds / calls,
+        )
         cells = f"{entry.calls:>6,}{read:>8}{out:>9}{seconds:>8.3f}{share(entry):>7}"
         return f"{stage:<16}{cells}{''.join(counted)}"
 
     yield from (row(stage, entry) for stage, entry in counts.entries.items())
     n, whole = max(counts.questions, 1), counts.entries["total"]
-    tokens = "" if whole.untold else f"{whole.tokens_in / n:,.0f} tokens in, {whole.tokens_out / n:,.0f} out, "
+    tokens = (
+        ""
+        if whole.untold
+        else f"{whole.tokens_in / n:,.0f} tokens in, {whole.tokens_out / n:,.0f} out, "
+    )
     yield f"  a question: {whole.calls / n:.1f} calls, {tokens}{whole.seconds / n:.2f} s of calls"
     yield from (row(stage, entry) for stage, entry in counts.case_entries.items())
 
@@ -536,14 +620,18 @@ def _changes(examination: Examination) -> Iterator[str]:
         yield "Nothing to change: every reply was what the pipeline asks for."
         return
     yield "What to change"
-    for advice in dict.fromkeys(finding.advice for finding in examination.findings):  # one change, all that it mends
+    for advice in dict.fromkeys(
+        finding.advice for finding in examination.findings
+    ):  # one change, all that it mends
         for finding in examination.findings:
             if finding.advice == advice:
                 yield from _wrapped(f"{'! ' if finding.bad else '- '}{finding.told}", "  ")
         yield from _wrapped(f"  -> {advice}", "     ")
     if not examination.healthy:
         yield ""
-        yield from _wrapped("Lines with ! are what blendfilter eval warns of and ends with exit code 1 for.")
+        yield from _wrapped(
+            "Lines with ! are what blendfilter eval warns of and ends with exit code 1 for."
+        )
 
 
 def _wrapped(line: str, indent: str = "") -> list[str]:

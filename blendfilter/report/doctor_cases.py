@@ -56,7 +56,9 @@ JUDGED = (
         False,
     ),
     JudgeCase(
-        "When was Oddle Mill built?", Passage("mill", "Oddle Mill", "Two brothers built Oddle Mill in 1790."), True
+        "When was Oddle Mill built?",
+        Passage("mill", "Oddle Mill", "Two brothers built Oddle Mill in 1790."),
+        True,
     ),
     JudgeCase(
         "Who won the boat race of Norrey?",
@@ -68,7 +70,11 @@ CHOSEN = (
     SentenceCase(
         "In which year did the ferry to Norrey begin?",
         (
-            Passage("a", "Norrey", "Norrey is an island of two villages. The ferry to Norrey began in 1874."),
+            Passage(
+                "a",
+                "Norrey",
+                "Norrey is an island of two villages. The ferry to Norrey began in 1874.",
+            ),
             Passage("b", "Brask", "Brask has a pier. Its market is held on Fridays."),
         ),
         1,
@@ -77,7 +83,11 @@ CHOSEN = (
         "Who painted the ceiling of Vell Chapel?",
         (
             Passage("a", "Vell Harbour", "Vell Harbour freezes in January."),
-            Passage("b", "Vell Chapel", "Its bell is cracked. The ceiling of Vell Chapel was painted by Ines Marrow."),
+            Passage(
+                "b",
+                "Vell Chapel",
+                "Its bell is cracked. The ceiling of Vell Chapel was painted by Ines Marrow.",
+            ),
         ),
         2,
     ),
@@ -128,23 +138,37 @@ def ask_cases(lm: dspy.BaseLM, folder: Path, concurrency: int) -> CaseReplies:
         records: dict[str, list[Mapping[str, Any]]] = {}
         for outcome in outcomes:
             found = (journal.read_call(key) for key in outcome.calls)
-            records.setdefault(outcome.stage, []).extend(record for record in found if record and "reply" in record)
+            records.setdefault(outcome.stage, []).extend(
+                record for record in found if record and "reply" in record
+            )
         rows = ({"calls": [(outcome.stage, key) for key in outcome.calls]} for outcome in outcomes)
-        entries = {stage: entry for stage, entry in ledger(rows, journal.read_call).items() if stage != "total"}
+        entries = {
+            stage: entry
+            for stage, entry in ledger(rows, journal.read_call).items()
+            if stage != "total"
+        }
     return CaseReplies(outcomes, records, entries)
 
 
 async def _ask_all(context: RunContext) -> list[CaseOutcome]:
     judges = {WORD: Judge("word"), COMPONENTS: Judge("components")}
-    work = [(stage, partial(_judged, judge, case)) for stage, judge in judges.items() for case in JUDGED]
+    work = [
+        (stage, partial(_judged, judge, case)) for stage, judge in judges.items() for case in JUDGED
+    ]
     work += [(SENTENCES, partial(_chosen, FilCoFilter(offer_none=False), case)) for case in CHOSEN]
     async with aio.together() as group:
         tasks = [group.create_task(_ask(stage, events, context.lm)) for stage, events in work]
     return [task.result() for task in tasks]
 
 
-async def _ask(stage: str, events: Callable[[], Awaitable[Mapping[str, bool]]], lm: dspy.BaseLM) -> CaseOutcome:
-    with setting(QUESTION, stage), setting(NOTES, []) as notes, dspy.context(lm=lm, trace=None, disable_history=True):
+async def _ask(
+    stage: str, events: Callable[[], Awaitable[Mapping[str, bool]]], lm: dspy.BaseLM
+) -> CaseOutcome:
+    with (
+        setting(QUESTION, stage),
+        setting(NOTES, []) as notes,
+        dspy.context(lm=lm, trace=None, disable_history=True),
+    ):
         try:
             found, kind = await events(), ""
         except ModelError as error:

@@ -61,7 +61,16 @@ KEPT, GOLD = 1, 2
 """Marks of a passage, added."""
 _LINE = re.compile(r"(knowledge \d+: )?(?:([^|]*?)( \| ))?(.*)", re.DOTALL)
 """A passage in a prompt: its number, its title, the bar, its text; so a passage's own pieces serve every prompt."""
-_FIGURES = ("model", "tokens_in", "tokens_cached", "tokens_out", "seconds", "finish", "attempts", "cost")
+_FIGURES = (
+    "model",
+    "tokens_in",
+    "tokens_cached",
+    "tokens_out",
+    "seconds",
+    "finish",
+    "attempts",
+    "cost",
+)
 _ONE_BY_ONE = ("relevant", "consistent", "consistent_again")
 """The stages that judge a passage a call; of CDIT's the second reply counts where there is one."""
 
@@ -84,17 +93,28 @@ def write_report(run: Run, others: Sequence[Run] = (), path: Path | None = None)
     known, beside = RunStatus(run), [RunStatus(other) for other in others]
     path = path or run.folder / REPORT
     if path.suffix != ".html":
-        raise BadArgument(f"'{path}' is no page's name: end it in .html (a long run gets a folder of the name without)")
+        raise BadArgument(
+            f"'{path}' is no page's name: end it in .html (a long run gets a folder of the name without)"
+        )
     _check_ours(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     head, metrics = head_of(known, beside), list(known.run.settings["metrics"])
     by_key = [{key_of(row): row for row in other.rows} for other in beside]
-    entries = [_entry(row, [rows.get(key_of(row)) for rows in by_key], metrics) for row in known.rows]
+    entries = [
+        _entry(row, [rows.get(key_of(row)) for rows in by_key], metrics) for row in known.rows
+    ]
     shared = {"run": run.name, "metrics": metrics, "beside": [other.run.name for other in beside]}
     folder = path.with_suffix("")
 
-    def page(data: Mapping[str, Any], traces: str = "", parts: Sequence[Part] = (), part: Part | None = None) -> str:
-        return _render("page.html", head=head, data={**shared, **data}, traces=traces, parts=parts, part=part)
+    def page(
+        data: Mapping[str, Any],
+        traces: str = "",
+        parts: Sequence[Part] = (),
+        part: Part | None = None,
+    ) -> str:
+        return _render(
+            "page.html", head=head, data={**shared, **data}, traces=traces, parts=parts, part=part
+        )
 
     if len(entries) <= SINGLE:
         write_text(path, page({"rows": entries, "first": 0}, next(_packed_traces(known), "")))
@@ -102,14 +122,20 @@ def write_report(run: Run, others: Sequence[Run] = (), path: Path | None = None)
         return path
     folder.mkdir(exist_ok=True)
     parts = [
-        Part(f"questions-{number}.html", f"questions {first + 1} to {min(first + PAGE, len(entries))}", first)
+        Part(
+            f"questions-{number}.html",
+            f"questions {first + 1} to {min(first + PAGE, len(entries))}",
+            first,
+        )
         for number, first in enumerate(range(0, len(entries), PAGE), 1)
     ]
     names = [part.file for part in parts]
     _check_ours(*(folder / name for name in names), folder / "index.html")
     for part, traces in zip(parts, _packed_traces(known), strict=True):
         rows = entries[part.first : part.first + PAGE]
-        write_text(folder / part.file, page({"rows": rows, "first": part.first}, traces, parts, part))
+        write_text(
+            folder / part.file, page({"rows": rows, "first": part.first}, traces, parts, part)
+        )
     index = {"rows": entries, "first": 0, "pages": names, "size": PAGE}
     write_text(folder / "index.html", page(index, parts=parts))
     target = quote(os.fsencode(f"{folder.name}/index.html"))
@@ -118,7 +144,9 @@ def write_report(run: Run, others: Sequence[Run] = (), path: Path | None = None)
     return path
 
 
-def _entry(row: Mapping[str, Any], others: Sequence[Mapping[str, Any] | None], metrics: Sequence[str]) -> Any:
+def _entry(
+    row: Mapping[str, Any], others: Sequence[Mapping[str, Any] | None], metrics: Sequence[str]
+) -> Any:
     """A row in the list of questions that a page shows at once: what to search, to filter by and to open."""
     flags = row.get("flags") or {}
     entry = {
@@ -135,7 +163,9 @@ def _entry(row: Mapping[str, Any], others: Sequence[Mapping[str, Any] | None], m
     if "repeat" in row:
         entry["repeat"] = row["repeat"]
     if others:
-        entry["others"] = [[other.get("answer"), bool(other.get("correct"))] if other else None for other in others]
+        entry["others"] = [
+            [other.get("answer"), bool(other.get("correct"))] if other else None for other in others
+        ]
     return entry
 
 
@@ -183,7 +213,9 @@ def _render(template: str, **values: Any) -> str:
         finalize=_visible,
     )
     style = (folder / "style.css").read_text("utf-8")
-    script = "\n".join((folder / name).read_text("utf-8") for name in ("data.js", "trace.js", "list.js"))
+    script = "\n".join(
+        (folder / name).read_text("utf-8") for name in ("data.js", "trace.js", "list.js")
+    )
     if "data" in values:
         values["data"] = inlined(values["data"])
     # Nothing loads, and only this very style and script apply.
@@ -191,7 +223,9 @@ def _render(template: str, **values: Any) -> str:
         f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
-    page = environment.get_template(template).render(**values, style=style, script=script, policy=policy)
+    page = environment.get_template(template).render(
+        **values, style=style, script=script, policy=policy
+    )
     return page.replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 
@@ -217,7 +251,9 @@ def _check_ours(*paths: Path) -> None:
     """Raise `BadArgument` for a file that is there and is no page of an earlier report."""
     for path in paths:
         if path.is_file() and not _is_ours(path):
-            raise BadArgument(f"{path} is there, and is no report: move it away, or name another file for the report")
+            raise BadArgument(
+                f"{path} is there, and is no report: move it away, or name another file for the report"
+            )
 
 
 def _is_ours(path: Path) -> bool:
@@ -234,7 +270,9 @@ def head_of(known: RunStatus, others: Sequence[RunStatus]) -> dict[str, Any]:
     Raises as `compare` does where others do not fit beside it.
     """
     run, metrics = known.run, known.metrics
-    runs = dict(zip(named_runs([one.run for one in (known, *others)]), (known, *others), strict=True))
+    runs = dict(
+        zip(named_runs([one.run for one in (known, *others)]), (known, *others), strict=True)
+    )
     compared = compare(*(one.run for one in runs.values())) if others else None
     head: dict[str, Any] = {
         "name": run.name,
@@ -264,11 +302,15 @@ def head_of(known: RunStatus, others: Sequence[RunStatus]) -> dict[str, Any]:
         "side_notes": compared.notes if compared else [],
         "losses": [_loss_bars(label, one) for label, one in runs.items()],
         "retrieval": list(_retrieval(known)),
-        "measures": [MEASURE_WORDS.get(name, name) for name in measures_in(known.metrics["retrieval"])],
+        "measures": [
+            MEASURE_WORDS.get(name, name) for name in measures_in(known.metrics["retrieval"])
+        ],
         "retrieval_note": without_errors(known),
         "ledger": list(_ledger(known.entries, len(known.rows))),
         "ledger_notes": list(ledger_notes(known.entries["total"], known.paid)),
-        "events": [(name.replace("_", " "), count) for name, count in metrics["flags"].items() if count],
+        "events": [
+            (name.replace("_", " "), count) for name, count in metrics["flags"].items() if count
+        ],
     }
 
 
@@ -292,15 +334,25 @@ def _recipe(known: RunStatus) -> list[tuple[str, str]]:
     settings = known.run.settings
     if known.run.finished:
         parts = known.metrics["signature"].partition(" | ")[2].split("|")
-        return [(name, value) for name, colon, value in (part.partition(":") for part in parts) if name or value]
+        return [
+            (name, value)
+            for name, colon, value in (part.partition(":") for part in parts)
+            if name or value
+        ]
     return [
-        ("data", settings["data"]["source"]), ("method", settings["method"]["name"]), ("lm", known.run.models)
-    ]  # fmt: skip
+        ("data", settings["data"]["source"]),
+        ("method", settings["method"]["name"]),
+        ("lm", known.run.models),
+    ]
 
 
 def _scores(known: RunStatus) -> Iterator[dict[str, str]]:
     for name, score in known.metrics["metrics"].items():
-        spread = f", {percent(score['between_repeats'])} between them" if "between_repeats" in score else ""
+        spread = (
+            f", {percent(score['between_repeats'])} between them"
+            if "between_repeats" in score
+            else ""
+        )
         yield _score(name, score, f"{known.repeats} repeats{spread}" if known.repeats > 1 else "")
     for rescored in known.rescored:
         failed = f", {rescored.errors} judgements ended in an error" if rescored.errors else ""
@@ -342,7 +394,13 @@ def _side(label: str, known: RunStatus, compared: Comparison) -> dict[str, Any]:
     }
     rows = {row.measure: row for row in compared.rows if row.run == label}
     row, correct = rows.get(name), rows.get(CORRECT, rows.get(name))
-    if row is None or correct is None or row.difference is None or row.low is None or row.high is None:
+    if (
+        row is None
+        or correct is None
+        or row.difference is None
+        or row.low is None
+        or row.high is None
+    ):
         return side  # the first run
     tested = correct if correct.difference == row.difference else row
     several = len({one.run for one in compared.rows}) > 2
@@ -362,11 +420,16 @@ def _loss_bars(label: str, known: RunStatus) -> dict[str, Any]:
     names: Sequence[str] = LOSSES
     words = LOSS_WORDS
     if not gold:
-        notes.append("No gold titles are known: where questions are lost cannot be told, only which are right.")
+        notes.append(
+            "No gold titles are known: where questions are lost cannot be told, only which are right."
+        )
         names, words = ("answered_wrong", "right", ERROR), LOSS_WORDS | {"answered_wrong": "wrong"}
     elif gold < rows:
         notes.append(f"Gold titles are known for {gold} of {rows}; the others count as kept.")
-    parts = [(name, words[name], swatch(name), losses[name], percent(losses[name] / rows)) for name in names]
+    parts = [
+        (name, words[name], swatch(name), losses[name], percent(losses[name] / rows))
+        for name in names
+    ]
     return {"label": label, "picture": loss_bar(losses), "parts": parts, "note": " ".join(notes)}
 
 
@@ -375,7 +438,12 @@ def _retrieval(known: RunStatus) -> Iterator[tuple[str, str, Sequence[str], str]
     every, measures = sum(map(retrieval_known, known.rows)), measures_in(known.metrics["retrieval"])
     for name, scores in known.metrics["retrieval"].items():
         figures = [percent(scores.get(measure)) for measure in measures]
-        yield name, variant_words(name), figures, str(scores["n"]) if scores.get("n", every) < every else ""
+        yield (
+            name,
+            variant_words(name),
+            figures,
+            str(scores["n"]) if scores.get("n", every) < every else "",
+        )
 
 
 def _ledger(entries: Mapping[str, LedgerEntry], n: int) -> Iterator[Sequence[str]]:
@@ -446,9 +514,15 @@ class Traces:
         titles = row.get("gold_titles") or []
         gold = {folded(title) for title in titles}
         rows, queries = row.get("branches") or {}, row.get("queries") or {}
-        branches = [self._branch(name, queries.get(name), rows.get(name), gold) for name in {**queries, **rows}]
+        branches = [
+            self._branch(name, queries.get(name), rows.get(name), gold)
+            for name in {**queries, **rows}
+        ]
         calls = [(stage, self._journal.read_call(key)) for stage, key in row["calls"]]
-        retrieved = {branch["name"]: (rows.get(branch["name"]) or {}).get("retrieved") or [] for branch in branches}
+        retrieved = {
+            branch["name"]: (rows.get(branch["name"]) or {}).get("retrieved") or []
+            for branch in branches
+        }
         judged_for, reasons = judgements(calls, retrieved)
         for branch in branches:
             branch["reasons"] = reasons[branch["name"]]
@@ -456,14 +530,22 @@ class Traces:
         for query in queries.values():
             found = self._stored.of(query) | found
         spans = row.get("spans") or {}
-        knowledge = [self._marked(name, found, {name}, gold, spans) for name in row.get("knowledge") or []]
+        knowledge = [
+            self._marked(name, found, {name}, gold, spans) for name in row.get("knowledge") or []
+        ]
         self._traces.append(
             {
                 "branches": branches,
                 "knowledge": knowledge,
-                "written": [self._pieces.of(text) for text in row.get("written") or [] if isinstance(text, str)],
+                "written": [
+                    self._pieces.of(text)
+                    for text in row.get("written") or []
+                    if isinstance(text, str)
+                ],
                 "gold": self._gold(titles, branches, knowledge),
-                "calls": [self._call(*call, names) for call, names in zip(calls, judged_for, strict=True)],
+                "calls": [
+                    self._call(*call, names) for call, names in zip(calls, judged_for, strict=True)
+                ],
                 "retrieval": row.get("retrieval") or {},
                 "flags": {name: count for name, count in (row.get("flags") or {}).items() if count},
                 "error": row["error"],
@@ -474,9 +556,15 @@ class Traces:
         """All of it, as JSON."""
         return {"pieces": self._pieces.table, "passages": self._passages, "traces": self._traces}
 
-    def _branch(self, name: str, query: str | None, row: Mapping[str, Any] | None, gold: set[str]) -> dict[str, Any]:
+    def _branch(
+        self, name: str, query: str | None, row: Mapping[str, Any] | None, gold: set[str]
+    ) -> dict[str, Any]:
         branch = row or {}
-        found, kept, spans = self._stored.of(query), set(branch.get("kept") or []), branch.get("spans") or {}
+        found, kept, spans = (
+            self._stored.of(query),
+            set(branch.get("kept") or []),
+            branch.get("spans") or {},
+        )
         return {
             "name": name,
             "words": query_words(name),
@@ -484,11 +572,18 @@ class Traces:
             "read": branch.get("ids_read") or "",
             "searched": row is not None,
             "trim": Trim.model_validate(branch["trim"]).line if branch.get("trim") else "",
-            "passages": [self._marked(one, found, kept, gold, spans) for one in branch.get("retrieved") or []],
+            "passages": [
+                self._marked(one, found, kept, gold, spans) for one in branch.get("retrieved") or []
+            ],
         }
 
     def _marked(
-        self, name: str, found: Mapping[str, str], kept: set[str], gold: set[str], spans: Mapping[str, Any]
+        self,
+        name: str,
+        found: Mapping[str, str],
+        kept: set[str],
+        gold: set[str],
+        spans: Mapping[str, Any],
     ) -> list[Any]:
         """[place in the table of passages, marks, spans that were kept of it]."""
         key = self._stored.key(name, found)
@@ -512,18 +607,28 @@ class Traces:
         return self._places[place]
 
     def _gold(
-        self, titles: Iterable[str], branches: Sequence[Mapping[str, Any]], knowledge: Sequence[Sequence[Any]]
+        self,
+        titles: Iterable[str],
+        branches: Sequence[Mapping[str, Any]],
+        knowledge: Sequence[Sequence[Any]],
     ) -> list[list[Any]]:
         """[title, kept | dropped | missing, the queries that found it] of each gold title."""
         kept = {self._titles[place] for place, *_ in knowledge}
-        found = {branch["name"]: {self._titles[place] for place, *_ in branch["passages"]} for branch in branches}
+        found = {
+            branch["name"]: {self._titles[place] for place, *_ in branch["passages"]}
+            for branch in branches
+        }
         rows = []
         for title in titles:
             by = [name for name, titles_of in found.items() if folded(title) in titles_of]
-            rows.append([title, "kept" if folded(title) in kept else "dropped" if by else "missing", by])
+            rows.append(
+                [title, "kept" if folded(title) in kept else "dropped" if by else "missing", by]
+            )
         return rows
 
-    def _call(self, stage: str, record: Mapping[str, Any] | None, branches: Sequence[str]) -> dict[str, Any]:
+    def _call(
+        self, stage: str, record: Mapping[str, Any] | None, branches: Sequence[str]
+    ) -> dict[str, Any]:
         if record is None:
             return {"stage": stage, "gone": True}
         prompt = record.get("prompt") or ""
@@ -559,13 +664,21 @@ def judgements(
             for place, (_, record) in enumerate(calls)
             if ids and record and record.get("judged") and record.get("branch") in (None, name)
         }
-        alone = [place for place in judged if stage_of(calls[place][0]) in _ONE_BY_ONE and judged[place][0] in ids]
+        alone = [
+            place
+            for place in judged
+            if stage_of(calls[place][0]) in _ONE_BY_ONE and judged[place][0] in ids
+        ]
         whole = [place for place in judged if judged[place] == ids]
         texts: dict[str, str] = {}
-        for place in sorted({*alone, *(whole or (place for place in judged if {*ids} <= {*judged[place]}))}):
+        for place in sorted(
+            {*alone, *(whole or (place for place in judged if {*ids} <= {*judged[place]}))}
+        ):
             judged_for[place].append(name)
             stage, record = calls[place]
-            for passage, reason in zip(judged[place], _reasons(stage, record, len(judged[place])), strict=False):
+            for passage, reason in zip(
+                judged[place], _reasons(stage, record, len(judged[place])), strict=False
+            ):
                 if passage not in texts or stage_of(stage) == _ONE_BY_ONE[-1]:
                     texts[passage] = reason
         reasons[name] = [texts.get(passage, "") for passage in ids] if any(texts.values()) else []

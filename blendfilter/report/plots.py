@@ -20,10 +20,11 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from blendfilter.errors import BadArgument, MissingExtra, RunMismatch, UnknownName
 from blendfilter.evaluation.ledger import latency, tokens_of
@@ -53,7 +54,10 @@ _STYLE = {
     "svg.fonttype": "path", "text.parse_math": False,
 }  # fmt: skip
 
-_METADATA: Mapping[str, dict[str, None]] = {".svg": {"Date": None, "Creator": None}, ".png": {"Software": None}}
+_METADATA: Mapping[str, dict[str, None]] = {
+    ".svg": {"Date": None, "Creator": None},
+    ".png": {"Software": None},
+}
 """What matplotlib would say of the clock and itself, left out."""
 PANELS = ("calls", "tokens", "seconds")
 FRONTIER_COSTS = ("prompt_tokens", "tokens_in")
@@ -129,22 +133,32 @@ def headline(runs: Runs, *paths: str | Path) -> list[Path]:
 
 
 def draw(
-    points: Sequence[RunPoint], *paths: str | Path, metric: str, title: str, offline: bool = False,
+    points: Sequence[RunPoint],
+    *paths: str | Path,
+    metric: str,
+    title: str,
+    offline: bool = False,
     panels: Sequence[str] = PANELS,
-) -> list[Path]:  # fmt: skip
+) -> list[Path]:
     """The headline plot of `points`: panels that share their scores, one for each cost that all runs know."""
     ranked = sorted(points, key=lambda point: (point.failed, -point.value, point.calls))
     numbers = [str(place) for place in range(1, len(ranked) + 1)]
     scored = [point for point in ranked if not point.failed]
     if not scored:
-        raise BadArgument("every question of these runs ended in an error: there are no scores to draw")
-    costs = [cost for cost in panels if not any(math.isnan(getattr(point, cost)) for point in scored)]
+        raise BadArgument(
+            "every question of these runs ended in an error: there are no scores to draw"
+        )
+    costs = [
+        cost for cost in panels if not any(math.isnan(getattr(point, cost)) for point in scored)
+    ]
     if not costs:
         raise BadArgument(
             "not every run knows its tokens, for a server stated none: there is nothing to draw scores by"
         )
     with blank(7.4, 3.4) as figure:
-        grid = figure.add_gridspec(1, len(costs) + 1, width_ratios=(*(1 for _ in costs), 3.3 / len(PANELS)))
+        grid = figure.add_gridspec(
+            1, len(costs) + 1, width_ratios=(*(1 for _ in costs), 3.3 / len(PANELS))
+        )
         drawn: list[Axes] = []
         for column, cost in enumerate(costs):
             drawn.append(figure.add_subplot(grid[column], sharey=drawn[0] if drawn else None))
@@ -168,8 +182,17 @@ def _key(axes: Axes, ranked: Sequence[RunPoint], numbers: Sequence[str]) -> None
     last = max(len(ranked) + 2 + bound, 14)
     axes.set(xlim=(0, 1), ylim=(last, -1))
     if bound:
-        axes.text(0.11, last - 1.8, "diamond: reads the answer, a bound", va="center", fontsize=6.5, color=GREY)
-    axes.text(0.11, last - 1, "filled: none is as good for less", va="center", fontsize=6.5, color=GREY)
+        axes.text(
+            0.11,
+            last - 1.8,
+            "diamond: reads the answer, a bound",
+            va="center",
+            fontsize=6.5,
+            color=GREY,
+        )
+    axes.text(
+        0.11, last - 1, "filled: none is as good for less", va="center", fontsize=6.5, color=GREY
+    )
     axes.text(0.11, last - 0.2, "lines: 95 % intervals", va="center", fontsize=6.5, color=GREY)
     labels = [_cut(point.named) for point in ranked]
     size = min(7.0, 7 * 38 / max(1, *map(len, labels)))  # a long name has to fit too
@@ -189,19 +212,35 @@ def losses(runs: Runs, *paths: str | Path) -> list[Path]:
         axes = figure.subplots()
         places, left = range(len(named)), [0.0] * len(named)
         for name, (words, colour, hatch) in _bar_parts(named.values()).items():
-            shares = [100 * run.losses()[name] / sum(run.losses().values()) for run in named.values()]
+            shares = [
+                100 * run.losses()[name] / sum(run.losses().values()) for run in named.values()
+            ]
             axes.barh(
-                places, shares, left=left, color=colour, hatch=hatch, label=words, height=0.72, edgecolor="white",
+                places,
+                shares,
+                left=left,
+                color=colour,
+                hatch=hatch,
+                label=words,
+                height=0.72,
+                edgecolor="white",
                 linewidth=0.5,
-            )  # fmt: skip
+            )
             for place, (start, share) in enumerate(zip(left, shares, strict=True)):
                 if share >= 5:
                     dark = colour == VERMILLION
                     axes.text(
-                        start + share / 2, place, f"{share:.0f}", ha="center", va="center", fontsize=7,
+                        start + share / 2,
+                        place,
+                        f"{share:.0f}",
+                        ha="center",
+                        va="center",
+                        fontsize=7,
                         color="white" if dark else "black",
-                        bbox=None if not hatch else {"facecolor": colour, "edgecolor": "none", "pad": 1},
-                    )  # fmt: skip
+                        bbox=None
+                        if not hatch
+                        else {"facecolor": colour, "edgecolor": "none", "pad": 1},
+                    )
             left = [start + share for start, share in zip(left, shares, strict=True)]
         axes.set(xlim=(0, 100), xlabel="% of the questions")
         axes.set_yticks(places, [_cut(label) for label in named])
@@ -209,7 +248,9 @@ def losses(runs: Runs, *paths: str | Path) -> list[Path]:
         axes.invert_yaxis()
         axes.grid(visible=False)
         axes.tick_params(axis="y", length=0)
-        figure.legend(loc="outside upper center", ncols=len(_LOSSES), handlelength=1.2, columnspacing=1.2)
+        figure.legend(
+            loc="outside upper center", ncols=len(_LOSSES), handlelength=1.2, columnspacing=1.2
+        )
         if any(run.offline for run in named.values()):
             stamp(figure)
         return save(figure, *paths)
@@ -222,7 +263,11 @@ def _bar_parts(runs: Iterable[Run]) -> Mapping[str, tuple[str, str, str]]:
     if not any(row.get("gold_titles") for run in runs for row in run.rows):
         wrong = ("wrong (no gold titles known)", *_LOSSES["answered_wrong"][1:])
         parts = {"right": _LOSSES["right"], "answered_wrong": wrong, ERROR: _LOSSES[ERROR]}
-    return parts if any(run.errors for run in runs) else {name: parts[name] for name in parts if name != ERROR}
+    return (
+        parts
+        if any(run.errors for run in runs)
+        else {name: parts[name] for name in parts if name != ERROR}
+    )
 
 
 def point_of(label: str, run: Run) -> RunPoint:
@@ -263,7 +308,14 @@ def _scatter(axes: Axes, points: Sequence[RunPoint], cost: str) -> None:
     ahead, xs = front(points, cost), [getattr(point, cost) for point in points]
     place = dict(zip(points, xs, strict=True))
     steps = [place[point] for point in ahead]
-    axes.step(steps, [100 * point.value for point in ahead], where="post", color=BLUE, linewidth=0.9, zorder=2.5)
+    axes.step(
+        steps,
+        [100 * point.value for point in ahead],
+        where="post",
+        color=BLUE,
+        linewidth=0.9,
+        zorder=2.5,
+    )
     for point in points:
         x, y, on_it = place[point], 100 * point.value, point in ahead
         axes.vlines(x, 100 * point.low, 100 * point.high, color="#B8B8B8", linewidth=0.6, zorder=2)
@@ -271,7 +323,14 @@ def _scatter(axes: Axes, points: Sequence[RunPoint], cost: str) -> None:
         filled = colour if on_it else "white"
         mark = "D" if point.bound else "o"
         axes.plot(
-            x, y, mark, markersize=4.5, color=colour, markerfacecolor=filled, markeredgewidth=0.9, zorder=3 + on_it
+            x,
+            y,
+            mark,
+            markersize=4.5,
+            color=colour,
+            markerfacecolor=filled,
+            markeredgewidth=0.9,
+            zorder=3 + on_it,
         )
     axes.set(xscale="log" if min(xs) > 0 else "linear", xlabel=_AXES[cost])
     axes.margins(x=0.25, y=0.08)
@@ -283,10 +342,15 @@ def _over_the_same(runs: Runs) -> dict[str, Run]:
     named = named_runs(runs)
     if not named:
         raise BadArgument("no runs to plot: give at least one")
-    over = {(run.settings["task"], run.settings["data"]["fingerprint"]): label for label, run in named.items()}
+    over = {
+        (run.settings["task"], run.settings["data"]["fingerprint"]): label
+        for label, run in named.items()
+    }
     if len(over) > 1:
         label, second = list(over.values())[:2]
-        raise RunMismatch(f"'{label}' and '{second}' are over different questions: plot runs over the same ones")
+        raise RunMismatch(
+            f"'{label}' and '{second}' are over different questions: plot runs over the same ones"
+        )
     return named
 
 
@@ -319,7 +383,12 @@ class Frontier:
         Raises: MissingExtra (matplotlib). BadArgument: no panel has a cost that all runs know.
         """
         return draw(
-            self.dots, *paths, metric=self.metric, title=self.title, offline=self.offline, panels=FRONTIER_COSTS
+            self.dots,
+            *paths,
+            metric=self.metric,
+            title=self.title,
+            offline=self.offline,
+            panels=FRONTIER_COSTS,
         )
 
     def text(self) -> str:
@@ -328,18 +397,28 @@ class Frontier:
         notes = [
             f"score: {self.metric}, percent; ±: half of the 95 % interval; tokens: input tokens a question",
             "*: on the front, no other run is as good for fewer tokens",
-            *["errors: answers that ended in an error; they count as 0"] * any(point.errors for point in self.dots),
+            *["errors: answers that ended in an error; they count as 0"]
+            * any(point.errors for point in self.dots),
             *[f"† {READS_GOLD}, never on the front"] * any(point.bound for point in self.dots),
-            *["the offline reader answered: this shows the pipeline, not its quality"] * self.offline,
+            *["the offline reader answered: this shows the pipeline, not its quality"]
+            * self.offline,
         ]
-        return "\n".join([self.title, "", header, "-" * max(map(len, [header, *lines])), *lines, "", *notes]) + "\n"
+        return (
+            "\n".join(
+                [self.title, "", header, "-" * max(map(len, [header, *lines])), *lines, "", *notes]
+            )
+            + "\n"
+        )
 
     def _cells(self, point: RunPoint) -> Sequence[str]:
         cells = [f"{point.named} †" if point.bound else point.named]
         cells.append(point.percent + f" ± {50 * (point.high - point.low):.1f}" * (not point.failed))
         for cost in FRONTIER_COSTS:
             tokens = getattr(point, cost)
-            cells += ["-" if math.isnan(tokens) else f"{tokens:,.0f}", "*" if point in self.front(cost) else ""]
+            cells += [
+                "-" if math.isnan(tokens) else f"{tokens:,.0f}",
+                "*" if point in self.front(cost) else "",
+            ]
         return cells
 
     def __repr__(self) -> str:
@@ -347,9 +426,14 @@ class Frontier:
 
     def _repr_svg_(self) -> str | None:
         """The drawing for a notebook; None, so that it shows the table, where it cannot be drawn."""
-        with suppress(MissingExtra, BadArgument), TemporaryDirectory(prefix="blendfilter-") as folder:
+        with (
+            suppress(MissingExtra, BadArgument),
+            TemporaryDirectory(prefix="blendfilter-") as folder,
+        ):
             drawn = self.draw(Path(folder) / "frontier.svg")[0].read_text("utf-8")
-            return drawn[drawn.index("<svg") :]  # a page that it stands in has no place for a file's first lines
+            return drawn[
+                drawn.index("<svg") :
+            ]  # a page that it stands in has no place for a file's first lines
         return None
 
 
@@ -366,7 +450,9 @@ def frontier(runs: Runs) -> Frontier:
     points = [frontier_point(label, run) for label, run in named.items()]
     points.sort(key=lambda point: (point.failed, -point.value, point.tokens_in))
     metric = next(iter(next(iter(named.values())).metrics["metrics"]))
-    return Frontier(tuple(points), metric, title_of(named), any(run.offline for run in named.values()))
+    return Frontier(
+        tuple(points), metric, title_of(named), any(run.offline for run in named.values())
+    )
 
 
 def frontier_point(label: str, run: Run) -> RunPoint:
@@ -374,7 +460,11 @@ def frontier_point(label: str, run: Run) -> RunPoint:
 
     What an answer that failed had cost when it did is no price of an answer: it counts as wrong, and not as cheap.
     """
-    read = [tokens for row, tokens in zip(run.rows, input_tokens(run), strict=True) if row["error"] is None]
+    read = [
+        tokens
+        for row, tokens in zip(run.rows, input_tokens(run), strict=True)
+        if row["error"] is None
+    ]
     prompt, every = ([tokens[at] for tokens in read] for at in (0, 1))
     return point_of(label, run)._replace(tokens_in=_mean(every), prompt_tokens=_mean(prompt))
 
@@ -395,7 +485,10 @@ def blank(width: float, height: float) -> Iterator[Figure]:
         MissingExtra: matplotlib is not installed.
     """
     matplotlib = needed("matplotlib", "plots", "a plot")
-    agg, figures = (needed(f"matplotlib.{name}", "plots", "a plot") for name in ("backends.backend_agg", "figure"))
+    agg, figures = (
+        needed(f"matplotlib.{name}", "plots", "a plot")
+        for name in ("backends.backend_agg", "figure")
+    )
     with matplotlib.rc_context():
         matplotlib.rcdefaults()  # a user's own settings would give other bytes
         matplotlib.rcParams.update(_STYLE)
@@ -433,7 +526,9 @@ def tick(axes: Axes) -> None:
 
     low, high = axes.get_xlim()
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 3)) if 0 < 10 * low < high else MaxNLocator(4))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:.6g}" if x < 1000 else f"{x / 1000:.6g}k"))
+    axes.xaxis.set_major_formatter(
+        FuncFormatter(lambda x, _: f"{x:.6g}" if x < 1000 else f"{x / 1000:.6g}k")
+    )
     axes.xaxis.set_minor_locator(NullLocator())
 
 
@@ -448,12 +543,20 @@ def label_points(axes: Axes, points: Sequence[tuple[float, float]], labels: Sequ
     for (x, y), point, label in zip(places, points, labels, strict=True):
         others = [place for place in places if place != (x, y)] + written
 
-        def clearance(offset: tuple[float, float]) -> float:  # 9 points are clear: the nearest such place is taken
-            return min([9.0, *(math.hypot(x + offset[0] - a, 1.4 * (y + offset[1] - b)) for a, b in others)])  # noqa: B023
+        # 9 points are clear: the first place that has them, or the clearest one, is taken.
+        def clearance(offset: tuple[float, float], x: float, y: float, others: list[Any]) -> float:
+            at = (x + offset[0], y + offset[1])
+            return min([9.0, *(math.hypot(at[0] - a, 1.4 * (at[1] - b)) for a, b in others)])
 
-        dx, dy = max(offsets, key=clearance)
+        dx, dy = max(offsets, key=partial(clearance, x=x, y=y, others=others))
         written.append((x + dx, y + dy))
         text = axes.annotate(
-            label, point, xytext=(dx, dy), textcoords="offset points", fontsize=7, ha="center", va="center"
+            label,
+            point,
+            xytext=(dx, dy),
+            textcoords="offset points",
+            fontsize=7,
+            ha="center",
+            va="center",
         )
         text.set_path_effects([withStroke(linewidth=1.8, foreground="white")])

@@ -27,7 +27,9 @@ LOSS_WORDS = {
     "right_without_gold": "right without gold",
     ERROR: "ended in an error",
 }
-OFFLINE = "The offline reader answered: this shows the pipeline, not the quality of a method or a model."
+OFFLINE = (
+    "The offline reader answered: this shows the pipeline, not the quality of a method or a model."
+)
 UPPER_BOUND = f"The filter {READS_GOLD}."
 PARTIAL = "Partial: the figures are over the questions answered so far, and will change."
 MEASURE_WORDS = {"s_precision": "S-precision", "ndcg": "nDCG", "mrr": "MRR"}
@@ -45,18 +47,29 @@ def as_text(parts: Iterable[RenderableType], width: int) -> str:
     from rich.console import Console
 
     out = io.StringIO()
-    console = Console(file=out, width=width, color_system=None, legacy_windows=False, markup=False, emoji=False)
+    console = Console(
+        file=out, width=width, color_system=None, legacy_windows=False, markup=False, emoji=False
+    )
     for part in parts:
         console.print(part, soft_wrap=isinstance(part, str))
-    return "".join(f"{visible(line.rstrip())}\n" for line in out.getvalue().removesuffix("\n").split("\n"))
+    return "".join(
+        f"{visible(line.rstrip())}\n" for line in out.getvalue().removesuffix("\n").split("\n")
+    )
 
 
 def report(run: Run) -> list[RenderableType]:
     """The report's parts, for a rich console; of an unfinished run, what is known so far, and that it is that."""
     status = RunStatus(run)
-    parts: list[RenderableType] = [status.headline, *[f"FAILED: {status.failures}."] * bool(status.failures)]
+    parts: list[RenderableType] = [
+        status.headline,
+        *[f"FAILED: {status.failures}."] * bool(status.failures),
+    ]
     parts += [OFFLINE] * run.offline + [UPPER_BOUND] * run.reads_gold
-    parts += [*(f"Warning: {line}" for line in status.warnings), *unsearched(status), *status.outdated]
+    parts += [
+        *(f"Warning: {line}" for line in status.warnings),
+        *unsearched(status),
+        *status.outdated,
+    ]
     gone = ", ".join(
         f"${gone:.4f} of ${limit:g}" if name == "dollars" else f"{gone:,} of {limit:,} {name}"
         for name, (gone, limit) in status.limits.items()
@@ -72,7 +85,9 @@ def report(run: Run) -> list[RenderableType]:
 
 def unsearched(status: RunStatus) -> Iterator[str]:
     """The searches for a question alone that the index failed in."""
-    for name, count in Counter(name for row in status.rows for name in row.get("unsearched", ())).items():
+    for name, count in Counter(
+        name for row in status.rows for name in row.get("unsearched", ())
+    ).items():
         rows = f"{count} of {len(status.rows)} {'answers' if status.repeats > 1 else 'questions'}"
         yield f"Not searched: {variant_words(name)} of {rows}, for the index failed; the same command searches again."
 
@@ -86,7 +101,9 @@ def trimmed(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
             trims.append(Trim.model_validate(branch["trim"]))
     if trims:
         went = Counter(bool(kept) for trim in trims for kept in trim.dropped.values())
-        came, unjudged = (sum(len(getattr(trim, side)) for trim in trims) for side in ("refilled", "unjudged"))
+        came, unjudged = (
+            sum(len(getattr(trim, side)) for trim in trims) for side in ("refilled", "unjudged")
+        )
         yield (
             f"Trimmed index: {len(trims):,} of {searches:,} searches changed; dropped {went.total():,} passages "
             f"({went[False]:,} by the question's own verdict, {went[True]:,} beside an accepted one), "
@@ -106,7 +123,9 @@ def variant_words(name: str) -> str:
 
 def measures_in(retrieval: Mapping[str, Mapping[str, float]]) -> list[str]:
     """The figures of retrieval that a run has; one that an earlier version made has fewer."""
-    return [measure for measure in MEASURES if any(measure in scores for scores in retrieval.values())]
+    return [
+        measure for measure in MEASURES if any(measure in scores for scores in retrieval.values())
+    ]
 
 
 def _figures(status: RunStatus) -> Iterator[RenderableType]:
@@ -119,7 +138,9 @@ def _figures(status: RunStatus) -> Iterator[RenderableType]:
     events = ", ".join(f"{name} {count}" for name, count in metrics["flags"].items() if count)
     yield f"Events: {events or 'none'}\n"
     yield from trimmed(status.whole_rows())
-    yield ledger_table(status.entries, len(status.rows), "an answer" if several else "a question", status.paid)
+    yield ledger_table(
+        status.entries, len(status.rows), "an answer" if several else "a question", status.paid
+    )
     if metrics["flags"]["errors"]:
         yield _errors(status)
 
@@ -129,29 +150,53 @@ def sheet(title: str, *columns: str) -> Any:
     from rich import box
     from rich.table import Table
 
-    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", caption_justify="left", pad_edge=False)
+    table = Table(
+        title=title,
+        box=box.SIMPLE_HEAD,
+        title_justify="left",
+        caption_justify="left",
+        pad_edge=False,
+    )
     for number, name in enumerate(columns):
         words = map(len, name.split())  # a word is never cut, however narrow the terminal
-        table.add_column(name, justify="right" if number else "left", min_width=max(words, default=0), overflow="fold")
+        table.add_column(
+            name,
+            justify="right" if number else "left",
+            min_width=max(words, default=0),
+            overflow="fold",
+        )
     return table
 
 
 def _scores(status: RunStatus) -> Any:
     metrics, several = status.metrics, status.repeats > 1
     over = f"{metrics['n']} questions" + (f", {status.repeats} answers each" if several else "")
-    table = sheet(f"Scores over {over}, in %", "metric", "value", "95 % interval", *["between repeats"] * several)
+    table = sheet(
+        f"Scores over {over}, in %",
+        "metric",
+        "value",
+        "95 % interval",
+        *["between repeats"] * several,
+    )
     scores = dict(metrics["metrics"])
     for found in status.rescored:
         scores[found.metric + f" (judge errors: {found.errors})" * bool(found.errors)] = vars(found)
     for name, score in scores.items():
         between = [percent(score.get("between_repeats")) or "-"] * several
-        table.add_row(name, percent(score["value"]), f"{percent(score['low'])} to {percent(score['high'])}", *between)
+        table.add_row(
+            name,
+            percent(score["value"]),
+            f"{percent(score['low'])} to {percent(score['high'])}",
+            *between,
+        )
     return table
 
 
 def _retrieval(status: RunStatus) -> Any:
     measures = measures_in(status.metrics["retrieval"])
-    table = sheet("Gold titles, in %", "query", *(MEASURE_WORDS.get(measure, measure) for measure in measures))
+    table = sheet(
+        "Gold titles, in %", "query", *(MEASURE_WORDS.get(measure, measure) for measure in measures)
+    )
     every = sum(map(retrieval_known, status.rows))
     partly = []
     for name, scores in status.metrics["retrieval"].items():
@@ -187,9 +232,14 @@ def _losses(status: RunStatus, counted: str) -> Any:
 
 def ledger_table(entries: Mapping[str, LedgerEntry], n: int, unit: str, paid: str = "") -> Any:
     """A line a stage; what no stage has (hits, cached tokens, retries, a price) has no column."""
-    lines = [(stage, {"model": asked, **_account(entry, n, unit)}) for stage, asked, entry in ledger_lines(entries)]
+    lines = [
+        (stage, {"model": asked, **_account(entry, n, unit)})
+        for stage, asked, entry in ledger_lines(entries)
+    ]
     columns = [
-        name for name in lines[0][1] if any(cells[name] not in _NOTHING for _, cells in lines) or name == "calls"
+        name
+        for name in lines[0][1]
+        if any(cells[name] not in _NOTHING for _, cells in lines) or name == "calls"
     ]
     table = sheet("Ledger", "stage", *columns)
     table.columns[0].no_wrap = table.collapse_padding = True
@@ -216,7 +266,9 @@ class _FittingTable:
     def __init__(self, table: Any) -> None:
         self.table = table
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> Iterator[RenderableType]:
         if self.table.__rich_measure__(console, options).minimum > options.max_width:
             self.table.padding = 0
             for column in self.table.columns:  # rich would break a figure before it folds a heading
@@ -257,7 +309,11 @@ def _account(entry: LedgerEntry, n: int, unit: str) -> dict[str, str]:
 
 def tokens(number: int, entry: LedgerEntry) -> str:
     """A sum of tokens; ``≥`` where some calls' are unknown, ``-`` where all are."""
-    words = f"{number:,}" if number < 1_000_000 else f"{number / 1e6:,.{2 if number < 10_000_000 else 1}f}M"
+    words = (
+        f"{number:,}"
+        if number < 1_000_000
+        else f"{number / 1e6:,.{2 if number < 10_000_000 else 1}f}M"
+    )
     return words if not entry.untold else "-" if entry.untold == entry.calls else f"≥ {words}"
 
 
@@ -284,7 +340,11 @@ def _errors(status: RunStatus) -> Any:
     title = f"Errors ({status.metrics['flags']['errors']}); the same command again asks these questions again"
     table = sheet(title, "question", "stage", "")
     for row in rows[:10]:
-        table.add_row(row["id"], row["error"]["stage"] or "-", f"{row['error']['kind']}: {row['error']['message']}")
+        table.add_row(
+            row["id"],
+            row["error"]["stage"] or "-",
+            f"{row['error']['kind']}: {row['error']['message']}",
+        )
     if len(rows) > 10:
         table.add_row("…", "", f"and {len(rows) - 10} more")
     return table

@@ -12,8 +12,14 @@ from blendfilter.retrieval.callables import as_passage
 from blendfilter.text import shortened
 
 WIDTH = 100
-_NAMES = {"q": "the question", "q_ex": "external reasoning + question", "q_in": "internal knowledge + question"}
-_VERDICT = re.compile(r"\W*(?:knowledge\W{0,3}(\d{1,3})\W+(.*)|(\d{1,3})(?!\.?\d)\W+([^\W\d].*))", re.IGNORECASE)
+_NAMES = {
+    "q": "the question",
+    "q_ex": "external reasoning + question",
+    "q_in": "internal knowledge + question",
+}
+_VERDICT = re.compile(
+    r"\W*(?:knowledge\W{0,3}(\d{1,3})\W+(.*)|(\d{1,3})(?!\.?\d)\W+([^\W\d].*))", re.IGNORECASE
+)
 """A line on one passage, by its number; not one that begins with a score (0.9)."""
 
 
@@ -37,7 +43,10 @@ def _lines(prediction: Any, width: int | None) -> Iterator[str]:
             yield from _branch(branches[name], width)
         yield ""
     knowledge = prediction.get("knowledge")
-    passages = [as_passage(item) for item in ([knowledge] if isinstance(knowledge, str) else knowledge or [])]
+    passages = [
+        as_passage(item)
+        for item in ([knowledge] if isinstance(knowledge, str) else knowledge or [])
+    ]
     if passages or queries:
         untitled = f"{len(passages)} without a title" if passages else "(empty)"
         yield f"knowledge  {', '.join(passage.title for passage in passages if passage.title) or untitled}"
@@ -49,7 +58,9 @@ def _lines(prediction: Any, width: int | None) -> Iterator[str]:
     if prediction.get("reasoning"):
         yield _cut(str(prediction.reasoning), width and width * 3 + 11, "reasoning  ")
     yield f"answer     {prediction.answer}"
-    events = ", ".join(f"{name} {count}" for name, count in (prediction.get("flags") or {}).items() if count)
+    events = ", ".join(
+        f"{name} {count}" for name, count in (prediction.get("flags") or {}).items() if count
+    )
     yield f"calls      {len(prediction.get('calls') or [])}" + (f"  ({events})" if events else "")
 
 
@@ -57,19 +68,27 @@ def _branch(branch: Any, width: int | None) -> Iterator[str]:
     kept = {passage.id for passage in branch.kept}
     reasons = reasons_of(branch.reason, len(branch.retrieved))
     for passage, reason in zip(branch.retrieved, reasons, strict=True):
-        yield from _passage(passage, [each for each in branch.kept if each.id == passage.id], reason, width)
+        yield from _passage(
+            passage, [each for each in branch.kept if each.id == passage.id], reason, width
+        )
     if (trim := trim_of(branch.retrieved)) is not None:
         yield _cut(trim.line, width, "       ")
     if not branch.retrieved:
         yield "       nothing retrieved"
     elif branch.ids_read in ("suspect", "unparseable"):
-        what = "the whole branch" if len(kept) == len(branch.retrieved) else "what the judgement did not reach"
+        what = (
+            "the whole branch"
+            if len(kept) == len(branch.retrieved)
+            else "what the judgement did not reach"
+        )
         yield f"       the filter's reply was {branch.ids_read}: {what} is kept"
     if branch.reason and width is None:
         yield _cut(branch.reason, None, "     the filter said  ")
 
 
-def _passage(passage: Passage, kept: Sequence[Passage], reason: str, width: int | None) -> Iterator[str]:
+def _passage(
+    passage: Passage, kept: Sequence[Passage], reason: str, width: int | None
+) -> Iterator[str]:
     yield _cut(passage.line, width, f"     {'+' if kept else '-'} ")
     if reason:
         yield _cut(reason, width, "         ")

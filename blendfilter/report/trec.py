@@ -56,7 +56,10 @@ def write_trec(run: Run, folder: Path | None = None) -> tuple[dict[str, Path], P
             f"{run.folder}: no gold titles are known, so there are no qrels: evaluate on data that has some"
         )
     own, folder = folder is None, run.folder if folder is None else folder
-    places = {query: folder / RANKINGS.format(quote(query, "@", "utf-8", "backslashreplace")) for query in ranked}
+    places = {
+        query: folder / RANKINGS.format(quote(query, "@", "utf-8", "backslashreplace"))
+        for query in ranked
+    }
     files = {places[query]: lines for query, lines in ranked.items()} | {folder / GOLD: gold}
     folder.mkdir(parents=True, exist_ok=True)
     new = [place for place in files if not place.exists()]

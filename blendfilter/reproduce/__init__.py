@@ -30,7 +30,9 @@ def list_tables() -> str:
     """The tables that can be reproduced, a line each."""
     every = {name: tables.read(name) for name in tables.names()}
     wide = max(map(len, every))
-    return "\n".join(f"{name:<{wide}}  {table.title} ({table.paper})" for name, table in every.items())
+    return "\n".join(
+        f"{name:<{wide}}  {table.title} ({table.paper})" for name, table in every.items()
+    )
 
 
 def reproduce(
@@ -78,25 +80,56 @@ def reproduce(
         raise UnknownName(f"which model at {scorer_api_base}? name it with --scorer")
     lm = connect(paper)
     found = sources.gather(
-        paper, data=data, index=index, corpus=corpus, tasks=tasks, limit=limit, allow_hosts=allow_hosts
+        paper,
+        data=data,
+        index=index,
+        corpus=corpus,
+        tasks=tasks,
+        limit=limit,
+        allow_hosts=allow_hosts,
     )
     templates = None if prompts is None else Prompts.of(prompts)
-    spoken = [f"the prompts are the set {templates.set_name}"] if templates and templates.set_name else []
+    spoken = (
+        [f"the prompts are the set {templates.set_name}"]
+        if templates and templates.set_name
+        else []
+    )
     if filter_lm is not None:
-        spoken.append(f"{lm.name} answers; passages are filtered and judged by {filter_lm.name} (--filter-lm)")
-    TaskWording().with_reply_tokens(reply_tokens)  # a cap out of range is an error before anything is made
+        spoken.append(
+            f"{lm.name} answers; passages are filtered and judged by {filter_lm.name} (--filter-lm)"
+        )
+    TaskWording().with_reply_tokens(
+        reply_tokens
+    )  # a cap out of range is an error before anything is made
 
     def wanted(scratch: Path | None) -> tuple[list[TableRun], list[LeftOut], RowInputs]:
         inputs = RowInputs(
-            paper, filter_lm or lm, runs, programs=programs, measures=chosen_by, scorer_named=scorer is not None,
-            prompts=templates, demos=demos, models=filter_models, silver=silver, reply_tokens=reply_tokens,
-            scorer=lambda journal: make_scorer(scorer or lm, journal=journal, api_base=scorer_api_base),
-            scratch=scratch, concurrency=concurrency, say=(lambda line: None) if scratch else say,
-        )  # fmt: skip
-        every, left_out = runs_of(paper, found, lm, runs, inputs, filter_lm=filter_lm, repeats=repeats)
+            paper,
+            filter_lm or lm,
+            runs,
+            programs=programs,
+            measures=chosen_by,
+            scorer_named=scorer is not None,
+            prompts=templates,
+            demos=demos,
+            models=filter_models,
+            silver=silver,
+            reply_tokens=reply_tokens,
+            scorer=lambda journal: make_scorer(
+                scorer or lm, journal=journal, api_base=scorer_api_base
+            ),
+            scratch=scratch,
+            concurrency=concurrency,
+            say=(lambda line: None) if scratch else say,
+        )
+        every, left_out = runs_of(
+            paper, found, lm, runs, inputs, filter_lm=filter_lm, repeats=repeats
+        )
         if not every:
             reasons = dict.fromkeys([*inputs.notes, *(one.reason for one in left_out)])
-            raise BadArgument(f"no row of {paper.name} can be run: {'; '.join(reasons) or 'none is left'}")
+            raise BadArgument(
+                f"no row of {paper.name} can be run: {'; '.join(reasons) or 'none is left'}"
+            )
         return every, left_out, inputs
 
     if only_plan:
@@ -108,7 +141,9 @@ def reproduce(
         return 0
     every, left_out, inputs = wanted(None)
     if filter_lm is not None and not any(one.filter_lm or one.trimmed for one in every):
-        say(f"--filter-lm changes nothing: no row of {paper.name} has a filter or a judge that asks a model")
+        say(
+            f"--filter-lm changes nothing: no row of {paper.name} has a filter or a judge that asks a model"
+        )
     if (scorer or measures) and not any(one.row.reads_gold(one.task) for one in every):
         say(f"--scorer and --measure change nothing: no row of {paper.name} reads the answer")
     done = do(every, concurrency=concurrency, repeats=repeats, say=say)
@@ -116,7 +151,10 @@ def reproduce(
     result = results.result(paper, every, done, notes=notes, left_out=left_out)
     # tables of another model, other questions, rows or repeats lie elsewhere
     most, name = max(len(run.questions) for run in every), file_name(lm.name.rpartition("/")[2])
-    place = runs / f"{paper.name}-{name}-{most}-{digest(sorted({run.folder.name for run in every}))[:8]}"
+    place = (
+        runs
+        / f"{paper.name}-{name}-{most}-{digest(sorted({run.folder.name for run in every}))[:8]}"
+    )
     written = printing.write(result, place)
     show(printing.text(result, get_terminal_size((100, 24)).columns).rstrip("\n"))
     if plots:
@@ -132,6 +170,10 @@ def _to_serve(table: tables.PaperTable) -> list[str]:
     """The commands that bring up the paper's own reader, or one near it, where it can still be had."""
     if not table.serve:
         return []
-    served = f"near the paper's reader: {table.served}" if table.served else f"the paper's reader, {table.reader}"
+    served = (
+        f"near the paper's reader: {table.served}"
+        if table.served
+        else f"the paper's reader, {table.reader}"
+    )
     commands = [f"  {command.replace('{papers}', str(tables.PAPERS))}" for command in table.serve]
     return ["", f"{served}:", *commands, f"  blendfilter reproduce {table.name} {table.ask} …"]

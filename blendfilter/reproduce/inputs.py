@@ -17,7 +17,14 @@ import dspy
 
 from blendfilter.asking import TaskWording, read_demos
 from blendfilter.compiling.programs import load_program, read_program, recipes_in
-from blendfilter.errors import BadArgument, BadData, MissingExtra, MissingFile, ServerRefused, UnknownName
+from blendfilter.errors import (
+    BadArgument,
+    BadData,
+    MissingExtra,
+    MissingFile,
+    ServerRefused,
+    UnknownName,
+)
 from blendfilter.evaluation.plan import spread
 from blendfilter.evaluation.run_settings import check_leak
 from blendfilter.files import path_of
@@ -111,21 +118,27 @@ class RowInputs:
         self._overlays: dict[tuple[Any, ...], TrimFolder] = {}
         self._programs: dict[tuple[str, str], Path] = {}
         settings = [row.settings(task) for row in table.rows for task in table.tasks]
-        used = {each.get("filter") for each in settings} | {JUDGE for each in settings if "trimmed" in each}
+        used = {each.get("filter") for each in settings} | {
+            JUDGE for each in settings if "trimmed" in each
+        }
         for words in programs:
             task, path = _task_and_file("a program is", words, table)
             recipe = read_program(path)[1]
             template = next((each.partition(" ")[0] for each in recipe.templates.values()), "")
             name = FILTER_OF_TEMPLATE.get(template, recipe.module)
             if name not in used:
-                raise BadArgument(f"{path} was compiled for {name}, which no row of {table.name} has: leave it out")
+                raise BadArgument(
+                    f"{path} was compiled for {name}, which no row of {table.name} has: leave it out"
+                )
             self._programs[task, name] = path_of(path)
         named = [_task_and_file("demonstrations are", words, table) for words in demos]
         self._demos = {task: read_demos(path) for task, path in named}
         self._table = table
         self._silver = dict(_task_and_file("silver contexts are", words, table) for words in silver)
         if self._silver and not any("stage" in each for each in settings):
-            raise BadArgument(f"no row of {table.name} reads a stage of BIDER's synthesis: leave --silver out")
+            raise BadArgument(
+                f"no row of {table.name} reads a stage of BIDER's synthesis: leave --silver out"
+            )
         self._models = dict(_model_and_name(words, table) for words in models)
 
     def wording(self, name: str, task: str) -> TaskWording:
@@ -141,7 +154,12 @@ class RowInputs:
     # --- filters, and the models that they are made of ---
 
     def filter(
-        self, row: PaperRow, task: str, name: str, wording: TaskWording, arguments: Mapping[str, Any]
+        self,
+        row: PaperRow,
+        task: str,
+        name: str,
+        wording: TaskWording,
+        arguments: Mapping[str, Any],
     ) -> dspy.Module:
         """The filter called `name` with a row's `arguments`, ready to be asked.
 
@@ -163,7 +181,9 @@ class RowInputs:
             if named:
                 raise
             model = row.settings(task)["filter_model"]
-            raise NotHere(f"{error} (name one that is here: --filter-model {model}:NAME)") from error
+            raise NotHere(
+                f"{error} (name one that is here: --filter-model {model}:NAME)"
+            ) from error
         return select
 
     def _model(self, called: str, task: str) -> tuple[str, bool]:
@@ -172,7 +192,9 @@ class RowInputs:
             if place in self._models:
                 return self._models[place], True
         if not (default := self._table.models[called]):
-            raise NotHere(f"no {called} model is named (--filter-model {called}:[TASK=]FOLDER; docs/training.md)")
+            raise NotHere(
+                f"no {called} model is named (--filter-model {called}:[TASK=]FOLDER; docs/training.md)"
+            )
         return default, False
 
     # --- programs ---
@@ -194,7 +216,9 @@ class RowInputs:
 
     # --- silver contexts ---
 
-    def silver(self, row: PaperRow, questions: Questions, retriever: Retriever, k: int) -> SilverFilter | None:
+    def silver(
+        self, row: PaperRow, questions: Questions, retriever: Retriever, k: int
+    ) -> SilverFilter | None:
         """The filter of a row that reads gold; None where its measure cannot be had, which a note says.
 
         Raises: NotHere, for a row of a stage of BIDER's synthesis without its file.
@@ -206,28 +230,38 @@ class RowInputs:
         papers = measure_for(task)
         measure = own or self._measures.get(task) or self._measures.get("") or papers
         if own is None and measure != papers:
-            self._notes[f"{task}: SILVER by {measure}, as asked; the paper's measure for it is {papers}"] = None
+            self._notes[
+                f"{task}: SILVER by {measure}, as asked; the paper's measure for it is {papers}"
+            ] = None
         if (task, measure) not in self._oracles:
             self._oracles[task, measure] = self._oracle(questions, measure)
         oracle = self._oracles[task, measure]
         if oracle is None:
             return None
-        unlabelled = [each.question for each in questions if not can_label(measure, each.golden_answers)]
+        unlabelled = [
+            each.question for each in questions if not can_label(measure, each.golden_answers)
+        ]
         if unlabelled:
             share = f"{len(unlabelled):,} of {len(questions):,} questions, which are answered by a verdict (yes or no)"
             if own is not None and len(unlabelled) == len(questions):
-                self._notes[f"{task}: {row.label} is left out: {measure} cannot label {share}"] = None
+                self._notes[f"{task}: {row.label} is left out: {measure} cannot label {share}"] = (
+                    None
+                )
                 return None
             self._notes[f"{task}: SILVER by {measure} keeps everything for {share}"] = None
         what = f"silver contexts of {task}"
-        name = digest(settings_of(questions[:], oracle, retriever, k) | {"data": questions.fingerprint})[:8]
+        name = digest(
+            settings_of(questions[:], oracle, retriever, k) | {"data": questions.fingerprint}
+        )[:8]
         folder = (self._scratch or self._folder) / SILVER_FOLDER
         path = folder / f"{task}-{oracle.measure}-k{k}-{len(questions)}-{name}.jsonl"
         if not path.exists() and self._scratch is None:
             self._say(f"{what} by {oracle.measure}, K={k}: {path.name}")
 
         def progress(phase: str, done: int, total: int | None = None, /) -> None:
-            if oracle.measure == CXMI:  # a line a batch where a model is called, which takes its time
+            if (
+                oracle.measure == CXMI
+            ):  # a line a batch where a model is called, which takes its time
                 self._say(f"{what}: {done} of {total} questions")
 
         make_silver(questions, oracle, path, retriever=retriever, k=k, progress=progress)
@@ -239,14 +273,18 @@ class RowInputs:
         task = questions.task.name
         path = self._silver.get(task) or self._silver.get("")
         if path is None:
-            raise NotHere("no synthesis of it is named (--silver [TASK=]FILE; blendfilter silver --measure bider)")
+            raise NotHere(
+                "no synthesis of it is named (--silver [TASK=]FILE; blendfilter silver --measure bider)"
+            )
         try:
             there = {each.id for each in labelled(questions, BIDER)}
         except BadArgument as error:
             raise NotHere(str(error)) from error
         without = [each.question for each in questions if each.id not in there]
         if without:
-            share = f"{len(without):,} of {len(questions):,} questions, whose answers say too little"
+            share = (
+                f"{len(without):,} of {len(questions):,} questions, whose answers say too little"
+            )
             self._notes[f"{task}: the synthesis keeps everything for {share}"] = None
         return SilverFilter(path, stage=stage, unlabelled=without)
 
@@ -255,7 +293,9 @@ class RowInputs:
         if measure != CXMI:
             return Oracle(measure, task=task)
         if self._scorer is None:
-            self._notes[f"{task}: SILVER by cxmi is not in the plan: it scores every sentence of the passages"] = None
+            self._notes[
+                f"{task}: SILVER by cxmi is not in the plan: it scores every sentence of the passages"
+            ] = None
             return None
         try:
             scorer = self._scorer(self._folder / SILVER_FOLDER / f"{task}-{CXMI}.journal")
@@ -284,20 +324,37 @@ class RowInputs:
             self._overlays[key] = self._overlay(row, questions, retriever, k)
         folder = self._overlays[key]
         return Trimmed(
-            retriever, folder.state(), min_similarity=folder.min_similarity, refill=settings["trimmed"] == "refilled",
-        )  # fmt: skip
+            retriever,
+            folder.state(),
+            min_similarity=folder.min_similarity,
+            refill=settings["trimmed"] == "refilled",
+        )
 
-    def _overlay(self, row: PaperRow, questions: Questions, retriever: Retriever, k: int) -> TrimFolder:
+    def _overlay(
+        self, row: PaperRow, questions: Questions, retriever: Retriever, k: int
+    ) -> TrimFolder:
         """Its judge is that of `--filter cdit`, by the row's rules; a compiled one speaks as its program says."""
-        task, kind, rules = questions.task.name, kind_of(retriever), row.settings(questions.task.name).get("rules")
+        task, kind, rules = (
+            questions.task.name,
+            kind_of(retriever),
+            row.settings(questions.task.name).get("rules"),
+        )
         wording = self.wording(questions.task.wording, task)
         select = make_filter(JUDGE, wording=wording, prompts=self.prompts, rules=rules)
         assert isinstance(select, CDITFilter)
         self.load_program_into(select, row, task, JUDGE)
         if recipes_in(select):
-            check_leak(select, questions, OTHERS)  # no judge is in a row that searches a trimmed index
+            check_leak(
+                select, questions, OTHERS
+            )  # no judge is in a row that searches a trimmed index
         judge = select.judge
-        key = digest(retriever.fingerprint, questions.fingerprint, judge.identity(), self._lm.name, self._lm.identity)
+        key = digest(
+            retriever.fingerprint,
+            questions.fingerprint,
+            judge.identity(),
+            self._lm.name,
+            self._lm.identity,
+        )
         named = [str(rule["name"]) for rule in judge.identity()["rules"]]
         name = "-".join([task, *named, f"k{k}", kind, str(len(questions)), key[:8]])
         what = f"{task}: {kind} trimmed by {len(questions)} questions under {'+'.join(named)}"
@@ -306,18 +363,33 @@ class RowInputs:
         if self._scratch is not None and fresh:
             most = f"{len(questions) * k:,} calls of the judge at most"
             self._notes[f"{what}: {most}; rows that judge share them"] = None
-            folder = TrimFolder.create(retriever, self._scratch / TRIMMED_FOLDER / name, k=k, threshold=1)
+            folder = TrimFolder.create(
+                retriever, self._scratch / TRIMMED_FOLDER / name, k=k, threshold=1
+            )
             trim(retriever, spread(questions, _PILOT), judge, folder, lm=connect("offline"))
             return folder
-        folder = TrimFolder.create(retriever, place, k=k, threshold=1) if fresh else TrimFolder.read(place)
+        folder = (
+            TrimFolder.create(retriever, place, k=k, threshold=1)
+            if fresh
+            else TrimFolder.read(place)
+        )
         failed = 0
         if self._scratch is None:
             self._say(f"trimming: {TRIMMED_FOLDER}/{name}")
             if fresh:
-                _take_over([*journals_of(self._folder, task), *journals_of(place.parent, task)], folder.journal)
+                _take_over(
+                    [*journals_of(self._folder, task), *journals_of(place.parent, task)],
+                    folder.journal,
+                )
             # Not from one question to another: a question that took verdicts over is one that the judge has not seen.
             found = trim(
-                retriever, questions[:], judge, folder, lm=self._lm, concurrency=self._concurrency, reuse=False
+                retriever,
+                questions[:],
+                judge,
+                folder,
+                lm=self._lm,
+                concurrency=self._concurrency,
+                reuse=False,
             )
             failed = len(found.errors)
             self.errors += failed
@@ -326,10 +398,16 @@ class RowInputs:
             sum(len(getattr(verdicts, side)) for verdicts in there.judged.values())
             for side in ("accepted", "rejected", "silent")
         )
-        counts = f"{accepted:,} passages accepted, {rejected:,} rejected, {silent:,} without a verdict"
-        self._notes[f"{what}: {len(there.judged):,} judged, {counts}; pairs separated: {there.separations():,}"] = None
+        counts = (
+            f"{accepted:,} passages accepted, {rejected:,} rejected, {silent:,} without a verdict"
+        )
+        self._notes[
+            f"{what}: {len(there.judged):,} judged, {counts}; pairs separated: {there.separations():,}"
+        ] = None
         if failed:
-            self._notes[f"{what}: {failed} could not be judged, for a call failed; the same command asks again"] = None
+            self._notes[
+                f"{what}: {failed} could not be judged, for a call failed; the same command asks again"
+            ] = None
         return folder
 
 
@@ -343,8 +421,13 @@ def _take_over(others: Iterable[Path], journal: Path) -> None:
     with Journal(journal) as mine:
         for other in others:
             with Journal(other, "replay") as theirs:
-                calls = (call for call in theirs.records("call") if call.get("stage") in JUDGING_STAGES)
-                mine.append(*(dict(call) | {"reused": True} for call in calls if not call.get("error")), new_only=True)
+                calls = (
+                    call for call in theirs.records("call") if call.get("stage") in JUDGING_STAGES
+                )
+                mine.append(
+                    *(dict(call) | {"reused": True} for call in calls if not call.get("error")),
+                    new_only=True,
+                )
 
 
 def parse_measures(words: Iterable[str]) -> dict[str, Measure]:
@@ -373,16 +456,24 @@ def _model_and_name(words: str, table: PaperTable) -> tuple[tuple[str, str], str
 
     Raises: UnknownName, BadArgument: a model or task that the table does not have, or no name.
     """
-    called, task, name = re.fullmatch(r"(?:(\w[\w-]*):)?(?:(\w+)=)?(.*)", words, re.DOTALL).groups(default="")  # type: ignore[union-attr]
+    called, task, name = re.fullmatch(r"(?:(\w[\w-]*):)?(?:(\w+)=)?(.*)", words, re.DOTALL).groups(
+        default=""
+    )  # type: ignore[union-attr]
     if not table.models:
-        raise BadArgument(f"no filter of {table.name} has a model of its own: leave --filter-model {words} out")
+        raise BadArgument(
+            f"no filter of {table.name} has a model of its own: leave --filter-model {words} out"
+        )
     table.named("model", [called] if called else [], table.models)
     table.named("task", [task] if task else [], table.tasks)
     if not name:
-        raise BadArgument(f"--filter-model is written [MODEL:][TASK=]NAME, and {words!r} names none")
+        raise BadArgument(
+            f"--filter-model is written [MODEL:][TASK=]NAME, and {words!r} names none"
+        )
     if not called and len(table.models) > 1:
         first, *others = table.models
-        raise BadArgument(f"which model of {table.name} is {name}? Write {first}:{name}, or {', '.join(others)}")
+        raise BadArgument(
+            f"which model of {table.name} is {name}? Write {first}:{name}, or {', '.join(others)}"
+        )
     return (called, task), name
 
 

@@ -58,7 +58,10 @@ def markdown(result: TableResult) -> str:
     for task, header, body in _by_task(result):
         lines = []
         for cells in [header, ["---", *["---:"] * (len(header) - 1)], *body]:
-            safe = (cell.replace("|", "\\|").replace("  ", "&ensp;").replace(" ± ", "\u00a0±\u00a0") for cell in cells)
+            safe = (
+                cell.replace("|", "\\|").replace("  ", "&ensp;").replace(" ± ", "\u00a0±\u00a0")
+                for cell in cells
+            )
             lines.append("| " + " | ".join(safe) + " |")
         parts.append(f"## {task}\n\n" + "\n".join(lines))
     return "\n\n".join([*parts, "\n".join(f"- {note}" for note in notes(result))]) + "\n"
@@ -67,21 +70,39 @@ def markdown(result: TableResult) -> str:
 def plain(result: TableResult) -> dict[str, Any]:
     """The table as plain data for JSON."""
     table, saved = result.table, result.calls_used - result.calls_different
-    lines = [{key: rounded(key, value) for key, value in asdict(line).items()} for line in result.lines]
+    lines = [
+        {key: rounded(key, value) for key, value in asdict(line).items()} for line in result.lines
+    ]
     return {
-        "table": table.name, "title": table.title, "paper": table.paper, "kind": table.kind, "reader": result.reader,
-        "repeats": result.repeats, "offline": result.offline, "errors": result.errors, "lines": lines,
-        "spent": {"runs": result.runs, "used": result.calls_used, "different": result.calls_different, "saved": saved},
+        "table": table.name,
+        "title": table.title,
+        "paper": table.paper,
+        "kind": table.kind,
+        "reader": result.reader,
+        "repeats": result.repeats,
+        "offline": result.offline,
+        "errors": result.errors,
+        "lines": lines,
+        "spent": {
+            "runs": result.runs,
+            "used": result.calls_used,
+            "different": result.calls_different,
+            "saved": saved,
+        },
         "notes": list(notes(result)),
-    }  # fmt: skip
+    }
 
 
 def write(result: TableResult, folder: Path) -> list[Path]:
     """`table.md` and `table.json` in `folder`. Raises `BadArgument` where another `table.md` is there than ours."""
     folder.mkdir(parents=True, exist_ok=True)
     as_markdown, as_json = folder / "table.md", folder / "table.json"
-    if as_markdown.exists() and not as_markdown.read_bytes().startswith(f"# {result.table.name}: ".encode()):
-        raise BadArgument(f"{as_markdown} is there, and is no table of this kind: move it away, or name other --runs")
+    if as_markdown.exists() and not as_markdown.read_bytes().startswith(
+        f"# {result.table.name}: ".encode()
+    ):
+        raise BadArgument(
+            f"{as_markdown} is there, and is no table of this kind: move it away, or name other --runs"
+        )
     write_text(as_markdown, markdown(result))
     write_json(as_json, plain(result))
     return [as_markdown, as_json]
@@ -100,21 +121,29 @@ def notes(result: TableResult) -> Iterator[str]:
         yield f"† {UPPER_BOUND}"
     if any(line.difference is not None for line in lines):
         of = table.n if table.published_n is None else table.published_n
-        widest = 196 * math.sqrt(0.25 / of)  # a half right is the widest; a mean of shares varies no more
+        widest = 196 * math.sqrt(
+            0.25 / of
+        )  # a half right is the widest; a mean of shares varies no more
         of_so_many = f"{of} questions" if table.published_n is None else f"{of:,} questions or more"
         yield "vs published: measured - published, in points; no test belongs to it"
         yield f"published: of {of_so_many}, so uncertain too (up to ± {widest:.1f} points); the difference by both"
     what = "a question's" if result.repeats == 1 else "one answer's"
     yield f"calls, tokens: {what}, those that another run had made already included"
     if any(line.gain is not None for line in lines):
-        own = dict.fromkeys(("judging", "latency", "refined", "alignment"), "the measure's own unit")
+        own = dict.fromkeys(
+            ("judging", "latency", "refined", "alignment"), "the measure's own unit"
+        )
         unit = {"tokens": "tokens", **own}.get(table.kind, "points")
         yield f"vs {table.against}: measured - {table.against}'s measured, in {unit}, with its paired 95 % interval"
     if result.offline:
         yield NO_P_VALUE
     elif any(line.p is not None for line in lines):
         test = "exact McNemar for right and wrong, the paired bootstrap for the others"
-        test = test if result.repeats == 1 else f"the paired bootstrap, over {result.repeats} answers a question"
+        test = (
+            test
+            if result.repeats == 1
+            else f"the paired bootstrap, over {result.repeats} answers a question"
+        )
         yield f"p: of that difference, over the same questions ({test}); Holm: corrected for all of this table"
     used, different = result.calls_used, result.calls_different
     yield f"{used} calls used by {result.runs} runs, {different} different ones: reuse saves {used - different}"
@@ -145,7 +174,9 @@ def _by_task(result: TableResult) -> Iterator[tuple[str, list[str], list[list[st
             f"vs {against}": any(line.gain is not None for line in lines),
             f"published vs {against}": any(line.published_gain is not None for line in lines),
             **dict.fromkeys(("p", "Holm"), any(line.p is not None for line in lines)),
-            **dict.fromkeys(("prompt", "front", "input", "front "), result.table.kind == "frontier"),
+            **dict.fromkeys(
+                ("prompt", "front", "input", "front "), result.table.kind == "frontier"
+            ),
             "calls": True,
             "tokens": True,
             "errors": any(line.errors for line in lines),
@@ -158,8 +189,15 @@ def _by_task(result: TableResult) -> Iterator[tuple[str, list[str], list[list[st
             for line in of_group:
                 body.append(_cells(line, before))
                 before = (line.label, line.point)
-        cut = [[cell for cell, there in zip(cells, columns.values(), strict=False) if there] for cells in body]
-        yield f"{task}, {lines[0].n} questions", [name for name, there in columns.items() if there], cut
+        cut = [
+            [cell for cell, there in zip(cells, columns.values(), strict=False) if there]
+            for cells in body
+        ]
+        yield (
+            f"{task}, {lines[0].n} questions",
+            [name for name, there in columns.items() if there],
+            cut,
+        )
 
 
 def _cells(line: ResultLine, before: tuple[str, ...]) -> list[str]:
@@ -176,13 +214,16 @@ def _cells(line: ResultLine, before: tuple[str, ...]) -> list[str]:
         f"{percent(line.of_reference)} %" if line.of_reference is not None else "",
         _with_half(line.measure, line.gain, line.gain_low, line.gain_high, "+z"),
         percent(line.published_gain, "+z"),
-        chance(line.p, ""), chance(line.p_holm, ""),
-        _count(line.prompt_tokens), "*" * ("prompt_tokens" in line.fronts),
-        _count(line.tokens_in), "*" * ("tokens_in" in line.fronts),
+        chance(line.p, ""),
+        chance(line.p_holm, ""),
+        _count(line.prompt_tokens),
+        "*" * ("prompt_tokens" in line.fronts),
+        _count(line.tokens_in),
+        "*" * ("tokens_in" in line.fronts),
         f"{line.calls:.2f}" if new and not line.missing else "",
         _count(line.tokens) if new and not line.missing else "",
         str(line.errors) if new else "",
-    ]  # fmt: skip
+    ]
 
 
 def _measured(line: ResultLine) -> str:
@@ -199,19 +240,25 @@ def _count(tokens: float | None) -> str:
     return "-" if tokens is None else f"{tokens:,.0f}"
 
 
-def _with_half(measure: str, value: float | None, low: float | None, high: float | None, sign: str = "") -> str:
+def _with_half(
+    measure: str, value: float | None, low: float | None, high: float | None, sign: str = ""
+) -> str:
     if value is None or low is None or high is None:
         return ""
     if measure in NUMBERS:
         digits = 1 if measure in IN_TOKENS else 2
-        return f"{value:{sign[:1]},.{digits}f}" + f" ± {(high - low) / 2:,.{digits}f}" * (high > low)
+        return f"{value:{sign[:1]},.{digits}f}" + f" ± {(high - low) / 2:,.{digits}f}" * (
+            high > low
+        )
     return f"{percent(value, sign)} ± {percent((high - low) / 2)}"
 
 
 # --- the plots, as SVG and PNG files beside the table ---
 
 
-def draw(result: TableResult, wanted: Sequence[TableRun], done: Mapping[Path, Run], folder: Path) -> list[Path]:
+def draw(
+    result: TableResult, wanted: Sequence[TableRun], done: Mapping[Path, Run], folder: Path
+) -> list[Path]:
     """The plots of `result` in `folder`. Raises: MissingExtra (matplotlib)."""
     table, paths = result.table, list[Path]()
 
@@ -219,17 +266,25 @@ def draw(result: TableResult, wanted: Sequence[TableRun], done: Mapping[Path, Ru
         return [folder / f"{stem}.{suffix}" for suffix in ("svg", "png")]
 
     every = by_label([(one, done[one.folder]) for one in wanted])
-    runs = {task: named for task, named in every.items() if not all(run.failed for run in named.values())}
+    runs = {
+        task: named
+        for task, named in every.items()
+        if not all(run.failed for run in named.values())
+    }
     if table.kind == "frontier":
         for task, named in runs.items():
             found = plots.frontier(named)
-            if any(map(found.known, plots.FRONTIER_COSTS)):  # else the server has given too little to draw it
+            if any(
+                map(found.known, plots.FRONTIER_COSTS)
+            ):  # else the server has given too little to draw it
                 paths += found.draw(*files(f"{table.name}-{task}"))
     elif table.kind != "scores" and not all(line.failed or line.missing for line in result.lines):
         paths += _panels(result, files(table.name))
     if table.kind in ("scores", "settings", "refined"):
         for task, named in runs.items():
-            paths += plots.headline(named, *files(f"headline-{task}")) + plots.losses(named, *files(f"losses-{task}"))
+            paths += plots.headline(named, *files(f"headline-{task}")) + plots.losses(
+                named, *files(f"losses-{task}")
+            )
     return paths
 
 
@@ -239,7 +294,10 @@ def _panels(result: TableResult, files: Sequence[Path]) -> list[Path]:
     Rows that read the answer are hatched; rows that failed, or were not run, have no bar. Figures that FilCo draws show
     what the paper measures, or what leads.
     """
-    table, lines = result.table, tuple(line for line in result.lines if not (line.failed or line.missing))
+    table, lines = (
+        result.table,
+        tuple(line for line in result.lines if not (line.failed or line.missing)),
+    )
     if table.kind in ("settings", *OF_CONTEXTS):
         leading = {line.task: line.measure for line in reversed(lines)}
         leading |= {line.task: line.measure for line in lines if line.published is not None}
@@ -263,7 +321,9 @@ def _panels(result: TableResult, files: Sequence[Path]) -> list[Path]:
         for axes in places[len(panels) :]:
             axes.set_axis_off()
         handles = {
-            label: handle for axes in places for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+            label: handle
+            for axes in places
+            for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
         }
         figure.legend(handles.values(), handles.keys(), loc="outside right center")
         figure.suptitle(f"{table.name}: {lines[0].n} questions", fontsize=9)
@@ -282,9 +342,17 @@ def _bar(axes: Axes, at: int, label: str, lines: Sequence[ResultLine]) -> None:
         scale = 1 if line.measure in NUMBERS else 100
         reach = [[scale * (line.value - line.low)], [scale * (line.high - line.value)]]
         axes.bar(
-            [at], [scale * line.value], 0.85, yerr=reach, label=label, color=_colour(at), edgecolor="white",
-            hatch="//" * line.bound, linewidth=0.5, error_kw={"elinewidth": 0.6, "ecolor": "#444444"},
-        )  # fmt: skip
+            [at],
+            [scale * line.value],
+            0.85,
+            yerr=reach,
+            label=label,
+            color=_colour(at),
+            edgecolor="white",
+            hatch="//" * line.bound,
+            linewidth=0.5,
+            error_kw={"elinewidth": 0.6, "ecolor": "#444444"},
+        )
     axes.set_xticks([])
     axes.grid(visible=False, axis="x")
 
@@ -294,9 +362,14 @@ def _line(axes: Axes, at: int, label: str, lines: Sequence[ResultLine]) -> None:
     low, high = [100 * line.low for line in lines], [100 * line.high for line in lines]
     axes.fill_between(xs, low, high, color=_colour(at), alpha=0.15, linewidth=0)
     axes.plot(
-        xs, [100 * line.value for line in lines], label=label, color=_colour(at), markersize=4, linewidth=1.3,
+        xs,
+        [100 * line.value for line in lines],
+        label=label,
+        color=_colour(at),
+        markersize=4,
+        linewidth=1.3,
         marker=plots.MARKERS[at % len(plots.MARKERS)],
-    )  # fmt: skip
+    )
     axes.set(xlabel="K, passages a query")
 
 

@@ -40,7 +40,13 @@ from blendfilter.tasks import TASKS
 
 RIGHT_OR_WRONG = ("em", "accuracy", "inclusion", "inclusion_raw")
 SECONDS_IN_ALL = "seconds_in_all"
-OF_JUDGING = ("judging_calls", "judging_tokens", "judging_seconds", SECONDS_IN_ALL, "dollars_a_thousand")
+OF_JUDGING = (
+    "judging_calls",
+    "judging_tokens",
+    "judging_seconds",
+    SECONDS_IN_ALL,
+    "dollars_a_thousand",
+)
 IN_TOKENS = ("context_tokens", "answer_prompt", "refined_tokens")
 OF_LATENCY = ("refining_seconds", "answering_seconds", "total_seconds")
 POSITION = "gold_position"
@@ -113,9 +119,13 @@ class TableResult:
 
 
 def result(
-    table: PaperTable, wanted: Sequence[TableRun], done: Mapping[Path, Run], *, notes: Sequence[str] = (),
+    table: PaperTable,
+    wanted: Sequence[TableRun],
+    done: Mapping[Path, Run],
+    *,
+    notes: Sequence[str] = (),
     left_out: Sequence[LeftOut] = (),
-) -> TableResult:  # fmt: skip
+) -> TableResult:
     """The lines of `table` out of its finished runs, and of the rows that were `left_out`, with the reason of each."""
     pairs = [(one, done[one.folder]) for one in wanted]
     offline = any(run.offline for run in done.values())
@@ -124,33 +134,60 @@ def result(
     if table.kind == "frontier":
         lines = _on_the_front(lines, pairs)
     # Runs of other tasks are not reused: a call that two tasks make alike is made for each.
-    keys = {(run.settings["task"], key) for run in done.values() for row in run.rows for _, key in row["calls"]}
+    keys = {
+        (run.settings["task"], key)
+        for run in done.values()
+        for row in run.rows
+        for _, key in row["calls"]
+    }
     lines = lines if offline else corrected(lines)
     return TableResult(
-        table, tuple(_with_left_out(lines, left_out, table)),
-        (*notes, *dict.fromkeys(one.note for one in left_out), *_failures(pairs), *_counted(table, pairs, counting),
-         *_empty_bounds(pairs), *_dropped(table, pairs)),
+        table,
+        tuple(_with_left_out(lines, left_out, table)),
+        (
+            *notes,
+            *dict.fromkeys(one.note for one in left_out),
+            *_failures(pairs),
+            *_counted(table, pairs, counting),
+            *_empty_bounds(pairs),
+            *_dropped(table, pairs),
+        ),
         len(done),
-        sum(run.metrics["ledger"]["total"]["calls"] for run in done.values()), len(keys), wanted[0].lm.name,
-        max(repeats_in(run.settings) for run in done.values()), offline, sum(run.errors for run in done.values()),
-    )  # fmt: skip
+        sum(run.metrics["ledger"]["total"]["calls"] for run in done.values()),
+        len(keys),
+        wanted[0].lm.name,
+        max(repeats_in(run.settings) for run in done.values()),
+        offline,
+        sum(run.errors for run in done.values()),
+    )
 
 
 # --- lines ---
 
 
-def _lines(table: PaperTable, pairs: Pairs, counting: TokenCounter, offline: bool) -> Iterator[ResultLine]:
-    measured = {(one.place, one.point): (run.name, _measured(table, one, run, counting)) for one, run in pairs}
+def _lines(
+    table: PaperTable, pairs: Pairs, counting: TokenCounter, offline: bool
+) -> Iterator[ResultLine]:
+    measured = {
+        (one.place, one.point): (run.name, _measured(table, one, run, counting))
+        for one, run in pairs
+    }
     failed = {run.name for _, run in pairs if run.failed}
     # What the offline reader answers is compared with nothing; what its filters leave can be.
-    compared = table.kind in _OF_WHAT_IS_LEFT or not (offline or table.kind in ("retrieval", "frontier"))
+    compared = table.kind in _OF_WHAT_IS_LEFT or not (
+        offline or table.kind in ("retrieval", "frontier")
+    )
     for one, run in pairs:
         reference = table.reference(one.row)
         place = (one.task, reference.group, reference.label) if reference else one.place
         name, before = measured.get((place, one.point), ("", {}))
         if run.failed:
             # A row that said nothing of itself would be missing: its measures are those of the other rows.
-            others = (values for (place, _), (_, values) in measured.items() if place[0] == one.task and values)
+            others = (
+                values
+                for (place, _), (_, values) in measured.items()
+                if place[0] == one.task and values
+            )
             for measure, side in next(others, {}):
                 yield line_of(one, run, measure, (0.0, 0.0, 0.0), side or one.point.name)
             continue
@@ -162,24 +199,47 @@ def _lines(table: PaperTable, pairs: Pairs, counting: TokenCounter, offline: boo
             yield line if paired is None else with_gain(line, paired, values, p_values=not offline)
 
 
-def _with_left_out(lines: Sequence[ResultLine], left_out: Sequence[LeftOut], table: PaperTable) -> list[ResultLine]:
+def _with_left_out(
+    lines: Sequence[ResultLine], left_out: Sequence[LeftOut], table: PaperTable
+) -> list[ResultLine]:
     """`lines`, and at their places those of the rows that were left out: what was published, and no value."""
     found = list(lines)
     for one in left_out:
         printed = one.row.printed(one.task, one.point.k)
-        published = {} if printed is None else printed.model_dump(exclude={"imp", "gains"}, exclude_none=True)
-        others = dict.fromkeys(line.measure for line in lines if line.task == one.task and not line.missing)
+        published = (
+            {}
+            if printed is None
+            else printed.model_dump(exclude={"imp", "gains"}, exclude_none=True)
+        )
+        others = dict.fromkeys(
+            line.measure for line in lines if line.task == one.task and not line.missing
+        )
         found += (
             ResultLine(
-                *one.place, one.row.ours, measure, 0.0, 0.0, 0.0, one.n, 0, 0.0, None, "", one.point.name,
-                published.get(measure), bound=one.row.reads_gold(one.task), missing=True,
+                *one.place,
+                one.row.ours,
+                measure,
+                0.0,
+                0.0,
+                0.0,
+                one.n,
+                0,
+                0.0,
+                None,
+                "",
+                one.point.name,
+                published.get(measure),
+                bound=one.row.reads_gold(one.task),
+                missing=True,
                 published_gain=None if printed is None else (printed.gains or {}).get(measure),
             )
             for measure in others or published
-        )  # fmt: skip
+        )
     tasks = list(dict.fromkeys(line.task for line in found))
     rows = [(row.group, row.label) for row in table.rows]
-    return sorted(found, key=lambda line: (tasks.index(line.task), rows.index((line.group, line.label))))
+    return sorted(
+        found, key=lambda line: (tasks.index(line.task), rows.index((line.group, line.label)))
+    )
 
 
 def line_of(one: TableRun, run: Run, measure: str, ends: Sequence[float], point: str) -> ResultLine:
@@ -188,11 +248,23 @@ def line_of(one: TableRun, run: Run, measure: str, ends: Sequence[float], point:
     printed = one.row.printed(one.task, one.point.k)
     published = getattr(printed, measure, None)
     return ResultLine(
-        *one.place, one.row.ours, measure, value, low, high, run.metrics["n"], run.errors, *a_question(run), run.name,
-        point, published, None if published is None or measure in NUMBERS or run.failed else value - published,
-        bound=one.row.reads_gold(one.task), failed=run.failed,
+        *one.place,
+        one.row.ours,
+        measure,
+        value,
+        low,
+        high,
+        run.metrics["n"],
+        run.errors,
+        *a_question(run),
+        run.name,
+        point,
+        published,
+        None if published is None or measure in NUMBERS or run.failed else value - published,
+        bound=one.row.reads_gold(one.task),
+        failed=run.failed,
         published_gain=None if printed is None else (printed.gains or {}).get(measure),
-    )  # fmt: skip
+    )
 
 
 def a_question(run: Run) -> tuple[float, float | None]:
@@ -215,20 +287,34 @@ def with_gain(line: ResultLine, before: Values, after: Values, *, p_values: bool
     if line.measure in RIGHT_OR_WRONG and all(len(each) == 1 for each in (*one, *other)):
         p = mcnemar_exact([first for (first,) in one], [first for (first,) in other]).p
     most = fmean(map(fmean, one))
-    share = fmean(map(fmean, other)) / most if line.measure in NUMBERS and line.measure != POSITION and most else None
+    share = (
+        fmean(map(fmean, other)) / most
+        if line.measure in NUMBERS and line.measure != POSITION and most
+        else None
+    )
     gain, low, high = scale * test.difference, scale * test.low, scale * test.high
-    return replace(line, gain=gain, gain_low=low, gain_high=high, p=p if p_values else None, of_reference=share)
+    return replace(
+        line, gain=gain, gain_low=low, gain_high=high, p=p if p_values else None, of_reference=share
+    )
 
 
 def _interval(measure: str, values: Values) -> Sequence[float]:
     answers = values.values()
-    if measure in (*OF_JUDGING, "refined_tokens") and len(alike := {value for each in answers for value in each}) == 1:
-        return [*alike] * 3  # so many calls by design, or one figure for all of a run: there is nothing to draw from
+    if (
+        measure in (*OF_JUDGING, "refined_tokens")
+        and len(alike := {value for each in answers for value in each}) == 1
+    ):
+        return (
+            [*alike] * 3
+        )  # so many calls by design, or one figure for all of a run: there is nothing to draw from
     scale = _scale(measure, answers)
     shares = _over(answers, scale)
     # one number a question where each has one (or they have unequal numbers), else as many numbers for each
     several = len(lengths := set(map(len, shares))) == 1 and lengths != {1}
-    return [scale * end for end in interval(shares if several else [fmean(each) for each in shares], seed=0)]
+    return [
+        scale * end
+        for end in interval(shares if several else [fmean(each) for each in shares], seed=0)
+    ]
 
 
 def _scale(measure: str, values: Iterable[Sequence[float]]) -> float:
@@ -245,7 +331,10 @@ def _best_of(pairs: Pairs) -> Iterator[ResultLine]:
     for _, row in groupby(pairs, lambda pair: pair[0].place):
         points = list(row)
         first, run = points[0]
-        scores = {metric: [_scores(each, metric) for _, each in points] for metric in run.metrics["metrics"]}
+        scores = {
+            metric: [_scores(each, metric) for _, each in points]
+            for metric in run.metrics["metrics"]
+        }
         spent = [a_question(each) for _, each in points]
         tokens = [each for _, each in spent if each is not None]
         for metric, (alone, *_) in scores.items():
@@ -254,9 +343,12 @@ def _best_of(pairs: Pairs) -> Iterator[ResultLine]:
             best = [max(values[name][0] for values in by_run) for name in by_run[0]]
             yield replace(
                 line_of(first, run, metric, interval(best, seed=0), f"best of {len(points)}"),
-                calls=sum(calls for calls, _ in spent), tokens=sum(tokens) if len(tokens) == len(points) else None,
-                published=None, difference=None, failed=all(each.failed for _, each in points),
-            )  # fmt: skip
+                calls=sum(calls for calls, _ in spent),
+                tokens=sum(tokens) if len(tokens) == len(points) else None,
+                published=None,
+                difference=None,
+                failed=all(each.failed for _, each in points),
+            )
 
 
 def corrected(lines: Sequence[ResultLine]) -> list[ResultLine]:
@@ -266,13 +358,17 @@ def corrected(lines: Sequence[ResultLine]) -> list[ResultLine]:
     run (beside the figures of two readers) are one test.
     """
     changed = list(lines)
-    rough = {line.task for line in lines if line.measure == "inclusion" and line.published is not None}
+    rough = {
+        line.task for line in lines if line.measure == "inclusion" and line.published is not None
+    }
     families: dict[str, dict[Any, list[int]]] = {}
     for place, line in enumerate(lines):
         if line.p is not None:
             leading = "inclusion" if line.task in rough else TASKS[line.task].metrics[0]
             family = "right or wrong" if line.measure == leading in RIGHT_OR_WRONG else line.measure
-            families.setdefault(family, {}).setdefault((line.run, line.measure, line.point, line.p), []).append(place)
+            families.setdefault(family, {}).setdefault(
+                (line.run, line.measure, line.point, line.p), []
+            ).append(place)
     for tests in families.values():
         for places, p in zip(tests.values(), holm([test[-1] for test in tests]), strict=True):
             for place in places:
@@ -287,9 +383,16 @@ def _on_the_front(lines: Sequence[ResultLine], pairs: Pairs) -> list[ResultLine]
     for line in lines:
         front = fronts[line.task]
         if line.measure == front.metric:
-            dot = next(dot for dot in front.dots if dot.label == ", ".join(filter(None, (line.group, line.label))))
+            dot = next(
+                dot
+                for dot in front.dots
+                if dot.label == ", ".join(filter(None, (line.group, line.label)))
+            )
             on = tuple(cost for cost in plots.FRONTIER_COSTS if dot in front.front(cost))
-            prompt, paid = (None if math.isnan(tokens) else tokens for tokens in (dot.prompt_tokens, dot.tokens_in))
+            prompt, paid = (
+                None if math.isnan(tokens) else tokens
+                for tokens in (dot.prompt_tokens, dot.tokens_in)
+            )
             changed.append(replace(line, prompt_tokens=prompt, tokens_in=paid, fronts=on))
     return changed
 
@@ -305,7 +408,9 @@ def by_label(pairs: Pairs) -> dict[str, dict[str, Run]]:
 # --- measures: the values of a run ---
 
 
-def _measured(table: PaperTable, one: TableRun, run: Run, counting: TokenCounter) -> dict[tuple[str, str], Values]:
+def _measured(
+    table: PaperTable, one: TableRun, run: Run, counting: TokenCounter
+) -> dict[tuple[str, str], Values]:
     """The values of a run by measure and side: questions whose passages support the output, or do not; "": all."""
     metrics = list(run.metrics["metrics"])
     if table.kind == "sides":
@@ -314,19 +419,21 @@ def _measured(table: PaperTable, one: TableRun, run: Run, counting: TokenCounter
             sides.setdefault(_supported(one.task, question, context), []).append(context.row)
         return {
             (metric, name): _values((row["id"], float(row[metric])) for row in sides[side])
-            for side, name in ((True, "positive"), (False, "negative")) if side in sides
+            for side, name in ((True, "positive"), (False, "negative"))
+            if side in sides
             for metric in metrics
-        }  # fmt: skip
+        }
     if table.kind == "judging":
         found = judging_values(run)
     elif table.kind == "retrieval":
         found = {
             measure: _values(
                 (row["id"], row["retrieval"].get(KEPT, {}).get(measure, 0.0))
-                for row in run.rows if retrieval_known(row) and kept_known(row)
+                for row in run.rows
+                if retrieval_known(row) and kept_known(row)
             )
             for measure in ("recall", "precision", "s_precision")
-        }  # fmt: skip
+        }
     elif table.kind in OF_CONTEXTS:
         found = _of_contexts(table, one, run, counting)
     elif table.kind == "latency":
@@ -338,12 +445,18 @@ def _measured(table: PaperTable, one: TableRun, run: Run, counting: TokenCounter
     return {(measure, ""): values for measure, values in found.items() if values}
 
 
-def _of_contexts(table: PaperTable, one: TableRun, run: Run, counting: TokenCounter) -> dict[str, Values]:
+def _of_contexts(
+    table: PaperTable, one: TableRun, run: Run, counting: TokenCounter
+) -> dict[str, Values]:
     if table.kind == "support":
         return _of_support(one, run, counting)
     # What was to be read when an answer failed is unknown: not even that it was empty.
     read = [
-        (each.row["id"], each.tokens.prompt, figures_of(each.kept, item.question, item.golden_answers[0], counting))
+        (
+            each.row["id"],
+            each.tokens.prompt,
+            figures_of(each.kept, item.question, item.golden_answers[0], counting),
+        )
         for each, item in _contexts(one, run)
         if not each.failed
     ]
@@ -351,11 +464,15 @@ def _of_contexts(table: PaperTable, one: TableRun, run: Run, counting: TokenCoun
         known = all(tokens is not None for _, tokens, _ in read)
         return {
             "context_tokens": _values((name, figures.tokens) for name, _, figures in read),
-            "answer_prompt": _values((name, float(tokens or 0)) for name, tokens, _ in read if known),
+            "answer_prompt": _values(
+                (name, float(tokens or 0)) for name, tokens, _ in read if known
+            ),
         }
     return {
         "output_precision": _values((name, figures.precision) for name, _, figures in read),
-        "where_kept": _values((name, figures.not_empty) for name, _, figures in read if not figures.empty),
+        "where_kept": _values(
+            (name, figures.not_empty) for name, _, figures in read if not figures.empty
+        ),
         "by_characters": _values((name, figures.characters) for name, _, figures in read),
         "empty": _values((name, figures.empty) for name, _, figures in read),
     }
@@ -369,18 +486,35 @@ def _of_support(one: TableRun, run: Run, counting: TokenCounter) -> dict[str, Va
             continue
         found["supported"].append((each.row["id"], float(support)))
         if support:
-            positive = [passage for passage in each.retrieved if supported(one.task, item, [passage])]
-            figures = [figures_of([one], item.question, item.golden_answers[0], counting) for one in positive]
-            found["positive_precision"].append((each.row["id"], fmean(each.precision for each in figures)))
+            positive = [
+                passage for passage in each.retrieved if supported(one.task, item, [passage])
+            ]
+            figures = [
+                figures_of([one], item.question, item.golden_answers[0], counting)
+                for one in positive
+            ]
+            found["positive_precision"].append(
+                (each.row["id"], fmean(each.precision for each in figures))
+            )
     return {measure: _values(pairs) for measure, pairs in found.items()}
 
 
-def _of_refined(table: PaperTable, one: TableRun, run: Run, counting: TokenCounter) -> dict[str, Values]:
+def _of_refined(
+    table: PaperTable, one: TableRun, run: Run, counting: TokenCounter
+) -> dict[str, Values]:
     """Tokens of what is left, without the question; or whether an answer stands in it, and in which sentence."""
-    read = [(each.row["id"], each.kept, item.golden_answers) for each, item in _contexts(one, run) if not each.failed]
+    read = [
+        (each.row["id"], each.kept, item.golden_answers)
+        for each, item in _contexts(one, run)
+        if not each.failed
+    ]
     if table.kind == "refined":
         lines = [(name, "\n".join(passage.line for passage in kept)) for name, kept, _ in read]
-        return {"refined_tokens": _values((name, float(counting.count(text)) if text else 0.0) for name, text in lines)}
+        return {
+            "refined_tokens": _values(
+                (name, float(counting.count(text)) if text else 0.0) for name, text in lines
+            )
+        }
     places = [(name, first_gold(kept, answers)) for name, kept, answers in read]
     return {
         "gold_in_output": _values((name, gold_in(kept, answers)) for name, kept, answers in read),
@@ -403,7 +537,9 @@ def first_gold(kept: Sequence[Passage], answers: Iterable[str]) -> int | None:
     >>> first_gold([Passage("1", "Pier", "It is long. Ada built it.")], ["Ada"])
     2
     """
-    found = (at for at, sentence in enumerate(sentences_of(kept), 1) if strinc(sentence.text, answers))
+    found = (
+        at for at, sentence in enumerate(sentences_of(kept), 1) if strinc(sentence.text, answers)
+    )
     return next(found, None)
 
 
@@ -416,9 +552,14 @@ def latency_values(run: Run) -> dict[str, Values]:
     with run.journal() as journal:
         for row in run.rows:
             if row["error"] is None:
-                calls = [journal.read_call(key) or {} for key in dict.fromkeys(key for _, key in row["calls"])]
+                calls = [
+                    journal.read_call(key) or {}
+                    for key in dict.fromkeys(key for _, key in row["calls"])
+                ]
                 *before, last = [float(call.get("seconds") or 0.0) for call in calls] or [0.0]
-                for measure, seconds in zip(OF_LATENCY, (sum(before), last, sum(before) + last), strict=True):
+                for measure, seconds in zip(
+                    OF_LATENCY, (sum(before), last, sum(before) + last), strict=True
+                ):
                     found[measure].append((str(row["id"]), seconds))
     return {measure: _values(pairs) for measure, pairs in found.items()}
 
@@ -456,20 +597,32 @@ def judging_values(run: Run) -> dict[str, Values]:
         for row in run.rows:
             if row["error"] is None:
                 keys = dict.fromkeys(key for stage, key in row["calls"] if stage in JUDGING_STAGES)
-                judged.append((str(row["id"]), [call for key in keys if (call := journal.read_call(key)) is not None]))
+                judged.append(
+                    (
+                        str(row["id"]),
+                        [call for key in keys if (call := journal.read_call(key)) is not None],
+                    )
+                )
     once = {call["key"]: call for _, calls in judged for call in calls}
     figures_by_call: dict[str, Callable[[Mapping[str, Any]], Sequence[float | None]]] = {
         "judging_calls": lambda call: [1],
         "judging_tokens": lambda call: [call.get("tokens_in"), call.get("tokens_out")],
         "judging_seconds": lambda call: [call.get("seconds") or 0.0],
         SECONDS_IN_ALL: lambda call: [],
-        "dollars_a_thousand": lambda call: [None if (cost := cost_of(call, None)) is None else 1000 * cost],
+        "dollars_a_thousand": lambda call: [
+            None if (cost := cost_of(call, None)) is None else 1000 * cost
+        ],
     }
     found: dict[str, Values] = {}
     for measure, figures_of_call in figures_by_call.items():
-        totals = [(name, [one for call in calls for one in figures_of_call(call)]) for name, calls in judged]
+        totals = [
+            (name, [one for call in calls for one in figures_of_call(call)])
+            for name, calls in judged
+        ]
         if all(None not in figures for _, figures in totals):
-            found[measure] = _values((name, float(sum(filter(None, figures)))) for name, figures in totals)
+            found[measure] = _values(
+                (name, float(sum(filter(None, figures)))) for name, figures in totals
+            )
     return found | {SECONDS_IN_ALL: {"": [busy_seconds(once.values())]} if judged else {}}
 
 
@@ -491,7 +644,9 @@ def _counted(table: PaperTable, pairs: Pairs, counting: TokenCounter) -> Iterato
         yield f"# tok: of what is left of the passages, a line Title | text each, counted by {counting.name}"
     if table.kind == "sides":
         for task, group in groupby(pairs, key=lambda pair: pair[0].task):
-            unknown = [_supported(task, question, each) for each, question in _contexts(*next(group))].count(None)
+            unknown = [
+                _supported(task, question, each) for each, question in _contexts(*next(group))
+            ].count(None)
             if unknown:
                 yield f"{task}: of {unknown} answers it is not known whether their passages support the output"
 
@@ -499,7 +654,11 @@ def _counted(table: PaperTable, pairs: Pairs, counting: TokenCounter) -> Iterato
 def _empty_bounds(pairs: Pairs) -> Iterator[str]:
     """A line a row that reads the answer and left nothing to read: there it is no bound."""
     for one, run in pairs:
-        answered = [row for row in run.rows if row["error"] is None] if one.row.reads_gold(one.task) else []
+        answered = (
+            [row for row in run.rows if row["error"] is None]
+            if one.row.reads_gold(one.task)
+            else []
+        )
         if empty := sum(not row["knowledge"] for row in answered):
             counts = f"empty for {empty:,} of {len(answered):,} answers"
             yield f"{one.task}: {one.label}: {counts}: no upper bound there, for nothing was read"
@@ -520,7 +679,11 @@ def _dropped(table: PaperTable, pairs: Pairs) -> Iterator[str]:
                 bare.setdefault(place, run)
         elif place in bare:
             whole, left = (
-                {row["id"]: set(row["branches"]["q"]["retrieved"]) for row in each.rows if "q" in row["branches"]}
+                {
+                    row["id"]: set(row["branches"]["q"]["retrieved"])
+                    for row in each.rows
+                    if "q" in row["branches"]
+                }
                 for each in (bare[place], run)
             )
             if gone := [len(whole[name] - left[name]) for name in whole if name in left]:

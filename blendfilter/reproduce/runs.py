@@ -29,7 +29,14 @@ from blendfilter.filters.base import filter_predictors, own_filter_lm
 from blendfilter.journal import FILE, digest
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.modules.methods import make_method
-from blendfilter.reproduce.inputs import OTHERS, TRIMMED_FOLDER, NotHere, RowInputs, Say, journals_of
+from blendfilter.reproduce.inputs import (
+    OTHERS,
+    TRIMMED_FOLDER,
+    NotHere,
+    RowInputs,
+    Say,
+    journals_of,
+)
 from blendfilter.reproduce.sources import Sources
 from blendfilter.reproduce.tables import OF_FILTERS, SILVER, PaperRow, PaperTable, Sampling
 from blendfilter.retrieval.base import Retriever
@@ -116,20 +123,27 @@ def runs_of(
     found, left_out = list[TableRun](), list[LeftOut]()
     for task, questions in sources.questions.items():
         readers = [lm] if filter_lm is None else [lm, filter_lm]
-        check_trained(dspy.Module(), questions, readers, OTHERS)  # before silver contexts and trimmed indexes, too
+        check_trained(
+            dspy.Module(), questions, readers, OTHERS
+        )  # before silver contexts and trimmed indexes, too
         for row in table.rows:
             points, settings = _points(table, row, task), row.settings(task)
             retriever = sources.indexes[task, table.role(row)] if row.retrieves else None
             if "trimmed" in settings and retriever is not None:
-                retriever = inputs.trimmed(row, questions, retriever, max(point.k for point in points))
+                retriever = inputs.trimmed(
+                    row, questions, retriever, max(point.k for point in points)
+                )
             for point in points:
                 silver = None
                 try:
                     if row.reads_gold(task) and (
-                        retriever is None or (silver := inputs.silver(row, questions, retriever, point.k)) is None
+                        retriever is None
+                        or (silver := inputs.silver(row, questions, retriever, point.k)) is None
                     ):
                         continue
-                    method = _method(row, task, point.k, retriever, questions.task.wording, inputs, silver)
+                    method = _method(
+                        row, task, point.k, retriever, questions.task.wording, inputs, silver
+                    )
                 except NotHere as error:
                     left_out.append(LeftOut(row, task, point, len(questions), str(error)))
                     continue
@@ -142,10 +156,14 @@ def runs_of(
                 same = all(lm.kwargs.get(name) == value for name, value in sampled.items())
                 model = lm if same else lm.copy(**sampled)
                 asked = None
-                if filter_lm is not None and any(each.lm is None for each in filter_predictors(method).values()):
+                if filter_lm is not None and any(
+                    each.lm is None for each in filter_predictors(method).values()
+                ):
                     asked = filter_lm if same else filter_lm.copy(**sampled)
                 name = _name(method, questions, model, asked, row, repeats)
-                found.append(TableRun(row, task, point, folder / name, method, questions, model, asked))
+                found.append(
+                    TableRun(row, task, point, folder / name, method, questions, model, asked)
+                )
     return found, left_out
 
 
@@ -155,13 +173,20 @@ def _points(table: PaperTable, row: PaperRow, task: str) -> list[PlannedPoint]:
     if table.sweep:
         return [PlannedPoint(k, f"K={k}") for k in table.sweep]
     samples = enumerate(table.samples, 1)
-    return [PlannedPoint(k, f"answer {number}", sampling) for number, sampling in samples] or [PlannedPoint(k)]
+    return [PlannedPoint(k, f"answer {number}", sampling) for number, sampling in samples] or [
+        PlannedPoint(k)
+    ]
 
 
 def _method(
-    row: PaperRow, task: str, k: int, retriever: Retriever | None, wording: str, inputs: RowInputs,
+    row: PaperRow,
+    task: str,
+    k: int,
+    retriever: Retriever | None,
+    wording: str,
+    inputs: RowInputs,
     silver: dspy.Module | None,
-) -> dspy.Module:  # fmt: skip
+) -> dspy.Module:
     """The method of a row on a task, with its filter; `silver` is that of a row that reads gold.
 
     Raises: NotHere, where what its filter needs is not there and was not named.
@@ -180,9 +205,13 @@ def _method(
 
 
 def _name(
-    method: dspy.Module, questions: Questions, lm: ConnectedLM, filter_lm: ConnectedLM | None, row: PaperRow,
+    method: dspy.Module,
+    questions: Questions,
+    lm: ConnectedLM,
+    filter_lm: ConnectedLM | None,
+    row: PaperRow,
     repeats: int,
-) -> str:  # fmt: skip
+) -> str:
     """`<task>-<method>-<what else>-<digest>`: the words are for people, the digest tells runs apart."""
     name, task = row.method, questions.task.name
     settings = settings_of(method, questions, lm, filter_lm=filter_lm, seed=0, name=name)
@@ -192,9 +221,15 @@ def _name(
         words.append(f"k{arguments['k']}")
     if arguments.get("without"):
         words.append(f"without_{arguments['without']}")
-    switches = (("filter_union", "union"), ("drop_conclusion", "unconcluded"), ("rewrite", "rewritten"))
+    switches = (
+        ("filter_union", "union"),
+        ("drop_conclusion", "unconcluded"),
+        ("rewrite", "rewritten"),
+    )
     words += [word for key, word in switches if arguments.get(key)]
-    if "filter" in arguments and not (name == "blendfilter" and arguments["filter"] == "KnowledgeFilter"):
+    if "filter" in arguments and not (
+        name == "blendfilter" and arguments["filter"] == "KnowledgeFilter"
+    ):
         words.append(row.settings(task).get("filter") or str(arguments["filter"]))
     words += [f"{key}{arguments[key]}" for key in ("iterations", "samples") if key in arguments]
     words += [f"compiled_{recipe.optimizer}" for recipe in recipes_in(method)[:1]]
@@ -202,7 +237,11 @@ def _name(
     other = filter_lm if filter_lm is not None else own_filter_lm(method)
     words += [each.name.rpartition("/")[2] for each in (lm, other) if isinstance(each, ConnectedLM)]
     words.append(str(len(questions)))
-    words += [f"{short}{lm.kwargs[key]}" for short, key in (("t", "temperature"), ("p", "top_p")) if lm.kwargs.get(key)]
+    words += [
+        f"{short}{lm.kwargs[key]}"
+        for short, key in (("t", "temperature"), ("p", "top_p"))
+        if lm.kwargs.get(key)
+    ]
     words += [f"r{repeats}"] * (repeats > 1)
     settings["data"].pop("source")  # the same questions under another file name are the same
     return "-".join([task, name, *map(file_name, words), digest(settings, repeats)[:8]])
@@ -242,12 +281,23 @@ def do(
             done[folder] = there
             continue
         say(where)
-        reuse = [*earlier(folder, each.task), *journals_of(folder.parent / TRIMMED_FOLDER, each.task)]
+        reuse = [
+            *earlier(folder, each.task),
+            *journals_of(folder.parent / TRIMMED_FOLDER, each.task),
+        ]
         try:
             done[folder] = evaluate(
-                each.method, each.questions, lm=each.lm, filter_lm=each.filter_lm, run=folder, concurrency=concurrency,
-                reuse=reuse, name=each.row.method, progress=progress, repeats=repeats,
-            )  # fmt: skip
+                each.method,
+                each.questions,
+                lm=each.lm,
+                filter_lm=each.filter_lm,
+                run=folder,
+                concurrency=concurrency,
+                reuse=reuse,
+                name=each.row.method,
+                progress=progress,
+                repeats=repeats,
+            )
         except RunFailed as error:
             say(str(error))
             done[folder], failure = Run(folder), failure or error
@@ -310,11 +360,22 @@ class TableCost:
     def text(self) -> str:
         """The plan as aligned text, with how to read it below."""
         rows = [
-            [f"{run.task}: {run.label}", f"{run.a_question:.2f}", *(f"{getattr(run, name):,}" for name in _COUNTED),
-             money(run.new_cost), "finished" * run.finished + f", {run.errors} failed" * bool(run.errors)]
+            [
+                f"{run.task}: {run.label}",
+                f"{run.a_question:.2f}",
+                *(f"{getattr(run, name):,}" for name in _COUNTED),
+                money(run.new_cost),
+                "finished" * run.finished + f", {run.errors} failed" * bool(run.errors),
+            ]
             for run in self.runs
-        ]  # fmt: skip
-        total = ["total", "", *(f"{self.total(name):,}" for name in _COUNTED), money(self.total("new_cost")), ""]
+        ]
+        total = [
+            "total",
+            "",
+            *(f"{self.total(name):,}" for name in _COUNTED),
+            money(self.total("new_cost")),
+            "",
+        ]
         header, *lines, last = aligned([_HEADER, *rows, total])
         ruler = "-" * max(map(len, [header, *lines]))
         saved = sum(run.calls - run.new_calls for run in self.runs if not run.finished)
@@ -337,12 +398,16 @@ def plan(wanted: Sequence[TableRun], *, repeats: int = 1, pilot: int = PILOT) ->
     """The cost of all runs in `wanted`, each distinct one once, in their order."""
     distinct = {run.folder: run for run in wanted}
     journals = {
-        folder for run in distinct.values() for folder in (run.folder, *earlier(run.folder, run.task))
+        folder
+        for run in distinct.values()
+        for folder in (run.folder, *earlier(run.folder, run.task))
         if (folder / FILE).is_file()
-    }  # fmt: skip
+    }
     estimator = Estimator(sorted(journals))
     with tempfile.TemporaryDirectory(prefix="blendfilter-plan-") as scratch:
-        costs = tuple(_cost(run, Path(scratch), pilot, estimator, repeats) for run in distinct.values())
+        costs = tuple(
+            _cost(run, Path(scratch), pilot, estimator, repeats) for run in distinct.values()
+        )
     most = max(len(run.questions) for run in distinct.values())
     return TableCost(costs, min(pilot, most), estimator.tokenisers, estimator.prices)
 
@@ -352,7 +417,13 @@ def _cost(run: TableRun, scratch: Path, pilot: int, estimator: Estimator, repeat
     some = replace(run.questions, items=tuple(spread(run.questions, pilot)))
     reuse = [*earlier(run.folder, run.task), *journals_of(scratch, run.task)]
     tried, made = rehearse(
-        run.method, some, run.lm, scratch / run.folder.name, filter_lm=run.filter_lm, reuse=reuse, name=run.row.method
+        run.method,
+        some,
+        run.lm,
+        scratch / run.folder.name,
+        filter_lm=run.filter_lm,
+        reuse=reuse,
+        name=run.row.method,
     )
     answered = len(tried.rows)
     used = {key for row in tried.rows for _, key in row["calls"]}
@@ -362,7 +433,14 @@ def _cost(run: TableRun, scratch: Path, pilot: int, estimator: Estimator, repeat
     new = estimator.estimates(made)
     cost = added(new, "cost")
     return RunCost(
-        run.label, run.task, a_question, round(a_question * len(run.questions) * repeats), round(missing * len(new)),
-        round(missing * added(new, "tokens_in")), round(missing * added(new, "tokens_out")),
-        None if cost is None else missing * cost, there is not None, 0 if there is None else there.errors,
-    )  # fmt: skip
+        run.label,
+        run.task,
+        a_question,
+        round(a_question * len(run.questions) * repeats),
+        round(missing * len(new)),
+        round(missing * added(new, "tokens_in")),
+        round(missing * added(new, "tokens_out")),
+        None if cost is None else missing * cost,
+        there is not None,
+        0 if there is None else there.errors,
+    )

@@ -92,14 +92,19 @@ def gather(
     for a retriever without an index.
     """
     places = [Place.of(words) for words in data]
-    passages = [*(Place.of(words, "index") for words in index), *(Place.of(words, "corpus") for words in corpus)]
+    passages = [
+        *(Place.of(words, "index") for words in index),
+        *(Place.of(words, "corpus") for words in corpus),
+    ]
     rows = [row for row in table.rows if row.retrieves]
     roles = list(dict.fromkeys(map(table.role, rows)))
     found = Sources({}, {})
     chosen = list(table.tasks) if tasks is None else table.named("task", tasks, table.tasks)
     missing = [task for task in chosen if not any(place.task in (task, None) for place in places)]
     if tasks is None and 0 < len(missing) < len(chosen):
-        found.notes.append(f"left out, for nothing names their questions (--data TASK=FILE): {', '.join(missing)}")
+        found.notes.append(
+            f"left out, for nothing names their questions (--data TASK=FILE): {', '.join(missing)}"
+        )
         chosen = [task for task in chosen if task not in missing]
     for task in chosen:
         own = any(place.own for role in roles for place in _nearest(passages, task, role))
@@ -111,9 +116,13 @@ def gather(
                 )
         questions, dropped = _questions(task, places, table.n if limit is None else limit, own)
         if dropped:
-            found.notes.append(f"{task}: left out, for want of paragraphs of their own: {dropped} of the questions")
+            found.notes.append(
+                f"{task}: left out, for want of paragraphs of their own: {dropped} of the questions"
+            )
         if table.kind == "retrieval" and not any(one.gold_titles for one in questions):
-            raise BadArgument(f"{table.name} measures retrieval: the questions of {task} must name their gold titles")
+            raise BadArgument(
+                f"{table.name} measures retrieval: the questions of {task} must name their gold titles"
+            )
         found.questions[task] = questions
     if not passages and any(questions.source == SAMPLE for questions in found.questions.values()):
         _add_sample_world(found, roles)
@@ -124,17 +133,25 @@ def gather(
 
 def _questions(task: str, places: Sequence[Place], limit: int, own: bool) -> tuple[Questions, int]:
     """The questions of a task, and how many of the first ones were passed over for want of `own` paragraphs."""
-    named = [place for place in places if place.task == task] or [place for place in places if place.task is None]
+    named = [place for place in places if place.task == task] or [
+        place for place in places if place.task is None
+    ]
     if not named:
-        raise BadArgument(f"where are the questions of {task}? Add --data {task}=FILE, or leave it out with --tasks")
+        raise BadArgument(
+            f"where are the questions of {task}? Add --data {task}=FILE, or leave it out with --tasks"
+        )
     if len(named) > 1:
-        raise BadArgument(f"--data names the questions of {task} {len(named)} times: name them once")
+        raise BadArgument(
+            f"--data names the questions of {task} {len(named)} times: name them once"
+        )
     there = load(task, named[0].where, limit=None if own else limit)
     if not own:
         return there, 0
     found = replace(there, items=tuple(one for one in there if _paragraphs(one))[:limit])
     if not found:
-        raise EmptyData(f"the questions of {task} bring no paragraphs of their own: name an index or a corpus file")
+        raise EmptyData(
+            f"the questions of {task} bring no paragraphs of their own: name an index or a corpus file"
+        )
     return found, [one.id for one in there].index(found[-1].id) + 1 - len(found)
 
 
@@ -147,37 +164,54 @@ def _add_sample_world(found: Sources, roles: Sequence[Role]) -> None:
         found.indexes.update({(task, role): index for task in found.questions})
         if role != "bm25":
             stands_in = f"BM25{' over pieces of words' * pieces} stands in"
-            found.notes.append(f"the sample world has no {_NAMED.get(role, role)} index: {stands_in}")
+            found.notes.append(
+                f"the sample world has no {_NAMED.get(role, role)} index: {stands_in}"
+            )
 
 
-def _add_indexes(found: Sources, roles: Sequence[Role], passages: Sequence[Place], allow_hosts: Sequence[str]) -> None:
+def _add_indexes(
+    found: Sources, roles: Sequence[Role], passages: Sequence[Place], allow_hosts: Sequence[str]
+) -> None:
     opened: dict[tuple[str, str, str | None], Retriever] = {}
     notes: dict[str, None] = {}
     for task, questions in found.questions.items():
         playing: dict[int, list[str]] = {}
         for role in roles:
             best = _best(passages, task, role)
-            key = (best.kind, best.where, task if best.kind == "corpus" and best.where in (POOLED, OWN) else None)
+            key = (
+                best.kind,
+                best.where,
+                task if best.kind == "corpus" and best.where in (POOLED, OWN) else None,
+            )
             if key not in opened:
                 opened[key] = _opened(best, questions, allow_hosts)
             index = found.indexes[task, role] = opened[key]
             if (kind := kind_of(index)) != role:
                 verb = "stand" if kind == OWN else "stands"
                 other = "other retriever: " * (role in VECTORS and kind not in (*VECTORS, "dense"))
-                notes[f"{task}: {other}{_NAMED.get(kind, kind)} {verb} in for the paper's {role}"] = None
-            if kind == role == "flat" and index.info().get("settings", {}).get("similarity") == "dot":
+                notes[
+                    f"{task}: {other}{_NAMED.get(kind, kind)} {verb} in for the paper's {role}"
+                ] = None
+            if (
+                kind == role == "flat"
+                and index.info().get("settings", {}).get("similarity") == "dot"
+            ):
                 notes[f"{task}: {_NO_L2}"] = None
             if role in VECTORS:
                 playing.setdefault(id(index), []).append(role)
         for one in playing.values():
             if len(one) > 1:  # there, a table compares nothing
-                notes[f"{task}: {', '.join(one)} are one index here, and their rows the same runs"] = None
+                notes[
+                    f"{task}: {', '.join(one)} are one index here, and their rows the same runs"
+                ] = None
     found.notes.extend(notes)
 
 
 def _nearest(passages: Sequence[Place], task: str, role: Role) -> list[Place]:
     """The places that fit best: named for both, for the retriever, for the task, for all."""
-    fitting = [place for place in passages if place.task in (task, None) and place.role in (role, None)]
+    fitting = [
+        place for place in passages if place.task in (task, None) and place.role in (role, None)
+    ]
     named = [(place.role is not None, place.task is not None) for place in fitting]
     return [place for place, names in zip(fitting, named, strict=True) if names == max(named)]
 
@@ -192,7 +226,9 @@ def _best(passages: Sequence[Place], task: str, role: Role) -> Place:
         )
     if len(nearest) > 1:
         both = " and ".join(place.where for place in nearest[:2])
-        raise BadArgument(f"{both} are both {role} for {task}: name one, or put the retriever ({role}:) in front")
+        raise BadArgument(
+            f"{both} are both {role} for {task}: name one, or put the retriever ({role}:) in front"
+        )
     return nearest[0]
 
 
@@ -227,15 +263,22 @@ class OwnParagraphs(Retriever):
         for question in questions:
             passages = _paragraphs(question)
             if self._found.setdefault(one_line(question.question), passages) != passages:
-                raise BadData(f"question '{question.id}' is there twice, with other paragraphs: leave one of the two")
-        content = [[text, [[each.id, each.title, each.text] for each in own]] for text, own in self._found.items()]
+                raise BadData(
+                    f"question '{question.id}' is there twice, with other paragraphs: leave one of the two"
+                )
+        content = [
+            [text, [[each.id, each.title, each.text] for each in own]]
+            for text, own in self._found.items()
+        ]
         self.fingerprint = fingerprint_of(OWN, content)
 
     def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         """The first `k` paragraphs of each question. Raises `BadArgument` for any other query."""
         for query in queries:
             if one_line(query) not in self._found:
-                raise BadArgument(f"{query.strip()[:80]!r} is none of the questions: only those have paragraphs here")
+                raise BadArgument(
+                    f"{query.strip()[:80]!r} is none of the questions: only those have paragraphs here"
+                )
         return [self._found[one_line(query)][:k] for query in queries]
 
     def info(self) -> dict[str, Any]:
@@ -244,4 +287,6 @@ class OwnParagraphs(Retriever):
 
 
 def _paragraphs(question: Question) -> list[Passage]:
-    return [replace(each, metadata={}, score=None) for each in question.context if each.text.strip()]
+    return [
+        replace(each, metadata={}, score=None) for each in question.context if each.text.strip()
+    ]

@@ -129,7 +129,13 @@ class PaperRow(_Strict):
 
     @model_validator(mode="after")
     def _check_arguments(self) -> PaperRow:
-        taken = {*parameters_of(METHODS[self.method].make), *OF_FILTERS, "measure", "stage", "trimmed"}
+        taken = {
+            *parameters_of(METHODS[self.method].make),
+            *OF_FILTERS,
+            "measure",
+            "stage",
+            "trimmed",
+        }
         for arguments in (self.arguments, *self.on.values()):
             if extra := arguments.model_fields_set - taken:
                 raise ValueError(f"{self.method} takes no {', '.join(sorted(extra))}")
@@ -138,7 +144,11 @@ class PaperRow(_Strict):
     def settings(self, task: str) -> dict[str, Any]:
         """The arguments on one task: the row's own, and over them those for the task."""
         both = (self.arguments, self.on.get(task, RowArguments()))
-        return {name: value for each in both for name, value in each.model_dump(exclude_defaults=True).items()}
+        return {
+            name: value
+            for each in both
+            for name, value in each.model_dump(exclude_defaults=True).items()
+        }
 
     def printed(self, task: str, k: int) -> PrintedFigures | None:
         """What was printed of it on a task, at that K where it is a series."""
@@ -204,7 +214,9 @@ class PaperTable(_Strict):
 
     @model_validator(mode="after")
     def _check_rows(self) -> PaperTable:
-        if (self.kind == "sweep") != bool(self.sweep) or (self.kind == "samples") != bool(self.samples):
+        if (self.kind == "sweep") != bool(self.sweep) or (self.kind == "samples") != bool(
+            self.samples
+        ):
             raise ValueError(f"kind '{self.kind}' does not fit its 'sweep' and 'samples'")
         labels = [row.label for row in self.rows]
         if self.against not in labels:
@@ -217,7 +229,9 @@ class PaperTable(_Strict):
                     raise ValueError(UnknownName.of("model", model, self.models, "in models"))
         return self
 
-    def cut(self, methods: Iterable[str] | None = None, labels: Iterable[str] | None = None) -> PaperTable:
+    def cut(
+        self, methods: Iterable[str] | None = None, labels: Iterable[str] | None = None
+    ) -> PaperTable:
         """The table with the rows of some methods, or of some labels and what these are tested against.
 
         Raises:
@@ -248,7 +262,11 @@ class PaperTable(_Strict):
     def reference(self, row: PaperRow) -> PaperRow | None:
         """The row that `row` is tested against: the one over its own retriever, in its own group, where there are."""
         named = [each for each in self.rows if each.label == self.against]
-        return max(named, key=lambda each: (self.role(each) == self.role(row), each.group == row.group), default=None)
+        return max(
+            named,
+            key=lambda each: (self.role(each) == self.role(row), each.group == row.group),
+            default=None,
+        )
 
 
 def names() -> dict[str, Path]:
@@ -268,10 +286,14 @@ def read(name: str) -> PaperTable:
             raise UnknownName.of("table", name, known)
         path = known[name]
     try:
-        return PaperTable.model_validate({**tomllib.loads(path.read_text(encoding="utf-8")), "name": path.stem})
+        return PaperTable.model_validate(
+            {**tomllib.loads(path.read_text(encoding="utf-8")), "name": path.stem}
+        )
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadData(f"{path.name}: not TOML ({error})") from None
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(str(part + 1 if isinstance(part, int) else part) for part in first["loc"])
-        raise BadData(f"{path.name}: {place or 'table'}: {first['msg'].removeprefix('Value error, ')}") from None
+        raise BadData(
+            f"{path.name}: {place or 'table'}: {first['msg'].removeprefix('Value error, ')}"
+        ) from None

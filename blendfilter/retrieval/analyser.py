@@ -22,8 +22,41 @@ from blendfilter.errors import BadArgument, UnknownName
 from blendfilter.text import nfc
 
 STOP_WORDS = (
-    *("a", "an", "and", "are", "as", "at", "be", "but", "by", "for", "if", "in", "into", "is", "it", "no", "not"),
-    *("of", "on", "or", "such", "that", "the", "their", "then", "there", "these", "they", "this", "to", "was"),
+    *(
+        "a",
+        "an",
+        "and",
+        "are",
+        "as",
+        "at",
+        "be",
+        "but",
+        "by",
+        "for",
+        "if",
+        "in",
+        "into",
+        "is",
+        "it",
+        "no",
+        "not",
+    ),
+    *(
+        "of",
+        "on",
+        "or",
+        "such",
+        "that",
+        "the",
+        "their",
+        "then",
+        "there",
+        "these",
+        "they",
+        "this",
+        "to",
+        "was",
+    ),
     *("will", "with"),
 )
 """Lucene's English stop words: few, so that hardly a title vanishes."""
@@ -43,7 +76,9 @@ _INVISIBLE = re.compile("[\u00ad\u200c\u200d\u2060\ufe00-\ufe0f\ufeff\U000e0100-
 _BEYOND_LATIN = re.compile("[\u00ad\u0300-\u1fff\u200c\u200d\u2060\u20d0-\u20f0\u2c00-\U0010ffff]")
 """All marks and invisible characters, and the scripts beyond Latin, but not dashes and quotes: a text without any of
 these is quicker to read."""
-_MEMO = 2**17  # stems kept: English running text uses fewer different words than this, and it costs some 20 MB
+_MEMO = (
+    2**17
+)  # stems kept: English running text uses fewer different words than this, and it costs some 20 MB
 
 
 @dataclass(frozen=True)
@@ -76,7 +111,9 @@ class Analyser:
                 f"the analyser's word pattern {self.pattern!r} is no regular expression: {error}"
             ) from None
         if self.form not in (FORM, None):
-            raise BadArgument(f"the analyser's Unicode form is '{FORM}' or None, not {self.form!r:.40}")
+            raise BadArgument(
+                f"the analyser's Unicode form is '{FORM}' or None, not {self.form!r:.40}"
+            )
         stops = self.stop_words if self.form is None else map(nfc, self.stop_words)
         object.__setattr__(self, "_words", words)
         object.__setattr__(self, "_stops", frozenset(stops))
@@ -85,7 +122,11 @@ class Analyser:
     def __call__(self, text: str) -> list[str]:
         """The terms of `text`; an empty list where it has none."""
         text = text.lower() if self.lower else text
-        found = self._words(text) if self.form is None or text.isascii() else self._words_of_any_script(text)
+        found = (
+            self._words(text)
+            if self.form is None or text.isascii()
+            else self._words_of_any_script(text)
+        )
         words = [word for word in found if word not in self._stops]
         return [self._stem(word) for word in words] if self._stem else words
 
@@ -103,7 +144,11 @@ class Analyser:
         # left out where they are what they were before there was a choice, so that the fingerprints of old indexes hold
         case = {} if self.lower else {"lower": False}
         form = {} if self.form is None else {"form": self.form}
-        words = {"pattern": self.pattern, "stop_words": list(self.stop_words), "stemmer": self.stemmer}
+        words = {
+            "pattern": self.pattern,
+            "stop_words": list(self.stop_words),
+            "stemmer": self.stemmer,
+        }
         return {**words, **case, **form}
 
     @classmethod
@@ -113,7 +158,9 @@ class Analyser:
         return cls(*names, settings.get("lower", True), settings.get("form"))
 
     @classmethod
-    def of_index(cls, settings: Mapping[str, Any], folder: object, given: Analyser | None = None) -> Analyser:
+    def of_index(
+        cls, settings: Mapping[str, Any], folder: object, given: Analyser | None = None
+    ) -> Analyser:
         """The analyser of the index in `folder`, out of its settings, or `given` where its pattern is not of ours.
 
         Raises `BadArgument` for a pattern outside `PATTERNS` that was not given, and for another analyser than it was.
@@ -121,7 +168,9 @@ class Analyser:
         if given is not None:
             given = replace(given, form=settings.get("form"))  # an older index has its own
             if given.settings() != settings:
-                raise BadArgument(f"the index at {folder} was built with another analyser than the one given: leave it")
+                raise BadArgument(
+                    f"the index at {folder} was built with another analyser than the one given: leave it"
+                )
             return given
         if (pattern := settings["pattern"]) not in PATTERNS:
             raise BadArgument(

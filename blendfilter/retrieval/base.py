@@ -21,10 +21,14 @@ from blendfilter.errors import BadArgument, ReplayMiss, check_count
 from blendfilter.journal import Journal, digest
 from blendfilter.records import Passage
 
-Scores = np.typing.NDArray[np.float64]  # `from numpy.typing import` fails behind DSPy 3.4.0, whose lazy numpy it meets
+Scores = np.typing.NDArray[
+    np.float64
+]  # `from numpy.typing import` fails behind DSPy 3.4.0, whose lazy numpy it meets
 
 _GROUP = 64
-_GRAIN = 2.0**30  # scores within one part in 10^9 are one score: two sums of the same terms may differ in the last bits
+_GRAIN = (
+    2.0**30
+)  # scores within one part in 10^9 are one score: two sums of the same terms may differ in the last bits
 
 
 class Trim(BaseModel):
@@ -45,8 +49,12 @@ class Trim(BaseModel):
     @property
     def line(self) -> str:
         """For people: what went, what came, and by the verdicts on which question."""
-        went = ", ".join(f"{name} (beside {kept})" if kept else name for name, kept in self.dropped.items())
-        came = ", ".join(f"{name} (not judged)" if name in self.unjudged else name for name in self.refilled)
+        went = ", ".join(
+            f"{name} (beside {kept})" if kept else name for name, kept in self.dropped.items()
+        )
+        came = ", ".join(
+            f"{name} (not judged)" if name in self.unjudged else name for name in self.refilled
+        )
         return f"trimmed: dropped {went}{f'; filled in {came}' if came else ''} (verdicts on {self.judged!r})"
 
 
@@ -102,7 +110,9 @@ def flags_of(hits: Sequence[Passage]) -> dict[str, Any]:
 def with_flags(passages: Iterable[Passage], flags: Mapping[str, Any]) -> Hits:
     """Hits as `flags_of` kept them. Raises `ValueError` for a `trim` that is none."""
     trim = flags.get("trim")
-    known = Trim.model_validate(trim) if isinstance(trim, Mapping) else None  # a user's own column may have the name
+    known = (
+        Trim.model_validate(trim) if isinstance(trim, Mapping) else None
+    )  # a user's own column may have the name
     missing = flags.get("missing_shards")
     gone = map(str, missing) if isinstance(missing, list) else ()
     return Hits(passages, cut=bool(flags.get("query_cut")), trim=known, missing=gone)
@@ -130,7 +140,9 @@ class Retriever(ABC):
         k = check_search(queries, k)
         with rejoined():
             journal = JOURNAL.get()
-            found = self.find(queries, k) if journal is None else self._journaled(journal, queries, k)
+            found = (
+                self.find(queries, k) if journal is None else self._journaled(journal, queries, k)
+            )
             for hits in found:
                 if cut_of(hits):
                     note("", "query_cut")
@@ -144,8 +156,14 @@ class Retriever(ABC):
         A search's record holds ids and scores, and the keys under which the journal keeps each passage's text once.
         """
         keys = [digest("search", self.fingerprint, query, k) for query in queries]
-        served = {key: found for key in dict.fromkeys(keys) if (found := _recorded(journal, key)) is not None}
-        missing = {key: query for key, query in zip(keys, queries, strict=True) if key not in served}
+        served = {
+            key: found
+            for key in dict.fromkeys(keys)
+            if (found := _recorded(journal, key)) is not None
+        }
+        missing = {
+            key: query for key, query in zip(keys, queries, strict=True) if key not in served
+        }
         if missing and journal.mode == "replay":
             query = next(iter(missing.values()))
             raise ReplayMiss(
@@ -153,7 +171,9 @@ class Retriever(ABC):
                 f"k={k}, which {journal.path} does not hold; run it without --replay"
             )
         if missing:
-            for (key, query), found in zip(missing.items(), self.find(list(missing.values()), k), strict=True):
+            for (key, query), found in zip(
+                missing.items(), self.find(list(missing.values()), k), strict=True
+            ):
                 passages = [_passage_record(self.fingerprint, passage) for passage in found]
                 journal.append(*passages, new_only=True)
                 record = {
@@ -163,7 +183,9 @@ class Retriever(ABC):
                     "query": query,
                     "k": k,
                     "ids": [passage.id for passage in found],
-                    "scores": [None if passage.score is None else float(passage.score) for passage in found],
+                    "scores": [
+                        None if passage.score is None else float(passage.score) for passage in found
+                    ],
                     "passages": [passage["key"] for passage in passages],
                     **flags_of(found),
                 }
@@ -239,7 +261,9 @@ class SearchTool:
 
     def __call__(self, query: str) -> list[str]:
         found = self.index.search([query], self.k)[0]
-        return [passage.line for passage in found] or ["No passage matches this query: try other words."]
+        return [passage.line for passage in found] or [
+            "No passage matches this query: try other words."
+        ]
 
 
 class ProgressCallback(Protocol):
@@ -270,7 +294,9 @@ def check_search(queries: Sequence[str], k: int) -> int:
     """`k` as `check_count` gives it. Raises `BadArgument` unless every query has something in it."""
     k = check_count("k", k)
     if isinstance(queries, str):
-        raise BadArgument("search takes a list of queries, got one string: put it in a list, or call the index with it")
+        raise BadArgument(
+            "search takes a list of queries, got one string: put it in a list, or call the index with it"
+        )
     for position, query in enumerate(queries):
         which = f"query {position + 1} of {len(queries)}" if len(queries) > 1 else "the query"
         if not isinstance(query, str):
@@ -293,7 +319,10 @@ class SearchWarnings:
     def check_k(self, k: int) -> None:
         """Warn where `k` is above the number of passages."""
         if self._passages is not None and k > self._passages:
-            self._warn("k", f"k={k} is more than the corpus holds: at most {self._passages} passages come back")
+            self._warn(
+                "k",
+                f"k={k} is more than the corpus holds: at most {self._passages} passages come back",
+            )
 
     def check_cut(self, query: str, cut: bool) -> None:
         """Warn of a query that was cut; every one of them is flagged besides (`Hits.cut`)."""
@@ -315,7 +344,12 @@ def _passage_record(fingerprint: str, passage: Passage) -> dict[str, object]:
     content: dict[str, object] = {"id": passage.id, "title": passage.title, "text": passage.text}
     if passage.metadata:
         content["metadata"] = json.loads(json.dumps(dict(passage.metadata), default=str))
-    return {"key": digest("passage", fingerprint, content), "kind": "passage", "fingerprint": fingerprint, **content}
+    return {
+        "key": digest("passage", fingerprint, content),
+        "kind": "passage",
+        "fingerprint": fingerprint,
+        **content,
+    }
 
 
 def _recorded(journal: Journal, key: str) -> list[Passage] | None:
@@ -327,7 +361,9 @@ def _recorded(journal: Journal, key: str) -> list[Passage] | None:
         kept = journal.find(name, "passage")
         if kept is None:
             return None
-        passages.append(Passage(kept["id"], kept["title"], kept["text"], score, kept.get("metadata", {})))
+        passages.append(
+            Passage(kept["id"], kept["title"], kept["text"], score, kept.get("metadata", {}))
+        )
     return with_flags(passages, record)
 
 
@@ -344,8 +380,12 @@ def best(scores: Scores, k: int) -> list[int]:
     [1, 3, 0]
     """
     floor, groups = 0.0, len(scores) // _GROUP
-    if groups >= 2 * k:  # found without sorting: at least k passages reach the k-th highest of the groups' maxima
-        floor = _just_below(np.partition(scores[: groups * _GROUP].reshape(_GROUP, groups).max(axis=0), -k)[-k])
+    if (
+        groups >= 2 * k
+    ):  # found without sorting: at least k passages reach the k-th highest of the groups' maxima
+        floor = _just_below(
+            np.partition(scores[: groups * _GROUP].reshape(_GROUP, groups).max(axis=0), -k)[-k]
+        )
     matching = np.flatnonzero(scores >= floor if floor > 0 else scores > 0)
     found = scores[matching]
     if len(found) > k:

@@ -109,11 +109,16 @@ class Documents:
 
     def counts(self) -> Iterator[tuple[Numbers, Numbers, Numbers]]:
         """(terms, documents, how often), ordered by term, then by document, for a block of documents at a time."""
-        terms, ends = np.frombuffer(self._terms, dtype=np.int32), np.frombuffer(self._ends, dtype=np.int64)
+        terms, ends = (
+            np.frombuffer(self._terms, dtype=np.int32),
+            np.frombuffer(self._ends, dtype=np.int64),
+        )
         for first in range(0, len(self), _BLOCK):
             block = ends[first : first + _BLOCK + 1]
             owners = np.repeat(np.arange(len(block) - 1), np.diff(block))
-            pairs, often = np.unique(terms[block[0] : block[-1]].astype(np.int64) * _BLOCK + owners, return_counts=True)
+            pairs, often = np.unique(
+                terms[block[0] : block[-1]].astype(np.int64) * _BLOCK + owners, return_counts=True
+            )
             yield pairs // _BLOCK, pairs % _BLOCK + first, often
 
 
@@ -160,7 +165,9 @@ class Lexical(LexicalSearch):
 
     @classmethod
     @abstractmethod
-    def _score(cls, documents: Documents, k1: float, b: float, folder: Path | None) -> LexicalScorer:
+    def _score(
+        cls, documents: Documents, k1: float, b: float, folder: Path | None
+    ) -> LexicalScorer:
         """Count `documents`; with a `folder`, leave there what `_load` wants."""
 
     @classmethod
@@ -191,11 +198,19 @@ class Lexical(LexicalSearch):
         """
         settings = settings_of(k1, b, analyser)
         analyse, documents = Analyser.from_settings(settings["analyser"]), Documents()
-        with building(out, overwrite=overwrite, share=share) if out is not None else nullcontext() as folder:
-            gathered = gather(corpus, folder, progress, lambda passage: documents.add(analyse(passage.line)))
+        with (
+            building(out, overwrite=overwrite, share=share)
+            if out is not None
+            else nullcontext() as folder
+        ):
+            gathered = gather(
+                corpus, folder, progress, lambda passage: documents.add(analyse(passage.line))
+            )
             if not documents.vocabulary:
                 name = corpus_name(gathered.corpus.name)
-                raise EmptyData(f"{name} has {len(gathered.passages)} passages and not one word to index in them")
+                raise EmptyData(
+                    f"{name} has {len(gathered.passages)} passages and not one word to index in them"
+                )
             manifest = Manifest(
                 kind=cls.kind,
                 fingerprint=fingerprint_of(cls.kind, gathered.corpus.sha256, settings),
@@ -224,10 +239,17 @@ class Lexical(LexicalSearch):
         manifest = manifest_of(path, cls.kind, _fingerprint)
         settings = manifest.settings
         with opening(path):
-            analyse, passages = Analyser.of_index(settings["analyser"], path, analyser), StoredPassages(path)
+            analyse, passages = (
+                Analyser.of_index(settings["analyser"], path, analyser),
+                StoredPassages(path),
+            )
             if analyse.form is None:
-                warnings.warn(_OLD_ANALYSER, stacklevel=2)  # names no folder, so that it comes once for many shards
-            return cls(manifest, passages, cls._load(path, passages, settings, analyse), path, analyse)
+                warnings.warn(
+                    _OLD_ANALYSER, stacklevel=2
+                )  # names no folder, so that it comes once for many shards
+            return cls(
+                manifest, passages, cls._load(path, passages, settings, analyse), path, analyse
+            )
 
     def _open_again(self, path: Path) -> Self:
         return self.open(path, analyser=self.analyser)
@@ -250,7 +272,9 @@ class Lexical(LexicalSearch):
             self._score(documents, settings["k1"], settings["b"], folder)
         return self.manifest.settings, self.packages
 
-    def _update_counts(self, folder: Path, new: UpdatedPassages, progress: ProgressCallback) -> bool:
+    def _update_counts(
+        self, folder: Path, new: UpdatedPassages, progress: ProgressCallback
+    ) -> bool:
         """Leave in `folder` what `_load` wants, without analysing old passages again; False where that cannot be."""
         return False
 
@@ -280,13 +304,19 @@ class Lexical(LexicalSearch):
         except (OSError, MissingFile) as error:
             why = str(error)
             if isinstance(error, OSError):
-                why = f"{error.filename}: {error.strerror}; name another folder in BLENDFILTER_CACHE"
+                why = (
+                    f"{error.filename}: {error.strerror}; name another folder in BLENDFILTER_CACHE"
+                )
             warnings.warn(f"the index of {path} is not kept: {why}", stacklevel=2)
         return build()
 
     @classmethod
     def _kept(
-        cls, folder: Path, path: str | os.PathLike[str], analyser: Analyser | None, build: Callable[..., Self]
+        cls,
+        folder: Path,
+        path: str | os.PathLike[str],
+        analyser: Analyser | None,
+        build: Callable[..., Self],
     ) -> Self:
         """The index in `folder`, built where it is missing or damaged."""
         if before := stamp(folder):
@@ -294,7 +324,9 @@ class Lexical(LexicalSearch):
                 found = cls.open(folder, analyser=analyser)
                 if found.manifest.built_passages is None:
                     return found
-                raise BadData(f"the index at {folder} was updated and is not that of {path} any more: build it again")
+                raise BadData(
+                    f"the index at {folder} was updated and is not that of {path} any more: build it again"
+                )
             except BadData as error:
                 warnings.warn(f"{error} (doing so now)", stacklevel=3)
                 discard(folder, before)
@@ -311,7 +343,12 @@ def settings_of(k1: float, b: float, analyser: Analyser | None) -> dict[str, Any
         raise BadArgument(f"BM25's k1 must be above 0, got {k1} (usual: 0.9 to 1.5)")
     if not 0 <= b <= 1:
         raise BadArgument(f"BM25's b must lie between 0 and 1, got {b} (usual: 0.4 to 0.75)")
-    return {"k1": float(k1), "b": float(b), "method": "lucene", "analyser": (analyser or Analyser()).settings()}
+    return {
+        "k1": float(k1),
+        "b": float(b),
+        "method": "lucene",
+        "analyser": (analyser or Analyser()).settings(),
+    }
 
 
 # --- bm25s ----------------------------------------------------------------------------------------------------------
@@ -332,7 +369,10 @@ class BM25(Lexical):
     def _score(cls, documents: Documents, k1: float, b: float, folder: Path | None) -> SparseScorer:
         engine = bm25s.BM25(k1=k1, b=b, method="lucene", dtype="float64", backend="numpy")
         engine.scores = columns(documents, k1, b)
-        engine.vocab_dict, engine.nonoccurrence_array = documents.vocabulary, None  # which Lucene's formula has not
+        engine.vocab_dict, engine.nonoccurrence_array = (
+            documents.vocabulary,
+            None,
+        )  # which Lucene's formula has not
         if folder:
             engine.save(folder, show_progress=False)
         return SparseScorer(engine, folder)
@@ -346,7 +386,9 @@ class BM25(Lexical):
             raise ValueError(f"it counts {engine.scores['num_docs']!r:.40} passages")
         return SparseScorer(engine, folder)
 
-    def _update_counts(self, folder: Path, new: UpdatedPassages, progress: ProgressCallback) -> bool:
+    def _update_counts(
+        self, folder: Path, new: UpdatedPassages, progress: ProgressCallback
+    ) -> bool:
         if SHARED in self.manifest.settings:
             raise BadArgument(
                 f"the index at {self.path} is a shard, whose scores count the words of all shards: update the indexes "
@@ -373,7 +415,9 @@ class BM25(Lexical):
 
     def _postings(self) -> Postings | None:
         """How often each term occurs in which passage; None where the scores do not say."""
-        if not (isinstance(self._scorer, SparseScorer) and isinstance(self.passages, StoredPassages)):
+        if not (
+            isinstance(self._scorer, SparseScorer) and isinstance(self.passages, StoredPassages)
+        ):
             return None
         longest, settings = int(np.diff(self.passages.offsets).argmax()), self.manifest.settings
         length = len(self.analyser(self.passages[longest].line))
@@ -386,7 +430,11 @@ class BM25(Lexical):
         return dict(self._scorer.engine.vocab_dict)
 
     def _save(
-        self, folder: Path, postings: Postings, words: dict[str, int], statistics: Statistics | None = None
+        self,
+        folder: Path,
+        postings: Postings,
+        words: dict[str, int],
+        statistics: Statistics | None = None,
     ) -> None:
         """Leave in `folder` what `_load` wants of these postings, scored by `statistics` of more passages if given."""
         k1, b = self.manifest.settings["k1"], self.manifest.settings["b"]
@@ -416,7 +464,9 @@ class BM25(Lexical):
         joined = SHARED in self.manifest.settings
         if joined or (postings := self._postings()) is None:
             why = "was joined with others before" if joined else "does not say what it counted"
-            raise BadArgument(f"{self!r} {why}: name indexes as `blendfilter index` makes them of passages")
+            raise BadArgument(
+                f"{self!r} {why}: name indexes as `blendfilter index` makes them of passages"
+            )
         counts = np.diff(postings.starts).tolist()
         having = Counter({word: counts[at] for word, at in self._words.items()})
         return Statistics(len(self), int(postings.lengths.sum()), having)
@@ -431,8 +481,12 @@ class BM25(Lexical):
                 shutil.copyfile(old / name, folder / name)
             self._save(folder, postings, self._words, statistics)
             settings = {**self.manifest.settings, SHARED: statistics.settings()}
-            manifest = self.manifest.model_copy(update={"settings": settings, "versions": versions_of(*self.packages)})
-            write_manifest(folder, manifest.model_copy(update={"fingerprint": _fingerprint(manifest)}))
+            manifest = self.manifest.model_copy(
+                update={"settings": settings, "versions": versions_of(*self.packages)}
+            )
+            write_manifest(
+                folder, manifest.model_copy(update={"fingerprint": _fingerprint(manifest)})
+            )
         return BM25.open(out, analyser=self.analyser)
 
 
@@ -454,7 +508,11 @@ class Statistics(NamedTuple):
 
     def settings(self) -> dict[str, Any]:
         """As a shard's setting, by which shards of one corpus know each other."""
-        return {"passages": self.passages, "terms": self.terms, "digest": fingerprint_of(sorted(self.having.items()))}
+        return {
+            "passages": self.passages,
+            "terms": self.terms,
+            "digest": fingerprint_of(sorted(self.having.items())),
+        }
 
 
 class Postings(NamedTuple):
@@ -472,18 +530,24 @@ class Postings(NamedTuple):
     lengths: Integers
 
     @classmethod
-    def of(cls, engine: bm25s.BM25, k1: float, b: float, known: int, length: int) -> Postings | None:
+    def of(
+        cls, engine: bm25s.BM25, k1: float, b: float, known: int, length: int
+    ) -> Postings | None:
         """Those of a bm25s matrix, by one passage's number and its number of terms; None where they cannot be known.
 
         What is computed is counted again, and must give the very scores, to the last bit.
         """
         data, rows, starts = (engine.scores[name] for name in ("data", "indices", "indptr"))
         passages = int(engine.scores["num_docs"])
-        with np.errstate(all="ignore"):  # b = 1 makes all lengths as likely; such scores are not the ones below
+        with np.errstate(
+            all="ignore"
+        ):  # b = 1 makes all lengths as likely; such scores are not the ones below
             by_idf = data / np.repeat(_idf(np.diff(starts), passages), np.diff(starts))
             by_k = by_idf / (1 - by_idf)
             sums = np.bincount(rows, weights=by_k, minlength=passages)
-            total = np.rint(passages * b * length / (length / sums[known] / k1 - (1 - b))) if b else 0.0
+            total = (
+                np.rint(passages * b * length / (length / sums[known] / k1 - (1 - b))) if b else 0.0
+            )
             average = total / passages if b else 1.0
             lengths = np.rint(k1 * (1 - b) * sums / (1 - k1 * b * sums / average))
             frequencies = np.rint(by_k * (k1 * ((1 - b) + b * lengths / average))[rows])
@@ -493,7 +557,11 @@ class Postings(NamedTuple):
             return found if np.array_equal(found.scores(k1, b), data) else None
 
     def scores(
-        self, k1: float, b: float, having: Integers | None = None, statistics: Statistics | None = None
+        self,
+        k1: float,
+        b: float,
+        having: Integers | None = None,
+        statistics: Statistics | None = None,
     ) -> Scores:
         """BM25's, in the order of the postings, by bm25s' own steps.
 
@@ -513,14 +581,19 @@ class Postings(NamedTuple):
         terms, gone = len(added.vocabulary), -1
         numbers = np.full(len(self.lengths), gone, dtype=self.rows.dtype)
         numbers[kept] = np.arange(len(kept))
-        rows, columns = numbers[self.rows], np.repeat(np.arange(len(self.starts) - 1), np.diff(self.starts))
+        rows, columns = (
+            numbers[self.rows],
+            np.repeat(np.arange(len(self.starts) - 1), np.diff(self.starts)),
+        )
         stays = rows != gone
         columns, rows, frequencies = columns[stays], rows[stays], self.frequencies[stays]
         counted = [Counter(document) for document in added]
         sizes = np.fromiter(map(len, counted), np.int64, len(counted))
         more = np.fromiter(chain.from_iterable(counted), np.int64, int(sizes.sum()))
         order = np.argsort(more, kind="stable")
-        more_frequencies = np.fromiter(chain.from_iterable(map(Counter.values, counted)), np.float64, len(more))
+        more_frequencies = np.fromiter(
+            chain.from_iterable(map(Counter.values, counted)), np.float64, len(more)
+        )
         more_rows = np.repeat(np.arange(len(kept), len(kept) + len(counted)), sizes)
         lengths = np.fromiter(map(Counter.total, counted), np.int64, len(counted))
         # a column's old postings, then its new ones, at once where they belong
@@ -555,7 +628,9 @@ def columns(documents: Documents, k1: float, b: float) -> dict[str, Any]:
     starts = np.concatenate([[0], np.cumsum(having)])
     total, free = len(documents), starts[:-1].copy()
     distinct, which = np.unique(having, return_inverse=True)
-    idf = np.array([math.log(1 + (total - many + 0.5) / (many + 0.5)) for many in distinct.tolist()])[which]
+    idf = np.array(
+        [math.log(1 + (total - many + 0.5) / (many + 0.5)) for many in distinct.tolist()]
+    )[which]
     norms = k1 * ((1 - b) + b * lengths / lengths.mean())
     data, indices = np.empty(starts[-1], dtype=np.float64), np.empty(starts[-1], dtype=np.int32)
     for terms, owners, often in documents.counts():
@@ -575,7 +650,9 @@ class SparseScorer:
 
     def __init__(self, engine: bm25s.BM25, folder: Path | None = None) -> None:
         # plain views of mapped files: numpy's memmap class costs microseconds at every slice
-        engine.scores |= {name: np.asarray(engine.scores[name]) for name in ("data", "indices", "indptr")}
+        engine.scores |= {
+            name: np.asarray(engine.scores[name]) for name in ("data", "indices", "indptr")
+        }
         self.engine, self._folder = engine, folder
 
     def scores(self, terms: list[str]) -> Scores:
@@ -583,7 +660,9 @@ class SparseScorer:
         try:
             scores: Scores = self.engine.get_scores_from_ids(self.engine.get_tokens_ids(terms))
         except (IndexError, ValueError, TypeError) as error:  # a passage's number that none has
-            raise BadData(f"the index at {self._folder} is damaged ({str(error)[:120]}): build it again") from error
+            raise BadData(
+                f"the index at {self._folder} is damaged ({str(error)[:120]}): build it again"
+            ) from error
         return scores
 
     def add_to(self, scores: Scores, terms: list[str]) -> None:
@@ -592,10 +671,15 @@ class SparseScorer:
         columns = [slice(starts[at], starts[at + 1]) for at in self.engine.get_tokens_ids(terms)]
         try:
             if columns:  # one addition after the other, in the order of the terms, as bm25s adds
-                np.add.at(scores, np.concatenate([rows[each] for each in columns]),
-                          np.concatenate([data[each] for each in columns]))  # fmt: skip
+                np.add.at(
+                    scores,
+                    np.concatenate([rows[each] for each in columns]),
+                    np.concatenate([data[each] for each in columns]),
+                )
         except (IndexError, ValueError, TypeError) as error:
-            raise BadData(f"the index at {self._folder} is damaged ({str(error)[:120]}): build it again") from error
+            raise BadData(
+                f"the index at {self._folder} is damaged ({str(error)[:120]}): build it again"
+            ) from error
 
 
 def load_bm25s(folder: Path) -> bm25s.BM25:
@@ -603,7 +687,9 @@ def load_bm25s(folder: Path) -> bm25s.BM25:
 
     Raises `ValueError` where its files do not fit each other, and what bm25s raises of files that are not its own.
     """
-    engine = bm25s.BM25.load(folder, mmap=True, show_progress=False, override_params={"backend": "numpy"})
+    engine = bm25s.BM25.load(
+        folder, mmap=True, show_progress=False, override_params={"backend": "numpy"}
+    )
     data, indices, indptr = (engine.scores[name] for name in ("data", "indices", "indptr"))
     words = engine.vocab_dict.values()
     sound = all(np.issubdtype(numbers.dtype, np.integer) for numbers in (indices, indptr))
@@ -651,7 +737,9 @@ class OkapiScorer:
 
     def scores(self, terms: list[str]) -> Scores:
         """One score a passage."""
-        with np.errstate(invalid="ignore"):  # b = 1 and a passage without a word: 0 / 0, which means no match
+        with np.errstate(
+            invalid="ignore"
+        ):  # b = 1 and a passage without a word: 0 / 0, which means no match
             scores: Scores = np.nan_to_num(self._engine.get_scores(terms))
         return scores
 

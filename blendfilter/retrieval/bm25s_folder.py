@@ -64,14 +64,20 @@ def open_bm25s(
     """
     path = path_of(folder)
     if not (path / CORPUS).is_file():
-        raise BadData(f"the bm25s folder at {folder} holds no passages: save it with retriever.save(DIR, corpus=…)")
+        raise BadData(
+            f"the bm25s folder at {folder} holds no passages: save it with retriever.save(DIR, corpus=…)"
+        )
     try:
         engine = load_bm25s(path)
     except (OSError, *UNREADABLE) as error:
-        raise BadData(f"the bm25s folder at {path} cannot be read ({str(error)[:200]}): save it again") from None
+        raise BadData(
+            f"the bm25s folder at {path} cannot be read ({str(error)[:200]}): save it again"
+        ) from None
     passages, count = FolderPassages(path), engine.scores["num_docs"] or 0
     if len(passages) != count:
-        raise BadData(f"the bm25s folder at {folder} holds {len(passages):,} passages and an index of {count}")
+        raise BadData(
+            f"the bm25s folder at {folder} holds {len(passages):,} passages and an index of {count}"
+        )
     if not count:
         raise EmptyData(f"the bm25s folder at {folder} holds no passages")
     if all(word.isdecimal() for word in engine.vocab_dict if word) and any(engine.vocab_dict):
@@ -113,11 +119,18 @@ def _recorded(folder: Path) -> Analyser:
         )
     try:
         record = {"pattern": BM25S_PATTERN, "lower": True, **json.loads(path.read_bytes())}
-        given = record.pop("stemmer"), record.pop("stopwords"), record.pop("pattern"), record.pop("lower")
+        given = (
+            record.pop("stemmer"),
+            record.pop("stopwords"),
+            record.pop("pattern"),
+            record.pop("lower"),
+        )
     except (ValueError, TypeError, KeyError) as error:
         raise BadData(f"{path} is no record of an analyser ({error!r}): correct it") from None
     if record:
-        raise BadData(f"{path} is no record of an analyser (it has {', '.join(record)}): correct it")
+        raise BadData(
+            f"{path} is no record of an analyser (it has {', '.join(record)}): correct it"
+        )
     if given[2] not in PATTERNS:
         raise BadData(
             f"{path}: its pattern must be one of {', '.join(PATTERNS)}; give another one in Python, analyser=…"
@@ -126,7 +139,10 @@ def _recorded(folder: Path) -> Analyser:
 
 
 def _given(
-    stemmer: str, stopwords: str | Iterable[str] | None, pattern: str = BM25S_PATTERN, lower: bool = True
+    stemmer: str,
+    stopwords: str | Iterable[str] | None,
+    pattern: str = BM25S_PATTERN,
+    lower: bool = True,
 ) -> Analyser:
     if stopwords in (None, "none"):
         words: tuple[str, ...] = ()
@@ -140,7 +156,9 @@ def _given(
     return Analyser(pattern, words, None if stemmer == "none" else stemmer, lower, form=None)
 
 
-def _manifest(path: Path, engine: bm25s.BM25, passages: FolderPassages, analyser: Analyser) -> Manifest:
+def _manifest(
+    path: Path, engine: bm25s.BM25, passages: FolderPassages, analyser: Analyser
+) -> Manifest:
     """What the folder would say of itself.
 
     Its arrays may be many gigabytes, so the fingerprint stands on their sizes, and on the content of what is small: the
@@ -149,8 +167,13 @@ def _manifest(path: Path, engine: bm25s.BM25, passages: FolderPassages, analyser
     """
     lines = hashlib.sha256(passages.offsets.tobytes()).hexdigest()
     sizes = {name: (path / name).stat().st_size for name in (*_ARRAYS, CORPUS)}
-    contents = [hashlib.sha256((path / name).read_bytes()).hexdigest() for name in (PARAMS, VOCABULARY, INDPTR)]
-    settings: dict[str, Any] = {name: getattr(engine, name) for name in ("k1", "b", "delta", "method", "idf_method")}
+    contents = [
+        hashlib.sha256((path / name).read_bytes()).hexdigest()
+        for name in (PARAMS, VOCABULARY, INDPTR)
+    ]
+    settings: dict[str, Any] = {
+        name: getattr(engine, name) for name in ("k1", "b", "delta", "method", "idf_method")
+    }
     return Manifest(
         kind=KIND,
         fingerprint=fingerprint_of(KIND, sizes, contents, lines, analyser.settings()),

@@ -40,8 +40,12 @@ def as_retriever(searcher: Any, *, fingerprint: str | None = None) -> Retriever:
         return searcher
     if not callable(searcher) or inspect.isclass(searcher):
         raise BadArgument(f"{searcher!r} cannot search: {ACCEPTED}")
-    if inspect.iscoroutinefunction(searcher) or inspect.iscoroutinefunction(type(searcher).__call__):
-        raise BadArgument(f"{name_of(searcher)} is async: give a plain function (it runs in a thread of its own)")
+    if inspect.iscoroutinefunction(searcher) or inspect.iscoroutinefunction(
+        type(searcher).__call__
+    ):
+        raise BadArgument(
+            f"{name_of(searcher)} is async: give a plain function (it runs in a thread of its own)"
+        )
     return CallableRetriever(searcher, fingerprint)
 
 
@@ -53,7 +57,11 @@ class CallableRetriever(Retriever):
         self.name = name_of(searcher)
         stated = fingerprint or getattr(searcher, "fingerprint", None)
         own = isinstance(stated, str) and re.fullmatch("[0-9a-f]{16}", stated)
-        self.fingerprint = str(stated) if own else fingerprint_of("callable", stated or [self.name, *_own(searcher)])
+        self.fingerprint = (
+            str(stated)
+            if own
+            else fingerprint_of("callable", stated or [self.name, *_own(searcher)])
+        )
         self._call = _with_k(searcher)
 
     def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
@@ -68,7 +76,9 @@ class CallableRetriever(Retriever):
         found = self._call(query, k)
         found = getattr(found, "passages", found)
         if isinstance(found, (str, bytes, Mapping)) or not isinstance(found, Iterable):
-            raise BadArgument(f"{self.name} returned {type(found).__name__}, not a list of passages: {ACCEPTED}")
+            raise BadArgument(
+                f"{self.name} returned {type(found).__name__}, not a list of passages: {ACCEPTED}"
+            )
         return found
 
 
@@ -77,7 +87,9 @@ def _own(searcher: Any) -> list[Any]:
     parts: list[Any] = [str(getattr(searcher, "url", ""))]
     if collection := getattr(searcher, "_weaviate_collection_name", None):  # DSPy's `WeaviateRM`
         parts.append(str(collection))
-    corpus = getattr(searcher, "corpus", None)  # DSPy's `Embeddings`, which finds as many as its own k says
+    corpus = getattr(
+        searcher, "corpus", None
+    )  # DSPy's `Embeddings`, which finds as many as its own k says
     if isinstance(corpus, list) and all(isinstance(text, str) for text in corpus):
         parts += [digest("corpus", *corpus), getattr(searcher, "k", None)]
     return parts
@@ -90,7 +102,10 @@ def _with_k(searcher: Callable[..., Any]) -> Callable[[str, int], Any]:
     except ValueError:  # written in C, without a signature
         return searcher
     kinds = [p.kind for p in parameters]
-    if any(p.name == "k" and p.kind != p.POSITIONAL_ONLY for p in parameters) or inspect.Parameter.VAR_KEYWORD in kinds:
+    if (
+        any(p.name == "k" and p.kind != p.POSITIONAL_ONLY for p in parameters)
+        or inspect.Parameter.VAR_KEYWORD in kinds
+    ):
         return lambda query, k: searcher(query, k=k)
     by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     if sum(kind in by_position for kind in kinds) >= 2 or inspect.Parameter.VAR_POSITIONAL in kinds:
@@ -122,14 +137,19 @@ def as_passage(item: Any) -> Passage:
         return _from_mapping(item)
     text = getattr(item, "long_text", None)
     if isinstance(text, str):
-        return _passage(*at_bar(text), name=getattr(item, "pid", None), score=getattr(item, "score", None))
+        return _passage(
+            *at_bar(text), name=getattr(item, "pid", None), score=getattr(item, "score", None)
+        )
     raise BadArgument(f"cannot read a {type(item).__name__} as a passage: {ACCEPTED}")
 
 
 def _from_mapping(row: Mapping[str, Any]) -> Passage:
     name = next((row[key] for key in IDS if row.get(key) is not None), None)
     titles = [row[key] for key in TITLES if row.get(key) is not None]
-    own_title, own_text = cell(next(filter(None, titles), *titles[:1] or [None])), plain(row.get("text"))
+    own_title, own_text = (
+        cell(next(filter(None, titles), *titles[:1] or [None])),
+        plain(row.get("text")),
+    )
     if isinstance(own_text, list) and all(isinstance(part, str) for part in own_text):
         own_text = " ".join(own_text)  # sentences
     if isinstance(row.get("contents"), str):
@@ -139,9 +159,13 @@ def _from_mapping(row: Mapping[str, Any]) -> Passage:
         # our own server states the title by itself too, beside the line that `dspy.ColBERTv2` is known to give
         text = text.removeprefix(f"{title}{BAR}") if title else text
     else:
-        line = next((row[key] for key in ("long_text", "text") if isinstance(row.get(key), str)), None)
+        line = next(
+            (row[key] for key in ("long_text", "text") if isinstance(row.get(key), str)), None
+        )
         if line is None:
-            raise BadArgument(f"cannot read a mapping with the keys {sorted(map(str, row))} as a passage: {ACCEPTED}")
+            raise BadArgument(
+                f"cannot read a mapping with the keys {sorted(map(str, row))} as a passage: {ACCEPTED}"
+            )
         title, text = at_bar(line)
     return _passage(title, text, name=name, score=row.get("score"))
 

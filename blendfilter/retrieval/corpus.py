@@ -35,12 +35,32 @@ from typing import Any
 import numpy as np
 
 from blendfilter.errors import BadArgument, BadData, EmptyData, MissingFile
-from blendfilter.files import LONGEST, JsonRow, TextLine, first_character, json_rows, lines, opened, path_of
+from blendfilter.files import (
+    LONGEST,
+    JsonRow,
+    TextLine,
+    first_character,
+    json_rows,
+    lines,
+    opened,
+    path_of,
+)
 from blendfilter.records import Passage, Question, cell, content_id, plain
 from blendfilter.retrieval.documents import WORDS, chunked, is_document, read_documents, text_files
 from blendfilter.text import folded
 
-IDS = ("id", "_id", "pid", "docid", "docno", "doc_id", "passage_id", "psg_id", "corpus_id", "wikipedia_id")
+IDS = (
+    "id",
+    "_id",
+    "pid",
+    "docid",
+    "docno",
+    "doc_id",
+    "passage_id",
+    "psg_id",
+    "corpus_id",
+    "wikipedia_id",
+)
 TITLES = ("title", "wikipedia_title")
 TEXTS = ("text", "contents", "passage", "paragraph_text", "content", "body")
 COLUMNS: dict[str, Sequence[str]] = {
@@ -73,7 +93,9 @@ class IdCheck:
         """Take note of an id."""
         self._hashes.append(hash(name))
 
-    def repeated(self, places: Callable[[], Iterable[tuple[Any, str]]]) -> tuple[Any, Any, str] | None:
+    def repeated(
+        self, places: Callable[[], Iterable[tuple[Any, str]]]
+    ) -> tuple[Any, Any, str] | None:
         """The first id that occurs twice, after its two places; `places` gives them all again, where hashes agree."""
         values, counts = np.unique(np.frombuffer(self._hashes, dtype=np.int64), return_counts=True)
         suspects = set(values[counts > 1].tolist())
@@ -121,7 +143,9 @@ def _existing(corpus: str | os.PathLike[str]) -> Path:
     if name == "-":
         raise MissingFile.of(name)
     hint = "a text goes in a list: ['…']" if any(map(str.isspace, name)) else "check the path"
-    raise MissingFile(f"no file or folder '{name if len(name) <= _NAME else name[:_NAME] + '…'}': {hint}")
+    raise MissingFile(
+        f"no file or folder '{name if len(name) <= _NAME else name[:_NAME] + '…'}': {hint}"
+    )
 
 
 def _in_memory(corpus: Any) -> Iterator[Passage]:
@@ -130,8 +154,12 @@ def _in_memory(corpus: Any) -> Iterator[Passage]:
             "a corpus in a frame: pass its rows, frame.to_dict('records'), with the columns title and text"
         )
     if isinstance(corpus, (bytes, Mapping)) or not isinstance(corpus, Iterable):
-        raise BadArgument(f"a corpus is a path or a list, each item {SHAPES}; got {type(corpus).__name__}")
-    plain = (value.toDict() if hasattr(value, "toDict") else value for value in corpus)  # a `dspy.Example`
+        raise BadArgument(
+            f"a corpus is a path or a list, each item {SHAPES}; got {type(corpus).__name__}"
+        )
+    plain = (
+        value.toDict() if hasattr(value, "toDict") else value for value in corpus
+    )  # a `dspy.Example`
     rows = (JsonRow(f"passage {at + 1} of the corpus", at, value) for at, value in enumerate(plain))
     return (passage for _, passage in _readable(_from_rows(rows)))
 
@@ -153,7 +181,9 @@ def read_corpus(path: str | Path) -> Iterator[Passage]:
         yield passage
     if not len(ids):
         raise EmptyData(f"{path} has no passages: is it the right file?")
-    repeated = ids.repeated(lambda: ((where, passage.id) for where, passage in _placed_passages(path)))
+    repeated = ids.repeated(
+        lambda: ((where, passage.id) for where, passage in _placed_passages(path))
+    )
     if repeated:
         first, where, name = repeated
         raise BadData(f"{where}: passage id '{name}' was used before, at {first}: ids must differ")
@@ -181,7 +211,9 @@ def pooled(questions: Iterable[Question]) -> list[Passage]:
             taken.add(name)
             found[key] = replace(passage, id=name, score=None, metadata={})
     if not found:
-        raise EmptyData("these questions bring no paragraphs of their own to pool: name a corpus file or an index")
+        raise EmptyData(
+            "these questions bring no paragraphs of their own to pool: name a corpus file or an index"
+        )
     return list(found.values())
 
 
@@ -192,7 +224,10 @@ def corpus_hash(path: str | Path) -> str:
     """
     folder = path_of(path)
     if folder.is_dir():
-        texts = [f"{file.relative_to(folder).as_posix()}\n{corpus_hash(file)}\n" for file in text_files(folder)]
+        texts = [
+            f"{file.relative_to(folder).as_posix()}\n{corpus_hash(file)}\n"
+            for file in text_files(folder)
+        ]
         return hashlib.sha256("".join(texts).encode("utf-8", "surrogateescape")).hexdigest()
     with opened(path, unpack=False) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
@@ -203,7 +238,9 @@ def corpus_hash(path: str | Path) -> str:
 
 def _placed_passages(path: str | Path) -> Iterator[_Placed]:
     is_json = first_character(path) in ("[", "{")
-    return _readable(_from_rows(json_rows(path)) if is_json else _from_lines(lines(path, blank=True)))
+    return _readable(
+        _from_rows(json_rows(path)) if is_json else _from_lines(lines(path, blank=True))
+    )
 
 
 def _readable(placed: Iterable[_MaybePlaced]) -> Iterator[_Placed]:
@@ -217,10 +254,14 @@ def _readable(placed: Iterable[_MaybePlaced]) -> Iterator[_Placed]:
         empty += 1
         first = first or where
     if empty and not found:
-        raise EmptyData(f"{first}: this row has neither title nor text, nor has any other: is it the right file?")
+        raise EmptyData(
+            f"{first}: this row has neither title nor text, nor has any other: is it the right file?"
+        )
     if empty:
         rows = "1 row" if empty == 1 else f"{empty:,} rows"
-        warnings.warn(f"{rows} with neither title nor text left out, the first at {first}", stacklevel=2)
+        warnings.warn(
+            f"{rows} with neither title nor text left out, the first at {first}", stacklevel=2
+        )
 
 
 def _from_rows(rows: Iterable[JsonRow]) -> Iterator[_MaybePlaced]:
@@ -241,7 +282,9 @@ def _from_rows(rows: Iterable[JsonRow]) -> Iterator[_MaybePlaced]:
             yield _from_tuple(row)
             continue
         if not isinstance(row.value, Mapping):
-            raise BadData(f"{row.where}: expected an object with 'id', 'title' and 'text', found {row.value!r:.40}")
+            raise BadData(
+                f"{row.where}: expected an object with 'id', 'title' and 'text', found {row.value!r:.40}"
+            )
         if not text_name:
             id_name = next((name for name in IDS if name in row.value), None)
             text_name = next((name for name in TEXTS if name in row.value), TEXTS[0])
@@ -253,12 +296,20 @@ def _told_apart(passage: Passage, made: Counter[str]) -> Passage:
     if passage.id != content_id(passage.title, passage.text):
         return passage
     made[passage.id] += 1
-    return passage if made[passage.id] == 1 else replace(passage, id=f"{passage.id}-{made[passage.id]}")
+    return (
+        passage
+        if made[passage.id] == 1
+        else replace(passage, id=f"{passage.id}-{made[passage.id]}")
+    )
 
 
 def _from_tuple(row: JsonRow) -> _MaybePlaced:
     name, title, text = (
-        (row.position, *row.value) if len(row.value) == 2 else row.value if len(row.value) == 3 else [0] * 3
+        (row.position, *row.value)
+        if len(row.value) == 2
+        else row.value
+        if len(row.value) == 3
+        else [0] * 3
     )
     name = cell(name)
     if (
@@ -266,7 +317,9 @@ def _from_tuple(row: JsonRow) -> _MaybePlaced:
         or isinstance(name, bool)
         or not isinstance(name, str | int)
     ):
-        raise BadData(f"{row.where}: expected (title, text) or (id, title, text), found {row.value!r:.60}")
+        raise BadData(
+            f"{row.where}: expected (title, text) or (id, title, text), found {row.value!r:.60}"
+        )
     return _placed(row.where, str(name), title, text)
 
 
@@ -278,15 +331,23 @@ def _from_object(row: JsonRow, id_name: str | None, text_name: str) -> _MaybePla
             raise BadData(f"{row.where}: field '{field}' is missing (it has: {has or 'nothing'})")
     name = str(row.position) if id_name is None else cell(value[id_name])
     if isinstance(name, bool) or not isinstance(name, str | int) or name == "":
-        raise BadData(f"{row.where}: field '{id_name}' is wrong: expected a text or a number, found {name!r:.40}")
+        raise BadData(
+            f"{row.where}: field '{id_name}' is wrong: expected a text or a number, found {name!r:.40}"
+        )
     title_name = next((name for name in TITLES if value.get(name)), TITLES[0])
-    text, title = ("" if part is None else part for part in (value[text_name], value.get(title_name)))
+    text, title = (
+        "" if part is None else part for part in (value[text_name], value.get(title_name))
+    )
     if isinstance(text, list) and all(isinstance(part, str) for part in text):
         parts = [stripped for part in text if (stripped := part.strip())]
-        text = " ".join(parts[1:] if title_name != TITLES[0] and parts[:1] == [title] else parts)  # KILT's first is it
+        text = " ".join(
+            parts[1:] if title_name != TITLES[0] and parts[:1] == [title] else parts
+        )  # KILT's first is it
     if not isinstance(text, str) or not isinstance(title, str):
         wrong = title_name if isinstance(text, str) else text_name
-        raise BadData(f"{row.where}: field '{wrong}' is wrong: expected a text, found {value[wrong]!r:.40}")
+        raise BadData(
+            f"{row.where}: field '{wrong}' is wrong: expected a text, found {value[wrong]!r:.40}"
+        )
     if text_name == "contents" and not title:
         title, text = headed(text)
     extra = value.get("metadata")
@@ -317,7 +378,9 @@ def at_bar(passage: str) -> tuple[str, str]:
     return (title, text) if bar else ("", passage)
 
 
-def _placed(where: str, name: str, title: str, text: str, metadata: Mapping[str, Any] | None = None) -> _MaybePlaced:
+def _placed(
+    where: str, name: str, title: str, text: str, metadata: Mapping[str, Any] | None = None
+) -> _MaybePlaced:
     title, text = title.strip(), text.strip()
     if not (title or text):
         return where, None
@@ -326,7 +389,9 @@ def _placed(where: str, name: str, title: str, text: str, metadata: Mapping[str,
 
 # --- lines of columns -----------------------------------------------------------------------------------------------
 
-_NAME_OF_COLUMN = re.compile(r"[^\W\d]\w*(?:[ ./-]\w+){0,3}|")  # the first one is often empty: row numbers
+_NAME_OF_COLUMN = re.compile(
+    r"[^\W\d]\w*(?:[ ./-]\w+){0,3}|"
+)  # the first one is often empty: row numbers
 _BARE_WORD = re.compile(r"[^\W\d]+")
 _STILL_OPEN = re.compile(r'[^"]*+(?:""[^"]*+)*+')
 """What a quoted cell may hold, with a quote written as two."""
@@ -338,11 +403,15 @@ def _from_lines(rows: Iterator[TextLine]) -> Iterator[_MaybePlaced]:
     if first is None:
         return
     if "\r" in first.text:
-        raise BadData(f"{first.where}: its lines end in carriage returns alone: save the file with line feeds")
+        raise BadData(
+            f"{first.where}: its lines end in carriage returns alone: save the file with line feeds"
+        )
     for delimiter in DELIMITERS:
         if columns := _columns(first, delimiter):
             names = _cells(first.text, delimiter)[0]
-            yield from _from_rows(_table(_records(rows, delimiter, len(names)), columns, len(names)))
+            yield from _from_rows(
+                _table(_records(rows, delimiter, len(names)), columns, len(names))
+            )
             return
     for line in chain([first], rows):
         if not line.text.strip():
@@ -376,7 +445,9 @@ def _columns(line: TextLine, delimiter: str) -> dict[str, tuple[int, str]]:
             named = f"{line.where}: none of the columns is known to hold ids (it names: {', '.join(cells)})"
             warnings.warn(f"{named}: passages are numbered from 0", stacklevel=2)
         return {role: (at, names[at]) for role, at in found.items()}
-    unknown = delimiter == DELIMITERS[0] and len(cells) > 1 and all(map(_BARE_WORD.fullmatch, cells))
+    unknown = (
+        delimiter == DELIMITERS[0] and len(cells) > 1 and all(map(_BARE_WORD.fullmatch, cells))
+    )
     if unknown or found.get("id") == 0 or found.keys() == {"id", "title"}:
         raise BadData(
             f"{line.where}: the header names no column 'text' (it names: {', '.join(cells)}): "
@@ -391,8 +462,12 @@ def _table(
     """The records of a table as rows of JSON."""
     for position, (where, cells) in enumerate(records):
         if len(cells) <= columns["text"][0] or any(map(str.strip, cells[width:])):
-            raise BadData(f"{where}: {len(cells)} cells, where the header names {width}: quote cells that hold others")
-        value = {role: cells[at].strip() if at < len(cells) else "" for role, (at, _) in columns.items()}
+            raise BadData(
+                f"{where}: {len(cells)} cells, where the header names {width}: quote cells that hold others"
+            )
+        value = {
+            role: cells[at].strip() if at < len(cells) else "" for role, (at, _) in columns.items()
+        }
         if columns["text"][1] == "contents":
             value["contents"] = value.pop("text")
         elif not value.get("title"):
@@ -400,7 +475,9 @@ def _table(
         yield JsonRow(where, position, value)
 
 
-def _records(rows: Iterator[TextLine], delimiter: str, width: int) -> Iterator[tuple[str, list[str]]]:
+def _records(
+    rows: Iterator[TextLine], delimiter: str, width: int
+) -> Iterator[tuple[str, list[str]]]:
     """The records of a table, with the place of each: a line, or several where a quoted cell holds line breaks.
 
     Not all tables with tabs quote: a text may begin with a quote that is none of CSV's. So a quote that its line does
@@ -458,7 +535,9 @@ def _cells(text: str, delimiter: str) -> tuple[list[str], bool]:
             cells.append(quoted[1].replace('""', '"'))
             at = quoted.end() + 1
             continue
-        opens = opens or (text.startswith('"', at) and _STILL_OPEN.fullmatch(text, at + 1) is not None)
+        opens = opens or (
+            text.startswith('"', at) and _STILL_OPEN.fullmatch(text, at + 1) is not None
+        )
         end = text.find(delimiter, at)
         end = len(text) if end < 0 else end
         if not opens and "\n" in text[at:end]:  # only a quoted cell can hold one

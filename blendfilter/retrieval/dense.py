@@ -42,13 +42,36 @@ from blendfilter.retrieval.encoders import (
     Vectors,
     load_encoder,
 )
-from blendfilter.retrieval.manifest import CorpusInfo, Manifest, building, opening, versions_of, write_manifest
+from blendfilter.retrieval.manifest import (
+    CorpusInfo,
+    Manifest,
+    building,
+    opening,
+    versions_of,
+    write_manifest,
+)
 from blendfilter.retrieval.on_ray import ChunkFolder, OnRay, told
-from blendfilter.retrieval.stored import Stored, StoredPassages, UpdatedPassages, gather, manifest_of, opened_whole
+from blendfilter.retrieval.stored import (
+    Stored,
+    StoredPassages,
+    UpdatedPassages,
+    gather,
+    manifest_of,
+    opened_whole,
+)
 
 Kind = Literal["flat", "hnsw", "ivf"]
-KINDS = {"flat": (), "hnsw": ("m", "ef_construction", "ef_search"), "ivf": ("nlist", "nprobe")}  # and their settings
-ENCODING, LINKING, CLUSTERING, ADDING = "encoding passages", "linking", "clustering", "adding vectors"
+KINDS = {
+    "flat": (),
+    "hnsw": ("m", "ef_construction", "ef_search"),
+    "ivf": ("nlist", "nprobe"),
+}  # and their settings
+ENCODING, LINKING, CLUSTERING, ADDING = (
+    "encoding passages",
+    "linking",
+    "clustering",
+    "adding vectors",
+)
 INDEX = "index.faiss"
 PACKAGES = ("faiss-cpu", "sentence-transformers", "torch", "transformers", "numpy")
 _VECTORS = "vectors.f32"  # all of them, while an index is being built
@@ -56,11 +79,17 @@ _BATCH_SIZE = 64
 _BATCHES = 8  # encoded in one go, so that passages of like length stand in one batch
 _BLOCK = 8192
 _STEPS = 4  # of those in a chunk that a cluster's worker encodes at a time
-_PER_CELL = 39  # vectors that k-means wants for each cell; with fewer FAISS warns that cells mean little
-_GRAIN = 2.0**18  # scores closer than that are one: a text encoded beside longer ones differs from itself by less
+_PER_CELL = (
+    39  # vectors that k-means wants for each cell; with fewer FAISS warns that cells mean little
+)
+_GRAIN = (
+    2.0**18
+)  # scores closer than that are one: a text encoded beside longer ones differs from itself by less
 _SPARE = 8
 _AT_ONCE = 256
-_WIDEST = 4096  # of the passages level with the k-th, so many are compared by their place in the corpus
+_WIDEST = (
+    4096  # of the passages level with the k-th, so many are compared by their place in the corpus
+)
 
 
 class Dense(Stored):
@@ -72,7 +101,12 @@ class Dense(Stored):
     kind: ClassVar[str] = "dense"
 
     def __init__(
-        self, manifest: Manifest, passages: Sequence[Passage], index: Any, encoder: Encoder, path: Path | None
+        self,
+        manifest: Manifest,
+        passages: Sequence[Passage],
+        index: Any,
+        encoder: Encoder,
+        path: Path | None,
     ) -> None:
         limit = f"the encoder {encoder.name} reads {encoder.reading.query_limit} tokens"
         super().__init__(manifest, passages, path, limit)
@@ -119,13 +153,20 @@ class Dense(Stored):
         """
         batch_size = check_count("batch_size", batch_size)
         settings = settings_of(
-            index, m=m, ef_construction=ef_construction, ef_search=ef_search, nlist=nlist, nprobe=nprobe
+            index,
+            m=m,
+            ef_construction=ef_construction,
+            ef_search=ef_search,
+            nlist=nlist,
+            nprobe=nprobe,
         )
         faiss()
         if on is not None:
             on.check()
             if out is None:
-                raise BadArgument("an index that a cluster encodes lies in a folder: name one (out)")
+                raise BadArgument(
+                    "an index that a cluster encodes lies in a folder: name one (out)"
+                )
         loading: dict[str, Any] = {
             "query_encoder": None if query_encoder is None else os.fspath(query_encoder),
             "query_prefix": query_prefix,
@@ -138,7 +179,11 @@ class Dense(Stored):
             "device": device,
         }
         chunks = None
-        with building(out, overwrite=overwrite, share=share) if out is not None else nullcontext() as folder:
+        with (
+            building(out, overwrite=overwrite, share=share)
+            if out is not None
+            else nullcontext() as folder
+        ):
             reader = load_encoder(os.fspath(encoder), **loading)
             passages, source = gather(corpus, folder, progress)
             settings = fitted(settings, len(passages))
@@ -148,12 +193,18 @@ class Dense(Stored):
             else:
                 made_of = [source.sha256, reader.identity, reader.reading.settings(), batch_size]
                 chunks = ChunkFolder(out, made_of)
-                job = _DenseJob(str(folder), str(chunks.path), _lasting(encoder), loading, batch_size)
+                job = _DenseJob(
+                    str(folder), str(chunks.path), _lasting(encoder), loading, batch_size
+                )
                 vectors = encoded_on(on, chunks, job, passages, reader, folder, progress)
             built = build_index(vectors, settings, progress, metric)
             if settings["index"] == "hnsw":
                 settings["graph"] = graph_digest(built)
-            settings |= {"encoder": _lasting(encoder), "identity": reader.identity, "dimension": reader.dimension}
+            settings |= {
+                "encoder": _lasting(encoder),
+                "identity": reader.identity,
+                "dimension": reader.dimension,
+            }
             settings |= {} if query_encoder is None else {"query_encoder": _lasting(query_encoder)}
             settings |= reader.reading.settings()
             manifest = Manifest(
@@ -197,17 +248,29 @@ class Dense(Stored):
         query_encoder: str | os.PathLike[str] | None,
         device: str | None,
     ) -> Self:
-        manifest = manifest_of(folder, cls.kind, lambda made: _fingerprint(made.corpus, made.settings))
+        manifest = manifest_of(
+            folder, cls.kind, lambda made: _fingerprint(made.corpus, made.settings)
+        )
         with opening(folder):
             settings = manifest.settings
             name = os.fspath(settings["encoder"] if encoder is None else encoder)
-            asker = settings.get("query_encoder") if query_encoder is None else os.fspath(query_encoder)
-            known = {field: settings[field] for field in EncodingOptions._fields if field in settings}
+            asker = (
+                settings.get("query_encoder") if query_encoder is None else os.fspath(query_encoder)
+            )
+            known = {
+                field: settings[field] for field in EncodingOptions._fields if field in settings
+            }
             reading = EncodingOptions(**known)
         try:
-            reader = load_encoder(name, query_encoder=asker, **reading._asdict(), device=device, again=True)
+            reader = load_encoder(
+                name, query_encoder=asker, **reading._asdict(), device=device, again=True
+            )
         except (MissingFile, BadArgument, BadData) as error:
-            which = "encoder=… where it moved" if asker is None else "encoder=…, query_encoder=… where they moved"
+            which = (
+                "encoder=… where it moved"
+                if asker is None
+                else "encoder=…, query_encoder=… where they moved"
+            )
             why = f"the index at {folder} needs its encoder: {error} ({which})"
             raise (MissingFile if isinstance(error, MissingFile) else BadData)(why) from None
         return cls._opened(folder, reader, manifest)
@@ -218,7 +281,11 @@ class Dense(Stored):
         with opening(folder):
             if not encoder.is_the_one(settings["identity"]):
                 was = settings["encoder"]
-                was += f" (queries: {settings['query_encoder']})" if "query_encoder" in settings else ""
+                was += (
+                    f" (queries: {settings['query_encoder']})"
+                    if "query_encoder" in settings
+                    else ""
+                )
                 raise BadData(
                     f"the index at {folder} was built with another encoder: {was} was "
                     f"{settings['identity'][:12]}, and {encoder.name} is {encoder.identity[:12]}; "
@@ -240,7 +307,9 @@ class Dense(Stored):
         return opened_whole(
             path,
             lambda: self._opened(
-                path, self.encoder, manifest_of(path, self.kind, lambda made: _fingerprint(made.corpus, made.settings))
+                path,
+                self.encoder,
+                manifest_of(path, self.kind, lambda made: _fingerprint(made.corpus, made.settings)),
             ),
         )
 
@@ -296,7 +365,10 @@ class Dense(Stored):
         self._warnings.check_k(k)
         found = nearest(self.faiss, queries.vectors, k)
         return [
-            Hits((self.passages[at].scored(score) for at, score in zip(*near, strict=True)), cut=was_cut)
+            Hits(
+                (self.passages[at].scored(score) for at, score in zip(*near, strict=True)),
+                cut=was_cut,
+            )
             for near, was_cut in zip(found, queries.cut, strict=True)
         ]
 
@@ -307,7 +379,9 @@ class Dense(Stored):
 
     def vectors(self, positions: Sequence[int]) -> Vectors:
         """The vectors of the passages at those places of the corpus."""
-        if hasattr(self.faiss, "make_direct_map"):  # an IVF index wants a map for that, made at the first call
+        if hasattr(
+            self.faiss, "make_direct_map"
+        ):  # an IVF index wants a map for that, made at the first call
             with self._mapping:
                 if self.faiss.direct_map.no():
                     self.faiss.make_direct_map()
@@ -329,7 +403,11 @@ def _fingerprint(corpus: CorpusInfo, settings: dict[str, Any]) -> str:
 
 
 def encoded(
-    passages: Sequence[Passage], encoder: Encoder, batch_size: int, folder: Path | None, progress: ProgressCallback
+    passages: Sequence[Passage],
+    encoder: Encoder,
+    batch_size: int,
+    folder: Path | None,
+    progress: ProgressCallback,
 ) -> Vectors:
     """The vectors of all passages in corpus order, memory-mapped from the folder where there is one.
 
@@ -339,7 +417,9 @@ def encoded(
     # written as a plain file: a full disk is an error here, and a crash in a memory map
     with open(folder / _VECTORS, "wb") if folder else nullcontext() as file:
         for start in range(0, len(passages), step):
-            vectors, flags = encoder.encode_passages([*map(encoder.line, passages[start : start + step])], batch_size)
+            vectors, flags = encoder.encode_passages(
+                [*map(encoder.line, passages[start : start + step])], batch_size
+            )
             cut += sum(flags)
             if file:
                 file.write(vectors.tobytes())
@@ -360,7 +440,11 @@ def _warn_of_cut(cut: int, passages: int, encoder: Encoder) -> None:
 
 
 def _mapped(folder: Path, passages: int, encoder: Encoder) -> Vectors:
-    return np.asarray(np.memmap(folder / _VECTORS, dtype=np.float32, mode="r", shape=(passages, encoder.dimension)))
+    return np.asarray(
+        np.memmap(
+            folder / _VECTORS, dtype=np.float32, mode="r", shape=(passages, encoder.dimension)
+        )
+    )
 
 
 # --- by a cluster ---------------------------------------------------------------------------------------------------
@@ -398,19 +482,28 @@ class _DenseChunks:
 
 
 def encoded_on(
-    on: OnRay, chunks: ChunkFolder, job: _DenseJob, passages: Sequence[Passage], encoder: Encoder, folder: Path,
+    on: OnRay,
+    chunks: ChunkFolder,
+    job: _DenseJob,
+    passages: Sequence[Passage],
+    encoder: Encoder,
+    folder: Path,
     progress: ProgressCallback,
-) -> Vectors:  # fmt: skip
+) -> Vectors:
     """`encoded`, by a cluster."""
     number = -(-len(passages) // (job.batch_size * _BATCHES * _STEPS))
     missing = chunks.missing(number, "{}.json")
-    known = sum(_counts(chunks, chunk)["passages"] for chunk in range(number) if chunk not in missing)
+    known = sum(
+        _counts(chunks, chunk)["passages"] for chunk in range(number) if chunk not in missing
+    )
     on.make(_DenseChunks, job, missing, told(progress, ENCODING, known, len(passages)))
     with open(folder / _VECTORS, "wb") as file:
         for chunk in range(number):
             with open(chunks.path / f"{chunk}.vectors", "rb") as part:
                 shutil.copyfileobj(part, file)
-    _warn_of_cut(sum(_counts(chunks, chunk)["cut"] for chunk in range(number)), len(passages), encoder)
+    _warn_of_cut(
+        sum(_counts(chunks, chunk)["cut"] for chunk in range(number)), len(passages), encoder
+    )
     return _mapped(folder, len(passages), encoder)
 
 
@@ -449,11 +542,18 @@ def fitted(settings: dict[str, Any], passages: int) -> dict[str, Any]:
         return settings
     cells = min(settings["nlist"], max(1, passages // _PER_CELL))
     used = {"nlist": cells, "nprobe": min(settings["nprobe"], cells)}
-    return settings | used | {f"{name}_requested": settings[name] for name in used if used[name] != settings[name]}
+    return (
+        settings
+        | used
+        | {f"{name}_requested": settings[name] for name in used if used[name] != settings[name]}
+    )
 
 
 def build_index(
-    vectors: Vectors, settings: dict[str, Any], progress: ProgressCallback, similarity: Similarity = "dot"
+    vectors: Vectors,
+    settings: dict[str, Any],
+    progress: ProgressCallback,
+    similarity: Similarity = "dot",
 ) -> Any:
     """A FAISS index over `vectors`, read block by block. The same vectors make the same cells every time."""
     library, dimension, kind = faiss(), vectors.shape[1], settings["index"]
@@ -467,7 +567,9 @@ def build_index(
     else:
         index = library.index_factory(dimension, f"IVF{settings['nlist']},Flat", metric)
         index.nprobe = settings["nprobe"]
-        index.cp.min_points_per_centroid = 1  # `fitted` has seen to it; FAISS would complain on stderr
+        index.cp.min_points_per_centroid = (
+            1  # `fitted` has seen to it; FAISS would complain on stderr
+        )
         progress(CLUSTERING, 0, 1)
         most = settings["nlist"] * index.cp.max_points_per_centroid
         some = np.random.default_rng(0).permutation(len(vectors))[:most]
@@ -506,7 +608,9 @@ def cells_digest(index: Any) -> str:
 def graph_digest(index: Any) -> str:
     """16 hex digits of an HNSW graph's links: threads add nodes as they come, so two builds may differ."""
     links = index.hnsw.neighbors
-    seen = faiss().rev_swig_ptr(links.data(), links.size())  # a view: millions of passages have gigabytes of links
+    seen = faiss().rev_swig_ptr(
+        links.data(), links.size()
+    )  # a view: millions of passages have gigabytes of links
     return hashlib.sha256(seen).hexdigest()[:16]
 
 
@@ -525,7 +629,9 @@ def nearest(index: Any, queries: Vectors, k: int) -> list[tuple[list[int], list[
         batch = index.search_and_reconstruct(block, min(index.ntotal, most + _SPARE))
         for query, scores, positions, vectors in zip(block, *batch, strict=True):
             exact = query.astype(np.float64)
-            length = float(np.linalg.norm(exact)) if l2 else 0.0  # a distance's noise goes by the vectors' lengths
+            length = (
+                float(np.linalg.norm(exact)) if l2 else 0.0
+            )  # a distance's noise goes by the vectors' lengths
             # FAISS fills up with -1 where it finds fewer
             while (
                 len(scores) < widest
@@ -537,7 +643,9 @@ def nearest(index: Any, queries: Vectors, k: int) -> list[tuple[list[int], list[
             real = positions >= 0
             places, near = positions[real], vectors[real].astype(np.float64)
             if l2:
-                level = 0.0 - np.square(coarse(np.linalg.norm(near - exact, axis=1), _GRAIN, length))
+                level = 0.0 - np.square(
+                    coarse(np.linalg.norm(near - exact, axis=1), _GRAIN, length)
+                )
             else:
                 level = coarse(near @ exact, _GRAIN)
             order = np.lexsort((places, -level))[:most]

@@ -105,14 +105,22 @@ def text_files(folder: Path) -> list[Path]:
         raise MissingFile(f"no folder '{folder}': check the path")
     if not folder.is_dir():
         if folder.suffix.lower() not in SUFFIXES:
-            raise BadData(f"'{folder}' is a file, not a folder of documents: read_corpus reads a file of passages")
+            raise BadData(
+                f"'{folder}' is a file, not a folder of documents: read_corpus reads a file of passages"
+            )
         return [folder]
     refuse_index(folder)
     files, others = list[Path](), 0
     for parent, folders, names in os.walk(folder, onerror=reraise):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))  # links are not followed
+        folders[:] = sorted(
+            name for name in folders if not name.startswith(".")
+        )  # links are not followed
         for path in (Path(parent, name) for name in sorted(names)):
-            text = path.suffix.lower() in SUFFIXES and not path.name.startswith(".") and not path.is_symlink()
+            text = (
+                path.suffix.lower() in SUFFIXES
+                and not path.name.startswith(".")
+                and not path.is_symlink()
+            )
             files += [path] * text
             others += not text
     if not files:
@@ -140,7 +148,9 @@ def chunked(passages: Iterable[Passage], words: int = WORDS) -> Iterator[Passage
         for number, (start, end) in enumerate(chunk(passage.text, words)):
             metadata = {**passage.metadata, "source": passage.id, "start": start, "end": end}
             text = passage.text[start:end]
-            yield replace(passage, id=f"{passage.id}#{number}", text=text, score=None, metadata=metadata)
+            yield replace(
+                passage, id=f"{passage.id}#{number}", text=text, score=None, metadata=metadata
+            )
 
 
 def refuse_index(folder: Path) -> None:
@@ -156,13 +166,17 @@ def refuse_index(folder: Path) -> None:
 
 def _document(folder: Path, path: Path, words: int) -> Iterator[Passage]:
     name, text = path.relative_to(folder).as_posix(), _text(path)
-    parts = sections(text) if path.suffix.lower() in MARKUP else [Section("", TextRange(0, len(text)))]
+    parts = (
+        sections(text) if path.suffix.lower() in MARKUP else [Section("", TextRange(0, len(text)))]
+    )
     number = 0
     for title, (begin, stop) in parts:
         for place in chunk(text[begin:stop], words):
             start, end = begin + place.start, begin + place.end
             metadata = {"source": name, "start": start, "end": end}
-            yield Passage(f"{name}#{number}", title or path.stem, text[start:end], metadata=metadata)
+            yield Passage(
+                f"{name}#{number}", title or path.stem, text[start:end], metadata=metadata
+            )
             number += 1
 
 
@@ -219,9 +233,13 @@ def chunk(text: str, words: int = WORDS) -> list[TextRange]:
     for block in filter(lambda block: block.words, _blocks(text)):
         rest = block.words
         if size + len(rest) > words:
-            headings_at_the_end = sum(1 for _ in takewhile(lambda last: last.heading, reversed(open_)))
+            headings_at_the_end = sum(
+                1 for _ in takewhile(lambda last: last.heading, reversed(open_))
+            )
             size = close(keep=0 if block.heading else headings_at_the_end)
-            if size + len(rest) > words and size * 2 > words:  # headings so long that little would stand below them
+            if (
+                size + len(rest) > words and size * 2 > words
+            ):  # headings so long that little would stand below them
                 size = close()
             while len(rest) > (room := words - size):
                 end = _sentence_end(text, rest, room)
@@ -269,7 +287,9 @@ def headings(text: str) -> list[Heading]:
         elif mark:
             fence = mark[1]
         elif hashes := _HASHES.fullmatch(line):
-            title = re.sub(r"(^|\s)#+\s*$", "", hashes[2]).strip()  # without the hashes that may close it
+            title = re.sub(
+                r"(^|\s)#+\s*$", "", hashes[2]
+            ).strip()  # without the hashes that may close it
             found.append(Heading(start, end, len(hashes[1]), title))
     return [heading for heading in found if heading.title]
 

@@ -35,11 +35,20 @@ SIMILARITIES = ("cosine", "dot", "l2")
 POOLINGS = ("mean", "cls")
 WHY = "a dense index"
 MARKS = ("config.json", "modules.json")  # a folder with neither is no encoder
-_STATED = {"cosine": "cosine", "dot": "dot", "euclidean": "l2"}  # sentence-transformers' names for ours
+_STATED = {
+    "cosine": "cosine",
+    "dot": "dot",
+    "euclidean": "l2",
+}  # sentence-transformers' names for ours
 _PROMPTS = {"query": ("query",), "document": ("document", "passage", "corpus")}
 _TEXTS = {"query": "queries", "document": "passages"}
 _DPR = {"DPRQuestionEncoder": "query", "DPRContextEncoder": "document"}
-_NO_VECTORS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering", "DPRReader")
+_NO_VECTORS = (
+    "ForSequenceClassification",
+    "ForTokenClassification",
+    "ForQuestionAnswering",
+    "DPRReader",
+)
 _OTHER_KINDS = {
     "CrossEncoder": "a reranker: it reads a query and a passage together",
     "SparseEncoder": "a sparse encoder",
@@ -50,7 +59,15 @@ _MINIMUM = 8  # tokens; below, little is left of a text beside the two marks aro
 _ENDLESS = 10**9
 _ON_THE_HUB = re.compile(r"\w[\w.-]*/[\w.-]+")
 _OTHER_BUILDS = ("onnx", "openvino")
-_NOT_WANTED = [*(f"{name}/*" for name in _OTHER_BUILDS), "*.onnx", "*.h5", "*.msgpack", "*.ot", "*.gguf", "*.tflite"]
+_NOT_WANTED = [
+    *(f"{name}/*" for name in _OTHER_BUILDS),
+    "*.onnx",
+    "*.h5",
+    "*.msgpack",
+    "*.ot",
+    "*.gguf",
+    "*.tflite",
+]
 _SETTINGS_FILES = {
     *MARKS, "sentence_bert_config.json", "config_sentence_transformers.json", "tokenizer.json",
     "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt", "vocab.json", "merges.txt",
@@ -86,14 +103,23 @@ class EncodingOptions(NamedTuple):
     def settings(self) -> dict[str, Any]:
         """The options by name, without those that are not in use, as in manifests written before there were any."""
         own = {"pooling", "query_max_length"}
-        return {name: value for name, value in self._asdict().items() if name not in own or value is not None}
+        return {
+            name: value
+            for name, value in self._asdict().items()
+            if name not in own or value is not None
+        }
 
 
 class Encoder:
     """An encoder at work. Threads share it: they take turns."""
 
     def __init__(
-        self, name: str, queries: _Side, passages: _Side, reading: EncodingOptions, identities: Sequence[str]
+        self,
+        name: str,
+        queries: _Side,
+        passages: _Side,
+        reading: EncodingOptions,
+        identities: Sequence[str],
     ) -> None:
         self.name = name
         self.reading = reading
@@ -129,13 +155,23 @@ class Encoder:
         """
         # padding changes last bits; a batch of short queries gains nothing on a CPU, and much on a GPU
         batch_size = 1 if self._queries.model.device.type == "cpu" else 64
-        return self._encode(self._queries, queries, self.reading.query_prefix, self.reading.query_limit, batch_size)
+        return self._encode(
+            self._queries, queries, self.reading.query_prefix, self.reading.query_limit, batch_size
+        )
 
     def encode_passages(self, passages: Sequence[str], batch_size: int = 64) -> Encoded:
         """The same for passages. Texts of like length are encoded together, `batch_size` at a time."""
-        return self._encode(self._passages, passages, self.reading.passage_prefix, self.reading.max_length, batch_size)
+        return self._encode(
+            self._passages,
+            passages,
+            self.reading.passage_prefix,
+            self.reading.max_length,
+            batch_size,
+        )
 
-    def _encode(self, side: _Side, texts: Sequence[str], prefix: str, limit: int | None, batch_size: int) -> Encoded:
+    def _encode(
+        self, side: _Side, texts: Sequence[str], prefix: str, limit: int | None, batch_size: int
+    ) -> Encoded:
         if not texts:
             return Encoded(np.empty((0, self.dimension), dtype=np.float32), [])
         # half a character has no UTF-8, and tokenizers want UTF-8
@@ -146,13 +182,21 @@ class Encoder:
                 side.cut_at(limit)  # both sides may share one tokenizer
                 # the marks at both ends included
                 marked = [prefix + text for text in plain]
-                tokens = side.reader.tokenizer(marked, truncation=False, padding=False, verbose=False)["input_ids"]
+                tokens = side.reader.tokenizer(
+                    marked, truncation=False, padding=False, verbose=False
+                )["input_ids"]
                 cut = [len(ids) > limit for ids in tokens]
             vectors: Vectors = side.encode(
-                plain, prompt=prefix, batch_size=batch_size, show_progress_bar=False, normalize_embeddings=unit
+                plain,
+                prompt=prefix,
+                batch_size=batch_size,
+                show_progress_bar=False,
+                normalize_embeddings=unit,
             )
         if not np.isfinite(vectors).all():
-            raise BadData(f"the encoder {self.name} answers with numbers that are none (NaN): its weights are damaged")
+            raise BadData(
+                f"the encoder {self.name} answers with numbers that are none (NaN): its weights are damaged"
+            )
         return Encoded(np.ascontiguousarray(vectors, dtype=np.float32), cut)
 
 
@@ -163,7 +207,9 @@ class _Side:
         self.model = model
         self.reader = _routed(model[0], task, folder)
         self.encode = model.encode_query if task == "query" else model.encode_document
-        self.can_cut = callable(getattr(self.reader, "tokenizer", None))  # a bag of words has no end
+        self.can_cut = callable(
+            getattr(self.reader, "tokenizer", None)
+        )  # a bag of words has no end
         self.title_mark: str = getattr(self.reader, "title_mark", "")
         own = f"{task}_length"
         self._length = own if getattr(self.reader, own, None) is not None else "max_seq_length"
@@ -176,12 +222,16 @@ class _Side:
         """Tokens read of a text: those wanted, else what the checkpoint says and its positions allow."""
         positions = positions_of(self.reader)
         if wanted is not None and positions is not None and wanted > positions:
-            raise BadArgument(f"max_length={wanted} is more than the encoder {name} can read: {positions} tokens")
+            raise BadArgument(
+                f"max_length={wanted} is more than the encoder {name} can read: {positions} tokens"
+            )
         if not self.can_cut or wanted is not None:
             return wanted if self.can_cut else None
         # a tokenizer that knows no limit states a number of thirty digits, or infinity
         limits = (getattr(self.reader, self._length, None), positions)
-        return min((int(limit) for limit in limits if limit is not None and limit < _ENDLESS), default=None)
+        return min(
+            (int(limit) for limit in limits if limit is not None and limit < _ENDLESS), default=None
+        )
 
 
 def load_encoder(
@@ -221,9 +271,13 @@ def load_encoder(
         UnknownName: it has no prompt of that name.
     """
     if similarity not in (None, *SIMILARITIES):
-        raise BadArgument(f"similarity (--similarity) must be one of {', '.join(SIMILARITIES)}, got {similarity!r}")
+        raise BadArgument(
+            f"similarity (--similarity) must be one of {', '.join(SIMILARITIES)}, got {similarity!r}"
+        )
     if pooling not in (None, *POOLINGS):
-        raise BadArgument(f"pooling (--pooling) must be one of {', '.join(POOLINGS)}, got {pooling!r}")
+        raise BadArgument(
+            f"pooling (--pooling) must be one of {', '.join(POOLINGS)}, got {pooling!r}"
+        )
     for option, length in (("max_length", max_length), ("query_max_length", query_max_length)):
         if length is not None and (isinstance(length, bool) or length < _MINIMUM):
             raise BadArgument(f"{option} must be at least {_MINIMUM} tokens, got {length!r}")
@@ -236,7 +290,10 @@ def load_encoder(
             _check_kind(place, task, alone=one, again=again)
         answering = _load(library, folder, pooling, device)
         asking = answering if one else _load(library, asker, pooling, device)
-    passages, queries = _Side(answering.model, "document", folder), _Side(asking.model, "query", asker)
+    passages, queries = (
+        _Side(answering.model, "document", folder),
+        _Side(asking.model, "query", asker),
+    )
     sizes = [side.model.get_embedding_dimension() for side in (passages, queries)]
     if sizes[0] != sizes[1]:
         raise BadArgument(
@@ -244,7 +301,9 @@ def load_encoder(
             f"{sizes[1]}: they do not belong together"
         )
     limit = passages.limit(max_length, name)
-    query_limit = queries.limit(max_length if query_max_length is None else query_max_length, query_encoder or name)
+    query_limit = queries.limit(
+        max_length if query_max_length is None else query_max_length, query_encoder or name
+    )
     options = EncodingOptions(
         _prefix(asking.model, asker, "query", query_prefix, query_prompt),
         _prefix(answering.model, folder, "document", passage_prefix, passage_prompt),
@@ -254,18 +313,30 @@ def load_encoder(
         query_limit if query_limit != limit else None,
     )
     whole = name if one else f"{name} (queries: {query_encoder})"
-    return Encoder(whole, queries, passages, options, _identities(options, [folder] if one else [folder, asker]))
+    return Encoder(
+        whole,
+        queries,
+        passages,
+        options,
+        _identities(options, [folder] if one else [folder, asker]),
+    )
 
 
 def _identities(options: EncodingOptions, folders: Sequence[Path]) -> tuple[str, ...]:
     """What an encoder is, by its files and how it is used, not by its place: today's identity, then an earlier one."""
     stated = [files_hash(folders[0]), options[:4]]
     # younger than the rest: an encoder that has none of these keeps the identity that it had
-    more = {name: value for name, value in options.settings().items() if name not in EncodingOptions._fields[:4]}
+    more = {
+        name: value
+        for name, value in options.settings().items()
+        if name not in EncodingOptions._fields[:4]
+    }
     if len(folders) > 1:
         more["query_encoder"] = files_hash(folders[1])
     known = [[*stated, dict(more)] if more else stated]
-    if routers := [path for folder in folders for path in sorted(folder.rglob("router_config.json"))]:
+    if routers := [
+        path for folder in folders for path in sorted(folder.rglob("router_config.json"))
+    ]:
         more["routers"] = [hashlib.sha256(path.read_bytes()).hexdigest() for path in routers]
         known.insert(0, [*stated, more])
     return tuple(hashlib.sha256(json.dumps(each).encode()).hexdigest() for each in known)
@@ -292,13 +363,17 @@ def _load(library: Any, folder: Path, pooling: Pooling | None, device: str | Non
         model = model.float().eval()
     except (ImportError, MemoryError, BadData):
         raise
-    except Exception as error:  # whatever torch, tokenizers and safetensors raise of a file that is not theirs
+    except (
+        Exception
+    ) as error:  # whatever torch, tokenizers and safetensors raise of a file that is not theirs
         why = str(error).strip().partition("\n")[0][:200] or type(error).__name__
         raise BadData(f"the encoder in {folder} cannot be loaded ({why}): is it whole?") from error
     if architecture not in _DPR:
         check_whole(model, folder)
     stated = str(model.similarity_fn_name) if laid_out else ""
-    return _Loaded(folder, model, stated, _pool(model, folder, pooling, "cls" if architecture in _DPR else ""))
+    return _Loaded(
+        folder, model, stated, _pool(model, folder, pooling, "cls" if architecture in _DPR else "")
+    )
 
 
 def _architecture(folder: Path) -> str:
@@ -316,7 +391,9 @@ def _check_kind(folder: Path, task: str, *, alone: bool, again: bool) -> None:
     """
     name = _architecture(folder)
     if name.endswith(_NO_VECTORS) and not again:
-        raise BadData(f"{folder} is no encoder: a {name} gives scores or labels and no vectors; name an encoder")
+        raise BadData(
+            f"{folder} is no encoder: a {name} gives scores or labels and no vectors; name an encoder"
+        )
     if name in _OTHER_KINDS and not again:
         raise BadData(f"{folder} is no dense encoder but {_OTHER_KINDS[name]}; name a dense one")
     if name in _DPR and (alone or _DPR[name] != task):
@@ -341,9 +418,13 @@ def _dpr(folder: Path, architecture: str) -> Any:
         def __init__(self) -> None:
             super().__init__()
             kind = getattr(transformers, architecture)
-            self.auto_model, report = kind.from_pretrained(folder, output_loading_info=True, local_files_only=True)
+            self.auto_model, report = kind.from_pretrained(
+                folder, output_loading_info=True, local_files_only=True
+            )
             _check_report(report, folder)
-            self.tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+            self.tokenizer = transformers.AutoTokenizer.from_pretrained(
+                folder, local_files_only=True
+            )
             self.title_mark = self.tokenizer.sep_token
 
         @property
@@ -366,7 +447,10 @@ def _dpr(folder: Path, architecture: str) -> Any:
         def forward(self, features: Any) -> Any:
             names = ("input_ids", "attention_mask", "token_type_ids")
             given = {name: features[name] for name in names if name in features}
-            return {**features, "sentence_embedding": self.auto_model(**given, return_dict=True).pooler_output}
+            return {
+                **features,
+                "sentence_embedding": self.auto_model(**given, return_dict=True).pooler_output,
+            }
 
     return DPR()
 
@@ -377,7 +461,11 @@ def _pool(model: Any, folder: Path, pooling: Pooling | None, stated: str) -> boo
         return False
     poolings = [module for module in model.modules() if hasattr(module, "pooling_mode")]
     if (folder / MARKS[1]).is_file() or not poolings:
-        stated = stated or " and ".join(sorted({str(module.pooling_mode) for module in poolings})) or "no tokens"
+        stated = (
+            stated
+            or " and ".join(sorted({str(module.pooling_mode) for module in poolings}))
+            or "no tokens"
+        )
     if stated not in ("", pooling):
         raise BadArgument(
             f"the encoder in {folder} pools {stated} by its own settings, not {pooling}: leave out --pooling"
@@ -396,19 +484,27 @@ def _prefix(model: Any, folder: Path, task: str, prefix: str | None, prompt: str
     if prefix is None:
         if not known:
             instead = "--query-prefix" if task == "query" else "--passage-prefix"
-            raise UnknownName(f"no prompt '{prompt}': the encoder in {folder} has none; give the text, {instead}")
+            raise UnknownName(
+                f"no prompt '{prompt}': the encoder in {folder} has none; give the text, {instead}"
+            )
         if prompt not in known:
             raise UnknownName.of("prompt", str(prompt), known, f"of the encoder in {folder}")
         return known[str(prompt)]
     if prompt is not None:
-        both = "--query-prefix and --query-prompt" if task == "query" else "--passage-prefix and --passage-prompt"
+        both = (
+            "--query-prefix and --query-prompt"
+            if task == "query"
+            else "--passage-prefix and --passage-prompt"
+        )
         raise BadArgument(f"{both} both say what stands before {_TEXTS[task]}: give one")
     return prefix
 
 
 def _similarity(answering: _Loaded, asking: _Loaded) -> Any:
     """What the checkpoints say; dot where they do not."""
-    stated = {loaded.similarity: loaded.folder for loaded in (answering, asking) if loaded.similarity}
+    stated = {
+        loaded.similarity: loaded.folder for loaded in (answering, asking) if loaded.similarity
+    }
     for name, folder in stated.items():
         if name not in _STATED:
             raise BadArgument(f"the encoder in {folder} wants the similarity '{name}': say {_SAY}")
@@ -430,7 +526,9 @@ def _routed(module: Any, task: str, folder: Path) -> Any:
         route = route or next((name for name in (task, "text") if name in module.sub_modules), None)
         if route not in module.sub_modules:
             known = ", ".join(module.sub_modules)
-            raise BadData(f"the encoder in {folder} has no route for {_TEXTS[task]} ({task}), only for: {known}")
+            raise BadData(
+                f"the encoder in {folder} has no route for {_TEXTS[task]} ({task}), only for: {known}"
+            )
         module = module.sub_modules[route][0]
     return module
 
@@ -443,7 +541,9 @@ def _transformers(model: Any, folder: Path) -> Iterator[tuple[Any, Path]]:
     # of PyLate's checkpoints the model has a module more than the file names, its last
     for module, row in zip(model, json.loads((folder / MARKS[1]).read_bytes()), strict=False):
         place = folder / str(row["path"])
-        if str(row["type"]).endswith(".Transformer"):  # it need not lie in the encoder's own folder, and need not be
+        if str(row["type"]).endswith(
+            ".Transformer"
+        ):  # it need not lie in the encoder's own folder, and need not be
             yield module, place
         elif hasattr(module, "sub_modules"):
             router = _json(place / "router_config.json") or _json(place / MARKS[0])
@@ -500,7 +600,9 @@ def encoder_folder(name: str, what: str = "encoder") -> Path:
     if not folder.is_dir():
         hub: Any = needed("huggingface_hub", "dense", WHY)
         if not _ON_THE_HUB.fullmatch(name) or Path(name).exists():
-            raise MissingFile(f"no {what} '{name}': it is no folder, and names on the hub read owner/name")
+            raise MissingFile(
+                f"no {what} '{name}': it is no folder, and names on the hub read owner/name"
+            )
         try:
             folder = Path(hub.snapshot_download(name, local_files_only=True))
         except OSError:  # not in the cache
@@ -527,7 +629,8 @@ def files_hash(folder: Path) -> str:
     inside = [
         (name, path)
         for name, path in paths.items()
-        if name.parts[0] not in _OTHER_BUILDS and not any(part.startswith(".") for part in name.parts)
+        if name.parts[0] not in _OTHER_BUILDS
+        and not any(part.startswith(".") for part in name.parts)
     ]
     # weights saved twice are read from safetensors, so those count
     weights = ".safetensors" if any(path.suffix == ".safetensors" for _, path in inside) else ".bin"

@@ -17,7 +17,14 @@ from typing import Any
 
 from blendfilter.errors import BadArgument, check_count
 from blendfilter.records import Passage
-from blendfilter.retrieval.base import Hits, Retriever, SearchWarnings, cut_of, fingerprint_of, missing_of
+from blendfilter.retrieval.base import (
+    Hits,
+    Retriever,
+    SearchWarnings,
+    cut_of,
+    fingerprint_of,
+    missing_of,
+)
 from blendfilter.retrieval.callables import as_retriever
 from blendfilter.retrieval.indexes import open_index
 from blendfilter.text import folded
@@ -31,11 +38,19 @@ class Hybrid(Retriever):
     Each index is searched for `depth` passages, or for k where that is more.
     """
 
-    def __init__(self, indexes: Sequence[Retriever], *, constant: float = 60, depth: int = 100) -> None:
+    def __init__(
+        self, indexes: Sequence[Retriever], *, constant: float = 60, depth: int = 100
+    ) -> None:
         if len(indexes) < 2:
             raise BadArgument(f"a hybrid joins at least two indexes, got {len(indexes)}")
-        if isinstance(constant, bool) or not isinstance(constant, (int, float)) or not 0 <= constant < math.inf:
-            raise BadArgument(f"the constant of rank fusion must be 0 or more, got {constant!r} (usual: 60)")
+        if (
+            isinstance(constant, bool)
+            or not isinstance(constant, (int, float))
+            or not 0 <= constant < math.inf
+        ):
+            raise BadArgument(
+                f"the constant of rank fusion must be 0 or more, got {constant!r} (usual: 60)"
+            )
         depth = check_count("depth", depth)
         self.indexes = [as_retriever(index) for index in indexes]
         self.constant, self.depth = constant, depth
@@ -57,8 +72,14 @@ class Hybrid(Retriever):
         for rankings in zip(*answers, strict=True):
             apart: list[Sequence[Passage]] = list(rankings)
             if not self._corpus:  # an id names one passage
-                apart[1:] = [[replace(p, id=f"{p.id}@{at}") for p in hits] for at, hits in enumerate(rankings[1:], 2)]
-            cut, missing = any(map(cut_of, rankings)), dict.fromkeys(chain.from_iterable(map(missing_of, rankings)))
+                apart[1:] = [
+                    [replace(p, id=f"{p.id}@{at}") for p in hits]
+                    for at, hits in enumerate(rankings[1:], 2)
+                ]
+            cut, missing = (
+                any(map(cut_of, rankings)),
+                dict.fromkeys(chain.from_iterable(map(missing_of, rankings))),
+            )
             found.append(Hits(fuse(apart, k, self.constant, self._key), cut=cut, missing=missing))
         return found
 
@@ -78,7 +99,9 @@ class Hybrid(Retriever):
         """This hybrid, or one of the indexes that lie in the folders by now."""
         if not self.outdated():
             return self
-        return Hybrid([index.fresh() for index in self.indexes], constant=self.constant, depth=self.depth)
+        return Hybrid(
+            [index.fresh() for index in self.indexes], constant=self.constant, depth=self.depth
+        )
 
     def info(self) -> dict[str, Any]:
         """Kind, fingerprint, how ranks are fused, and what each of the indexes says of itself."""
@@ -121,7 +144,9 @@ def fuse(rankings: Sequence[Sequence[Passage]], k: int, constant: float, key: Ke
             shares.setdefault(name, []).append(1 / (constant + rank))
     # summed exactly, so that which index came first decides ties and nothing else
     sums = {name: math.fsum(parts) for name, parts in shares.items()}
-    return [first[name].scored(sums[name]) for name in sorted(sums, key=lambda name: -sums[name])[:k]]
+    return [
+        first[name].scored(sums[name]) for name in sorted(sums, key=lambda name: -sums[name])[:k]
+    ]
 
 
 def open_indexes(locations: Sequence[str | os.PathLike[str]], **options: Any) -> Retriever:

@@ -54,12 +54,16 @@ FOREIGN: dict[tuple[str, ...], str] = {
 }
 """Folders of colbert-ai and bm25s, by files that all such folders have, to what opens them."""
 
-_OPENING: ContextVar[tuple[str, ...]] = ContextVar("folders over other indexes that are being opened", default=())
+_OPENING: ContextVar[tuple[str, ...]] = ContextVar(
+    "folders over other indexes that are being opened", default=()
+)
 
 _LIKE_AN_ADDRESS = re.compile(r"(?:https?|//|:).*@|[\w.-]+:[0-9]{1,5}/?$", re.IGNORECASE)
 
 
-def build(engine: str, corpus: Corpus, out: str | os.PathLike[str] | None = None, **settings: Any) -> Retriever:
+def build(
+    engine: str, corpus: Corpus, out: str | os.PathLike[str] | None = None, **settings: Any
+) -> Retriever:
     """Index `corpus` with the engine of that name; `settings` are that engine's. Raises `UnknownName`.
 
     >>> from blendfilter.records import Passage
@@ -78,7 +82,11 @@ def register_kind(name: str, opener: Opener) -> None:
 
 
 def open_index(
-    location: str | os.PathLike[str], *, allow_hosts: Sequence[str] = (), partial: bool = False, **options: Any
+    location: str | os.PathLike[str],
+    *,
+    allow_hosts: Sequence[str] = (),
+    partial: bool = False,
+    **options: Any,
 ) -> Retriever:
     """The index in a folder or at an address (`http://…`), of whatever kind it is; `options` are that kind's.
 
@@ -92,25 +100,35 @@ def open_index(
     address = os.fspath(location)
     scheme, mark, _ = address.partition("://")
     if mark:
-        return _opener(scheme.lower(), "kind of address", http.without_login(address))(address, **options)
+        return _opener(scheme.lower(), "kind of address", http.without_login(address))(
+            address, **options
+        )
     folder = path_of(address)
     if _LIKE_AN_ADDRESS.search(address) and not folder.exists():
-        raise MissingFile(f"no index at {http.without_login(address)}: if a server is meant, write http://host:port")
-    if not os.path.exists(folder / MANIFEST):  # and False where looking is not permitted; a `Path` would raise
+        raise MissingFile(
+            f"no index at {http.without_login(address)}: if a server is meant, write http://host:port"
+        )
+    if not os.path.exists(
+        folder / MANIFEST
+    ):  # and False where looking is not permitted; a `Path` would raise
         for marks, opener in FOREIGN.items():
             if all(os.path.isfile(folder / name) for name in marks):
                 index: Retriever = _named(opener)(address, **options)
                 return index
     kind = _kind_of(folder)
     if kind in ADDRESSES:
-        raise BadData(f"the index at {address} is of kind '{kind}', and no folder is: build it again")
+        raise BadData(
+            f"the index at {address} is of kind '{kind}', and no folder is: build it again"
+        )
     open_kind = _opener(kind, "kind of index", address)
     if kind not in OVER_ANOTHER:
         return open_kind(address, **options)
     options |= {"allow_hosts": allow_hosts, **({"partial": True} if partial else {})}
     outer, place = _OPENING.get(), os.path.realpath(folder)
     if place in outer:
-        raise BadData(f"the index at {outer[-1]} lies over itself (by way of {address:.200}): join or trim it again")
+        raise BadData(
+            f"the index at {outer[-1]} lies over itself (by way of {address:.200}): join or trim it again"
+        )
     token = _OPENING.set((*outer, place))
     try:
         return open_kind(address, **options)

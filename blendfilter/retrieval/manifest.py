@@ -54,7 +54,13 @@ def index_cache() -> Path:
 def _inside(name: str) -> str:
     """`name`, if it is that of a file in the folder: a manifest may come from anywhere."""
     path = PurePosixPath(name)
-    if path.is_absolute() or not path.name or ".." in path.parts or str(path) != name or {"\0", "\\"} & {*name}:
+    if (
+        path.is_absolute()
+        or not path.name
+        or ".." in path.parts
+        or str(path) != name
+        or {"\0", "\\"} & {*name}
+    ):
         raise ValueError(f"{name!r:.80} is not the name of a file in the folder")
     return name
 
@@ -119,7 +125,11 @@ def file_hash(path: Path, how: str = "") -> str:
 
 def write_manifest(folder: Path, manifest: Manifest) -> Manifest:
     """Write `manifest` into `folder`, listing the files that lie there; it comes last, after all of them."""
-    paths = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    paths = {
+        path.relative_to(folder).as_posix(): path
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
     files = {name: path.stat().st_size for name, path in paths.items()}
     whole = manifest.model_copy(
         update={"files": files, "hashes": {name: file_hash(path) for name, path in paths.items()}}
@@ -140,41 +150,59 @@ def read_manifest(folder: str | os.PathLike[str]) -> Manifest:
     except (BadData, MissingFile, OSError):
         if stamp(folder) == before:
             raise
-    return read_manifest(folder)  # another index took its place between the manifest and a look at the files
+    return read_manifest(
+        folder
+    )  # another index took its place between the manifest and a look at the files
 
 
 def _read(where: Path) -> Manifest:
     try:
         os.stat(where)
-    except (FileNotFoundError, NotADirectoryError, ValueError):  # the latter of characters that no name can have
+    except (
+        FileNotFoundError,
+        NotADirectoryError,
+        ValueError,
+    ):  # the latter of characters that no name can have
         raise MissingFile(f"no index at {where}: {HOW_TO_BUILD}") from None
     except OSError as error:
         if error.errno not in (errno.ENAMETOOLONG, errno.ELOOP):
             raise
-        raise BadData(f"'{where!s:.60}' cannot be the folder of an index: {error.strerror}") from None
+        raise BadData(
+            f"'{where!s:.60}' cannot be the folder of an index: {error.strerror}"
+        ) from None
     if not (where / MANIFEST).is_file():
-        what = f"it has no {MANIFEST}" if where.is_dir() else "it is a file, and an index is a folder"
+        what = (
+            f"it has no {MANIFEST}" if where.is_dir() else "it is a file, and an index is a folder"
+        )
         raise BadData(f"{where} is not an index ({what}): {HOW_TO_BUILD}")
     manifest = _parse(where / MANIFEST)
     real = os.path.realpath(where)
     for name, size in manifest.files.items():
         found = (where / name).stat().st_size if (where / name).is_file() else None
         if found != size:
-            state = "is missing" if found is None else f"has {found} bytes where {size} were written"
+            state = (
+                "is missing" if found is None else f"has {found} bytes where {size} were written"
+            )
             raise BadData(f"the index at {where} is damaged: {name} {state}; build it again")
         if not Path(os.path.realpath(where / name)).is_relative_to(real):
-            raise BadData(f"the index at {where} is refused: {name} is a link out of it; put the file itself there")
+            raise BadData(
+                f"the index at {where} is refused: {name} is a link out of it; put the file itself there"
+            )
     return manifest
 
 
-def check_content(folder: Path, manifest: Manifest, known: Mapping[str, str] = MappingProxyType({})) -> None:
+def check_content(
+    folder: Path, manifest: Manifest, known: Mapping[str, str] = MappingProxyType({})
+) -> None:
     """Raise `BadData` where a file's content is not what the manifest says; `known` are hashes that go before its own.
 
     Files of a manifest without hashes are left unread.
     """
     for name, stated in {**manifest.hashes, **known}.items():
         if file_hash(folder / name, stated.partition(":")[0]) != stated:
-            raise BadData(f"the index at {folder} is damaged: {name} is not as it was written; build it again")
+            raise BadData(
+                f"the index at {folder} is damaged: {name} is not as it was written; build it again"
+            )
 
 
 def _parse(path: Path) -> Manifest:
@@ -193,7 +221,9 @@ def _parse(path: Path) -> Manifest:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "the whole file"
-        raise BadData(f"{path} is not an index's manifest: {where}: {first['msg']}; {_REMOVE}") from None
+        raise BadData(
+            f"{path} is not an index's manifest: {where}: {first['msg']}; {_REMOVE}"
+        ) from None
 
 
 @contextmanager
@@ -202,14 +232,18 @@ def opening(folder: str | os.PathLike[str]) -> Iterator[None]:
     try:
         yield
     except UNREADABLE as error:
-        if isinstance(error, BlendFilterError) or type(error).__name__ == "OutOfMemoryError":  # a GPU's, not the file's
+        if (
+            isinstance(error, BlendFilterError) or type(error).__name__ == "OutOfMemoryError"
+        ):  # a GPU's, not the file's
             raise
         why = " ".join(f"{type(error).__name__}: {error}".split())[:120]
         raise BadData(f"the index at {folder} is damaged ({why}); build it again") from error
 
 
 @contextmanager
-def building(out: str | os.PathLike[str], *, overwrite: bool = False, share: bool = False) -> Iterator[Path]:
+def building(
+    out: str | os.PathLike[str], *, overwrite: bool = False, share: bool = False
+) -> Iterator[Path]:
     """A temporary folder beside `out` that becomes `out` when the block ends well, and vanishes when it does not.
 
     An index that stands there already is refused before any work is done, or replaced with `overwrite`, in one step and
@@ -219,13 +253,19 @@ def building(out: str | os.PathLike[str], *, overwrite: bool = False, share: boo
     thing came while the block ran, the new index stays beside it, and the message says where.
     """
     target = path_of(out)
-    if target.name in ("", "..") or target.is_symlink():  # a link stays one, and leads to the new index
+    if (
+        target.name in ("", "..") or target.is_symlink()
+    ):  # a link stays one, and leads to the new index
         target = Path(os.path.realpath(target))
     sweep(target)
     if why := _in_the_way(target):
-        raise BadArgument(f"{target} is there already and is not an index ({why}): name another folder")
+        raise BadArgument(
+            f"{target} is there already and is not an index ({why}): name another folder"
+        )
     if (target / MANIFEST).exists() and not (overwrite or share):
-        raise BadArgument(f"there is an index at {target} already: name another folder, or overwrite it (--overwrite)")
+        raise BadArgument(
+            f"there is an index at {target} already: name another folder, or overwrite it (--overwrite)"
+        )
     target.parent.mkdir(parents=True, exist_ok=True)
     folder = _sibling(target, "building")
     folder.mkdir()
@@ -235,7 +275,9 @@ def building(out: str | os.PathLike[str], *, overwrite: bool = False, share: boo
             yield folder
             if why := _in_the_way(target):
                 kept = folder.rename(target.with_name(f"{target.name}.new-{uuid.uuid4().hex[:12]}"))
-                raise BadArgument(f"{target} is not an index any more ({why}) and stays: the new one is at {kept}")
+                raise BadArgument(
+                    f"{target} is not an index any more ({why}) and stays: the new one is at {kept}"
+                )
             if overwrite and target.exists():
                 _sync(folder)
                 old = _sibling(target, "old")
@@ -280,7 +322,9 @@ def updating(index: str | os.PathLike[str], fingerprint: str) -> Iterator[Path]:
 
     lock = _locked(Path(os.path.realpath(path_of(index))))
     if lock is None:
-        raise BadArgument(f"the index at {index} is being changed by another command: wait until it is done")
+        raise BadArgument(
+            f"the index at {index} is being changed by another command: wait until it is done"
+        )
     try:
         check()  # whoever had the lock before has put another index here
         with building(index, overwrite=True) as folder:
@@ -389,7 +433,10 @@ def _remove(index: Path) -> None:
     if not (index / MANIFEST).is_file():  # an empty folder was replaced
         index.rmdir()
         return
-    files = [*_parse(index / MANIFEST).files, MANIFEST]  # the manifest last: killed on the way, it can still be swept
+    files = [
+        *_parse(index / MANIFEST).files,
+        MANIFEST,
+    ]  # the manifest last: killed on the way, it can still be swept
     folders = {parent for name in files for parent in PurePosixPath(name).parents}
     try:
         for name in files:
@@ -397,7 +444,10 @@ def _remove(index: Path) -> None:
         for inner in sorted(folders, key=lambda folder: len(folder.parts), reverse=True):
             (index / inner).rmdir()
     except OSError:
-        warnings.warn(f"the index that was replaced could not be removed whole: look into {index}", stacklevel=3)
+        warnings.warn(
+            f"the index that was replaced could not be removed whole: look into {index}",
+            stacklevel=3,
+        )
 
 
 def _locked(folder: Path) -> int | None:

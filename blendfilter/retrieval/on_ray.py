@@ -81,10 +81,16 @@ class OnRay(NamedTuple):
         if self.workers is not None:
             check_count("workers (--ray-workers)", self.workers)
         if not (isinstance(self.gpus, int | float) and self.gpus >= 0):
-            raise BadArgument(f"gpus (--ray-gpus) must be a number of at least 0, got {self.gpus!r}")
+            raise BadArgument(
+                f"gpus (--ray-gpus) must be a number of at least 0, got {self.gpus!r}"
+            )
 
     def make(
-        self, maker: Callable[..., ChunkMaker], job: Any, chunks: Sequence[int], done: Callable[[dict[str, int]], None]
+        self,
+        maker: Callable[..., ChunkMaker],
+        job: Any,
+        chunks: Sequence[int],
+        done: Callable[[dict[str, int]], None],
     ) -> None:
         """Have `maker(job)` make these chunks; `done` is told the counts of each as it comes. Raises: WorkFailed."""
         if not chunks:
@@ -96,7 +102,9 @@ class OnRay(NamedTuple):
             kind = "GPU" if self.gpus else "CPU"
             there = int(ray.cluster_resources().get(kind, 1) / (self.gpus or 1))
             size = min(len(chunks), self.workers or max(1, there))
-            encoded = data.from_items([{"chunk": chunk} for chunk in chunks], override_num_blocks=len(chunks))
+            encoded = data.from_items(
+                [{"chunk": chunk} for chunk in chunks], override_num_blocks=len(chunks)
+            )
             encoded = encoded.map_batches(
                 _ChunkWorker,
                 fn_constructor_args=(maker, job, os.getcwd()),
@@ -144,7 +152,9 @@ class ChunkFolder:
         wanted = json.dumps({"build": digest(*build)}) + "\n"
         if not about.is_file() or about.read_text(encoding="utf-8") != wanted:
             if self.path.exists() and not about.is_file():
-                raise BadArgument(f"{self.path} is there already and holds no chunks: move it, or name another index")
+                raise BadArgument(
+                    f"{self.path} is there already and holds no chunks: move it, or name another index"
+                )
             shutil.rmtree(self.path, ignore_errors=True)
             self.path.mkdir(parents=True)
             about.write_text(wanted, encoding="utf-8")
@@ -158,7 +168,9 @@ class ChunkFolder:
         shutil.rmtree(self.path, ignore_errors=True)
 
 
-def told(progress: ProgressCallback, phase: str, done: int, total: int) -> Callable[[dict[str, int]], None]:
+def told(
+    progress: ProgressCallback, phase: str, done: int, total: int
+) -> Callable[[dict[str, int]], None]:
     """What tells `progress` of each chunk as it is made; `done` passages of `total` were before."""
     count = done
 

@@ -24,7 +24,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from blendfilter.errors import BadArgument, BadData, EmptyData
-from blendfilter.files import JsonRow, first_character, json_rows, lines, list_values, opened, path_of, write_whole
+from blendfilter.files import (
+    JsonRow,
+    first_character,
+    json_rows,
+    lines,
+    list_values,
+    opened,
+    path_of,
+    write_whole,
+)
 from blendfilter.records import Passage, cell
 from blendfilter.retrieval.base import (
     Hits,
@@ -72,7 +81,9 @@ class Precomputed(Retriever):
         BadData: a row that is no query with passages, or a query that has two different lists of them (which lines).
     """
 
-    def __init__(self, file: str | os.PathLike[str], questions: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, file: str | os.PathLike[str], questions: Mapping[str, str] | None = None
+    ) -> None:
         self.file = path_of(file)
         self._questions = questions
         self.fingerprint = fingerprint_of("retrieved", corpus_hash(self.file))
@@ -114,7 +125,10 @@ class Precomputed(Retriever):
             hits = self._read(line)
             if len(hits) < k and not self._few:
                 self._few = True
-                warnings.warn(f"k={k} is more than {self.file} holds for a query: {len(hits)} come back", stacklevel=3)
+                warnings.warn(
+                    f"k={k} is more than {self.file} holds for a query: {len(hits)} come back",
+                    stacklevel=3,
+                )
             found.append(Hits(hits[:k], cut=hits.cut, trim=hits.trim, missing=hits.missing))
         return found
 
@@ -133,19 +147,25 @@ class Precomputed(Retriever):
         return {"kind": "retrieved", "fingerprint": self.fingerprint, **kept}
 
     def _read(self, line: _RowPlace) -> Hits:
-        return _hits(json.loads(os.pread(self._rows.fileno(), line.length, line.offset)), line.where)
+        return _hits(
+            json.loads(os.pread(self._rows.fileno(), line.length, line.offset)), line.where
+        )
 
     def _query(self, value: Any, where: str) -> str | None:
         """The query of a row; None where it names a question that is not among `questions`."""
         if not isinstance(value, Mapping):
-            raise BadData(f"{where}: expected an object with 'question' and 'passages', found {value!r:.40}")
+            raise BadData(
+                f"{where}: expected an object with 'question' and 'passages', found {value!r:.40}"
+            )
         ids = [str(cell(value[name])) for name in IDS if name in value]
         if self._questions is not None and ids and not any(name in value for name in QUERIES):
             question = self._questions.get(ids[0])
             return None if question is None else folded(question)
         name = _named(value, QUERIES, where)
         if not isinstance(value[name], str) or not value[name].strip():
-            raise BadData(f"{where}: field '{name}' is wrong: expected a text, found {value[name]!r:.40}")
+            raise BadData(
+                f"{where}: field '{name}' is wrong: expected a text, found {value[name]!r:.40}"
+            )
         return folded(value[name])
 
 
@@ -156,7 +176,9 @@ def _rows(file: Path) -> Iterator[JsonRow]:
         return
     with opened(file) as stream:
         for position, (query, hits) in enumerate(list_values(stream, str(file))):
-            yield JsonRow(f"{file}, query {position + 1}", position, {QUERIES[0]: query, PASSAGES[0]: hits})
+            yield JsonRow(
+                f"{file}, query {position + 1}", position, {QUERIES[0]: query, PASSAGES[0]: hits}
+            )
 
 
 def _is_cache(file: Path) -> bool:
@@ -168,7 +190,11 @@ def _is_cache(file: Path) -> bool:
         row = json.loads(first)
     except ValueError:
         return first == "{"
-    return bool(row) and all(isinstance(value, list) for value in row.values()) and not {*QUERIES, *PASSAGES} & {*row}
+    return (
+        bool(row)
+        and all(isinstance(value, list) for value in row.values())
+        and not {*QUERIES, *PASSAGES} & {*row}
+    )
 
 
 def write_hits(
@@ -221,28 +247,42 @@ def _hits(value: Mapping[str, Any], where: str) -> Hits:
     output = value.get("output")
     if isinstance(output, Mapping) and not any(name in value for name in PASSAGES):
         value = output
-    name = next((name for name in PASSAGES if isinstance(value.get(name), list)), "") or _named(value, PASSAGES, where)
+    name = next((name for name in PASSAGES if isinstance(value.get(name), list)), "") or _named(
+        value, PASSAGES, where
+    )
     if not isinstance(value[name], list):
-        raise BadData(f"{where}: field '{name}' is wrong: expected a list of passages, found {value[name]!r:.40}")
-    found = [_passage(item, f"{where}, passage {rank}") for rank, item in enumerate(value[name], start=1)]
+        raise BadData(
+            f"{where}: field '{name}' is wrong: expected a list of passages, found {value[name]!r:.40}"
+        )
+    found = [
+        _passage(item, f"{where}, passage {rank}") for rank, item in enumerate(value[name], start=1)
+    ]
     try:
         return with_flags(found, value)
     except ValueError:
-        raise BadData(f"{where}: field 'trim' is wrong: take it out, or write the hits again") from None
+        raise BadData(
+            f"{where}: field 'trim' is wrong: take it out, or write the hits again"
+        ) from None
 
 
 def _named(value: Mapping[str, Any], names: Sequence[str], where: str) -> str:
     name = next((name for name in names if name in value), None)
     if name is None:
         others = ", ".join(f"'{other}'" for other in names[1:])
-        raise BadData(f"{where}: field '{names[0]}' (or {others}) is missing (it has: {', '.join(value) or 'nothing'})")
+        raise BadData(
+            f"{where}: field '{names[0]}' (or {others}) is missing (it has: {', '.join(value) or 'nothing'})"
+        )
     return name
 
 
 def _passage(item: Any, where: str) -> Passage:
     try:
         passage = as_passage(item)
-    except (BadArgument, ValueError, TypeError) as error:  # the latter two of a score that is no number
+    except (
+        BadArgument,
+        ValueError,
+        TypeError,
+    ) as error:  # the latter two of a score that is no number
         raise BadData(f"{where}: {error}") from None
     if not passage.line:
         raise BadData(f"{where} has neither title nor text: fill it in or drop it")

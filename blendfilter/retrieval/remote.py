@@ -29,7 +29,9 @@ SERVER = "blendfilter"
 """How `/info` states that a server is ours."""
 TOKEN = "BLENDFILTER_INDEX_TOKEN"
 """The variable that holds the token, for servers and clients. Never an option: anyone may see a command's words."""
-A_PASSAGE = 16 << 10  # bytes that a reply may have for each passage of a request, beyond what any reply may
+A_PASSAGE = (
+    16 << 10
+)  # bytes that a reply may have for each passage of a request, beyond what any reply may
 WAIT_FIRST, WAIT_MAX = 0.25, 8.0
 PATIENCE = 60.0  # seconds: where a server wants a longer wait, that is an error at once
 CONNECTIONS = 64
@@ -100,7 +102,9 @@ class Remote(Retriever):
         sent = found and secrets.checked(found, f"the token ({TOKEN})")
         how = f"set {TOKEN}" if ambient else _GIVE_IT
         self._connection = ServerConnection(self.url, sent, timeout, attempts, how)
-        self._reopened = partial(Remote, timeout=timeout, attempts=attempts, batch_size=batch_size, ambient=ambient)
+        self._reopened = partial(
+            Remote, timeout=timeout, attempts=attempts, batch_size=batch_size, ambient=ambient
+        )
         foreign = (
             f"{self.url} is not a server of `blendfilter serve`: another one in dspy.ColBERTv2's format "
             f"is a retriever as dspy.ColBERTv2(url='{self.url}')"
@@ -126,7 +130,12 @@ class Remote(Retriever):
     def info(self) -> dict[str, Any]:
         """The server's description of its index (`of` is that index's kind), and its address."""
         served = self._about.index
-        own = {"kind": "remote", "of": served.get("kind", "unknown"), "fingerprint": self.fingerprint, "url": self.url}
+        own = {
+            "kind": "remote",
+            "of": served.get("kind", "unknown"),
+            "fingerprint": self.fingerprint,
+            "url": self.url,
+        }
         return {**served, **own, "passages": self._about.passages, "server": self._about.version}
 
     @property
@@ -146,7 +155,11 @@ class Remote(Retriever):
 
     def _batches(self, queries: Sequence[str]) -> Iterator[list[str]]:
         """Queries as JSON, no more together than the server takes, by number and by bytes."""
-        batch, size, room = list[str](), 0, self._about.limits.max_body - 64  # for what stands around them
+        batch, size, room = (
+            list[str](),
+            0,
+            self._about.limits.max_body - 64,
+        )  # for what stands around them
         for query in queries:
             written = json.dumps(query)
             if batch and (len(batch) == self._batch or size + len(written) + 1 > room):
@@ -159,15 +172,21 @@ class Remote(Retriever):
 
     def _find(self, batch: Sequence[str], k: int) -> list[Hits]:
         most = http.LARGEST + A_PASSAGE * k * len(batch)
-        reply = self._connection.request("/search", f'{{"k":{k},"queries":[{",".join(batch)}]}}'.encode(), limit=most)
+        reply = self._connection.request(
+            "/search", f'{{"k":{k},"queries":[{",".join(batch)}]}}'.encode(), limit=most
+        )
         found = self._checked(_SearchReply, reply)
         if found.fingerprint != self.fingerprint:
             raise IndexChanged(
                 f"the index behind {self.url} was changed ({self.fingerprint} → {quoted(found.fingerprint)}): "
                 "open it again"
             )
-        if len(found.results) != len(batch) or any(len(result.passages) > k for result in found.results):
-            raise BadData(f"{self.url} answered {len(batch)} queries with something else: look what runs there")
+        if len(found.results) != len(batch) or any(
+            len(result.passages) > k for result in found.results
+        ):
+            raise BadData(
+                f"{self.url} answered {len(batch)} queries with something else: look what runs there"
+            )
         return [
             Hits(each.passages, cut=each.query_cut, trim=each.trim, missing=each.missing_shards)
             for each in found.results
@@ -212,7 +231,12 @@ class ServerConnection:
     """
 
     def __init__(
-        self, url: str, token: str | None, timeout: float, attempts: int, how_to_give: str = f"set {TOKEN}"
+        self,
+        url: str,
+        token: str | None,
+        timeout: float,
+        attempts: int,
+        how_to_give: str = f"set {TOKEN}",
     ) -> None:
         self.url = url
         self._how_to_give = how_to_give
@@ -220,7 +244,9 @@ class ServerConnection:
         secrets.know(token)
         self._clients: dict[int, httpx.Client] = {}
 
-    def request(self, path: str, body: bytes | None = None, *, foreign: str = "", limit: int = http.LARGEST) -> Any:
+    def request(
+        self, path: str, body: bytes | None = None, *, foreign: str = "", limit: int = http.LARGEST
+    ) -> Any:
         """The JSON at `path`, at most `limit` bytes of it.
 
         `foreign` is the message for a server that has no such path, or answers in no JSON.
@@ -242,7 +268,9 @@ class ServerConnection:
             why, stated = str(fault), fault.stated
         tried = retrying.statistics["attempt_number"]
         # outside the except block: what was caught leads to the request, which holds the token
-        raise ServerRefused(f"the index server at {self.url} {why} (attempts: {tried})").quoting(stated)
+        raise ServerRefused(f"the index server at {self.url} {why} (attempts: {tried})").quoting(
+            stated
+        )
 
     def _once(self, path: str, body: bytes | None, foreign: str, limit: int) -> Any:
         method, where = "GET" if body is None else "POST", self.url + path
@@ -252,12 +280,22 @@ class ServerConnection:
         except http.TooLarge as error:
             fault: Exception = BadData(f"{self.url}{path}: {error}; look what runs there")
         except httpx.TimeoutException:
-            fault = _PassingFault(f"did not answer within {self._timeout:g} seconds: wait longer for it (timeout=…)")
+            fault = _PassingFault(
+                f"did not answer within {self._timeout:g} seconds: wait longer for it (timeout=…)"
+            )
         except (httpx.ConnectError, httpx.UnsupportedProtocol) as error:
             why = quoted(str(error), self.token)
-            fault = _PassingFault(f"cannot be reached ({why}): `blendfilter serve INDEX` starts one")
-        except (httpx.RequestError, httpx.InvalidURL, UnicodeError) as error:  # a redirect, or a header, that is none
-            fault = _PassingFault(f"broke off ({quoted(str(error) or type(error).__name__, self.token)})")
+            fault = _PassingFault(
+                f"cannot be reached ({why}): `blendfilter serve INDEX` starts one"
+            )
+        except (
+            httpx.RequestError,
+            httpx.InvalidURL,
+            UnicodeError,
+        ) as error:  # a redirect, or a header, that is none
+            fault = _PassingFault(
+                f"broke off ({quoted(str(error) or type(error).__name__, self.token)})"
+            )
         raise fault
 
     def _client(self) -> httpx.Client:
@@ -269,7 +307,9 @@ class ServerConnection:
                 timeout=httpx.Timeout(self._timeout, connect=min(self._timeout, 10.0)),
                 headers={"Accept-Encoding": http.PACKINGS, **authorization},
                 limits=httpx.Limits(
-                    max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS, keepalive_expiry=30
+                    max_connections=CONNECTIONS,
+                    max_keepalive_connections=CONNECTIONS,
+                    keepalive_expiry=30,
                 ),
                 trust_env=not here,  # a proxy cannot see what is on this machine
             )
@@ -322,12 +362,18 @@ def address_of(url: str) -> ServerAddress:
         good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
         good = good and "@" not in parts.path and not parts.query and not parts.fragment
         login, at, place = parts.netloc.rpartition("@")
-        plain = str(httpx.URL(f"{parts.scheme}://{place}{parts.path}".rstrip("/"))).rstrip("/") if good else ""
+        plain = (
+            str(httpx.URL(f"{parts.scheme}://{place}{parts.path}".rstrip("/"))).rstrip("/")
+            if good
+            else ""
+        )
     except (ValueError, httpx.InvalidURL):
         plain = ""
     if not plain:
         where = quoted(http.without_login(url))
-        raise BadArgument(f"'{where}' is no index server's address: write it as http://host:port, nothing behind it")
+        raise BadArgument(
+            f"'{where}' is no index server's address: write it as http://host:port, nothing behind it"
+        )
     user, _, password = login.partition(":")
     return ServerAddress(plain, unquote(password or user) if at else "")
 
@@ -357,7 +403,9 @@ def _host(name: str) -> tuple[str, int | None]:
     """HOST or HOST:PORT, taken apart; the scheme and the path of an address play no part."""
     place = name.partition("://")[2] or name
     try:
-        parts = urlsplit(f"//[{place}]" if place.count(":") > 1 and "[" not in place else f"//{place}")
+        parts = urlsplit(
+            f"//[{place}]" if place.count(":") > 1 and "[" not in place else f"//{place}"
+        )
         found = (parts.hostname or "", parts.port)
     except ValueError:
         found = ("", None)

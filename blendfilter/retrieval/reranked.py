@@ -25,7 +25,15 @@ from typing import Any, NamedTuple
 from blendfilter.errors import BadArgument, BadData, check_count
 from blendfilter.extras import needed, quiet_transformers
 from blendfilter.records import Passage, whole_characters
-from blendfilter.retrieval.base import Hits, Retriever, SearchWarnings, cut_of, fingerprint_of, missing_of, trim_of
+from blendfilter.retrieval.base import (
+    Hits,
+    Retriever,
+    SearchWarnings,
+    cut_of,
+    fingerprint_of,
+    missing_of,
+    trim_of,
+)
 from blendfilter.retrieval.callables import as_retriever
 from blendfilter.retrieval.encoders import MARKS, encoder_folder, files_hash, positions_of
 
@@ -92,13 +100,21 @@ class Reranked(Retriever):
         self.index = as_retriever(index)
         most = getattr(self.index, "max_k", None)
         if most is not None and depth > most:
-            raise BadArgument(f"the index gives at most {most} passages a query, and {depth} of them are to be "
-                              f"reranked: take fewer (--rerank-from {most})")  # fmt: skip
+            raise BadArgument(
+                f"the index gives at most {most} passages a query, and {depth} of them are to be "
+                f"reranked: take fewer (--rerank-from {most})"
+            )
         if not isinstance(model, (str, os.PathLike, Reranker)):
-            raise BadArgument(f"{model!r} cannot rerank: name a model, such as {EXAMPLES}, or give a Reranker")
-        self.reranker = model if isinstance(model, Reranker) else load_reranker(os.fspath(model), device=device)
+            raise BadArgument(
+                f"{model!r} cannot rerank: name a model, such as {EXAMPLES}, or give a Reranker"
+            )
+        self.reranker = (
+            model if isinstance(model, Reranker) else load_reranker(os.fspath(model), device=device)
+        )
         self.depth = depth
-        self.fingerprint = fingerprint_of("reranked", self.index.fingerprint, self.reranker.identity, depth)
+        self.fingerprint = fingerprint_of(
+            "reranked", self.index.fingerprint, self.reranker.identity, depth
+        )
         self._passages = _length(self.index)
         self._warnings = SearchWarnings(self._passages)
 
@@ -120,7 +136,9 @@ class Reranked(Retriever):
             some = queries[start : start + _AT_ONCE]
             # `find`, not `search`: a journal keeps one record of a query, and its cut is noted once
             rankings = self.index.find(some, depth)
-            scored = self.reranker.scores(some, [[passage.line for passage in ranking] for ranking in rankings])
+            scored = self.reranker.scores(
+                some, [[passage.line for passage in ranking] for ranking in rankings]
+            )
             for ranking, scores, cut in zip(rankings, *scored, strict=True):
                 if len(scores) != len(ranking) or any(map(math.isnan, scores)):
                     raise BadArgument(
@@ -135,7 +153,11 @@ class Reranked(Retriever):
 
     def fresh(self) -> Reranked:
         """Over the index that took the place of its own, where one did."""
-        return Reranked(self.index.fresh(), self.reranker, depth=self.depth) if self.outdated() else self
+        return (
+            Reranked(self.index.fresh(), self.reranker, depth=self.depth)
+            if self.outdated()
+            else self
+        )
 
     def info(self) -> dict[str, Any]:
         """Kind, fingerprint, which model reranks and how many, and what the index says of itself."""
@@ -144,7 +166,11 @@ class Reranked(Retriever):
             "kind": "reranked",
             "fingerprint": self.fingerprint,
             **{name: own[name] for name in ("passages", "corpus") if name in own},
-            "settings": {"model": self.reranker.name, "by": self.reranker.kind, "depth": self.depth},
+            "settings": {
+                "model": self.reranker.name,
+                "by": self.reranker.kind,
+                "depth": self.depth,
+            },
             "index": own,
         }
 
@@ -169,7 +195,10 @@ def _reordered(ranking: Sequence[Passage], scores: Sequence[float], k: int, *, c
     trim = trim_of(ranking)
     if trim is not None:  # of what was filled in, what is left
         left = {passage.id for passage in hits}
-        kept = {name: tuple(each for each in getattr(trim, name) if each in left) for name in ("refilled", "unjudged")}
+        kept = {
+            name: tuple(each for each in getattr(trim, name) if each in left)
+            for name in ("refilled", "unjudged")
+        }
         trim = trim.model_copy(update=kept)
     return Hits(hits, cut=cut or cut_of(ranking), trim=trim, missing=missing_of(ranking))
 
@@ -183,9 +212,14 @@ def load_reranker(name: str, *, device: str | None = None) -> Reranker:
     Raises: MissingFile, BadData.
     """
     folder = encoder_folder(name, "reranker")
-    config, layout = _read(folder / MARKS[0], {}), _read(folder / "config_sentence_transformers.json", {})
+    config, layout = (
+        _read(folder / MARKS[0], {}),
+        _read(folder / "config_sentence_transformers.json", {}),
+    )
     modules = [
-        str(each.get("type")).rpartition(".")[2] for each in _read(folder / MARKS[1], []) if isinstance(each, dict)
+        str(each.get("type")).rpartition(".")[2]
+        for each in _read(folder / MARKS[1], [])
+        if isinstance(each, dict)
     ]
     stated = layout.get("model_type", "SentenceTransformer" if modules else None)
     architectures = [str(each) for each in config.get("architectures") or ()]
@@ -193,7 +227,9 @@ def load_reranker(name: str, *, device: str | None = None) -> Reranker:
     if "HF_ColBERT" in architectures or stated in ("MultiVectorEncoder", "ColBERT") or by_token:
         return LateInteractionReranker(name, device=device)
     if stated not in (None, "CrossEncoder"):
-        raise BadData(f"{name} is an encoder ({stated}) and no reranker: name one, such as {EXAMPLES}")
+        raise BadData(
+            f"{name} is an encoder ({stated}) and no reranker: name one, such as {EXAMPLES}"
+        )
     if stated is None and any(each.endswith("ForCausalLM") for each in architectures):
         raise BadData(f"{name} is a language model and no reranker: name one, such as {EXAMPLES}")
     return CrossEncoderReranker(name, device=device)
@@ -204,7 +240,9 @@ def _read(path: Path, nothing: Any) -> Any:
     try:
         return type(nothing)(json.loads(path.read_bytes())) if path.is_file() else nothing
     except (ValueError, TypeError) as error:
-        raise BadData(f"{path} holds no settings in JSON ({error}): fetch the model again") from None
+        raise BadData(
+            f"{path} holds no settings in JSON ({error}): fetch the model again"
+        ) from None
 
 
 class CrossEncoderReranker(Reranker):
@@ -220,9 +258,13 @@ class CrossEncoderReranker(Reranker):
         self.name = str(folder.resolve()) if Path(name).expanduser().is_dir() else name
         self._model = load_cross_encoder(name, folder, device)
         if (outputs := int(self._model.num_labels)) != 1:
-            raise BadData(f"{name} gives {outputs} numbers for a text: a scorer needs a cross-encoder that gives one")
+            raise BadData(
+                f"{name} gives {outputs} numbers for a text: a scorer needs a cross-encoder that gives one"
+            )
         self.identity = fingerprint_of(self.kind, files_hash(folder))
-        limits = [limit for limit in (self._model.max_seq_length, positions_of(self._model[0])) if limit]
+        limits = [
+            limit for limit in (self._model.max_seq_length, positions_of(self._model[0])) if limit
+        ]
         self.limit = min(limits, default=None)
         """Tokens read of query and passage together; None where there is no limit."""
         self._model.max_seq_length = self.limit
@@ -233,15 +275,30 @@ class CrossEncoderReranker(Reranker):
         """The raw outputs. Raises `BadData` where one is no number."""
         texts = [[whole_characters(text) for text in each] for each in candidates]
         with self._turn:
-            fitting = [self._fitting(whole_characters(query), own) for query, own in zip(queries, texts, strict=True)]
+            fitting = [
+                self._fitting(whole_characters(query), own)
+                for query, own in zip(queries, texts, strict=True)
+            ]
             read = [query for query, _ in fitting]
-            pairs = list(dict.fromkeys((query, text) for query, own in zip(read, texts, strict=True) for text in own))
-            raw = needed("torch", "dense", _WHY).nn.Identity()  # behind a sigmoid the best ones would all be 1
-            predicted = self._model.predict(pairs, batch_size=_BATCH, show_progress_bar=False, activation_fn=raw)
+            pairs = list(
+                dict.fromkeys(
+                    (query, text) for query, own in zip(read, texts, strict=True) for text in own
+                )
+            )
+            raw = needed(
+                "torch", "dense", _WHY
+            ).nn.Identity()  # behind a sigmoid the best ones would all be 1
+            predicted = self._model.predict(
+                pairs, batch_size=_BATCH, show_progress_bar=False, activation_fn=raw
+            )
         known = {pair: float(score) for pair, score in zip(pairs, predicted, strict=True)}
         if not all(map(math.isfinite, known.values())):
-            raise BadData(f"the cross-encoder {self.name} answers with numbers that are none (NaN): is it whole?")
-        scores = [[known[query, text] for text in own] for query, own in zip(read, texts, strict=True)]
+            raise BadData(
+                f"the cross-encoder {self.name} answers with numbers that are none (NaN): is it whole?"
+            )
+        scores = [
+            [known[query, text] for text in own] for query, own in zip(read, texts, strict=True)
+        ]
         return RerankScores(scores, [cut for _, cut in fitting])
 
     def _fitting(self, query: str, texts: Sequence[str]) -> tuple[str, bool]:
@@ -253,7 +310,11 @@ class CrossEncoderReranker(Reranker):
         if len(tokens) <= room // 2:
             return query, False
         room -= min(room // 2, max(map(len, self._tokens(texts)), default=0))
-        return (query, False) if len(tokens) <= room else (self._model.tokenizer.decode(tokens[-room:]), True)
+        return (
+            (query, False)
+            if len(tokens) <= room
+            else (self._model.tokenizer.decode(tokens[-room:]), True)
+        )
 
     def _tokens(self, texts: Sequence[str]) -> list[list[int]]:
         if not texts:
@@ -270,14 +331,26 @@ def load_cross_encoder(name: str, folder: Path, device: str | None) -> Any:
     try:
         with quiet_transformers("dense", _WHY):
             # in 32 bits wherever it runs, so that a GPU and a CPU agree
-            model = library.CrossEncoder(str(folder), device=device, local_files_only=True).float().eval()
-            _, report = type(model.model).from_pretrained(folder, output_loading_info=True, local_files_only=True)
+            model = (
+                library.CrossEncoder(str(folder), device=device, local_files_only=True)
+                .float()
+                .eval()
+            )
+            _, report = type(model.model).from_pretrained(
+                folder, output_loading_info=True, local_files_only=True
+            )
     except (ImportError, MemoryError):
         raise
-    except Exception as error:  # whatever torch, tokenizers and safetensors raise of a file that is not theirs
+    except (
+        Exception
+    ) as error:  # whatever torch, tokenizers and safetensors raise of a file that is not theirs
         reason = str(error).strip().partition("\n")[0][:200] or type(error).__name__
-        raise BadData(f"the cross-encoder in {folder} cannot be loaded ({reason}): is it whole?") from error
-    if missing := sorted(report["missing_keys"]):  # they were made up, at random: an encoder is no cross-encoder
+        raise BadData(
+            f"the cross-encoder in {folder} cannot be loaded ({reason}): is it whole?"
+        ) from error
+    if missing := sorted(
+        report["missing_keys"]
+    ):  # they were made up, at random: an encoder is no cross-encoder
         raise BadData(
             f"{name} is no cross-encoder, or not whole: {len(missing)} of its weights are missing, {missing[0]} first"
         )
@@ -336,5 +409,7 @@ def _max_sim(query: Any, passages: Sequence[Any]) -> list[float]:
         return []
     torch = needed("torch", "colbert", _WHY)
     products = torch.cat(list(passages)).float() @ query.T
-    best = torch.segment_reduce(products, "max", lengths=torch.tensor([len(each) for each in passages]))
+    best = torch.segment_reduce(
+        products, "max", lengths=torch.tensor([len(each) for each in passages])
+    )
     return [float(score) for score in best.sum(1)]

@@ -40,7 +40,14 @@ from blendfilter.retrieval.base import (
 from blendfilter.retrieval.bm25 import BM25, SHARED, Statistics
 from blendfilter.retrieval.corpus import Corpus, IdCheck, passages_of
 from blendfilter.retrieval.indexes import ADDRESSES, build, open_index
-from blendfilter.retrieval.manifest import CorpusInfo, Manifest, building, opening, read_manifest, write_manifest
+from blendfilter.retrieval.manifest import (
+    CorpusInfo,
+    Manifest,
+    building,
+    opening,
+    read_manifest,
+    write_manifest,
+)
 from blendfilter.retrieval.remote import Remote, address_of, check_host
 from blendfilter.retrieval.stored import Stored, StoredPassages, check_fingerprint
 
@@ -73,7 +80,11 @@ class Sharded(Retriever):
     ) -> None:
         if not shards:
             raise BadArgument("a sharded index needs one shard or more")
-        self.shards, self.path, self.partial = [*shards], None if path is None else path_of(path), partial
+        self.shards, self.path, self.partial = (
+            [*shards],
+            None if path is None else path_of(path),
+            partial,
+        )
         self._reopen = reopen
         there = [shard for shard in shards if not isinstance(shard, AbsentShard)]
         for shard in there:
@@ -89,7 +100,9 @@ class Sharded(Retriever):
         if any(
             isinstance(shard, Remote | AbsentShard) for shard in self.shards
         ):  # in this process threads would only take turns
-            self._pool = ThreadPoolExecutor(len(self.shards), thread_name_prefix="blendfilter-shard")
+            self._pool = ThreadPoolExecutor(
+                len(self.shards), thread_name_prefix="blendfilter-shard"
+            )
 
     def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         """At most `k` passages a query, the best of all shards. Cut where any shard cut the query."""
@@ -99,7 +112,9 @@ class Sharded(Retriever):
 
         def searched(shard: Retriever) -> list[list[Passage]] | ServerRefused:
             try:
-                return shard.find(queries, min(k, len(shard)))  # not `search`: a journal keeps one record of a query
+                return shard.find(
+                    queries, min(k, len(shard))
+                )  # not `search`: a journal keeps one record of a query
             except ServerRefused as error:
                 return error
 
@@ -139,7 +154,11 @@ class Sharded(Retriever):
         """This index, or the one that lies in its folder by now. Raises as `open_sharded`: a shard may have changed."""
         if not self.outdated():
             return self
-        return Sharded([shard.fresh() for shard in self.shards]) if self._reopen is None else self._reopen()
+        return (
+            Sharded([shard.fresh() for shard in self.shards])
+            if self._reopen is None
+            else self._reopen()
+        )
 
     def info(self) -> dict[str, Any]:
         """Kind, fingerprint, number of passages, and what each shard says of itself."""
@@ -168,7 +187,9 @@ class AbsentShard(Retriever):
     another index answers.
     """
 
-    def __init__(self, url: str, fingerprint: str, passages: int, again: Callable[[], Retriever]) -> None:
+    def __init__(
+        self, url: str, fingerprint: str, passages: int, again: Callable[[], Retriever]
+    ) -> None:
         self.url, self.fingerprint, self._passages, self._again = url, fingerprint, passages, again
         self._found: Retriever | None = None
 
@@ -206,9 +227,16 @@ def _scale(shard: Retriever) -> dict[str, Any]:
             )
         return {"kind": kind, **{name: settings[name] for name in ("k1", "b", "analyser", SHARED)}}
     if kind == "dense" and settings.get("index") == "flat":
-        return {"kind": kind, "identity": settings["identity"], "similarity": settings.get("similarity")}
+        return {
+            "kind": kind,
+            "identity": settings["identity"],
+            "similarity": settings.get("similarity"),
+        }
     if kind == "colbert" and "codec" in info:
-        same = {name: settings[name] for name in ("checkpoint_sha256", "nbits", "doc_maxlen", "query_maxlen")}
+        same = {
+            name: settings[name]
+            for name in ("checkpoint_sha256", "nbits", "doc_maxlen", "query_maxlen")
+        }
         return {"kind": kind, **same, "codec": info["codec"]}
     raise BadArgument(f"{shard!r} {_WHY}; {_CAN} can be")
 
@@ -230,7 +258,9 @@ def build_sharded(
 
     Raises as `build` and `join` do, and `BadArgument` for more shards than passages.
     """
-    if engine not in (BM25.kind, "dense", "colbert") or settings.get("index", "flat") != "flat":  # before all encoding
+    if (
+        engine not in (BM25.kind, "dense", "colbert") or settings.get("index", "flat") != "flat"
+    ):  # before all encoding
         raise BadArgument(f"an index of {engine} {_WHY}; {_CAN} can be made in shards")
     total = sum(1 for _ in passages_of(corpus()))
     if not 1 <= shards <= total:
@@ -238,16 +268,27 @@ def build_sharded(
     with building(out, overwrite=overwrite) as folder:
         if engine == "colbert" and settings.get("codec") is None:
             settings = _with_codec(corpus(), folder / "codec", settings, progress)
-        passages, edges = iter(passages_of(corpus())), [total * number // shards for number in range(shards + 1)]
+        passages, edges = (
+            iter(passages_of(corpus())),
+            [total * number // shards for number in range(shards + 1)],
+        )
         for number, (start, end) in enumerate(pairwise(edges), 1):
-            build(engine, islice(passages, end - start), folder / f"{number}", progress=progress, **settings)
+            build(
+                engine,
+                islice(passages, end - start),
+                folder / f"{number}",
+                progress=progress,
+                **settings,
+            )
         own = [f"{number}" for number in range(1, shards + 1)]
         shutil.rmtree(folder / "codec", ignore_errors=True)  # each shard has it
         _finish(folder, [open_index(folder / place) for place in own], own)
     return open_sharded(out)
 
 
-def _with_codec(corpus: Corpus, folder: Path, settings: dict[str, Any], progress: ProgressCallback) -> dict[str, Any]:
+def _with_codec(
+    corpus: Corpus, folder: Path, settings: dict[str, Any], progress: ProgressCallback
+) -> dict[str, Any]:
     """The settings of shards whose codec was trained on a sample of the whole corpus."""
     from blendfilter.retrieval.colbert.index import ColBERT
 
@@ -258,7 +299,10 @@ def _with_codec(corpus: Corpus, folder: Path, settings: dict[str, Any], progress
 
 
 def join(
-    locations: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str], *, overwrite: bool = False
+    locations: Sequence[str | os.PathLike[str]],
+    out: str | os.PathLike[str],
+    *,
+    overwrite: bool = False,
 ) -> Sharded:
     """Make a sharded index in the folder `out` of the indexes in folders or at addresses, in this order.
 
@@ -271,26 +315,41 @@ def join(
     if not locations:
         raise BadArgument("join what? Name the folder or address of each index")
     target = Path(out).resolve()
-    if own := [at for at in locations if not _is_address(at) and Path(at).resolve().is_relative_to(target)]:
-        raise BadArgument(f"{own[0]} would be replaced by the index over it: name another folder (--out DIR)")
+    if own := [
+        at for at in locations if not _is_address(at) and Path(at).resolve().is_relative_to(target)
+    ]:
+        raise BadArgument(
+            f"{own[0]} would be replaced by the index over it: name another folder (--out DIR)"
+        )
     shards = [open_index(location) for location in locations]
     # a token in an address is for its server alone, and goes into no file
     places = [
-        address_of(os.fspath(each)).url if _is_address(each) else str(path_of(each).resolve()) for each in locations
+        address_of(os.fspath(each)).url if _is_address(each) else str(path_of(each).resolve())
+        for each in locations
     ]
     with building(out, overwrite=overwrite) as folder:
         places = _finish(folder, shards, places)
-    reopen = functools.partial(open_sharded, out, allow_hosts=[*filter(_is_address, places)], ambient=True)
-    found = [shard if Path(at).is_absolute() or _is_address(at) else open_index(Path(out) / at)
-             for at, shard in zip(places, shards, strict=True)]  # fmt: skip
+    reopen = functools.partial(
+        open_sharded, out, allow_hosts=[*filter(_is_address, places)], ambient=True
+    )
+    found = [
+        shard if Path(at).is_absolute() or _is_address(at) else open_index(Path(out) / at)
+        for at, shard in zip(places, shards, strict=True)
+    ]
     return Sharded(found, path=out, reopen=reopen)
 
 
 def _finish(folder: Path, shards: Sequence[Retriever], places: Sequence[str]) -> list[str]:
     """Turn a folder that is being built into a sharded index; where its shards lie, which may be in it by then."""
-    plain = [shard for shard in shards if isinstance(shard, BM25) and SHARED not in shard.manifest.settings]
+    plain = [
+        shard
+        for shard in shards
+        if isinstance(shard, BM25) and SHARED not in shard.manifest.settings
+    ]
     if plain and len(plain) < len(shards):
-        raise BadArgument(f"{plain[0]!r} counts its own words alone, and another one those of shards: join all anew")
+        raise BadArgument(
+            f"{plain[0]!r} counts its own words alone, and another one those of shards: join all anew"
+        )
     if plain:
         statistics = Statistics.of(shard.statistics() for shard in plain)
         places = [f"{number}" for number in range(1, len(plain) + 1)]
@@ -325,11 +384,17 @@ def _check_ids(shards: Iterable[Retriever]) -> None:
         for name in _ids(passages):
             ids.add(name)
     if repeated := ids.repeated(lambda: enumerate(chain.from_iterable(map(_ids, lists)), 1)):
-        raise BadData(f"passage id '{repeated[2]}' occurs in two shards: join indexes of different passages")
+        raise BadData(
+            f"passage id '{repeated[2]}' occurs in two shards: join indexes of different passages"
+        )
 
 
 def _ids(passages: Sequence[Passage]) -> Iterator[str]:
-    return passages.ids() if isinstance(passages, StoredPassages) else (passage.id for passage in passages)
+    return (
+        passages.ids()
+        if isinstance(passages, StoredPassages)
+        else (passage.id for passage in passages)
+    )
 
 
 def open_sharded(
@@ -350,7 +415,8 @@ def open_sharded(
     manifest, shards = read_manifest(place), list[Retriever]()
     with opening(place):
         listed = [
-            (str(each["at"]), str(each["fingerprint"]), int(each["passages"])) for each in manifest.settings["shards"]
+            (str(each["at"]), str(each["fingerprint"]), int(each["passages"]))
+            for each in manifest.settings["shards"]
         ]
     for at, fingerprint, passages in listed:
         if _is_address(at):
@@ -366,7 +432,9 @@ def open_sharded(
             shard = open_index(place / at, **options)
         shards.append(_same(shard, fingerprint, f"{at} of {place}"))
     if shards and all(isinstance(shard, AbsentShard) for shard in shards):
-        raise ServerRefused(f"no shard of {place} answers: {listed[0][0]} and {len(shards) - 1} more")
+        raise ServerRefused(
+            f"no shard of {place} answers: {listed[0][0]} and {len(shards) - 1} more"
+        )
     reopen = functools.partial(
         open_sharded, place, allow_hosts=allow_hosts, ambient=ambient, partial=partial, **options
     )

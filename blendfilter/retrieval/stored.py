@@ -64,7 +64,9 @@ class Stored(Retriever):
     stamp: tuple[int, ...] = ()
     """Of the folder when it was opened."""
 
-    def __init__(self, manifest: Manifest, passages: Sequence[Passage], path: Path | None, limit: str = "") -> None:
+    def __init__(
+        self, manifest: Manifest, passages: Sequence[Passage], path: Path | None, limit: str = ""
+    ) -> None:
         if path and len(passages) != manifest.passages:
             count = f"{len(passages):,} passages where its manifest says {manifest.passages:,}"
             raise BadData(f"the index at {path} is damaged: it holds {count}; build it again")
@@ -76,7 +78,9 @@ class Stored(Retriever):
 
     def info(self) -> dict[str, Any]:
         """Kind, fingerprint, number of passages, corpus, settings, and the folder where there is one."""
-        fields = self.manifest.model_dump(include={"kind", "fingerprint", "passages", "corpus", "settings"})
+        fields = self.manifest.model_dump(
+            include={"kind", "fingerprint", "passages", "corpus", "settings"}
+        )
         return fields | ({"path": str(self.path)} if self.path else {})
 
     def outdated(self) -> bool:
@@ -119,7 +123,11 @@ class Stored(Retriever):
         """
         path = self.path
         passages = self.passages
-        if path is None or not isinstance(passages, StoredPassages) or not (path / MANIFEST).is_file():
+        if (
+            path is None
+            or not isinstance(passages, StoredPassages)
+            or not (path / MANIFEST).is_file()
+        ):
             raise BadArgument(
                 f"{self!r} cannot be updated: passages are added to indexes that lie in a folder and were built here; "
                 "build it again from all passages (out='DIR')"
@@ -206,7 +214,9 @@ def opened_whole(folder: str | os.PathLike[str], read: Callable[[], S]) -> S:
         if stamp(folder) == before:
             index.stamp = before
             return index
-    raise BadData(f"the index at {folder} changes faster than it can be opened: try again when it is left alone")
+    raise BadData(
+        f"the index at {folder} changes faster than it can be opened: try again when it is left alone"
+    )
 
 
 def manifest_of(
@@ -219,16 +229,22 @@ def manifest_of(
     """
     manifest = read_manifest(folder)
     if manifest.kind != kind:
-        raise BadData(f"the index at {folder} is of kind '{manifest.kind}', not '{kind}': use open_index")
+        raise BadData(
+            f"the index at {folder} is of kind '{manifest.kind}', not '{kind}': use open_index"
+        )
     if made_of is not None:
         with opening(folder):
             check_fingerprint(folder, manifest, made_of(manifest))
     missing = {PASSAGES, OFFSETS} - manifest.files.keys()
     if missing:
-        raise BadData(f"the index at {folder} is damaged: its manifest does not list {min(missing)}; build it again")
+        raise BadData(
+            f"the index at {folder} is damaged: its manifest does not list {min(missing)}; build it again"
+        )
     # a corpus' hash is over the very bytes of this file, so that it was there before manifests had hashes of files
     whole = manifest.files[PASSAGES] <= HASHED_WHOLE
-    check_content(path_of(folder), manifest, {PASSAGES: f"{WHOLE}:{manifest.corpus.sha256}"} if whole else {})
+    check_content(
+        path_of(folder), manifest, {PASSAGES: f"{WHOLE}:{manifest.corpus.sha256}"} if whole else {}
+    )
     return manifest
 
 
@@ -252,7 +268,9 @@ class PassageLines(Sequence[Passage]):
 
     def __init__(self, file: Path, offsets: np.typing.NDArray[np.int64]) -> None:
         size = file.stat().st_size
-        self._bytes = np.asarray(np.memmap(file, dtype=np.uint8, mode="r")) if size else np.empty(0, np.uint8)
+        self._bytes = (
+            np.asarray(np.memmap(file, dtype=np.uint8, mode="r")) if size else np.empty(0, np.uint8)
+        )
         self.offsets = offsets
 
     @abstractmethod
@@ -293,7 +311,11 @@ class StoredPassages(PassageLines):
         self._folder = folder
         offsets = np.asarray(np.load(folder / OFFSETS, mmap_mode="r"))
         super().__init__(folder / PASSAGES, offsets)
-        if offsets[0] or offsets[-1] != len(self._bytes) or bool(np.any(offsets[1:] < offsets[:-1])):
+        if (
+            offsets[0]
+            or offsets[-1] != len(self._bytes)
+            or bool(np.any(offsets[1:] < offsets[:-1]))
+        ):
             raise BadData(f"{folder / OFFSETS} does not fit {PASSAGES}: build the index again")
 
     def ids(self) -> Iterator[str]:
@@ -301,7 +323,9 @@ class StoredPassages(PassageLines):
         for at in range(len(self)):
             line = self.line(at)
             if line.startswith(_ID):
-                yield str(_DECODER.raw_decode(line.decode("utf-8", "surrogatepass"), len(_ID) - 1)[0])
+                yield str(
+                    _DECODER.raw_decode(line.decode("utf-8", "surrogatepass"), len(_ID) - 1)[0]
+                )
             else:
                 yield self.read(at, line).id
 
@@ -310,7 +334,9 @@ class StoredPassages(PassageLines):
         for run in np.split(positions, np.flatnonzero(np.diff(positions) != 1) + 1):
             if len(run):
                 start, end = int(self.offsets[run[0]]), int(self.offsets[run[-1] + 1])
-                yield from (self._bytes[at : min(at + _COPIED, end)] for at in range(start, end, _COPIED))
+                yield from (
+                    self._bytes[at : min(at + _COPIED, end)] for at in range(start, end, _COPIED)
+                )
 
     def since(self, start: int) -> Self:
         """Those from that position on."""
@@ -369,7 +395,9 @@ def gather(
     if folder:
         np.save(folder / OFFSETS, np.asarray(offsets, dtype=np.int64))
     passages = StoredPassages(folder) if folder else kept
-    repeated = ids.repeated(lambda: ((number, passage.id) for number, passage in enumerate(passages, start=1)))
+    repeated = ids.repeated(
+        lambda: ((number, passage.id) for number, passage in enumerate(passages, start=1))
+    )
     if repeated:
         first, other, twice = repeated
         raise BadData(
@@ -386,7 +414,9 @@ def _encoded(passage: Passage) -> bytes:
     try:
         return json.dumps(row, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
     except TypeError as error:
-        raise BadData(f"passage '{passage.id}' has metadata that JSON cannot hold: {error}") from None
+        raise BadData(
+            f"passage '{passage.id}' has metadata that JSON cannot hold: {error}"
+        ) from None
 
 
 # --- updates ----------------------------------------------------------------------------------------------------------
@@ -437,12 +467,16 @@ class _Positions:
             raise BadArgument("delete takes a list of ids, got one string: put it in a list")
         names = list(names) if isinstance(names, Iterable) else [names]
         if wrong := [name for name in names if not isinstance(name, str)]:
-            raise BadArgument(f"delete takes a list of ids, which are strings, got {wrong[0]!r:.60}")
+            raise BadArgument(
+                f"delete takes a list of ids, which are strings, got {wrong[0]!r:.60}"
+            )
         found = {name: self.find(name) for name in names}
         if missing := [name for name, at in found.items() if at is None]:
             more = f" and {len(missing) - 3:,} more" if len(missing) > 3 else ""
             ids = ", ".join(f"{name[:60]!r}" for name in missing[:3])
-            raise BadArgument(f"no passage {ids}{more} in the index at {path}: nothing was deleted or added")
+            raise BadArgument(
+                f"no passage {ids}{more} in the index at {path}: nothing was deleted or added"
+            )
         return {at for at in found.values() if at is not None}
 
 
@@ -460,12 +494,17 @@ def _updated_passages(
     where = _Positions(old)
     gone = where.of(delete, path)
     with open(folder / _ADDED, "w+b") as file:
-        lengths = array("q", () if add is None else _write_new(add, file, old, where, gone, path, replace, progress))
+        lengths = array(
+            "q",
+            () if add is None else _write_new(add, file, old, where, gone, path, replace, progress),
+        )
         if not lengths and not gone:
             raise _NothingChanges
         kept = np.delete(np.arange(len(old), dtype=np.int64), sorted(gone))
         if not len(kept) and not lengths:
-            raise BadArgument(f"that would delete all {len(old):,} passages of {path}: remove the folder instead")
+            raise BadArgument(
+                f"that would delete all {len(old):,} passages of {path}: remove the folder instead"
+            )
         digest = hashlib.sha256()
         file.seek(0)
         with open(folder / PASSAGES, "wb") as out:
@@ -513,9 +552,13 @@ def _write_new(
     if not len(ids):
         raise EmptyData("there are no passages to add: is it the right file?")
     if repeated := ids.repeated(lambda: enumerate(_ids_in(file), start=1)):
-        raise BadData(f"passage id '{repeated[2]}' occurs twice among the passages to add: every id must differ")
+        raise BadData(
+            f"passage id '{repeated[2]}' occurs twice among the passages to add: every id must differ"
+        )
     if known:
-        warnings.warn(f"{known:,} passages are in the index already and stay as they are", stacklevel=4)
+        warnings.warn(
+            f"{known:,} passages are in the index already and stay as they are", stacklevel=4
+        )
 
 
 def _ids_in(file: BinaryIO) -> Iterator[str]:

@@ -29,4 +29,6 @@ def index_server(
     The token is BLENDFILTER_INDEX_TOKEN's where none is given; without one only this machine is answered.
     Raises `BadArgument` where the address cannot be had or wants a token.
     """
-    return IndexServer(index, host=host, port=port, limits=limits, token=token or os.environ.get(TOKEN))
+    return IndexServer(
+        index, host=host, port=port, limits=limits, token=token or os.environ.get(TOKEN)
+    )

@@ -57,12 +57,17 @@ from blendfilter.server.exchange import (
 )
 
 OPEN = "/health"  # the one route that wants no token
-LOOK, LOOK_LONGEST = 1.0, 60.0  # seconds between two looks at the folder; the longer one where it cannot be opened
+LOOK, LOOK_LONGEST = (
+    1.0,
+    60.0,
+)  # seconds between two looks at the folder; the longer one where it cannot be opened
 
 logger = logging.getLogger(__name__)
 
 
-def application(index: Retriever, limits: ServerLimits | None = None, *, token: str | None = None) -> Starlette:
+def application(
+    index: Retriever, limits: ServerLimits | None = None, *, token: str | None = None
+) -> Starlette:
     """The application that serves `index`; where there is a `token`, every request must carry it."""
     service = Service(index, limits or ServerLimits())
 
@@ -85,7 +90,9 @@ def application(index: Retriever, limits: ServerLimits | None = None, *, token: 
         exception_handlers={
             HTTPException: lambda _, error: refusal(error.status_code, error.detail, error.headers),
             BadArgument: _always(400),
-            asyncio.QueueFull: _always(503, "too many queries are waiting: try again", {"Retry-After": "1"}),
+            asyncio.QueueFull: _always(
+                503, "too many queries are waiting: try again", {"Retry-After": "1"}
+            ),
             ClientDisconnect: _always(400, "the request broke off"),  # no one is left to read it
             Exception: _always(500, "the search failed"),  # the framework logs the error itself
         },
@@ -100,15 +107,21 @@ class Service:
 
     def __init__(self, index: Retriever, limits: ServerLimits) -> None:
         self.index, self.limits = index, limits
-        self.batcher = Batcher(index.search, max_batch=limits.max_batch, max_waiting=limits.max_waiting)
+        self.batcher = Batcher(
+            index.search, max_batch=limits.max_batch, max_waiting=limits.max_waiting
+        )
 
     async def colbert(self, request: Request) -> Json:
         """One query. An address with ``?index=FINGERPRINT`` is good for that index only: clients keep what they found
         under their server's address, and would not notice that its index is another one by now."""
         index = self.index
         if request.query_params.get("index", index.fingerprint) != index.fingerprint:
-            raise HTTPException(409, f"this server's index is {index.fingerprint}, not the one in the address")
-        return Json(topk((await self._found(index, request, *await one_query(request, self.limits)))[0]))
+            raise HTTPException(
+                409, f"this server's index is {index.fingerprint}, not the one in the address"
+            )
+        return Json(
+            topk((await self._found(index, request, *await one_query(request, self.limits)))[0])
+        )
 
     async def search(self, request: Request) -> Json:
         """A batch of queries."""
@@ -144,19 +157,26 @@ class Service:
                     index = await in_thread(self.index.fresh, executor=thread)
                 except Exception as error:  # noqa: BLE001 - the old one serves on, and says why, once
                     if (why := " ".join(str(error).split())) != stated:
-                        logger.warning("%s is served as it was opened: %s", self.index.fingerprint, why)
+                        logger.warning(
+                            "%s is served as it was opened: %s", self.index.fingerprint, why
+                        )
                     stated, pause = why, min(2 * pause, LOOK_LONGEST)
                     continue
                 pause = LOOK
                 if index is not self.index:
                     stated = ""
                     self.index, self.batcher.search = index, index.search
-                    logger.warning("another index took the old one's place: %s is served now", index.fingerprint)
+                    logger.warning(
+                        "another index took the old one's place: %s is served now",
+                        index.fingerprint,
+                    )
                 del index  # or an old one would be kept while the next is opened
         finally:
             thread.shutdown()
 
-    async def _found(self, index: Retriever, request: Request, queries: list[str], k: int) -> list[Sequence[Passage]]:
+    async def _found(
+        self, index: Retriever, request: Request, queries: list[str], k: int
+    ) -> list[Sequence[Passage]]:
         searching = asyncio.ensure_future(self.batcher.find(queries, k, index.search))
 
         async def left() -> None:  # returns when the client has gone; its body has been read before
@@ -166,7 +186,9 @@ class Service:
         leaving = asyncio.ensure_future(left())
         try:
             await asyncio.wait((searching, leaving), return_when=asyncio.FIRST_COMPLETED)
-            if not searching.done():  # a client that gave up and asks again must not wait behind its first request
+            if (
+                not searching.done()
+            ):  # a client that gave up and asks again must not wait behind its first request
                 raise ClientDisconnect
             return searching.result()
         except (BadArgument, asyncio.QueueFull, ClientDisconnect):
@@ -209,10 +231,18 @@ class RequestGuard:
             if size + len(scope["raw_path"]) + len(scope["query_string"]) > self._limits.max_head:
                 refused = head_too_large(self._limits)
             elif self._token is None and not is_local(headers.get("host", "")):
-                refused = refusal(403, "without a token, this server answers to localhost and 127.0.0.1 only")
-            elif self._token is not None and scope["path"] != OPEN and not knows(headers, self._token):
+                refused = refusal(
+                    403, "without a token, this server answers to localhost and 127.0.0.1 only"
+                )
+            elif (
+                self._token is not None
+                and scope["path"] != OPEN
+                and not knows(headers, self._token)
+            ):
                 how = "'Authorization: Bearer TOKEN', or http://any:TOKEN@host:port/"
-                refused = refusal(401, f"this server wants a token: {how}", {"WWW-Authenticate": "Bearer"})
+                refused = refusal(
+                    401, f"this server wants a token: {how}", {"WWW-Authenticate": "Bearer"}
+                )
             if refused:
                 return await refused(scope, receive, send)
         return await self._app(scope, receive, send)

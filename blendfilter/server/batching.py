@@ -56,7 +56,9 @@ class Batcher:
         self._working: asyncio.Task[None] | None = None
         self.counts = ServedCounts()
 
-    async def find(self, queries: Sequence[str], k: int, search: Search | None = None) -> list[Sequence[Passage]]:
+    async def find(
+        self, queries: Sequence[str], k: int, search: Search | None = None
+    ) -> list[Sequence[Passage]]:
         """The passages of each query, by `search` or the one that there is. Raises what it raises for one of them.
 
         Raises:
@@ -65,14 +67,19 @@ class Batcher:
         if len(self._queue) + len(queries) > self._max_waiting:
             raise asyncio.QueueFull
         loop = asyncio.get_running_loop()
-        mine = [_WaitingQuery(query, k, search or self.search, loop.create_future()) for query in queries]
+        mine = [
+            _WaitingQuery(query, k, search or self.search, loop.create_future())
+            for query in queries
+        ]
         self._queue.extend(mine)
         self.counts.requests += 1
         self.counts.queries += len(mine)
         if self._working is None or self._working.done():
             self._working = loop.create_task(self._work())
         # all are awaited even where one fails: asyncio warns of errors that are not fetched
-        outcomes = await asyncio.gather(*(waiting.found for waiting in mine), return_exceptions=True)
+        outcomes = await asyncio.gather(
+            *(waiting.found for waiting in mine), return_exceptions=True
+        )
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 raise outcome
@@ -112,12 +119,16 @@ class Batcher:
                 self._queue.append(waiting)
         return batch
 
-    def _outcomes(self, search: Search, queries: Sequence[str], k: int) -> list[Sequence[Passage] | Exception]:
+    def _outcomes(
+        self, search: Search, queries: Sequence[str], k: int
+    ) -> list[Sequence[Passage] | Exception]:
         """Passages or an error for each query; where a batch fails, each of its queries is tried alone."""
         try:
             found = search(queries, k)
             if len(found) != len(queries):
-                raise RuntimeError(f"the index answered {len(queries)} queries with {len(found)} lists")
+                raise RuntimeError(
+                    f"the index answered {len(queries)} queries with {len(found)} lists"
+                )
             return list(found)
         except BaseException as error:
             # whatever an engine raises belongs to its query, not to the server

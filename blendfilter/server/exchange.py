@@ -34,7 +34,9 @@ class ServerLimits:
     max_queries: int = 256  # of one request
     max_waiting: int = 1024  # queries; beyond, the server is busy (503)
     max_connections: int = 1000  # the server lowers it to what ``ulimit -n`` leaves room for
-    max_unread: int = 128 * 1024 * 1024  # bytes of replies that clients have not read yet, all together
+    max_unread: int = (
+        128 * 1024 * 1024
+    )  # bytes of replies that clients have not read yet, all together
     head_seconds: int = 10  # for a head to arrive whole
     body_seconds: int = 30  # for a body to arrive whole
     write_seconds: int = 20  # for a client to read 64 KiB of its reply, or what is left of it
@@ -69,7 +71,9 @@ def refusal(status: int, message: str, headers: Mapping[str, str] | None = None)
 
 def head_too_large(limits: ServerLimits) -> Json:
     """The refusal of a head (address and headers) above its limit."""
-    return refusal(431, f"the head is too large: at most {limits.max_head:,} bytes; send a long query by POST")
+    return refusal(
+        431, f"the head is too large: at most {limits.max_head:,} bytes; send a long query by POST"
+    )
 
 
 def topk(passages: Sequence[Passage]) -> dict[str, Any]:
@@ -90,7 +94,16 @@ def topk(passages: Sequence[Passage]) -> dict[str, Any]:
         texts = {"text": passage.line, "long_text": passage.line}
         prob = weights[at] / sum(weights) if weights else None
         title = {"title": passage.title} if passage.title else {}
-        rows.append({**texts, "pid": pid_of(passage.id), "rank": at + 1, "score": score, "prob": prob, **title})
+        rows.append(
+            {
+                **texts,
+                "pid": pid_of(passage.id),
+                "rank": at + 1,
+                "score": score,
+                "prob": prob,
+                **title,
+            }
+        )
     return {"topk": rows}
 
 
@@ -132,10 +145,14 @@ def without_paths(value: Any) -> Any:
     {'kind': 'colbert', 'settings': {'checkpoint': 'colbertv2.0'}}
     """
     if isinstance(value, Mapping):
-        return {name: without_paths(part) for name, part in value.items() if name not in ("path", "url")}
+        return {
+            name: without_paths(part) for name, part in value.items() if name not in ("path", "url")
+        }
     if isinstance(value, list | tuple):
         return [without_paths(part) for part in value]
-    if isinstance(value, os.PathLike) or (isinstance(value, str) and value.startswith(("/", "~", "file:"))):
+    if isinstance(value, os.PathLike) or (
+        isinstance(value, str) and value.startswith(("/", "~", "file:"))
+    ):
         return os.path.basename(os.fspath(value).rstrip("/"))
     return value
 
@@ -171,10 +188,14 @@ def checked(queries: list[str], k: int, limits: ServerLimits) -> tuple[list[str]
     if k > limits.max_k:
         raise BadArgument(f"k={k} is more than this server gives: at most {limits.max_k} (--max-k)")
     if len(queries) > limits.max_queries:
-        raise BadArgument(f"{len(queries)} queries in one request: at most {limits.max_queries}; send them apart")
+        raise BadArgument(
+            f"{len(queries)} queries in one request: at most {limits.max_queries}; send them apart"
+        )
     longest = max(map(len, queries))
     if longest > limits.max_query_chars:
-        raise BadArgument(f"a query of {longest:,} characters: at most {limits.max_query_chars:,} (--max-query-chars)")
+        raise BadArgument(
+            f"a query of {longest:,} characters: at most {limits.max_query_chars:,} (--max-query-chars)"
+        )
     return queries, k
 
 
@@ -185,10 +206,17 @@ async def _object(request: Request, limits: ServerLimits) -> dict[str, Any]:
         async with asyncio.timeout(limits.body_seconds):
             async for part in request.stream():
                 body += part
-                if len(body) > limits.max_body:  # the rest is read and thrown away below us, so its sender sees why
-                    raise HTTPException(413, f"the body is too large: at most {limits.max_body:,} bytes (--max-body)")
+                if (
+                    len(body) > limits.max_body
+                ):  # the rest is read and thrown away below us, so its sender sees why
+                    raise HTTPException(
+                        413,
+                        f"the body is too large: at most {limits.max_body:,} bytes (--max-body)",
+                    )
     except TimeoutError:
-        raise HTTPException(408, f"the body did not arrive within {limits.body_seconds} seconds") from None
+        raise HTTPException(
+            408, f"the body did not arrive within {limits.body_seconds} seconds"
+        ) from None
     try:
         fields = json.loads(bytes(body))
     except (ValueError, RecursionError):  # not UTF-8 is a ValueError too

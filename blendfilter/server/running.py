@@ -40,15 +40,22 @@ from blendfilter.secrets import checked
 from blendfilter.server.app import application, passages_of
 from blendfilter.server.exchange import ServerLimits, head_too_large, refusal
 
-KEEP_ALIVE = 75  # seconds; longer than our client keeps a connection, so that none is closed under a request
+KEEP_ALIVE = (
+    75  # seconds; longer than our client keeps a connection, so that none is closed under a request
+)
 BACKLOG = 1024  # connections that the system keeps until they are accepted
 SHORTEST_TOKEN = 16  # characters, where others can reach the server: a shorter one can be guessed
 LINES = 5  # of log a minute that one place in the code may cause: clients decide how often some are reached
 TICK = 0.5  # seconds between two looks at what is overdue
-BLOCK = 64 * 1024  # bytes of a reply that a client must take within `write_seconds` to count as reading it
+BLOCK = (
+    64 * 1024
+)  # bytes of a reply that a client must take within `write_seconds` to count as reading it
 LAST_WAIT = 5  # seconds that a stopping server still waits for a client to send its request, or to read its reply
 _SPARE = 64  # files left for the index, the log and whatever else the process opens
-_BURST, _BURSTS = 64, 4  # connections accepted at once; so many times that are open before the first one is closed
+_BURST, _BURSTS = (
+    64,
+    4,
+)  # connections accepted at once; so many times that are open before the first one is closed
 
 
 class IndexServer:
@@ -72,9 +79,8 @@ class IndexServer:
         limits = replace(limits, max_connections=most)
         token = checked(token, f"the token ({TOKEN})") if token else None
         count, self._fingerprint = passages_of(index), index.fingerprint
-        self._served = (
-            f"{index.info()['kind']}, {f'{count:,} passages, ' if count else ''}fingerprint {index.fingerprint}"
-        )
+        passages = f"{count:,} passages, " if count else ""
+        self._served = f"{index.info()['kind']}, {passages}fingerprint {index.fingerprint}"
         self._login = "any:TOKEN@" if token else ""
         self._socket = listen(host, port, token=token)
         self.port: int = self._socket.getsockname()[1]
@@ -90,7 +96,8 @@ class IndexServer:
                 proxy_headers=False,
                 timeout_keep_alive=KEEP_ALIVE,
                 backlog=burst,
-                timeout_graceful_shutdown=limits.stop_seconds + 5,  # by then there are no connections to wait for
+                timeout_graceful_shutdown=limits.stop_seconds
+                + 5,  # by then there are no connections to wait for
                 h11_max_incomplete_event_size=limits.max_head,
             ),
             limits,
@@ -99,7 +106,9 @@ class IndexServer:
     def line(self, name: str) -> str:
         """One line for the person who started it: the address, what is served, and how to use it from DSPy."""
         address = f"{self.url.replace('://', f'://{self._login}')}/?index={self._fingerprint}"
-        return f'{self.url} serves {name}: {self._served}; from DSPy: dspy.ColBERTv2(url="{address}")'
+        return (
+            f'{self.url} serves {name}: {self._served}; from DSPy: dspy.ColBERTv2(url="{address}")'
+        )
 
     def run(self, ready: Callable[[], object] = lambda: None) -> None:
         """Answer until stopped. `ready` is called once requests are answered and signals stop it."""
@@ -112,7 +121,9 @@ class IndexServer:
             if threading.current_thread() is threading.main_thread():
                 # uvicorn handles both while it runs, and raises them once more when it is done: that does nothing here
                 for number in (signal.SIGTERM, signal.SIGINT):
-                    undo.callback(signal.signal, number, signal.signal(number, lambda *_: self.stop()))
+                    undo.callback(
+                        signal.signal, number, signal.signal(number, lambda *_: self.stop())
+                    )
             self._server.run([self._socket])
 
     def stop(self) -> None:
@@ -164,12 +175,20 @@ def listen(host: str, port: int, *, token: str | None) -> socket.socket:
     try:
         if not host:  # it would mean every address there is
             raise OSError
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        family, _, _, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
     except (OSError, UnicodeError):
-        raise BadArgument(f"'{host}' is no address to listen on: give one of this machine's (--host)") from None
+        raise BadArgument(
+            f"'{host}' is no address to listen on: give one of this machine's (--host)"
+        ) from None
     others = not ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback
     if others and len(token or "") < SHORTEST_TOKEN:
-        short = f"a token of at least {SHORTEST_TOKEN} characters, not of {len(token)}," if token else "a token"
+        short = (
+            f"a token of at least {SHORTEST_TOKEN} characters, not of {len(token)},"
+            if token
+            else "a token"
+        )
         raise BadArgument(
             f"others can reach {host}, so {short} is needed: set {TOKEN}, here and for every client "
             f"(export {TOKEN}=$(openssl rand -hex 24)), or listen on 127.0.0.1"
@@ -182,8 +201,12 @@ def listen(host: str, port: int, *, token: str | None) -> socket.socket:
         listening.listen(BACKLOG)
     except OSError as error:
         listening.close()
-        why = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be had ({error.strerror})"
-        raise BadArgument(f"port {port} on {host} {why}: choose another (--port; 0 is any free one)") from None
+        why = (
+            "is in use" if error.errno == errno.EADDRINUSE else f"cannot be had ({error.strerror})"
+        )
+        raise BadArgument(
+            f"port {port} on {host} {why}: choose another (--port; 0 is any free one)"
+        ) from None
     return listening
 
 
@@ -217,7 +240,9 @@ class Connections(ServerState):
         self._open[new] = None
         if len(self._open) > self.limits.max_connections:
             others = [connection for connection in self._open if connection is not new]
-            idle = (connection for connection in others if connection.waits and not connection.unread)
+            idle = (
+                connection for connection in others if connection.waits and not connection.unread
+            )
             unread = (connection for connection in others if connection.unread)
             self._close(next(idle, None) or next(unread, new))
 
@@ -279,7 +304,11 @@ class ClientConnection(H11Protocol):
     @property
     def waits(self) -> bool:
         """Whether the server waits for this client: for a request, the rest of one, or for a reply to be read."""
-        return self.cycle is None or self.cycle.response_complete or self.conn.their_state is h11.SEND_BODY
+        return (
+            self.cycle is None
+            or self.cycle.response_complete
+            or self.conn.their_state is h11.SEND_BODY
+        )
 
     def overdue(self, now: float) -> bool:
         """Whether the client has kept the server waiting for too long in the stage that its connection is in.
@@ -287,7 +316,9 @@ class ClientConnection(H11Protocol):
         Called at every tick; a stage begins when it is first seen.
         """
         answered = self.cycle is None or self.cycle.response_complete
-        between = self.timeout_keep_alive_task is not None  # no byte since the last reply: uvicorn's own timer runs
+        between = (
+            self.timeout_keep_alive_task is not None
+        )  # no byte since the last reply: uvicorn's own timer runs
         stage = (self.cycle, answered, between, self.conn.their_state, -(-self.unread // BLOCK))
         if stage != self._stage:
             self._stage, self._since = stage, now
@@ -300,7 +331,9 @@ class ClientConnection(H11Protocol):
             allowed = limits.head_seconds
         else:
             return False
-        return now - self._since > (allowed if self._all.stopping is None else min(allowed, LAST_WAIT))
+        return now - self._since > (
+            allowed if self._all.stopping is None else min(allowed, LAST_WAIT)
+        )
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as in uvicorn
         super().connection_made(transport)
@@ -331,7 +364,11 @@ class ClientConnection(H11Protocol):
             self.transport.abort()
             return
         too_large = len(self.conn.trailing_data[0]) > self._all.limits.max_head
-        reply = head_too_large(self._all.limits) if too_large else refusal(400, "this is no HTTP/1.1 request")
+        reply = (
+            head_too_large(self._all.limits)
+            if too_large
+            else refusal(400, "this is no HTTP/1.1 request")
+        )
         headers = [*reply.raw_headers, (b"connection", b"close")]
         events = (
             h11.Response(status_code=reply.status_code, headers=headers),

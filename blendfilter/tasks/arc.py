@@ -52,7 +52,10 @@ def _columns(value: Any) -> Any:
         return value
     if any(isinstance(one, str) for one in value):
         raise ValueError("expected options with labels")
-    options = [one if isinstance(one, Mapping) else dict(zip(("label", "text"), one, strict=True)) for one in value]
+    options = [
+        one if isinstance(one, Mapping) else dict(zip(("label", "text"), one, strict=True))
+        for one in value
+    ]
     return {name: [one.get(name) for one in options] for name in ("label", "text")}
 
 
@@ -76,8 +79,12 @@ def parse(row: JsonRow) -> Question:
         value = {**value, **stem, "question": stem.get("stem")}
     read = question(row, value, names={"answerKey": "answer"})
     found = choices(read.question)
-    options = checked(ArcRecord, row._replace(value={"choices": found.options, **read.metadata})).choices
-    if "choices" not in read.metadata:  # as this package writes a question: its options stand behind it
+    options = checked(
+        ArcRecord, row._replace(value={"choices": found.options, **read.metadata})
+    ).choices
+    if (
+        "choices" not in read.metadata
+    ):  # as this package writes a question: its options stand behind it
         read = replace(read, question=found.stem)
     if len(options.text) != len(options.label) or not 2 <= len(options.text) <= len(LETTERS):
         raise BadData(
@@ -89,7 +96,11 @@ def parse(row: JsonRow) -> Question:
     answers = [answer.strip() for answer in read.golden_answers]
     letter = next((letters[answer] for answer in answers if answer in letters), "")
     # Beside the label, its option's text may stand, as this package writes it.
-    others = [answer for answer in answers if letter not in (letters.get(answer), "") and answer != texts[letter]]
+    others = [
+        answer
+        for answer in answers
+        if letter not in (letters.get(answer), "") and answer != texts[letter]
+    ]
     if not letter or others or len(letters) < len(options.label):
         raise BadData(
             f"{row.where}: the answer of an arc question is the label of one option ({', '.join(options.label)}), "

@@ -72,7 +72,9 @@ class Task:
         Raises: UnknownName, and BadArgument for what is no metric or has no name of its own.
         """
         if isinstance(metrics, str) or not isinstance(metrics, Sequence) or not metrics:
-            raise BadArgument("metrics is a list of names and functions, such as ['em', 'f1'] or ['em', my_metric]")
+            raise BadArgument(
+                "metrics is a list of names and functions, such as ['em', 'f1'] or ['em', my_metric]"
+            )
         functions: dict[str, MetricFunction] = {}
         names = [each if isinstance(each, str) else _named(each, functions) for each in metrics]
         if twice := next((name for name in names if names.count(name) > 1), None):
@@ -89,7 +91,10 @@ class Task:
 
         Raises: CodeFailed where one raises; BadArgument where one returns no fraction of 1.
         """
-        return {name: _score(name, function, question, prediction) for name, function in self.functions.items()}
+        return {
+            name: _score(name, function, question, prediction)
+            for name, function in self.functions.items()
+        }
 
     def asking(self, questions: Sequence[Question]) -> Task:
         """The task in the wording for these questions."""
@@ -104,7 +109,9 @@ def _named(function: Any, functions: dict[str, MetricFunction]) -> str:
             f"{function!r:.80} is no metric: give a name, or a plain function (example, prediction, trace)"
         )
     if not name.isidentifier():
-        raise BadArgument(f"a metric stands under its function's name, and this one is a {name}: write it with def")
+        raise BadArgument(
+            f"a metric stands under its function's name, and this one is a {name}: write it with def"
+        )
     if name in METRICS:
         raise BadArgument(f"'{name}' is a metric of ours: call your function something else")
     functions[name] = function
@@ -118,13 +125,17 @@ def _score(name: str, function: MetricFunction, question: Question, prediction: 
         raise
     except Exception as error:
         kind = type(error).__name__
-        raise CodeFailed(f"the metric {name} raised {kind}: {words_of(error)}", kind=kind) from error
+        raise CodeFailed(
+            f"the metric {name} raised {kind}: {words_of(error)}", kind=kind
+        ) from error
     try:
         score = float(given)  # of a DSPy prediction with a score, too
     except (TypeError, ValueError):
         score = -1.0
     if isinstance(given, str) or not 0.0 <= score <= 1.0:
-        raise BadArgument(f"the metric {name} returned {given!r:.60} for question '{question.id}': a score is 0 to 1")
+        raise BadArgument(
+            f"the metric {name} returned {given!r:.60} for question '{question.id}': a score is 0 to 1"
+        )
     return score
 
 
@@ -135,7 +146,9 @@ def check_functions(questions: Questions) -> None:
     import dspy
 
     for name, function in questions.task.functions.items():
-        compares = isinstance(function, dspy.evaluate.SemanticF1 | dspy.evaluate.CompleteAndGrounded)
+        compares = isinstance(
+            function, dspy.evaluate.SemanticF1 | dspy.evaluate.CompleteAndGrounded
+        )
         if compares and not all("response" in question.metadata for question in questions):
             raise BadArgument(
                 f"{name} compares the field 'response', and these questions have an 'answer': call it in a function "
@@ -188,7 +201,11 @@ class Questions(Sequence[Question]):
     @overload
     def __getitem__(self, at: slice) -> Questions: ...
     def __getitem__(self, at: int | slice) -> Question | Questions:
-        return Questions(self.items[at], self.task, self.source) if isinstance(at, slice) else self.items[at]
+        return (
+            Questions(self.items[at], self.task, self.source)
+            if isinstance(at, slice)
+            else self.items[at]
+        )
 
     def __iter__(self) -> Iterator[Question]:
         return iter(self.items)
@@ -208,12 +225,20 @@ class Questions(Sequence[Question]):
         """
         number, of = check_count("number", number, 0), check_count("of", of)
         if not 1 <= number <= of:
-            raise BadArgument(f"there is no shard {number}/{of}: {of} shards are numbered 1 to {of}")
+            raise BadArgument(
+                f"there is no shard {number}/{of}: {of} shards are numbered 1 to {of}"
+            )
         if of > len(self):
             raise BadArgument(f"{len(self)} questions make {len(self)} shards at most, not {of}")
         if self.part is not None:
-            raise BadArgument(f"these are shard {self.part.number}/{self.part.of} of other questions: shard those")
-        return replace(self, items=self.items[number - 1 :: of], part=Shard(number, of, self.fingerprint, len(self)))
+            raise BadArgument(
+                f"these are shard {self.part.number}/{self.part.of} of other questions: shard those"
+            )
+        return replace(
+            self,
+            items=self.items[number - 1 :: of],
+            part=Shard(number, of, self.fingerprint, len(self)),
+        )
 
     def examples(self) -> list[Any]:
         """As `dspy.Example`s with the input `question`, for `dspy.Evaluate` and the optimisers."""
@@ -229,7 +254,9 @@ class Questions(Sequence[Question]):
             for one in self
         ]
 
-    def metric(self, gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None) -> Any:
+    def metric(
+        self, gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
+    ) -> Any:
         """The task's leading metric as DSPy and its optimisers call one, GEPA among them.
 
         A fraction of 1; right or wrong where an optimiser collects traces; with feedback where GEPA names a predictor.
@@ -243,14 +270,27 @@ class Questions(Sequence[Question]):
         if pred_name is None:
             return score if trace is None else score == 1.0
         partly = f"It scores {score:.2f} of 1. " if 0 < score < 1 else ""
-        verdict = "That is right." if score == 1.0 else f"{partly}The right answer is {' or '.join(map(repr, right))}."
-        return dspy.Prediction(score=score, feedback=f"The answer was {str(pred.answer)!r}. {verdict}")
+        verdict = (
+            "That is right."
+            if score == 1.0
+            else f"{partly}The right answer is {' or '.join(map(repr, right))}."
+        )
+        return dspy.Prediction(
+            score=score, feedback=f"The answer was {str(pred.answer)!r}. {verdict}"
+        )
 
     @cached_property
     def fingerprint(self) -> str:
         """16 digits of the SHA-256 of ids, questions, answers and gold in order; contexts and metadata do not count."""
         digest = hashlib.sha256()
         for one in self:
-            parts = [one.id, one.question, one.golden_answers, one.gold_titles, one.evidence, one.supporting_facts]
+            parts = [
+                one.id,
+                one.question,
+                one.golden_answers,
+                one.gold_titles,
+                one.evidence,
+                one.supporting_facts,
+            ]
             digest.update(json.dumps(parts).encode() + b"\n")
         return digest.hexdigest()[:16]

@@ -45,7 +45,9 @@ def parse(row: JsonRow) -> Question:
         read = checked(Eli5Record, row)
         texts, votes = read.answers.text, read.answers.score or [0] * len(read.answers.text)
         if len(votes) != len(texts):
-            raise BadData(f"{row.where}: field 'answers' is wrong: {len(texts)} texts and {len(votes)} scores")
+            raise BadData(
+                f"{row.where}: field 'answers' is wrong: {len(texts)} texts and {len(votes)} scores"
+            )
         ranked = sorted(zip(texts, votes, strict=True), key=lambda pair: -pair[1])
         value = {**value, "question": read.title, "answers": [text for text, _ in ranked]}
     found = question(row, value, names={"docs": "ctxs", "sample_id": "id"})

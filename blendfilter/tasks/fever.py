@@ -40,7 +40,10 @@ def facts_of(evidence: Any, where: str) -> list[tuple[tuple[str, int], ...]]:
         sets = [[(entry[-2], entry[-1]) for entry in one] for one in evidence]
         named = [one for one in sets if all(title is not None for title, _ in one)]
         return [
-            tuple((re.sub("|".join(_MARKS), lambda mark: _MARKS[mark[0]], title), int(line)) for title, line in one)
+            tuple(
+                (re.sub("|".join(_MARKS), lambda mark: _MARKS[mark[0]], title), int(line))
+                for title, line in one
+            )
             for one in named
             if one
         ]

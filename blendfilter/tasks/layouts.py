@@ -37,7 +37,15 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Set
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
 from blendfilter.errors import BadData
 from blendfilter.files import JsonRow, first_character, json_rows, opened, raw_lines
@@ -80,7 +88,9 @@ def object_of(row: JsonRow) -> Mapping[str, Any]:
     """The row's value as it is, which has to be an object with names. Raises `BadData`."""
     if not isinstance(row.value, Mapping):
         kind = type(row.value).__name__
-        raise BadData(f"{row.where}: expected an object with fields such as 'question', found a {kind}")
+        raise BadData(
+            f"{row.where}: expected an object with fields such as 'question', found a {kind}"
+        )
     return row.value
 
 
@@ -107,7 +117,9 @@ def validated(model: type[Model], value: Mapping[str, Any], where: str) -> Model
         name = ".".join(str(part) for part in first["loc"])
         if first["type"] == "missing":
             raise _missing(where, name, value) from None
-        raise BadData(f"{where}: field '{name}' is wrong: {first['msg']}, found {first['input']!r:.60}") from None
+        raise BadData(
+            f"{where}: field '{name}' is wrong: {first['msg']}, found {first['input']!r:.60}"
+        ) from None
 
 
 def _missing(where: str, name: str, fields: Iterable[str]) -> BadData:
@@ -126,7 +138,9 @@ def _listed(title: str = "", *others: str) -> BeforeValidator:
     def listed(value: Any) -> Any:
         if value is None or isinstance(value, str):
             return () if value is None else (value,)
-        if isinstance(value, set | frozenset):  # DSPy's HotPotQA has its gold titles so; a run is to be the same twice
+        if isinstance(
+            value, set | frozenset
+        ):  # DSPy's HotPotQA has its gold titles so; a run is to be the same twice
             return sorted(value)
         if not (title and isinstance(value, Mapping)):
             return value
@@ -134,7 +148,9 @@ def _listed(title: str = "", *others: str) -> BeforeValidator:
         try:
             return list(zip(value[title], value[other], strict=True))
         except (KeyError, TypeError, ValueError):
-            raise ValueError(f"expected columns {title} and {' or '.join(others)} of one length") from None
+            raise ValueError(
+                f"expected columns {title} and {' or '.join(others)} of one length"
+            ) from None
 
     return BeforeValidator(listed)
 
@@ -182,7 +198,9 @@ def _column(name: str, value: Any) -> Iterator[str]:
         value = _unpacked(value, name)
     for answer in map(cell, _leaves(value)):
         if not isinstance(answer, str):
-            raise ValueError(f"field '{name}' is wrong: expected an answer or a list of them, found {answer!r:.60}")
+            raise ValueError(
+                f"field '{name}' is wrong: expected an answer or a list of them, found {answer!r:.60}"
+            )
         if answer.strip() not in _NO_ANSWER:
             yield answer
 
@@ -194,7 +212,9 @@ def _unpacked(text: str, name: str) -> Any:
     try:
         return plain(json.loads(text))
     except (ValueError, RecursionError):
-        raise ValueError(f"field '{name}' is wrong: expected a list or a JSON list, found {text!r:.60}") from None
+        raise ValueError(
+            f"field '{name}' is wrong: expected a list or a JSON list, found {text!r:.60}"
+        ) from None
 
 
 def _leaves(value: Any) -> Iterator[Any]:
@@ -207,7 +227,9 @@ def _leaves(value: Any) -> Iterator[Any]:
         elif named == ["text"]:
             yield from _leaves(parts["text"])
         else:
-            spellings = dict[str, Any]()  # those that a metric tells apart; what is empty for one is no answer
+            spellings = dict[
+                str, Any
+            ]()  # those that a metric tells apart; what is empty for one is no answer
             for spelling in _leaves([parts[name] for name in named]):
                 spellings.setdefault(normalize_answer(str(spelling)), spelling)
             yield from (spelling for normalised, spelling in spellings.items() if normalised)
@@ -245,10 +267,16 @@ class Paragraph(Outside):
     def _as_object(cls, value: Any) -> Any:
         if isinstance(value, str):
             return {"text": value}
-        return dict(zip(("title", "sentences"), value, strict=False)) if isinstance(value, list | tuple) else value
+        return (
+            dict(zip(("title", "sentences"), value, strict=False))
+            if isinstance(value, list | tuple)
+            else value
+        )
 
 
-Facts = Annotated[tuple[tuple[Annotated[str, BeforeValidator(cell)], int], ...], _listed("title", "sent_id")]
+Facts = Annotated[
+    tuple[tuple[Annotated[str, BeforeValidator(cell)], int], ...], _listed("title", "sent_id")
+]
 Paragraphs = Annotated[tuple[Paragraph, ...], _listed("title", "sentences", "content")]
 
 
@@ -312,7 +340,9 @@ def question(
     Raises:
         BadData: a field is missing or wrong, or there is no answer: the row's place and the field's name.
     """
-    columns = [((names or {}).get(name, name), found) for name, found in (value or mapping(row)).items()]
+    columns = [
+        ((names or {}).get(name, name), found) for name, found in (value or mapping(row)).items()
+    ]
     fields = dict(columns)
     evidence: Evidence = ()
     if "question" not in fields and ("input" in fields or "output" in fields):
@@ -322,25 +352,49 @@ def question(
         fields = _from_ircot(checked(_IrcotRow, row._replace(value=fields)))
         columns = [*fields.items()]
     elif isinstance(metadata := fields.get("metadata"), Mapping):
-        columns = [*((name, found) for name, found in columns if name != "metadata"), *metadata.items()]
-        fields = {**metadata, **{name: found for name, found in fields.items() if name != "metadata"}}
+        columns = [
+            *((name, found) for name, found in columns if name != "metadata"),
+            *metadata.items(),
+        ]
+        fields = {
+            **metadata,
+            **{name: found for name, found in fields.items() if name != "metadata"},
+        }
     try:
         answers = answers_of(columns)
     except ValueError as error:
         raise BadData(f"{row.where}: {error}") from None
-    fields = {name: value for name, value in fields.items() if value is not None}  # what the hub has for "not there"
-    fields = {name: value for name, value in fields.items() if folded_name(name) not in _NOT_METADATA}
+    fields = {
+        name: value for name, value in fields.items() if value is not None
+    }  # what the hub has for "not there"
+    fields = {
+        name: value for name, value in fields.items() if folded_name(name) not in _NOT_METADATA
+    }
     read = checked(_Row, row._replace(value=fields))
     if answers is None:
         raise _missing(row.where, "answer", fields)
     if not answers:
-        raise BadData(f"{row.where}: has no answer, so nothing can be scored: give 'answer' or 'golden_answers'")
-    titles = distinct(filter(None, read.gold_titles)) or distinct(title for title, _ in read.supporting_facts)
+        raise BadData(
+            f"{row.where}: has no answer, so nothing can be scored: give 'answer' or 'golden_answers'"
+        )
+    titles = distinct(filter(None, read.gold_titles)) or distinct(
+        title for title, _ in read.supporting_facts
+    )
     if not evidence:
-        evidence = (titles,) if titles else distinct((one.title,) for one in read.positive_ctxs if one.title)
+        evidence = (
+            (titles,)
+            if titles
+            else distinct((one.title,) for one in read.positive_ctxs if one.title)
+        )
     # An id made of the row's position is the same on every reading.
     name = read.id if read.id and read.id.strip() else f"row-{row.position}"
-    paragraphs = (*read.context, *read.positive_ctxs, *read.hard_negative_ctxs, *read.negative_ctxs, *read.ctxs)
+    paragraphs = (
+        *read.context,
+        *read.positive_ctxs,
+        *read.hard_negative_ctxs,
+        *read.negative_ctxs,
+        *read.ctxs,
+    )
     return Question(
         id=name,
         question=read.question.strip(),
@@ -373,7 +427,12 @@ def _from_kilt(row: JsonRow) -> tuple[dict[str, Any], Evidence]:
     titles = (distinct(place.title for place in one if place.title) for one in places)
     answers = [read.rest.get("golden_answers"), [output.answer for output in read.output]]
     provenance = [place.model_dump() for one in places for place in one]
-    fields = {**read.rest, "question": read.input, "golden_answers": answers, "provenance": provenance}
+    fields = {
+        **read.rest,
+        "question": read.input,
+        "golden_answers": answers,
+        "provenance": provenance,
+    }
     return fields, distinct(filter(None, titles))
 
 
@@ -381,7 +440,10 @@ def _from_ircot(read: _IrcotRow) -> dict[str, Any]:
     return {
         **read.rest,
         "question": read.question_text,
-        "golden_answers": [read.rest.get("golden_answers"), [answer.spans for answer in read.answers_objects]],
+        "golden_answers": [
+            read.rest.get("golden_answers"),
+            [answer.spans for answer in read.answers_objects],
+        ],
         "gold_titles": [one.title for one in read.contexts if one.is_supporting],
         "context": [{"title": one.title, "text": one.paragraph_text} for one in read.contexts],
     }
@@ -402,13 +464,22 @@ def table_rows(path: Path) -> Iterator[JsonRow]:
     # Of the whole process, for there is no other; a field may hold an article, and Python's own limit is 131,072.
     csv.field_size_limit(max(csv.field_size_limit(), 2**24))
     with opened(path) as stream:
-        lines = (raw.decode("utf-8-sig" if number == 1 else "utf-8") for number, raw in raw_lines(stream, path))
+        lines = (
+            raw.decode("utf-8-sig" if number == 1 else "utf-8")
+            for number, raw in raw_lines(stream, path)
+        )
         table = csv.DictReader(lines, delimiter="\t", restkey="")
         try:
             for position, fields in enumerate(table):
-                named = {name: field for name, field in fields.items() if name and field is not None}
+                named = {
+                    name: field for name, field in fields.items() if name and field is not None
+                }
                 yield JsonRow(f"{path}, row {position + 1}", position, named)
         except UnicodeDecodeError as error:
-            raise BadData(f"{path}: not UTF-8 (after line {table.line_num}): save the file as UTF-8") from error
+            raise BadData(
+                f"{path}: not UTF-8 (after line {table.line_num}): save the file as UTF-8"
+            ) from error
         except csv.Error as error:
-            raise BadData(f"{path}, line {table.line_num}: no row of a table ({error}): fetch the file again") from None
+            raise BadData(
+                f"{path}, line {table.line_num}: no row of a table ({error}): fetch the file again"
+            ) from None

@@ -9,7 +9,15 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from blendfilter import resources
-from blendfilter.errors import BadArgument, BadData, EmptyData, MissingExtra, MissingFile, UnknownName, check_count
+from blendfilter.errors import (
+    BadArgument,
+    BadData,
+    EmptyData,
+    MissingExtra,
+    MissingFile,
+    UnknownName,
+    check_count,
+)
 from blendfilter.extras import how_to_install
 from blendfilter.files import JsonRow, json_rows, lines, path_of
 from blendfilter.records import Question
@@ -31,12 +39,24 @@ HOTPOTQA = Task(
 # Natural Questions, open (Kwiatkowski et al. 2019; Lee et al. 2019): web searches with short answers. The official rows
 # (https://github.com/google-research-datasets/natural-questions/tree/master/nq_open, `NQ-open.dev.jsonl`) have no ids:
 # a row's place stands for one. With passages from DPR (`biencoder-nq-dev.json`) or KILT (`nq-dev-kilt.jsonl`).
-NQ = Task("nq", metrics=("em", "f1"), wording="nq", hub=Hub("google-research-datasets/nq_open", None, "validation"))
+NQ = Task(
+    "nq",
+    metrics=("em", "f1"),
+    wording="nq",
+    hub=Hub("google-research-datasets/nq_open", None, "validation"),
+)
 OWN = Task("qa", metrics=("em", "f1"), wording="hotpotqa")
 _MODULES = (triviaqa, fever, eli5, wow, popqa, arc, pubhealth)
 TASKS = {
     task.name: task
-    for task in (HOTPOTQA, twowiki.TASK, strategyqa.TASK, NQ, *(module.TASK for module in _MODULES), OWN)
+    for task in (
+        HOTPOTQA,
+        twowiki.TASK,
+        strategyqa.TASK,
+        NQ,
+        *(module.TASK for module in _MODULES),
+        OWN,
+    )
 }
 """The tasks by name; `qa` reads anyone's own questions."""
 
@@ -88,7 +108,9 @@ def _task_and_data(task: str | Path | Task | Iterable[Any], data: Data | None) -
             raise UnknownName.of("task", str(task), TASKS)
         return chosen, data
     if isinstance(chosen, Task):
-        raise BadArgument(f"where are the questions of '{chosen.name}'? Give a file, 'hub' or 'sample'")
+        raise BadArgument(
+            f"where are the questions of '{chosen.name}'? Give a file, 'hub' or 'sample'"
+        )
     if isinstance(task, str) and not (Path(task).suffix or "/" in task or Path(task).is_file()):
         raise UnknownName.of("task", task, TASKS, "and no file of that name")
     return OWN, cast(Data, task)
@@ -101,16 +123,25 @@ def _source(task: Task, data: Data, split: str | None) -> _Source:
         return _Source(task.hub.label(split), _hub_rows(task.hub, split), task.parse)
     if isinstance(data, str) and data == "sample":
         rows = json_rows(resources.sample(task.sample))
-        return _Source("sample", filter(task.of_sample, rows) if task.of_sample else rows, task.parse, drain=True)
+        return _Source(
+            "sample",
+            filter(task.of_sample, rows) if task.of_sample else rows,
+            task.parse,
+            drain=True,
+        )
     if isinstance(data, str | Path):
         path = path_of(data)
         if not path.exists():
             raise MissingFile.of(path, ("hub", "sample"))
-        return _Source(path.name, task.rows(path), task.beside(path) if task.beside else task.parse, drain=True)
+        return _Source(
+            path.name, task.rows(path), task.beside(path) if task.beside else task.parse, drain=True
+        )
     if hasattr(data, "iterrows"):  # its items are the names of its columns
         raise BadArgument("questions in a frame: pass its rows, frame.to_dict('records')")
     if isinstance(data, Mapping) or not isinstance(data, Iterable):
-        raise BadArgument(f"questions are a file or a list of rows, [{{'question': …, 'answer': …}}]; got {data!r:.60}")
+        raise BadArgument(
+            f"questions are a file or a list of rows, [{{'question': …, 'answer': …}}]; got {data!r:.60}"
+        )
     label = data.source if isinstance(data, Questions) else "rows"
     return _Source(label, _rows(data, "the given rows"), task.parse)
 
@@ -124,7 +155,9 @@ def _hub_rows(hub: Hub, split: str | None) -> Iterator[JsonRow]:
     try:
         from datasets import load_dataset
     except ImportError as error:
-        raise MissingExtra(f"data from the hub needs the package 'datasets': {how_to_install('data')}") from error
+        raise MissingExtra(
+            f"data from the hub needs the package 'datasets': {how_to_install('data')}"
+        ) from error
     import httpx  # comes with the model client; what the hub's own client raises when the network is away
 
     label = hub.label(split)
@@ -132,14 +165,19 @@ def _hub_rows(hub: Hub, split: str | None) -> Iterator[JsonRow]:
         found = load_dataset(hub.name, hub.config, split=split or hub.split)
     except (OSError, ValueError, httpx.HTTPError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise MissingFile(f"cannot load '{label}' from the Hugging Face hub ({reason}): or give a file") from error
+        raise MissingFile(
+            f"cannot load '{label}' from the Hugging Face hub ({reason}): or give a file"
+        ) from error
     yield from _rows(found, label)
 
 
 def _rows(values: Iterable[Any], name: str) -> Iterator[JsonRow]:
     """Rows in memory; a `dspy.Example` is one of its fields."""
     plain = (value.toDict() if hasattr(value, "toDict") else value for value in values)
-    return (JsonRow(f"{name}, item {position + 1}", position, value) for position, value in enumerate(plain))
+    return (
+        JsonRow(f"{name}, item {position + 1}", position, value)
+        for position, value in enumerate(plain)
+    )
 
 
 def _kept(source: _Source, split: str | None, limit: int | None) -> list[Question]:
@@ -154,9 +192,13 @@ def _kept(source: _Source, split: str | None, limit: int | None) -> list[Questio
         if not one.question.strip():
             raise BadData(f"{row.where}: question '{one.id}' is empty: fill it in or drop the row")
         if not one.golden_answers:
-            raise BadData(f"{row.where}: question '{one.id}' has no golden answers, so nothing can be scored")
+            raise BadData(
+                f"{row.where}: question '{one.id}' has no golden answers, so nothing can be scored"
+            )
         if one.id in places:
-            raise BadData(f"{row.where}: question id '{one.id}' was used before, at {places[one.id]}: ids must differ")
+            raise BadData(
+                f"{row.where}: question id '{one.id}' was used before, at {places[one.id]}: ids must differ"
+            )
         places[one.id] = row.where
         mark = str(one.metadata.get("split") or "(none)")
         splits.add(mark)
@@ -166,7 +208,9 @@ def _kept(source: _Source, split: str | None, limit: int | None) -> list[Questio
                 break
     if not kept and splits:
         marks = ", ".join(sorted(splits))
-        raise EmptyData(f"{source.label} has no questions of split '{split}' (its rows say: {marks})")
+        raise EmptyData(
+            f"{source.label} has no questions of split '{split}' (its rows say: {marks})"
+        )
     if not kept:
         raise EmptyData(f"{source.label} has no questions: is it the right file?")
     if source.drain:
@@ -185,7 +229,9 @@ def read_questions(path: str | Path, *, limit: int | None = None) -> list[str]:
     """
     limit = None if limit is None else check_count("limit", limit)
     plain = (line.text.strip() for line in lines(path) if line.text.strip())
-    found = list(islice(plain if Path(path).suffix == ".txt" else map(_text, json_rows(path)), limit))
+    found = list(
+        islice(plain if Path(path).suffix == ".txt" else map(_text, json_rows(path)), limit)
+    )
     if not found:
         raise EmptyData(f"{path} holds no question: put one on a line")
     return found
@@ -198,5 +244,7 @@ def _text(row: JsonRow) -> str:
         names = ("question", "question_text", "query", "input")
         value = next((fields[name] for name in names if fields.get(name) is not None), None)
     if not isinstance(value, str) or not value.strip():
-        raise BadData(f"{row.where}: the question is {value!r:.60}: fill in 'question', or drop the row")
+        raise BadData(
+            f"{row.where}: the question is {value!r:.60}: fill in 'question', or drop the row"
+        )
     return value.strip()

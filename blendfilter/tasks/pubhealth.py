@@ -70,7 +70,10 @@ def rows(path: Path) -> Iterator[JsonRow]:
     if others:
         most = ", ".join(f"{count} {label}" for label, count in sorted(others.most_common(6)))
         left = f"{others.total()} of {kept + others.total()}"
-        warnings.warn(f"{path}: left out {left} claims, which are neither true nor false ({most})", stacklevel=2)
+        warnings.warn(
+            f"{path}: left out {left} claims, which are neither true nor false ({most})",
+            stacklevel=2,
+        )
 
 
 TASK = Task(

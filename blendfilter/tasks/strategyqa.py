@@ -44,10 +44,15 @@ def paragraph_ids(entry: Any) -> Iterator[str]:
 
 def evidence_of(annotators: Any, where: str) -> tuple[tuple[str, ...], ...]:
     """Titles per annotator, without the annotators who found none. Raises `BadData` where it is no list of lists."""
-    if not isinstance(annotators, list | tuple) or not all(isinstance(steps, list | tuple) for steps in annotators):
+    if not isinstance(annotators, list | tuple) or not all(
+        isinstance(steps, list | tuple) for steps in annotators
+    ):
         raise BadData(f"{where}: field 'evidence' is wrong: expected one list per annotator")
     # A paragraph's id is its title, a dash and its number.
-    found = (distinct(re.sub(r"-\d+\Z", "", name) for name in paragraph_ids(steps)) for steps in annotators)
+    found = (
+        distinct(re.sub(r"-\d+\Z", "", name) for name in paragraph_ids(steps))
+        for steps in annotators
+    )
     return tuple(titles for titles in found if titles)
 
 
@@ -60,7 +65,9 @@ def parse(row: JsonRow) -> Question:
                 f"{row.where}: the answer of a strategyqa question is yes or no, found '{answer}'; try task 'qa'"
             )
     if len({normalize_answer(answer) for answer in read.golden_answers}) > 1:
-        raise BadData(f"{row.where}: the answer of a strategyqa question is yes or no, found both: leave one out")
+        raise BadData(
+            f"{row.where}: the answer of a strategyqa question is yes or no, found both: leave one out"
+        )
     read = replace(read, type=read.type or "boolean")
     evidence = evidence_of(read.metadata.get("evidence") or (), row.where)
     if not evidence:

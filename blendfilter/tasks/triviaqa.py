@@ -26,7 +26,9 @@ from blendfilter.records import Question
 from blendfilter.tasks.base import Hub, Task
 from blendfilter.tasks.layouts import mapping, question
 
-_OPENING = re.compile(rb'(?:\xef\xbb\xbf)?\s*\{(?:\s*"\w+"\s*:\s*(?:"[^"]*"|[\w.+-]+)\s*,)*\s*"Data"\s*:\s*(?=\[)')
+_OPENING = re.compile(
+    rb'(?:\xef\xbb\xbf)?\s*\{(?:\s*"\w+"\s*:\s*(?:"[^"]*"|[\w.+-]+)\s*,)*\s*"Data"\s*:\s*(?=\[)'
+)
 _HEAD = 4096
 _PAGES = frozenset({"EntityPages", "SearchResults", "entity_pages", "search_results"})
 

@@ -39,7 +39,11 @@ def parse(row: JsonRow, names: Mapping[str, Sequence[str]] | None = None) -> Que
     """A row, with the `names` of its `answer_id`. Raises `BadData`."""
     read = question(row)
     more = (names or {}).get(str(read.metadata.get("answer_id")), ())
-    return replace(read, golden_answers=distinct([*read.golden_answers, *filter(str.strip, more)])) if more else read
+    return (
+        replace(read, golden_answers=distinct([*read.golden_answers, *filter(str.strip, more)]))
+        if more
+        else read
+    )
 
 
 def parse_beside(path: Path) -> Parser:

@@ -56,7 +56,9 @@ def dialogue(turns: Iterable[str]) -> str:
     >>> dialogue(["I like lamps.", "Why? // Me too."])
     'I like lamps. // Why?//Me too.'
     """
-    return BETWEEN.join(turn.replace(BETWEEN, BETWEEN.strip()) for turn in map(one_line, turns) if turn)
+    return BETWEEN.join(
+        turn.replace(BETWEEN, BETWEEN.strip()) for turn in map(one_line, turns) if turn
+    )
 
 
 def parse(row: JsonRow) -> Question:
@@ -76,7 +78,11 @@ def rows(path: Path) -> Iterator[JsonRow]:
         for at, turn in enumerate(whole.dialog):
             if "wizard" in turn.speaker.lower():
                 value = _asked(whole, whole.dialog[:at], turn)
-                yield JsonRow(f"{row.where}, turn {at + 1}", row.position, {"id": f"{row.position}-{at}", **value})
+                yield JsonRow(
+                    f"{row.where}, turn {at + 1}",
+                    row.position,
+                    {"id": f"{row.position}-{at}", **value},
+                )
 
 
 def _asked(whole: WizardDialogue, before: Sequence[WizardTurn], turn: WizardTurn) -> dict[str, Any]:
@@ -86,14 +92,18 @@ def _asked(whole: WizardDialogue, before: Sequence[WizardTurn], turn: WizardTurn
     """
     passages: dict[str, Sequence[str]] = {whole.chosen_topic: whole.chosen_topic_passage}
     for earlier in reversed(before[-2:]):
-        for title, texts in (pair for retrieved in earlier.retrieved_passages for pair in retrieved.items()):
+        for title, texts in (
+            pair for retrieved in earlier.retrieved_passages for pair in retrieved.items()
+        ):
             passages.setdefault(title, texts)
     sentence = next(iter((turn.checked_sentence or {}).values()), "")
     pages = (title for title, texts in passages.items() if sentence in texts)
     return {
         "question": dialogue([one.text for one in before] or [whole.chosen_topic]),
         "answer": turn.text.strip(),
-        "gold_titles": [*pages, *(turn.checked_passage or {}).values()][:1] if sentence != "no_passages_used" else [],
+        "gold_titles": [*pages, *(turn.checked_passage or {}).values()][:1]
+        if sentence != "no_passages_used"
+        else [],
         "context": [(title, texts) for title, texts in passages.items() if texts],
         "topic": whole.chosen_topic,
         "checked_sentence": sentence,

@@ -76,7 +76,13 @@ from blendfilter.records import Passage, WrittenText
 from blendfilter.retrieval.callables import as_retriever
 from blendfilter.run_context import RunContext
 from blendfilter.tasks import TASKS
-from blendfilter.training.memory import ENOUGH, MemoryNeeded, check_free, memory_needed, out_of_memory
+from blendfilter.training.memory import (
+    ENOUGH,
+    MemoryNeeded,
+    check_free,
+    memory_needed,
+    out_of_memory,
+)
 from blendfilter.training.ppo import (
     CHECKPOINT,
     EXTRA,
@@ -165,22 +171,38 @@ def align_bider(
     before = known["settings"]
     reading = TrainingSettings(max_input_tokens=before["max_input_tokens"], chat=before["chat"])
     data = silver_set(
-        silver, "bider", distilled, reading, task=task, prompts=prompts, exclude=exclude, leave_out=leave_out,
+        silver,
+        "bider",
+        distilled,
+        reading,
+        task=task,
+        prompts=prompts,
+        exclude=exclude,
+        leave_out=leave_out,
         limit=limit,
-    )  # fmt: skip
+    )
     asked = data.recipe["silver"]["task"]
     wording = TaskWording.of(TASKS[asked].wording).with_demos(demos)
     context = RunContext(connect(reader), concurrency=CONCURRENCY, budget=budget)
     recipe_of_answerer(context.model)
     checkpoint = checkpoint_of(distilled)
     start = {"name": str(distilled), "fingerprint": fingerprint(checkpoint)}
-    shaping = {name: value for name, value in asdict(settings).items() if name not in ("micro_tokens", "every")}
+    shaping = {
+        name: value
+        for name, value in asdict(settings).items()
+        if name not in ("micro_tokens", "every")
+    }
     made: dict[str, Any] = {
         **data.recipe,
         "aligned": True,
-        "base": known["base"] if checkpoint.base else start,  # an adapter is checked against its base
+        "base": known["base"]
+        if checkpoint.base
+        else start,  # an adapter is checked against its base
         "distilled": start,
-        "reader": {"name": context.model.name, **{k: v for k, v in context.model.identity.items() if v}},
+        "reader": {
+            "name": context.model.name,
+            **{k: v for k, v in context.model.identity.items() if v},
+        },
         "demos": None if demos is None else str(demos),
         "unmatched": unmatched,
         "settings": {**shaping, "max_input_tokens": reading.max_input_tokens, "chat": reading.chat},
@@ -193,7 +215,9 @@ def align_bider(
     most = _most_tokens(checkpoint, reading, settings)
     readable = [at for at, each in enumerate(every) if len(each) <= most]
     if not readable:
-        raise EmptyData(f"each of the {len(every)} prompts has more than {most:,} tokens, which the refiner reads")
+        raise EmptyData(
+            f"each of the {len(every)} prompts has more than {most:,} tokens, which the refiner reads"
+        )
     ids, rows = [every[at] for at in readable], [data.rows[at] for at in readable]
     place = torch_device(device)
     settings, wanted = fitting(checkpoint, context.model, [*map(len, ids)], settings, place)
@@ -217,7 +241,9 @@ def align_bider(
         reference = None
         if settings.kl_coefficient:
             reference = open_checkpoint(distilled, device=device, dtype=_dtype(policy)).model
-        steps = train_ppo(policy, ids, rewards, partial, settings, reference=reference, on_step=on_step)
+        steps = train_ppo(
+            policy, ids, rewards, partial, settings, reference=reference, on_step=on_step
+        )
         change = reward_change([each.reward for each in steps])
         result = {
             **asdict_of(change),
@@ -248,7 +274,9 @@ def _begun(folder: Path, journal: Journal) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        if not (folder / REWARDS).exists() and all(record.get("error") for record in journal.records("call")):
+        if not (folder / REWARDS).exists() and all(
+            record.get("error") for record in journal.records("call")
+        ):
             shutil.rmtree(folder, ignore_errors=True)
         raise
 
@@ -263,8 +291,14 @@ def distilled_recipe(folder: str | Path, prompts: Prompts | str | None = None) -
     """The recipe of a distilled refiner. Raises: BadArgument where it is none, or reads another prompt."""
     known = read_recipe(folder)
     if known.get("part") != "bider" or "settings" not in known:
-        what = f"was trained as {known['part']}" if known.get("part") else "is none (no recipe of ours in it)"
-        raise BadArgument(f"alignment begins with a distilled refiner, and {folder} {what}: make one first ({HOW})")
+        what = (
+            f"was trained as {known['part']}"
+            if known.get("part")
+            else "is none (no recipe of ours in it)"
+        )
+        raise BadArgument(
+            f"alignment begins with a distilled refiner, and {folder} {what}: make one first ({HOW})"
+        )
     BIDERFilter(prompts=prompts).check(folder)
     return known
 
@@ -317,7 +351,9 @@ class ReaderReward:
         for stop in STOPS:
             written = written.partition(stop)[0]
         parts = looked_up(written, passages, cut=text.cut and written == text.text).parts
-        return [each for each in parts if self.unmatched == "keep" or not isinstance(each, WrittenText)]
+        return [
+            each for each in parts if self.unmatched == "keep" or not isinstance(each, WrittenText)
+        ]
 
     def figures(self, places: Iterable[int]) -> dict[str, Any]:
         """For the recipe: the mean F1 from the original passages of the questions at `places`.
@@ -326,13 +362,18 @@ class ReaderReward:
         """
         places = set(places)
         aio.run(self._answered(places), "alignment")
-        return {"questions": len(places), "f1_original": round(fmean(self.original[at] for at in places), 6)}
+        return {
+            "questions": len(places),
+            "f1_original": round(fmean(self.original[at] for at in places), 6),
+        }
 
     async def _answered(self, places: Iterable[int], texts: Sequence[Text] = ()) -> list[float]:
         """F1 from each of `texts`; and, into `original`, from the original passages at `places`, once a question."""
         missing = sorted({*places} - self.original.keys())
         async with aio.together() as group:
-            before = [group.create_task(self._f1(place, self.rows[place].passages)) for place in missing]
+            before = [
+                group.create_task(self._f1(place, self.rows[place].passages)) for place in missing
+            ]
             after = [group.create_task(self._f1(each.place, self.context(each))) for each in texts]
         self.original.update(zip(missing, (task.result() for task in before), strict=True))
         return [task.result() for task in after]
@@ -380,7 +421,11 @@ def open_policy(distilled: str | Path, device: str | None = None) -> Policy:
 
 
 def fitting(
-    distilled: Checkpoint, reader: ConnectedLM, prompts: Sequence[int], settings: PPOSettings, place: Any
+    distilled: Checkpoint,
+    reader: ConnectedLM,
+    prompts: Sequence[int],
+    settings: PPOSettings,
+    place: Any,
 ) -> tuple[PPOSettings, MemoryNeeded]:
     """The settings with their `micro_tokens`, and what they take; on a GPU by default as many tokens as fit.
 
@@ -400,7 +445,11 @@ def fitting(
 
 
 def alignment_memory(
-    distilled: Checkpoint, reader: ConnectedLM, prompts: Sequence[int], settings: PPOSettings, place: Any
+    distilled: Checkpoint,
+    reader: ConnectedLM,
+    prompts: Sequence[int],
+    settings: PPOSettings,
+    place: Any,
 ) -> MemoryNeeded:
     """What an alignment takes at a torch device; its weights are those of reference and reader, too.
 
@@ -413,10 +462,14 @@ def alignment_memory(
     tokens = max(longest, min(settings.micro_tokens or 0, settings.batch * longest))
     texts = round(tokens / (fmean(prompts) + settings.max_new_tokens))
     own = memory_needed(
-        config, lora_rank=read_json(distilled.path / ADAPTER)["r"] if distilled.base else None,
-        bf16=dtype is None and str(config.dtype).endswith("16"), tokens=tokens, longest=longest,
-        targets=min(settings.batch, texts) * settings.max_new_tokens, checkpointing=False,
-    )  # fmt: skip
+        config,
+        lora_rank=read_json(distilled.path / ADAPTER)["r"] if distilled.base else None,
+        bf16=dtype is None and str(config.dtype).endswith("16"),
+        tokens=tokens,
+        longest=longest,
+        targets=min(settings.batch, texts) * settings.max_new_tokens,
+        checkpointing=False,
+    )
     reference = weights_needed(distilled, dtype) if settings.kl_coefficient else 0
     return own._replace(weights=own.weights + reference + _reader_weights(reader, place))
 
@@ -471,7 +524,13 @@ class RewardChange(NamedTuple):
         """The statement for a reader."""
         if math.isnan(self.low):
             return f"mean reward {self.first:+.3f} in the first and {self.last:+.3f} in the last of {self.steps} steps"
-        verdict = "rose" if self.low > 0 else "fell" if self.high < 0 else "neither rose nor fell for certain"
+        verdict = (
+            "rose"
+            if self.low > 0
+            else "fell"
+            if self.high < 0
+            else "neither rose nor fell for certain"
+        )
         return (
             f"mean reward of the first {self.quarter} steps {self.first:+.3f}, of the last {self.last:+.3f}: "
             f"{self.difference:+.3f} [{self.low:+.3f}, {self.high:+.3f}] (95 % interval); it {verdict}"
@@ -494,14 +553,26 @@ def reward_change(means: Sequence[float]) -> RewardChange:
     if quarter > 1:
         half = _Z * math.sqrt((stdev(first) ** 2 + stdev(last) ** 2) / quarter)
     return RewardChange(
-        len(means), quarter, fmean(first), fmean(last), difference, difference - half, difference + half
+        len(means),
+        quarter,
+        fmean(first),
+        fmean(last),
+        difference,
+        difference - half,
+        difference + half,
     )
 
 
 def asdict_of(change: RewardChange) -> dict[str, Any]:
     """For a recipe, rounded; None in place of nan."""
-    found = {f"reward_{name}": value for name, value in change._asdict().items() if name not in ("steps", "quarter")}
-    rounded = {name: None if math.isnan(value) else round(value, 6) for name, value in found.items()}
+    found = {
+        f"reward_{name}": value
+        for name, value in change._asdict().items()
+        if name not in ("steps", "quarter")
+    }
+    rounded = {
+        name: None if math.isnan(value) else round(value, 6) for name, value in found.items()
+    }
     return {"steps": change.steps, "quarter": change.quarter, **rounded}
 
 
@@ -536,7 +607,9 @@ def reward_lines(means: Sequence[float], lines: int = 10, width: int = 40) -> li
         _, half = moving_means(part, len(part))[-1]
         ends = "" if math.isnan(half) else f"[{centre - half:+.3f}, {centre + half:+.3f}]"
         place = round((width - 1) * (centre - low) / (high - low)) if high > low else 0
-        found.append(f"steps {start + 1:>6,} to {start + len(part):<6,} {centre:+.3f} {ends:<16} {' ' * place}*")
+        found.append(
+            f"steps {start + 1:>6,} to {start + len(part):<6,} {centre:+.3f} {ends:<16} {' ' * place}*"
+        )
     return found
 
 
@@ -551,11 +624,21 @@ def draw_rewards(means: Sequence[float], path: Path, window: int = WINDOW) -> No
     figure = Figure(figsize=(6, 3.5), layout="constrained")
     axes = figure.subplots()
     axes.plot(steps, means, ".", color="#767676", markersize=3, label="a step")
-    axes.plot(steps, [mean for mean, _ in smooth], color="#0072B2", linewidth=1.5, label=f"mean of {window} steps")
+    axes.plot(
+        steps,
+        [mean for mean, _ in smooth],
+        color="#0072B2",
+        linewidth=1.5,
+        label=f"mean of {window} steps",
+    )
     axes.fill_between(
-        steps, [mean - half for mean, half in smooth], [mean + half for mean, half in smooth], color="#0072B2",
-        alpha=0.2, linewidth=0,
-    )  # fmt: skip
+        steps,
+        [mean - half for mean, half in smooth],
+        [mean + half for mean, half in smooth],
+        color="#0072B2",
+        alpha=0.2,
+        linewidth=0,
+    )
     axes.axhline(0, color="black", linewidth=0.6)
     axes.set_xlabel("step")
     axes.set_ylabel("F1(written) - F1(original)")

@@ -29,7 +29,9 @@ from blendfilter.lm.model import ConnectedLM
 from blendfilter.training.trainer import Example, TrainingSettings, train_model
 
 _SETTINGS = frozenset(field.name for field in dataclasses.fields(TrainingSettings))
-_MORE = frozenset({"device", "save_every", "keep", "micro_tokens", "gradient_checkpointing", "ignore_memory"})
+_MORE = frozenset(
+    {"device", "save_every", "keep", "micro_tokens", "gradient_checkpointing", "ignore_memory"}
+)
 
 
 def finetunable(lm: ConnectedLM, out: str | Path, **settings: Any) -> ConnectedLM:
@@ -47,9 +49,13 @@ def finetunable(lm: ConnectedLM, out: str | Path, **settings: Any) -> ConnectedL
     """
     name = str(lm.state.get("name", ""))
     if not isinstance(lm.inner, HuggingFaceEngine) or not name:
-        raise BadArgument(f"{lm.name} cannot be trained in this process: connect a model of Hugging Face ('hf/NAME')")
+        raise BadArgument(
+            f"{lm.name} cannot be trained in this process: connect a model of Hugging Face ('hf/NAME')"
+        )
     if settings_in(name)[1].get("device") not in (None, "cpu", "cuda"):
-        raise BadArgument(f"{name} is trained on device=cpu or cuda: of several GPUs, CUDA_VISIBLE_DEVICES says which")
+        raise BadArgument(
+            f"{name} is trained on device=cpu or cuda: of several GPUs, CUDA_VISIBLE_DEVICES says which"
+        )
     copied = lm.copy()
     copied.provider, copied.finetuning_model = FinetuneProvider(out, settings), name
     return copied
@@ -96,9 +102,13 @@ class FinetuneProvider(Provider):
         job.began = True
         with self._turn:  # a seed is of the whole process
             trained = train_model(
-                base.removeprefix(HUGGING_FACE), examples, job.folder, settings,
-                recipe={"part": "finetune", "by": "dspy.BootstrapFinetune"}, **more,
-            )  # fmt: skip
+                base.removeprefix(HUGGING_FACE),
+                examples,
+                job.folder,
+                settings,
+                recipe={"part": "finetune", "by": "dspy.BootstrapFinetune"},
+                **more,
+            )
         query = model.partition("?")[2]
         return f"{HUGGING_FACE}{trained.folder}{f'?{query}' if query else ''}"
 
@@ -133,7 +143,9 @@ def examples_of(rows: Sequence[Mapping[str, Any]]) -> list[Example]:
         if {"prompt", "completion"} <= row.keys():
             examples.append(Example(row["prompt"], row["completion"]))
             continue
-        messages = [(message["role"], str(message["content"])) for message in row.get("messages") or ()]
+        messages = [
+            (message["role"], str(message["content"])) for message in row.get("messages") or ()
+        ]
         if len(messages) < 2 or messages[-1][0] != "assistant":
             raise BadData(f"no conversation that ends with the assistant's turn: {str(row)[:80]}")
         asked = messages[:-1]

@@ -55,7 +55,14 @@ class MemoryNeeded(NamedTuple):
 
 
 def memory_needed(
-    config: Any, *, lora_rank: int | None, bf16: bool, tokens: int, longest: int, targets: int, checkpointing: bool
+    config: Any,
+    *,
+    lora_rank: int | None,
+    bf16: bool,
+    tokens: int,
+    longest: int,
+    targets: int,
+    checkpointing: bool,
 ) -> MemoryNeeded:
     """What a model of that configuration takes.
 
@@ -64,17 +71,29 @@ def memory_needed(
         tokens: that are read at a time. longest: of one text. targets: tokens that are predicted.
         checkpointing: whether activations are computed again.
     """
-    torch, transformers = needed("torch", "train", "training"), needed("transformers", "train", "training")
-    kind = transformers.AutoModelForSeq2SeqLM if config.is_encoder_decoder else transformers.AutoModelForCausalLM
+    torch, transformers = (
+        needed("torch", "train", "training"),
+        needed("transformers", "train", "training"),
+    )
+    kind = (
+        transformers.AutoModelForSeq2SeqLM
+        if config.is_encoder_decoder
+        else transformers.AutoModelForCausalLM
+    )
     with torch.device("meta"):
         model = kind.from_config(config)
     numbers = sum(each.numel() for each in model.parameters())
     head = model.get_output_embeddings()  # which has no adapter
-    linear = [each for each in model.modules() if isinstance(each, torch.nn.Linear) and each is not head]
+    linear = [
+        each for each in model.modules() if isinstance(each, torch.nn.Linear) and each is not head
+    ]
     own = config.get_text_config()
     width = 2 if bf16 else 4
     if lora_rank is None:
-        trained, weights = numbers, numbers * (4 + (2 if bf16 else 0))  # and its copies in 16 bits, while they are used
+        trained, weights = (
+            numbers,
+            numbers * (4 + (2 if bf16 else 0)),
+        )  # and its copies in 16 bits, while they are used
     else:
         trained = sum(lora_rank * (each.in_features + each.out_features) for each in linear)
         weights = numbers * width + 4 * trained
@@ -83,10 +102,16 @@ def memory_needed(
     layers = max(int(getattr(own, name, None) or 0) for name in ("num_hidden_layers", *_DECODERS))
     inner = max((each.out_features for each in linear), default=4 * hidden)
     of_layer = _OF_HIDDEN * hidden + _OF_INNER * inner
-    if getattr(model.config, "_attn_implementation", "") == "eager":  # every token's view of every other one
-        of_layer += _OF_VIEW * longest * int(getattr(own, "num_attention_heads", None) or 0)  # none in a recurrent one
+    if (
+        getattr(model.config, "_attn_implementation", "") == "eager"
+    ):  # every token's view of every other one
+        of_layer += (
+            _OF_VIEW * longest * int(getattr(own, "num_attention_heads", None) or 0)
+        )  # none in a recurrent one
     kept = round((_KEPT * hidden * layers + of_layer) if checkpointing else of_layer * layers)
-    return MemoryNeeded(weights, 12 * trained, tokens * kept * width + _HEAD * 4 * targets * int(own.vocab_size))
+    return MemoryNeeded(
+        weights, 12 * trained, tokens * kept * width + _HEAD * 4 * targets * int(own.vocab_size)
+    )
 
 
 def check_free(wanted: MemoryNeeded, place: Any, *, refuse: bool = True, less: str = _LESS) -> str:
@@ -113,6 +138,8 @@ def out_of_memory(less: str) -> Iterator[None]:
     except torch.OutOfMemoryError as error:
         raise WorkFailed(f"memory ran out ({str(error).partition('.')[0]}): {less}") from error
     except (MemoryError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and "can't allocate memory" not in str(error):  # torch's, on a processor
+        if isinstance(error, RuntimeError) and "can't allocate memory" not in str(
+            error
+        ):  # torch's, on a processor
             raise
         raise WorkFailed(f"memory ran out (the system gives no more): {less}") from error

@@ -154,7 +154,9 @@ def at_the_end(rewards: Sequence[float], written: Tensor) -> Tensor:
     return torch.zeros(written.shape, device=written.device).scatter(-1, last, paid)
 
 
-def advantages(rewards: Tensor, values: Tensor, written: Tensor, gamma: float, lam: float) -> Tensor:
+def advantages(
+    rewards: Tensor, values: Tensor, written: Tensor, gamma: float, lam: float
+) -> Tensor:
     """Generalised advantage estimates; 0 behind the end.
 
         delta_t = R_t + gamma V(s_t+1) - V(s_t)
@@ -267,7 +269,9 @@ class Policy:
         self.ends = [*ends] if ends is not None else end_marks(model, tokenizer)
         head = model.get_output_embeddings()
         if head is None:
-            raise BadData(f"{type(model).__name__} has no output layer over its vocabulary: it writes nothing")
+            raise BadData(
+                f"{type(model).__name__} has no output layer over its vocabulary: it writes nothing"
+            )
         self.device = head.weight.device
         self.value_head = torch.nn.Linear(head.weight.shape[1], 1, device=self.device)
         for weights in self.value_head.parameters():  # every text is worth 0 at first
@@ -276,26 +280,45 @@ class Policy:
     def trained(self) -> dict[str, Tensor]:
         """The parameters that learn, by name; the value head's begin with `value_head.`"""
         own = {name: each for name, each in self.model.named_parameters() if each.requires_grad}
-        return own | {f"value_head.{name}": each for name, each in self.value_head.named_parameters()}
+        return own | {
+            f"value_head.{name}": each for name, each in self.value_head.named_parameters()
+        }
 
     def write(
-        self, prompts: Sequence[Sequence[int]], *, max_new_tokens: int, top_k: int = 10, top_p: float = 0.95
+        self,
+        prompts: Sequence[Sequence[int]],
+        *,
+        max_new_tokens: int,
+        top_k: int = 10,
+        top_p: float = 0.95,
     ) -> Written:
         """A sampled text for each prompt, drawn by torch's own random state."""
         sampled = _Sampled(top_k, top_p)
         ids, mask = self._prompts(prompts)
         config = self.model.config
         how = transformers.GenerationConfig(
-            do_sample=True, temperature=1.0, top_k=0, top_p=1.0, max_new_tokens=max_new_tokens, eos_token_id=self.ends,
-            pad_token_id=self._filler, bos_token_id=getattr(config, "bos_token_id", None),
-            decoder_start_token_id=self._start, use_cache=True,
-        )  # fmt: skip
+            do_sample=True,
+            temperature=1.0,
+            top_k=0,
+            top_p=1.0,
+            max_new_tokens=max_new_tokens,
+            eos_token_id=self.ends,
+            pad_token_id=self._filler,
+            bos_token_id=getattr(config, "bos_token_id", None),
+            decoder_start_token_id=self._start,
+            use_cache=True,
+        )
         with torch.no_grad(), self._generating(how), quiet_transformers(EXTRA, WHY):
-            made = self.model.generate(input_ids=ids, attention_mask=mask, logits_processor=[sampled])
+            made = self.model.generate(
+                input_ids=ids, attention_mask=mask, logits_processor=[sampled]
+            )
         tokens = made[:, -len(sampled.allowed) :]
         written = written_mask(tokens, self.ends)
         return Written(
-            [*prompts], tokens.masked_fill(~written, self._filler), written, torch.stack(sampled.allowed, dim=1)
+            [*prompts],
+            tokens.masked_fill(~written, self._filler),
+            written,
+            torch.stack(sampled.allowed, dim=1),
         )
 
     def texts(self, texts: Written, places: Sequence[int]) -> list[Text]:
@@ -307,7 +330,9 @@ class Policy:
         ]
 
     def _decoded(self, row: Tensor) -> str:
-        text = self.tokenizer.decode(row, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        text = self.tokenizer.decode(
+            row, skip_special_tokens=True, clean_up_tokenization_spaces=False
+        )
         return str(text).strip()
 
     def read(self, texts: Written, model: Any = None) -> Reading:
@@ -340,7 +365,10 @@ class Policy:
             start = torch.full((len(before), 1), self._start, device=self.device)
             how = {"input_ids": ids, "decoder_input_ids": torch.cat([start, before], dim=1)}
         else:
-            ids, mask = torch.cat([ids, before], dim=1), torch.cat([mask, torch.ones_like(before)], dim=1)
+            ids, mask = (
+                torch.cat([ids, before], dim=1),
+                torch.cat([mask, torch.ones_like(before)], dim=1),
+            )
             how = {"input_ids": ids, "position_ids": (mask.cumsum(dim=-1) - 1).clamp(min=0)}
         hook = model.get_output_embeddings().register_forward_pre_hook(written_only)
         try:
@@ -368,7 +396,9 @@ class Policy:
     def _start(self) -> int | None:
         """What an encoder-decoder's text begins with."""
         stated = self.model.generation_config.decoder_start_token_id
-        start = getattr(self.model.config, "decoder_start_token_id", None) if stated is None else stated
+        start = (
+            getattr(self.model.config, "decoder_start_token_id", None) if stated is None else stated
+        )
         return None if start is None else int(start)
 
     @contextmanager
@@ -386,7 +416,9 @@ def end_marks(model: Any, tokenizer: Any) -> list[int]:
     """The ids that end a model's text. Raises: BadData where there are none."""
     stated = model.generation_config.eos_token_id
     found = [*stated] if isinstance(stated, list) else [stated]
-    marks = [int(mark) for mark in dict.fromkeys([*found, tokenizer.eos_token_id]) if mark is not None]
+    marks = [
+        int(mark) for mark in dict.fromkeys([*found, tokenizer.eos_token_id]) if mark is not None
+    ]
     if not marks:
         raise BadData("the model has no mark that ends a text (EOS): its texts would never end")
     return marks
@@ -448,12 +480,17 @@ def learn(
     `reference` is the model that the KL term compares with.
     """
     lengths = texts.written.sum(dim=-1)
-    order = sorted(range(len(rewards)), key=lambda row: (len(texts.prompts[row]) + int(lengths[row]), row))
-    at_a_time = settings.micro_tokens or MICRO_TOKENS["cpu" if policy.device.type == "cpu" else "cuda"]
+    order = sorted(
+        range(len(rewards)), key=lambda row: (len(texts.prompts[row]) + int(lengths[row]), row)
+    )
+    at_a_time = (
+        settings.micro_tokens or MICRO_TOKENS["cpu" if policy.device.type == "cpu" else "cuda"]
+    )
     parts = _parts(order, [len(each) for each in texts.prompts], lengths.tolist(), at_a_time)
     pieces = [texts.rows(part) for part in parts]
     paid = [
-        at_the_end([rewards[row] for row in part], piece.written) for part, piece in zip(parts, pieces, strict=True)
+        at_the_end([rewards[row] for row in part], piece.written)
+        for part, piece in zip(parts, pieces, strict=True)
     ]
     total = int(lengths.sum())
     before: list[tuple[Tensor, Tensor, Tensor]] = []
@@ -482,7 +519,12 @@ def learn(
                 + settings.kl_coefficient * drift
             )
             ((loss * piece.written).sum() / total).backward()
-            terms = {"moved": (ratio - 1).abs(), "clipped": gain < ratio * advantage, "entropy": spread, "kl": drift}
+            terms = {
+                "moved": (ratio - 1).abs(),
+                "clipped": gain < ratio * advantage,
+                "entropy": spread,
+                "kl": drift,
+            }
             for name, term in (terms | {"value_error": error}).items():
                 sums[name] = sums[name] + (term.detach() * piece.written).sum()
         weights = [*policy.trained().values()]
@@ -493,7 +535,9 @@ def learn(
     return {name: float(term) / total for name, term in sums.items()}
 
 
-def _parts(order: Sequence[int], prompts: Sequence[int], texts: Sequence[int], tokens: int) -> list[list[int]]:
+def _parts(
+    order: Sequence[int], prompts: Sequence[int], texts: Sequence[int], tokens: int
+) -> list[list[int]]:
     """Rows in `order`, as many together as have `tokens` when prompts and texts are filled up; one at least."""
     parts: list[list[int]] = []
     for row in order:
@@ -557,7 +601,9 @@ def train_ppo(
         raise BadArgument("kl_coefficient is above 0: give the model at the start as reference")
     folder = path_of(out)
     folder.mkdir(parents=True, exist_ok=True)
-    own = {name: value for name, value in asdict(settings).items() if name not in ("steps", "every")}
+    own = {
+        name: value for name, value in asdict(settings).items() if name not in ("steps", "every")
+    }
     identity = {"settings": own, "bound": dict(bound or {}), "prompts": len(prompts)}
     trained = policy.trained()
     optimizer = torch.optim.AdamW(trained.values(), lr=settings.learning_rate, weight_decay=0.0)
@@ -568,9 +614,11 @@ def train_ppo(
         with torch.random.fork_rng():
             torch.manual_seed(_seed(settings.seed, step))
             texts = policy.write(
-                [prompts[at] for at in places], max_new_tokens=settings.max_new_tokens, top_k=settings.top_k,
+                [prompts[at] for at in places],
+                max_new_tokens=settings.max_new_tokens,
+                top_k=settings.top_k,
                 top_p=settings.top_p,
-            )  # fmt: skip
+            )
         read = policy.texts(texts, places)
         rewards = [float(each) for each in reward(read)]
         found = learn(policy, optimizer, texts, rewards, settings, reference)
@@ -578,11 +626,15 @@ def train_ppo(
         length = float(texts.written.sum(dim=-1).float().mean())
         figures.append(
             StepFigures(
-                step, _round(sum(rewards) / len(rewards)), [_round(each) for each in rewards], places,
-                _round(length), _round(sum(each.cut for each in read) / len(read)),
+                step,
+                _round(sum(rewards) / len(rewards)),
+                [_round(each) for each in rewards],
+                places,
+                _round(length),
+                _round(sum(each.cut for each in read) / len(read)),
                 **{name: _round(value) for name, value in found.items()},
             )
-        )  # fmt: skip
+        )
         with (folder / REWARDS).open("ab") as file:
             file.write(json_line(figures[-1]._asdict()))
         if step % settings.every == 0 or step == settings.steps:
@@ -592,7 +644,9 @@ def train_ppo(
 
 
 def _check_finite(step: int, found: Mapping[str, float], trained: Mapping[str, Tensor]) -> None:
-    if all(map(math.isfinite, found.values())) and all(bool(torch.isfinite(each).all()) for each in trained.values()):
+    if all(map(math.isfinite, found.values())) and all(
+        bool(torch.isfinite(each).all()) for each in trained.values()
+    ):
         return
     raise WorkFailed(
         f"step {step} moved the weights to what is no number: lower --learning-rate, and name another folder (--out)"
@@ -601,7 +655,9 @@ def _check_finite(step: int, found: Mapping[str, float], trained: Mapping[str, T
 
 def steps_in(folder: Path) -> list[StepFigures]:
     """What the steps of a finished training came to."""
-    return [StepFigures(**json.loads(line)) for line in (folder / REWARDS).read_bytes().splitlines()]
+    return [
+        StepFigures(**json.loads(line)) for line in (folder / REWARDS).read_bytes().splitlines()
+    ]
 
 
 def _round(value: float) -> float:
@@ -628,10 +684,21 @@ def _shuffled(n: int, seed: int, number: int) -> list[int]:
     return order
 
 
-def _keep(folder: Path, identity: Mapping[str, Any], trained: Mapping[str, Tensor], optimizer: Any, step: int) -> None:
+def _keep(
+    folder: Path,
+    identity: Mapping[str, Any],
+    trained: Mapping[str, Tensor],
+    optimizer: Any,
+    step: int,
+) -> None:
     """The checkpoint, whole or not at all."""
     weights = {name: each.detach().cpu() for name, each in trained.items()}
-    kept = {"identity": json.dumps(identity), "weights": weights, "optimizer": optimizer.state_dict(), "step": step}
+    kept = {
+        "identity": json.dumps(identity),
+        "weights": weights,
+        "optimizer": optimizer.state_dict(),
+        "step": step,
+    }
     temporary = folder / f".{CHECKPOINT}.tmp"
     with writing(folder / CHECKPOINT), temporary.open("wb") as file:
         torch.save(kept, file)
@@ -652,7 +719,9 @@ def _resumed(
         kept = torch.load(path, weights_only=True)
         begun, step, weights = json.loads(kept["identity"]), int(kept["step"]), kept["weights"]
     except Exception as error:  # whatever torch raises of a file that is not its own
-        raise BadData(f"{path} is no checkpoint of this training: name another folder, or delete it") from error
+        raise BadData(
+            f"{path} is no checkpoint of this training: name another folder, or delete it"
+        ) from error
     if differing := different_settings(begun, identity, ignored=["settings.micro_tokens"]):
         raise RunMismatch(
             f"{folder} was begun with other settings: {differing}. Name another folder, or delete {CHECKPOINT} and "
@@ -661,9 +730,13 @@ def _resumed(
     with rewards.open("rb") as file:
         lines = [*islice(file, step)]
     if len(lines) < step:
-        raise BadData(f"{rewards} has {len(lines)} lines, and the checkpoint is at step {step}: delete both files")
+        raise BadData(
+            f"{rewards} has {len(lines)} lines, and the checkpoint is at step {step}: delete both files"
+        )
     if weights.keys() != trained.keys():
-        raise BadData(f"{path} holds the weights of another model: name another folder, or delete it")
+        raise BadData(
+            f"{path} holds the weights of another model: name another folder, or delete it"
+        )
     with torch.no_grad():
         for name, each in trained.items():
             each.copy_(weights[name])

@@ -39,20 +39,28 @@ def read_recipe(folder: str | Path, name: str = RECIPE) -> dict[str, Any]:
     except (ValueError, OSError):
         recipe = None
     if not isinstance(recipe, dict) or recipe.get("format") != FORMAT:
-        raise BadData(f"{path} is there, and is no recipe of a trained model: name another folder (--out)")
+        raise BadData(
+            f"{path} is there, and is no recipe of a trained model: name another folder (--out)"
+        )
     return recipe
 
 
-def write_recipe(folder: Path, recipe: Mapping[str, Any], name: str = RECIPE, *, overwrite: bool = True) -> None:
+def write_recipe(
+    folder: Path, recipe: Mapping[str, Any], name: str = RECIPE, *, overwrite: bool = True
+) -> None:
     """The recipe's file, whole or not at all. Raises `BadArgument` where there is one and `overwrite` is not set."""
-    write_whole(folder / name, [json_line({"format": FORMAT, **recipe}, indent=2)], overwrite=overwrite)
+    write_whole(
+        folder / name, [json_line({"format": FORMAT, **recipe}, indent=2)], overwrite=overwrite
+    )
 
 
 def new_folder(out: str | Path) -> Path:
     """Where weights go, `~` and all. Raises: BadArgument for what names no folder that can be made."""
     folder = path_of(out)
     if folder.name in ("", ".."):
-        raise BadArgument(f"'{out}' names no new folder: give one that is made for the model (--out)")
+        raise BadArgument(
+            f"'{out}' names no new folder: give one that is made for the model (--out)"
+        )
     return folder
 
 
@@ -65,7 +73,9 @@ def check_recipe(folder: Path, recipe: Mapping[str, Any], name: str = RECIPE) ->
     known = read_recipe(folder, name)
     if not known:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise BadArgument(f"{folder} is there, and holds no trained model of ours: name another folder (--out)")
+            raise BadArgument(
+                f"{folder} is there, and holds no trained model of ours: name another folder (--out)"
+            )
         return False
     made = {name: value for name, value in known.items() if name not in (*NO_SETTINGS, "format")}
     asked = json.loads(json.dumps(recipe))  # tuples become lists, as in the file

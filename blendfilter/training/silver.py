@@ -97,7 +97,9 @@ def silver_set(
     rows = [at_stage(row, stage) for row in read_silver(silver)]
     task, measure = _origin(path_of(silver), part, task)
     if not rows:
-        raise EmptyData(f"{silver} has no row: make it again (blendfilter silver), from questions with answers")
+        raise EmptyData(
+            f"{silver} has no row: make it again (blendfilter silver), from questions with answers"
+        )
     wanted = {question_digest(question) for question in exclude}
     kept = [row for row in rows if question_digest(row.question) not in wanted]
     if len(kept) < len(rows) and not leave_out:
@@ -107,7 +109,9 @@ def silver_set(
             f"{len(rows) - len(kept) - 1} more: leave them out (--leave-out), or take another silver file"
         )
     if not kept:
-        raise EmptyData(f"all {len(rows)} questions of {silver} are to be evaluated on: take another silver file")
+        raise EmptyData(
+            f"all {len(rows)} questions of {silver} are to be evaluated on: take another silver file"
+        )
     left_out, kept = len(rows) - len(kept), kept[:limit]
     if part == "generator":
         examples, about = generator_examples(kept, task, reads=reads, prompts=prompts)
@@ -123,10 +127,14 @@ def silver_set(
                 "raise the cap (--max-input-tokens)"
             )
     data = {
-        "task": task, "measure": measure, "digest": hashlib.sha256(read_whole(silver)).hexdigest()[:16],
-        "rows": len(rows), "left_out": left_out, "empty": sum(not row.target for row in kept),
+        "task": task,
+        "measure": measure,
+        "digest": hashlib.sha256(read_whole(silver)).hexdigest()[:16],
+        "rows": len(rows),
+        "left_out": left_out,
+        "empty": sum(not row.target for row in kept),
         "stage": stage,
-    }  # fmt: skip
+    }
     return SilverSet(examples, {"part": part, **about, "silver": data}, kept)
 
 
@@ -140,7 +148,9 @@ def at_stage(row: SilverRow, stage: Stage) -> SilverRow:
     if stage not in STAGES:
         raise UnknownName.of("stage", stage, STAGES)
     if row.stages is None:
-        raise BadArgument(f"question '{row.id}' has no stage {stage}: BIDER's synthesis has stages (--measure bider)")
+        raise BadArgument(
+            f"question '{row.id}' has no stage {stage}: BIDER's synthesis has stages (--measure bider)"
+        )
     candidates, chosen = row.candidates(), getattr(row.stages, stage)
     return replace(row, chosen=tuple(chosen), target=" ".join(candidates[at].text for at in chosen))
 
@@ -163,7 +173,9 @@ def written_examples(
         if lines != [row.passages[at].line for at in places]:
             shown, candidates = dict(zip(places, lines, strict=False)), row.candidates()
             chosen = [candidates[at] for at in row.chosen]
-            target = " ".join(each.text for each in chosen if one_line(each.text) in shown.get(each.position, ""))
+            target = " ".join(
+                each.text for each in chosen if one_line(each.text) in shown.get(each.position, "")
+            )
             counts["prompts_cut"] += 1
             counts["targets_shortened"] += target != row.target
         rooms.append(bool(lines or not places))
@@ -174,7 +186,11 @@ def written_examples(
 
 
 def generator_examples(
-    rows: Sequence[SilverRow], task: str, *, reads: str = "silver", prompts: Prompts | str | None = None
+    rows: Sequence[SilverRow],
+    task: str,
+    *,
+    reads: str = "silver",
+    prompts: Prompts | str | None = None,
 ) -> tuple[list[Example], dict[str, Any]]:
     """The lines of the context that the generator `reads` as `Direct` shows them, and the row's output."""
     wording = TaskWording.of(TASKS[task].wording).with_demos(NO_DEMOS)
@@ -200,13 +216,21 @@ def _origin(silver: Path, part: Part, task: str | None) -> tuple[str, str]:
     """Task and measure of a silver file, by the recipe beside it. Raises: BadArgument, UnknownName."""
     if task is not None and task not in TASKS:
         raise UnknownName.of("task", task, TASKS)
-    oracle = read_recipe(Places.of(str(silver).removesuffix(".gz"))).get("settings", {}).get("oracle", {})
+    oracle = (
+        read_recipe(Places.of(str(silver).removesuffix(".gz")))
+        .get("settings", {})
+        .get("oracle", {})
+    )
     known, measure = oracle.get("task") or task, str(oracle.get("measure", ""))
     if task is not None and known != task:
-        raise BadArgument(f"{silver} was made for {known}, not for {task}: give --task {known}, or another file")
+        raise BadArgument(
+            f"{silver} was made for {known}, not for {task}: give --task {known}, or another file"
+        )
     if measure and (measure == BIDER) != (part == "bider"):
         other = _COMMANDS["bider"] if measure == BIDER else _COMMANDS["context"]
-        wanted = "BIDER's synthesis (--measure bider)" if part == "bider" else "an oracle of FilCo's"
+        wanted = (
+            "BIDER's synthesis (--measure bider)" if part == "bider" else "an oracle of FilCo's"
+        )
         raise BadArgument(
             f"{silver} was made by the measure {measure}, and 'blendfilter {_COMMANDS[part]}' learns from {wanted}: "
             f"give another file, or take 'blendfilter {other}'"

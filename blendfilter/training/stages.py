@@ -105,7 +105,9 @@ class StageExample(NamedTuple):
 def gold_passages(question: Question, retriever: Retriever | None = None) -> list[Passage]:
     """The question's gold passages, those that it names first: its own paragraphs, else what their titles find."""
     found = dict[str, Passage]()
-    for title in sorted(question.gold_titles, key=lambda name: folded(name) not in folded(question.question)):
+    for title in sorted(
+        question.gold_titles, key=lambda name: folded(name) not in folded(question.question)
+    ):
         hits: Sequence[Passage] = ()
         if retriever is not None and title.strip():
             with warnings.catch_warnings():
@@ -137,8 +139,14 @@ def _facts_in(question: Question, passage: Passage) -> list[str]:
     """The sentences of a gold passage that count: see above."""
     text = one_line(passage.text)
     whole = [sentence.text for sentence in sentences(text)] or [text]
-    own = (each.metadata.get("sentences") for each in question.context if folded(each.title) == folded(passage.title))
-    split = [one_line(each) for each in next(filter(None, own), whole)]  # as the data set has it, where it came along
+    own = (
+        each.metadata.get("sentences")
+        for each in question.context
+        if folded(each.title) == folded(passage.title)
+    )
+    split = [
+        one_line(each) for each in next(filter(None, own), whole)
+    ]  # as the data set has it, where it came along
     known = [
         split[number]
         for title, number in question.supporting_facts
@@ -146,8 +154,14 @@ def _facts_in(question: Question, passage: Passage) -> list[str]:
     ]
     chosen = [sentence for sentence in known if sentence and sentence in text]
     if not chosen:
-        answers = {normalize_answer(answer) for answer in question.golden_answers} - {"", "yes", "no"}
-        holding = [each for each in whole if any(answer in normalize_answer(each) for answer in answers)]
+        answers = {normalize_answer(answer) for answer in question.golden_answers} - {
+            "",
+            "yes",
+            "no",
+        }
+        holding = [
+            each for each in whole if any(answer in normalize_answer(each) for answer in answers)
+        ]
         chosen = (holding or whole)[:1]
     return chosen
 
@@ -185,7 +199,9 @@ class GoldTeacher:
         question, gold = self._known[QUESTION.get()]
         if stage not in _TARGETS:
             known = ", ".join(sorted(_TARGETS))
-            raise BadArgument(f"gold says nothing of what the stage '{stage}' should write: it does of {known}")
+            raise BadArgument(
+                f"gold says nothing of what the stage '{stage}' should write: it does of {known}"
+            )
         lesson = _Lesson(question, gold, prompt, self.wording)
         target = _TARGETS[stage](lesson)
         if target is not None:
@@ -203,11 +219,17 @@ class GoldTeacher:
 class _Lesson:
     """One prompt with the gold of its question."""
 
-    def __init__(self, question: Question, gold: Sequence[Passage], prompt: str, wording: TaskWording) -> None:
+    def __init__(
+        self, question: Question, gold: Sequence[Passage], prompt: str, wording: TaskWording
+    ) -> None:
         self.question, self.gold, self.wording = question, gold, wording
         lines = prompt.split("\n")
         self.sheet = take_apart(lines)
-        alone = [line.removeprefix("Passage:").strip() for line in lines[-3:] if line.startswith("Passage:")]
+        alone = [
+            line.removeprefix("Passage:").strip()
+            for line in lines[-3:]
+            if line.startswith("Passage:")
+        ]
         self.lines = [line.removeprefix("| ") for line in self.sheet.passages or alone]
         titles = {folded(title) for title in question.gold_titles}
         self.shown = dict[int, Passage]()
@@ -229,7 +251,10 @@ class _Lesson:
             facts = [_cut(one_line(str(fact)), FACT_WORDS) for fact in given]
         else:
             order = {folded(passage.title): at for at, passage in enumerate(self.gold)}
-            shown = sorted(self.shown.values(), key=lambda passage: order.get(folded(passage.title), len(order)))
+            shown = sorted(
+                self.shown.values(),
+                key=lambda passage: order.get(folded(passage.title), len(order)),
+            )
             facts = facts_of(self.question, shown or self.gold)
         return f"{' '.join(facts)}\nSo the answer is {self.answer}.".strip()
 
@@ -245,7 +270,9 @@ class _Lesson:
     @property
     def topic(self) -> str | None:
         titles = [passage.title.partition(" (")[0].strip() for passage in self.gold]
-        named = [title for title in titles if title and folded(title) in folded(self.question.question)]
+        named = [
+            title for title in titles if title and folded(title) in folded(self.question.question)
+        ]
         return " and ".join(named[:2] or titles[:1]) or None
 
     @property
@@ -302,7 +329,10 @@ class _WithGold(Retriever):
         """Of the questions that get theirs."""
 
     def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
-        return [self._beside(query, hits, k) for query, hits in zip(queries, self.inner.find(queries, k), strict=True)]
+        return [
+            self._beside(query, hits, k)
+            for query, hits in zip(queries, self.inner.find(queries, k), strict=True)
+        ]
 
     def info(self) -> dict[str, Any]:
         return {"kind": "with-gold", "of": self.inner.info()}
@@ -378,7 +408,9 @@ def stage_examples(
             progress("stages by gold, questions", number + 1, len(known))
     # what branches ask side by side arrives in any order
     places = {question.question: at for at, question in reversed([*enumerate(known)])}
-    return sorted(teacher.examples.values(), key=lambda each: (places[each.question], each.stage, each.prompt))
+    return sorted(
+        teacher.examples.values(), key=lambda each: (places[each.question], each.stage, each.prompt)
+    )
 
 
 def _made(taught: TaughtMethod, retriever: Retriever, wording: TaskWording, k: int) -> dspy.Module:
@@ -416,18 +448,31 @@ def drawn(
 
 
 def recipe_of(
-    examples: Sequence[StageExample], questions: Questions, retriever: Retriever, *, k: int, add_gold: float
+    examples: Sequence[StageExample],
+    questions: Questions,
+    retriever: Retriever,
+    *,
+    k: int,
+    add_gold: float,
 ) -> dict[str, Any]:
     """What `recipe.json` says of these examples."""
     return {
         "part": "stages",
         "task": questions.task.name,
-        "data": {"source": questions.source, "fingerprint": questions.fingerprint, "n": len(questions)},
+        "data": {
+            "source": questions.source,
+            "fingerprint": questions.fingerprint,
+            "n": len(questions),
+        },
         "retriever": retriever.fingerprint,
         "k": k,
         "add_gold": add_gold,
         "demos": NO_DEMOS,
-        "stages": {stage: count for stage in SHARES if (count := sum(each.stage == stage for each in examples))},
+        "stages": {
+            stage: count
+            for stage in SHARES
+            if (count := sum(each.stage == stage for each in examples))
+        },
     }
 
 
@@ -447,5 +492,7 @@ def apart(questions: Questions, others: Sequence[Question]) -> Questions:
         and not titles & {folded(title) for title in each.gold_titles}
     )
     if not left:
-        raise EmptyData(f"every question of {questions.source} is one to evaluate on, or shares its gold passages")
+        raise EmptyData(
+            f"every question of {questions.source} is one to evaluate on, or shares its gold passages"
+        )
     return Questions(left, questions.task, questions.source)

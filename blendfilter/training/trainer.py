@@ -148,17 +148,31 @@ class TrainingSettings:
 
     def __post_init__(self) -> None:
         """Raises: BadArgument, UnknownName."""
-        counts = ("epochs", "batch_size", "max_input_tokens", "max_target_tokens", "lora_rank", "lora_alpha")
+        counts = (
+            "epochs",
+            "batch_size",
+            "max_input_tokens",
+            "max_target_tokens",
+            "lora_rank",
+            "lora_alpha",
+        )
         check_counts(self, counts)
         check_counts(self, ("warmup_steps", "seed"), 0)
-        for name, known in (("method", Method), ("schedule", Schedule), ("precision", Precision), ("loss_by", LossBy)):
+        for name, known in (
+            ("method", Method),
+            ("schedule", Schedule),
+            ("precision", Precision),
+            ("loss_by", LossBy),
+        ):
             if (value := getattr(self, name)) is not None and value not in get_args(known):
                 raise UnknownName.of(name, value, get_args(known))
         for name in ("learning_rate", "weight_decay", "max_grad_norm"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise BadArgument(f"{name} is {getattr(self, name)}: give a number of 0 or more")
         if not 0 <= self.lora_dropout < 1:
-            raise BadArgument(f"lora_dropout is {self.lora_dropout}: give a number from 0 to below 1")
+            raise BadArgument(
+                f"lora_dropout is {self.lora_dropout}: give a number from 0 to below 1"
+            )
         if self.seed >= 2**32:
             raise BadArgument(f"seed is {self.seed}: give a number below {2**32}")
 
@@ -235,9 +249,25 @@ def train_model(
         return Trained(out, read_recipe(out))
     if is_first():  # it may be about to write the recipe there
         check_recipe(partial_folder, made, BEGUN)
-    with writing(partial_folder, GOES_ON), _begun(partial_folder, made, out) if is_first() else _joined():
-        work = _Work(str(base), checkpoint, examples, partial_folder, settings, device, save_every, keep, micro_tokens,
-                     gradient_checkpointing, ignore_memory, progress, notice)  # fmt: skip
+    with (
+        writing(partial_folder, GOES_ON),
+        _begun(partial_folder, made, out) if is_first() else _joined(),
+    ):
+        work = _Work(
+            str(base),
+            checkpoint,
+            examples,
+            partial_folder,
+            settings,
+            device,
+            save_every,
+            keep,
+            micro_tokens,
+            gradient_checkpointing,
+            ignore_memory,
+            progress,
+            notice,
+        )
         result = work.run()
         if work.trainer.is_world_process_zero():
             final = partial_folder / "final"
@@ -280,7 +310,9 @@ def _prompt(tokenizer: Any, prompt: str | Sequence[Sequence[str]], chat: bool | 
     try:
         return prompt_ids(tokenizer, prompt, chat=chat)
     except lm15.InvalidRequestError as error:
-        raise BadData(f"an example cannot be written out: {error}; train it with raw prompts (--no-chat)") from None
+        raise BadData(
+            f"an example cannot be written out: {error}; train it with raw prompts (--no-chat)"
+        ) from None
 
 
 def _continuation(tokenizer: Any, example: Example, prompt: Sequence[int]) -> list[int]:
@@ -322,7 +354,12 @@ class _Work:
         needed("accelerate", EXTRA, WHY)
         on_gpu = _on_gpu(torch, device)
         kind = "cuda" if on_gpu else "cpu"
-        self.folder, self.settings, self._keep, self._progress = partial_folder, settings, keep, progress
+        self.folder, self.settings, self._keep, self._progress = (
+            partial_folder,
+            settings,
+            keep,
+            progress,
+        )
         bf16 = settings.precision == "bf16" or (
             settings.precision is None and on_gpu and torch.cuda.is_bf16_supported()
         )
@@ -335,28 +372,45 @@ class _Work:
         lengths = [len(row["input_ids"]) + len(row["labels"]) * seq2seq for row in self.rows]
         targets = max(sum(label != IGNORED for label in row["labels"]) for row in self.rows)
         made = self._arguments(
-            seq2seq, on_gpu=on_gpu, bf16=bf16, checkpointing=gradient_checkpointing, every=save_every
+            seq2seq,
+            on_gpu=on_gpu,
+            bf16=bf16,
+            checkpointing=gradient_checkpointing,
+            every=save_every,
         )
         free = _least(free_memory(made.device), made)
         begun = newest_whole(partial_folder)
         if begun is not None:  # the same sums, to the last digit
             micro_tokens = micro_tokens or int(_mark(begun)["micro_tokens"])
         # by default as many as fit; fewer tokens at a time are the same batch
-        for tokens in [micro_tokens] if micro_tokens else [MICRO_TOKENS[kind] >> halved for halved in range(5)]:
+        for tokens in (
+            [micro_tokens]
+            if micro_tokens
+            else [MICRO_TOKENS[kind] >> halved for halved in range(5)]
+        ):
             self.micro_tokens = tokens
             accumulation, per_device = _batches(lengths, settings.batch_size, tokens)
             wanted = memory_needed(
-                config, lora_rank=settings.lora_rank if self.method == "lora" else None, bf16=bf16,
-                tokens=max(*lengths, round(per_device * sum(lengths) / len(lengths))), longest=max(lengths),
-                targets=targets * per_device, checkpointing=gradient_checkpointing,
-            )  # fmt: skip
+                config,
+                lora_rank=settings.lora_rank if self.method == "lora" else None,
+                bf16=bf16,
+                tokens=max(*lengths, round(per_device * sum(lengths) / len(lengths))),
+                longest=max(lengths),
+                targets=targets * per_device,
+                checkpointing=gradient_checkpointing,
+            )
             if free is None or wanted.total < ENOUGH * free:
                 break
-        made.per_device_train_batch_size, made.gradient_accumulation_steps = per_device, accumulation
+        made.per_device_train_batch_size, made.gradient_accumulation_steps = (
+            per_device,
+            accumulation,
+        )
         notice(check_free(wanted, made.device, refuse=not ignore_memory))
         # what is trained itself is kept in 32 bits, whatever it computes in
         loaded = open_checkpoint(
-            checkpoint, device="cpu", dtype="bfloat16" if bf16 and self.method == "lora" else "float32"
+            checkpoint,
+            device="cpu",
+            dtype="bfloat16" if bf16 and self.method == "lora" else "float32",
         )
         transformers.set_seed(settings.seed)
         model = loaded.model
@@ -366,29 +420,48 @@ class _Work:
         model.config.use_cache = False
         with _quiet():
             self.trainer = _trainer_class(seq2seq)(
-                model=model, args=made, train_dataset=[*self.rows, _blank(loaded.tokenizer)],
-                processing_class=loaded.tokenizer, data_collator=partial(_collated, loaded=loaded),
-            )  # fmt: skip
+                model=model,
+                args=made,
+                train_dataset=[*self.rows, _blank(loaded.tokenizer)],
+                processing_class=loaded.tokenizer,
+                data_collator=partial(_collated, loaded=loaded),
+            )
         self.trainer.by_examples = settings.loss_by == "examples"
         self.trainer.remove_callback(transformers.PrinterCallback)
         self.trainer.add_callback(_watch_class()(self))
         self.session, self.earlier = time.monotonic(), 0.0
 
-    def _arguments(self, seq2seq: bool, *, on_gpu: bool, bf16: bool, checkpointing: bool, every: int) -> Any:
+    def _arguments(
+        self, seq2seq: bool, *, on_gpu: bool, bf16: bool, checkpointing: bool, every: int
+    ) -> Any:
         """The library's settings, but for how a batch is divided. From here on processes know of each other."""
         transformers, settings = needed("transformers", EXTRA, WHY), self.settings
         arguments: dict[str, Any] = {
-            "output_dir": str(self.folder), "num_train_epochs": settings.epochs,
-            "learning_rate": settings.learning_rate, "lr_scheduler_type": settings.schedule,
-            "warmup_steps": settings.warmup_steps, "weight_decay": settings.weight_decay,
-            "max_grad_norm": settings.max_grad_norm, "seed": settings.seed, "bf16": bf16, "use_cpu": not on_gpu,
+            "output_dir": str(self.folder),
+            "num_train_epochs": settings.epochs,
+            "learning_rate": settings.learning_rate,
+            "lr_scheduler_type": settings.schedule,
+            "warmup_steps": settings.warmup_steps,
+            "weight_decay": settings.weight_decay,
+            "max_grad_norm": settings.max_grad_norm,
+            "seed": settings.seed,
+            "bf16": bf16,
+            "use_cpu": not on_gpu,
             "activation_checkpointing": checkpointing,
             "optim": "adamw_torch_fused" if on_gpu else "adamw_torch",
-            "logging_strategy": "steps", "logging_steps": 1, "logging_nan_inf_filter": False, "save_strategy": "steps",
-            "save_steps": every, "report_to": "none", "disable_tqdm": True, "log_level": "error",
-            "log_level_replica": "error", "remove_unused_columns": False, "dataloader_pin_memory": on_gpu,
+            "logging_strategy": "steps",
+            "logging_steps": 1,
+            "logging_nan_inf_filter": False,
+            "save_strategy": "steps",
+            "save_steps": every,
+            "report_to": "none",
+            "disable_tqdm": True,
+            "log_level": "error",
+            "log_level_replica": "error",
+            "remove_unused_columns": False,
+            "dataloader_pin_memory": on_gpu,
             "train_sampling_strategy": "batch_rebalance",
-        }  # fmt: skip
+        }
         if not on_gpu and int(os.environ.get("WORLD_SIZE", "1")) > 1:
             arguments["ddp_backend"] = "gloo"
         called = "Seq2SeqTrainingArguments" if seq2seq else "TrainingArguments"
@@ -404,7 +477,9 @@ class _Work:
         checkpoint = newest_whole(self.folder)
         if trainer.is_world_process_zero():
             for each in self.folder.glob("checkpoint-*"):
-                if each != checkpoint and (checkpoint is None or _step(each) > _step(checkpoint) or not _whole(each)):
+                if each != checkpoint and (
+                    checkpoint is None or _step(each) > _step(checkpoint) or not _whole(each)
+                ):
                     shutil.rmtree(each, ignore_errors=True)
         trainer.accelerator.wait_for_everyone()
         if checkpoint is not None:
@@ -412,7 +487,9 @@ class _Work:
         torch = needed("torch", EXTRA, WHY)
         try:
             with _quiet(), quiet_transformers(EXTRA, WHY):
-                trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+                trainer.train(
+                    resume_from_checkpoint=None if checkpoint is None else str(checkpoint)
+                )
         except torch.OutOfMemoryError as error:
             raise WorkFailed(
                 f"memory ran out ({str(error).partition('.')[0]}): read fewer tokens at a time (--micro-tokens), "
@@ -433,10 +510,15 @@ class _Work:
         tokens = sum(len(row["input_ids"]) for row in self.rows) * self.settings.epochs
         seconds = self.seconds()
         return {
-            "method": self.method, **self.counts, "steps": trainer.state.global_step,
-            "loss_first": losses[0]["loss"], "loss_last": losses[-1]["loss"], "tokens": tokens,
-            "seconds": round(seconds, 1), "tokens_per_second": round(tokens / seconds, 1),
-        }  # fmt: skip
+            "method": self.method,
+            **self.counts,
+            "steps": trainer.state.global_step,
+            "loss_first": losses[0]["loss"],
+            "loss_last": losses[-1]["loss"],
+            "tokens": tokens,
+            "seconds": round(seconds, 1),
+            "tokens_per_second": round(tokens / seconds, 1),
+        }
 
     def seconds(self) -> float:
         """Of all sessions so far."""
@@ -451,10 +533,16 @@ def _rows(
     left_out = cut = 0
     seq2seq, context = bool(config.is_encoder_decoder), positions_of(config) or math.inf
     if tokenizer.eos_token_id is None:
-        raise BadData("the tokeniser has no mark that ends a text (EOS): a model cannot learn where to stop")
+        raise BadData(
+            "the tokeniser has no mark that ends a text (EOS): a model cannot learn where to stop"
+        )
     for example in examples:
         made = tokenised(tokenizer, example, settings, seq2seq=seq2seq)
-        longest = max(len(made.prompt), len(made.target)) if seq2seq else len(made.prompt) + len(made.target)
+        longest = (
+            max(len(made.prompt), len(made.target))
+            if seq2seq
+            else len(made.prompt) + len(made.target)
+        )
         if len(made.prompt) > settings.max_input_tokens or longest > context:
             left_out += 1
             continue
@@ -490,9 +578,13 @@ def _blank(tokenizer: Any) -> dict[str, list[int]]:
 def _on_gpu(torch: Any, device: str | None) -> bool:
     """Whether it computes on a GPU. Raises `BadArgument` for a device that is not there."""
     if device not in (None, "cpu", "cuda"):
-        raise BadArgument(f"no device '{device}': cpu or cuda; of several GPUs, CUDA_VISIBLE_DEVICES says which")
+        raise BadArgument(
+            f"no device '{device}': cpu or cuda; of several GPUs, CUDA_VISIBLE_DEVICES says which"
+        )
     if device == "cuda" and not torch.cuda.is_available():
-        raise BadArgument("torch sees no GPU here (--device cuda): install a torch for CUDA, or train on the cpu")
+        raise BadArgument(
+            "torch sees no GPU here (--device cuda): install a torch for CUDA, or train on the cpu"
+        )
     return bool(device != "cpu" and torch.cuda.is_available())
 
 
@@ -503,10 +595,14 @@ def _batches(lengths: Sequence[int], batch_size: int, tokens: int) -> tuple[int,
     """
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     if batch_size % processes:
-        raise BadArgument(f"a batch of {batch_size} cannot be shared by {processes} processes: choose a multiple")
+        raise BadArgument(
+            f"a batch of {batch_size} cannot be shared by {processes} processes: choose a multiple"
+        )
     rows, mean = batch_size // processes, sum(lengths) / len(lengths)
     parts = next(
-        each for each in range(1, rows + 1) if rows % each == 0 and (each == rows or mean * rows / each <= tokens)
+        each
+        for each in range(1, rows + 1)
+        if rows % each == 0 and (each == rows or mean * rows / each <= tokens)
     )
     return parts, rows // parts
 
@@ -516,17 +612,25 @@ def _adapted(model: Any, base: str, settings: TrainingSettings, seq2seq: bool) -
     peft = needed("peft", EXTRA, WHY)
     kind = str(getattr(model.config, "model_type", ""))
     config = peft.LoraConfig(
-        exclude_modules=["out_proj"] if "mamba" in kind or kind in _LIKE_MAMBA else None,  # peft refuses to adapt it
-        r=settings.lora_rank, lora_alpha=settings.lora_alpha, lora_dropout=settings.lora_dropout,
-        target_modules="all-linear", task_type="SEQ_2_SEQ_LM" if seq2seq else "CAUSAL_LM", bias="none",
-    )  # fmt: skip
+        exclude_modules=["out_proj"]
+        if "mamba" in kind or kind in _LIKE_MAMBA
+        else None,  # peft refuses to adapt it
+        r=settings.lora_rank,
+        lora_alpha=settings.lora_alpha,
+        lora_dropout=settings.lora_dropout,
+        target_modules="all-linear",
+        task_type="SEQ_2_SEQ_LM" if seq2seq else "CAUSAL_LM",
+        bias="none",
+    )
     adapted = peft.get_peft_model(model, config)
     for each in adapted.peft_config.values():
         each.base_model_name_or_path = base
     return adapted
 
 
-def _collated(rows: Sequence[Mapping[str, Sequence[int]]], *, loaded: LanguageModel) -> dict[str, Any]:
+def _collated(
+    rows: Sequence[Mapping[str, Sequence[int]]], *, loaded: LanguageModel
+) -> dict[str, Any]:
     """A batch, filled up on the right.
 
     Of a causal model nothing masks the padding: it is behind all that is read. An encoder has its mask, and a decoder
@@ -558,7 +662,10 @@ def _sampler(lengths: Sequence[int], *args: Any, **how: Any) -> Any:
     The library fills a last batch with examples from the epoch's beginning, until every part of every process has one.
     Here it has fewer parts, and a process that is left without an example reads the row behind the last, a blank one.
     """
-    torch, library = needed("torch", EXTRA, WHY), needed("transformers.trainer_pt_utils", EXTRA, WHY)
+    torch, library = (
+        needed("torch", EXTRA, WHY),
+        needed("transformers.trainer_pt_utils", EXTRA, WHY),
+    )
     by_length: Any = library.BatchRebalanceSampler
 
     class EachOnce(by_length):
@@ -580,7 +687,9 @@ def _sampler(lengths: Sequence[int], *args: Any, **how: Any) -> Any:
             if last := order[self.num_full_batches * size :]:
                 last += [len(self.lengths)] * (processes * parts - len(last))
                 sizes = [[*self.lengths, 1][at] for at in last]
-                divided = by_length(sizes, size, processes, parts, shuffle=False, rank=self.rank, drop_last=False)
+                divided = by_length(
+                    sizes, size, processes, parts, shuffle=False, rank=self.rank, drop_last=False
+                )
                 yield from ([last[at] for at in part] for part in divided)
 
     return EachOnce(lengths, *args, **how)
@@ -610,12 +719,17 @@ def _trainer_class(seq2seq: bool) -> Any:
             self.sampler = _sampler(
                 [len(row["input_ids"]) for row in self.train_dataset[:-1]],
                 made.train_batch_size * made.gradient_accumulation_steps * made.world_size,
-                made.world_size, made.gradient_accumulation_steps, seed=made.seed,
-                rank=made.process_index if made.world_size > 1 else 0, drop_last=False,
-            )  # fmt: skip
+                made.world_size,
+                made.gradient_accumulation_steps,
+                seed=made.seed,
+                rank=made.process_index if made.world_size > 1 else 0,
+                drop_last=False,
+            )
             return self.sampler
 
-        def _get_num_items_in_batch(self, batch_samples: Sequence[Mapping[str, Any]], device: Any) -> Any:
+        def _get_num_items_in_batch(
+            self, batch_samples: Sequence[Mapping[str, Any]], device: Any
+        ) -> Any:
             """Target tokens, or examples, of the accumulated batch, over all processes."""
             if not self.by_examples:
                 return super()._get_num_items_in_batch(batch_samples, device)
@@ -623,7 +737,11 @@ def _trainer_class(seq2seq: bool) -> Any:
             return self.accelerator.gather(torch.tensor(examples, device=device)).sum()
 
         def compute_loss(
-            self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+            self,
+            model: Any,
+            inputs: Any,
+            return_outputs: bool = False,
+            num_items_in_batch: Any = None,
         ) -> Any:
             given = dict(inputs)
             labels = given.pop("labels")
@@ -694,7 +812,9 @@ def _watch_class() -> Any:
             seconds = round(self.work.seconds(), 1)
             mark = {"files": sizes, "seconds": seconds, "micro_tokens": self.work.micro_tokens}
             write_whole(folder / WHOLE, [json_line(mark)])
-            known = sorted((each for each in folder.parent.glob("checkpoint-*") if _whole(each)), key=_step)
+            known = sorted(
+                (each for each in folder.parent.glob("checkpoint-*") if _whole(each)), key=_step
+            )
             for each in known[: -self.work._keep]:
                 shutil.rmtree(each, ignore_errors=True)
 
@@ -706,7 +826,9 @@ def _watch_class() -> Any:
 
 def newest_whole(folder: Path) -> Path | None:
     """The newest checkpoint in a folder that was written to its end; None where there is none."""
-    return max((each for each in folder.glob("checkpoint-*") if _whole(each)), key=_step, default=None)
+    return max(
+        (each for each in folder.glob("checkpoint-*") if _whole(each)), key=_step, default=None
+    )
 
 
 def _step(checkpoint: Path) -> int:
@@ -737,12 +859,16 @@ def _begun(folder: Path, recipe: Mapping[str, Any], out: Path) -> Iterator[None]
     try:
         check_recipe(folder, recipe, BEGUN)  # another process may have begun it meanwhile
         if check_recipe(out, recipe):
-            raise RunLocked(f"{out} was finished by another training meanwhile: give the command again")
+            raise RunLocked(
+                f"{out} was finished by another training meanwhile: give the command again"
+            )
         try:
             yield
         except BaseException:
             left = [*folder.iterdir()] if folder.is_dir() else []
-            if not any(item.name != BEGUN and (item.is_dir() or item.stat().st_size) for item in left):
+            if not any(
+                item.name != BEGUN and (item.is_dir() or item.stat().st_size) for item in left
+            ):
                 shutil.rmtree(folder, ignore_errors=True)
             raise
     finally:
@@ -756,7 +882,9 @@ def _locked(folder: Path, recipe: Mapping[str, Any]) -> int:
         folder.mkdir(parents=True, exist_ok=True)
         with suppress(BadArgument):  # there is one
             write_recipe(folder, recipe, BEGUN, overwrite=False)
-        with suppress(FileNotFoundError):  # another process has finished, and removed it: begin anew
+        with suppress(
+            FileNotFoundError
+        ):  # another process has finished, and removed it: begin anew
             fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
             try:
                 lock(fd, folder, "by another training: wait for it, or name another folder (--out)")
@@ -781,7 +909,10 @@ def is_first() -> bool:
 
 def versions() -> dict[str, str]:
     """Of the packages that a training rests on; "" of one that is not installed."""
-    return {name: _version(name) for name in ("blendfilter", "torch", "transformers", "peft", "accelerate")}
+    return {
+        name: _version(name)
+        for name in ("blendfilter", "torch", "transformers", "peft", "accelerate")
+    }
 
 
 def _version(package: str) -> str:

@@ -23,7 +23,14 @@ from blendfilter.files import path_of, write_whole
 from blendfilter.journal import FILE as JOURNAL
 from blendfilter.retrieval.base import Retriever
 from blendfilter.retrieval.indexes import ADDRESSES, open_index
-from blendfilter.retrieval.manifest import MANIFEST, CorpusInfo, Manifest, building, read_manifest, write_manifest
+from blendfilter.retrieval.manifest import (
+    MANIFEST,
+    CorpusInfo,
+    Manifest,
+    building,
+    read_manifest,
+    write_manifest,
+)
 from blendfilter.retrieval.remote import address_of, check_host
 from blendfilter.trimming.guard import Guard, PairModel, guard_with
 from blendfilter.trimming.overlay import Trimmed, check_similarity
@@ -104,19 +111,33 @@ class TrimFolder(BaseModel):
         retriever = index if isinstance(index, Retriever) else open_index(index)
         if KIND in (retriever.info().get("kind"), retriever.info().get("of")):
             where = location_of(retriever) or "the index"
-            raise BadArgument(f"{where} is a trimmed index itself: name the index that it was made of, or go on in it")
+            raise BadArgument(
+                f"{where} is a trimmed index itself: name the index that it was made of, or go on in it"
+            )
         # an address may hold a login, which the index's own does not: no token goes into the manifest
-        base = location_of(retriever) if isinstance(index, Retriever) or is_address(index) else str(path_of(index))
+        base = (
+            location_of(retriever)
+            if isinstance(index, Retriever) or is_address(index)
+            else str(path_of(index))
+        )
         if not base and out is None:
-            raise BadArgument("an index in memory has no place beside it: name a folder for the witnesses (out)")
+            raise BadArgument(
+                "an index in memory has no place beside it: name a folder for the witnesses (out)"
+            )
         place = path_of(out) if out is not None else Path(default_place(base))
         if is_trimmed(place):
-            raise BadArgument(f"{place} holds a trimmed index already: go on in it, or name another folder (--out DIR)")
+            raise BadArgument(
+                f"{place} holds a trimmed index already: go on in it, or name another folder (--out DIR)"
+            )
         if _is_folder(base) and place.resolve().is_relative_to(Path(base).resolve()):
             raise BadArgument(
                 f"{place} lies inside the index at {base}, which is never written to: name a folder outside"
             )
-        relative = os.path.relpath(os.path.realpath(base), os.path.realpath(place)) if _is_folder(base) else ""
+        relative = (
+            os.path.relpath(os.path.realpath(base), os.path.realpath(place))
+            if _is_folder(base)
+            else ""
+        )
         made = cls(
             place=place,
             base=Path(relative).as_posix() if relative else base,
@@ -139,7 +160,9 @@ class TrimFolder(BaseModel):
                 kind=KIND,
                 fingerprint=made.base_fingerprint,
                 passages=passages,
-                corpus=CorpusInfo(name=str(corpus.get("name", "")), sha256=str(corpus.get("sha256", ""))),
+                corpus=CorpusInfo(
+                    name=str(corpus.get("name", "")), sha256=str(corpus.get("sha256", ""))
+                ),
                 settings=made.model_dump(),
                 versions={"blendfilter": version("blendfilter")},
             )
@@ -152,7 +175,9 @@ class TrimFolder(BaseModel):
         """The folder as it was left. Raises `MissingFile`, or `BadData` for what is no trimmed index or damaged."""
         place = path_of(folder)
         if not place.exists():
-            raise MissingFile(f"no trimmed index at {place}: blendfilter trim INDEX --questions FILE makes one")
+            raise MissingFile(
+                f"no trimmed index at {place}: blendfilter trim INDEX --questions FILE makes one"
+            )
         try:
             manifest = read_manifest(place)
         except BadData as error:
@@ -160,15 +185,21 @@ class TrimFolder(BaseModel):
                 raise
             raise _damaged(place, "it is missing or damaged") from error
         if manifest.kind != KIND:
-            raise BadData(f"{place} is an index of kind '{manifest.kind}', not a trimmed one: trim it first")
+            raise BadData(
+                f"{place} is an index of kind '{manifest.kind}', not a trimmed one: trim it first"
+            )
         try:
             at = cls.model_validate({**manifest.settings, "place": place})
         except ValidationError as error:
             first = error.errors()[0]
-            raise _damaged(place, f"{'.'.join(map(str, ('settings', *first['loc'])))}: {first['msg']}") from None
+            raise _damaged(
+                place, f"{'.'.join(map(str, ('settings', *first['loc'])))}: {first['msg']}"
+            ) from None
         if not _is_folder(at.base):
             return at
-        return at.model_copy(update={"base": os.path.normpath(os.path.join(os.path.realpath(folder), at.base))})
+        return at.model_copy(
+            update={"base": os.path.normpath(os.path.join(os.path.realpath(folder), at.base))}
+        )
 
     def set(
         self,
@@ -185,14 +216,19 @@ class TrimFolder(BaseModel):
         `similar` is a model of pairs, or `rules` for none. Raises as `create` does.
         """
         given = {
-            "threshold": threshold, "min_similarity": min_similarity, "one_way": one_way, "refill": refill,
+            "threshold": threshold,
+            "min_similarity": min_similarity,
+            "one_way": one_way,
+            "refill": refill,
             "pairing": pairing,
-        }  # fmt: skip
+        }
         settings: dict[str, Any] = {
             name: getattr(self, name) if value is None else value for name, value in given.items()
         }
         settings["threshold"] = check_count("threshold", settings["threshold"])
-        settings["min_similarity"] = _check(**{name: value for name, value in settings.items() if name != "threshold"})
+        settings["min_similarity"] = _check(
+            **{name: value for name, value in settings.items() if name != "threshold"}
+        )
         settings |= _model(similar)
         new = self.model_copy(update=settings)
         raw = json.loads((self.place / MANIFEST).read_bytes())
@@ -205,7 +241,9 @@ def default_place(location: str | os.PathLike[str]) -> str:
     """`wiki.trimmed` for `wiki`: where the trimming goes by default. Raises `BadArgument` for an address."""
     if is_address(location):
         plain = address_of(os.fspath(location)).url  # without a login, which no message may name
-        raise BadArgument(f"there is no place beside {plain}: name a folder for its witnesses (--out DIR)")
+        raise BadArgument(
+            f"there is no place beside {plain}: name a folder for its witnesses (--out DIR)"
+        )
     path = path_of(location)
     return str(path if path.name and path.name != ".." else path.resolve()) + SUFFIX
 
@@ -254,7 +292,9 @@ def _model(similar: str | None) -> dict[str, str]:
     return {"similar": model.name, "similar_files": model.files}
 
 
-def _check(min_similarity: float | None, one_way: bool, refill: bool, pairing: Pairing) -> float | None:
+def _check(
+    min_similarity: float | None, one_way: bool, refill: bool, pairing: Pairing
+) -> float | None:
     """Raise `BadArgument` for a setting out of range; the similarity as it is stored."""
     for name, value in (("one_way", one_way), ("refill", refill)):
         if not isinstance(value, bool):
@@ -333,7 +373,9 @@ def open_base(
     The token of the environment is for addresses that a user names, and is not sent to this one.
     """
     if is_trimmed(base):
-        raise BadData(f"{overlay} is a trimmed index that lies over another one, {base}: move it away and trim again")
+        raise BadData(
+            f"{overlay} is a trimmed index that lies over another one, {base}: move it away and trim again"
+        )
     if not is_address(base):
         return open_index(base, allow_hosts=allow_hosts, **options)
     check_host(base, allow_hosts, str(overlay))

@@ -45,7 +45,13 @@ from blendfilter.journal import Journal
 from blendfilter.lm.budget import Budget
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.records import Passage, Question, one_line
-from blendfilter.retrieval.base import ProgressCallback, Retriever, check_search, fingerprint_of, silent
+from blendfilter.retrieval.base import (
+    ProgressCallback,
+    Retriever,
+    check_search,
+    fingerprint_of,
+    silent,
+)
 from blendfilter.retrieval.callables import as_retriever
 from blendfilter.run_context import CONCURRENCY, RunContext, connected_lms
 from blendfilter.trimming.folder import DEPTH, TrimFolder, is_trimmed
@@ -53,7 +59,13 @@ from blendfilter.trimming.guard import Guard, guard_of, guard_with
 from blendfilter.trimming.overlay import Trimmed
 from blendfilter.trimming.similar import ByVector, Similar, similar_for, similar_named
 from blendfilter.trimming.summary import FailedQuestion, Trimming, WouldDrop, counted, spent_in
-from blendfilter.trimming.witnesses import JudgedBy, JudgedQuestion, Witnesses, WitnessWriter, question_id
+from blendfilter.trimming.witnesses import (
+    JudgedBy,
+    JudgedQuestion,
+    Witnesses,
+    WitnessWriter,
+    question_id,
+)
 
 logger = logging.getLogger(__name__)
 JUDGING, COMPARING = "judging questions", "comparing questions"
@@ -116,7 +128,9 @@ def trim(
     elif not isinstance(folder, TrimFolder):
         model = similar if isinstance(similar, str) else None
         named = similar_for(index).name
-        folder = TrimFolder.create(index, folder, k=DEPTH if k is None else k, similarity=named, similar=model)
+        folder = TrimFolder.create(
+            index, folder, k=DEPTH if k is None else k, similarity=named, similar=model
+        )
     if isinstance(similar, str):
         folder, similar = folder.set(similar=similar), None
     check_folder(folder, index, k)
@@ -129,10 +143,16 @@ def trim(
 
 
 async def _trimmed(
-    index: Retriever, texts: Sequence[str], folder: TrimFolder, context: RunContext, near: Similar | None,
+    index: Retriever,
+    texts: Sequence[str],
+    folder: TrimFolder,
+    context: RunContext,
+    near: Similar | None,
     guard: bool | Guard,
-    concurrency: int, dry_run: bool, progress: ProgressCallback,
-) -> Trimming:  # fmt: skip
+    concurrency: int,
+    dry_run: bool,
+    progress: ProgressCallback,
+) -> Trimming:
     prices = context.model.terms.prices
     with ExitStack() as stack:
         path = folder.witnesses
@@ -149,10 +169,20 @@ async def _trimmed(
             for name, each in before.judged.items()
             if each.accepted or each.rejected or not each.silent or each.by == session.by
         }
-        planning = partial(plan_questions, texts, judged, near, folder.min_similarity, guard=guard, progress=progress)
+        planning = partial(
+            plan_questions,
+            texts,
+            judged,
+            near,
+            folder.min_similarity,
+            guard=guard,
+            progress=progress,
+        )
         plan = await aio.in_thread(planning)
         try:
-            done = await session.outcomes([each for each in plan if each.kind == "judge"], concurrency, progress)
+            done = await session.outcomes(
+                [each for each in plan if each.kind == "judge"], concurrency, progress
+            )
         except BudgetSpent as error:
             count = sum(writer.witnesses.is_judged(each.source or each.id) for each in plan)
             raise BudgetSpent(
@@ -162,9 +192,15 @@ async def _trimmed(
         after, total = Witnesses.read(path, folder.pairing), spent_in(journal, prices)
     reusing = [each for each in plan if each.kind == "reuse"]
     reused = [after.judged[each.source] for each in reusing if each.source in after.judged]
-    failed = [FailedQuestion(each.planned.question, words_of(each.error)) for each in done if each.error is not None]
+    failed = [
+        FailedQuestion(each.planned.question, words_of(each.error))
+        for each in done
+        if each.error is not None
+    ]
     waiting = [
-        FailedQuestion(each.question, "it waits for the verdicts of a question like it, which failed")
+        FailedQuestion(
+            each.question, "it waits for the verdicts of a question like it, which failed"
+        )
         for each in reusing
         if each.source not in after.judged
     ]
@@ -203,7 +239,9 @@ def check_folder(folder: TrimFolder, index: Retriever, k: int | None = None) -> 
             "(--out DIR)"
         )
     if isinstance(index, Trimmed):
-        raise BadArgument("this index is trimmed: verdicts are given on the bare one, open that and trim it")
+        raise BadArgument(
+            "this index is trimmed: verdicts are given on the bare one, open that and trim it"
+        )
     if index.fingerprint != folder.base_fingerprint:
         raise BadData(
             f"{folder.place} was made for the index {folder.base_fingerprint} ({folder.base}), and this one is "
@@ -212,17 +250,27 @@ def check_folder(folder: TrimFolder, index: Retriever, k: int | None = None) -> 
 
 
 def _would_drop(
-    index: Retriever, texts: Sequence[str], folder: TrimFolder, guard: bool | Guard, before: Witnesses, after: Witnesses
+    index: Retriever,
+    texts: Sequence[str],
+    folder: TrimFolder,
+    guard: bool | Guard,
+    before: Witnesses,
+    after: Witnesses,
 ) -> tuple[WouldDrop, ...]:
     """What a search for these questions would drop afterwards and does not drop now."""
     now, then = (
         Trimmed(
-            index, witnesses, threshold=folder.threshold, min_similarity=folder.min_similarity,
-            similar=similar_named(folder.similarity, index), guard=guard, one_way=folder.one_way,
+            index,
+            witnesses,
+            threshold=folder.threshold,
+            min_similarity=folder.min_similarity,
+            similar=similar_named(folder.similarity, index),
+            guard=guard,
+            one_way=folder.one_way,
             refill=folder.refill,
         )
         for witnesses in (before, after)
-    )  # fmt: skip
+    )
     made: list[WouldDrop] = []
     for question in dict.fromkeys(text.strip() for text in texts):
         gone = {each.passage.id for each in now.explain(question, folder.k).dropped}
@@ -300,7 +348,11 @@ def plan_questions(
             planned = PlannedQuestion(own, text, "reuse", question_id(source))
         else:
             planned = PlannedQuestion(own, text, "judge")
-        if first.setdefault(own, planned) is planned and planned.kind != "reuse" and similar is not None:
+        if (
+            first.setdefault(own, planned) is planned
+            and planned.kind != "reuse"
+            and similar is not None
+        ):
             similar.add([text])
             sources.append(text)
         plan.append(planned)
@@ -325,8 +377,21 @@ class _JudgingSession:
     What every question would meet alike (no server, a spent budget, a full disk) ends the session, with all of it kept.
     """
 
-    def __init__(self, index: Retriever, k: int, context: RunContext, writer: WitnessWriter, before: Witnesses) -> None:
-        self.index, self.k, self.context, self.writer, self.before = index, k, context, writer, before
+    def __init__(
+        self,
+        index: Retriever,
+        k: int,
+        context: RunContext,
+        writer: WitnessWriter,
+        before: Witnesses,
+    ) -> None:
+        self.index, self.k, self.context, self.writer, self.before = (
+            index,
+            k,
+            context,
+            writer,
+            before,
+        )
         self.judge, self.lm = cast(Judge, context.module), context.lm
         self.by = judged_by(self.judge, self.lm)
 
@@ -364,12 +429,18 @@ class _JudgingSession:
         ):
             try:
                 (found,) = await aio.in_thread(self.index.search, [planned.question], self.k)
-                if self.writer.witnesses.is_judged(planned.id):  # by another judge, without one verdict
+                if self.writer.witnesses.is_judged(
+                    planned.id
+                ):  # by another judge, without one verdict
                     self.writer.undo_question(planned.id)
-                verdicts = await self._verdicts(planned, list({passage.id: passage for passage in found}.values()))
+                verdicts = await self._verdicts(
+                    planned, list({passage.id: passage for passage in found}.values())
+                )
             except _ENDS_ALL:
                 raise
-            except BaseException as error:  # whatever a call or an index raises is this question's error
+            except (
+                BaseException
+            ) as error:  # whatever a call or an index raises is this question's error
                 if self.context.purse is not None:
                     self.context.purse.check()  # it may be what came of a call that was refused
                 logger.debug("question %s failed", planned.id, exc_info=True)
@@ -377,7 +448,9 @@ class _JudgingSession:
         self.writer.close(planned.question, list(verdicts))
         return QuestionOutcome(planned, verdicts)
 
-    async def _verdicts(self, planned: PlannedQuestion, passages: Sequence[Passage]) -> dict[str, bool | None]:
+    async def _verdicts(
+        self, planned: PlannedQuestion, passages: Sequence[Passage]
+    ) -> dict[str, bool | None]:
         """Each passage's verdict, in rank order; all are waited for, even after an error: they are paid for."""
         half = self.before.half(planned.id, self.by)
 
@@ -390,7 +463,9 @@ class _JudgingSession:
             self.writer.verdict(planned.question, passage.id, verdict, self.by)
             return verdict
 
-        results: list[Any] = await asyncio.gather(*(one(passage) for passage in passages), return_exceptions=True)
+        results: list[Any] = await asyncio.gather(
+            *(one(passage) for passage in passages), return_exceptions=True
+        )
         errors = [each for each in results if isinstance(each, BaseException)]
         if errors:  # what ends the whole session comes before what this question alone met
             raise next((error for error in errors if isinstance(error, _ENDS_ALL)), errors[0])

@@ -23,7 +23,14 @@ from blendfilter.retrieval.encoders import files_hash
 from blendfilter.trimming.opposites import plain_question, unlike
 
 EXAMPLES = "cross-encoder/quora-distilroberta-base, cross-encoder/nli-deberta-v3-small"
-_SAME_LABELS = ENTAILED | {"duplicate", "isduplicate", "paraphrase", "equivalent", "same", "similar"}
+_SAME_LABELS = ENTAILED | {
+    "duplicate",
+    "isduplicate",
+    "paraphrase",
+    "equivalent",
+    "same",
+    "similar",
+}
 _REMEMBERED = 2**16
 
 
@@ -67,7 +74,9 @@ class PairModel:
         try:
             self._model = PairClassifier(name, device=device)
         except (MissingFile, BadData) as error:
-            raise type(error)(f"the model '{name}' of pairs of questions cannot be opened: {error}") from None
+            raise type(error)(
+                f"the model '{name}' of pairs of questions cannot be opened: {error}"
+            ) from None
         folder = self._model.folder
         self.name = str(folder.resolve()) if Path(name).expanduser().is_dir() else name
         self.threshold = threshold
@@ -81,10 +90,15 @@ class PairModel:
     def apart(self, question: str, others: Sequence[str]) -> list[str]:
         whys = [unlike(question, other) for other in others]
         plain = plain_question(question)
-        open_ = [other for other, why in zip(others, whys, strict=True) if not why and plain_question(other) != plain]
+        open_ = [
+            other
+            for other, why in zip(others, whys, strict=True)
+            if not why and plain_question(other) != plain
+        ]
         same = dict(zip(open_, self.same([(question, other) for other in open_]), strict=True))
         return [
-            why or (_said(same[other], self.threshold) if same.get(other, 1.0) < self.threshold else "")
+            why
+            or (_said(same[other], self.threshold) if same.get(other, 1.0) < self.threshold else "")
             for other, why in zip(others, whys, strict=True)
         ]
 
@@ -117,7 +131,9 @@ class PairModel:
 def _probability(outputs: Sequence[float], at: int | None) -> float:
     """The share of output `at` in the softmax; of a single output its sigmoid."""
     if at is None:
-        return 1 / (1 + math.exp(-outputs[0])) if outputs[0] > -700 else 0.0  # below that, exp overflows
+        return (
+            1 / (1 + math.exp(-outputs[0])) if outputs[0] > -700 else 0.0
+        )  # below that, exp overflows
     highest = max(outputs)
     weights = [math.exp(value - highest) for value in outputs]
     return weights[at] / math.fsum(weights)
@@ -139,7 +155,9 @@ def guard_with(guard: bool | Guard, model: str, files: str) -> bool | Guard:
         return guard
     found = PairModel(model)
     if found.files != files:
-        raise BadData(f"the model {model} is not the one that this overlay was made with: restore it, or name it again")
+        raise BadData(
+            f"the model {model} is not the one that this overlay was made with: restore it, or name it again"
+        )
     return found
 
 
@@ -156,11 +174,19 @@ def _same_output(folder: Path) -> int | None:
         raise BadData(f"{no} but a {kind or 'model of another kind'}: {move}")
     if len(labels) == 1:
         config = json.loads((folder / CONFIG).read_bytes())
-        stated = [config.get("sbert_ce_default_activation_function"), config.get("sentence_transformers")]
-        if any("Identity" in str(each.get("activation_fn") if isinstance(each, Mapping) else each) for each in stated):
+        stated = [
+            config.get("sbert_ce_default_activation_function"),
+            config.get("sentence_transformers"),
+        ]
+        if any(
+            "Identity" in str(each.get("activation_fn") if isinstance(each, Mapping) else each)
+            for each in stated
+        ):
             raise BadData(f"{no} but a reranker, whose scores have no bounds: {move}")
         return None
     found = label_at(labels, _SAME_LABELS)
     if found is None:
-        raise BadData(f"{no}: of its labels ({', '.join(labels.values())}) not just one is for it; {move}")
+        raise BadData(
+            f"{no}: of its labels ({', '.join(labels.values())}) not just one is for it; {move}"
+        )
     return found

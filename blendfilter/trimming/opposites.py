@@ -68,7 +68,9 @@ def _words(listed: str) -> tuple[str, ...]:
 
 
 NEGATIONS = frozenset(
-    _words("not never no none nobody nothing nowhere neither nor without cannot except lack lacks lacked")
+    _words(
+        "not never no none nobody nothing nowhere neither nor without cannot except lack lacks lacked"
+    )
 )
 _FAILING = frozenset(_words("fail fails failed"))
 """Before `to` they negate."""
@@ -88,12 +90,17 @@ _NUMBERS = _words(
     "two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen"
     " nineteen twenty"
 )
-_ORDINALS = _words("first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth")
+_ORDINALS = _words(
+    "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth"
+)
 COUNTED = {word: str(number) for number, word in enumerate(_NUMBERS, start=2)} | {
     word: str(number) for number, word in enumerate(_ORDINALS, start=1)
 }
 """Numbers in words. 'One' is none: it counts nothing in "which one" and "one of"."""
-QUESTION_WORDS = {word: word for word in _words("who when where why how")} | {"whom": "who", "whose": "who"}
+QUESTION_WORDS = {word: word for word in _words("who when where why how")} | {
+    "whom": "who",
+    "whose": "who",
+}
 """What a question word asks for; what and which ask for anything."""
 _OPENERS = frozenset(
     _words(
@@ -124,7 +131,9 @@ _ASKS_DIRECTLY = (
 )
 _PLEASE = r"(?:please|pls|kindly)"
 _SOMEBODY = r"(?:you|any(?:one|body)|some(?:one|body))"
-_WOULD_YOU = rf"(?:(?:can|could|will|would|might) {_SOMEBODY} (?:possibly |perhaps )?|{_PLEASE},? |just )*"
+_WOULD_YOU = (
+    rf"(?:(?:can|could|will|would|might) {_SOMEBODY} (?:possibly |perhaps )?|{_PLEASE},? |just )*"
+)
 _TELL_ME = rf"{_WOULD_YOU}(?:tell (?:me|us)|let (?:me|us) know)|would you mind telling (?:me|us)"
 _ONE_QUESTION = r"(?: (?:a|one|this|the following|my))?(?: (?:quick|simple))?(?: question)?"
 _I_ASK = "|".join(
@@ -253,7 +262,11 @@ def unlike(a: str, b: str) -> str:
         return ""
     one, other = _parts(a), _parts(b)
     return (
-        (f"only one of them has the number '{min(lone)}'" if (lone := one.numbers ^ other.numbers) else "")
+        (
+            f"only one of them has the number '{min(lone)}'"
+            if (lone := one.numbers ^ other.numbers)
+            else ""
+        )
         or _other_names(one, other)
         or ("one of them is negated" if one.negated != other.negated else "")
         or _turned_round(one, other)
@@ -270,7 +283,9 @@ def _other_names(one: _QuestionParts, other: _QuestionParts) -> str:
                 return f"only one of them names '{name}'"
     # who did it to whom is in the order alone
     shared = set(one.names) & set(other.names)
-    if [name for name in one.names if name in shared] != [name for name in other.names if name in shared]:
+    if [name for name in one.names if name in shared] != [
+        name for name in other.names if name in shared
+    ]:
         return "they name the same in another order"
     return ""
 
@@ -310,10 +325,14 @@ def _other_question_word(one: _QuestionParts, other: _QuestionParts) -> str:
 def _parts(text: str) -> _QuestionParts:
     plain = text
     if not text.isascii():
-        plain = "".join(c for c in unicodedata.normalize("NFKD", text) if not unicodedata.combining(c))
+        plain = "".join(
+            c for c in unicodedata.normalize("NFKD", text) if not unicodedata.combining(c)
+        )
     plain = " ".join(plain.split())
     start, end = _question_itself(plain)
-    found = [(match.group(), _opens(plain, match.start())) for match in _WORD.finditer(plain, start, end)]
+    found = [
+        (match.group(), _opens(plain, match.start())) for match in _WORD.finditer(plain, start, end)
+    ]
     words = [_folded(word) for word, _ in found]
     numbers = {_THOUSANDS.sub("", match.group()) for match in _NUMBER.finditer(plain, start, end)}
     stems = tuple(map(_stem, words))
@@ -324,7 +343,9 @@ def _parts(text: str) -> _QuestionParts:
                 sides.setdefault(pair, []).append(side)
     return _QuestionParts(
         stems=stems,
-        words=frozenset(words).union(*(_JOINED.split(word) for word in words if not word.isalnum())),
+        words=frozenset(words).union(
+            *(_JOINED.split(word) for word in words if not word.isalnum())
+        ),
         numbers=frozenset(numbers | {COUNTED[word] for word in words if word in COUNTED}),
         names=tuple(_names(found, words)),
         negated=not NEGATIONS.isdisjoint(words)
@@ -353,7 +374,9 @@ def _names(found: list[tuple[str, bool]], words: list[str]) -> list[str]:
     for at, ((word, opens), folded) in enumerate(zip(found, words, strict=True)):
         if not word[0].isupper() or folded in _OPENERS or folded.endswith("n't"):
             continue
-        if opens and not (at + 1 < len(found) and found[at + 1][0][0].isupper() and not found[at + 1][1]):
+        if opens and not (
+            at + 1 < len(found) and found[at + 1][0][0].isupper() and not found[at + 1][1]
+        ):
             continue
         names.append(folded)
     return names

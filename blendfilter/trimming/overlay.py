@@ -30,7 +30,15 @@ from typing import Any, NamedTuple
 
 from blendfilter.errors import BadArgument, IndexChanged, check_count
 from blendfilter.records import Passage, one_line, whole_characters
-from blendfilter.retrieval.base import Hits, Retriever, Trim, check_search, cut_of, fingerprint_of, missing_of
+from blendfilter.retrieval.base import (
+    Hits,
+    Retriever,
+    Trim,
+    check_search,
+    cut_of,
+    fingerprint_of,
+    missing_of,
+)
 from blendfilter.retrieval.callables import as_retriever
 from blendfilter.retrieval.dense import Dense
 from blendfilter.retrieval.encoders import Encoded, Vectors
@@ -95,14 +103,20 @@ class Explanation(NamedTuple):
         """For people: what was dropped and why, what came in its place, which separated pairs stayed and why."""
         lines = []
         for each in self.dropped:
-            lines.append(f"dropped {each.passage.id} (rank {each.rank}): {shortened(each.passage.line, _WIDTH)}")
+            lines.append(
+                f"dropped {each.passage.id} (rank {each.rank}): {shortened(each.passage.line, _WIDTH)}"
+            )
             judged = shortened(each.judged, _WIDTH)
             if not each.kept:
                 lines.append(f"  rejected for the judged question {judged!r}, which this one is")
                 continue
             named = [self.questions[name] for name in each.witnesses if name in self.questions]
             listed = ", ".join(f"{shortened(text, _WIDTH)!r}" for text in named[:_MOST_NAMED])
-            more = f" and {len(each.witnesses) - _MOST_NAMED:,} more" if len(named) > _MOST_NAMED else ""
+            more = (
+                f" and {len(each.witnesses) - _MOST_NAMED:,} more"
+                if len(named) > _MOST_NAMED
+                else ""
+            )
             side = f" for {each.kept}" if self.one_way else ""
             lines += [
                 f"  the judged question {judged!r} ({each.similarity:.2f} near) accepted {each.kept}",
@@ -110,7 +124,9 @@ class Explanation(NamedTuple):
             ]
         if (trim := self.passages.trim) is not None:
             for name in trim.refilled:
-                verdict = "not judged for such a question" if name in trim.unjudged else "not rejected"
+                verdict = (
+                    "not judged for such a question" if name in trim.unjudged else "not rejected"
+                )
                 lines.append(f"filled in {name}: {verdict}")
         for (a, b), why in self.undecided:
             lines += [f"both stay: {a} and {b}", f"  {why}"]
@@ -129,7 +145,11 @@ class Verdicts(NamedTuple):
     @property
     def gone(self) -> frozenset[str]:
         """What goes wherever it stands."""
-        return frozenset(name for name, vote in self.votes.items() if vote < 0) if self.own else frozenset()
+        return (
+            frozenset(name for name, vote in self.votes.items() if vote < 0)
+            if self.own
+            else frozenset()
+        )
 
     def accept(self, passage: str) -> bool:
         return self.votes.get(passage, 0) > 0
@@ -179,17 +199,27 @@ def trim_ranking(
         if name not in standing and name not in beside:
             if verdicts.accept(name):
                 for other in standing:
-                    if other not in beside and other in apart.get(name, ()) and verdicts.may_drop(other):
+                    if (
+                        other not in beside
+                        and other in apart.get(name, ())
+                        and verdicts.may_drop(other)
+                    ):
                         beside[other] = name
                         left -= standing[other]
             elif verdicts.may_drop(name):
-                by = next((a for a in standing if verdicts.accept(a) and name in apart.get(a, ())), None)
+                by = next(
+                    (a for a in standing if verdicts.accept(a) and name in apart.get(a, ())), None
+                )
                 if by is not None:
                     beside[name] = by
         standing[name] += 1
         left += name not in beside
     head = ranking[:read]
-    gone = [(each, rank, beside[each.id]) for rank, each in enumerate(head, start=1) if each.id in beside]
+    gone = [
+        (each, rank, beside[each.id])
+        for rank, each in enumerate(head, start=1)
+        if each.id in beside
+    ]
     kept = [each for each in head if each.id not in beside]
     refilled = [each.id for each in head[k:] if each.id not in beside]
     return TrimmedRanking(kept, gone, left == k or not refill, refilled)
@@ -263,10 +293,20 @@ class Trimmed(Retriever):
         self._deepest = min(limits, default=None)
         if digest:
             self.similar.add([each.question for each in self._judged])
-            measured = [self.min_similarity, self.similar.name, self.similar.identity, self._guard is not None, one_way]
-            measured += [self._guard.identity] if self._guard is not None and self._guard.identity else []
+            measured = [
+                self.min_similarity,
+                self.similar.name,
+                self.similar.identity,
+                self._guard is not None,
+                one_way,
+            ]
+            measured += (
+                [self._guard.identity] if self._guard is not None and self._guard.identity else []
+            )
             rules = ["own verdicts count", refill, witnesses.pairing]
-            self.fingerprint = fingerprint_of("trimmed", self.index.fingerprint, threshold, *measured, digest, *rules)
+            self.fingerprint = fingerprint_of(
+                "trimmed", self.index.fingerprint, threshold, *measured, digest, *rules
+            )
 
     def outdated(self) -> bool:
         """Whether its index is. Verdicts are about that index's passages, so there is no `fresh` one to open."""
@@ -292,7 +332,9 @@ class Trimmed(Retriever):
         if not self._judged:
             nearest = NearestQuestion("", 0.0, "nothing was rejected")
             (bare,) = self.index.find([query], k)
-            return Explanation(Hits(bare, cut=cut_of(bare), missing=missing_of(bare)), (), (), nearest)
+            return Explanation(
+                Hits(bare, cut=cut_of(bare), missing=missing_of(bare)), (), (), nearest
+            )
         ((verdicts, trim, found),) = self._trimmed([query], k)
         nearest = self._nearest(query, verdicts)
         dropped = tuple(
@@ -305,9 +347,20 @@ class Trimmed(Retriever):
             )
             for passage, rank, kept in ([] if trim is None else trim.gone)
         )
-        texts = {name: self.witnesses.judged[name].question for each in dropped for name in each.witnesses}
+        texts = {
+            name: self.witnesses.judged[name].question
+            for each in dropped
+            for name in each.witnesses
+        }
         hits = self._hits(verdicts, trim, found)
-        return Explanation(hits, dropped, tuple(self._undecided(hits, verdicts, nearest)), nearest, texts, self.one_way)
+        return Explanation(
+            hits,
+            dropped,
+            tuple(self._undecided(hits, verdicts, nearest)),
+            nearest,
+            texts,
+            self.one_way,
+        )
 
     def info(self) -> dict[str, Any]:
         """Kind, fingerprint, the overlay's settings, how much of it counts, and the index's own `info()`."""
@@ -348,12 +401,18 @@ class Trimmed(Retriever):
     def _rankings(self, queries: Sequence[str]) -> tuple[Rankings, Vectors | None]:
         """What searches the index, and the queries' vectors where one encoding serves the index and the measure."""
         index, similar = self.index, self.similar
-        if not (isinstance(index, Dense) and isinstance(similar, ByVector) and similar.encoder is index.encoder):
+        if not (
+            isinstance(index, Dense)
+            and isinstance(similar, ByVector)
+            and similar.encoder is index.encoder
+        ):
             return lambda some, depth: index.find([queries[at] for at in some], depth), None
         dense, encoded = index, index.encoded_queries(queries)
 
         def near(some: Sequence[int], depth: int) -> Sequence[list[Passage]]:
-            return dense.near(Encoded(encoded.vectors[list(some)], [encoded.cut[at] for at in some]), depth)
+            return dense.near(
+                Encoded(encoded.vectors[list(some)], [encoded.cut[at] for at in some]), depth
+            )
 
         return near, encoded.vectors
 
@@ -367,7 +426,10 @@ class Trimmed(Retriever):
         rankings, vectors = self._rankings(queries)
         first = self._depth(k, self.index.as_cheap(k)) if self.refill else k
         ranked: dict[int, Sequence[Passage]] = dict(enumerate(rankings(range(len(queries)), first)))
-        found = [Hits(ranking[:k], cut=cut_of(ranking), missing=missing_of(ranking)) for ranking in ranked.values()]
+        found = [
+            Hits(ranking[:k], cut=cut_of(ranking), missing=missing_of(ranking))
+            for ranking in ranked.values()
+        ]
         applying = [
             self._verdicts(query, hits, None if vectors is None else vectors[at])
             for at, (query, hits) in enumerate(zip(queries, found, strict=True))
@@ -379,7 +441,9 @@ class Trimmed(Retriever):
             for at, depth in depths.items():
                 verdicts = applying[at]
                 assert verdicts is not None
-                trims[at] = trim = trim_ranking(ranked[at], k, verdicts, self._apart, refill=self.refill)
+                trims[at] = trim = trim_ranking(
+                    ranked[at], k, verdicts, self._apart, refill=self.refill
+                )
                 wanted = self._depth(k, k + len(trim.gone) if depth == k else 2 * depth)
                 if not trim.full and len(ranked[at]) == depth < wanted:
                     deeper[wanted].append(at)
@@ -388,21 +452,30 @@ class Trimmed(Retriever):
                 ranked |= zip(some, rankings(some, depth), strict=True)
         return [(verdicts, trims.get(at), found[at]) for at, verdicts in enumerate(applying)]
 
-    def _hits(self, verdicts: Verdicts | None, trim: TrimmedRanking | None, found: Sequence[Passage]) -> Hits:
+    def _hits(
+        self, verdicts: Verdicts | None, trim: TrimmedRanking | None, found: Sequence[Passage]
+    ) -> Hits:
         """What comes back: the index's own hits where nothing was dropped."""
         cut, missing = cut_of(found), missing_of(found)
         if verdicts is None or trim is None or not trim.gone:
             return Hits(found, cut=cut, missing=missing)
         near = verdicts.near[0]
-        return Hits(trim.kept, cut=cut, missing=missing, trim=Trim(
-            judged=self._judged[near.at].question,
-            similarity=near.similarity,
-            dropped={passage.id: kept for passage, _, kept in trim.gone},
-            refilled=tuple(trim.refilled),
-            unjudged=tuple(name for name in trim.refilled if name not in verdicts.votes),
-        ))  # fmt: skip
+        return Hits(
+            trim.kept,
+            cut=cut,
+            missing=missing,
+            trim=Trim(
+                judged=self._judged[near.at].question,
+                similarity=near.similarity,
+                dropped={passage.id: kept for passage, _, kept in trim.gone},
+                refilled=tuple(trim.refilled),
+                unjudged=tuple(name for name in trim.refilled if name not in verdicts.votes),
+            ),
+        )
 
-    def _verdicts(self, query: str, found: Sequence[Passage], vector: Vectors | None) -> Verdicts | None:
+    def _verdicts(
+        self, query: str, found: Sequence[Passage], vector: Vectors | None
+    ) -> Verdicts | None:
         """The verdicts that apply to a query which found these passages; None where none does."""
         near = [Neighbour(at, 1.0) for at in self._itself(query)]
         own = bool(near)
@@ -422,7 +495,9 @@ class Trimmed(Retriever):
         same = self._same.get(plain_question(text), [])
         return [at for at in same if self._judged[at].question == text] or same
 
-    def _near(self, query: str, found: Sequence[Passage], vector: Vectors | None) -> list[Neighbour]:
+    def _near(
+        self, query: str, found: Sequence[Passage], vector: Vectors | None
+    ) -> list[Neighbour]:
         """The judged questions near the query that have a verdict on a passage found, the nearest first."""
         places = sorted({at for passage in found for at in self._judging.get(passage.id, ())})
         near = self.similar.among(query, places, vector=vector, floor=self.min_similarity)
@@ -443,13 +518,19 @@ class Trimmed(Retriever):
     def _rejecting(self, verdicts: Verdicts | None, kept: str, other: str) -> tuple[str, ...]:
         """The questions that count against `other` where `kept` is accepted; with none kept, those that rejected it."""
         if kept or verdicts is None:
-            return (self.witnesses.witnesses_for if self.one_way else self.witnesses.witnesses_of)(kept, other)
-        return tuple(sorted(self._judged[at].id for at, _ in verdicts.near if other in self._rejected[at]))
+            return (self.witnesses.witnesses_for if self.one_way else self.witnesses.witnesses_of)(
+                kept, other
+            )
+        return tuple(
+            sorted(self._judged[at].id for at, _ in verdicts.near if other in self._rejected[at])
+        )
 
     def _nearest(self, query: str, verdicts: Verdicts | None) -> NearestQuestion:
         """The nearest judged question, and why none applies, where none does."""
         if verdicts is not None:
-            return NearestQuestion(self._judged[verdicts.near[0].at].question, verdicts.near[0].similarity, "")
+            return NearestQuestion(
+                self._judged[verdicts.near[0].at].question, verdicts.near[0].similarity, ""
+            )
         (near,) = self.similar.nearest([query])
         if near is None:
             return NearestQuestion("", 0.0, "no judged question shares anything with it")
@@ -494,7 +575,9 @@ class Trimmed(Retriever):
 def check_similarity(value: float) -> float:
     """`value` itself. Raises `BadArgument` unless it lies between 0 and 1."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
-        raise BadArgument(f"min_similarity lies between 0 and 1, got {value!r} (1: the same question only)")
+        raise BadArgument(
+            f"min_similarity lies between 0 and 1, got {value!r} (1: the same question only)"
+        )
     return float(value)
 
 

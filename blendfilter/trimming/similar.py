@@ -83,7 +83,12 @@ class Similar(Protocol):
         """
 
     def among(
-        self, question: str, places: Sequence[int], *, vector: Vectors | None = None, floor: float = 0.0
+        self,
+        question: str,
+        places: Sequence[int],
+        *,
+        vector: Vectors | None = None,
+        floor: float = 0.0,
     ) -> list[Neighbour]:
         """Those of the added questions with these places that are as near as `floor`; `vector` is the question's."""
 
@@ -103,13 +108,19 @@ def similar_named(name: str, index: Retriever, *, kept: Path | None = None) -> S
         return ByWords()
     found = similar_for(index, kept=kept)
     if name not in ("", found.name):
-        raise BadData(f"the similarity '{name}' does not go with this index, which has '{found.name}': name an encoder")
+        raise BadData(
+            f"the similarity '{name}' does not go with this index, which has '{found.name}': name an encoder"
+        )
     return found
 
 
 def _near(places: Any, similarities: Any, floor: float) -> list[Neighbour]:
     """The nearest first, and the earliest of several."""
-    near = (Neighbour(int(at), float(each)) for at, each in zip(places, similarities, strict=True) if each >= floor)
+    near = (
+        Neighbour(int(at), float(each))
+        for at, each in zip(places, similarities, strict=True)
+        if each >= floor
+    )
     return sorted(near, key=lambda each: (-each.similarity, each.at))
 
 
@@ -187,16 +198,22 @@ class ByWords:
             self._lengths.append(len(terms))
             self._total += len(terms)
 
-    def nearest(self, questions: Sequence[str], *, vectors: Any = None, floor: float = 0.0) -> list[Neighbour | None]:
+    def nearest(
+        self, questions: Sequence[str], *, vectors: Any = None, floor: float = 0.0
+    ) -> list[Neighbour | None]:
         """For each question the nearest judged one; None where there is none, or none as near as `floor`."""
         return [self._nearest(question, floor) for question in questions]
 
-    def among(self, question: str, places: Sequence[int], *, vector: Any = None, floor: float = 0.0) -> list[Neighbour]:
+    def among(
+        self, question: str, places: Sequence[int], *, vector: Any = None, floor: float = 0.0
+    ) -> list[Neighbour]:
         """Those with these places that are as near as `floor`."""
         if not places:
             return []
         given = np.asarray(places, dtype=np.int32)
-        found = self._ratios(question, lambda terms, whole: given[self._marked(terms, floor * whole)[given]])
+        found = self._ratios(
+            question, lambda terms, whole: given[self._marked(terms, floor * whole)[given]]
+        )
         return [] if found is None else _near(*found, floor)
 
     def _terms(self, question: str) -> list[str]:
@@ -207,11 +224,16 @@ class ByWords:
         return self._analyse(question)
 
     def _nearest(self, question: str, floor: float) -> Neighbour | None:
-        if (itself := self._itself.find(question)) is not None:  # others may have the same words in another order
+        if (
+            itself := self._itself.find(question)
+        ) is not None:  # others may have the same words in another order
             return Neighbour(itself, 1.0)
 
         found = self._ratios(
-            question, lambda terms, whole: np.flatnonzero(self._marked(terms, floor * whole)).astype(np.int32)
+            question,
+            lambda terms, whole: np.flatnonzero(self._marked(terms, floor * whole)).astype(
+                np.int32
+            ),
         )
         if found is None:
             return None
@@ -240,7 +262,9 @@ class ByWords:
         number, length = len(self._lengths), counted.total()
         if not number or not length:
             return None
-        per_word = K1 * B * (number + 1) / (self._total + length)  # of what a document's length adds
+        per_word = (
+            K1 * B * (number + 1) / (self._total + length)
+        )  # of what a document's length adds
         terms, whole = list[_QueryTerm](), 0.0
         for term, count in counted.items():
             postings = self._postings.get(term)
@@ -249,7 +273,9 @@ class ByWords:
             weight = count * math.log(1 + (number - having + 0.5) / (having + 1.5))
             whole += weight * count / (count + _PLAIN + per_word * length)
             if postings:
-                most = weight * postings.most / (postings.most + _PLAIN + per_word * postings.shortest)
+                most = (
+                    weight * postings.most / (postings.most + _PLAIN + per_word * postings.shortest)
+                )
                 terms.append(_QueryTerm(most, weight, postings))
         places = choose(terms, whole)
         if not len(places):
@@ -308,7 +334,9 @@ class _Rows:
     def append(self, rows: Vectors) -> None:
         count = self._count + len(rows)
         if count > len(self._room):
-            room = np.empty((max(count, 2 * len(self._room)), self._room.shape[1]), dtype=np.float32)
+            room = np.empty(
+                (max(count, 2 * len(self._room)), self._room.shape[1]), dtype=np.float32
+            )
             room[: self._count] = self.all
             self._room = room
         self._room[self._count : count] = rows
@@ -326,7 +354,9 @@ class _Bound:
         # the directions in which these vary most: any others would be right, and rule out fewer
         centred = (kept - kept.mean(axis=0)).astype(np.float64)
         _, directions = np.linalg.eigh(centred.T @ centred)
-        self.projection: Vectors = np.ascontiguousarray(directions[:, ::-1][:, :_DIMENSIONS], dtype=np.float32)
+        self.projection: Vectors = np.ascontiguousarray(
+            directions[:, ::-1][:, :_DIMENSIONS], dtype=np.float32
+        )
         self.made_of = len(kept)
         self.rows = _Rows(self.projection.shape[1] + 1)
         self.append(kept)
@@ -374,7 +404,9 @@ class ByVector:
         if not questions:
             return
         kept = self._kept
-        given = _unit(_kept_vectors(questions, self.encoder, kept) if kept else self._encoded(questions))
+        given = _unit(
+            _kept_vectors(questions, self.encoder, kept) if kept else self._encoded(questions)
+        )
         for at, question in enumerate(questions, start=len(self._rows.all)):
             self._itself.add(question, at)
         self._rows.append(given)
@@ -395,11 +427,17 @@ class ByVector:
             return [None] * len(questions)
         given = self._encoded(questions) if vectors is None else vectors
         return [
-            self._nearest(question, vector, floor) for question, vector in zip(questions, _unit(given), strict=True)
+            self._nearest(question, vector, floor)
+            for question, vector in zip(questions, _unit(given), strict=True)
         ]
 
     def among(
-        self, question: str, places: Sequence[int], *, vector: Vectors | None = None, floor: float = 0.0
+        self,
+        question: str,
+        places: Sequence[int],
+        *,
+        vector: Vectors | None = None,
+        floor: float = 0.0,
     ) -> list[Neighbour]:
         """Those with these places that are as near as `floor`."""
         if not places:
@@ -447,14 +485,21 @@ def _kept_vectors(questions: Sequence[str], encoder: Encoder, path: Path) -> Vec
     The file is a cache: where it is gone, damaged, another encoder's or cannot be written, everything is encoded.
     """
     known = _read_vectors(path, encoder)
-    names = [hashlib.sha256(question.encode("utf-8", "replace")).hexdigest()[:24] for question in questions]
-    missing = {name: question for name, question in zip(names, questions, strict=True) if name not in known}
+    names = [
+        hashlib.sha256(question.encode("utf-8", "replace")).hexdigest()[:24]
+        for question in questions
+    ]
+    missing = {
+        name: question for name, question in zip(names, questions, strict=True) if name not in known
+    }
     if missing:
         encoded = encoder.encode_queries(list(missing.values())).vectors
         known |= dict(zip(missing, encoded, strict=True))
         content = BytesIO()
         names_known, vectors_known = np.array(list(known)), np.stack(list(known.values()))
-        np.savez(content, identity=np.array(encoder.identity), names=names_known, vectors=vectors_known)
+        np.savez(
+            content, identity=np.array(encoder.identity), names=names_known, vectors=vectors_known
+        )
         with suppress(OSError):
             write_whole(path, [content.getvalue()])
     return np.stack([known[name] for name in names])
@@ -463,7 +508,11 @@ def _kept_vectors(questions: Sequence[str], encoder: Encoder, path: Path) -> Vec
 def _read_vectors(path: Path, encoder: Encoder) -> dict[str, Vectors]:
     try:
         with np.load(path, allow_pickle=False) as kept:
-            identity, names, vectors = str(kept["identity"]), kept["names"].tolist(), kept["vectors"]
+            identity, names, vectors = (
+                str(kept["identity"]),
+                kept["names"].tolist(),
+                kept["vectors"],
+            )
     except Exception:  # noqa: BLE001  # a flipped bit says another compression, a password, a size beyond memory
         return {}
     fits = identity == encoder.identity and vectors.shape == (len(names), encoder.dimension)

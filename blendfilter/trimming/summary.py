@@ -49,7 +49,9 @@ class CallCosts(NamedTuple):
 
     def since(self, earlier: CallCosts) -> CallCosts:
         """What was added to `earlier`."""
-        calls, tokens_in, tokens_out = (now - then for now, then in zip(self[:3], earlier[:3], strict=True))
+        calls, tokens_in, tokens_out = (
+            now - then for now, then in zip(self[:3], earlier[:3], strict=True)
+        )
         cost = None if self.cost is None or earlier.cost is None else self.cost - earlier.cost
         return CallCosts(calls, tokens_in, tokens_out, cost if calls else 0.0)
 
@@ -59,7 +61,9 @@ class CallCosts(NamedTuple):
         >>> CallCosts(1200, 345_000, 1200, 0.021).words()
         '1,200 calls, 345,000 tokens in, 1,200 out, $0.0210'
         """
-        cost = ", price unknown" if self.cost is None else f", ${self.cost:.4f}" if self.cost else ""
+        cost = (
+            ", price unknown" if self.cost is None else f", ${self.cost:.4f}" if self.cost else ""
+        )
         return f"{counted(self.calls, 'call')}, {self.tokens_in:,} tokens in, {self.tokens_out:,} out{cost}"
 
 
@@ -144,7 +148,11 @@ class Trimming:
 
     def text(self) -> str:
         """The summary that the command prints."""
-        earlier = "" if self.total.calls == self.spent.calls else f" (in all sittings: {self.total.words()})"
+        earlier = (
+            ""
+            if self.total.calls == self.spent.calls
+            else f" (in all sittings: {self.total.words()})"
+        )
         lines = [
             f"questions: {self.questions:,}; judged {self.judged:,}, judged before {self.known:,}, answered by "
             f"another's verdicts {self.reused:,} ({counted(self.saved, 'call')} saved), failed {len(self.errors):,}",
@@ -156,9 +164,13 @@ class Trimming:
             lines.append(f"would be dropped for these questions: {len(self.dropped):,}")
             for each in self.dropped:
                 beside = f"{each.kept} stays ({counted(each.witnesses, 'witness', 'witnesses')})"
-                lines.append(f"  {each.passage} for {each.question!r}: {beside if each.kept else 'rejected for it'}")
+                lines.append(
+                    f"  {each.passage} for {each.question!r}: {beside if each.kept else 'rejected for it'}"
+                )
         if self.errors:
-            lines.append(f"still open, and asked again by the same command: {counted(len(self.errors), 'question')}")
+            lines.append(
+                f"still open, and asked again by the same command: {counted(len(self.errors), 'question')}"
+            )
             lines += _first([f"  {each.question!r}: {each.why}" for each in self.errors])
         if self.too_silent:
             replies = counted(self.accepted + self.rejected + self.silent, "reply", "replies")
@@ -172,7 +184,8 @@ class Trimming:
             then = f'use it: blendfilter search {self.place} "…", or --index {self.place} of eval and ask'
         else:
             then = (
-                f"no question rejected a passage, so {self.place} answers as the bare index does: judge more questions"
+                f"no question rejected a passage, so {self.place} answers as the bare index does: "
+                "judge more questions"
             )
         return "\n".join([*lines, then]) + "\n"
 
@@ -181,7 +194,9 @@ def _first(lines: list[str], most: int = LISTED) -> list[str]:
     return lines[:most] + [f"  and {len(lines) - most:,} more"] * (len(lines) > most)
 
 
-def separations_text(separations: int, reached: int, threshold: int, *, one_way: bool = True) -> str:
+def separations_text(
+    separations: int, reached: int, threshold: int, *, one_way: bool = True
+) -> str:
     """How many pairs have a witness, and how many of them enough."""
     side = " for one side" if one_way else " for either side"
     return (
@@ -203,7 +218,8 @@ def state_text(folder: TrimFolder, witnesses: Witnesses) -> str:
     """An overlay in short: of which index, how far it is, who judged, and the first of its questions."""
     judged = witnesses.judged.values()
     accepted, rejected, silent = (
-        sum(len(getattr(each, side)) for each in judged) for side in ("accepted", "rejected", "silent")
+        sum(len(getattr(each, side)) for each in judged)
+        for side in ("accepted", "rejected", "silent")
     )
     reached = sum(1 for _ in witnesses.separated(folder.threshold, one_way=folder.one_way))
     judges = Counter(judge_name(each.by) for each in judged if each.by.judge)
@@ -212,7 +228,9 @@ def state_text(folder: TrimFolder, witnesses: Witnesses) -> str:
         f"{folder.place}: an overlay of {folder.base} ({folder.base_fingerprint})",
         f"questions judged: {len(judged):,}, {folder.k} passages each at most{half}",
         f"verdicts: {accepted:,} accepted, {rejected:,} rejected, {silent:,} no verdict",
-        separations_text(witnesses.separations(), reached, folder.threshold, one_way=folder.one_way),
+        separations_text(
+            witnesses.separations(), reached, folder.threshold, one_way=folder.one_way
+        ),
         *([] if folder.one_way else ["no-one-way: all of a pair's witnesses count"]),
         *([] if folder.refill else ["no-refill: freed places stay free"]),
         *([] if folder.pairing == "theorem" else [f"pairing: {folder.pairing}"]),
@@ -221,7 +239,9 @@ def state_text(folder: TrimFolder, witnesses: Witnesses) -> str:
         *(f"judged by {who}: {counted(count, 'question')}" for who, count in judges.most_common()),
     ]
     if len(judges) > 1:
-        lines.append(f"note: verdicts of {len(judges)} judges are mixed; --undo a question to have it judged anew")
+        lines.append(
+            f"note: verdicts of {len(judges)} judges are mixed; --undo a question to have it judged anew"
+        )
     listed = [
         f"  {each.id} {each.question!r}: {len(each.accepted):,} accepted, {len(each.rejected):,} rejected, "
         f"{len(each.silent):,} no verdict"
@@ -244,7 +264,11 @@ def found_again(index: Retriever, k: int, witnesses: Witnesses, passage: str) ->
 
 
 def passage_text(
-    folder: TrimFolder, witnesses: Witnesses, passage: str, texts: Mapping[str, Passage], note: str = ""
+    folder: TrimFolder,
+    witnesses: Witnesses,
+    passage: str,
+    texts: Mapping[str, Passage],
+    note: str = "",
 ) -> str:
     """All that is known of one passage; `note` is about the index.
 
@@ -260,11 +284,17 @@ def passage_text(
     separations = list[tuple[int, str, list[JudgedQuestion], list[JudgedQuestion]]]()
     for other in witnesses.partners(passage, 1):
         questions = [judged[name] for name in witnesses.witnesses_of(passage, other)]
-        won, lost = ([each for each in questions if (passage in each.accepted) is side] for side in (True, False))
-        separations.append((max(len(won), len(lost)) if one_way else len(questions), other, won, lost))
+        won, lost = (
+            [each for each in questions if (passage in each.accepted) is side]
+            for side in (True, False)
+        )
+        separations.append(
+            (max(len(won), len(lost)) if one_way else len(questions), other, won, lost)
+        )
     separations.sort(key=lambda each: -each[0])
     accepted, rejected, silent = (
-        sum(passage in getattr(each, side) for each in judged.values()) for side in ("accepted", "rejected", "silent")
+        sum(passage in getattr(each, side) for each in judged.values())
+        for side in ("accepted", "rejected", "silent")
     )
     reached = sum(counting >= folder.threshold for counting, *_ in separations)
     lines = [
@@ -276,13 +306,18 @@ def passage_text(
         f"is {folder.threshold}, counted for {'one' if one_way else 'either'} side)",
     ]
     for counting, other, won, lost in separations:
-        state = "the threshold is reached" if counting >= folder.threshold else "below the threshold"
+        state = (
+            "the threshold is reached" if counting >= folder.threshold else "below the threshold"
+        )
         witnessed = counted(len(won) + len(lost), "witness", "witnesses")
         sides = f" ({len(won):,} for {passage}, {len(lost):,} for {other})" if one_way else ""
         lines += ["", f"from {_named(other, texts)}", f"  {witnessed}{sides}, {state}"]
         for side, questions in ((passage, won), (other, lost)):
             lines += [f"  {side} won for:"] * bool(questions)
-            lines += [f"    {one.id} {one.question!r} ({judge_name(one.by)}, {one.at})" for one in questions]
+            lines += [
+                f"    {one.id} {one.question!r} ({judge_name(one.by)}, {one.at})"
+                for one in questions
+            ]
     return "\n".join(lines) + "\n"
 
 
@@ -328,13 +363,28 @@ def rows(witnesses: Witnesses, threshold: int, *, one_way: bool = True) -> Itera
             won, lost, counting = (a, b, for_a) if a in judged.accepted else (b, a, for_b)
             by = judged.by
             yield WitnessRow(
-                won, lost, count, counting >= threshold, name, judged.question, by.judge, by.mode, by.rules, by.model,
-                by.program, judged.at,
-            )  # fmt: skip
+                won,
+                lost,
+                count,
+                counting >= threshold,
+                name,
+                judged.question,
+                by.judge,
+                by.mode,
+                by.rules,
+                by.model,
+                by.program,
+                judged.at,
+            )
 
 
 def export(
-    witnesses: Witnesses, target: str | Path, *, threshold: int, one_way: bool = True, overwrite: bool = False
+    witnesses: Witnesses,
+    target: str | Path,
+    *,
+    threshold: int,
+    one_way: bool = True,
+    overwrite: bool = False,
 ) -> int:
     """Write the rows to `target`: CSV where its name ends in .csv, else JSON Lines; `-` is standard output.
 
@@ -362,7 +412,10 @@ def as_csv(written: Iterable[WitnessRow]) -> Iterator[str]:
     """
     for row in (WitnessRow._fields, *written):
         cells = (" ".join(cell) if isinstance(cell, tuple) else cell for cell in row)
-        harmless = (f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell for cell in cells)
+        harmless = (
+            f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell
+            for cell in cells
+        )
         line = StringIO()
         csv.writer(line, lineterminator="\r\n").writerow(harmless)
         yield line.getvalue()

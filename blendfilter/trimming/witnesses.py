@@ -34,7 +34,15 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
-from blendfilter.errors import BadArgument, BadData, CannotWrite, MissingFile, UnknownName, check_count, guess
+from blendfilter.errors import (
+    BadArgument,
+    BadData,
+    CannotWrite,
+    MissingFile,
+    UnknownName,
+    check_count,
+    guess,
+)
 from blendfilter.files import AppendOnly, check_regular, json_line, path_of, whole_lines
 from blendfilter.records import one_line, whole_characters
 
@@ -120,12 +128,24 @@ def question_id(question: str) -> str:
 def question_line(question: str, by: JudgedBy) -> dict[str, Any]:
     """`by` begins to judge a question: verdicts that another judge had begun with no longer count."""
     text = question_text(question)
-    return {"kind": "question", "id": question_id(text), "text": text, "by": asdict(by), "at": _now()}
+    return {
+        "kind": "question",
+        "id": question_id(text),
+        "text": text,
+        "by": asdict(by),
+        "at": _now(),
+    }
 
 
 def verdict_line(question: str, passage: str, verdict: bool | None) -> dict[str, Any]:
     """One verdict; `question` is an id."""
-    return {"kind": "verdict", "question": question, "passage": passage, "verdict": verdict, "at": _now()}
+    return {
+        "kind": "verdict",
+        "question": question,
+        "passage": passage,
+        "verdict": verdict,
+        "at": _now(),
+    }
 
 
 def closed_line(question: str, passages: Sequence[str]) -> dict[str, Any]:
@@ -135,7 +155,13 @@ def closed_line(question: str, passages: Sequence[str]) -> dict[str, Any]:
 
 def undone_line(question: str | None = None, pair: tuple[str, str] | None = None) -> dict[str, Any]:
     """A question's verdicts, or a pair's witnesses so far, or, with neither, everything above no longer counts."""
-    undone = {"question": question} if question is not None else {"pair": sorted(pair)} if pair else {"all": True}
+    undone = (
+        {"question": question}
+        if question is not None
+        else {"pair": sorted(pair)}
+        if pair
+        else {"all": True}
+    )
     return {"kind": "undone", **undone, "at": _now()}
 
 
@@ -185,14 +211,18 @@ class Witnesses:
         try:
             check_regular(path)
             with open(path, "rb") as file:
-                found = whole_lines(file.fileno(), _BEGINS, lambda number: _not_a_line(path, number), _FIRST_BEGINS)
+                found = whole_lines(
+                    file.fileno(), _BEGINS, lambda number: _not_a_line(path, number), _FIRST_BEGINS
+                )
                 state._replay((line for _, line in found), path)
         except FileNotFoundError:
             raise MissingFile(
                 f"no witnesses at {path}: gather some (blendfilter trim), or open the bare index"
             ) from None
         except OSError as error:
-            raise BadData(f"{path} cannot be read: {error.strerror or error}; the bare index opens as before") from None
+            raise BadData(
+                f"{path} cannot be read: {error.strerror or error}; the bare index opens as before"
+            ) from None
         return state
 
     @property
@@ -221,7 +251,9 @@ class Witnesses:
 
     def rejected_by(self, question_id: str) -> frozenset[str]:
         """What a judged question rejected; without the passages of which all its separations were undone."""
-        return frozenset(self._judged[question_id].rejected) - self._overruled.get(question_id, set())
+        return frozenset(self._judged[question_id].rejected) - self._overruled.get(
+            question_id, set()
+        )
 
     def rejects(self) -> bool:
         """Whether any verdict drops a passage."""
@@ -238,7 +270,9 @@ class Witnesses:
     def separated(self, threshold: int, *, one_way: bool = True) -> Iterator[Separation]:
         """The pairs with at least `threshold` witnesses, sorted; `one_way`: so many that accepted the same one."""
         threshold = check_count("threshold", threshold)
-        for pair, names in sorted(item for item in self._pairs.items() if len(item[1]) >= threshold):
+        for pair, names in sorted(
+            item for item in self._pairs.items() if len(item[1]) >= threshold
+        ):
             separation = Separation(pair, tuple(sorted(names)))
             if not one_way or max(self.sides(separation)) >= threshold:
                 yield separation
@@ -255,7 +289,11 @@ class Witnesses:
 
     def partners(self, passage: str, threshold: int) -> tuple[str, ...]:
         """The passages that at least `threshold` witnesses separate from this one, sorted."""
-        reached = (pair for pair, names in self._pairs.items() if passage in pair and len(names) >= threshold)
+        reached = (
+            pair
+            for pair, names in self._pairs.items()
+            if passage in pair and len(names) >= threshold
+        )
         return tuple(sorted(b if a == passage else a for a, b in reached))
 
     def digest(self, threshold: int, *, one_way: bool = True) -> str:
@@ -267,8 +305,13 @@ class Witnesses:
         rejected = {name: sorted(self.rejected_by(name)) for name in self.judged}
         if not any(rejected.values()):
             return ""
-        separated = ((each.pair, each.witnesses) for each in self.separated(threshold, one_way=one_way))
-        judged = ((each.question, sorted(each.accepted), rejected[each.id]) for each in self.judged.values())
+        separated = (
+            (each.pair, each.witnesses) for each in self.separated(threshold, one_way=one_way)
+        )
+        judged = (
+            (each.question, sorted(each.accepted), rejected[each.id])
+            for each in self.judged.values()
+        )
         hashed = hashlib.sha256()
         for value in chain(separated, judged):
             hashed.update(json.dumps(value, separators=(",", ":")).encode() + b"\n")
@@ -295,16 +338,22 @@ class Witnesses:
                 raise ValueError(f"no kind of line '{kind}'")
 
     def _close(self, record: Mapping[str, Any]) -> None:
-        name, passages = record["question"], [sys.intern(_text(each)) for each in record["passages"]]
+        name, passages = (
+            record["question"],
+            [sys.intern(_text(each)) for each in record["passages"]],
+        )
         if len(set(passages)) != len(passages):
             raise ValueError("a passage twice")
         half = self._open[name]
         verdicts = [(half.verdicts[passage], passage) for passage in passages]
         accepted, rejected, silent = (
-            tuple(passage for verdict, passage in verdicts if verdict is kind) for kind in (True, False, None)
+            tuple(passage for verdict, passage in verdicts if verdict is kind)
+            for kind in (True, False, None)
         )
         del self._open[name]
-        self._judged[name] = JudgedQuestion(name, half.text, accepted, rejected, silent, half.by, _text(record["at"]))
+        self._judged[name] = JudgedQuestion(
+            name, half.text, accepted, rejected, silent, half.by, _text(record["at"])
+        )
         self._in_order = None
         alone, pairs = (name,), self._pairs  # pairs that one question separates share their tuple
         places = {passage: place for place, passage in enumerate(passages)}
@@ -349,7 +398,10 @@ class Witnesses:
         return [
             name
             for name, each in self._judged.items()
-            if ((a in each.accepted and b in each.rejected) or (b in each.accepted and a in each.rejected))
+            if (
+                (a in each.accepted and b in each.rejected)
+                or (b in each.accepted and a in each.rejected)
+            )
             and pair not in self._undone.get(name, ())
         ]
 
@@ -376,7 +428,9 @@ def _pair(a: str, b: str) -> tuple[str, str]:
 
 
 def _judge(fields: Mapping[str, Any]) -> JudgedBy:
-    judge, mode, model, program = (_text(fields[name]) for name in ("judge", "mode", "model", "program"))
+    judge, mode, model, program = (
+        _text(fields[name]) for name in ("judge", "mode", "model", "program")
+    )
     return JudgedBy(judge, mode, tuple(map(_text, fields["rules"])), model, program)
 
 
@@ -439,7 +493,9 @@ class WitnessWriter:
         Raises `BadArgument` where the question is closed: undo it first.
         """
         if not isinstance(passage_id, str) or not (verdict is None or isinstance(verdict, bool)):
-            raise BadArgument(f"a verdict on passage {passage_id!r} is True, False or None, got {verdict!r}")
+            raise BadArgument(
+                f"a verdict on passage {passage_id!r} is True, False or None, got {verdict!r}"
+            )
         with self._lock:
             name = self._open_id(question)
             half = self.witnesses._open.get(name)
@@ -457,7 +513,9 @@ class WitnessWriter:
             verdicts = self.witnesses.half(name)
             for at, passage in enumerate(retrieved):
                 if passage not in verdicts:
-                    raise BadArgument(f"passage '{passage}' has no verdict for {question!r}: judge it first")
+                    raise BadArgument(
+                        f"passage '{passage}' has no verdict for {question!r}: judge it first"
+                    )
                 if passage in retrieved[:at]:
                     raise BadArgument(f"passage '{passage}' was retrieved twice for {question!r}")
             begins = [] if name in self.witnesses._open else [question_line(question, by)]
@@ -490,7 +548,9 @@ class WitnessWriter:
                 self._log.sync()
         except OSError as error:
             why = error.strerror or error
-            raise CannotWrite(f"{self.path} may not be whole on the disk ({why}): look after the disk") from error
+            raise CannotWrite(
+                f"{self.path} may not be whole on the disk ({why}): look after the disk"
+            ) from error
         finally:
             self._log.close()
 
@@ -508,7 +568,9 @@ class WitnessWriter:
     def _open_id(self, question: str) -> str:
         name = question_id(question)
         if self.witnesses.is_judged(name):
-            raise BadArgument(f"{question!r} is judged already ({name}): undo it first, then judge it again")
+            raise BadArgument(
+                f"{question!r} is judged already ({name}): undo it first, then judge it again"
+            )
         return name
 
     def _append(self, *records: Mapping[str, Any], sync: bool = False) -> None:
@@ -534,7 +596,9 @@ def question_known(witnesses: Witnesses, name: str) -> str:
         if text == wanted:
             return known
     near = guess(wanted, [*texts.values(), *texts])
-    raise UnknownName(f"no judged question '{wanted}'.{near} (blendfilter trim INDEX lists {LISTED} of {len(texts):,})")
+    raise UnknownName(
+        f"no judged question '{wanted}'.{near} (blendfilter trim INDEX lists {LISTED} of {len(texts):,})"
+    )
 
 
 def pair_named(witnesses: Witnesses, name: str) -> tuple[str, str]:
@@ -544,4 +608,6 @@ def pair_named(witnesses: Witnesses, name: str) -> tuple[str, str]:
         a, b = ",".join(parts[:at]).strip(), ",".join(parts[at:]).strip()
         if witnesses.witnesses_of(a, b):
             return _pair(a, b)
-    raise UnknownName(f"no question separates the pair '{name}' (--export - lists those that are separated)")
+    raise UnknownName(
+        f"no question separates the pair '{name}' (--export - lists those that are separated)"
+    )

@@ -116,24 +116,41 @@ def scorer(
         MissingFile, BadData: no such model file or folder. UnknownName: no such provider. MissingExtra: its package.
     """
     given: dict[str, Any] = {
-        "api_base": api_base, "api_key": api_key, "label": label, "concurrency": concurrency, "device": device,
-        "dtype": dtype, "batch_tokens": batch_tokens, "batch_size": batch_size, "context": context, "threads": threads,
-        "bos": bos, "control": control,
-    }  # fmt: skip
+        "api_base": api_base,
+        "api_key": api_key,
+        "label": label,
+        "concurrency": concurrency,
+        "device": device,
+        "dtype": dtype,
+        "batch_tokens": batch_tokens,
+        "batch_size": batch_size,
+        "context": context,
+        "threads": threads,
+        "bos": bos,
+        "control": control,
+    }
     settings = {name: value for name, value in given.items() if value is not None}
     if model == NLI or name is not None:
         return _kept(EntailmentScorer, _entailment(model, name, settings), journal, mode)
-    backend = _connected(model, settings) if isinstance(model, dspy.BaseLM) else _named(str(model), settings)
+    backend = (
+        _connected(model, settings)
+        if isinstance(model, dspy.BaseLM)
+        else _named(str(model), settings)
+    )
     if journal is None and isinstance(model, ConnectedLM) and isinstance(model.journal, Journal):
         journal = model.journal
     return _kept(KeptScorer, backend, journal, mode)
 
 
-def _kept(kind: type[Kept], backend: Backend, journal: Journal | str | Path | None, mode: Mode) -> Kept:
+def _kept(
+    kind: type[Kept], backend: Backend, journal: Journal | str | Path | None, mode: Mode
+) -> Kept:
     if isinstance(journal, str | Path):
         return kind(backend, Journal(journal, mode))
     if mode != "auto":
-        raise BadArgument(f"mode '{mode}' is for a journal that is opened here: name its folder or file (journal=…)")
+        raise BadArgument(
+            f"mode '{mode}' is for a journal that is opened here: name its folder or file (journal=…)"
+        )
     return kind(backend, journal)
 
 
@@ -150,13 +167,23 @@ def _connected(lm: dspy.BaseLM, settings: dict[str, Any]) -> Backend:
     if isinstance(inner, HuggingFaceEngine):
         return _made(HuggingFace, inner.checkpoint, settings)
     if isinstance(inner, LocalEngine):
-        return _made(Gguf, str(inner.path), {"context": inner.context, "threads": inner.threads, **settings})
+        return _made(
+            Gguf, str(inner.path), {"context": inner.context, "threads": inner.threads, **settings}
+        )
     engines = inner.engines if isinstance(inner, ReplicatedEngine) else (inner,)
-    if not isinstance(lm, ConnectedLM) or not all(isinstance(engine, OpenAIEngine) for engine in engines):
-        raise BadArgument(f"{getattr(lm, 'name', lm.model)} gives no log-probabilities of given text; {CAN}")
+    if not isinstance(lm, ConnectedLM) or not all(
+        isinstance(engine, OpenAIEngine) for engine in engines
+    ):
+        raise BadArgument(
+            f"{getattr(lm, 'name', lm.model)} gives no log-probabilities of given text; {CAN}"
+        )
     label = str(lm.identity.get("label") or "")
     echoing = _one([engine.at_completions(EchoEngine) for engine in engines])
-    return _made(ScoringServer, echoing, {"label": label, "terms": lm.terms, "traffic": lm.traffic, **settings})
+    return _made(
+        ScoringServer,
+        echoing,
+        {"label": label, "terms": lm.terms, "traffic": lm.traffic, **settings},
+    )
 
 
 def _named(name: str, settings: dict[str, Any]) -> Backend:
@@ -164,21 +191,29 @@ def _named(name: str, settings: dict[str, Any]) -> Backend:
         return _served(name, settings)
     if name == LOCAL or (name.lower().endswith(".gguf") and not name.startswith(HUGGING_FACE)):
         inner = name.removeprefix(f"{LOCAL}/")  # as for `connect()`
-        return _made(Gguf, None if name == LOCAL else name if Path(name).is_file() else inner, settings)
-    if name.startswith(HUGGING_FACE) or any((Path(name).expanduser() / file).is_file() for file in (CONFIG, ADAPTER)):
+        return _made(
+            Gguf, None if name == LOCAL else name if Path(name).is_file() else inner, settings
+        )
+    if name.startswith(HUGGING_FACE) or any(
+        (Path(name).expanduser() / file).is_file() for file in (CONFIG, ADAPTER)
+    ):
         plain, own = settings_in(name)
         return _made(HuggingFace, plain.removeprefix(HUGGING_FACE), {**own, **settings})
     if name.partition("/")[0] in PROVIDERS:
         return _served(name, settings)
     if name == "offline":
         raise BadArgument(f"the offline reader is no model and gives no log-probabilities; {CAN}")
-    raise BadArgument(f"'{name}' is nothing that gives log-probabilities of given text; {CAN}, hf/owner/name")
+    raise BadArgument(
+        f"'{name}' is nothing that gives log-probabilities of given text; {CAN}, hf/owner/name"
+    )
 
 
 def _served(name: str, settings: dict[str, Any]) -> Backend:
     addresses, key = addresses_of(settings.pop("api_base", None)), settings.pop("api_key", None)
     places = [place_of(name, address, key) for address in addresses]
-    engines = [EchoEngine(url, own, model=model, endpoint="completions") for url, model, own in places]
+    engines = [
+        EchoEngine(url, own, model=model, endpoint="completions") for url, model, own in places
+    ]
     return _made(ScoringServer, _one(engines), settings)
 
 

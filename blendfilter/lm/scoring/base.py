@@ -137,7 +137,9 @@ def nothing_before(pair: TextPair, name: str) -> BadArgument:
 
 def unusable(pair: TextPair, why: str) -> ModelError:
     """The error of a pair for which the model, or its server, gives no number."""
-    return ModelError(f"no score for {_excerpt(pair.continuation)} after {_excerpt(pair.prompt)}: {why}")
+    return ModelError(
+        f"no score for {_excerpt(pair.continuation)} after {_excerpt(pair.prompt)}: {why}"
+    )
 
 
 def _excerpt(text: str) -> str:
@@ -186,7 +188,9 @@ class PrefixGroup(NamedTuple):
     members: tuple[int, ...]
 
 
-def groups(sequences: Sequence[Sequence[int]], *, largest: int = LARGEST, setup: int = SETUP) -> list[PrefixGroup]:
+def groups(
+    sequences: Sequence[Sequence[int]], *, largest: int = LARGEST, setup: int = SETUP
+) -> list[PrefixGroup]:
     """A grouping that saves tokens: each group of n reads its shared prefix once in place of n times.
 
     Sorted, sequences that share most stand side by side. Of all ways to cut that order into groups, this is the one

@@ -61,7 +61,18 @@ from blendfilter.records import whole_characters
 
 WHY = "an entailment model"
 EXAMPLES = "cross-encoder/nli-deberta-v3-small, google/t5_xxl_true_nli_mixture"
-ENTAILED = frozenset({"entailment", "entail", "entails", "entailed", "isentailed", "support", "supports", "supported"})
+ENTAILED = frozenset(
+    {
+        "entailment",
+        "entail",
+        "entails",
+        "entailed",
+        "isentailed",
+        "support",
+        "supports",
+        "supported",
+    }
+)
 """What checkpoints call it, without spaces and signs."""
 SETTINGS = ("device", "dtype", "batch_tokens", "batch_size")
 _ENDLESS = 10**9
@@ -115,7 +126,9 @@ def entailment_backend(name: str | Path, **settings: Any) -> Backend:
         return WrittenVerdict(name, **settings)
     move = f"name one whose labels say which is entailment, such as {EXAMPLES}"
     if not labels:
-        raise BadData(f"{folder} is no entailment model but a {kind or 'model of an unknown kind'}: {move}")
+        raise BadData(
+            f"{folder} is no entailment model but a {kind or 'model of an unknown kind'}: {move}"
+        )
     at = label_at(labels, ENTAILED)
     if at is None or len(labels) < 2:
         stated = ", ".join(labels.values())
@@ -147,7 +160,9 @@ class Classifier(InProcess):
         batch_size: int | None = None,
     ) -> None:
         super().__init__()
-        self.model = PairClassifier(name, device=device, dtype=dtype, batch_tokens=batch_tokens, batch_size=batch_size)
+        self.model = PairClassifier(
+            name, device=device, dtype=dtype, batch_tokens=batch_tokens, batch_size=batch_size
+        )
         self.name, self._entailed, self._dtype = self.model.name, entailed, dtype
 
     @cached_property
@@ -190,7 +205,9 @@ class WrittenVerdict(HuggingFace):
     @cached_property
     def _writes_verdicts(self) -> bool:
         found = dict(super().results([self._asked(_PROBE, verdict) for verdict in _WRITES]))
-        return sum(math.exp(each.logprob) for each in found.values() if isinstance(each, Score)) > 0.5
+        return (
+            sum(math.exp(each.logprob) for each in found.values() if isinstance(each, Score)) > 0.5
+        )
 
     def _asked(self, pair: TextPair, verdict: str) -> TextPair:
         return TextPair(f"premise: {pair.prompt} hypothesis: {pair.continuation}", verdict)
@@ -226,7 +243,9 @@ class PairClassifier:
             if value is not None:
                 check_count(what, value)
         self.folder = folder_of(str(name).removeprefix("hf/"))
-        self.name = str(name) if not Path(name).expanduser().is_dir() else self.folder.resolve().name
+        self.name = (
+            str(name) if not Path(name).expanduser().is_dir() else self.folder.resolve().name
+        )
         self._device, self._dtype = device, dtype
         self._batch_tokens, self._rows = batch_tokens, batch_size or LARGEST
 
@@ -258,18 +277,26 @@ class PairClassifier:
         model = self._loaded[0]
         cpu = model.device.type == "cpu"
         rows, tokens = (1, 1) if cpu else (self._rows, self._batch_tokens or BATCH_TOKENS["cuda"])
-        for batch in batches([min(lengths[at], limit) for at in readable], tokens=tokens, rows=rows):
+        for batch in batches(
+            [min(lengths[at], limit) for at in readable], tokens=tokens, rows=rows
+        ):
             chosen = [readable[i] for i in batch]
-            how: dict[str, Any] = {} if all(lengths[at] <= limit for at in chosen) else {"max_length": limit}
+            how: dict[str, Any] = (
+                {} if all(lengths[at] <= limit for at in chosen) else {"max_length": limit}
+            )
             read = self._read(
-                [texts[at] for at in chosen], padding=len(chosen) > 1,
+                [texts[at] for at in chosen],
+                padding=len(chosen) > 1,
                 truncation=("longest_first" if shorten_both else "only_first") if how else False,
-                return_tensors="pt", **how,
-            ).to(model.device)  # fmt: skip
+                return_tensors="pt",
+                **how,
+            ).to(model.device)
             with torch.inference_mode():
                 found = model(**read).logits.double().cpu()
             if not torch.isfinite(found).all():
-                raise BadData(f"the model {self.name} answers with numbers that are none (NaN): is it whole?")
+                raise BadData(
+                    f"the model {self.name} answers with numbers that are none (NaN): is it whole?"
+                )
             for at, values in zip(chosen, found.tolist(), strict=True):
                 yield at, Outputs(values, lengths[at] > limit)
 
@@ -283,7 +310,9 @@ class PairClassifier:
     def _leaves_room(self, text: str) -> bool:
         """Whether a token of a first text can be read before `text`, marks included."""
         tokenizer = self._loaded[1]
-        own = tokenizer(text, add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"]
+        own = tokenizer(text, add_special_tokens=False, split_special_tokens=True, verbose=False)[
+            "input_ids"
+        ]
         return len(own) + int(tokenizer.num_special_tokens_to_add(pair=True)) < self._limit
 
     @cached_property
@@ -292,8 +321,16 @@ class PairClassifier:
         model, tokenizer = self._loaded
         stated = getattr(model.config, "max_position_embeddings", None) or _ENDLESS
         table = getattr(getattr(model.base_model, "embeddings", None), "position_embeddings", None)
-        padding = getattr(table, "padding_idx", None)  # RoBERTa counts its positions from behind its padding's
-        return int(min(stated - (0 if padding is None else padding + 1), tokenizer.model_max_length, _ENDLESS))
+        padding = getattr(
+            table, "padding_idx", None
+        )  # RoBERTa counts its positions from behind its padding's
+        return int(
+            min(
+                stated - (0 if padding is None else padding + 1),
+                tokenizer.model_max_length,
+                _ENDLESS,
+            )
+        )
 
     @cached_property
     def _loaded(self) -> tuple[Any, Any]:
@@ -327,9 +364,14 @@ def classifier_labels(folder: Path) -> tuple[str, dict[int, str]]:
     try:
         config = json.loads((folder / CONFIG).read_bytes())
         kind = str(next(iter(config.get("architectures") or ()), ""))
-        labels = {int(at): str(label) for at, label in (config.get("id2label") or {0: "LABEL_0", 1: "LABEL_1"}).items()}
+        labels = {
+            int(at): str(label)
+            for at, label in (config.get("id2label") or {0: "LABEL_0", 1: "LABEL_1"}).items()
+        }
     except (OSError, ValueError, AttributeError, TypeError) as error:
-        raise BadData(f"the {CONFIG} in {folder} cannot be read ({error}): fetch the model again") from None
+        raise BadData(
+            f"the {CONFIG} in {folder} cannot be read ({error}): fetch the model again"
+        ) from None
     return kind, dict(sorted(labels.items())) if kind.endswith("ForSequenceClassification") else {}
 
 

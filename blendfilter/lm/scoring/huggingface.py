@@ -89,7 +89,11 @@ class HuggingFace(InProcess):
     @cached_property
     def identity(self) -> Mapping[str, Any]:
         """The weights' fingerprint, and what else changes a score; not where they compute."""
-        settings = {"dtype": self._loading[1], **self._reading, "control": self._reading["control"] or None}
+        settings = {
+            "dtype": self._loading[1],
+            **self._reading,
+            "control": self._reading["control"] or None,
+        }
         changed = {name: value for name, value in settings.items() if value is not None}
         return {"kind": "huggingface", "weights": fingerprint(self.checkpoint), **changed}
 
@@ -97,7 +101,9 @@ class HuggingFace(InProcess):
         """See `InProcess`: those that cannot be read first, the others batch by batch."""
         config = self._loaded.config
         limit = positions_of(config) or math.inf
-        items = list(self._both_sides(pairs) if config.is_encoder_decoder else self._tokeniser.pairs(pairs))
+        items = list(
+            self._both_sides(pairs) if config.is_encoder_decoder else self._tokeniser.pairs(pairs)
+        )
         readable = []
         for at, (pair, item) in enumerate(zip(pairs, items, strict=True)):
             length = max(len(item.ids), len(item.prompt))
@@ -128,21 +134,27 @@ class HuggingFace(InProcess):
         if loaded.config.is_encoder_decoder:
             return False
         with torch.inference_mode():
-            cache = getattr(loaded.model(padded([[0]], loaded.device), use_cache=True), "past_key_values", None)
+            cache = getattr(
+                loaded.model(padded([[0]], loaded.device), use_cache=True), "past_key_values", None
+            )
         return all(type(layer).__name__ in _CACHES for layer in getattr(cache, "layers", [None]))
 
     def _both_sides(self, pairs: Sequence[TextPair]) -> Iterator[PairTokens]:
         model, lead = self._loaded.model, self._tokeniser.lead
         start = model.generation_config.decoder_start_token_id
         start = model.config.decoder_start_token_id if start is None else start
-        prompts = self._tokeniser.read([pair.prompt for pair in pairs], add_special_tokens=True)["input_ids"]
+        prompts = self._tokeniser.read([pair.prompt for pair in pairs], add_special_tokens=True)[
+            "input_ids"
+        ]
         continuations = self._tokeniser.read([pair.continuation for pair in pairs])["input_ids"]
         for prompt, continuation in zip(prompts, continuations, strict=True):
             yield PairTokens((start, *lead, *continuation), 1 + len(lead), tuple(prompt))
 
     def _scores(self, items: Sequence[PairTokens]) -> Iterator[tuple[int, Score]]:
         # the position before the continuation gives its first token: it is read with the rest
-        shareable = [item.ids[: item.first - 1] if self._shares and self._rows > 1 else () for item in items]
+        shareable = [
+            item.ids[: item.first - 1] if self._shares and self._rows > 1 else () for item in items
+        ]
         planned = groups(shareable, largest=self._rows)
         yield from self._read(items, [group.members[0] for group in planned if not group.shared])
         for shared, members in planned:
@@ -153,13 +165,21 @@ class HuggingFace(InProcess):
                 yield from self._read(items, members, cache, shared)
 
     def _read(
-        self, items: Sequence[PairTokens], members: Sequence[int], cache: Any = None, shared: int = 0
+        self,
+        items: Sequence[PairTokens],
+        members: Sequence[int],
+        cache: Any = None,
+        shared: int = 0,
     ) -> Iterator[tuple[int, Score]]:
-        tokens = self._tokens or BATCH_TOKENS["cpu" if self._loaded.device.type == "cpu" else "cuda"]
+        tokens = (
+            self._tokens or BATCH_TOKENS["cpu" if self._loaded.device.type == "cpu" else "cuda"]
+        )
         lengths = [len(items[at].ids) - 1 + len(items[at].prompt) for at in members]
         for batch in batches(lengths, tokens=tokens, rows=self._rows):
             chosen = [members[i] for i in batch]
-            yield from zip(chosen, self._batch([items[at] for at in chosen], cache, shared), strict=True)
+            yield from zip(
+                chosen, self._batch([items[at] for at in chosen], cache, shared), strict=True
+            )
 
     def _batch(self, items: Sequence[PairTokens], cache: Any, shared: int) -> list[Score]:
         torch, device = needed("torch", EXTRA, WHY), self._loaded.device
@@ -171,7 +191,12 @@ class HuggingFace(InProcess):
                 prompts = padded([item.prompt for item in items], device)
                 sizes = torch.tensor([[len(item.prompt)] for item in items], device=device)
                 seen = (torch.arange(prompts.shape[1], device=device) < sizes).long()
-                how = {"input_ids": prompts, "attention_mask": seen, "decoder_input_ids": inputs, "use_cache": False}
+                how = {
+                    "input_ids": prompts,
+                    "attention_mask": seen,
+                    "decoder_input_ids": inputs,
+                    "use_cache": False,
+                }
             else:
                 own = copy.deepcopy(cache)  # reading on writes into it
                 if own is not None and len(items) > 1:
@@ -191,18 +216,31 @@ class PairTokeniser:
         control: whether a control token's name in a text is read as that token.
     """
 
-    def __init__(self, tokenizer: Any, name: str, *, bos: bool | None = None, control: bool = False) -> None:
+    def __init__(
+        self, tokenizer: Any, name: str, *, bos: bool | None = None, control: bool = False
+    ) -> None:
         self._tokenizer, self.name, self._control = tokenizer, name, control
         self._bos: int | None = tokenizer.bos_token_id
         backend = tokenizer.backend_tokenizer
         processor = backend.post_processor
         state = b"" if processor is None else processor.__getstate__()
-        if _TRIMS in state:  # offsets would leave white space out, and a token would seem to end before it
+        if (
+            _TRIMS in state
+        ):  # offsets would leave white space out, and a token would seem to end before it
             processor.__setstate__(state.replace(_TRIMS, _TRIMS.replace(b"true", b"false")))
             backend.post_processor = processor
-        marked, plain = tokenizer("a")["input_ids"], tokenizer("a", add_special_tokens=False)["input_ids"]
-        starts = (at for at in range(len(marked) - len(plain) + 1) if marked[at : at + len(plain)] == plain)
-        own = tuple(marked[: next(starts, 0)])  # the marks that the tokeniser puts in front of a text by itself
+        marked, plain = (
+            tokenizer("a")["input_ids"],
+            tokenizer("a", add_special_tokens=False)["input_ids"],
+        )
+        starts = (
+            at
+            for at in range(len(marked) - len(plain) + 1)
+            if marked[at : at + len(plain)] == plain
+        )
+        own = tuple(
+            marked[: next(starts, 0)]
+        )  # the marks that the tokeniser puts in front of a text by itself
         if bos and self._bos is None:
             raise BadArgument(f"{name} has no mark that begins a text (BOS): leave bos out")
         put = (self._bos,) if bos and self._bos is not None and self._bos not in own else ()
@@ -210,10 +248,16 @@ class PairTokeniser:
 
     def pairs(self, pairs: Sequence[TextPair]) -> Iterator[PairTokens]:
         """Prompt and continuation as one text each."""
-        read = self.read([prompt + continuation for prompt, continuation in pairs], return_offsets_mapping=True)
-        for pair, ids, offsets in zip(pairs, read["input_ids"], read["offset_mapping"], strict=True):
+        read = self.read(
+            [prompt + continuation for prompt, continuation in pairs], return_offsets_mapping=True
+        )
+        for pair, ids, offsets in zip(
+            pairs, read["input_ids"], read["offset_mapping"], strict=True
+        ):
             lead = self.lead
-            first = first_token(list(accumulate((end for _, end in offsets), max)), len(pair.prompt))
+            first = first_token(
+                list(accumulate((end for _, end in offsets), max)), len(pair.prompt)
+            )
             if first == 0 and not lead:
                 if self._bos is None:
                     raise nothing_before(pair, self.name)
@@ -223,9 +267,15 @@ class PairTokeniser:
     def read(self, texts: Sequence[str], *, add_special_tokens: bool = False, **more: Any) -> Any:
         """What the tokeniser makes of texts."""
         return self._tokenizer(
-            texts, add_special_tokens=add_special_tokens, split_special_tokens=not self._control,
-            padding=False, truncation=False, return_attention_mask=False, verbose=False, **more,
-        )  # fmt: skip
+            texts,
+            add_special_tokens=add_special_tokens,
+            split_special_tokens=not self._control,
+            padding=False,
+            truncation=False,
+            return_attention_mask=False,
+            verbose=False,
+            **more,
+        )
 
 
 # ---- logits
@@ -258,7 +308,9 @@ def logit_scores(model: Any, wanted: Sequence[Continuation], **inputs: Any) -> l
             "its log-probabilities cannot be computed here"
         )
     logits = made[0]
-    targets = torch.tensor([target for each in wanted for target in each.targets], device=logits.device)
+    targets = torch.tensor(
+        [target for each in wanted for target in each.targets], device=logits.device
+    )
     wide = torch.float64 if logits.dtype == torch.float64 else torch.float32
     # each in 32 bits at least, then summed in 64: neither underflows, however long the text
     parts = [
@@ -274,7 +326,9 @@ def _only(model: Any, rows: list[int], columns: list[int]) -> Iterator[None]:
     """Inside the block, the model's output layer is given these positions alone, as one text of a batch."""
     head = model.get_output_embeddings()
     if head is None:
-        raise BadData(f"{type(model).__name__} has no output layer over its vocabulary: it gives no log-probabilities")
+        raise BadData(
+            f"{type(model).__name__} has no output layer over its vocabulary: it gives no log-probabilities"
+        )
     hook = head.register_forward_pre_hook(lambda _, given: (given[0][rows, columns][None],))
     try:
         yield

@@ -55,7 +55,9 @@ class KeptScorer:
         identity = self.backend.identity
         keys = [digest("score", identity, *pair) if pair.continuation else "" for pair in checked]
         found = {key: self._found(key) for key in keys if key}
-        wanted = {key: pair for key, pair in zip(keys, checked, strict=True) if key and found[key] is None}
+        wanted = {
+            key: pair for key, pair in zip(keys, checked, strict=True) if key and found[key] is None
+        }
         if wanted:
             self._check_may_compute(next(iter(wanted)))
             found |= await self._computed(wanted)
@@ -66,14 +68,20 @@ class KeptScorer:
             return None
         if not record.get("error"):
             return (CutScore if record.get("cut") else Score)(record["logprob"], record["n_tokens"])
-        error = faults.restore(record["error"], stage=STAGE.get()) if self.journal.mode == "replay" else None
+        error = (
+            faults.restore(record["error"], stage=STAGE.get())
+            if self.journal.mode == "replay"
+            else None
+        )
         return error if isinstance(error, ModelError) else None
 
     def _check_may_compute(self, key: str) -> None:
         if self.journal is None:
             return
         if self.journal.closed:
-            raise BadArgument(f"{who()} asks for a score, but its journal ({self.journal.path}) is closed")
+            raise BadArgument(
+                f"{who()} asks for a score, but its journal ({self.journal.path}) is closed"
+            )
         if self.journal.mode == "replay":
             raise ReplayMiss(
                 f"not in the journal: {who()} asks for score {key[:12]}, which {self.journal.path} does not hold; "
@@ -90,7 +98,9 @@ class KeptScorer:
             nonlocal last
             now = time.perf_counter()
             if isinstance(result, Score) and not math.isfinite(result.logprob):
-                result = unusable(pairs[at], f"the model gives {result.logprob} in place of a number")
+                result = unusable(
+                    pairs[at], f"the model gives {result.logprob} in place of a number"
+                )
             if self.journal is not None:
                 self.journal.append(self._record(keys[at], pairs[at], result, now - last))
             last, results[keys[at]] = now, result
@@ -120,7 +130,13 @@ class KeptScorer:
 def _checked(pairs: Iterable[Any]) -> list[TextPair]:
     checked = []
     for number, pair in enumerate(pairs, 1):
-        if not (isinstance(pair, tuple | list) and len(pair) == 2 and all(isinstance(text, str) for text in pair)):
-            raise BadArgument(f"pair {number} must be (prompt, continuation), two strings: it is {pair!r:.40}")
+        if not (
+            isinstance(pair, tuple | list)
+            and len(pair) == 2
+            and all(isinstance(text, str) for text in pair)
+        ):
+            raise BadArgument(
+                f"pair {number} must be (prompt, continuation), two strings: it is {pair!r:.40}"
+            )
         checked.append(TextPair(*map(whole_characters, pair)))
     return checked

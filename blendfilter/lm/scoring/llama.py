@@ -84,7 +84,9 @@ class Gguf(InProcess):
     def identity(self) -> Mapping[str, Any]:
         """The weights' fingerprint, and what else changes a score."""
         bos = {} if self._bos is None else {"bos": self._bos}
-        return {"kind": "gguf", "weights": self._weights, **bos} | ({"control": True} if self._control else {})
+        return {"kind": "gguf", "weights": self._weights, **bos} | (
+            {"control": True} if self._control else {}
+        )
 
     def results(self, pairs: Sequence[TextPair]) -> Iterator[tuple[int, Result]]:
         """See `InProcess`."""
@@ -133,13 +135,22 @@ class Gguf(InProcess):
     def _piece(self, token: int) -> bytes:
         api = needed("llama_cpp", EXTRA, WHY)
         buffer = ctypes.create_string_buffer(_LONGEST_PIECE)  # `Llama.detokenize` stops at 32 bytes
-        size = api.llama_token_to_piece(self._reader.model.vocab, token, buffer, _LONGEST_PIECE, 0, self._control)
+        size = api.llama_token_to_piece(
+            self._reader.model.vocab, token, buffer, _LONGEST_PIECE, 0, self._control
+        )
         return buffer.raw[: max(size, 0)]
 
     def _score(self, item: PairTokens) -> Score:
         numpy = needed("numpy", EXTRA, WHY)
-        ids, before = item.ids, item.first - 1  # the logits behind `before` are those of the continuation's first token
-        context, batch, width = self._reader.context, self._reader.batch, self._reader.model.n_vocab()
+        ids, before = (
+            item.ids,
+            item.first - 1,
+        )  # the logits behind `before` are those of the continuation's first token
+        context, batch, width = (
+            self._reader.context,
+            self._reader.batch,
+            self._reader.model.n_vocab(),
+        )
         start = self._kept(item)
         self._read_before = ()  # where reading fails, nothing is known of the cache
         logprobs: list[float] = []
@@ -150,8 +161,14 @@ class Gguf(InProcess):
                 batch.batch.logits[i] = True
             context.decode(batch)
             for at in range(max(start, before), min(end, len(ids) - 1)):
-                row = numpy.ctypeslib.as_array(context.get_logits_ith(at - start), shape=(width,)).astype(numpy.float64)
-                logprobs.append(float(row[ids[at + 1]] - row.max() - numpy.log(numpy.exp(row - row.max()).sum())))
+                row = numpy.ctypeslib.as_array(
+                    context.get_logits_ith(at - start), shape=(width,)
+                ).astype(numpy.float64)
+                logprobs.append(
+                    float(
+                        row[ids[at + 1]] - row.max() - numpy.log(numpy.exp(row - row.max()).sum())
+                    )
+                )
             start = end
         self._read_before = ids if len(ids) >= TOGETHER else ()
         return Score(math.fsum(logprobs), len(logprobs))
@@ -159,7 +176,9 @@ class Gguf(InProcess):
     def _kept(self, item: PairTokens) -> int:
         """How many of the item's tokens stay in the cache; none where the cache cannot be cut (a recurrent model)."""
         reader, ids = self._reader, item.ids
-        known = max(0, min(common_prefix(self._read_before, ids), item.first - 1, len(ids) - TOGETHER))
+        known = max(
+            0, min(common_prefix(self._read_before, ids), item.first - 1, len(ids) - TOGETHER)
+        )
         if known and reader.can_be_cut and reader.context.kv_cache_seq_rm(-1, known, -1):
             return known
         reader.context.kv_cache_clear()
@@ -188,4 +207,6 @@ class LlamaReader:
             self.context = internals.LlamaContext(model=self.model, params=how, verbose=False)
             self.batch = internals.LlamaBatch(n_tokens=BATCH, embd=0, n_seq_max=1, verbose=False)
             model = self.model.model
-            self.can_be_cut = not (llama_cpp.llama_model_is_recurrent(model) or llama_cpp.llama_model_is_hybrid(model))
+            self.can_be_cut = not (
+                llama_cpp.llama_model_is_recurrent(model) or llama_cpp.llama_model_is_hybrid(model)
+            )

@@ -34,7 +34,12 @@ CAN = (
 ECHO: Mapping[str, Any] = {"echo": True, "logprobs": 1}
 PROMPT_LOGPROBS: Mapping[str, Any] = {"prompt_logprobs": 0}
 GENERATION: Mapping[str, Any] = {"logprobs": 5}
-PROBES = ("The old man walked down to the", "Last year we moved to a small", "One, two, three, four,", "My brother is")
+PROBES = (
+    "The old man walked down to the",
+    "Last year we moved to a small",
+    "One, two, three, four,",
+    "My brother is",
+)
 LEAST = 4
 """Numbers that must agree, of all probes together."""
 APART = 1.0
@@ -46,7 +51,9 @@ NEAR = 0.3
 class EchoEngine(OpenAIEngine):
     """An `OpenAIEngine` for `/completions` whose responses carry the raw choice in `provider_data`."""
 
-    def _response(self, request: lm15.Request, body: dict[str, Any], data: dict[str, Any]) -> lm15.Response:
+    def _response(
+        self, request: lm15.Request, body: dict[str, Any], data: dict[str, Any]
+    ) -> lm15.Response:
         choice = data["choices"][0]
         plain = {**data, "choices": [{**choice, "logprobs": None}]}
         response = super()._response(request, body, plain)
@@ -61,7 +68,9 @@ def _finite(value: Any) -> Any:
         return value if math.isfinite(value) else None
     if isinstance(value, list):
         return [_finite(item) for item in value]
-    return {name: _finite(item) for name, item in value.items()} if isinstance(value, dict) else value
+    return (
+        {name: _finite(item) for name, item in value.items()} if isinstance(value, dict) else value
+    )
 
 
 class ScoringServer:
@@ -88,7 +97,9 @@ class ScoringServer:
         self._concurrency = concurrency
         terms = terms or CallPolicy(retry=Retry())
         self._called = on_terms(engine, terms, traffic)
-        self._tested = on_terms(engine, dataclasses.replace(terms, retry=Retry(attempts=2)), traffic)
+        self._tested = on_terms(
+            engine, dataclasses.replace(terms, retry=Retry(attempts=2)), traffic
+        )
         self._way: Mapping[str, Any] | None = None
 
     @property
@@ -114,7 +125,9 @@ class ScoringServer:
 
     async def _scored(self, way: Mapping[str, Any], pair: TextPair) -> Result:
         try:
-            response = await self._called.complete(self._request(pair.prompt + pair.continuation, way))
+            response = await self._called.complete(
+                self._request(pair.prompt + pair.continuation, way)
+            )
         except lm15.LM15Error as fault:
             final = faults.final(fault, address=self._address)
             if isinstance(final, ServerRefused):
@@ -124,7 +137,8 @@ class ScoringServer:
         first = continuation(pair, given)
         if first is None:
             return unusable(
-                pair, "the tokens that the server gives do not spell the text, or not where the continuation begins"
+                pair,
+                "the tokens that the server gives do not spell the text, or not where the continuation begins",
             )
         logprobs = given.logprobs[first:]
         if first == 0 and logprobs[0] is None:
@@ -153,7 +167,11 @@ class ScoringServer:
         for way in (ECHO, PROMPT_LOGPROBS):
             try:
                 failure = await self._failure(way)
-            except (lm15.InvalidRequestError, lm15.UnsupportedFeatureError, lm15.ServerError) as error:
+            except (
+                lm15.InvalidRequestError,
+                lm15.UnsupportedFeatureError,
+                lm15.ServerError,
+            ) as error:
                 if isinstance(error, lm15.UnsupportedModelError):
                     raise faults.final(error, address=self._address) from None
                 first = str(getattr(error, "message", "") or error).partition("\n")[0]
@@ -163,7 +181,9 @@ class ScoringServer:
             if not failure:
                 return way
             why = why or failure
-        raise ServerRefused(f"{self._address} gives no log-probabilities of given text for {self.name} ({why}); {CAN}")
+        raise ServerRefused(
+            f"{self._address} gives no log-probabilities of given text for {self.name} ({why}); {CAN}"
+        )
 
     async def _failure(self, way: Mapping[str, Any]) -> str:
         """Why the numbers of this way cannot be trusted, "" where they can."""
@@ -173,7 +193,9 @@ class ScoringServer:
             for word, logprob in words.items():
                 for after in ("", " and"):
                     text = TextPair(probe, word + after)
-                    given = given_tokens(await self._tested.complete(self._request("".join(text), way)))
+                    given = given_tokens(
+                        await self._tested.complete(self._request("".join(text), way))
+                    )
                     first = continuation(text, given)
                     if first is None:
                         return "it gives none, or not those of the prompt's tokens"
@@ -205,7 +227,9 @@ def given_tokens(response: lm15.Response) -> GivenTokens:
     words, logprobs = [], []
     if isinstance(positions, list) and positions:
         for row in positions:  # an object of one token; the first one is null
-            entry: Mapping[str, Any] = next(iter(row.values()), {}) if isinstance(row, Mapping) else {}
+            entry: Mapping[str, Any] = (
+                next(iter(row.values()), {}) if isinstance(row, Mapping) else {}
+            )
             words.append(entry.get("decoded_token"))
             logprobs.append(entry.get("logprob"))
     elif isinstance(scores, Mapping):

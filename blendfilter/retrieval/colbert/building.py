@@ -43,7 +43,11 @@ from blendfilter.retrieval.colbert.encoder import ColBERTCheckpoint, TokenEncode
 from blendfilter.retrieval.on_ray import ChunkFolder, OnRay, told
 from blendfilter.retrieval.stored import StoredPassages
 
-SAMPLING, ENCODING, INVERTING = "encoding a sample", "encoding passages", "listing passages by centroid"
+SAMPLING, ENCODING, INVERTING = (
+    "encoding a sample",
+    "encoding passages",
+    "listing passages by centroid",
+)
 CLUSTERING = "training centroids"
 CODEC = ("centroids.pt", "avg_residual.pt", "buckets.pt", "plan.json")
 PER_VECTOR = ("codes", "residuals")
@@ -57,7 +61,9 @@ ROUNDS = 4  # of k-means, colbert-ai's number
 SEED = 12345
 SCORES = 1 << 25  # computed at a time while vectors look for their centroid: 128 MB of float32
 HELD_OUT, MOST_HELD_OUT = 0.05, 50_000
-MOST_QUANTILE = 1 << 24  # numbers that torch takes a quantile of; more than 335 dimensions would bring more
+MOST_QUANTILE = (
+    1 << 24
+)  # numbers that torch takes a quantile of; more than 335 dimensions would bring more
 
 
 class BuildSettings(NamedTuple):
@@ -69,7 +75,9 @@ class BuildSettings(NamedTuple):
 def checked_settings(settings: BuildSettings, encoder: TokenEncoder) -> BuildSettings:
     """The settings, with Python's whole numbers. Raises `BadArgument` for what no index can be built with."""
     if settings.nbits not in (1, 2, 4, 8):
-        raise BadArgument(f"nbits must be 1, 2, 4 or 8 (bits kept of each dimension), got {settings.nbits}")
+        raise BadArgument(
+            f"nbits must be 1, 2, 4 or 8 (bits kept of each dimension), got {settings.nbits}"
+        )
     if encoder.dim % (8 * settings.nbits):
         raise BadArgument(
             f"nbits={settings.nbits} wants vectors of a multiple of {8 * settings.nbits}, not {encoder.dim}"
@@ -98,7 +106,9 @@ def train(
     sample: dict[int, Any] = {}
 
     def encode(positions: Sequence[int]) -> None:
-        vectors, counts = encoder.passages([passages[at].line for at in positions], settings.batch_size)
+        vectors, counts = encoder.passages(
+            [passages[at].line for at in positions], settings.batch_size
+        )
         sample.update(zip(positions, vectors.split(counts), strict=True))
 
     encode(chosen[:LOOK].tolist())
@@ -110,21 +120,31 @@ def train(
     progress(SAMPLING, len(sample), len(sample))
     flat = torch.cat(list(sample.values()))
     # views of it, so that the vectors are in memory once
-    sample = dict(zip(sample, flat.split([len(vectors) for vectors in sample.values()]), strict=True))
+    sample = dict(
+        zip(sample, flat.split([len(vectors) for vectors in sample.values()]), strict=True)
+    )
     with on_device(encoder.device):
         codec = trained(
             flat,
             count=plan.partitions,
             rounds=ROUNDS,
-            config=parts().config(dim=encoder.dim, nbits=settings.nbits, doc_maxlen=encoder.doc_maxlen),
+            config=parts().config(
+                dim=encoder.dim, nbits=settings.nbits, doc_maxlen=encoder.doc_maxlen
+            ),
             device=encoder.device,
             progress=progress,
         )
     codec.save(str(folder))
-    config: dict[str, Any] = {"dim": encoder.dim, "nbits": settings.nbits, "doc_maxlen": encoder.doc_maxlen}
+    config: dict[str, Any] = {
+        "dim": encoder.dim,
+        "nbits": settings.nbits,
+        "doc_maxlen": encoder.doc_maxlen,
+    }
     config |= {"query_maxlen": encoder.query_maxlen, "checkpoint": encoder.checkpoint.name}
     numbers = {"num_chunks": -(-len(passages) // CHUNK), "num_partitions": len(codec.centroids)}
-    (folder / "plan.json").write_text(json.dumps({"config": config, **numbers}, indent=1) + "\n", encoding="utf-8")
+    (folder / "plan.json").write_text(
+        json.dumps({"config": config, **numbers}, indent=1) + "\n", encoding="utf-8"
+    )
     return IndexPlan(len(codec.centroids), len(sample)), sample
 
 
@@ -150,12 +170,16 @@ def codec_for(
         ours = {"dim": encoder.dim, "nbits": settings.nbits, "doc_maxlen": encoder.doc_maxlen}
         if differing := [name for name, value in ours.items() if theirs[name] != value]:
             name = differing[0]
-            raise BadArgument(f"the codec of {codec} has {name} {theirs[name]}, and this index {ours[name]}")
+            raise BadArgument(
+                f"the codec of {codec} has {name} {theirs[name]}, and this index {ours[name]}"
+            )
         numbers = {"num_chunks": chunks_of(len(passages))}
     except (OSError, ValueError, LookupError, TypeError) as error:
         if isinstance(error, BadArgument):
             raise
-        raise BadData(f"{codec} holds no codec ({error}): name the folder of a late-interaction index") from None
+        raise BadData(
+            f"{codec} holds no codec ({error}): name the folder of a late-interaction index"
+        ) from None
     (folder / "plan.json").write_text(json.dumps(plan | numbers, indent=1) + "\n", encoding="utf-8")
     return IndexPlan(plan["num_partitions"], 0), {}
 
@@ -184,10 +208,15 @@ def encode_here(
     if len(devices) > 1:
         of = min(len(devices), chunks_of(total))
         reading = (str(folder), str(checkpoint.folder)), (encoder.doc_maxlen, settings.batch_size)
-        jobs = [WorkerJob(*reading[0], devices[at], *reading[1], at, of, os.getpid()) for at in range(of)]
+        jobs = [
+            WorkerJob(*reading[0], devices[at], *reading[1], at, of, os.getpid())
+            for at in range(of)
+        ]
         compress_beside(jobs, total, progress)
     else:
-        for count in compress(folder, passages, encoder, settings.batch_size, range(chunks_of(total)), sample):
+        for count in compress(
+            folder, passages, encoder, settings.batch_size, range(chunks_of(total)), sample
+        ):
             done += count
             progress(ENCODING, done, total)
     return plan
@@ -224,7 +253,9 @@ def compress(
         _write_chunk(folder, chunk, first, torch.cat(codes), torch.cat(residuals), lengths)
 
 
-def _write_chunk(folder: Path, chunk: int, first: int, codes: Any, residuals: Any, lengths: list[int]) -> None:
+def _write_chunk(
+    folder: Path, chunk: int, first: int, codes: Any, residuals: Any, lengths: list[int]
+) -> None:
     parts().codec.Embeddings(codes, residuals).save(str(folder / str(chunk)))
     (folder / f"doclens.{chunk}.json").write_text(json.dumps(lengths), encoding="utf-8")
     about = {"passage_offset": first, "num_passages": len(lengths), "num_embeddings": sum(lengths)}
@@ -253,11 +284,14 @@ def update(
         nonlocal codes, residuals, lengths, chunks
         at, ours, theirs = sum(lengths[:most]), torch.cat(codes), torch.cat(residuals)
         # a view would be saved with all that it is a part of
-        _write_chunk(folder, chunks, chunks * CHUNK, ours[:at].clone(), theirs[:at].clone(), lengths[:most])
+        _write_chunk(
+            folder, chunks, chunks * CHUNK, ours[:at].clone(), theirs[:at].clone(), lengths[:most]
+        )
         codes, residuals, lengths, chunks = [ours[at:]], [theirs[at:]], lengths[most:], chunks + 1
 
     for some_codes, some_residuals, counts in chain(
-        _kept(source, plan["num_chunks"], kept), _compressed(folder, new, encoder, batch_size, progress)
+        _kept(source, plan["num_chunks"], kept),
+        _compressed(folder, new, encoder, batch_size, progress),
     ):
         codes.append(some_codes)
         residuals.append(some_residuals)
@@ -266,7 +300,9 @@ def update(
             write(CHUNK)
     if lengths:
         write(CHUNK)
-    (folder / "plan.json").write_text(json.dumps(plan | {"num_chunks": chunks}, indent=1) + "\n", encoding="utf-8")
+    (folder / "plan.json").write_text(
+        json.dumps(plan | {"num_chunks": chunks}, indent=1) + "\n", encoding="utf-8"
+    )
     return finish(folder, len(kept) + len(new), progress)
 
 
@@ -274,15 +310,23 @@ def _kept(source: Path, chunks: int, kept: Any) -> Iterator[tuple[Any, Any, list
     """Codes, residuals and lengths of the passages at `kept`, as they are, chunk by chunk."""
     for chunk in range(chunks):
         about = json.loads((source / f"{chunk}.metadata.json").read_bytes())
-        lengths = np.array(json.loads((source / f"doclens.{chunk}.json").read_bytes()), dtype=np.int64)
+        lengths = np.array(
+            json.loads((source / f"doclens.{chunk}.json").read_bytes()), dtype=np.int64
+        )
         stays = np.isin(np.arange(len(lengths)) + about["passage_offset"], kept)
         mask = torch.from_numpy(np.repeat(stays, lengths))
-        codes, residuals = (torch.load(source / f"{chunk}.{what}.pt", map_location="cpu") for what in PER_VECTOR)
+        codes, residuals = (
+            torch.load(source / f"{chunk}.{what}.pt", map_location="cpu") for what in PER_VECTOR
+        )
         yield codes[mask], residuals[mask], lengths[stays].tolist()
 
 
 def _compressed(
-    folder: Path, new: Sequence[Passage], encoder: TokenEncoder, batch_size: int, progress: ProgressCallback
+    folder: Path,
+    new: Sequence[Passage],
+    encoder: TokenEncoder,
+    batch_size: int,
+    progress: ProgressCallback,
 ) -> Iterator[tuple[Any, Any, list[int]]]:
     """Codes, residuals and lengths of `new`, by the codec in `folder`."""
     with on_device(encoder.device):
@@ -339,9 +383,14 @@ def writing(folder: Path) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if all(frame.f_code is not torch.save.__code__ for frame, _ in traceback.walk_tb(error.__traceback__)):
+        if all(
+            frame.f_code is not torch.save.__code__
+            for frame, _ in traceback.walk_tb(error.__traceback__)
+        ):
             raise
-        raise OSError(errno.ENOSPC, "torch could not write the index here: is the disk full?", str(folder)) from error
+        raise OSError(
+            errno.ENOSPC, "torch could not write the index here: is the disk full?", str(folder)
+        ) from error
 
 
 def on_device(device: Any) -> Any:
@@ -370,7 +419,9 @@ class _ClusterChunks:
     def __init__(self, job: _ClusterJob) -> None:
         self._job, self._passages = job, StoredPassages(Path(job.folder))
         device = "cuda" if torch.cuda.is_available() else "cpu"
-        self._encoder = TokenEncoder(ColBERTCheckpoint(job.checkpoint), device, doc_maxlen=job.doc_maxlen)
+        self._encoder = TokenEncoder(
+            ColBERTCheckpoint(job.checkpoint), device, doc_maxlen=job.doc_maxlen
+        )
         kept = torch.load(Path(job.chunks) / SAMPLE, mmap=True)
         vectors = kept["vectors"].split(kept["counts"]) if kept["counts"] else []
         self._sample = dict(zip(kept["positions"], vectors, strict=True))
@@ -381,11 +432,18 @@ class _ClusterChunks:
             for name in CODEC:
                 os.symlink(made / name, Path(beside, name))
             for count in compress(
-                Path(beside), self._passages, self._encoder, self._job.batch_size, [chunk], self._sample
+                Path(beside),
+                self._passages,
+                self._encoder,
+                self._job.batch_size,
+                [chunk],
+                self._sample,
             ):
                 passages += count
             files = [path for path in Path(beside).iterdir() if not path.is_symlink()]
-            for path in sorted(files, key=lambda path: path.suffixes[-2:] == [".metadata", ".json"]):
+            for path in sorted(
+                files, key=lambda path: path.suffixes[-2:] == [".metadata", ".json"]
+            ):
                 path.replace(made / path.name)
         return {"passages": passages}
 
@@ -411,12 +469,18 @@ def encode_on(
             shutil.copyfile(folder / name, kept / name)
         vectors = torch.cat(list(sample.values())) if sample else torch.empty(0)
         counts = [len(each) for each in sample.values()]
-        torch.save({"positions": [*map(int, sample)], "counts": counts, "vectors": vectors}, kept / SAMPLE)
+        torch.save(
+            {"positions": [*map(int, sample)], "counts": counts, "vectors": vectors}, kept / SAMPLE
+        )
         write_whole(kept / TRAINED, [json.dumps(plan._asdict()).encode()])
     number = chunks_of(len(passages))
     missing = chunks.missing(number, "{}.metadata.json")
-    known = sum(min(CHUNK, len(passages) - chunk * CHUNK) for chunk in range(number) if chunk not in missing)
-    job = _ClusterJob(str(folder), str(kept), str(checkpoint.folder), encoder.doc_maxlen, settings.batch_size)
+    known = sum(
+        min(CHUNK, len(passages) - chunk * CHUNK) for chunk in range(number) if chunk not in missing
+    )
+    job = _ClusterJob(
+        str(folder), str(kept), str(checkpoint.folder), encoder.doc_maxlen, settings.batch_size
+    )
     on.make(_ClusterChunks, job, missing, told(progress, ENCODING, known, len(passages)))
     for name in CODEC:
         shutil.copyfile(kept / name, folder / name)
@@ -463,10 +527,14 @@ def planned(passages: int, length: float, device: str, partitions: int | None = 
 def nearest(vectors: Any, centroids: Any) -> Any:
     """The position of the centroid with the highest inner product, for each of `vectors` (n, dim)."""
     step = max(1, SCORES // len(centroids))
-    return torch.cat([(part.to(centroids.dtype) @ centroids.T).argmax(1) for part in vectors.split(step)])
+    return torch.cat(
+        [(part.to(centroids.dtype) @ centroids.T).argmax(1) for part in vectors.split(step)]
+    )
 
 
-def kmeans(vectors: Any, count: int, rounds: int, device: Any, progress: ProgressCallback = silent) -> Any:
+def kmeans(
+    vectors: Any, count: int, rounds: int, device: Any, progress: ProgressCallback = silent
+) -> Any:
     """`count` unit centroids (count, dim) of unit `vectors` (n, dim), by `rounds` of spherical k-means.
 
     Starts from vectors drawn at random; a centroid that loses all its vectors gets one drawn anew. `count` must not be
@@ -501,7 +569,13 @@ def codec_class() -> Any:
 
 
 def trained(
-    sample: Any, *, count: int, rounds: int, config: Any, device: Any, progress: ProgressCallback = silent
+    sample: Any,
+    *,
+    count: int,
+    rounds: int,
+    config: Any,
+    device: Any,
+    progress: ProgressCallback = silent,
 ) -> Any:
     """A codec for vectors like `sample` (n, dim): centroids, and the residuals' buckets as quantiles of held-out ones.
 
@@ -528,7 +602,8 @@ def trained(
 
 
 _WORKER = (
-    f"import sys, json; from {__name__} import WorkerJob, run_worker; run_worker(WorkerJob(*json.loads(sys.argv[1])))"
+    f"import sys, json; from {__name__} import WorkerJob, run_worker; "
+    "run_worker(WorkerJob(*json.loads(sys.argv[1])))"
 )
 
 
@@ -562,7 +637,9 @@ def chunks_of(passages: int) -> int:
     return -(-passages // CHUNK)
 
 
-def compress_beside(jobs: Sequence[WorkerJob], passages: int, progress: ProgressCallback = silent) -> None:
+def compress_beside(
+    jobs: Sequence[WorkerJob], passages: int, progress: ProgressCallback = silent
+) -> None:
     """Run a worker a job and wait for all. Raises `WorkFailed` where one ends badly; it says why on stderr.
 
     Processes of their own, and no forks: they need no guard in the user's script, and each sees one GPU.
@@ -572,7 +649,10 @@ def compress_beside(jobs: Sequence[WorkerJob], passages: int, progress: Progress
     try:
         for job in jobs:
             gpu = seen.split(",")[job.rank] if seen else str(job.rank)
-            environment = {**os.environ, **({"CUDA_VISIBLE_DEVICES": gpu} if job.device == "cuda" else {})}
+            environment = {
+                **os.environ,
+                **({"CUDA_VISIBLE_DEVICES": gpu} if job.device == "cuda" else {}),
+            }
             command = [sys.executable, "-c", _WORKER, json.dumps(job)]
             workers.append(subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL))
         ended = False
@@ -580,7 +660,9 @@ def compress_beside(jobs: Sequence[WorkerJob], passages: int, progress: Progress
             states = [worker.poll() for worker in workers]
             for job, state in zip(jobs, states, strict=True):
                 if state:
-                    raise WorkFailed(f"encoding on {job.device} ({job.rank}) failed: exit status {state}")
+                    raise WorkFailed(
+                        f"encoding on {job.device} ({job.rank}) failed: exit status {state}"
+                    )
             if not (ended := None not in states):
                 done = len(list(Path(jobs[0].folder).glob("[0-9]*.metadata.json")))
                 progress(ENCODING, min(done * CHUNK, passages), passages)

@@ -33,10 +33,17 @@ from blendfilter.extras import LazyModule, needed
 from blendfilter.retrieval.manifest import index_cache
 
 logger = logging.getLogger(__name__)
-torch: Any = LazyModule("torch", "colbert", "a ColBERT index")  # the class and its documentation are there without it
+torch: Any = LazyModule(
+    "torch", "colbert", "a ColBERT index"
+)  # the class and its documentation are there without it
 _loading = threading.RLock()
 
-KERNELS = ("segmented_maxsim_cpp", "segmented_lookup_cpp", "filter_pids_cpp", "decompress_residuals_cpp")
+KERNELS = (
+    "segmented_maxsim_cpp",
+    "segmented_lookup_cpp",
+    "filter_pids_cpp",
+    "decompress_residuals_cpp",
+)
 """The folders that they are compiled in; others beside them, in a user's own TORCH_EXTENSIONS_DIR, are not ours."""
 PRINTING = (
     "colbert.modeling.colbert",
@@ -61,7 +68,10 @@ class ColBERTParts(NamedTuple):
 @functools.cache
 def parts() -> ColBERTParts:
     """colbert-ai, imported and patched once. Raises `MissingExtra` where it is not installed."""
-    tokenizers, method = os.environ.get("TOKENIZERS_PARALLELISM", ""), multiprocessing.get_start_method(allow_none=True)
+    tokenizers, method = (
+        os.environ.get("TOKENIZERS_PARALLELISM", ""),
+        multiprocessing.get_start_method(allow_none=True),
+    )
     # it imports GitPython, which raises where git is not installed; and without faiss it prints that on stdout
     quiet = _environment(GIT_PYTHON_REFRESH="quiet", TOKENIZERS_PARALLELISM=tokenizers)
     with _loading, quiet, redirect_stdout(io.StringIO()):
@@ -71,7 +81,10 @@ def parts() -> ColBERTParts:
             if hasattr(module, "tqdm"):
                 module.tqdm = SimpleNamespace(tqdm=lambda things, *_, **__: things)
         multiprocessing.set_start_method(method, force=True)
-        storage, codecs = modules["colbert.search.index_storage"], modules["colbert.indexing.codecs.residual"]
+        storage, codecs = (
+            modules["colbert.search.index_storage"],
+            modules["colbert.indexing.codecs.residual"],
+        )
         codecs.ResidualCodec.decompress_residuals = staticmethod(decompress)
         codecs.ResidualCodec.packbits = staticmethod(packbits)
         codecs.ResidualCodec.loaded_extensions = True
@@ -97,13 +110,18 @@ def load_kernels() -> None:
     place = os.environ.get("TORCH_EXTENSIONS_DIR")
     try:
         folder = Path(
-            place or index_cache().parent / "kernels" / f"torch-{torch.__version__}-{sys.implementation.cache_tag}"
+            place
+            or index_cache().parent
+            / "kernels"
+            / f"torch-{torch.__version__}-{sys.implementation.cache_tag}"
         )
         folder.mkdir(parents=True, exist_ok=True)
         (folder / ".building").touch()
     except (OSError, MissingFile) as error:
         folder = Path(tempfile.mkdtemp(prefix="blendfilter-kernels-"))
-        logger.warning("ColBERT's kernels are not kept (%s): name a folder in BLENDFILTER_CACHE", error)
+        logger.warning(
+            "ColBERT's kernels are not kept (%s): name a folder in BLENDFILTER_CACHE", error
+        )
     # torch looks for ninja on the PATH, where the script of an environment that is not activated is not
     path = os.pathsep.join([os.environ.get("PATH", ""), str(Path(sys.executable).parent)])
     with (
@@ -111,7 +129,9 @@ def load_kernels() -> None:
         _environment(TORCH_EXTENSIONS_DIR=str(folder), PATH=path),
         open(folder / ".building", "w", encoding="utf-8") as lock,
     ):
-        fcntl.flock(lock, fcntl.LOCK_EX)  # one process at a time, and the lock does not outlive its holder
+        fcntl.flock(
+            lock, fcntl.LOCK_EX
+        )  # one process at a time, and the lock does not outlive its holder
         for kernel in KERNELS:  # we hold the lock, so the process that wrote these has died
             (folder / kernel / "lock").unlink(missing_ok=True)
         if len(list(folder.glob("*/*.so"))) < len(KERNELS):
@@ -150,7 +170,14 @@ def packbits(bits: Any) -> Any:
 
 
 def decompress(
-    residuals: Any, weights: Any, reversed_bits: Any, table: Any, codes: Any, centroids: Any, dim: int, nbits: int
+    residuals: Any,
+    weights: Any,
+    reversed_bits: Any,
+    table: Any,
+    codes: Any,
+    centroids: Any,
+    dim: int,
+    nbits: int,
 ) -> Any:
     """Centroid plus residual of each embedding, not yet normalised: (n, dim). What colbert-ai's CUDA kernel does."""
     buckets = table[reversed_bits[residuals.long()].long()].reshape(residuals.size(0), dim)

@@ -32,7 +32,14 @@ from blendfilter.retrieval.encoders import check_whole, encoder_folder, files_ha
 
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 SETTINGS = "artifact.metadata"
-READ = ("config.json", SETTINGS, "tokenizer.json", "tokenizer_config.json", "vocab.txt", *WEIGHTS)  # what counts
+READ = (
+    "config.json",
+    SETTINGS,
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "vocab.txt",
+    *WEIGHTS,
+)  # what counts
 DOC_MAXLEN = 220  # tokens read of a passage, unless a checkpoint that colbert-ai does not read states its own
 QUERY_MAXLEN = 32
 UNLIMITED = 8_192  # tokens that are read by a model which counts no positions
@@ -53,16 +60,30 @@ class ColBERTCheckpoint:
 
     def __init__(self, name: str | os.PathLike[str]) -> None:
         self.folder = encoder_folder(os.fspath(name), "checkpoint")
-        self.name = str(self.folder.resolve()) if Path(name).expanduser().is_dir() else os.fspath(name)
+        self.name = (
+            str(self.folder.resolve()) if Path(name).expanduser().is_dir() else os.fspath(name)
+        )
         config, modules = self._read("config.json", {}), self._read(_MODULES, [])
         if config.get("auto_map") is not None:
-            raise BadData(f"the checkpoint {self.name} brings Python code of its own (auto_map), which is not run")
+            raise BadData(
+                f"the checkpoint {self.name} brings Python code of its own (auto_map), which is not run"
+            )
         of_colbert_ai = "HF_ColBERT" in (config.get("architectures") or ())
         self.stanford = of_colbert_ai and (not modules or (self.folder / SETTINGS).is_file())
-        kinds = [str(module.get("type")).rpartition(".")[2] for module in modules if isinstance(module, dict)]
-        late = self._read(_MODEL, {}).get("model_type") in _LATE or ("Dense" in kinds and "Pooling" not in kinds)
+        kinds = [
+            str(module.get("type")).rpartition(".")[2]
+            for module in modules
+            if isinstance(module, dict)
+        ]
+        late = self._read(_MODEL, {}).get("model_type") in _LATE or (
+            "Dense" in kinds and "Pooling" not in kinds
+        )
         if not self.stanford and not (modules and late):
-            why = "a bi-encoder, with one vector a text" if "Pooling" in kinds else "it has no projection of its tokens"
+            why = (
+                "a bi-encoder, with one vector a text"
+                if "Pooling" in kinds
+                else "it has no projection of its tokens"
+            )
             raise BadData(
                 f"{self.name} is no late-interaction checkpoint ({why}): name one that was trained as one, like "
                 "colbert-ir/colbertv2.0 or lightonai/GTE-ModernColBERT-v1"
@@ -77,7 +98,9 @@ class ColBERTCheckpoint:
         for name in READ:
             if (self.folder / name).is_file():
                 with open(self.folder / name, "rb") as file:
-                    digest.update(f"{name}:{hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
+                    digest.update(
+                        f"{name}:{hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode()
+                    )
         return digest.hexdigest()
 
     def load(self, device: Any) -> Any:
@@ -85,15 +108,23 @@ class ColBERTCheckpoint:
         library = needed("sentence_transformers", "colbert", _WHY)
         try:
             with quiet_transformers("colbert", _WHY), self._place() as place:
-                model = library.MultiVectorEncoder(place, device=str(device), local_files_only=True).float().eval()
+                model = (
+                    library.MultiVectorEncoder(place, device=str(device), local_files_only=True)
+                    .float()
+                    .eval()
+                )
                 check_whole(model, self.folder)
         except (MemoryError, ImportError, BadData):
             raise
         except Exception as error:  # transformers has an exception for each fault
             if error.args == ("linear.weight",):
-                raise BadData(f"{self.name} is no ColBERT checkpoint: it has no projection (linear.weight)") from None
+                raise BadData(
+                    f"{self.name} is no ColBERT checkpoint: it has no projection (linear.weight)"
+                ) from None
             why = (str(error).strip() or type(error).__name__).splitlines()[0][:160]
-            raise BadData(f"the checkpoint {self.name} cannot be read ({why}): fetch it again") from error
+            raise BadData(
+                f"the checkpoint {self.name} cannot be read ({why}): fetch it again"
+            ) from error
         return model
 
     @contextmanager
@@ -114,7 +145,9 @@ class ColBERTCheckpoint:
         try:
             return type(nothing)(json.loads(path.read_bytes())) if path.is_file() else nothing
         except (ValueError, TypeError) as error:
-            raise BadData(f"{path} holds no settings in JSON ({error}): fetch the checkpoint again") from None
+            raise BadData(
+                f"{path} holds no settings in JSON ({error}): fetch the checkpoint again"
+            ) from None
 
 
 class EncodedQueries(NamedTuple):
@@ -145,7 +178,10 @@ class TokenEncoder:
         self.dim: int = self.model.get_embedding_dimension()
         body, expansion = self.model[0], self.model[0].query_expansion
         # PyLate leaves the length of passages in its tokenizers
-        limits = positions_of(self.model[0]), self.model.tokenizer.model_max_length if checkpoint.stanford else None
+        limits = (
+            positions_of(self.model[0]),
+            self.model.tokenizer.model_max_length if checkpoint.stanford else None,
+        )
         self.limit: int = min((limit for limit in limits if limit), default=UNLIMITED)
         own = expansion["length"] if expansion else body.query_length
         self.query_maxlen: int = min(query_maxlen or own or QUERY_MAXLEN, self.limit)
@@ -161,7 +197,9 @@ class TokenEncoder:
         self._lock = threading.Lock()  # two threads must not use a tokenizer at once
         lengths = self.queries(["a"]).vectors[0].norm(dim=1)
         if not torch.allclose(lengths, torch.ones(len(lengths)), atol=1e-3):
-            raise BadData(f"the checkpoint {checkpoint.name} does not make vectors of length 1, which PLAID compresses")
+            raise BadData(
+                f"the checkpoint {checkpoint.name} does not make vectors of length 1, which PLAID compresses"
+            )
 
     def queries(self, texts: Sequence[str], batch_size: int = 32) -> EncodedQueries:
         """Every query whole, unless it is longer than the model can read; then its end, flagged."""
@@ -184,7 +222,9 @@ class TokenEncoder:
         """All tokens' vectors in order, (tokens, dim) of float16 on the CPU, and how many each passage has."""
         vectors: list[Any] = [None] * len(texts)
         for batch in by_length(texts, batch_size):
-            found, scored = self._vectors(self._features([texts[at] for at in batch], "document"), "document")
+            found, scored = self._vectors(
+                self._features([texts[at] for at in batch], "document"), "document"
+            )
             counts = scored.sum(1).tolist()
             for at, own in zip(batch, found[scored].half().cpu().split(counts), strict=True):
                 vectors[at] = own
@@ -195,7 +235,9 @@ class TokenEncoder:
         whole = [whole_characters(text) for text in texts]
         asis = _WHOLE if task == "query" else None
         with self._lock:
-            return self.model.preprocess(whole, prompt=self._prompts[task], task=task, processing_kwargs=asis)
+            return self.model.preprocess(
+                whole, prompt=self._prompts[task], task=task, processing_kwargs=asis
+            )
 
     def _end_of(self, features: Any) -> Any:
         """One query's features without what stands between the marks in front and its last tokens, `limit` in all."""
@@ -204,12 +246,21 @@ class TokenEncoder:
             features["input_ids"][0, 0] in self.model.tokenizer.all_special_ids
         )
         kept = torch.cat([torch.arange(front), torch.arange(width - self.limit + front, width)])
-        return {name: value[:, kept] if torch.is_tensor(value) else value for name, value in features.items()}
+        return {
+            name: value[:, kept] if torch.is_tensor(value) else value
+            for name, value in features.items()
+        }
 
     def _vectors(self, features: Any, task: str) -> tuple[Any, Any]:
         """Vectors (texts, tokens, dim), and which of them (texts, tokens) count."""
-        there = {name: value.to(self.device) if torch.is_tensor(value) else value for name, value in features.items()}
-        with torch.inference_mode(), torch.autocast(self.device.type, torch.float16, self.device.type == "cuda"):
+        there = {
+            name: value.to(self.device) if torch.is_tensor(value) else value
+            for name, value in features.items()
+        }
+        with (
+            torch.inference_mode(),
+            torch.autocast(self.device.type, torch.float16, self.device.type == "cuda"),
+        ):
             made = self.model(there, task=task)
         return made["token_embeddings"], made["attention_mask"].bool()
 

@@ -45,7 +45,14 @@ from blendfilter.retrieval.colbert.building import (
 from blendfilter.retrieval.colbert.compat import load_kernels, parts, torch
 from blendfilter.retrieval.colbert.encoder import ColBERTCheckpoint, TokenEncoder
 from blendfilter.retrieval.corpus import Corpus, at_bar, corpus_hash
-from blendfilter.retrieval.manifest import CorpusInfo, Manifest, building, opening, versions_of, write_manifest
+from blendfilter.retrieval.manifest import (
+    CorpusInfo,
+    Manifest,
+    building,
+    opening,
+    versions_of,
+    write_manifest,
+)
 from blendfilter.retrieval.on_ray import ChunkFolder, OnRay
 from blendfilter.retrieval.stored import (
     PassageLines,
@@ -60,11 +67,18 @@ from blendfilter.retrieval.stored import (
 )
 
 DEFAULT = "colbert-ir/colbertv2.0"
-CHECKED = 64 * 2**20  # bytes of `_CONTENT` up to which opening an index computes its fingerprint again
+CHECKED = (
+    64 * 2**20
+)  # bytes of `_CONTENT` up to which opening an index computes its fingerprint again
 BATCH_SIZE = 64
 PACKAGES = ("colbert-ai", "sentence-transformers", "torch", "transformers")
-AT_ONCE = 1 << 17  # tokens of queries whose vectors are in memory at a time: 64 MB of 128 dimensions
-_CONTENT = ("centroids.pt", "ivf.pid.pt")  # what a fingerprint counts: another machine's rounding makes other ones
+AT_ONCE = (
+    1 << 17
+)  # tokens of queries whose vectors are in memory at a time: 64 MB of 128 dimensions
+_CONTENT = (
+    "centroids.pt",
+    "ivf.pid.pt",
+)  # what a fingerprint counts: another machine's rounding makes other ones
 _PLAID_SETTINGS = ("dim", "nbits", "doc_maxlen", "query_maxlen")
 
 
@@ -87,7 +101,9 @@ class ColBERT(Stored):
         self.effort = effort
         if effort:  # it changes what is found
             if effort.ncells < 1 or effort.ndocs < 4:
-                raise BadArgument(f"a search wants ncells of at least 1 and ndocs of at least 4, got {effort}")
+                raise BadArgument(
+                    f"a search wants ncells of at least 1 and ndocs of at least 4, got {effort}"
+                )
             self.fingerprint = fingerprint_of(manifest.fingerprint, list(effort))
         gpu = encoder.device.type == "cuda"
         if not gpu:
@@ -127,7 +143,9 @@ class ColBERT(Stored):
         """
         seen = torch.cuda.device_count()
         if gpus is not None and not 0 <= gpus <= seen:
-            raise BadArgument(f"gpus must lie between 0 and {seen}, the number this machine has, got {gpus}")
+            raise BadArgument(
+                f"gpus must lie between 0 and {seen}, the number this machine has, got {gpus}"
+            )
         devices = ["cuda"] * (seen if gpus is None else gpus) or ["cpu"]
         settings = BuildSettings(nbits_for(0) if nbits is None else nbits, partitions, batch_size)
         found = ColBERTCheckpoint(checkpoint)
@@ -138,7 +156,9 @@ class ColBERT(Stored):
         if on is not None:
             on.check()
             if out is None:
-                raise BadArgument("an index that a cluster encodes lies in a folder: name one (out)")
+                raise BadArgument(
+                    "an index that a cluster encodes lies in a folder: name one (out)"
+                )
         chunked: ChunkFolder | None = None
         with ExitStack() as undo:
             kept = tempfile.mkdtemp(prefix="blendfilter-colbert-") if out is None else None
@@ -154,8 +174,16 @@ class ColBERT(Stored):
                 if on is None:
                     plan = encode_here(*reading, devices, taken, progress)
                 else:
-                    made_of = [gathered.corpus.sha256, found.sha256, encoder.doc_maxlen, list(settings), devices[0]]
-                    chunked = ChunkFolder(place, [*made_of, *([] if taken is None else [codec_digest(taken)])])
+                    made_of = [
+                        gathered.corpus.sha256,
+                        found.sha256,
+                        encoder.doc_maxlen,
+                        list(settings),
+                        devices[0],
+                    ]
+                    chunked = ChunkFolder(
+                        place, [*made_of, *([] if taken is None else [codec_digest(taken)])]
+                    )
                     plan = encode_on(on, chunked, *reading, taken, progress)
                 made_with = {
                     "checkpoint": found.name,
@@ -206,7 +234,10 @@ class ColBERT(Stored):
         encoder = TokenEncoder(ColBERTCheckpoint(checkpoint), device, doc_maxlen=doc_maxlen)
         folder = path_of(out)
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".passages-", dir=folder) as beside, writing(folder):
+        with (
+            tempfile.TemporaryDirectory(prefix=".passages-", dir=folder) as beside,
+            writing(folder),
+        ):
             passages = gather(corpus, Path(beside), progress).passages
             settings = BuildSettings(nbits or nbits_for(len(passages)), partitions, batch_size)
             settings = checked_settings(settings, encoder)
@@ -242,9 +273,15 @@ class ColBERT(Stored):
         parts()  # what is not installed is an error of its own, before anything of the index is read
         with opening(folder):
             settings = manifest.settings
-            named, sha256, doc_maxlen = settings["checkpoint"], settings["checkpoint_sha256"], settings["doc_maxlen"]
+            named, sha256, doc_maxlen = (
+                settings["checkpoint"],
+                settings["checkpoint_sha256"],
+                settings["doc_maxlen"],
+            )
         if sum(manifest.files.get(name, 0) for name in _CONTENT) <= CHECKED:
-            check_fingerprint(path, manifest, _fingerprint(manifest.corpus, manifest.settings, path))
+            check_fingerprint(
+                path, manifest, _fingerprint(manifest.corpus, manifest.settings, path)
+            )
         try:
             found = loaded.checkpoint if loaded else ColBERTCheckpoint(checkpoint or named)
         except MissingFile as error:
@@ -257,7 +294,11 @@ class ColBERT(Stored):
                 "name that one (checkpoint=), or build the index again"
             )
         same = loaded is not None and loaded.doc_maxlen == doc_maxlen
-        encoder = loaded if loaded and same else TokenEncoder(found, device_for(gpu), doc_maxlen=doc_maxlen)
+        encoder = (
+            loaded
+            if loaded and same
+            else TokenEncoder(found, device_for(gpu), doc_maxlen=doc_maxlen)
+        )
         with opening(folder):
             passages = StoredPassages(path)
         return cls(manifest, passages, path, encoder, effort)
@@ -276,7 +317,9 @@ class ColBERT(Stored):
         self, folder: Path, new: UpdatedPassages, progress: ProgressCallback
     ) -> tuple[dict[str, Any], tuple[str, ...]]:
         with writing(folder):
-            vectors = update(folder, self.path or folder, new.kept, new.new, self.encoder, BATCH_SIZE, progress)
+            vectors = update(
+                folder, self.path or folder, new.kept, new.new, self.encoder, BATCH_SIZE, progress
+            )
         return {**self.manifest.settings, "vectors": vectors}, PACKAGES
 
     def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
@@ -291,7 +334,9 @@ class ColBERT(Stored):
             for query, vectors, cut in zip(some, read.vectors, read.cut, strict=True):
                 self._warnings.check_cut(query, cut)
                 ranked = self.ranked(vectors, k, effort)
-                found.append(Hits((self.passages[at].scored(score) for at, score in ranked), cut=cut))
+                found.append(
+                    Hits((self.passages[at].scored(score) for at, score in ranked), cut=cut)
+                )
         return found
 
     def ranked(self, vectors: Any, k: int, effort: SearchEffort) -> list[tuple[int, float]]:
@@ -310,7 +355,11 @@ class ColBERT(Stored):
     def info(self) -> dict[str, Any]:
         """As `Stored.info`, the device it searches on, and what tells its codec from others."""
         about = {"fingerprint": self.fingerprint, "device": self.encoder.device.type}
-        return {**super().info(), **about, **({} if self._codec is None else {"codec": self._codec})}
+        return {
+            **super().info(),
+            **about,
+            **({} if self._codec is None else {"codec": self._codec}),
+        }
 
     @cached_property
     def _codec(self) -> str | None:
@@ -323,12 +372,16 @@ class ColBERT(Stored):
 def device_for(gpu: bool | None) -> str:
     """The device to search on. Raises `BadArgument` where a GPU is wanted and there is none."""
     if gpu and not torch.cuda.is_available():
-        raise BadArgument("gpu=True, and torch sees no GPU on this machine: leave it out to search on the CPU")
+        raise BadArgument(
+            "gpu=True, and torch sees no GPU on this machine: leave it out to search on the CPU"
+        )
     return "cuda" if gpu or (gpu is None and torch.cuda.is_available()) else "cpu"
 
 
 def _fingerprint(corpus: CorpusInfo, settings: dict[str, Any], folder: Path) -> str:
-    return fingerprint_of(ColBERT.kind, corpus.sha256, {**settings, "checkpoint": ""}, content_hash(folder))
+    return fingerprint_of(
+        ColBERT.kind, corpus.sha256, {**settings, "checkpoint": ""}, content_hash(folder)
+    )
 
 
 def content_hash(folder: Path) -> str:
@@ -350,7 +403,9 @@ class SearchEffort(NamedTuple):
 
     ncells: int  # centroids whose passages are candidates, for each token
     threshold: float  # centroids scoring below it for every token are left out of the first approximate score
-    ndocs: int  # candidates kept by the first approximate score; a quarter of them is scored in full
+    ndocs: (
+        int  # candidates kept by the first approximate score; a quarter of them is scored in full
+    )
 
 
 def effort_for(k: int, passages: int) -> SearchEffort:
@@ -399,19 +454,33 @@ def open_plaid(
         metadata = json.loads((path / "metadata.json").read_bytes())
         config, chunks = metadata["config"], range(metadata["num_chunks"])
         names = [f"{at}.{what}" for at in chunks for what in ("codes.pt", "residuals.pt")]
-        names += [f"doclens.{at}.json" for at in chunks] + [*_CONTENT, "buckets.pt", "avg_residual.pt"]
+        names += [f"doclens.{at}.json" for at in chunks] + [
+            *_CONTENT,
+            "buckets.pt",
+            "avg_residual.pt",
+        ]
         gone = [name for name in names if not (path / name).is_file()]
         if gone:
-            raise BadData(f"the index at {path} is not whole ({', '.join(gone[:3])}): build it again")
-        lengths = [length for at in chunks for length in json.loads((path / f"doclens.{at}.json").read_bytes())]
+            raise BadData(
+                f"the index at {path} is not whole ({', '.join(gone[:3])}): build it again"
+            )
+        lengths = [
+            length
+            for at in chunks
+            for length in json.loads((path / f"doclens.{at}.json").read_bytes())
+        ]
         if sum(lengths) != metadata["num_embeddings"]:
-            raise ValueError(f"{sum(lengths)} vectors, and metadata.json says {metadata['num_embeddings']}")
+            raise ValueError(
+                f"{sum(lengths)} vectors, and metadata.json says {metadata['num_embeddings']}"
+            )
         settings = {name: config[name] for name in _PLAID_SETTINGS if name in config}
         partitions = metadata["num_partitions"]
     named, place = checkpoint or config.get("checkpoint"), collection or config.get("collection")
     if not named or not place:
         lacks = "collection" if named else "checkpoint"
-        raise BadArgument(f"the index at {path} does not say which {lacks} it was made of: open_index(…, {lacks}=…)")
+        raise BadArgument(
+            f"the index at {path} does not say which {lacks} it was made of: open_index(…, {lacks}=…)"
+        )
     if not Path(place).is_file():
         raise MissingFile(
             f"no collection at {place}, which the index at {path} was made of: say where it lies (collection=)"
@@ -422,12 +491,18 @@ def open_plaid(
             f"the index at {path} holds {len(lengths):,} passages and its collection {passages.path} "
             f"{len(passages):,}: name the collection it was built from (collection=)"
         )
-    settings |= {"checkpoint": found.name, "checkpoint_sha256": found.sha256, "partitions": partitions}
+    settings |= {
+        "checkpoint": found.name,
+        "checkpoint_sha256": found.sha256,
+        "partitions": partitions,
+    }
     sizes = [file.stat().st_size for file in sorted(path.glob("*.pt"))]
     made_of = {**settings, "checkpoint": ""}
     manifest = Manifest(
         kind=ColBERT.kind,
-        fingerprint=fingerprint_of("colbert-ai", passages.sha256, made_of, content_hash(path), sizes),
+        fingerprint=fingerprint_of(
+            "colbert-ai", passages.sha256, made_of, content_hash(path), sizes
+        ),
         passages=len(passages),
         corpus=CorpusInfo(name=passages.path.name, sha256=passages.sha256),
         settings=settings,
@@ -448,6 +523,8 @@ class TsvPassages(PassageLines):
         try:
             _, text, *titles = line.decode("utf-8").strip("\n\r ").split("\t")
         except ValueError as error:  # UnicodeDecodeError is one
-            raise BadData(f"{self.path}, line {at + 1}: expected a number, a tab and a passage ({error})") from None
+            raise BadData(
+                f"{self.path}, line {at + 1}: expected a number, a tab and a passage ({error})"
+            ) from None
         title, text = (titles[0], text) if titles else at_bar(text)
         return Passage(str(at), title.strip(), text.strip())
