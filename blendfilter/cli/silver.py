@@ -217,12 +217,12 @@ def silver(
         oracle = _synthesis(task, synthesis, scoring, wording)
     else:
         oracle = Oracle(
-            chosen,
+            chosen,  # type: ignore[arg-type]
             task=task,
             threshold=threshold,
             num_sentences=num_sentences,
             scorer=scoring,
-            wording=wording,  # type: ignore[arg-type]
+            wording=wording,
         )
         questions = load(task, data, limit=limit)
         labelled(questions, chosen)

@@ -456,9 +456,9 @@ def _model_and_name(words: str, table: PaperTable) -> tuple[tuple[str, str], str
 
     Raises: UnknownName, BadArgument: a model or task that the table does not have, or no name.
     """
-    called, task, name = re.fullmatch(r"(?:(\w[\w-]*):)?(?:(\w+)=)?(.*)", words, re.DOTALL).groups(
-        default=""
-    )  # type: ignore[union-attr]
+    parts = re.fullmatch(r"(?:(\w[\w-]*):)?(?:(\w+)=)?(.*)", words, re.DOTALL)
+    assert parts is not None  # it matches any text
+    called, task, name = parts.groups(default="")
     if not table.models:
         raise BadArgument(
             f"no filter of {table.name} has a model of its own: leave --filter-model {words} out"
