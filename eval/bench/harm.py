@@ -1,6 +1,6 @@
 """What a judge that errs does to an overlay: gold passages lost and rejected ones left, by threshold and rate of error.
 
-    python eval/bench/harm.py --data DATA [--questions 300] [--seeds 3] [--png harm.png]
+    python eval/bench/harm.py --data DATA [--questions 300] [--seeds 3]
 
 PopQA: BM25 over the gold paragraphs; a passage is right if it is of a gold title. TriviaQA: BM25 over the passages that
 came with the questions (of those that have any); right if an answer stands in it. The judge is scripted: it knows what
@@ -36,7 +36,7 @@ from paraphrases import bare, ended, moved, opened, polite
 from blendfilter import BM25, load, pooled
 from blendfilter.oracles.measures import strinc
 from blendfilter.records import Passage, Question
-from blendfilter.retrieval.base import Retriever, trim_of
+from blendfilter.retrieval.base import Retriever
 from blendfilter.trimming import witnesses
 from blendfilter.trimming.overlay import Trimmed
 from blendfilter.trimming.witnesses import JudgedBy, Pairing, Witnesses
@@ -163,34 +163,13 @@ def measured(world: World, trimmed: Trimmed, query: Callable[[str], str]) -> Cou
     return total
 
 
-def asked_again(world: World, count: int) -> None:
-    """Print what becomes of the first questions' own verdicts where they are asked again, at defaults."""
-    some = world._replace(questions=world.questions[:count])
-    state = gathered(some, GATHERED["once"], 0.0, 0)
-    trimmed, total = Trimmed(world.index, state), Counter[str]()
-    for judged in state.judged.values():
-        found = trimmed.find([judged.question], K)[0]
-        ids, trim = {passage.id for passage in found}, trim_of(found)
-        total["rejected"] += len(judged.rejected)
-        total["rejected, still there"] += len(ids.intersection(judged.rejected))
-        total["accepted"] += len(judged.accepted)
-        total["accepted, lost"] += len(set(judged.accepted) - ids)
-        total["filled in"] += 0 if trim is None else len(trim.refilled)
-        total["of them never judged"] += 0 if trim is None else len(trim.unjudged)
-    so_far = gathered(some, GATHERED["once"], 0.0, 0, pairing="algorithm")
-    total["pairs by Theorem 1"] = state.separations()
-    total["by line 11 of Algorithm 1"] = so_far.separations()
-    print(f"{len(some.questions)} questions asked again at defaults: {dict(total)}")
-
-
-def row(name: str, counts: Sequence[Counts]) -> tuple[float, ...]:
+def row(name: str, counts: Sequence[Counts]) -> None:
     """Print one row: means over the seeds, and the spread of what was lost."""
     shares = [each.shares() for each in counts]
     means = tuple(statistics.mean(column) for column in zip(*shares, strict=True))
     spread = max(each[0] for each in shares) - min(each[0] for each in shares)
     lost, left, beside, emptied, applied = (f"{100 * mean:9.1f}" for mean in means)
     print(f"{name:34}{lost} ±{50 * spread:4.1f}{beside}{left}{emptied}{applied}")
-    return means
 
 
 def main() -> None:
@@ -199,11 +178,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--questions", type=int, default=300)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--png", type=Path)
     asked = parser.parse_args()
-    if asked.png and asked.png.exists():
-        parser.error(f"{asked.png} is there already: name another file")
-    curves: dict[str, list[tuple[int, float, float]]] = {}
     for world in worlds(asked.data, asked.questions):
         depth = Counter(
             kind for question in world.questions for passage in world.index(question.question, K)
@@ -212,7 +187,6 @@ def main() -> None:
         print(
             f"\n{world.name}: {len(world.questions)} questions, {len(world.index):,} passages, first {K}: {dict(depth)}"
         )
-        asked_again(world, min(100, asked.questions))
         for gathering, (how, alike) in WAYS.items():
             for rate in RATES:
                 states = [gathered(world, GATHERED[how], rate, seed, alike=alike) for seed in range(asked.seeds)]
@@ -228,28 +202,7 @@ def main() -> None:
                             continue  # whoever rejects it is witness enough
                         overlays = [Trimmed(world.index, each, threshold=threshold, one_way=one_way) for each in states]
                         way = "" if one_way else ", either side"
-                        means = row(f"{threshold}, {name}{way}", [measured(world, each, query) for each in overlays])
-                        if rate == 0.1 and name == "moved":
-                            curve = curves.setdefault(f"{world.name}, judged {gathering}{way}", [])
-                            curve.append((threshold, means[0], means[1]))
-    if asked.png:
-        draw(curves, asked.png)
-
-
-def draw(curves: dict[str, list[tuple[int, float, float]]], path: Path) -> None:
-    """Right passages lost against wrong ones left, a point a threshold, at 10 % of errors."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6, 4), layout="constrained")
-    axes = figure.subplots()
-    for name, points in curves.items():
-        lost, left = [100 * each[1] for each in points], [100 * each[2] for each in points]
-        axes.plot(left, lost, marker="o", label=name)
-        for threshold, x, y in zip([each[0] for each in points], left, lost, strict=True):
-            axes.annotate(str(threshold), (x, y), textcoords="offset points", xytext=(5, 5))
-    axes.set(xlabel="wrong passages still there, %", ylabel="right passages lost, %")
-    axes.legend()
-    figure.savefig(path, dpi=150)
+                        row(f"{threshold}, {name}{way}", [measured(world, each, query) for each in overlays])
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """The whole pipeline against a local model server: calls a question, wall time, throughput, processor time a call.
 
-    python eval/bench/pipeline.py calls|methods|wall|throughput|cpu|command [--delay SECONDS]
+    python eval/bench/pipeline.py calls|wall|throughput|command [--delay SECONDS]
 
 The server is `tests/model_server.py` in a process of its own, which answers with the offline reader; questions and
 passages are the sample world's. Times are printed as ratios of what the same run measured.
@@ -9,7 +9,6 @@ passages are the sample world's. Times are printed as ratios of what the same ru
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import resource
 import statistics
@@ -20,16 +19,12 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 import dspy
 from model_server import Server, serve
 
 import blendfilter as bf
-from blendfilter import aio
-from blendfilter.modules.methods import METHODS as NAMES
-from blendfilter.modules.methods import make_method
 from blendfilter.resources import sample
 
 
@@ -68,27 +63,6 @@ def calls(_: argparse.Namespace) -> None:
         assert stats["requests"] == len(set(stats["prompts"])) == expected
 
 
-def methods(_: argparse.Namespace) -> None:
-    """Requests that a server counts for each sample question by itself, every method: mean, least and most."""
-    searched, questions = index(), [question.question for question in bf.load("qa", "sample")]
-    for label, (name, more) in METHODS.items():
-        counted = []
-        for task in ("hotpotqa", "strategyqa"):
-            method = make_method(name, searched, task=task, **more)
-            with serve(reply="offline") as server:
-                lm = bf.connect("any/model", api_base=server.url, cache=False)
-                made = [_requests(server, method, question, lm) for question in questions]
-            counted.append(f"{task} {statistics.mean(made):.2f} ({min(made)} to {max(made)})")
-        print(f"{label}: {'; '.join(counted)}", flush=True)
-
-
-def _requests(server: Server, method: dspy.Module, question: str, lm: dspy.LM) -> int:
-    before = server.stats()["requests"]
-    with dspy.context(lm=lm):
-        method(question=question)
-    return int(server.stats()["requests"]) - before
-
-
 def wall(args: argparse.Namespace) -> None:
     """Wall time of one question in units of the server's delay: the pipeline is 5 calls deep."""
     delay = args.delay or 0.2
@@ -122,37 +96,6 @@ def throughput(args: argparse.Namespace) -> None:
     rate = stats["requests"] / seconds
     print(f"{len(questions)} questions, {stats['requests']} calls in {seconds:.2f} s: {rate:.1f} calls a second,")
     print(f"  {100 * rate / ceiling:.1f} % of {ceiling:.0f}; most in flight {stats['max_in_flight']}; errors {errors}")
-
-
-def cpu(args: argparse.Namespace) -> None:
-    """Processor time a model call, server at 0 ms: bare `openai` client, our engine, the whole pipeline and run."""
-    questions = bf.load("qa", "sample", limit=64)
-    rounds = []
-    with serve(reply="offline") as server:
-        for _ in range(args.rounds):
-            with tempfile.TemporaryDirectory() as folder:
-                lm = bf.connect("any/model", api_base=server.url)
-                method = bf.BlendFilter(index())
-                before = server.stats()["requests"]
-                spent, seconds = _spent(
-                    lambda method=method, lm=lm, folder=folder: bf.evaluate(
-                        method, questions, lm=lm, run=folder, concurrency=32, progress=False
-                    )
-                )
-                made = server.stats()["requests"] - before
-                prompts = [
-                    record["prompt"] for record in bf.Journal(folder, "replay").records() if record["kind"] == "call"
-                ]
-            bare, _ = _spent(lambda prompts=prompts: aio.run(_bare(server.url, prompts, 32)))
-            alone, _ = _spent(lambda prompts=prompts: aio.run(_bare(server.url, prompts, 1)))
-            rounds.append((spent / made, bare / made, alone / made, made / seconds))
-    rounds = rounds[1:] or rounds  # the first round pays for imports and first connections
-    whole, bare, alone, rate = (statistics.median(column) for column in zip(*rounds, strict=True))
-    print(f"processor time a call, median of {len(rounds)} rounds of {made} calls (ms):")
-    print(f"  whole pipeline, 32 in flight   {1000 * whole:.2f}")
-    print(f"  bare openai client, 32 in flight {1000 * bare:.2f}  ->  {whole / bare:.2f} x")
-    print(f"  bare openai client, one by one {1000 * alone:.2f}  ->  {whole / alone:.2f} x")
-    print(f"  ceiling: {rate:.0f} calls a second of the whole pipeline on this machine")
 
 
 def command(args: argparse.Namespace) -> None:
@@ -219,50 +162,10 @@ def _command(server: Server, words: list[str]) -> tuple[int, float]:
     return int(server.stats()["requests"] - asked), spent
 
 
-async def _bare(url: str, prompts: list[str], in_flight: int) -> None:
-    """The same prompts and settings through `openai` alone."""
-    import openai
-
-    client = openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0)
-    gate = asyncio.Semaphore(in_flight)
-
-    async def one(prompt: str) -> None:
-        async with gate:
-            reply = await client.chat.completions.create(
-                model="any/model", messages=[{"role": "user", "content": prompt}], temperature=0.0, max_tokens=256,
-                stop=["\nKnowledge:", "\nQuestion:"],
-            )  # fmt: skip
-            assert reply.choices[0].message.content is not None
-
-    await asyncio.gather(*(one(prompt) for prompt in prompts))
-    await client.close()
-
-
-def _spent(work: Callable[[], Any]) -> tuple[float, float]:
-    """Processor seconds of this process (all its threads) and wall seconds."""
-    start, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF)
-    work()
-    after = resource.getrusage(resource.RUSAGE_SELF)
-    spent = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
-    return spent, time.perf_counter() - start
-
-
-METHODS: dict[str, tuple[str, dict[str, Any]]] = {
-    **{name: (name, {}) for name in NAMES},
-    "blendfilter --filter one-call": ("blendfilter", {"filter": bf.OneCallFilter()}),
-    "blendfilter --filter-union": ("blendfilter", {"filter_union": True}),
-    "blendfilter --filter one-call --filter-union": (
-        "blendfilter",
-        {"filter": bf.OneCallFilter(), "filter_union": True},
-    ),
-}
-
 BENCHES: dict[str, Callable[[argparse.Namespace], None]] = {
     "calls": calls,
-    "methods": methods,
     "wall": wall,
     "throughput": throughput,
-    "cpu": cpu,
     "command": command,
 }
 
