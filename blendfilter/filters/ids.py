@@ -322,6 +322,12 @@ def read_ids(reply: str, k: int, *, cut: bool = False) -> IdsRead:
     return in_own_words(end_of(reply), lambda text: _read(text, k, cut), _read_json(reply, k))
 
 
+def read_plain(text: str, k: int) -> IdsRead:
+    """The ids in a text that is read as it stands, whatever in it is quoted: one that `in_own_words` gave."""
+    read = _read_json(text, k)
+    return _read(text, k, cut=False) if read is None else read
+
+
 def in_own_words(
     reply: str, read: Callable[[str], IdsRead], whole: IdsRead | None = None
 ) -> IdsRead:

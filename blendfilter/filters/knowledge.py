@@ -40,7 +40,7 @@ from blendfilter.asking import (
 )
 from blendfilter.context import JUDGED, setting
 from blendfilter.filters.base import Filter, noted, selection
-from blendfilter.filters.ids import IdsRead, in_own_words, read_ids, unfenced
+from blendfilter.filters.ids import IdsRead, in_own_words, read_ids, read_plain, unfenced
 from blendfilter.lm.profiles import split_thinking
 from blendfilter.prompting import Prompts
 from blendfilter.quoting import end_of
@@ -539,8 +539,8 @@ def _read_text(text: str, k: int) -> IdsRead:
         }
         if k in numbers and 0 not in numbers:  # it counts from 1
             return IdsRead((), "suspect")
-        return _compared(read_ids(text[at:], k), _verdicts(text[:at], k))
-    return read_ids(text, k) if _NUMBERS_ALONE.fullmatch(text) else _by_verdicts(text, k)
+        return _compared(read_plain(text[at:], k), _verdicts(text[:at], k))
+    return read_plain(text, k) if _NUMBERS_ALONE.fullmatch(text) else _by_verdicts(text, k)
 
 
 def _by_verdicts(text: str, k: int) -> IdsRead:
@@ -560,7 +560,7 @@ def _by_verdicts(text: str, k: int) -> IdsRead:
     relevant = tuple(number for number, verdict in judged if verdict)
     if not (below := "\n".join(lines[k:])):
         return IdsRead(relevant, "ids") if relevant else _UNPARSEABLE
-    read = read_ids(below, k)
+    read = read_plain(below, k)
     return read if read.status in ("ids", "none") and {*read.ids} == {*relevant} else _UNPARSEABLE
 
 
