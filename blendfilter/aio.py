@@ -28,7 +28,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, TypeVarTuple, Unpack
 import anyio.from_thread
 import dspy
 
-from blendfilter.context import NOTES, ORDER, CallNote, rejoined, setting
+from blendfilter.context import CallNote, asker, rejoined, setting
 from blendfilter.dspy_surface import is_short_step, open_stream, streaming_to
 from blendfilter.errors import BlendFilterError, CodeFailed, UseAcall, copied
 
@@ -338,7 +338,7 @@ class WaitingQueue(Generic[W, T]):
             if not self._waiting and (granted := self._grant(wanted)) is not None:
                 return granted
             turn: Future[T] = Future()
-            heapq.heappush(self._waiting, (ORDER.get(), next(self._number), wanted, turn))
+            heapq.heappush(self._waiting, (asker().order, next(self._number), wanted, turn))
         waiting = asyncio.wrap_future(turn)
         try:
             # Whoever waits keeps time for all: the loop of the one whose turn it is may be another.
@@ -438,7 +438,7 @@ class Step(Generic[T]):
 
     async def _run(self, work: Coroutine[Any, Any, T]) -> T:
         traced = dspy.settings.trace is not None
-        with setting(NOTES, self.notes), dspy.context(trace=self.trace if traced else None):
+        with setting(notes=self.notes), dspy.context(trace=self.trace if traced else None):
             return await work
 
     def __await__(self) -> Any:
@@ -472,7 +472,7 @@ class Steps:
     async def __aexit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         with self._asker:
             ended = await self._ended(cancel=error is not None and not isinstance(error, Exception))
-            ambient, notes = dspy.settings.trace, NOTES.get()
+            ambient, notes = dspy.settings.trace, asker().notes
             for step in ended:
                 if ambient is not None:
                     ambient.extend(step.trace)

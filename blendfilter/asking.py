@@ -17,7 +17,7 @@ import dspy
 import pydantic
 
 from blendfilter import aio, resources
-from blendfilter.context import STAGE, setting
+from blendfilter.context import setting
 from blendfilter.dspy_surface import FieldStream, answers_asynchronously, listeners_of, streaming_to
 from blendfilter.errors import BadArgument, BadData, MissingFile, UnknownName
 from blendfilter.files import path_of, read_whole
@@ -149,7 +149,7 @@ class Ask(dspy.Predict):
         self.demos = [*self.task_demos]
 
     def forward(self, **inputs: Any) -> dspy.Prediction:
-        with setting(STAGE, self.name), dspy.context(adapter=self._adapter_for(inputs)):
+        with setting(stage=self.name), dspy.context(adapter=self._adapter_for(inputs)):
             inputs = self._as_sent(inputs)
             if (field := self._listened()) is None:
                 return super().forward(**inputs)
@@ -159,7 +159,7 @@ class Ask(dspy.Predict):
                 return prediction
 
     async def aforward(self, **inputs: Any) -> dspy.Prediction:
-        with setting(STAGE, self.name), dspy.context(adapter=self._adapter_for(inputs)):
+        with setting(stage=self.name), dspy.context(adapter=self._adapter_for(inputs)):
             lm, inputs = self._lm_for(inputs), self._as_sent(inputs)
             ask = super().aforward
             if not answers_asynchronously(lm):

@@ -1,6 +1,6 @@
 """Who is asking: the question, its repeat, the stage and sample that a model call or search belongs to.
 
-Context variables, because one question's branches run side by side and cross from threads to the loop and back; DSPy
+One context variable, because one question's branches run side by side and cross from threads to the loop and back; DSPy
 carries its own settings the same way. Nothing here knows models, indexes or journals.
 """
 
@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 
@@ -30,83 +31,98 @@ class CallSample(NamedTuple):
     i: int = 0
 
 
-QUESTION: ContextVar[str] = ContextVar("blendfilter_question", default="")
-"""Id of the question under work, for messages."""
-REPEAT: ContextVar[int] = ContextVar("blendfilter_repeat", default=1)
-"""Which of several answers to it this is; a call of a later one is another sample, a search is the same search."""
-ORDER: ContextVar[int] = ContextVar("blendfilter_order", default=0)
-"""Its place in the run: the oldest question's calls go first."""
-STAGE: ContextVar[str] = ContextVar("blendfilter_stage", default="")
-"""Name of the predictor that asks."""
 _ONLY = CallSample()
-SAMPLE: ContextVar[CallSample] = ContextVar("blendfilter_sample", default=_ONLY)
-ANEW: ContextVar[bool] = ContextVar("blendfilter_anew", default=False)
-"""Whether the call is to be made though the cache has it."""
-NOTES: ContextVar[list[CallNote] | None] = ContextVar("blendfilter_notes", default=None)
-"""Where the calls of the step at hand are noted; None outside a method."""
-BRANCH: ContextVar[str | None] = ContextVar("blendfilter_branch", default=None)
-"""The branch of the method that asks, where the call can be no other branch's."""
-JUDGED: ContextVar[tuple[str, ...]] = ContextVar("blendfilter_judged", default=())
-"""Ids of the passages that the calls at hand judge, in the order in which the model reads them."""
-JOURNAL: ContextVar[Any] = ContextVar("blendfilter_search_journal", default=None)
-"""The journal that searches go through; None outside a run."""
-RUN_QUESTIONS: ContextVar[Sequence[Any]] = ContextVar("blendfilter_run_questions", default=())
-"""All questions of the run (`Question`), in its order; none outside a run."""
-GIVEN: ContextVar[dict[str, Any] | None] = ContextVar("blendfilter_given", default=None)
-"""The options of the command that makes a run, as `run.json` notes them; None in Python."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """Everything that a model call or a search knows of whoever asks.
+
+    Attributes:
+        question: id of the question under work, for messages.
+        repeat: which of several answers to it this is; a call of a later one is another sample, a search is the same.
+        order: the question's place in the run: the oldest question's calls go first.
+        stage: name of the predictor that asks.
+        sample: which of several equal requests a call is.
+        anew: the call is to be made though the cache has it.
+        branch: the branch of the method that asks, where the call can be no other branch's.
+        judged: ids of the passages that the calls at hand judge, in the order in which the model reads them.
+        notes: where the calls of the step at hand are noted; None outside a method.
+        journal: the journal that searches go through; None outside a run.
+        questions: all questions of the run (`Question`), in its order; none outside a run.
+        options: the options of the command that makes a run, as `run.json` notes them; None in Python.
+        listener: what is sent a reply while it is written; without one no stream is requested.
+        tally: the account of the model call under way; None outside one.
+    """
+
+    question: str = ""
+    repeat: int = 1
+    order: int = 0
+    stage: str = ""
+    sample: CallSample = _ONLY
+    anew: bool = False
+    branch: str | None = None
+    judged: tuple[str, ...] = ()
+    notes: list[CallNote] | None = None
+    journal: Any = None
+    questions: Sequence[Any] = ()
+    options: dict[str, Any] | None = None
+    listener: Any = None
+    tally: Any = None
+
+
+_NOBODY = Asker()
+_ASKER: ContextVar[Asker] = ContextVar("blendfilter_asker", default=_NOBODY)
+
+
+def asker() -> Asker:
+    """Who is asking here and now."""
+    return _ASKER.get()
 
 
 @contextmanager
-def setting(variable: ContextVar[Any], value: Any) -> Iterator[Any]:
-    """`variable` holds `value` inside the block, and its old value after it."""
-    token = variable.set(value)
+def setting(**changes: Any) -> Iterator[Asker]:
+    """Inside the block these attributes of the asker have other values."""
+    token = _ASKER.set(replace(_ASKER.get(), **changes))
     try:
-        yield value
+        yield _ASKER.get()
     finally:
-        variable.reset(token)
+        _ASKER.reset(token)
 
 
-class Asker(NamedTuple):
-    """All of the above in one piece, for threads that take DSPy's settings along and nothing else."""
-
-    question: str
-    order: int
-    notes: list[CallNote]
-    journal: Any
-    repeat: int = 1
-    questions: Sequence[Any] = ()
+@contextmanager
+def noting() -> Iterator[list[CallNote]]:
+    """Inside the block model calls are noted in the list that it gives."""
+    notes: list[CallNote] = []
+    with setting(notes=notes):
+        yield notes
 
 
 CARRIED = "blendfilter_asker"
-"""Its name among DSPy's settings: `dspy.Parallel` starts threads that copy those and no context variables."""
+"""The asker's name among DSPy's settings: `dspy.Parallel` starts threads that copy those and no context variables."""
+_OF_THE_RUN = ("question", "repeat", "order", "notes", "journal", "questions")
+"""What such a thread takes over; the stage and the like it has set by itself."""
 
 
 @contextmanager
 def rejoined() -> Iterator[None]:
     """Inside the block, who asks is known again in a thread that `dspy.Parallel` started."""
     dspy = sys.modules.get("dspy")
-    asker: Asker | None = (
-        dspy.settings.get(CARRIED) if dspy is not None and NOTES.get() is None else None
-    )
-    if asker is None:
+    carried: Asker | None = None
+    if dspy is not None and asker().notes is None:
+        carried = dspy.settings.get(CARRIED)
+    if carried is None:
         yield
         return
-    with (
-        setting(QUESTION, asker.question),
-        setting(ORDER, asker.order),
-        setting(NOTES, asker.notes),
-        setting(JOURNAL, asker.journal),
-        setting(REPEAT, asker.repeat),
-        setting(RUN_QUESTIONS, asker.questions),
-    ):
+    with setting(**{name: getattr(carried, name) for name in _OF_THE_RUN}):
         yield
 
 
 def note(key: str, event: str = "", stage: str | None = None) -> None:
     """Record one call of the step at hand (no-op outside a method)."""
-    notes = NOTES.get()
-    if notes is not None:
-        notes.append(CallNote(STAGE.get() if stage is None else stage, key, event))
+    here = asker()
+    if here.notes is not None:
+        here.notes.append(CallNote(here.stage if stage is None else stage, key, event))
 
 
 def calls_of(notes: Iterable[CallNote]) -> list[CallNote]:
@@ -116,8 +132,9 @@ def calls_of(notes: Iterable[CallNote]) -> list[CallNote]:
 
 def who() -> str:
     """The asker in words, for an error: ``question 'q7', stage 'ids'``."""
+    here = asker()
     parts = [
-        f"question '{QUESTION.get()}'" if QUESTION.get() else "",
-        f"stage '{STAGE.get()}'" if STAGE.get() else "",
+        f"question '{here.question}'" if here.question else "",
+        f"stage '{here.stage}'" if here.stage else "",
     ]
     return ", ".join(part for part in parts if part) or "a call outside any question"

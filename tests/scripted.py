@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 
 from dspy import lm15
 
-from blendfilter.context import STAGE
+from blendfilter.context import asker
 from blendfilter.journal import Journal
 from blendfilter.lm.attempts import FREE, Traffic
 from blendfilter.lm.journaled import prompt_of
@@ -75,7 +75,7 @@ class ScriptedEngine:
         """The next answer. Raises: `ScriptEnded`, or the exception that was written for this call."""
         result = prompt_of(request)
         prompt = result if isinstance(result, str) else "\n\n".join(text for _, text in result)
-        stage = STAGE.get()
+        stage = asker().stage
         with self._lock:
             self.prompts.append((stage, prompt))
             self.requests.append(request)

@@ -18,7 +18,7 @@ import pytest
 from dspy import lm15
 
 from blendfilter import Run, cli, evaluate
-from blendfilter.context import ORDER, STAGE
+from blendfilter.context import asker
 from blendfilter.journal import Journal
 from blendfilter.lm.journaled import prompt_of
 from blendfilter.lm.model import ConnectedLM
@@ -58,13 +58,13 @@ class CountingEngine:
         prompt = prompt_of(request)
         text = prompt if isinstance(prompt, str) else "\n\n".join(result for _, result in prompt)
         self.prompts.append(text)
-        self.stages[STAGE.get()] += 1
-        self.orders.append(ORDER.get())
+        self.stages[asker().stage] += 1
+        self.orders.append(asker().order)
         self.in_flight += 1
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
         try:
             if self.before is not None:
-                await self.before(STAGE.get(), text)
+                await self.before(asker().stage, text)
         finally:
             self.in_flight -= 1
         reply = self.reply(text)

@@ -22,7 +22,7 @@ from model_server import serve
 
 from blendfilter import aio
 from blendfilter.aio import Step, Steps
-from blendfilter.context import NOTES, ORDER, STAGE, note, setting
+from blendfilter.context import asker, note, noting, setting
 from blendfilter.errors import CodeFailed, UseAcall
 from blendfilter.lm.model import connect
 
@@ -37,14 +37,14 @@ async def double(number: int) -> int:
 def test_context_variables_and_dspy_settings_cross_into_the_loop_and_its_worker_threads() -> None:
     async def seen() -> list[tuple[str, str, str]]:
         def here() -> tuple[str, str, str]:
-            return MINE.get(), STAGE.get(), dspy.settings.lm.name
+            return MINE.get(), asker().stage, dspy.settings.lm.name
 
         return [here(), await asyncio.to_thread(here)]
 
     lm = connect("offline")
     token = MINE.set("mine")
     try:
-        with setting(STAGE, "ids"), dspy.context(lm=lm):
+        with setting(stage="ids"), dspy.context(lm=lm):
             assert aio.run(seen()) == [("mine", "ids", "offline")] * 2
     finally:
         MINE.reset(token)
@@ -269,7 +269,7 @@ def outcome(body: Coroutine[Any, Any, Any]) -> tuple[Any, list[str], list[Any]]:
     """What `body` gives, the keys of its notes, and its trace."""
 
     async def outer() -> Any:
-        with setting(NOTES, []) as notes, dspy.context(trace=[]):
+        with noting() as notes, dspy.context(trace=[]):
             result = await asyncio.gather(body, return_exceptions=True)
             return result[0], [each.key for each in notes if each.stage == "after"], list(dspy.settings.trace)
 
@@ -380,7 +380,7 @@ class Places:
         self.queue.serve()
 
     async def come(self, name: str, order: int = 0) -> None:
-        with setting(ORDER, order):
+        with setting(order=order):
             await self.queue.turn(name)
         self.came.append(name)
 

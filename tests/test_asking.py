@@ -25,7 +25,7 @@ from blendfilter.asking import (
     TaskWording,
     reply_tokens_of,
 )
-from blendfilter.context import STAGE
+from blendfilter.context import asker
 from blendfilter.errors import BadArgument, BadData
 from blendfilter.filters.written import CONTEXT_TOKENS
 from blendfilter.modules.base import ShortAnswer
@@ -45,7 +45,7 @@ class TestAsk:
         with scripted(["Tolm"]) as lm, dspy.context(lm=lm, adapter=None):
             short_answer()(context="c", question="q?")
             assert dspy.settings.adapter is None
-            assert STAGE.get() == ""
+            assert asker().stage == ""
 
     def test_an_adapter_configured_outside_does_not_reach_it(self) -> None:
         """It is refused aloud, and the same adapter given to the predictor is used."""

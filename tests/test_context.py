@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from blendfilter.context import NOTES, QUESTION, STAGE, CallNote, calls_of, note, setting, who
+from blendfilter.context import CallNote, asker, calls_of, note, noting, setting, who
 
 
 def test_notes_are_kept_where_somebody_keeps_them() -> None:
     note("k0")  # nobody does: nothing happens
-    with setting(NOTES, []) as notes, setting(STAGE, "ids"):
+    with noting() as notes, setting(stage="ids"):
         note("k1")
         note("k2", "cut_reply")
         note("k3", "", stage="check")
-        with setting(NOTES, []) as inner:
+        with noting() as inner:
             note("k4")
     assert notes == [CallNote("ids", "k1"), CallNote("ids", "k2", "cut_reply"), CallNote("check", "k3")]
     assert inner == [CallNote("ids", "k4", "")]
-    assert NOTES.get() is None
+    assert asker().notes is None
 
 
 def test_the_asker_in_words() -> None:
     assert who() == "a call outside any question"
-    with setting(STAGE, "ids"):
+    with setting(stage="ids"):
         assert who() == "stage 'ids'"
-        with setting(QUESTION, "q7"):
+        with setting(question="q7"):
             assert who() == "question 'q7', stage 'ids'"
 
 

@@ -16,7 +16,7 @@ from dspy.utils.callback import BaseCallback
 from isle import Q_EX, Q_IN, QUESTION, REPLIES, one_list, replies, three_lists
 from scripted import ScriptedLM, response
 
-from blendfilter.context import JOURNAL, setting
+from blendfilter.context import setting
 from blendfilter.errors import BadData
 from blendfilter.journal import Journal
 from blendfilter.modules.blendfilter import BlendFilter
@@ -106,7 +106,7 @@ class TestCallbacks:
             for _ in range(2):
                 watch = Seen()
                 lm = ScriptedLM(replies(), journal=journal)
-                with dspy.context(lm=lm, callbacks=[watch]), setting(JOURNAL, journal):
+                with dspy.context(lm=lm, callbacks=[watch]), setting(journal=journal):
                     if awaited:
                         asyncio.run(method.acall(question=QUESTION))
                     else:

@@ -64,7 +64,7 @@ def ask(
     """
     import dspy
 
-    from blendfilter.context import CARRIED, NOTES, Asker, CallNote, calls_of, setting
+    from blendfilter.context import CARRIED, asker, calls_of, noting
     from blendfilter.evaluation.run_settings import check_reader
     from blendfilter.filters.base import with_filter_lm
     from blendfilter.report.trace import WIDTH, trace_text
@@ -91,8 +91,7 @@ def ask(
         say("no --corpus and no --index: asking the sample world that comes with blendfilter")
     say_what_answers(model, how.prompts, module)
     check_reader(module, lm)
-    notes: list[CallNote] = []
-    with setting(NOTES, notes), dspy.context(lm=lm, **{CARRIED: Asker("", 0, notes, None)}):
+    with noting() as notes, dspy.context(lm=lm, **{CARRIED: asker()}):
         try:
             prediction = _answered(module, question)
         except ModelError as error:

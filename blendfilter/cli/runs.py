@@ -42,7 +42,7 @@ from blendfilter.cli.options import (
     declared,
     option,
 )
-from blendfilter.context import GIVEN, setting
+from blendfilter.context import setting
 from blendfilter.errors import (
     AskedWrong,
     BadArgument,
@@ -265,7 +265,7 @@ def eval(
         show(planned.text().rstrip("\n"))
         return
     shared |= {"lm": lm, "max_retries": max_retries, "seed": seed}
-    with setting(GIVEN, settings_given(ctx)):
+    with setting(options=settings_given(ctx)):
         done = _evaluated(cluster, module, questions, replay=replay, **shared)
     done.max_bad_replies, done.prices = max_bad_replies, lm.terms.prices
     _conclude(done, html=html)

@@ -31,7 +31,7 @@ from uuid import uuid4
 import dspy
 
 from blendfilter import aio, errors
-from blendfilter.context import GIVEN, ORDER, setting
+from blendfilter.context import asker, setting
 from blendfilter.errors import (
     BadArgument,
     BlendFilterError,
@@ -147,7 +147,7 @@ def evaluate_on_ray(
             spent = {
                 number: _spent(path, context.prices, budget) for number, path in folders.items()
             }
-        payload, models, limits = packed((method, given, GIVEN.get(), context.prices), ray)
+        payload, models, limits = packed((method, given, asker().options, context.prices), ray)
         payload, paces = ray.put(payload), None
         if limits:
             keeping = ray.remote(
@@ -271,11 +271,10 @@ def _evaluate_shard(
     error: BlendFilterError | None = None
     prices: dict[str, Price | None] = {}
     try:
-        with setting(_CONNECTING, (models, paces)):
-            method, given, options, prices = pickle.loads(payload)
+        method, given, options, prices = unpacked(payload, models, paces)
         _check_session(place.parent, session)
         limits = {"budget": budget, "max_retries": max_retries}
-        with setting(GIVEN, options):
+        with setting(options=options):
             work = evaluated(
                 method, pickle.loads(questions), run=place, progress=False, **{**given, **limits}
             )
@@ -378,7 +377,7 @@ class _Paces:
 
     async def turn(self, pace: int, bound: int, order: int) -> int:
         """Wait until a request of at most `bound` tokens fits; the number of its entry."""
-        with setting(ORDER, order):
+        with setting(order=order):
             entry = await self._paces[pace].turn(bound)
         self._number += 1
         if bound:
@@ -406,7 +405,7 @@ class _SharedPace(Pace):
         self._paces, self._index = paces, index
 
     async def turn(self, bound: int) -> WindowEntry:
-        number = await self._paces.turn.remote(self._index, bound, ORDER.get())
+        number = await self._paces.turn.remote(self._index, bound, asker().order)
         return _SharedEntry(0.0, 0.0, bound, number)
 
     def settle(self, entry: WindowEntry, took: int, *, answered: bool) -> None:
@@ -459,6 +458,15 @@ _CONNECTING: ContextVar[tuple[Sequence[Mapping[str, Any]], Any]] = ContextVar(
     "blendfilter_connecting"
 )
 """In a worker that unpacks a payload: the models' secrets, and the `_Paces`."""
+
+
+def unpacked(payload: bytes, secrets: Sequence[Mapping[str, Any]], paces: Any) -> Any:
+    """What `packed` packed, its models connected with their `secrets`."""
+    token = _CONNECTING.set((secrets, paces))
+    try:
+        return pickle.loads(payload)
+    finally:
+        _CONNECTING.reset(token)
 
 
 def _connected(model: int, pace: int | None, arguments: Sequence[Any]) -> ConnectedLM:

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import dspy
 
 from blendfilter import aio
-from blendfilter.context import QUESTION, REPEAT, STAGE
+from blendfilter.context import asker
 from blendfilter.dspy_surface import lm15
 from blendfilter.errors import NoKey, check_count
 from blendfilter.evaluation.ledger import money
@@ -109,9 +109,9 @@ class StandInEngine:
         reply = "".join(
             part.text for part in response.message.parts if isinstance(part, lm15.TextPart)
         )
-        turn, prompt = (REPEAT.get(), QUESTION.get()), text_of(prompt_of(request))
+        turn, prompt = (asker().repeat, asker().question), text_of(prompt_of(request))
         self._made.append(
-            RehearsedCall(turn, STAGE.get(), prompt, reply, self._cap(request), self._lm)
+            RehearsedCall(turn, asker().stage, prompt, reply, self._cap(request), self._lm)
         )
         if self._rounds is not None:
             await self._rounds.turn()

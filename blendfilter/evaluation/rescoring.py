@@ -28,7 +28,7 @@ from pydantic import BaseModel, ConfigDict, FiniteFloat
 
 from blendfilter import aio
 from blendfilter.asking import SHORT_TOKENS, STOP, Ask
-from blendfilter.context import NOTES, ORDER, QUESTION, calls_of, setting
+from blendfilter.context import calls_of, noting, setting
 from blendfilter.errors import (
     BadArgument,
     BadData,
@@ -369,7 +369,7 @@ class AnswerJudge:
 
         async def judge(order: int, row: Mapping[str, Any]) -> None:
             async with places:
-                with setting(QUESTION, row["id"]), setting(ORDER, order):
+                with setting(question=row["id"], order=order):
                     found[order] = await self._verdict(row, lm)
             progress(len(found))
 
@@ -388,7 +388,7 @@ class AnswerJudge:
             "golden_answers": [quoted(answer) for answer in row["golden_answers"]],
             "answer": quoted(row["answer"]),
         }
-        with setting(NOTES, []) as notes, dspy.context(lm=lm, trace=None, disable_history=True):
+        with noting() as notes, dspy.context(lm=lm, trace=None, disable_history=True):
             problem, verdict, words = "", None, ""
             try:
                 reply = str((await self.first.acall(**fields, said="")).verdict)

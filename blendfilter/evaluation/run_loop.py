@@ -32,18 +32,7 @@ from typing import Any
 import dspy
 
 from blendfilter import aio
-from blendfilter.context import (
-    CARRIED,
-    JOURNAL,
-    NOTES,
-    ORDER,
-    QUESTION,
-    REPEAT,
-    RUN_QUESTIONS,
-    Asker,
-    CallNote,
-    setting,
-)
+from blendfilter.context import CARRIED, CallNote, noting, setting
 from blendfilter.errors import AskedWrong, BadData, BudgetSpent, CannotWrite, words_of
 from blendfilter.evaluation.ledger import taken
 from blendfilter.evaluation.rows import (
@@ -206,23 +195,16 @@ class RunLoop:
         repeat, question = key[0], self.slots[key]
         try:
             with (
-                setting(QUESTION, question.id),
-                setting(REPEAT, repeat),
-                setting(ORDER, order),
-                setting(NOTES, notes),
-                setting(JOURNAL, self.journal),
-                setting(RUN_QUESTIONS, self.questions),
+                setting(
+                    question=question.id,
+                    repeat=repeat,
+                    order=order,
+                    notes=notes,
+                    journal=self.journal,
+                    questions=self.questions,
+                ) as here,
                 # A fresh trace and no history: what DSPy remembers of a call would grow with the run.
-                dspy.context(
-                    lm=self.lm,
-                    trace=[],
-                    disable_history=True,
-                    **{
-                        CARRIED: Asker(
-                            question.id, order, notes, self.journal, repeat, self.questions
-                        )
-                    },
-                ),
+                dspy.context(lm=self.lm, trace=[], disable_history=True, **{CARRIED: here}),
             ):
                 row = await aio.awaiting(self._row(question, notes))
         except (
@@ -304,7 +286,7 @@ class RunLoop:
             return {}
         name = f"{QUESTION_ALONE}{wanted}"
         try:
-            with setting(NOTES, []):  # a query that is cut here says nothing of what the method did
+            with noting():  # a query that is cut here says nothing of what the method did
                 return {name: (await aio.in_thread(self.index.search, [query], wanted))[0]}
         except (BudgetSpent, CannotWrite, *aio.ENDING):
             raise

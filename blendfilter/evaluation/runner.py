@@ -23,7 +23,7 @@ from typing import Any
 import dspy
 
 from blendfilter import aio
-from blendfilter.context import GIVEN
+from blendfilter.context import asker
 from blendfilter.errors import BadArgument, EmptyData, RunFailed, check_count
 from blendfilter.evaluation.control import steered
 from blendfilter.evaluation.ledger import ledger, stored
@@ -218,7 +218,7 @@ async def evaluated(
             notes = _notes(method, model, judge, questions, concurrency, budget)
             folder.write_record(
                 versions(),
-                notes | ({} if (options := GIVEN.get()) is None else {"options": options}),
+                notes | ({} if (options := asker().options) is None else {"options": options}),
             )
         loop = RunLoop(method, questions, context, pool, progress, repeats)
         with folder.stopping(journal, context.purse, len(loop.slots)):

@@ -22,7 +22,7 @@ import dspy
 
 from blendfilter import aio
 from blendfilter.asking import check_state
-from blendfilter.context import NOTES, CallNote, rejoined, setting
+from blendfilter.context import CallNote, asker, noting, rejoined
 from blendfilter.errors import BadArgument
 from blendfilter.records import Passage, WrittenText
 from blendfilter.retrieval.callables import as_passage
@@ -133,8 +133,8 @@ def own_filter_lm(method: dspy.Module) -> dspy.BaseLM | None:
 def noted() -> Iterator[list[CallNote]]:
     """The notes of the calls inside, which go on to whoever collects them outside."""
     with rejoined():
-        outer = NOTES.get()
-        with setting(NOTES, []) as notes:
+        outer = asker().notes
+        with noting() as notes:
             try:
                 yield notes
             finally:

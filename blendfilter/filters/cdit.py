@@ -42,7 +42,7 @@ from blendfilter.asking import (
     TaskWording,
     demonstrations,
 )
-from blendfilter.context import JUDGED, setting
+from blendfilter.context import setting
 from blendfilter.errors import BadArgument, BadData, MissingFile, UnknownName
 from blendfilter.files import read_whole
 from blendfilter.filters.base import Filter, Signed, selection
@@ -451,7 +451,7 @@ class Judge(dspy.Module):
             "question": question,
         }
         flags: dict[str, int] = {}
-        with setting(JUDGED, (passage.id,)):
+        with setting(judged=(passage.id,)):
             verdict, read, reply = await self._judged(self.consistent, inputs, config)
             if verdict is None:
                 flags["unread_verdict"] = 1

@@ -38,7 +38,7 @@ from blendfilter.asking import (
     PromptSettings,
     TaskWording,
 )
-from blendfilter.context import JUDGED, setting
+from blendfilter.context import setting
 from blendfilter.filters.base import Filter, noted, selection
 from blendfilter.filters.ids import IdsRead, in_own_words, read_ids, read_plain, unfenced
 from blendfilter.lm.profiles import split_thinking
@@ -329,7 +329,7 @@ class PointwiseFilter(Filter):
         return selection(kept, status, reason, flags=flags, verdicts=verdicts)
 
     async def _judged(self, question: str, passage: Passage) -> bool | None:
-        with setting(JUDGED, (passage.id,)):
+        with setting(judged=(passage.id,)):
             reply = await reply_of(self.relevant, passage=passage.line, question=question)
         return {"yes": True, "no": False, None: None}[yes_or_no(reply.text)]
 

@@ -21,6 +21,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 import dspy
 
 from blendfilter import aio, http, secrets
+from blendfilter.context import asker
 from blendfilter.dspy_surface import (
     ContextWindowExceededError,
     LMError,
@@ -36,7 +37,6 @@ from blendfilter.lm import faults
 from blendfilter.lm.attempts import another_attempt
 from blendfilter.lm.prices import stated
 from blendfilter.lm.profiles import Profile, cut_at_stop, holds_schema, profile_for, split_thinking
-from blendfilter.lm.streamed import LISTENER
 
 MAX_ADAPTATIONS = 5
 """Refused settings that one call may give up before the refusal counts as its error."""
@@ -172,7 +172,7 @@ class AdoptedEngine:
 
     def _telling(self, stop: Sequence[str]) -> Callable[[str], Awaitable[None]] | None:
         """What passes the reply so far to the call's listener; None without one, or where DSPy cannot stream."""
-        listener = LISTENER.get()
+        listener = asker().listener
         if listener is None or not called_by_dspy(self.lm):
             return None
         return partial(listener.so_far, stop=stop)
@@ -238,7 +238,7 @@ class AdoptedEngine:
         Raises: an lm15 error where the reply is none (`faults.ending`).
         """
         body, parts = response.provider_data or {}, response.message.parts
-        if not body and LISTENER.get() is not None and called_by_dspy(self.lm):
+        if not body and asker().listener is not None and called_by_dspy(self.lm):
             raise lm15.TransportError("the stream broke off: nothing says how it ended")
         if response.text == "" and not self._holds_reply(body):
             raise faults.in_reply(body)

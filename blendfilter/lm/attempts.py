@@ -26,16 +26,15 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from blendfilter.aio import WaitingQueue
-from blendfilter.context import setting
+from blendfilter.context import asker
 from blendfilter.dspy_surface import lm15
 from blendfilter.errors import BadArgument, check_count, check_counts
 from blendfilter.lm import faults
-from blendfilter.lm.budget import BudgetAccount, BudgetMeter, tally
+from blendfilter.lm.budget import BudgetAccount, BudgetMeter, tallied, tally
 from blendfilter.lm.prices import Price, Prices
 from blendfilter.lm.tokens import at_most, believed
 
@@ -72,11 +71,6 @@ class Meter(Protocol):
         """The attempt came back: with a response, or with what it (or a later meter) raised."""
 
 
-_AGAIN: ContextVar[
-    Callable[[BaseException | lm15.Response, lm15.Request | None], Awaitable[None]] | None
-] = ContextVar("blendfilter_again", default=None)
-
-
 async def another_attempt(
     outcome: BaseException | lm15.Response, raised: lm15.Request | None = None
 ) -> None:
@@ -88,7 +82,8 @@ async def another_attempt(
 
     Raises: what a meter raises that lets nothing go any more.
     """
-    if (again := _AGAIN.get()) is not None:
+    again = tally().again
+    if again is not None:
         await again(outcome, raised)
 
 
@@ -382,6 +377,9 @@ class AttemptingEngine:
 
     async def complete(self, request: lm15.Request) -> lm15.Response:
         """The first response that comes. Raises: the last lm15 error, with its `attempts`; what a meter raises."""
+        if asker().tally is None:  # outside of a journal
+            with tallied():
+                return await self.complete(request)
         if self.retry is None:
             return await self._attempt(request)
         started, tried, account = self._clock(), 0, tally()
@@ -449,8 +447,8 @@ class AttemptingEngine:
 
         try:
             await enter()
-            with setting(_AGAIN, again):
-                response = await self._in_time(request, left)
+            account.again = again
+            response = await self._in_time(request, left)
             response = believed(request, response, self._price)
         except BaseException as error:
             leave(None, error)

@@ -19,14 +19,13 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
 from blendfilter.aio import WaitingQueue
-from blendfilter.context import setting
+from blendfilter.context import asker, setting
 from blendfilter.dspy_surface import lm15
 from blendfilter.errors import BadArgument, BlendFilterError, BudgetSpent, check_count
 from blendfilter.journal import Journal, digest
@@ -38,6 +37,9 @@ MARK = digest("budget")
 """The one key of the marks: a later one replaces those before it."""
 STEP = 4
 """Attempts by which a mark runs ahead."""
+
+
+Again = Callable[["BaseException | lm15.Response", "lm15.Request | None"], Awaitable[None]]
 
 
 @dataclass
@@ -56,6 +58,7 @@ class Tally:
         refusal: why `raised` was refused, so that `first` is the call's reply after all; None: it was not.
         unheard: the bounds of those attempts, until a reply states how long their prompt was.
         failed_at: addresses where an attempt failed: where there are several, the next goes elsewhere first.
+        again: what an engine calls that asks again by itself (`attempts.another_attempt`).
     """
 
     key: str = ""
@@ -68,6 +71,7 @@ class Tally:
     refusal: lm15.LM15Error | None = None
     unheard: list[Any] = field(default_factory=list)
     failed_at: set[str] = field(default_factory=set)
+    again: Again | None = None
 
     def waits(self, seconds: float) -> None:
         """Count a wait behind the meters, for a turn at a model in this process."""
@@ -76,19 +80,17 @@ class Tally:
             self.went_out += seconds
 
 
-_TALLY: ContextVar[Tally | None] = ContextVar("blendfilter_tally", default=None)
-
-
 @contextmanager
 def tallied(key: str = "") -> Iterator[Tally]:
     """Inside the block, attempts at the call of that `key` are added to the tally that it gives."""
-    with setting(_TALLY, Tally(key)) as tally:
+    tally = Tally(key)
+    with setting(tally=tally):
         yield tally
 
 
 def tally() -> Tally:
     """The account of the call at hand; outside of `tallied`, one that is not kept."""
-    return _TALLY.get() or Tally()
+    return asker().tally or Tally()
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from typing import Any
 
 from blendfilter import secrets
 from blendfilter.aio import SingleFlight
-from blendfilter.context import ANEW, BRANCH, JUDGED, REPEAT, SAMPLE, STAGE, note, who
+from blendfilter.context import asker, note, who
 from blendfilter.dspy_surface import CACHE_HIT, lm15, response_as_dict, response_of
 from blendfilter.errors import BadArgument, ModelError, ReplayMiss, ServerRefused
 from blendfilter.journal import CallCache, Journal, digest
@@ -71,7 +71,7 @@ class JournaledEngine:
         Raises:
             ReplayMiss: a replay does not hold it. ServerRefused, ModelError: the call failed for good.
         """
-        sample, repeat = SAMPLE.get(), REPEAT.get()
+        sample, repeat = asker().sample, asker().repeat
         hashed = {  # what the call's key is made of
             "model": self.model,
             "label": self.label,
@@ -96,7 +96,7 @@ class JournaledEngine:
         if record.get("error"):
             error = faults.restore(record["error"])
             if isinstance(error, ModelError):
-                error.stage, error.attempts = STAGE.get(), record.get("attempts") or 0
+                error.stage, error.attempts = asker().stage, record.get("attempts") or 0
                 error.address = self.address
                 note(key, "error")
             raise error
@@ -112,7 +112,7 @@ class JournaledEngine:
 
     def _found(self, key: str) -> dict[str, Any] | None:
         """The record that the journal's mode may serve; None: the model is to be called."""
-        if self.journal is None or (ANEW.get() and isinstance(self.journal, CallCache)):
+        if self.journal is None or (asker().anew and isinstance(self.journal, CallCache)):
             return None
         record = self.journal.find(key, "call")
         if record is not None and (is_answer(record) or self.journal.mode == "replay"):
@@ -150,16 +150,16 @@ class JournaledEngine:
                 final = faults.final(
                     fault if isinstance(fault, lm15.LM15Error) else faults.unforeseen(fault),
                     address=getattr(fault, "address", self.address),
-                    stage=STAGE.get(),
+                    stage=asker().stage,
                 )
         if isinstance(final, ServerRefused):  # no model was called, so there is nothing to record
             raise final  # outside of the block: the server's message may hold the key, and is no part of this error
         record = {
             "key": key,
             "kind": "call",
-            "stage": STAGE.get(),
-            **({"branch": BRANCH.get()} if BRANCH.get() else {}),
-            **({"judged": list(JUDGED.get())} if JUDGED.get() else {}),
+            "stage": asker().stage,
+            **({"branch": asker().branch} if asker().branch else {}),
+            **({"judged": list(asker().judged)} if asker().judged else {}),
             **hashed,
             "address": (response.provider_data or {}).get("address", self.address)
             if response

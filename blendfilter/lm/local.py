@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from blendfilter import aio
-from blendfilter.context import REPEAT, SAMPLE
+from blendfilter.context import asker
 from blendfilter.dspy_surface import lm15
 from blendfilter.errors import (
     AskedWrong,
@@ -602,8 +602,8 @@ def _logprobs(given: Mapping[str, Any] | None) -> tuple[dict[str, Any] | None, s
 
 def seed_of(given: int, tokens: list[int]) -> int:
     """A seed of the request and its sample alone: a replay or another order of calls draws the same again."""
-    sample = SAMPLE.get()
-    whose = f"{given}|{sample.rollout_id}|{sample.i}|{REPEAT.get()}|{tokens}"
+    sample = asker().sample
+    whose = f"{given}|{sample.rollout_id}|{sample.i}|{asker().repeat}|{tokens}"
     # llama.cpp takes the largest number for "draw a seed"
     return int.from_bytes(hashlib.sha256(whose.encode()).digest()[:4]) % (2**32 - 1)
 

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import dspy
 
 from blendfilter import aio, resources
-from blendfilter.context import ANEW, NOTES, SAMPLE, STAGE, CallSample, rejoined, setting
+from blendfilter.context import CallSample, asker, rejoined, setting
 from blendfilter.dspy_surface import (
     CONNECTION_SETTINGS,
     EngineLM,
@@ -68,7 +68,7 @@ from blendfilter.lm.profiles import (
     spoken_by_dspy,
 )
 from blendfilter.lm.replicas import ReplicatedEngine
-from blendfilter.lm.streamed import LISTENER, ReplyListener
+from blendfilter.lm.streamed import ReplyListener
 from blendfilter.lm.thoughts import ThinkingNotice, ThoughtfulEngine
 from blendfilter.secrets import Key, hidden, refuse_keys
 
@@ -643,7 +643,7 @@ class ConnectedLM(EngineLM):
 
     async def acall(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
         """As `dspy.LM.acall`: `cache=False` makes the call though the cache has it. Raises: as `EngineLM.acall`."""
-        with setting(ANEW, kwargs.get("cache") is False):
+        with setting(anew=kwargs.get("cache") is False):
             return await super().acall(prompt, messages=messages, **kwargs)
 
     def waited(self, work: Any) -> Any:
@@ -663,12 +663,12 @@ class ConnectedLM(EngineLM):
                 return [output for step in started for output in await step]
 
     async def _one(self, sample: CallSample, ask: Callable[[], Awaitable[Any]]) -> Any:
-        stage = STAGE.get() or _stage_in_caller()
-        with setting(SAMPLE, sample), setting(STAGE, stage), ExitStack() as streaming:
+        stage = asker().stage or _stage_in_caller()
+        with setting(sample=sample, stage=stage), ExitStack() as streaming:
             if (send := chunk_sender(self.model, sample.i)) is not None:
                 # Our pieces go past DSPy's own, which would come twice, and all of them after an attempt that failed.
                 streaming.enter_context(streaming_to(without_chunks()))
-                streaming.enter_context(setting(LISTENER, ReplyListener(send)))
+                streaming.enter_context(setting(listener=ReplyListener(send)))
             try:
                 return await ask()
             except LMError as error:
@@ -747,18 +747,18 @@ def _loaded(state: Mapping[str, Any]) -> dspy.BaseLM:
 
 def _noted() -> bool:
     """Whether a call's note says how its reply ended."""
-    return NOTES.get() is not None
+    return asker().notes is not None
 
 
 class _Asynchronous:
-    """DSPy's asynchronous engine over ours; its stream is the whole reply, which pieces went before (`LISTENER`)."""
+    """DSPy's asynchronous engine over ours; its stream is the whole reply, which pieces went before."""
 
     def __init__(self, engine: ModelEngine) -> None:
         self._engine = engine
 
     async def complete(self, request: lm15.Request) -> lm15.Response:
         response = await self._engine.complete(request)
-        if (listener := LISTENER.get()) is not None:
+        if (listener := asker().listener) is not None:
             parts = response.message.parts
             await listener.whole(
                 "".join(part.text for part in parts if isinstance(part, lm15.TextPart))

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from blendfilter import http, secrets
-from blendfilter.context import setting
+from blendfilter.context import asker
 from blendfilter.dspy_surface import lm15
 from blendfilter.errors import BlendFilterError
 from blendfilter.lm import faults
 from blendfilter.lm.attempts import another_attempt
 from blendfilter.lm.profiles import Profile, cut_at_stop, effort_of, split_thinking
-from blendfilter.lm.streamed import LISTENER, ReplyEvents, ReplyListener, text_and_thoughts
+from blendfilter.lm.streamed import ReplyEvents, ReplyListener, text_and_thoughts
 from blendfilter.lm.tokens import noted
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class OpenAIEngine:
     async def complete(self, request: lm15.Request) -> lm15.Response:
         """The model's response, in one attempt. Raises: an lm15 error (`faults.translate`)."""
         body = self._body(request)
-        listener = LISTENER.get()
+        listener = asker().listener
         if listener is not None:
             body |= {"stream": True, "stream_options": {"include_usage": True}}
         adapted = 0
@@ -139,8 +139,11 @@ class OpenAIEngine:
             events.take(content)
             await listener.so_far(events.text, stop)
 
-        with setting(http.ARRIVING, arriving):
+        token = http.ARRIVING.set(arriving)
+        try:
             reply = await self._clients.send("POST", self.path, body)
+        finally:
+            http.ARRIVING.reset(token)
         events.take(reply.content, whole=True)
         if not (
             whole := events.whole()

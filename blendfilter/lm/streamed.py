@@ -1,6 +1,6 @@
 """Replies while they are written: what a server sends in pieces, and what of a reply is certain before it is whole.
 
-Where somebody listens (`LISTENER`), an engine asks its server for a stream and says what has come. The response is
+With a listener (`Asker.listener`), an engine asks its server for a stream and says what has come. The response is
 assembled and journaled as any other; a listener gets each text once, whatever attempts it takes, and never what is cut
 off or thought. A reply that comes whole (out of the journal, from a model in this process) is passed on at once, in
 pieces as small as a server's.
@@ -12,7 +12,6 @@ import json
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextvars import ContextVar
 from typing import Any
 
 from blendfilter import http, secrets
@@ -50,9 +49,6 @@ class ReplyListener:
 
 _TOKEN = re.compile(r"\s*(?:\w+|[^\w\s]+)|\s+")
 """About what servers send at once. DSPy's listeners miss a field that ends in the piece in which it begins."""
-
-LISTENER: ContextVar[ReplyListener | None] = ContextVar("blendfilter_listener", default=None)
-"""The listener of the call at hand; without one no stream is requested."""
 
 
 def certain(text: str, stop: Sequence[str]) -> str:

@@ -17,7 +17,7 @@ import dspy
 from blendfilter import aio
 from blendfilter.aio import relayed
 from blendfilter.asking import SHORT_TOKENS, Ask, PromptSettings, TaskWording, check_state
-from blendfilter.context import JUDGED, calls_of, setting
+from blendfilter.context import calls_of, setting
 from blendfilter.errors import BadArgument
 from blendfilter.filters.base import Filter, Signed, ask_filter, noted
 from blendfilter.filters.registry import filter_of
@@ -160,7 +160,7 @@ async def filtered(
     """What `select` keeps of `passages`; all of them without a filter."""
     if select is None:
         return dspy.Prediction(kept=list(passages))
-    with setting(JUDGED, tuple(passage.id for passage in passages)):
+    with setting(judged=tuple(passage.id for passage in passages)):
         return await ask_filter(select, question, passages, **more)
 
 

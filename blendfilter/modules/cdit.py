@@ -28,7 +28,7 @@ import dspy
 
 from blendfilter import aio
 from blendfilter.asking import TaskWording
-from blendfilter.context import JOURNAL, NOTES, QUESTION, REPEAT, RUN_QUESTIONS, CallNote, setting
+from blendfilter.context import CallNote, asker, setting
 from blendfilter.errors import AskedWrong, BadArgument, BadData, BudgetSpent, CannotWrite, copied
 from blendfilter.filters.base import Filter, selection
 from blendfilter.filters.cdit import CDITFilter, Judge
@@ -190,7 +190,7 @@ class CDIT(RALM):
 
     async def _judging(self, memory: _Memory, question: str) -> _Judging:
         """How `question` was judged: under way, done, or done here for whoever wants it first."""
-        key = f"{REPEAT.get()} {question}"
+        key = f"{asker().repeat} {question}"
         return await memory.flights.do(
             key, lambda: memory.judgings.get(key), lambda: self._judge(memory, question)
         )
@@ -198,8 +198,7 @@ class CDIT(RALM):
     async def _judge(self, memory: _Memory, question: str) -> _Judging:
         judging, traced = _Judging(), dspy.settings.trace is not None
         with (
-            setting(NOTES, judging.notes),
-            setting(QUESTION, memory.owners.get(question, QUESTION.get())),
+            setting(notes=judging.notes, question=memory.owners.get(question, asker().question)),
             dspy.context(trace=judging.trace if traced else None),
         ):
             try:
@@ -220,10 +219,10 @@ class CDIT(RALM):
                     (chosen, branch_of(retrieved, chosen)),
                     _judged(question, passages),
                 )
-                if REPEAT.get() == 1:
+                if asker().repeat == 1:
                     lm = dspy.settings.lm
                     await aio.in_thread(memory.keep, question, passages, self.select.judge, lm)  # type: ignore[union-attr]
-        memory.judgings[f"{REPEAT.get()} {question}"] = judging
+        memory.judgings[f"{asker().repeat} {question}"] = judging
         return judging
 
 
@@ -256,7 +255,7 @@ class _Judging:
 
     def taken(self) -> tuple[dspy.Prediction, Branch] | None:
         """`chosen`, with the calls and the trace, for the question whose they are; None where it has them already."""
-        notes, trace = NOTES.get(), dspy.settings.trace
+        notes, trace = asker().notes, dspy.settings.trace
         if notes is not None:
             notes.extend(self.notes)
         if trace is not None:
@@ -290,7 +289,7 @@ class _Memory:
         }
         self.owners: dict[str, str] = {}
         """The run's questions, one line each, and the id of the first that has these words."""
-        for question in RUN_QUESTIONS.get() if journal is not None else ():
+        for question in asker().questions if journal is not None else ():
             self.owners.setdefault(one_line(question.question), question.id)
         self.judgings: dict[str, _Judging] = {}
         self.flights = aio.SingleFlight[_Judging]()
@@ -311,7 +310,7 @@ class _Memory:
 
     def belongs_here(self, text: str) -> bool:
         """Whether the question under work is the one of the run that judges `text`, or none of the run does."""
-        return self.owners.get(text, QUESTION.get()) == QUESTION.get()
+        return self.owners.get(text, asker().question) == asker().question
 
     def decide(self, text: str) -> _Decision:
         """What `text` goes by, which the questions ahead of it decide."""
@@ -422,7 +421,7 @@ class _Memories:
 
     def here(self) -> _Memory:
         """The memory of the run that asks. Raises `BadArgument` where it is to go into another folder."""
-        journal: Journal | None = JOURNAL.get()
+        journal: Journal | None = asker().journal
         if journal is not None and self.folder is not None:
             raise BadArgument(
                 "a run keeps its verdicts in its own folder: leave witnesses= out, and start from those of "

@@ -49,7 +49,7 @@ from typing import Any, NamedTuple
 import dspy
 
 from blendfilter.asking import STOP, DemoFields, Demonstration, PromptSettings, TaskWording
-from blendfilter.context import BRANCH, setting
+from blendfilter.context import setting
 from blendfilter.errors import UnknownName, check_count
 from blendfilter.filters.base import Filter
 from blendfilter.modules.base import Branch, RetrievingMethod, prediction_of, short_answer, union
@@ -214,7 +214,7 @@ class MultiHop(RetrievingMethod):
                 break
             trail.add(self.form.follow_up.format(turn=turn, text=hop.follow_up))
             name = f"hop_{turn}"
-            with setting(BRANCH, name):
+            with setting(branch=name):
                 chosen, trail.branches[name] = await self.look_up(hop.follow_up)
             trail.queries[name] = hop.follow_up
             trail.chosen.append(chosen)

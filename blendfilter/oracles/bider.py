@@ -33,7 +33,7 @@ import numpy as np
 
 from blendfilter import aio
 from blendfilter.asking import TaskWording
-from blendfilter.context import STAGE, setting
+from blendfilter.context import setting
 from blendfilter.errors import BadArgument, BadData, Leak, ModelError, UnknownName, check_count
 from blendfilter.journal import digest
 from blendfilter.lm.scoring.base import TOO_LONG, Score
@@ -264,7 +264,7 @@ class Synthesis(Chooser):
             lambda: [Refining(self, one, sentences_of(passages)) for one, passages in batch]
         )
         while open_ := [each for each in begun if each.take()]:
-            with setting(STAGE, "support"):
+            with setting(stage="support"):
                 found = await self.nli.aresults([each.pair for each in open_])
             for each, result in zip(open_, found, strict=True):
                 if isinstance(result, ModelError) and result.kind != TOO_LONG:

@@ -27,7 +27,7 @@ import dspy
 
 from blendfilter import aio
 from blendfilter.asking import Ask, PromptSettings, TaskWording
-from blendfilter.context import STAGE, setting
+from blendfilter.context import setting
 from blendfilter.errors import BadArgument, BadData, Leak, ModelError, UnknownName, check_count
 from blendfilter.journal import digest
 from blendfilter.lm.scoring.base import TOO_LONG, Result, Score, TextPair
@@ -327,7 +327,7 @@ class CXMIGenerator:
 
     async def _results(self, pairs: Sequence[TextPair]) -> dict[TextPair, Result]:
         """A score, or the error that says that a pair is too long; any other failure may pass, and is raised."""
-        with setting(STAGE, STAGE_NAME):
+        with setting(stage=STAGE_NAME):
             results = await self.scorer.aresults(pairs)
         for result in results:
             if isinstance(result, ModelError) and result.kind != TOO_LONG:

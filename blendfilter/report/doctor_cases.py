@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import dspy
 
 from blendfilter import aio
-from blendfilter.context import NOTES, QUESTION, calls_of, setting
+from blendfilter.context import calls_of, noting, setting
 from blendfilter.errors import ModelError
 from blendfilter.evaluation.ledger import LedgerEntry, ledger
 from blendfilter.filters.cdit import Judge
@@ -165,8 +165,8 @@ async def _ask(
     stage: str, events: Callable[[], Awaitable[Mapping[str, bool]]], lm: dspy.BaseLM
 ) -> CaseOutcome:
     with (
-        setting(QUESTION, stage),
-        setting(NOTES, []) as notes,
+        setting(question=stage),
+        noting() as notes,
         dspy.context(lm=lm, trace=None, disable_history=True),
     ):
         try:

@@ -40,7 +40,7 @@ import dspy
 
 from blendfilter import aio
 from blendfilter.asking import TaskWording
-from blendfilter.context import NOTES, ORDER, QUESTION, setting
+from blendfilter.context import setting
 from blendfilter.errors import BadArgument, EmptyData, ModelError, UnknownName
 from blendfilter.extras import needed, quiet_transformers
 from blendfilter.files import writing
@@ -381,9 +381,7 @@ class ReaderReward:
     async def _f1(self, place: int, passages: Sequence[Passage]) -> float:
         row = self.rows[place]
         with (
-            setting(QUESTION, row.id),
-            setting(ORDER, place),
-            setting(NOTES, []),
+            setting(question=row.id, order=place, notes=[]),
             dspy.context(lm=self.reader, trace=[], disable_history=True),
         ):
             try:

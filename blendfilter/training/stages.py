@@ -35,7 +35,7 @@ import dspy
 
 from blendfilter import aio
 from blendfilter.asking import NO_DEMOS, TaskWording
-from blendfilter.context import QUESTION, STAGE, setting
+from blendfilter.context import asker, setting
 from blendfilter.dspy_surface import lm15
 from blendfilter.errors import BadArgument, EmptyData, UnknownName, check_count
 from blendfilter.filters.registry import make_filter
@@ -194,9 +194,9 @@ class GoldTeacher:
 
     async def complete(self, request: lm15.Request) -> lm15.Response:
         """What gold says. Raises: BadArgument for a stage that gold has no target for."""
-        prompt, stage = prompt_of(request), STAGE.get()
+        prompt, stage = prompt_of(request), asker().stage
         assert isinstance(prompt, str)  # without demonstrations there is one message
-        question, gold = self._known[QUESTION.get()]
+        question, gold = self._known[asker().question]
         if stage not in _TARGETS:
             known = ", ".join(sorted(_TARGETS))
             raise BadArgument(
@@ -338,7 +338,7 @@ class _WithGold(Retriever):
         return {"kind": "with-gold", "of": self.inner.info()}
 
     def _beside(self, query: str, hits: Sequence[Passage], k: int) -> list[Passage]:
-        kept, gold = list(hits), self.gold.get(QUESTION.get(), [])
+        kept, gold = list(hits), self.gold.get(asker().question, [])
         titles = {folded(passage.title) for passage in gold}
         draw = random.Random(f"{self.seed} {query}")
         for passage in gold:
@@ -394,7 +394,7 @@ def stage_examples(
     made = [_made(each, beside, wording, k) for each in methods]
 
     async def ask(question: Question) -> None:
-        with setting(QUESTION, question.id):
+        with setting(question=question.id):
             for method in made:
                 await method.acall(question=question.question)
 

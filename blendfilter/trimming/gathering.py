@@ -29,7 +29,7 @@ from typing import Any, Literal, NamedTuple, cast
 import dspy
 
 from blendfilter import aio
-from blendfilter.context import JOURNAL, NOTES, ORDER, QUESTION, setting
+from blendfilter.context import setting
 from blendfilter.errors import (
     AskedWrong,
     BadArgument,
@@ -421,10 +421,7 @@ class _JudgingSession:
 
     async def _outcome(self, order: int, planned: PlannedQuestion) -> QuestionOutcome:
         with (
-            setting(QUESTION, planned.id),
-            setting(ORDER, order),
-            setting(NOTES, []),
-            setting(JOURNAL, self.context.journal),
+            setting(question=planned.id, order=order, notes=[], journal=self.context.journal),
             dspy.context(lm=self.lm, trace=[], disable_history=True),
         ):
             try:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import pickle
 import random
 import signal
 import subprocess
@@ -31,7 +30,6 @@ from provider_server import playing
 from small_world import Command, shell, stable
 
 from blendfilter import BM25, BlendFilter, Budget, Direct, connect, evaluate, load
-from blendfilter.context import setting
 from blendfilter.errors import BadArgument, BudgetSpent, MissingFile, RunLocked, RunMismatch, ServerRefused
 from blendfilter.evaluation import on_ray
 from blendfilter.evaluation.control import in_progress, running
@@ -358,8 +356,7 @@ def travelled(value: Any, paces: Any = None) -> Any:
     sent = packed(value, SimpleNamespace(cloudpickle=cloudpickle))
     assert KEY.encode() not in sent.payload
     assert LOGIN.encode() not in sent.payload
-    with setting(on_ray._CONNECTING, (sent.models, paces)):
-        return pickle.loads(sent.payload)
+    return on_ray.unpacked(sent.payload, sent.models, paces)
 
 
 def test_models_travel_with_what_they_were_connected_with() -> None:

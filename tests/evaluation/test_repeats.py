@@ -12,14 +12,14 @@ from dspy import lm15
 from small_world import ROW, CountingEngine, Watching, done_by, journaled, slowly, stable
 
 from blendfilter import BM25, BlendFilter, ChainOfThought, Direct, evaluate
-from blendfilter.context import REPEAT
+from blendfilter.context import asker
 from blendfilter.errors import BadArgument, ReplayMiss, RunMismatch
 from blendfilter.tasks import Questions
 
 
 def wavering() -> CountingEngine:
     """A server that varies at temperature 0: it answers by the repeat that asks."""
-    return CountingEngine(reply=lambda prompt: f"answer {REPEAT.get()}")
+    return CountingEngine(reply=lambda prompt: f"answer {asker().repeat}")
 
 
 def test_every_question_is_answered_so_many_times(index: BM25, questions: Questions, tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_an_error_of_one_repeat_is_asked_again(index: BM25, questions: Questions
     whole, _ = done_by(Direct(index), questions, tmp_path / "whole", repeats=2)
 
     async def refuse(_stage: str, prompt: str) -> None:
-        if REPEAT.get() == 2 and questions[1].question in prompt:
+        if asker().repeat == 2 and questions[1].question in prompt:
             raise lm15.ContextLengthError("too many", status=400)
 
     run, _ = done_by(Direct(index), questions, tmp_path / "run", repeats=2, engine=CountingEngine(refuse))

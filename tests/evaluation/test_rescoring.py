@@ -13,7 +13,7 @@ from scripted import ScriptedLM
 from small_world import Command, CountingEngine, done_by, journaled, stable, tree
 
 from blendfilter import BM25, Direct, Run, compare
-from blendfilter.context import REPEAT
+from blendfilter.context import asker
 from blendfilter.errors import (
     BadArgument,
     BadData,
@@ -129,7 +129,7 @@ def test_problems_are_counted_apart_and_asked_again(run: Run) -> None:
 
 def test_repeats_are_scored_one_by_one(index: BM25, questions: Questions, tmp_path: Path) -> None:
     golden = questions[0].golden_answers[0]
-    engine = CountingEngine(reply=lambda prompt: f"it is {golden}" if REPEAT.get() == 2 else "no idea")
+    engine = CountingEngine(reply=lambda prompt: f"it is {golden}" if asker().repeat == 2 else "no idea")
     run, _ = done_by(Direct(index), questions[:3], tmp_path / "run", engine=engine, repeats=2)
     done = run.rescore("cover-em")
     ids = [question.id for question in questions[:3]]

@@ -14,7 +14,7 @@ from calls import Live, ask, journaled, request, text_of
 from dspy import lm15
 from scripted import ScriptedEngine, response
 
-from blendfilter.context import NOTES, ORDER, QUESTION, SAMPLE, STAGE, CallNote, CallSample, setting
+from blendfilter.context import CallNote, CallSample, asker, noting, setting
 from blendfilter.errors import ModelError, ReplayMiss, ServerRefused
 from blendfilter.journal import CallCache, Journal
 from blendfilter.lm.journaled import JournaledEngine
@@ -80,7 +80,7 @@ def test_a_replay_serves_what_an_earlier_version_kept(tmp_path: Path) -> None:
 
 
 def key_of(requested: lm15.Request, sample: CallSample = CallSample(), **options: Any) -> str:
-    with setting(NOTES, []) as notes, setting(SAMPLE, sample):
+    with noting() as notes, setting(sample=sample):
         ask(journaled(Live(), **options), requested)
     return str(notes[0].key)
 
@@ -119,7 +119,7 @@ def test_where_it_is_called_and_who_asks_do_not_change_the_key() -> None:
     assert key_of(request(), address="http://127.0.0.1:9/v1") == plain
     assert key_of(request(), options={"thinking": None}) == plain
     assert key_of(replace(request(), model="blendfilter/m")) == plain
-    with setting(STAGE, "ids"), setting(QUESTION, "q7"), setting(ORDER, 3):
+    with setting(stage="ids", question="q7", order=3):
         assert key_of(request()) == plain
 
 
@@ -130,7 +130,7 @@ def test_three_samples_are_three_records_and_replay_in_order_whatever_arrived_fi
     arrived = []
 
     async def slow_first(_: lm15.Request, __: int) -> lm15.Response:
-        i = SAMPLE.get().i
+        i = asker().sample.i
         await asyncio.sleep(0.06 - 0.03 * i)
         arrived.append(i)
         return response(f"sample {i}")
@@ -158,7 +158,7 @@ def test_three_samples_are_three_records_and_replay_in_order_whatever_arrived_fi
 def test_a_final_error_is_journaled_and_replayed_as_itself_and_called_again_by_auto(tmp_path: Path) -> None:
     too_long = lm15.ContextLengthError("9 tokens too many", status=400)
     live = ScriptedEngine([too_long, "now it fits"])
-    with Journal(tmp_path) as journal, setting(STAGE, "check"), setting(NOTES, []) as notes:
+    with Journal(tmp_path) as journal, setting(stage="check"), noting() as notes:
         engine = journaled(live, journal, address="http://127.0.0.1:9/v1")
         with pytest.raises(ModelError, match="longer than the model's context: 9 tokens too many") as live_error:
             ask(engine)
@@ -167,7 +167,7 @@ def test_a_final_error_is_journaled_and_replayed_as_itself_and_called_again_by_a
         assert record["error"]["kind"] == "context_too_long"
         assert notes == [CallNote("check", record["key"], "error")]
     with Journal(tmp_path, "replay") as journal:
-        with pytest.raises(ModelError) as replayed, setting(STAGE, "answer"):
+        with pytest.raises(ModelError) as replayed, setting(stage="answer"):
             ask(journaled(live, journal))
         assert str(replayed.value) == str(live_error.value)
         assert (replayed.value.kind, replayed.value.stage) == ("context_too_long", "answer")
@@ -183,7 +183,7 @@ def test_a_replay_miss_names_question_and_stage(tmp_path: Path) -> None:
     Journal(tmp_path).close()
     missed = r"question 'q7', stage 'ids' asks for call [0-9a-f]{12}, which .*journal\.jsonl does not hold"
     live = Live()
-    with Journal(tmp_path, "replay") as journal, setting(QUESTION, "q7"), setting(STAGE, "ids"):
+    with Journal(tmp_path, "replay") as journal, setting(question="q7", stage="ids"):
         engine = journaled(live, journal)
         with pytest.raises(ReplayMiss, match=missed):
             ask(engine)
@@ -208,7 +208,7 @@ def test_a_reply_with_tool_calls_survives_the_journal(tmp_path: Path) -> None:
 
     live = Live(answer)
     wanted = replace(request(), tools=(tool("search"),))
-    with Journal(tmp_path) as journal, setting(NOTES, []) as notes:
+    with Journal(tmp_path) as journal, noting() as notes:
         first = asyncio.run(journaled(live, journal).complete(wanted))
     with Journal(tmp_path, "replay") as journal:
         again = asyncio.run(journaled(live, journal).complete(wanted))
@@ -272,7 +272,7 @@ def test_a_record_says_what_was_sent_and_what_came_back(tmp_path: Path) -> None:
     with Journal(tmp_path) as journal:
         engine = journaled(ScriptedEngine([answer]), journal, label="b", address="http://127.0.0.1:9/v1",
                            options={"thinking": False, "extra_body": None})  # fmt: skip
-        with setting(STAGE, "topic"), setting(SAMPLE, CallSample(3, 1)):
+        with setting(stage="topic", sample=CallSample(3, 1)):
             live = asyncio.run(engine.complete(wanted))
             served = asyncio.run(engine.complete(wanted))
         (record,) = journal.records()
@@ -309,7 +309,7 @@ def test_a_record_says_what_was_sent_and_what_came_back(tmp_path: Path) -> None:
 )
 def test_how_a_reply_ended_is_noted_live_and_served(tmp_path: Path, reply: str, finish: str, event: str) -> None:
     live = ScriptedEngine([response(reply, finish=finish)])
-    with Journal(tmp_path) as journal, setting(STAGE, "ids"), setting(NOTES, []) as notes:
+    with Journal(tmp_path) as journal, setting(stage="ids"), noting() as notes:
         assert [ask(journaled(live, journal)) for _ in range(2)] == [reply, reply]
         (record,) = journal.records()
     assert notes == [CallNote("ids", record["key"], event)] * 2

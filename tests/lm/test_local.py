@@ -18,7 +18,7 @@ from dspy import lm15
 from local_model import engine, reply, request, text_of, weights
 from small_world import Command, journaled, stable
 
-from blendfilter.context import REPEAT, SAMPLE, CallSample, setting
+from blendfilter.context import CallSample, setting
 from blendfilter.errors import BadArgument, BadData, MissingExtra, MissingFile
 from blendfilter.filters.knowledge import ids_schema, schema_of
 from blendfilter.lm import local
@@ -156,8 +156,8 @@ class TestCalls:
 
     def test_a_seed_is_of_the_request_and_its_sample(self) -> None:
         seeds = [local.seed_of(3, [1]), local.seed_of(3, [2]), local.seed_of(4, [1])]
-        for variable, value in ((SAMPLE, CallSample(None, 1)), (SAMPLE, CallSample(7, 0)), (REPEAT, 2)):
-            with setting(variable, value):
+        for whose in ({"sample": CallSample(None, 1)}, {"sample": CallSample(7, 0)}, {"repeat": 2}):
+            with setting(**whose):
                 seeds.append(local.seed_of(3, [1]))
         assert len(set(seeds)) == 6
         assert local.seed_of(3, [1]) == seeds[0]

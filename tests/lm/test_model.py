@@ -15,7 +15,7 @@ from scripted import scripted
 from small_world import comes_of_itself
 
 from blendfilter import open_index
-from blendfilter.context import NOTES, SAMPLE, STAGE, setting
+from blendfilter.context import asker, noting, setting
 from blendfilter.errors import (
     AskedWrong,
     BadArgument,
@@ -57,7 +57,7 @@ def test_it_is_called_with_a_text_messages_or_a_request_awaited_or_not() -> None
     [(lm15.ContextLengthError("too long", status=400), "context_too_long"), (lm15.TimeoutError("late"), "timeout")],
 )
 def test_a_call_that_fails_raises_our_error_with_its_stage(fault: Exception, kind: str) -> None:
-    with scripted([fault, fault]) as lm, setting(STAGE, "ids"):
+    with scripted([fault, fault]) as lm, setting(stage="ids"):
         with pytest.raises(ModelError) as waited:
             lm("hello")
         with pytest.raises(ModelError) as awaited:
@@ -73,11 +73,11 @@ def test_where_one_sample_fails_the_others_are_waited_for_and_noted(tmp_path: Pa
         quick = lm.inner.complete
 
         async def slower_later(request: Any) -> Any:
-            await asyncio.sleep(0.03 * SAMPLE.get().i)
+            await asyncio.sleep(0.03 * asker().sample.i)
             return await quick(request)
 
         lm.inner.complete = slower_later  # type: ignore[method-assign]
-        with setting(NOTES, []) as notes, pytest.raises(ModelError, match="too long"):
+        with noting() as notes, pytest.raises(ModelError, match="too long"):
             lm("hello", n=3, temperature=1.0)
         assert len(list(journal.records())) == 3
         assert [note.event for note in notes].count("error") <= 1
@@ -315,7 +315,7 @@ def test_a_label_tells_two_servers_with_one_name_apart_and_a_new_port_does_not(t
 
 def test_one_name_at_two_providers_is_two_models() -> None:
     def key_of(lm: ConnectedLM) -> str:
-        with setting(NOTES, []) as notes:
+        with noting() as notes:
             lm.inner = connect("offline").inner
             lm.with_journal(None)("hello")
         return str(notes[0].key)

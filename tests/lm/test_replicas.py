@@ -13,7 +13,7 @@ import pytest
 from dspy import lm15
 from model_server import serve
 
-from blendfilter.context import NOTES, setting
+from blendfilter.context import noting
 from blendfilter.errors import BadArgument, ServerRefused
 from blendfilter.journal import Journal
 from blendfilter.lm import faults
@@ -170,7 +170,7 @@ def test_all_servers_down_is_one_line_that_names_them_all(monkeypatch: pytest.Mo
 
 def key_of(lm: Any) -> str:
     lm.inner = connect("offline").inner
-    with setting(NOTES, []) as notes:
+    with noting() as notes:
         lm.with_journal(None)("hello")
     return str(notes[0].key)
 

@@ -13,7 +13,7 @@ import pytest
 import scoring_models as made
 from scripted import ScriptedLM
 
-from blendfilter.context import STAGE, setting
+from blendfilter.context import setting
 from blendfilter.errors import BadArgument, ModelError, ReplayMiss
 from blendfilter.journal import Journal
 from blendfilter.lm.model import connect
@@ -99,7 +99,7 @@ def test_half_a_character_is_no_reason_to_fall_over(model: Counting, tmp_path: P
 
 
 def test_what_is_journaled_is_not_computed_again(model: Counting, tmp_path: Path) -> None:
-    with Journal(tmp_path) as journal, setting(STAGE, "cxmi"):
+    with Journal(tmp_path) as journal, setting(stage="cxmi"):
         first = KeptScorer(model, journal).score(PAIRS)
     again = Counting()
     with Journal(tmp_path) as journal:

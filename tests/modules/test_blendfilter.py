@@ -27,7 +27,7 @@ from isle import (
 from scripted import ScriptedLM, scripted
 
 from blendfilter.asking import TaskWording
-from blendfilter.context import STAGE
+from blendfilter.context import asker
 from blendfilter.errors import BadData, ModelError
 from blendfilter.filters.base import Filter
 from blendfilter.filters.knowledge import OneCallFilter
@@ -178,7 +178,7 @@ class TestCalls:
         async def complete(request: Any) -> Any:
             nonlocal requested, together
             mine = together
-            requested.append(STAGE.get())
+            requested.append(asker().stage)
             if sorted(requested) == left[0]:
                 requested, together = [], asyncio.Event()
                 del left[0]

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blendfilter.context import JOURNAL, NOTES, QUESTION, STAGE, CallNote, setting
+from blendfilter.context import CallNote, setting
 from blendfilter.errors import ReplayMiss
 from blendfilter.journal import Journal
 from blendfilter.records import Passage
@@ -80,10 +80,10 @@ class Counting(Retriever):
 
 def test_a_search_is_made_once_and_served_as_it_was(tmp_path: Path) -> None:
     index = Counting()
-    with Journal(tmp_path) as journal, setting(JOURNAL, journal):
+    with Journal(tmp_path) as journal, setting(journal=journal):
         live = index.search(["orm"], 2)
         served = index.search(["orm"], 2)
-    with Journal(tmp_path, "replay") as journal, setting(JOURNAL, journal):
+    with Journal(tmp_path, "replay") as journal, setting(journal=journal):
         replayed = index.search(["orm"], 2)
     assert live == served == replayed  # ids, texts and scores
     assert replayed == [[PASSAGES["1"].scored(2.375), PASSAGES["2"].scored(1.375)]]
@@ -92,7 +92,7 @@ def test_a_search_is_made_once_and_served_as_it_was(tmp_path: Path) -> None:
 
 def test_each_passage_is_stored_once_and_a_search_holds_ids_and_scores(tmp_path: Path) -> None:
     index = Counting()
-    with Journal(tmp_path) as journal, setting(JOURNAL, journal):
+    with Journal(tmp_path) as journal, setting(journal=journal):
         for query in ("a", "b", "c"):
             index.search([query], 3)
         records = list(journal.records())
@@ -108,7 +108,7 @@ def test_each_passage_is_stored_once_and_a_search_holds_ids_and_scores(tmp_path:
 
 def test_a_batch_asks_only_for_what_is_missing_each_once_and_keeps_its_order(tmp_path: Path) -> None:
     index = Counting()
-    with Journal(tmp_path) as journal, setting(JOURNAL, journal):
+    with Journal(tmp_path) as journal, setting(journal=journal):
         first = index.search(["b"], 1)
         found = index.search(["a", "b", "ccc", "a"], 1)
     assert index.searches == [(["b"], 1), (["a", "ccc"], 1)]
@@ -122,7 +122,7 @@ def test_a_batch_asks_only_for_what_is_missing_each_once_and_keeps_its_order(tmp
     ids=["fingerprint", "case", "space", "k"],
 )
 def test_another_fingerprint_query_or_k_is_another_search(tmp_path: Path, index: Counting, query: str, k: int) -> None:
-    with Journal(tmp_path) as journal, setting(JOURNAL, journal):
+    with Journal(tmp_path) as journal, setting(journal=journal):
         Counting().search(["orm"], 2)
         index.search([query], k)
     assert len(index.searches) == 1
@@ -130,11 +130,11 @@ def test_another_fingerprint_query_or_k_is_another_search(tmp_path: Path, index:
 
 def test_reuse_copies_the_search_and_its_passages(tmp_path: Path) -> None:
     index = Counting()
-    with Journal(tmp_path / "old") as journal, setting(JOURNAL, journal):
+    with Journal(tmp_path / "old") as journal, setting(journal=journal):
         index.search(["orm", "never asked again"], 2)
-    with Journal(tmp_path / "new", reuse=[tmp_path / "old"]) as journal, setting(JOURNAL, journal):
+    with Journal(tmp_path / "new", reuse=[tmp_path / "old"]) as journal, setting(journal=journal):
         copied = index.search(["orm"], 2)
-    with Journal(tmp_path / "new", "replay") as journal, setting(JOURNAL, journal):
+    with Journal(tmp_path / "new", "replay") as journal, setting(journal=journal):
         assert index.search(["orm"], 2) == copied
         assert sorted(record["kind"] for record in journal.records()) == ["passage", "passage", "search"]
     assert len(index.searches) == 1
@@ -144,8 +144,8 @@ def test_a_replay_miss_names_question_index_and_query(tmp_path: Path) -> None:
     index = Counting()
     Journal(tmp_path).close()
     text = rf"question 'q7', stage 'ids' searches index {'f' * 16} for 'when did it open', k=2.*does not hold"
-    with Journal(tmp_path, "replay") as journal, setting(JOURNAL, journal):
-        with setting(QUESTION, "q7"), setting(STAGE, "ids"), pytest.raises(ReplayMiss, match=text):
+    with Journal(tmp_path, "replay") as journal, setting(journal=journal):
+        with setting(question="q7", stage="ids"), pytest.raises(ReplayMiss, match=text):
             index.search(["when did it open"], 2)
         assert len(journal) == 0
     assert not index.searches
@@ -154,10 +154,10 @@ def test_a_replay_miss_names_question_index_and_query(tmp_path: Path) -> None:
 def test_a_search_whose_passages_were_cut_off_is_made_again(tmp_path: Path) -> None:
     """Two journals joined by hand, or one cut in front: ids without their texts are no hit."""
     index = Counting()
-    with Journal(tmp_path / "a") as journal, setting(JOURNAL, journal):
+    with Journal(tmp_path / "a") as journal, setting(journal=journal):
         index.search(["orm"], 1)
         (search_record,) = [record for record in journal.records() if record["kind"] == "search"]
-    with Journal(tmp_path / "b") as journal, setting(JOURNAL, journal):
+    with Journal(tmp_path / "b") as journal, setting(journal=journal):
         journal.append(search_record)
         assert index.search(["orm"], 1) == index.search(["orm"], 1)
         assert len(index.searches) == 2
@@ -182,10 +182,10 @@ class Excerpts(Retriever):
 def test_other_excerpts_under_one_id_are_served_as_they_were_found(tmp_path: Path) -> None:
     """Of the second, found by the same query as before, and of the first, which came before the second."""
     index = Excerpts()
-    with Journal(tmp_path) as journal, setting(JOURNAL, journal):
+    with Journal(tmp_path) as journal, setting(journal=journal):
         live = [index.search([query], 1) for query in ("piers", "mills")]
         served = [index.search([query], 1) for query in ("piers", "mills")]
-    with Journal(tmp_path, "replay") as journal, setting(JOURNAL, journal):
+    with Journal(tmp_path, "replay") as journal, setting(journal=journal):
         replayed = [index.search([query], 1) for query in ("piers", "mills")]
     assert live == served == replayed
     assert [each[0][0].text for each in replayed] == ["What it says of piers.", "What it says of mills."]
@@ -202,7 +202,7 @@ class CutsAtThree(Counting):
 def noted(index: Retriever, queries: Sequence[str]) -> tuple[list[bool], list[CallNote]]:
     """Which of the hits say that they are of a cut query, and what the search noted."""
     notes: list[CallNote] = []
-    with setting(NOTES, notes), setting(STAGE, "internal"):
+    with setting(notes=notes, stage="internal"):
         found = index.search(queries, 1)
     return [cut_of(hits) for hits in found], notes
 
@@ -210,12 +210,12 @@ def noted(index: Retriever, queries: Sequence[str]) -> tuple[list[bool], list[Ca
 def test_a_cut_query_is_noted_live_served_and_replayed(tmp_path: Path) -> None:
     index, queries = CutsAtThree(), ["orm", "a blended query of many words", "orm pier"]
     expected = ([False, True, False], [CallNote("internal", "", "query_cut")])
-    with Journal(tmp_path) as journal, setting(JOURNAL, journal):
+    with Journal(tmp_path) as journal, setting(journal=journal):
         assert noted(index, queries) == expected
         assert noted(index, queries) == expected
         records = [record for record in journal.records() if record["kind"] == "search"]
     assert len(index.searches) == 1
-    with Journal(tmp_path, "replay") as journal, setting(JOURNAL, journal):
+    with Journal(tmp_path, "replay") as journal, setting(journal=journal):
         assert noted(index, queries) == expected
     plain = {"key", "kind", "fingerprint", "query", "k", "ids", "scores", "passages"}
     assert [set(record) - plain for record in records] == [set(), {"query_cut"}, set()]

@@ -21,7 +21,7 @@ import Stemmer
 from checkpoints import tiny_bert, tiny_colbert, tiny_cross_encoder
 from index_server import served
 
-from blendfilter.context import JOURNAL, setting
+from blendfilter.context import setting
 from blendfilter.errors import BadArgument, ReplayMiss
 from blendfilter.journal import Journal
 from blendfilter.records import Passage
@@ -172,9 +172,9 @@ def test_it_says_what_it_is(index: Retriever) -> None:
 
 
 def test_a_journaled_search_is_replayed_as_it_was(index: Retriever, tmp_path: Path) -> None:
-    with Journal(tmp_path) as journal, setting(JOURNAL, journal):
+    with Journal(tmp_path) as journal, setting(journal=journal):
         live = index.search(QUERIES, 5)
-    with Journal(tmp_path, "replay") as journal, setting(JOURNAL, journal):
+    with Journal(tmp_path, "replay") as journal, setting(journal=journal):
         replayed = index.search(QUERIES, 5)
         with pytest.raises(ReplayMiss):
             index.search(QUERIES, 4)

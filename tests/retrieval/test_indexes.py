@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blendfilter.context import JOURNAL, NOTES, setting
+from blendfilter.context import setting
 from blendfilter.errors import BadArgument, BadData, MissingFile, UnknownName
 from blendfilter.journal import Journal
 from blendfilter.modules.base import union
@@ -144,7 +144,7 @@ def test_over_several_corpora_an_id_names_one_passage() -> None:
 
 def test_cut_where_any_index_cut() -> None:
     notes: list[object] = []
-    with setting(NOTES, notes):
+    with setting(notes=notes):
         assert cut_of(Hybrid([Fixed("A"), Fixed("B", cut=True)])("q", k=1))
     assert len(notes) == 1, "noted once, by the hybrid"
     assert not cut_of(Hybrid([Fixed("A"), Fixed("B")])("q", k=1))
@@ -152,7 +152,7 @@ def test_cut_where_any_index_cut() -> None:
 
 def test_a_journal_keeps_one_record_of_a_query(tmp_path: Path) -> None:
     index = Hybrid([BM25.build(HENS), Fixed("AB")])
-    with Journal(tmp_path) as journal, setting(JOURNAL, journal):
+    with Journal(tmp_path) as journal, setting(journal=journal):
         first = index("red", 3)
         assert index("red", 3) == first
         records = [record for record in journal.records() if record["kind"] == "search"]

@@ -18,7 +18,7 @@ import pytest
 from test_docs import blocks
 
 import blendfilter as bf
-from blendfilter.context import JOURNAL, setting
+from blendfilter.context import setting
 from blendfilter.journal import Journal
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "retrieval.md"
@@ -152,14 +152,14 @@ def test_an_engine_is_an_index(name: str, shown: dict[str, Any], tmp_path: Path)
     """One search of two queries, best first, through a journal that answers the second time without the engine."""
     index = MAKERS[name](shown[name])
     queries = ["Which town has a harbour?", "Which river in a town?"]
-    with Journal(tmp_path) as journal, setting(JOURNAL, journal):
+    with Journal(tmp_path) as journal, setting(journal=journal):
         found = index.search(queries, k=2)
     assert [[passage.id for passage in hits] for hits in found] == [["8", "9"], ["9", "8"]]
     assert (found[0][0].title, found[0][0].text) == ("Ormskerry", "A harbour town.")
     assert all(hits[0].score > hits[1].score for hits in found)
     gone = MAKERS[name](shown[name])
     gone.find = None  # type: ignore[method-assign,assignment]
-    with Journal(tmp_path, "replay") as journal, setting(JOURNAL, journal):
+    with Journal(tmp_path, "replay") as journal, setting(journal=journal):
         assert gone.search(queries, k=2) == found
 
 

@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from index_server import sample_index, served
 
-from blendfilter.context import JOURNAL, NOTES, CallNote, setting
+from blendfilter.context import CallNote, noting, setting
 from blendfilter.errors import (
     AskedWrong,
     BadArgument,
@@ -103,7 +103,7 @@ def test_odd_passages_and_cut_queries_come_whole() -> None:
         assert odd.searches[-1] == "cut \ud83d"
         with pytest.raises(TypeError, match="does not know how many"):
             len(remote)
-        with setting(NOTES, []) as notes:
+        with noting() as notes:
             remote.search(["cut"], 1)
         assert notes == [CallNote("", "", "query_cut")]
 
@@ -211,12 +211,12 @@ def searches(folder: Path) -> list[dict[str, Any]]:
 def test_a_journal_of_the_one_replays_with_the_other(url: str, local: BM25, tmp_path: Path) -> None:
     remote = Remote(url)
     for name, index in (("local", local), ("remote", remote)):
-        with Journal(tmp_path / name) as journal, setting(JOURNAL, journal):
+        with Journal(tmp_path / name) as journal, setting(journal=journal):
             index.search(QUERIES, 5)
     assert searches(tmp_path / "local") == searches(tmp_path / "remote")
     monkey = Remote(url)
     monkey._connection.url = "http://127.0.0.1:9"  # nobody is there
-    with Journal(tmp_path / "local", "replay") as journal, setting(JOURNAL, journal):
+    with Journal(tmp_path / "local", "replay") as journal, setting(journal=journal):
         assert monkey.search(QUERIES, 5) == local.search(QUERIES, 5)
 
 

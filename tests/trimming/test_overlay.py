@@ -20,7 +20,7 @@ from judged import PIER, WHO_OFF, WHO_ON
 from judged import RADIO as VILLAGE
 from witnessed import Written, ids, judge, witnesses_of
 
-from blendfilter.context import JOURNAL, setting
+from blendfilter.context import setting
 from blendfilter.errors import BadArgument
 from blendfilter.journal import Journal
 from blendfilter.records import Passage
@@ -296,7 +296,7 @@ def test_an_open_index_does_not_change_under_a_search() -> None:
 
 def test_two_states_share_no_search_record(tmp_path: Path) -> None:
     index, witnesses = Written({"": ["mary", "jack", "ann"]}), witnesses_of(RADIO)
-    with Journal(tmp_path) as journal, setting(JOURNAL, journal):
+    with Journal(tmp_path) as journal, setting(journal=journal):
         bare = index.search([ON], 2)
         trimmed = Trimmed(index, witnesses, threshold=1).search([ON], 2)
         sent = len(index.searches)

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from blendfilter import aio
-from blendfilter.context import STAGE, who
+from blendfilter.context import asker, who
 from blendfilter.errors import BadArgument, ModelError, ReplayMiss, words_of
 from blendfilter.journal import Journal, digest
 from blendfilter.lm import faults
@@ -46,7 +46,7 @@ class KeptScorer:
         """The same, awaited."""
         results = await self.aresults(pairs)
         if error := next((each for each in results if isinstance(each, ModelError)), None):
-            raise ModelError(words_of(error), kind=error.kind, stage=STAGE.get())
+            raise ModelError(words_of(error), kind=error.kind, stage=asker().stage)
         return [each for each in results if isinstance(each, Score)]
 
     async def aresults(self, pairs: Sequence[tuple[str, str]]) -> list[Result]:
@@ -69,7 +69,7 @@ class KeptScorer:
         if not record.get("error"):
             return (CutScore if record.get("cut") else Score)(record["logprob"], record["n_tokens"])
         error = (
-            faults.restore(record["error"], stage=STAGE.get())
+            faults.restore(record["error"], stage=asker().stage)
             if self.journal.mode == "replay"
             else None
         )
@@ -113,7 +113,7 @@ class KeptScorer:
         return {
             "key": key,
             "kind": "score",
-            "stage": STAGE.get(),
+            "stage": asker().stage,
             "model": self.backend.name,
             "scorer": dict(self.backend.identity),
             "prompt": pair.prompt,
