@@ -479,9 +479,7 @@ def serve(
     ] = 64,
     max_connections: Annotated[
         int,
-        declared(
-            "Limits", rare=True, help="Open connections, at most; fewer where 'ulimit -n' is low."
-        ),
+        declared("Limits", rare=True, help="Open connections, at most."),
     ] = 1000,
 ) -> None:
     """Serve an index over HTTP: to dspy.ColBERTv2(url=…) as it is, and to --index URL.

@@ -3,17 +3,14 @@
 ==========================  ===================================================================
 ``GET, POST /``             one query, in `dspy.ColBERTv2`'s format (also at ``/api/search``)
 ``POST /search``            queries in a batch; whole passages and the index's fingerprint
-``GET /health``             whether the server is there; wants no token
-``GET /info``               what is served, by which fingerprint, within which limits
+``GET /health``             liveness; needs no token
+``GET /info``               the index, its fingerprint, limits and counters
 ==========================  ===================================================================
 
 Every error is ``{"error": true, "message": one line}``.
 
-Where another index takes the place of the one in its folder, that is opened, and serves from then on (`/info` and every
-reply name its fingerprint); requests in flight are answered by the old one.
-
-A request is answered where it carries the token, or, without one, where it came by this machine's own name: a page on
-the web can make a browser call a server on the same machine under another name (DNS rebinding); the Host header shows.
+When another index takes the place of the served one in its folder, the server opens it and serves it from then on
+(`/info` and every batch's reply name its fingerprint). The old index answers the requests in flight.
 """
 
 from __future__ import annotations
@@ -22,13 +19,12 @@ import asyncio
 import base64
 import binascii
 import hmac
-import ipaddress
 import logging
+import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from importlib.metadata import version
-from typing import Any
 
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
@@ -47,7 +43,6 @@ from blendfilter.server.batching import Batcher
 from blendfilter.server.exchange import (
     Json,
     ServerLimits,
-    head_too_large,
     many_queries,
     one_query,
     refusal,
@@ -56,11 +51,10 @@ from blendfilter.server.exchange import (
     without_paths,
 )
 
-OPEN = "/health"  # the one route that wants no token
-LOOK, LOOK_LONGEST = (
-    1.0,
-    60.0,
-)  # seconds between two looks at the folder; the longer one where it cannot be opened
+LOOK = 1.0  # seconds between two looks at the index's folder
+LOOK_AFTER_FAILURE = 10.0
+
+_LOCAL_HOST = re.compile(r"(?:localhost|127(?:\.\d{1,3}){3}|\[::1\])(?::\d+)?", re.IGNORECASE)
 
 logger = logging.getLogger(__name__)
 
@@ -68,8 +62,9 @@ logger = logging.getLogger(__name__)
 def application(
     index: Retriever, limits: ServerLimits | None = None, *, token: str | None = None
 ) -> Starlette:
-    """The application that serves `index`; where there is a `token`, every request must carry it."""
-    service = Service(index, limits or ServerLimits())
+    """The application that serves `index`. If there is a `token`, every request must carry it."""
+    limits = limits or ServerLimits()
+    service = Service(index, limits)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -86,15 +81,16 @@ def application(
             Route("/health", service.health, methods=["GET"]),
             Route("/info", service.info, methods=["GET"]),
         ],
-        middleware=[Middleware(RequestGuard, token=token, limits=service.limits)],
+        middleware=[Middleware(AccessGuard, token=token)],
         exception_handlers={
             HTTPException: lambda _, error: refusal(error.status_code, error.detail, error.headers),
-            BadArgument: _always(400),
-            asyncio.QueueFull: _always(
+            BadArgument: lambda _, error: refusal(400, str(error)),
+            asyncio.QueueFull: lambda *_: refusal(
                 503, "too many queries are waiting: try again", {"Retry-After": "1"}
             ),
-            ClientDisconnect: _always(400, "the request broke off"),  # no one is left to read it
-            Exception: _always(500, "the search failed"),  # the framework logs the error itself
+            ClientDisconnect: lambda *_: refusal(400, "the request broke off"),
+            # the reasons are for this side's log alone; Starlette raises the error on, and uvicorn logs it
+            Exception: lambda *_: refusal(500, "the search failed"),
         },
         lifespan=lifespan,
     )
@@ -107,21 +103,18 @@ class Service:
 
     def __init__(self, index: Retriever, limits: ServerLimits) -> None:
         self.index, self.limits = index, limits
-        self.batcher = Batcher(
-            index.search, max_batch=limits.max_batch, max_waiting=limits.max_waiting
-        )
+        self.batcher = Batcher(max_batch=limits.max_batch, max_waiting=limits.max_waiting)
 
     async def colbert(self, request: Request) -> Json:
-        """One query. An address with ``?index=FINGERPRINT`` is good for that index only: clients keep what they found
-        under their server's address, and would not notice that its index is another one by now."""
+        """One query. An address with ``?index=FINGERPRINT`` is good for that index only: DSPy caches passages under
+        the server's address, and would not notice another index behind it."""
         index = self.index
         if request.query_params.get("index", index.fingerprint) != index.fingerprint:
             raise HTTPException(
                 409, f"this server's index is {index.fingerprint}, not the one in the address"
             )
-        return Json(
-            topk((await self._found(index, request, *await one_query(request, self.limits)))[0])
-        )
+        found = await self._found(index, request, *await one_query(request, self.limits))
+        return Json(topk(found[0]))
 
     async def search(self, request: Request) -> Json:
         """A batch of queries."""
@@ -134,7 +127,7 @@ class Service:
         return Json({"status": "ok"})
 
     async def info(self, _: Request) -> Json:
-        """What is served."""
+        """The served index, limits and counters."""
         index = self.index
         about = {
             "server": SERVER,
@@ -148,119 +141,76 @@ class Service:
         return Json(about)
 
     async def watch(self) -> None:
-        """Serve the index that lies in the folder by now, until cancelled; where that cannot be opened, the old one."""
-        thread, pause, stated = Threads(1, "blendfilter-open"), LOOK, ""
-        try:
-            while True:
-                await asyncio.sleep(pause)
-                try:
-                    index = await in_thread(self.index.fresh, executor=thread)
-                except Exception as error:  # noqa: BLE001 - the old one serves on, and says why, once
-                    if (why := " ".join(str(error).split())) != stated:
-                        logger.warning(
-                            "%s is served as it was opened: %s", self.index.fingerprint, why
-                        )
-                    stated, pause = why, min(2 * pause, LOOK_LONGEST)
-                    continue
-                pause = LOOK
-                if index is not self.index:
-                    stated = ""
-                    self.index, self.batcher.search = index, index.search
+        """Serve the index that lies in the folder, until cancelled; if it cannot be opened, keep the old one."""
+        thread, failed = Threads(1, "blendfilter-open"), False
+        while True:
+            await asyncio.sleep(LOOK_AFTER_FAILURE if failed else LOOK)
+            try:
+                index = await in_thread(self.index.fresh, executor=thread)
+            except Exception as error:  # noqa: BLE001 - an index that cannot be opened must not end the server
+                if not failed:
                     logger.warning(
-                        "another index took the old one's place: %s is served now",
-                        index.fingerprint,
+                        "%s is served as it was opened: %s", self.index.fingerprint, error
                     )
-                del index  # or an old one would be kept while the next is opened
-        finally:
-            thread.shutdown()
+                failed = True
+                continue
+            failed = False
+            if index is not self.index:
+                self.index = index
+                logger.warning(
+                    "another index took the old one's place: %s is served now", index.fingerprint
+                )
+            del index  # or the old one would stay in memory while the next is opened
 
     async def _found(
         self, index: Retriever, request: Request, queries: list[str], k: int
     ) -> list[Sequence[Passage]]:
-        searching = asyncio.ensure_future(self.batcher.find(queries, k, index.search))
-
-        async def left() -> None:  # returns when the client has gone; its body has been read before
-            while (await request.receive())["type"] != "http.disconnect":
-                pass
-
-        leaving = asyncio.ensure_future(left())
-        try:
-            await asyncio.wait((searching, leaving), return_when=asyncio.FIRST_COMPLETED)
-            if (
-                not searching.done()
-            ):  # a client that gave up and asks again must not wait behind its first request
-                raise ClientDisconnect
-            return searching.result()
-        except (BadArgument, asyncio.QueueFull, ClientDisconnect):
-            raise
-        except Exception:  # noqa: BLE001 - what an engine says is for this side's log alone, where it stands already
-            raise HTTPException(500, "the search failed") from None
-        finally:
+        """Search, unless the client leaves: one that gave up and asks again must not wait behind its first request."""
+        searching = asyncio.ensure_future(self.batcher.find(index.search, queries, k))
+        leaving = asyncio.ensure_future(
+            request.receive()
+        )  # behind the body, only a disconnect can come
+        await asyncio.wait((searching, leaving), return_when=asyncio.FIRST_COMPLETED)
+        leaving.cancel()
+        if not searching.done():
             searching.cancel()
-            leaving.cancel()
+            raise ClientDisconnect
+        return searching.result()
 
 
 def passages_of(index: Retriever) -> int | None:
-    """How many passages there are, None where the index cannot say."""
+    """The number of passages; None if the index does not know it."""
     try:
         return len(index)
     except TypeError:
         return None
 
 
-def _always(status: int, message: str = "", headers: dict[str, str] | None = None) -> Any:
-    """A handler that answers every error alike, by default with the error's own message."""
+class AccessGuard:
+    """Middleware that refuses requests without the `token`.
 
-    async def handler(_: Request, error: Exception) -> Json:
-        return refusal(status, message or str(error), headers)
+    If there is none, only requests under this machine's own names pass: a web page can make a browser call a server on
+    the same machine under another name (DNS rebinding), and the Host header shows that.
+    """
 
-    return handler
-
-
-class RequestGuard:
-    """The application, behind its check: `token` is wanted where there is one, a local Host header elsewhere."""
-
-    def __init__(self, app: ASGIApp, token: str | None, limits: ServerLimits) -> None:
-        self._app, self._token, self._limits = app, token, limits
+    def __init__(self, app: ASGIApp, token: str | None) -> None:
+        self._app, self._token = app, token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        app = self._app
         if scope["type"] == "http":
-            headers, refused = Headers(scope=scope), None
-            # one that came in a single read was whole before its size was looked at
-            size = sum(len(name) + len(value) + 4 for name, value in scope["headers"])
-            if size + len(scope["raw_path"]) + len(scope["query_string"]) > self._limits.max_head:
-                refused = head_too_large(self._limits)
-            elif self._token is None and not is_local(headers.get("host", "")):
-                refused = refusal(
-                    403, "without a token, this server answers to localhost and 127.0.0.1 only"
-                )
-            elif (
-                self._token is not None
-                and scope["path"] != OPEN
-                and not knows(headers, self._token)
-            ):
+            headers = Headers(scope=scope)
+            if self._token is None:
+                if not _LOCAL_HOST.fullmatch(headers.get("host", "")):
+                    app = refusal(
+                        403, "without a token, this server answers to localhost and 127.0.0.1 only"
+                    )
+            elif scope["path"] != "/health" and not knows(headers, self._token):
                 how = "'Authorization: Bearer TOKEN', or http://any:TOKEN@host:port/"
-                refused = refusal(
+                app = refusal(
                     401, f"this server wants a token: {how}", {"WWW-Authenticate": "Bearer"}
                 )
-            if refused:
-                return await refused(scope, receive, send)
-        return await self._app(scope, receive, send)
-
-
-def is_local(host: str) -> bool:
-    """Whether a Host header names this machine to itself.
-
-    >>> is_local("localhost:8893"), is_local("127.0.0.1"), is_local("[::1]:8893"), is_local("evil.example:8893")
-    (True, True, True, False)
-    """
-    name = host[1 : host.find("]")] if host.startswith("[") else host.partition(":")[0]
-    if name.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return False
+        await app(scope, receive, send)
 
 
 def knows(headers: Mapping[str, str], token: str) -> bool:
@@ -278,5 +228,5 @@ def knows(headers: Mapping[str, str], token: str) -> bool:
             return False
     elif scheme.lower() != "bearer":
         return False
-    # in constant time: the time that a comparison takes must not reveal how much of a guess was right
+    # in constant time: the time of a comparison must not reveal how much of a guess was right
     return hmac.compare_digest(given, token.encode())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import math
-import socket
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -128,15 +127,6 @@ def test_what_is_refused(url: str, method: str, path: str, body: bytes | None, s
     assert expected in result["message"]
     assert "\n" not in result["message"]
     assert httpx.get(url, params={"query": "town", "k": 1}).status_code == 200
-
-
-def test_a_body_that_dawdles(index: BM25) -> None:
-    with (
-        served(index, limits=ServerLimits(body_seconds=1)) as server,
-        socket.create_connection(("127.0.0.1", server.port), timeout=10) as line,
-    ):
-        line.sendall(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
-        assert line.recv(1000).startswith(b"HTTP/1.1 408 ")
 
 
 def test_what_a_client_gave_up_is_not_searched() -> None:
