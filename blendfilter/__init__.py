@@ -17,6 +17,9 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from blendfilter.version import VERSION
+from blendfilter.views import Views, register
+
 if TYPE_CHECKING:
     from blendfilter.compiling.compile import compile_program as compile_program
     from blendfilter.compiling.programs import load_program as load_program
@@ -94,7 +97,7 @@ if TYPE_CHECKING:
     from blendfilter.trimming.overlay import Trimmed as Trimmed
     from blendfilter.trimming.witnesses import Witnesses as Witnesses
 
-__version__ = "0.2.0"
+__version__ = VERSION
 
 # Type checkers read the imports above, and so does this: one list of the public names and of the modules they are in.
 _HOME = {
@@ -122,3 +125,12 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return [*__all__, "__version__"]
+
+
+def _views_of_a_run() -> Views:
+    from blendfilter import report
+
+    return report.views()
+
+
+register(_views_of_a_run)

@@ -15,6 +15,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from blendfilter.text import visible
@@ -47,6 +48,11 @@ def shown_on(stream: Any, text: str) -> str:
 def is_terminal(stream: Any) -> bool:
     """Whether a stream draws; one that was closed before Python began is None."""
     return stream is not None and bool(stream.isatty())
+
+
+def terminal_width() -> int:
+    """The columns of the terminal; 110 where output goes to none."""
+    return get_terminal_size((110, 24)).columns
 
 
 def note(line: str) -> None:

@@ -13,7 +13,7 @@ import re
 import string
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from html import escape
 from itertools import pairwise
@@ -297,29 +297,3 @@ LETTERS = "ABCDE"
 _FOLLOWING = dict(pairwise(LETTERS))
 _TEXT = re.compile(r"\s*+\S")
 _OPTION = re.compile(rf"(?:(?<=\s)|^)\(([{LETTERS}])\)(?=\s|$)")
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """A table's rows as lines of plain text: the first column to the left, all others to the right.
-
-    >>> aligned([["", "calls"], ["check", "12"]])
-    ['       calls', 'check     12']
-    """
-    first, *others = (max(map(len, column)) for column in zip(*rows, strict=True))
-    return [
-        "  ".join([name.ljust(first), *map(str.rjust, cells, others)]).rstrip()
-        for name, *cells in rows
-    ]
-
-
-def html_table(rows: Sequence[Sequence[str]], notes: Iterable[str] = (), caption: str = "") -> str:
-    """A table as a notebook shows it, its first row as the header, its notes below; every text escaped."""
-    header, *body = rows
-    head = "".join(f"<th>{html_of(name)}</th>" for name in header)
-    lines = "".join(
-        "<tr>" + "".join(f"<td>{html_of(cell)}</td>" for cell in line) + "</tr>" for line in body
-    )
-    above = f"<caption>{html_of(caption)}</caption>" if caption else ""
-    below = f"<p>{'<br>'.join(map(html_of, notes))}</p>"
-    # pandas' class, whose tables the themes of notebooks and their sites leave at their own width
-    return f'<table class="dataframe">{above}<thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>{below}'

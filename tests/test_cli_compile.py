@@ -51,7 +51,7 @@ class TestFilters:
         outcome = blendfilter(*words(**how))
         assert outcome.code == 0, outcome
         assert f"FilCoFilter by {optimizer}, nq strinc" in outcome.out
-        assert re.search(r"score on 4 held back +│ +\d\.\d{3} │ +\d\.\d{3}", outcome.out)
+        assert re.search(r"score on 4 held back +\d\.\d{3} +\d\.\d{3}", outcome.out)
         assert re.search(r"demonstrations: \d over 2 predictors; ", outcome.out)
         assert re.search(r"the journal holds \d+ calls, [\d,]+ tokens in", outcome.out)
         assert outcome.out.rstrip().endswith(f"program: {MADE}")

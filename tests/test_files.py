@@ -195,8 +195,7 @@ LONG = "a row that is longer than what is left of the disk"
 
 
 def plotted(path: Path) -> None:
-    with canvas.blank(2.0, 2.0) as figure:
-        canvas.save(figure, path)
+    canvas.draw([lambda axes: None], path, size=(2.0, 2.0))
 
 
 WRITES: dict[str, Callable[[Path], object]] = {

@@ -49,6 +49,7 @@ from blendfilter.cli.options import (
 )
 from blendfilter.cli.silver import say_left_out
 from blendfilter.errors import BadArgument, UnknownName
+from blendfilter.table import Table
 
 if TYPE_CHECKING:
     import dspy
@@ -509,21 +510,13 @@ def _make_silver(
 
 
 def _summarise(done: Compiled, out: Path, scored: str, *, changed: bool) -> None:
-    from rich.table import Table
-
     recipe, spent = done.recipe, done.spent
     before, after, predictors = recipe.before, recipe.after, len(recipe.fields)
-    table = Table(
-        "",
-        title=f"{recipe.module} by {recipe.optimizer}, {recipe.task} {recipe.measure}",
-        min_width=60,
-    )
-    for name in ("before", "after"):
-        table.add_column(name, justify="right")
-    table.add_row(scored.format(before.n), f"{before.value:.3f}", f"{after.value:.3f}")
+    rows = [[scored.format(before.n), f"{before.value:.3f}", f"{after.value:.3f}"]]
     if before.failed or after.failed:
-        table.add_row("of these without an answer", str(before.failed), str(after.failed))
-    show(table)
+        rows.append(["of these without an answer", str(before.failed), str(after.failed)])
+    title = f"{recipe.module} by {recipe.optimizer}, {recipe.task} {recipe.measure}"
+    show(Table(["", "before", "after"], rows, title))
     show(
         f"demonstrations: {recipe.settings['demos']} over {predictors} predictor{'s'[: predictors != 1]}; "
         f"the journal holds {spent.calls:,} calls, {spent.tokens_in:,} tokens in, {spent.tokens_out:,} out"

@@ -7,7 +7,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from blendfilter.secrets import hidden
-from blendfilter.terminal import console, is_terminal, note
+from blendfilter.table import Table
+from blendfilter.terminal import console, is_terminal, note, terminal_width
 from blendfilter.text import visible
 
 if TYPE_CHECKING:
@@ -17,14 +18,11 @@ EVERY = 20.0
 """Seconds between two lines of progress where there is no terminal to draw bars on."""
 
 
-def show(*parts: Any) -> None:
-    """Print results: a text as a line that is never cut, anything else as rich draws it."""
+def show(*parts: str | Table) -> None:
+    """Print results: a text as a line that is never cut, a table in the terminal's width."""
     for part in parts:
-        if isinstance(part, str):
-            print(visible(part), flush=True)
-        else:
-            width = None if is_terminal(sys.stdout) else 110
-            console(sys.stdout, width=width).print(part)
+        text = f"{part.text(terminal_width())}\n" if isinstance(part, Table) else part
+        print(visible(text), flush=True)
 
 
 def say(line: str) -> None:

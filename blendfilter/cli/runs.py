@@ -52,6 +52,8 @@ from blendfilter.errors import (
     ServerRefused,
 )
 from blendfilter.metrics import METRICS
+from blendfilter.table import Table
+from blendfilter.terminal import terminal_width
 
 if TYPE_CHECKING:
     from blendfilter.evaluation.run import Run
@@ -346,9 +348,9 @@ def _shard_of(given: str) -> tuple[int, int]:
 
 def _conclude(done: Run, *, html: bool) -> None:
     """Show the run, write its page, and end with exit code 1 where questions failed or replies are bad."""
-    from blendfilter.report.run_text import report
+    from blendfilter.report.run_text import report_text
 
-    show(*report(done))
+    show(report_text(done, terminal_width()))
     if html:
         _write_page(done, [])
     show(f"run: {done.folder}")
@@ -407,31 +409,31 @@ def ps(
     Example: blendfilter ps
     """
     from blendfilter.evaluation.control import running
-    from blendfilter.report.run_text import sheet
 
     found = running(runs or ())
     if not found:
         say("no run is in progress")
         return
-    table = sheet(
-        "", "run", "process", "answered", "errors", "calls a minute", "minutes", "changed"
-    )
+    rows = []
     for each in found:
         changed = each.control.model_dump(exclude_defaults=True)
-        table.add_row(
-            str(each.run.folder),
-            str(each.pid or "-"),
-            f"{each.answered:,} of {each.answers:,}",
-            str(each.errors),
-            f"{each.calls_a_minute:,}",
-            f"{each.seconds / 60:.1f}",
-            ", ".join(
-                "paused" if name == "paused" else f"{name} {value:,}"
-                for name, value in changed.items()
-            )
-            or "-",
+        rows.append(
+            [
+                str(each.run.folder),
+                str(each.pid or "-"),
+                f"{each.answered:,} of {each.answers:,}",
+                str(each.errors),
+                f"{each.calls_a_minute:,}",
+                f"{each.seconds / 60:.1f}",
+                ", ".join(
+                    "paused" if name == "paused" else f"{name} {value:,}"
+                    for name, value in changed.items()
+                )
+                or "-",
+            ]
         )
-    show(table)
+    header = ["run", "process", "answered", "errors", "calls a minute", "minutes", "changed"]
+    show(Table(header, rows))
 
 
 @command()
@@ -495,13 +497,13 @@ def report_command(
     """
     from blendfilter.evaluation.run import Run
     from blendfilter.lm.prices import read_prices
-    from blendfilter.report.run_text import report
+    from blendfilter.report.run_text import report_text
 
     own = None if prices is None else read_prices(prices)
     first, *others = opened = [Run(run) for run in runs]
     for run in opened:
         run.prices = own
-    show(*report(first))
+    show(report_text(first, terminal_width()))
     if trec:
         rankings, gold = first.trec()
         show("TREC: " + ", ".join(map(str, [*rankings.values(), gold])))
@@ -536,7 +538,7 @@ def compare(
     from blendfilter.evaluation.comparison import compare as compare_runs
 
     compared = compare_runs(*runs, metrics=metric or None, seed=seed, against=against)
-    show(dumps(compared.as_dict(), ensure_ascii=False, indent=2) if json else compared)
+    show(dumps(compared.as_dict(), ensure_ascii=False, indent=2) if json else compared.table())
 
 
 @command()

@@ -26,6 +26,7 @@ from blendfilter.cli.options import (
     option,
 )
 from blendfilter.errors import BadArgument, UnknownName
+from blendfilter.table import Table
 
 if TYPE_CHECKING:
     from blendfilter.asking import TaskWording
@@ -272,23 +273,21 @@ def say_left_out(measure: str, left_out: int, n: int) -> None:
 
 
 def _show(summary: Summary) -> None:
-    from rich import box
-    from rich.table import Table
-
-    table = Table("questions", "context", box=box.SIMPLE_HEAD)
-    for name in ("empty", "precision", "not empty", "by characters", "tokens", "of FULL"):
-        table.add_column(name, justify="right")
+    rows = []
     for name, group in summary.groups.items():
         for context in ("full", "psg", "silver"):
             *shares, tokens = astuple(getattr(group, context))
-            table.add_row(
-                f"{name} ({group.n:,})" if context == "full" else "",
-                context.upper(),
-                *(f"{100 * share:.1f}" for share in shares),
-                f"{tokens:,.1f}",
-                f"{100 * tokens / group.full.tokens:.0f} %" if group.full.tokens else "-",
+            rows.append(
+                [
+                    f"{name} ({group.n:,})" if context == "full" else "",
+                    context.upper(),
+                    *(f"{100 * share:.1f}" for share in shares),
+                    f"{tokens:,.1f}",
+                    f"{100 * tokens / group.full.tokens:.0f} %" if group.full.tokens else "-",
+                ]
             )
-    show(table)
+    figures = ["empty", "precision", "not empty", "by characters", "tokens", "of FULL"]
+    show(Table(["questions", "context", *figures], rows, left=2))
     if summary.synthesis is not None:
         _show_synthesis(summary.synthesis, summary.n)
     if summary.positive is not None:
@@ -319,22 +318,9 @@ def _show(summary: Summary) -> None:
 
 def _show_synthesis(found: SynthesisSummary, n: int) -> None:
     """What each step of BIDER's synthesis left."""
-    from rich import box
-    from rich.table import Table
-
-    table = Table("BIDER's synthesis", box=box.SIMPLE_HEAD)
-    for name in (
-        "sentences",
-        "tokens",
-        "of FULL",
-        "holds the answer",
-        "answer's words",
-        "per token, x FULL",
-    ):
-        table.add_column(name, justify="right")
     full = found.stages["full"]
-    for name, stage in found.stages.items():
-        table.add_row(
+    rows = [
+        [
             STAGE_NAMES[name],
             f"{stage.nuggets:.1f}",
             f"{stage.tokens:.1f}",
@@ -342,8 +328,11 @@ def _show_synthesis(found: SynthesisSummary, n: int) -> None:
             f"{100 * stage.holds:.1f} %",
             f"{100 * stage.words:.1f} %",
             f"{stage.words_per_token / full.words_per_token:.2f}" if full.words_per_token else "-",
-        )
-    show(table)
+        ]
+        for name, stage in found.stages.items()
+    ]
+    figures = ["sentences", "tokens", "of FULL", "holds the answer", "answer's words"]
+    show(Table(["BIDER's synthesis", *figures, "per token, x FULL"], rows))
     stops = ", ".join(f"{STOPS[name]} {count:,}" for name, count in found.stops.items())
     show(
         f"refinement of {n:,} questions ended: {stops}; mean support in the end {found.support:.2f}"

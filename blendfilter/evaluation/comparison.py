@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from blendfilter.errors import BadArgument, BadData, EmptyData, RunMismatch, UnknownName
 from blendfilter.evaluation.ledger import model_of
@@ -31,12 +31,8 @@ from blendfilter.evaluation.statistics import (
     paired_bootstrap,
     smallest_difference,
 )
-from blendfilter.text import aligned, html_table, visible
-
-if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions
-    from rich.table import Table
-    from rich.text import Text
+from blendfilter.table import Table
+from blendfilter.text import visible
 
 CORRECT = "correct"
 NO_P_VALUE = "no p-value: the offline reader shows the pipeline, not its quality"
@@ -100,12 +96,6 @@ class Comparison:
     def __repr__(self) -> str:
         return self.text()  # what a prompt shows is the table
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table | Text]:
-        from rich.text import Text
-
-        yield self.table()
-        yield Text("\n".join(self.notes))  # as a caption they would fold at the table's width
-
     @property
     def title(self) -> str:
         """What is compared with what."""
@@ -118,30 +108,15 @@ class Comparison:
 
     def text(self) -> str:
         """The table as plain aligned text, its title above and its notes below."""
-        header, *lines = aligned(self._cells())
-        return "\n".join(
-            [self.title, "", header, "-" * max(map(len, [header, *lines])), *lines, "", *self.notes]
-        )
+        return self.table().text()
 
     def table(self) -> Table:
-        """The figures as a `rich.table.Table`; where room is short, names fold before any number is cut."""
-        from rich import box
-        from rich.table import Table
-        from rich.text import Text
-
-        header, *body = self._cells()
-        table = Table(title=Text(self.title), title_justify="left", box=box.SIMPLE_HEAD)
-        table.pad_edge, table.collapse_padding = False, True
-        for name in header:
-            table.add_column(
-                name, justify="right" if name else "left", no_wrap=bool(name), overflow="fold"
-            )
-        for cells in body:
-            table.add_row(*map(Text, cells))
-        return table
+        """The figures as a table, which has other forms too: `markdown()`, `latex()`, `csv()`, `html()`."""
+        header, *rows = self._cells()
+        return Table(header, rows, self.title, self.notes)
 
     def _repr_html_(self) -> str:
-        return html_table(self._cells(), self.notes, self.title)
+        return self.table().html()
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON: fractions to 6 decimals, p-values to 6 significant digits (so that none becomes 0)."""
@@ -158,7 +133,7 @@ class Comparison:
         blank = [""] * (len(lines[0]) - 3)
         for run, group in groupby(self.rows, key=lambda row: row.run):
             rows = list(group)
-            lines.append([visible(run), "", *blank, str(rows[0].errors)])
+            lines.append([run, "", *blank, str(rows[0].errors)])
             for row in rows:
                 interval = f"[{percent(row.low, '+z')}, {percent(row.high, '+z')}]"
                 flips = "" if row.won is None else f"{row.won}/{row.lost}"
@@ -169,7 +144,7 @@ class Comparison:
                     else [percent(row.difference, "+z"), interval, flips, *tested]
                 )
                 value = "failed" if row.failed else percent(row.value)
-                lines.append([f"  {visible(row.measure)}", value, *compared, ""])
+                lines.append([f"  {row.measure}", value, *compared, ""])
         return lines
 
     def _notes(self) -> Iterator[str]:

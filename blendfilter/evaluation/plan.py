@@ -51,8 +51,9 @@ from blendfilter.run_context import (
     prices_by_name,
     with_lms_connected,
 )
+from blendfilter.table import Table
 from blendfilter.tasks.base import Questions
-from blendfilter.text import aligned, html_of, html_table
+from blendfilter.text import html_of
 
 SAMPLE = 20
 """Questions that a plan is made from."""
@@ -388,10 +389,7 @@ class RunPlan:
         """The plan as aligned text, with how to read it below."""
         if self.done == self.answers:
             return f"{self._nothing_left}\n"
-        header, *lines = (line.rstrip() for line in aligned(self._rows()))
-        ruler = "-" * max(map(len, [header, *lines]))
-        stages, totals = lines[: len(self.stages)], lines[len(self.stages) :]
-        return "\n".join([header, ruler, *stages, ruler, *totals, "", *self.notes()]) + "\n"
+        return f"{self.table().text()}\n"
 
     def __repr__(self) -> str:
         return self.text()  # what a prompt shows is the table
@@ -399,27 +397,21 @@ class RunPlan:
     def _repr_html_(self) -> str:
         if self.done == self.answers:
             return f"<p>{html_of(self._nothing_left)}</p>"
-        return html_table(self._rows(), self.notes())
+        return self.table().html()
 
     @property
     def _nothing_left(self) -> str:
         return f"all {self.answers} answers are there: nothing is left to ask"
 
-    def _rows(self) -> list[list[str]]:
-        """The table's header and lines: the stages, the total, and its parts where there are several models."""
-        several = len(self.by_model) > 1
-        parts = [*self.by_model.values()] if several else []
-        rows = [[*_cells(stage)] for stage in (*self.stages, self.total, *parts)]
-        kept = [place for place in range(len(_HEADER)) if any(row[place] != "-" for row in rows)]
-        table = [[row[place] for place in kept] for row in [_HEADER, *rows]]
-        if several:  # who is asked stands at the end, behind the figures
-            asked = [
-                "model",
-                *(", ".join(stage.models) for stage in self.stages),
-                *[""] * (1 + len(parts)),
-            ]
-            table = [[*row, words] for row, words in zip(table, asked, strict=True)]
-        return table
+    def table(self) -> Table:
+        """The stages, the total, and its parts where there are several models."""
+        parts = list(self.by_model.values()) if len(self.by_model) > 1 else []
+        rows = [
+            [*_cells(stage), ", ".join(stage.models) if parts else "-"] for stage in self.stages
+        ]
+        rows += [[*_cells(stage), ""] for stage in (self.total, *parts)]
+        table = Table([*_HEADER, "model"], rows, notes=list(self.notes()), totals=1 + len(parts))
+        return table.without_empty(("-", ""))
 
     def notes(self) -> Iterator[str]:
         """How the plan was made, a line each."""

@@ -20,7 +20,6 @@ from sys import intern
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
-import blendfilter
 from blendfilter.context import CallNote, calls_of
 from blendfilter.errors import BadArgument, CodeFailed, ModelError, words_of
 from blendfilter.evaluation.statistics import interval
@@ -32,6 +31,7 @@ from blendfilter.retrieval.callables import as_passage
 from blendfilter.secrets import hidden
 from blendfilter.tasks.base import Task
 from blendfilter.text import folded, shortened
+from blendfilter.version import VERSION
 
 PredictionRow = dict[str, Any]
 Loss = Literal[
@@ -433,7 +433,7 @@ def summarise(
     settings: Mapping[str, Any],
     ledger: Mapping[str, Mapping[str, Any]],
     *,
-    made_by: Iterable[str] = (blendfilter.__version__,),
+    made_by: Iterable[str] = (VERSION,),
 ) -> dict[str, Any]:
     """The whole of `metrics.json`; `ledger` as it is stored there, `made_by` the versions of this package."""
     repeats = repeats_in(settings)
@@ -492,7 +492,7 @@ def signature(
     metrics: Mapping[str, Any],
     n: int,
     errors: int = 0,
-    made_by: Iterable[str] = (blendfilter.__version__,),
+    made_by: Iterable[str] = (VERSION,),
 ) -> str:
     """The headline with its recipe: what was measured, on what, with what; and how many answers are errors, if any."""
     name, score = next(iter(metrics.items()))

@@ -1,6 +1,6 @@
 """A run as plain data: its folder with settings, predictions and metrics, read back as one object.
 
-What shows a run or computes it anew lies above this module, and is loaded by name when it is used (`_VIEWS`).
+A run imports nothing that shows it or scores it anew: its methods ask for that by name (`blendfilter.views`).
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from functools import cached_property
-from importlib import import_module
 from itertools import chain, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,6 +32,7 @@ from blendfilter.evaluation.run_folder import (
 from blendfilter.files import AnyPath, path_of
 from blendfilter.journal import FILE, Journal
 from blendfilter.text import visible
+from blendfilter.views import view
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,15 +42,6 @@ if TYPE_CHECKING:
 READS_GOLD = "reads the answer: an upper bound"
 MAX_BAD_REPLIES = 0.05
 """The share above which replies are warned of, and `eval` ends with exit code 1."""
-_VIEWS = {
-    "status": "blendfilter.evaluation.run_status:RunStatus",
-    "rescore": "blendfilter.evaluation.rescoring:rescore",
-    "report": "blendfilter.report.run_text:report_text",
-    "html": "blendfilter.report.page:write_report",
-    "card": "blendfilter.report.card:card",
-    "trec": "blendfilter.report.trec:write_trec",
-}
-"""What a method of `Run` calls, as `module:name`."""
 
 
 class Run:
@@ -164,20 +155,20 @@ class Run:
     @property
     def warnings(self) -> list[str]:
         """A line for each kind of bad reply (unparseable ids, empty, cut) that is more than `max_bad_replies`."""
-        return list(_view("status")(self).warnings)
+        return list(view("status")(self).warnings)
 
     @property
     def disagreements(self) -> list[str]:
         """A line for each of its files that another of them contradicts: it was edited, or damaged."""
-        return list(_view("status")(self).disagreements)
+        return list(view("status")(self).disagreements)
 
     def rescore(self, metric: str, **options: Any) -> Any:
         """Score it by another metric (`cover-em`, `llm-judge` with `lm=`, …), as `rescoring.rescore` does."""
-        return _view("rescore")(self, metric, **options)
+        return view("rescore")(self, metric, **options)
 
     def report(self) -> str:
         """The text report, as `blendfilter report` prints it."""
-        return str(_view("report")(self))
+        return str(view("report")(self))
 
     def html(self, *others: Run | str | Path, path: str | Path | None = None) -> Path:
         """Write the report as a page, `report.html` in the run's folder or at `path`, and return where it is.
@@ -186,7 +177,7 @@ class Run:
         than 1,000 answers gets a folder of pages beside it.
         """
         return Path(
-            _view("html")(self, [*map(Run.of, others)], None if path is None else path_of(path))
+            view("html")(self, [*map(Run.of, others)], None if path is None else path_of(path))
         )
 
     def trec(self, folder: str | Path | None = None) -> tuple[dict[str, Path], Path]:
@@ -194,7 +185,7 @@ class Run:
 
         `rankings["union"]` is `run.union.trec`, the gold `qrels.trec`.
         """
-        rankings, gold = _view("trec")(self, None if folder is None else path_of(folder))
+        rankings, gold = view("trec")(self, None if folder is None else path_of(folder))
         return rankings, gold
 
     def __repr__(self) -> str:
@@ -203,12 +194,7 @@ class Run:
         )
 
     def _repr_html_(self) -> str:
-        return str(_view("card")(self))
-
-
-def _view(name: str) -> Any:
-    module, _, function = _VIEWS[name].partition(":")
-    return getattr(import_module(module), function)
+        return str(view("card")(self))
 
 
 Runs = Run | AnyPath | Iterable[Run | AnyPath] | Mapping[str, Run | AnyPath]

@@ -21,7 +21,6 @@ from typing import Any
 
 import dspy
 
-import blendfilter
 from blendfilter.asking import SHORT_ROOM, Ask, reply_tokens_of
 from blendfilter.compiling.programs import recipes_in
 from blendfilter.dspy_surface import configured_index
@@ -43,6 +42,7 @@ from blendfilter.retrieval.stored import Stored
 from blendfilter.run_context import connected_lms, lms_of
 from blendfilter.tasks.base import Questions
 from blendfilter.text import folded, normalize_answer, question_digest
+from blendfilter.version import VERSION
 
 _NOT_USERS = ("blendfilter", "dspy", "builtins", "abc", "typing")
 
@@ -111,7 +111,7 @@ def settings_of(
 def versions() -> dict[str, str]:
     """What a run was made with."""
     packages = {package: version(package) for package in ("dspy", "openai", "bm25s")}
-    return {"blendfilter": blendfilter.__version__, "python": platform.python_version(), **packages}
+    return {"blendfilter": VERSION, "python": platform.python_version(), **packages}
 
 
 def _model(lm: ConnectedLM) -> dict[str, Any]:

@@ -5,23 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from blendfilter.evaluation.rows import ERROR, LOSSES
+from blendfilter.evaluation.rows import LOSSES
 from blendfilter.evaluation.run_folder import REPORT
 from blendfilter.evaluation.run_status import RunStatus
+from blendfilter.report.plots import LOSS_STYLES
 from blendfilter.report.run_text import LOSS_WORDS, OFFLINE
 from blendfilter.text import html_of
 
 if TYPE_CHECKING:
     from blendfilter.evaluation.run import Run
 
-COLOURS = {
-    "not_retrieved": "#d55e00",
-    "filtered_away": "#e69f00",
-    "answered_wrong": "#cc79a7",
-    "right": "#009e73",
-    "right_without_gold": "#56b4e9",
-    ERROR: "#7f7f7f",
-}
 _WIDTH, _GAP = 1000.0, 3.0
 _BANNER = "background:#b3261e;color:#fff;border-radius:6px;padding:.4em .7em;margin:.4em 0;overflow-wrap:anywhere"
 _BOX = "border:1px solid #8886;border-radius:10px;padding:.8em 1em;max-width:46em"
@@ -80,7 +73,7 @@ def loss_bar(losses: Mapping[str, int], height: int = 28) -> str:
         width = _WIDTH * losses.get(name, 0) / total if total else 0.0
         if width:
             drawn = max(1.0, width - _GAP)
-            rects += f'<rect x="{x:.1f}" y="0" width="{drawn:.1f}" height="{height}" fill="{COLOURS[name]}"/>'
+            rects += f'<rect x="{x:.1f}" y="0" width="{drawn:.1f}" height="{height}" fill="{LOSS_STYLES[name][0]}"/>'
         x += width
     label = ", ".join(f"{LOSS_WORDS[name]} {losses[name]}" for name in LOSSES if losses.get(name))
     return (
@@ -91,7 +84,7 @@ def loss_bar(losses: Mapping[str, int], height: int = 28) -> str:
 
 def swatch(name: str) -> str:
     """The legend's square for one part."""
-    square = f'<rect width="12" height="12" rx="3" fill="{COLOURS[name]}"/>'
+    square = f'<rect width="12" height="12" rx="3" fill="{LOSS_STYLES[name][0]}"/>'
     return f'<svg class="swatch" width="12" height="12" aria-hidden="true">{square}</svg>'
 
 

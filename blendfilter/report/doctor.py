@@ -1,19 +1,20 @@
 """`examine`: does a model do what the pipeline asks? Sample questions, counted replies, a probed server, advice.
 
 The questions are a run like any other, journaled and resumable; so are the short cases of CDIT's judge and FilCo's
-filter (`doctor_cases`), beside the run. The probes are not journaled: they are about the server as it is now.
-`findings` names what is wrong, the worst first, with the options that mend it; `text_of` prints an examination, 80
-columns wide at most and without colour.
+filter (`doctor_cases`), beside the run. The probes are not journaled: they are about the server as it is now. What is
+counted, and what is advised, is data (`doctor.toml`). `findings` names what is wrong, the worst first, with the options
+that mend it; `text_of` prints an examination, 80 columns wide at most and without colour.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import textwrap
-from collections import Counter
+import tomllib
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,11 +23,11 @@ import dspy
 from blendfilter import aio
 from blendfilter.asking import TaskWording
 from blendfilter.errors import BadArgument
-from blendfilter.evaluation.ledger import LedgerEntry
+from blendfilter.evaluation.ledger import LedgerEntry, ledger
 from blendfilter.evaluation.run import MAX_BAD_REPLIES, Run
 from blendfilter.evaluation.run_loop import RunProgress
 from blendfilter.evaluation.run_passages import Passages
-from blendfilter.evaluation.run_status import BAD, RunStatus, Share, check_share, stage_of
+from blendfilter.evaluation.run_status import RunStatus, Share, check_share, stage_of
 from blendfilter.evaluation.runner import evaluated
 from blendfilter.evaluation.statistics import wilson_interval
 from blendfilter.filters.ids import negates, read_ids, restates_range
@@ -39,26 +40,49 @@ from blendfilter.modules.multi_hop import conclusion
 from blendfilter.prompting import Prompts
 from blendfilter.quoting import LONGEST_REPLY
 from blendfilter.records import Question
-from blendfilter.report.doctor_cases import SENTENCES, CaseReplies, ask_cases
+from blendfilter.report.doctor_cases import SENTENCES, CaseOutcome, ask_cases
 from blendfilter.report.run_text import cost, share
 from blendfilter.resources import sample
 from blendfilter.retrieval.bm25 import BM25
 from blendfilter.run_context import CONCURRENCY
+from blendfilter.table import Table
 from blendfilter.tasks import load
 from blendfilter.tasks.base import Questions
 from blendfilter.text import folded, normalize_answer
 
 QUESTIONS = 20
 WIDTH = 80
-NOTED = 0.05
-"""The share above which what is not bad in itself is worth a line."""
-KEPT_ALL, DROPPED_GOLD = 0.95, 0.2
-"""A filter that keeps more than this filters nothing; one that drops more of the gold, or judges more wrong, than this
-costs answers."""
-OFFLINE = (
-    "The offline reader is rules, no model: "
-    "it shows what this command says of one that does all that it is asked."
-)
+RAMBLES, LONG = 12, 6
+"""More words than this in a short reply; more words than this in the answer that is read from it."""
+AT_ONCE = "read_at_once"
+"""The share of a stage's first replies that its reader could use."""
+
+
+@dataclass(frozen=True)
+class Habit:
+    """What is counted of replies: its words, and from which share on it is worth a line, with which advice."""
+
+    words: str
+    group: str = ""
+    advice: str = ""
+    above: float = 1.0
+    below: float = 0.0
+    bad: bool = False
+    finding: str = ""
+
+    def is_worth_a_line(self, seen: Share, limit: float) -> bool:
+        """Whether so large (or small) a share is; for a bad one above `limit`."""
+        above = limit if self.bad else self.above
+        return seen.of > 0 and (seen.value > above or seen.value < self.below)
+
+
+_DATA = tomllib.loads((files("blendfilter.report") / "doctor.toml").read_text("utf-8"))
+SHARES: Mapping[str, Habit] = {
+    name: Habit(**habit, group=group)
+    for group, habits in _DATA["groups"].items()
+    for name, habit in habits.items()
+}
+"""All that is counted, by name; a reply counts as often as it was used."""
 
 
 class Finding(NamedTuple):
@@ -95,7 +119,7 @@ class Examination:
             "questions": self.seen.questions,
             "replies": {name: _with_interval(share) for name, share in self.seen.shares.items()},
             "stages": {
-                stage: {name: dataclasses.asdict(share) for name, share in shares.items()}
+                stage: {name: asdict(share) for name, share in shares.items()}
                 for stage, shares in self.seen.stages.items()
             },
             "errors": dict(self.seen.errors),
@@ -114,10 +138,7 @@ def _with_interval(share: Share) -> dict[str, Any]:
     if not share.of:
         return {"count": 0, "of": 0, "value": None}
     interval = wilson_interval(share.count, share.of)._asdict()
-    return {
-        **dataclasses.asdict(share),
-        **{name: round(value, 4) for name, value in interval.items()},
-    }
+    return asdict(share) | {name: round(value, 4) for name, value in interval.items()}
 
 
 def examine(
@@ -158,13 +179,13 @@ def examine(
         progress=RunProgress([]) if progress is True else progress,
     )
     done = aio.run(work, "examine", "await asyncio.to_thread(examine, …)")
-    cases = ask_cases(model, done.folder, concurrency)
+    cases = ask_cases(model, done.folder, concurrency, _DATA)
     counts, probes = count_replies(RunStatus(done), cases), probe(model)
     return Examination(done, model.name, counts, probes, list(findings(counts, max_bad_replies)))
 
 
 def chosen(n: int) -> Questions:
-    """`n` questions of the sample, an equal number of each kind as far as there are so many, each kind spread evenly.
+    """`n` questions of the sample, an equal number of each kind as far as there are so many.
 
     >>> [question.type for question in chosen(3)]
     ['bridge', 'comparison', 'yes_no']
@@ -174,61 +195,17 @@ def chosen(n: int) -> Questions:
         raise BadArgument(
             f"questions is {n}: the sample has {len(every)}, give a number from 1 to that"
         )
-    kinds: dict[str, list[Question]] = {}
-    for question in every:
-        kinds.setdefault(str(question.type), []).append(question)
-    sizes = dict.fromkeys(kinds, 0)
-    while sum(sizes.values()) < n:
-        for kind, rows in kinds.items():
-            sizes[kind] += sum(sizes.values()) < n and sizes[kind] < len(rows)
-    spread = [
-        [rows[place * len(rows) // sizes[kind]] for place in range(sizes[kind])]
-        for kind, rows in kinds.items()
-    ]
-    picked = [
-        rows[place] for place in range(max(sizes.values())) for rows in spread if place < len(rows)
-    ]
+    seen = Counter[str]()
+
+    def place_in_its_kind(question: Question) -> int:
+        seen[str(question.type)] += 1
+        return seen[str(question.type)]
+
+    picked = sorted(every, key=place_in_its_kind)[:n]
     return Questions(tuple(picked), every.task, "sample")
 
 
 # --- what replies were like -----------------------------------------------------------------------------------------
-
-# A reply counts as often as it was used; each share says of what it is one.
-RAMBLES, LONG = 12, 6
-"""More words than this in a short reply; more words than this in the answer that is read from it."""
-SHARES: Mapping[str, str] = {
-    "read_ids": "ids read",
-    "explicit_none": "said to be none",
-    "suspect_ids": "suspect, asked again",
-    "negated_ids": "suspect because they negate",
-    "unparseable_ids": "unparseable, asked again",
-    "unfinished_ids": "empty or cut off, asked again",
-    "read_again": "second tries read",
-    "restated_range": "restate the range",
-    "kept": "passages kept of those shown",
-    "gold_kept": "gold passages kept",
-    "gold_dropped": "gold passages dropped",
-    "concluded": "reasonings that conclude",
-    "empty_reply": "replies empty",
-    "cut_reply": "replies cut at their cap",
-    "refused_reply": "replies that refuse",
-    "thinking": "replies with thinking before them",
-    "thinks_aloud": "replies that think aloud",
-    "ran_on": "replies that ran on past a stop",
-    "markdown": "replies with markdown",
-    "rambling": f"short replies of over {RAMBLES} words",
-    "long_answer": f"answers of over {LONG} words",
-    "not_yes_no": "yes/no questions answered otherwise",
-    "read_verdict": "verdicts read at once",
-    "unread_verdict": "no verdict, asked again",
-    "no_verdict": "no verdict the second time either",
-    "wrong_verdict": "verdicts wrong",
-    "read_sentences": "FilCo's numbers read at once",
-    "unread_sentences": "FilCo's not read, asked again",
-    "unparseable_sentences": "FilCo's unparseable",
-    "dropped_sentence": "FilCo drops what answers",
-}
-"""Every share by name, in words."""
 
 _NUMBERED = re.compile(r"^(?:knowledge|sentence|passage) (\d{1,4}): (.*)$", re.MULTILINE)
 _MARKDOWN = re.compile(r"\*\*\S|^[^\S\n]{0,3}#{1,6}\s|^[^\S\n]*+(?:```|[-*•]\s)", re.MULTILINE)
@@ -242,85 +219,80 @@ _NEXT = re.compile(
     r"\n\W{0,4}(?:context|question|knowledge|passage|topic|ids|relevance)(?: \d+)?\s?:",
     re.IGNORECASE,
 )
-AT_ONCE = "read_at_once"
-"""The share of a stage's first replies that its reader could use."""
 _READ_AS = ("read_ids", "explicit_none", "suspect_ids", "unparseable_ids", "unfinished_ids")
 """What becomes of an ids reply, one of these: their shares add up to 1."""
 
 
 @dataclass(frozen=True)
 class ReplyCounts:
-    """What replies were like."""
+    """What replies were like: shares by the names of `SHARES`; by stage `read_at_once` and what may befall any reply.
+
+    `errors` are questions by the error's kind. The short cases beside the questions have figures of their own.
+    """
 
     questions: int
-    shares: Mapping[str, Share]  # by every name of `SHARES`
-    stages: Mapping[
-        str, Mapping[str, Share]
-    ]  # `read_at_once`, `empty_reply`, `cut_reply` and the like
-    errors: Mapping[str, int]  # questions by the error's kind
-    entries: Mapping[str, LedgerEntry]  # of the questions
+    shares: Mapping[str, Share]
+    stages: Mapping[str, Mapping[str, Share]]
+    errors: Mapping[str, int]
+    entries: Mapping[str, LedgerEntry]
     cases: int = 0
     case_errors: Mapping[str, int] = field(default_factory=dict)
     case_entries: Mapping[str, LedgerEntry] = field(default_factory=dict)
 
 
-class _Counts:
-    """Events, and what they are shares of, under way."""
-
-    def __init__(self) -> None:
-        self.events, self.of = Counter[str](), Counter[str]()
-
-    def add(self, found: Iterable[tuple[str, bool]]) -> None:
-        for name, happened in found:
-            self.events[name] += happened
-            self.of[name] += 1
-
-    def shares(self, names: Iterable[str]) -> dict[str, Share]:
-        return {name: Share(self.events[name], self.of[name]) for name in names}
+Event = tuple[str, bool]
+"""What may happen, and whether it did."""
 
 
-def count_replies(known: RunStatus, cases: CaseReplies | None = None) -> ReplyCounts:
+def count_replies(known: RunStatus, cases: Sequence[CaseOutcome] = ()) -> ReplyCounts:
     """Count what a run's replies were like, and those to short cases beside it."""
-    counts, stages, errors = _Counts(), dict[str, _Counts](), Counter[str]()
+    events: list[Event] = []
+    stages = defaultdict[str, list[Event]](list)
+    rows = list(known.whole_rows())
     with known.run.journal() as journal:
-        passages, questions = Passages(journal), 0
-        for row in known.whole_rows():
-            questions += 1
-            if row["error"]:
-                errors[row["error"]["kind"]] += 1
+        passages = Passages(journal)
+        for row in rows:
             for named, key in row["calls"]:
                 record, stage = journal.read_call(key), stage_of(named)
                 if record is not None and "reply" in record:
-                    found = list(_any_reply(record))
-                    more = list(_of_stage(stage, record))
-                    stages.setdefault(stage, _Counts()).add(
-                        [*found, (AT_ONCE, _read_at_once(stage, record, dict(more)))]
-                    )
-                    counts.add([*found, *more])
-            counts.add([*_filtered(row, passages), *_answered(row)])
-    for outcome in cases.outcomes if cases else ():
-        what = "sentences" if outcome.stage == SENTENCES else "verdict"
-        read = [
-            (f"read_{what}", outcome.read_at_once),
-            (f"unread_{what}", not outcome.read_at_once),
-        ]
-        counts.add([*outcome.events.items(), *(read if not outcome.error else ())])
-        stages.setdefault(outcome.stage, _Counts()).add([(AT_ONCE, outcome.read_at_once)])
-    for stage, replies in cases.records.items() if cases else ():
-        for reply in replies:
-            stages[stage].add(_any_reply(reply))
+                    of_any, of_stage = list(_any_reply(record)), list(_of_stage(stage, record))
+                    at_once = _read_at_once(stage, record, dict(of_stage))
+                    stages[stage] += [*of_any, (AT_ONCE, at_once)]
+                    events += [*of_any, *of_stage]
+            events += [*_filtered(row, passages), *_answered(row)]
+    for case in cases:
+        events += case.events.items()
+        if not case.error:
+            what = "sentences" if case.stage == SENTENCES else "verdict"
+            events += [
+                (f"read_{what}", case.read_at_once),
+                (f"unread_{what}", not case.read_at_once),
+            ]
+        stages[case.stage].append((AT_ONCE, case.read_at_once))
+        for record in case.records:
+            stages[case.stage] += _any_reply(record)
+    shares = _shares(events)
+    records = {record["key"]: record for case in cases for record in case.records}
+    calls = ({"calls": [(case.stage, key) for key in case.calls]} for case in cases)
+    case_entries = ledger(calls, records.get)
+    del case_entries["total"]
     return ReplyCounts(
-        questions=questions,
-        shares=counts.shares(SHARES),
-        stages={stage: counted.shares(counted.of) for stage, counted in stages.items()},
-        errors=errors,
+        questions=len(rows),
+        shares={name: shares.get(name, Share(0, 0)) for name in SHARES},
+        stages={stage: _shares(found) for stage, found in stages.items()},
+        errors=Counter(row["error"]["kind"] for row in rows if row["error"]),
         entries=known.entries,
-        cases=len(cases.outcomes) if cases else 0,
-        case_errors=Counter(outcome.error for outcome in cases.outcomes if outcome.error)
-        if cases
-        else {},
-        case_entries=cases.entries if cases else {},
+        cases=len(cases),
+        case_errors=Counter(case.error for case in cases if case.error),
+        case_entries=case_entries,
     )
+
+
+def _shares(events: Iterable[Event]) -> dict[str, Share]:
+    found = defaultdict[str, list[bool]](list)
+    for name, happened in events:
+        found[name].append(happened)
+    return {name: Share(sum(happened), len(happened)) for name, happened in found.items()}
 
 
 def numbered_lines(prompt: str) -> list[str]:
@@ -333,7 +305,7 @@ def numbered_lines(prompt: str) -> list[str]:
     return lines
 
 
-def _any_reply(record: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
+def _any_reply(record: Mapping[str, Any]) -> Iterator[Event]:
     event, text = event_of(record), (record["reply"] or "")[:LONGEST_REPLY]
     yield from ((name, event == name) for name in ("empty_reply", "cut_reply", "refused_reply"))
     yield "thinking", bool(record["reasoning"])
@@ -342,7 +314,7 @@ def _any_reply(record: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
     yield "markdown", _MARKDOWN.search(text) is not None
 
 
-def _of_stage(stage: str, record: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
+def _of_stage(stage: str, record: Mapping[str, Any]) -> Iterator[Event]:
     text, event = record["reply"] or "", event_of(record)
     if stage in ("ids", "ids_again"):
         prompt = record.get("prompt") or ""
@@ -385,7 +357,7 @@ def _read_at_once(stage: str, record: Mapping[str, Any], found: Mapping[str, boo
     return event != "cut_reply" and found.get("concluded", True)
 
 
-def _filtered(row: Mapping[str, Any], passages: Passages) -> Iterator[tuple[str, bool]]:
+def _filtered(row: Mapping[str, Any], passages: Passages) -> Iterator[Event]:
     gold = {folded(title) for title in row["gold_titles"]}
     for name, branch in row["branches"].items():
         found, kept = passages.of(row["queries"].get(name)), set(branch["kept"])
@@ -398,7 +370,7 @@ def _filtered(row: Mapping[str, Any], passages: Passages) -> Iterator[tuple[str,
                 yield "gold_dropped", passage not in kept
 
 
-def _answered(row: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
+def _answered(row: Mapping[str, Any]) -> Iterator[Event]:
     if not row["error"]:
         words = (row["answer"] or "").split()
         yield "long_answer", len(words) > LONG
@@ -406,123 +378,31 @@ def _answered(row: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
             yield "not_yes_no", normalize_answer(" ".join(words)) not in ("yes", "no")
 
 
-# --- advice ---------------------------------------------------------------------------------------------------------
-
-_LARGER = "a base model wants --endpoint completions; else take a larger instruct model"
-_IDS = (
-    "--json-schema holds the ids to numbers where the server obeys a schema (vLLM, llama.cpp; --no-json-schema where "
-    f"it does not); --no-thinking for a model that thinks; {_LARGER}"
-)
-_FILCO = ("unread_sentences", "unparseable_sentences")
-_VERDICT = (
-    "a passage without a verdict stays: --filter cdit-components with --json-schema holds the reply to a form; "
-    f"--no-thinking for a model that thinks; {_LARGER}"
-)
-_THINKING = "--no-thinking or --reasoning low, where the model's family has a switch; else turn it off at the server"
-_ADVICE: Mapping[str, str] = {
-    **dict.fromkeys(
-        ("unparseable_ids", "suspect_ids", "negated_ids", "restated_range", *_FILCO), _IDS
-    ),
-    **dict.fromkeys(("unread_verdict", "no_verdict"), _VERDICT),
-    "wrong_verdict": "try it on the opposites (eval/opposites.py) before --filter cdit or trim: it may be at chance",
-    "dropped_sentence": "FilCo's filter would cost answers: a larger model, or --filter sentence, which asks none",
-    "explicit_none": "it keeps nothing where it says none; in Python BlendFilter(…, fallback=True) keeps K_q",
-    "empty_reply": f"look at the trace (blendfilter report on this run): thinking may use the cap up; {_LARGER}",
-    "cut_reply": "it writes more than the prompts ask for, or thinks: --no-thinking, more room for reasonings and "
-    "judgements (--reply-tokens N), words of your own (--prompts "
-    "DIR), or a larger model",
-    "refused_reply": "it declines harmless questions: another model, or words of your own (--prompts DIR)",
-    "thinking": f"it is set apart and costs tokens: {_THINKING}",
-    "thinks_aloud": f"no tag that is known sets it apart: {_THINKING}",
-    "ran_on": "the reply is cut at the stop on this end, the tokens after it are paid for: a server that obeys stop",
-    "markdown": "nothing to change: readers look through the marks",
-    "rambling": f"a topic, ids and an answer are a few words: {_LARGER}",
-    "long_answer": "EM and F1 count every word: a larger model, or a short_answer.j2 of your own (--prompts)",
-    "not_yes_no": "these count as wrong: a larger model, or a short_answer.j2 of your own (--prompts DIR)",
-    "no_conclusion": f"the short answer is then read from all of it; {_LARGER}",
-    "keeps_all": "the filter's calls change little: --method cot-retrieval answers from as many passages for fewer",
-    "gold_dropped": "it cannot judge what bears on a question: a larger model, or --filter passage, which asks none",
-    "context_too_long": "serve the model with a longer context (8,192 tokens take every prompt; in this process: "
-    "--context 8192), or -k 3",
-    "rate_limited": "the provider lets fewer calls through: its limit as --rpm or --tpm, or --concurrency 2",
-    "timeout": "the server is slow for so many at once: --concurrency 1, or more seconds with --timeout",
-    "server_error": "look at the server's log; --concurrency 1 tells load from fault",
-}
-"""What to change, by a finding's name or an error's kind."""
-_HABITS = (
-    "suspect_ids", "negated_ids", "restated_range", "explicit_none", "refused_reply", "thinking", "thinks_aloud",
-    "ran_on", "rambling", "markdown", "long_answer", "not_yes_no", "unread_verdict", "unread_sentences",
-)  # fmt: skip
-
-_WRONG = ("gold_dropped", "wrong_verdict", "dropped_sentence")
+# --- advice and text ------------------------------------------------------------------------------------------------
 
 
 def findings(counts: ReplyCounts, limit: float = MAX_BAD_REPLIES) -> Iterator[Finding]:
     """Everything worth a line: errors, then bad replies above `limit`, then habits. None is a clean bill."""
-    shares = counts.shares
-    for kind, count in counts.errors.items():
-        words = f"{Share(count, counts.questions).words} of questions ended in an error ({kind})"
-        yield Finding(
-            "errors",
-            True,
-            words,
-            _ADVICE.get(kind, "the run's report shows the server's words (--run DIR)"),
-        )
-    for kind, count in counts.case_errors.items():
-        words = f"{Share(count, counts.cases).words} of short cases ended in an error ({kind})"
-        yield Finding(
-            "errors",
-            True,
-            words,
-            _ADVICE.get(kind, "the journal beside the run shows the server's words"),
-        )
-    for name in (*BAD, "unparseable_sentences", "no_verdict"):
-        if shares[name].value > limit:
+    advice = _DATA["advice"]
+    for what, of, errors in (
+        ("questions", counts.questions, counts.errors),
+        ("short cases", counts.cases, counts.case_errors),
+    ):
+        for kind, count in errors.items():
+            words = f"{Share(count, of).words} of {what} ended in an error ({kind})"
+            move = "the report and the journal of the run show the server's words (--run DIR)"
+            yield Finding("errors", True, words, advice.get(kind, move))
+    for name, habit in sorted(SHARES.items(), key=lambda pair: not pair[1].bad):
+        seen = counts.shares[name]
+        if habit.is_worth_a_line(seen, limit):
+            words = f"{habit.words}: {seen.words}"
             by_stage = {
-                stage: shares[name] for stage, shares in counts.stages.items() if name in shares
+                stage: found[name] for stage, found in counts.stages.items() if name in found
             }
-            worst = max(by_stage, key=lambda stage: by_stage[stage].count, default="")
-            most = (
-                f", most in {worst} ({by_stage[worst].count} of {by_stage[worst].of})"
-                if worst
-                else ""
-            )
-            yield Finding(name, True, f"{SHARES[name]}: {shares[name].words}{most}", _ADVICE[name])
-    concluded = shares["concluded"]
-    without = Share(concluded.of - concluded.count, concluded.of)
-    others = [
-        *((name, SHARES[name], shares[name], NOTED) for name in _HABITS),
-        ("no_conclusion", "reasonings without “So the answer is”", without, NOTED),
-        ("keeps_all", SHARES["kept"], shares["kept"], KEPT_ALL),
-        *((name, SHARES[name], shares[name], DROPPED_GOLD) for name in _WRONG),
-    ]
-    for name, words, seen, least in others:
-        if seen.value > least:
-            yield Finding(name, False, f"{words}: {seen.words}", _ADVICE[name])
-
-
-# --- as text --------------------------------------------------------------------------------------------------------
-
-_GROUPS: Mapping[str, Sequence[str]] = {
-    "Reading the ids": (
-        "read_ids", "explicit_none", "suspect_ids", "negated_ids", "unparseable_ids", "unfinished_ids", "read_again",
-        "restated_range",
-    ),
-    "Filtering and answering": ("kept", "gold_kept", "gold_dropped", "concluded", "long_answer", "not_yes_no"),
-    "Replies": (
-        "empty_reply", "cut_reply", "refused_reply", "thinking", "thinks_aloud", "ran_on", "rambling", "markdown",
-    ),
-    "Short cases: judging (CDIT) and choosing sentences (FilCo)": (
-        "read_verdict", "unread_verdict", "no_verdict", "wrong_verdict",
-        "read_sentences", "unread_sentences", "unparseable_sentences", "dropped_sentence",
-    ),
-}  # fmt: skip
-_STAGE_EVENTS = {
-    "empty_reply": "empty",
-    "cut_reply": "cut",
-    "refused_reply": "refused",
-    "ran_on": "ran on",
-}
+            if habit.bad and by_stage:
+                worst = max(by_stage, key=lambda stage: by_stage[stage].count)
+                words += f", most in {worst} ({by_stage[worst].count} of {by_stage[worst].of})"
+            yield Finding(habit.finding or name, habit.bad, words, advice[habit.advice])
 
 
 def text_of(examination: Examination) -> str:
@@ -532,87 +412,80 @@ def text_of(examination: Examination) -> str:
 
 def _lines(examination: Examination) -> Iterator[str]:
     counts, total = examination.seen, examination.seen.entries["total"]
-    price = "" if total.whole_cost is None else f", {cost(total)}"
+    took = "tokens not told" if total.tokens is None else f"{total.tokens:,} tokens"
+    if total.whole_cost is not None:
+        took += f", {cost(total)}"
     yield from _wrapped(
         f"{examination.model}: {counts.questions} questions of the sample world through BlendFilter, "
-        f"{total.calls} calls, "
-        + ("tokens not told" if total.tokens is None else f"{total.tokens:,} tokens")
-        + price
+        f"{total.calls} calls, {took}"
     )
     if examination.run.offline:
-        yield from _wrapped(OFFLINE)
-    for title, names in _GROUPS.items():
-        yield from ("", title)
-        yield from (_share_line(SHARES[name], counts.shares[name]) for name in names)
-    if counts.errors:
-        yield from ("", "Errors")
-        yield from (
-            _share_line(kind, Share(count, counts.questions))
-            for kind, count in counts.errors.items()
+        yield from _wrapped(
+            "The offline reader is rules, no model: it shows what this command says of one that does all that it is "
+            "asked."
         )
-    yield ""
-    yield from _stages(counts)
+    yield from ("", _share_table(counts).text(WIDTH), "", _stage_table(counts).text(WIDTH))
     yield from ("", "What the server supports")
     if not examination.probes:
         yield "  nothing to ask: no OpenAI-compatible server is behind it"
     for done in examination.probes:
-        yield from _wrapped(
-            f"  {done.name:<20}{done.answer}" + (f": {done.why}" if done.why else ""), " " * 22
-        )
+        why = f": {done.why}" if done.why else ""
+        yield from _wrapped(f"  {done.name:<20}{done.answer}{why}", " " * 22)
     yield ""
     yield from _changes(examination)
 
 
-def _share_line(words: str, share: Share) -> str:
-    if not share.of:
-        return f"  {words:<36}{'-':>16}"
-    low, high = wilson_interval(share.count, share.of)[1:]
-    count = f"{share.count} of {share.of}"
-    return (
-        f"  {words:<36}{count:>16}{100 * share.value:>8.1f} % ({100 * low:.1f} to {100 * high:.1f})"
-    )
+def _share_table(counts: ReplyCounts) -> Table:
+    rows = []
+    group = ""
+    errors = {kind: Share(count, counts.questions) for kind, count in counts.errors.items()}
+    shown = [(habit.group, habit.words, counts.shares[name]) for name, habit in SHARES.items()]
+    for of, words, seen in [*shown, *(("Errors", kind, seen) for kind, seen in errors.items())]:
+        if of != group:
+            group = of
+            rows.append([group, "", "", ""])
+        cells = ["-", "", ""]
+        if seen.of:
+            low, high = wilson_interval(seen.count, seen.of)[1:]
+            interval = f"({100 * low:.1f} to {100 * high:.1f})"
+            cells = [f"{seen.count} of {seen.of}", f"{100 * seen.value:.1f} %", interval]
+        rows.append([f"  {words}", *cells])
+    return Table(["What replies were like", "", "", ""], rows)
 
 
-def _stages(counts: ReplyCounts) -> Iterator[str]:
+def _stage_table(counts: ReplyCounts) -> Table:
     """A line a stage: calls as the ledger has them, events a use; `read` is the share of replies read at once."""
-    events = [
-        name
-        for name in _STAGE_EVENTS
-        if any(each[name].count for each in counts.stages.values() if name in each)
-    ]
-    heads = "".join(f" {_STAGE_EVENTS[name]}" for name in events)
-    yield f"{'Stage':<16}{'calls':>6}{'read':>8}{'out/call':>9}{'s/call':>8}{'cached':>7}{heads}"
-    first = [shares[AT_ONCE] for stage, shares in counts.stages.items() if stage in counts.entries]
-    total = {
-        **counts.shares,
-        AT_ONCE: Share(sum(each.count for each in first), sum(each.of for each in first)),
+    events = {
+        "empty_reply": "empty",
+        "cut_reply": "cut",
+        "refused_reply": "refused",
+        "ran_on": "ran on",
     }
-
-    def row(stage: str, entry: LedgerEntry) -> str:
-        shares = counts.stages.get(stage, {}) if stage != "total" else total
-        at_once = shares.get(AT_ONCE, Share(0, 0))
-        read = f"{100 * at_once.value:.1f} %" if at_once.of else "-"
-        counted = (
-            f"{shares[name].count if name in shares else 0:>{len(_STAGE_EVENTS[name]) + 1}}"
-            for name in events
-        )
+    first = [shares[AT_ONCE] for stage, shares in counts.stages.items() if stage in counts.entries]
+    at_once = Share(sum(each.count for each in first), sum(each.of for each in first))
+    stages = {**counts.stages, "total": {**counts.shares, AT_ONCE: at_once}}
+    rows = []
+    for stage, entry in {**counts.entries, **counts.case_entries}.items():
+        shares = defaultdict(lambda: Share(0, 0), stages.get(stage, {}))
         calls = max(entry.calls, 1)
-        out, seconds = (
-            "-" if entry.untold else f"{entry.tokens_out / calls:.1f}",
-            entry.seconds / calls,
+        rows.append(
+            [
+                stage,
+                f"{entry.calls:,}",
+                f"{100 * shares[AT_ONCE].value:.1f} %" if shares[AT_ONCE].of else "-",
+                "-" if entry.untold else f"{entry.tokens_out / calls:.1f}",
+                f"{entry.seconds / calls:.3f}",
+                share(entry),
+                *(str(shares[name].count) for name in events),
+            ]
         )
-        cells = f"{entry.calls:>6,}{read:>8}{out:>9}{seconds:>8.3f}{share(entry):>7}"
-        return f"{stage:<16}{cells}{''.join(counted)}"
-
-    yield from (row(stage, entry) for stage, entry in counts.entries.items())
     n, whole = max(counts.questions, 1), counts.entries["total"]
-    tokens = (
-        ""
-        if whole.untold
-        else f"{whole.tokens_in / n:,.0f} tokens in, {whole.tokens_out / n:,.0f} out, "
-    )
-    yield f"  a question: {whole.calls / n:.1f} calls, {tokens}{whole.seconds / n:.2f} s of calls"
-    yield from (row(stage, entry) for stage, entry in counts.case_entries.items())
+    tokens = ""
+    if not whole.untold:
+        tokens = f"{whole.tokens_in / n:,.0f} tokens in, {whole.tokens_out / n:,.0f} out, "
+    note = f"a question: {whole.calls / n:.1f} calls, {tokens}{whole.seconds / n:.2f} s of calls"
+    header = ["Stage", "calls", "read", "out/call", "s/call", "cached", *events.values()]
+    return Table(header, rows, notes=[note]).without_empty(("0",))
 
 
 def _changes(examination: Examination) -> Iterator[str]:
@@ -620,11 +493,9 @@ def _changes(examination: Examination) -> Iterator[str]:
         yield "Nothing to change: every reply was what the pipeline asks for."
         return
     yield "What to change"
-    for advice in dict.fromkeys(
-        finding.advice for finding in examination.findings
-    ):  # one change, all that it mends
+    for advice in dict.fromkeys(finding.advice for finding in examination.findings):
         for finding in examination.findings:
-            if finding.advice == advice:
+            if finding.advice == advice:  # one change, all that it mends
                 yield from _wrapped(f"{'! ' if finding.bad else '- '}{finding.told}", "  ")
         yield from _wrapped(f"  -> {advice}", "     ")
     if not examination.healthy:

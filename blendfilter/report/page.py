@@ -26,8 +26,8 @@ from urllib.parse import quote
 
 from blendfilter.errors import BadArgument
 from blendfilter.evaluation.comparison import CORRECT, Comparison, chance, compare, percent
-from blendfilter.evaluation.ledger import LedgerEntry, tokens_of
-from blendfilter.evaluation.rows import ERROR, LOSSES, key_of, retrieval_known
+from blendfilter.evaluation.ledger import tokens_of
+from blendfilter.evaluation.rows import ERROR, LOSSES, key_of
 from blendfilter.evaluation.run import Run, named_runs
 from blendfilter.evaluation.run_folder import REPORT, write_text
 from blendfilter.evaluation.run_passages import Passages
@@ -37,22 +37,16 @@ from blendfilter.modules.base import query_words
 from blendfilter.report.card import interval, loss_bar, swatch
 from blendfilter.report.run_text import (
     LOSS_WORDS,
-    MEASURE_WORDS,
     OFFLINE,
     PARTIAL,
     UPPER_BOUND,
-    cost,
-    ledger_lines,
-    ledger_notes,
-    measures_in,
-    share,
-    tokens,
+    ledger_table,
+    retrieval_table,
     unsearched,
-    variant_words,
-    without_errors,
 )
 from blendfilter.report.trace import reasons_of
 from blendfilter.retrieval.base import Trim
+from blendfilter.table import Table
 from blendfilter.text import folded, visible
 
 SINGLE, PAGE = 1000, 500
@@ -265,15 +259,14 @@ def _is_ours(path: Path) -> bool:
 
 
 def head_of(known: RunStatus, others: Sequence[RunStatus]) -> dict[str, Any]:
-    """What stands above the questions, under the names that `page.html` reads; empty lists where there is nothing yet.
+    """What stands above the questions, under the names that `page.html` reads; no `figures` where there is nothing yet.
 
     Raises as `compare` does where others do not fit beside it.
     """
     run, metrics = known.run, known.metrics
-    runs = dict(
-        zip(named_runs([one.run for one in (known, *others)]), (known, *others), strict=True)
-    )
-    compared = compare(*(one.run for one in runs.values())) if others else None
+    labels = named_runs([one.run for one in (known, *others)])
+    runs = dict(zip(labels, (known, *others), strict=True))
+    compared = compare(labels) if others else None
     head: dict[str, Any] = {
         "name": run.name,
         "title": f"{run.settings['task']} · {run.settings['method']['name']}",
@@ -281,37 +274,18 @@ def head_of(known: RunStatus, others: Sequence[RunStatus]) -> dict[str, Any]:
         "recipe": _recipe(known),
         "failures": known.failures,
         "notes": list(_notes(known)),
+        "figures": {},
     }
-    if not metrics:
-        parts = (
-            "scores",
-            "sides",
-            "side_notes",
-            "losses",
-            "retrieval",
-            "measures",
-            "retrieval_note",
-            "ledger",
-            "ledger_notes",
-            "events",
-        )
-        return head | dict.fromkeys(parts, ())
-    return head | {
-        "scores": [] if known.failed else list(_scores(known)),
-        "sides": [_side(label, one, compared) for label, one in runs.items()] if compared else [],
-        "side_notes": compared.notes if compared else [],
-        "losses": [_loss_bars(label, one) for label, one in runs.items()],
-        "retrieval": list(_retrieval(known)),
-        "measures": [
-            MEASURE_WORDS.get(name, name) for name in measures_in(known.metrics["retrieval"])
-        ],
-        "retrieval_note": without_errors(known),
-        "ledger": list(_ledger(known.entries, len(known.rows))),
-        "ledger_notes": list(ledger_notes(known.entries["total"], known.paid)),
-        "events": [
-            (name.replace("_", " "), count) for name, count in metrics["flags"].items() if count
-        ],
-    }
+    if metrics:
+        head["figures"] = {
+            "scores": [] if known.failed else list(_scores(known)),
+            "sides": _side_by_side(runs, compared) if compared else None,
+            "losses": [_loss_bars(label, one) for label, one in runs.items()],
+            "retrieval": retrieval_table(known) if metrics["retrieval"] else None,
+            "ledger": ledger_table(known.entries, len(known.rows), "a question", known.paid),
+            "events": [(name, count) for name, count in metrics["flags"].items() if count],
+        }
+    return head
 
 
 def _notes(known: RunStatus) -> Iterator[str]:
@@ -334,11 +308,8 @@ def _recipe(known: RunStatus) -> list[tuple[str, str]]:
     settings = known.run.settings
     if known.run.finished:
         parts = known.metrics["signature"].partition(" | ")[2].split("|")
-        return [
-            (name, value)
-            for name, colon, value in (part.partition(":") for part in parts)
-            if name or value
-        ]
+        pairs = (part.partition(":") for part in parts)
+        return [(name, value) for name, _, value in pairs if name or value]
     return [
         ("data", settings["data"]["source"]),
         ("method", settings["method"]["name"]),
@@ -348,22 +319,20 @@ def _recipe(known: RunStatus) -> list[tuple[str, str]]:
 
 def _scores(known: RunStatus) -> Iterator[dict[str, str]]:
     for name, score in known.metrics["metrics"].items():
-        spread = (
-            f", {percent(score['between_repeats'])} between them"
-            if "between_repeats" in score
-            else ""
-        )
-        yield _score(name, score, f"{known.repeats} repeats{spread}" if known.repeats > 1 else "")
+        note = f"{known.repeats} repeats" if known.repeats > 1 else ""
+        if "between_repeats" in score:
+            note += f", {percent(score['between_repeats'])} between them"
+        yield _score(name, score, note)
     for rescored in known.rescored:
         failed = f", {rescored.errors} judgements ended in an error" if rescored.errors else ""
         yield _score(rescored.metric, vars(rescored), f"rescored{failed}")
 
 
-def _score(name: str, score: Mapping[str, Any], note: str = "") -> dict[str, str]:
+def _score(name: str, score: Mapping[str, Any], note: str) -> dict[str, str]:
     """One metric of one run, in %."""
     value, low, high = score["value"], score["low"], score["high"]
     return {
-        "name": name.upper() if len(name) <= 3 else name,
+        "name": _heading(name),
         "value": percent(value),
         "low": percent(low),
         "high": percent(high),
@@ -373,43 +342,51 @@ def _score(name: str, score: Mapping[str, Any], note: str = "") -> dict[str, str
     }
 
 
-def _side(label: str, known: RunStatus, compared: Comparison) -> dict[str, Any]:
-    """One run beside the others: its score, its difference from the first run, what a question costs.
+def _heading(metric: str) -> str:
+    return metric.upper() if len(metric) <= 3 else metric
+
+
+def _side_by_side(runs: Mapping[str, RunStatus], compared: Comparison) -> Table:
+    """A line a run: its score, its difference from the first run, what a question costs.
 
     `p` tests the difference: exact McNemar where the metric is right or wrong, as in every other table of this package.
     """
-    metrics, settings = known.metrics, known.run.settings
-    name, score = next(iter(metrics["metrics"].items()))
-    total, n = metrics["ledger"]["total"], len(known.rows)
-    side = {
-        "label": label,
-        "method": settings["method"]["name"],
-        "lm": known.run.models,
-        "score": _score(name, score),
-        "errors": known.run.errors,
-        "failed": known.run.failed,
-        "calls": f"{total['calls'] / n:.1f}",
-        "tokens": "-" if (spent := tokens_of(total)) is None else f"{spent / n:,.0f}",
-        **dict.fromkeys(("difference", "won_lost", "p", "p_holm"), ""),
-    }
-    rows = {row.measure: row for row in compared.rows if row.run == label}
-    row, correct = rows.get(name), rows.get(CORRECT, rows.get(name))
-    if (
-        row is None
-        or correct is None
-        or row.difference is None
-        or row.low is None
-        or row.high is None
-    ):
-        return side  # the first run
-    tested = correct if correct.difference == row.difference else row
-    several = len({one.run for one in compared.rows}) > 2
-    return side | {
-        "difference": f"{100 * row.difference:+.1f} [{100 * row.low:+.1f}, {100 * row.high:+.1f}]",
-        "won_lost": f"{correct.won} / {correct.lost}" if correct.won is not None else "",
-        "p": chance(tested.p) if tested.p is not None else "",
-        "p_holm": chance(tested.p_holm) if several and tested.p_holm is not None else "",
-    }
+    metric = next(iter(compared.rows)).measure
+    found = {(row.run, row.measure): row for row in compared.rows}
+    lines = []
+    for label, known in runs.items():
+        row = found[label, metric]
+        correct = found.get((label, CORRECT), row)
+        score, errors = known.metrics["metrics"][metric], known.run.errors
+        value = f"{percent(score['value'])} ± {percent((score['high'] - score['low']) / 2)}"
+        total, n = known.metrics["ledger"]["total"], len(known.rows)
+        spent = tokens_of(total)
+        change = ""
+        if row.difference is not None:  # not of the first run, nor of one that failed
+            change = f"{percent(row.difference, '+')} [{percent(row.low, '+')}, {percent(row.high, '+')}]"
+        tested = correct if correct.difference == row.difference else row
+        lines.append(
+            [
+                label,
+                known.run.settings["method"]["name"],
+                known.run.models,
+                "failed" if known.failed else value,
+                str(errors or ""),
+                change,
+                "" if correct.won is None else f"{correct.won} / {correct.lost}",
+                chance(tested.p, ""),
+                chance(tested.p_holm, "") if len(runs) > 2 else "",
+                f"{total['calls'] / n:.1f}",
+                "-" if spent is None else f"{spent / n:,.0f}",
+            ]
+        )
+    header = ["run", "method", "model", _heading(metric), "errors", "difference", "won / lost"]
+    header += ["p", "Holm", "calls", "tokens"]
+    notes = [
+        "Calls and tokens are a question's; differences are from the first run, in points, with a 95 % interval.",
+        *compared.notes,
+    ]
+    return Table(header, lines, notes=notes, left=3).without_empty()
 
 
 def _loss_bars(label: str, known: RunStatus) -> dict[str, Any]:
@@ -431,35 +408,6 @@ def _loss_bars(label: str, known: RunStatus) -> dict[str, Any]:
         for name in names
     ]
     return {"label": label, "picture": loss_bar(losses), "parts": parts, "note": " ".join(notes)}
-
-
-def _retrieval(known: RunStatus) -> Iterator[tuple[str, str, Sequence[str], str]]:
-    """(name, words, the measures in %, over how many questions where not over all whose gold is known)."""
-    every, measures = sum(map(retrieval_known, known.rows)), measures_in(known.metrics["retrieval"])
-    for name, scores in known.metrics["retrieval"].items():
-        figures = [percent(scores.get(measure)) for measure in measures]
-        yield (
-            name,
-            variant_words(name),
-            figures,
-            str(scores["n"]) if scores.get("n", every) < every else "",
-        )
-
-
-def _ledger(entries: Mapping[str, LedgerEntry], n: int) -> Iterator[Sequence[str]]:
-    for stage, asked, entry in ledger_lines(entries):
-        yield (
-            f"{stage} ({asked})" if asked else stage,
-            f"{entry.calls:,}",
-            f"{entry.calls / n:.2f}",
-            f"{entry.hits:,}",
-            tokens(entry.tokens_in, entry),
-            f"{entry.tokens_cached:,} ({share(entry)})" if entry.cached_of else "-",
-            tokens(entry.tokens_out, entry),
-            cost(entry),
-            f"{entry.seconds / entry.calls:.3f}" if entry.calls else "-",
-            f"{entry.retries:,}",
-        )
 
 
 # --- traces ---

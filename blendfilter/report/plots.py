@@ -17,14 +17,14 @@ never on a front.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from blendfilter.errors import BadArgument, MissingExtra, RunMismatch, UnknownName
 from blendfilter.evaluation.ledger import latency, tokens_of
@@ -33,9 +33,11 @@ from blendfilter.evaluation.run import READS_GOLD, Run, Runs, named_runs
 from blendfilter.evaluation.run_passages import input_tokens
 from blendfilter.extras import needed
 from blendfilter.files import path_of, writing
-from blendfilter.text import aligned
+from blendfilter.report.run_text import LOSS_WORDS
+from blendfilter.table import Table
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -44,16 +46,24 @@ BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, VERMILLION, PURPLE = (
 )  # fmt: skip
 GREY = "#767676"
 SERIES = (BLUE, VERMILLION, GREEN, ORANGE, PURPLE, SKY, BLACK)
-MARKERS = "os^Dv<>"
+MARKERS = "os^v<>P"
 OFFLINE = "offline reader: shows the pipeline, not quality"
+LOSS_STYLES = {
+    "right": (GREEN, ""),
+    "right_without_gold": (SKY, "//"),
+    "answered_wrong": (PURPLE, ""),
+    "filtered_away": (ORANGE, ".."),
+    "not_retrieved": (VERMILLION, ""),
+    ERROR: (GREY, "xx"),
+}
+"""Colour and hatch of each loss, in the order of a bar."""
 _STYLE = {
-    "font.family": "DejaVu Sans", "font.size": 8, "axes.titlesize": 9, "axes.labelsize": 8, "axes.linewidth": 0.6,
+    "font.family": "DejaVu Sans", "font.size": 8, "axes.titlesize": 7.5, "axes.labelsize": 8, "axes.linewidth": 0.6,
     "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": "#E4E4E4",
     "grid.linewidth": 0.6, "axes.axisbelow": True, "xtick.labelsize": 7, "ytick.labelsize": 7, "xtick.major.width": 0.6,
-    "ytick.major.width": 0.6, "legend.frameon": False, "legend.fontsize": 7.5, "svg.hashsalt": "blendfilter",
-    "svg.fonttype": "path", "text.parse_math": False,
+    "ytick.major.width": 0.6, "legend.frameon": False, "legend.fontsize": 7, "legend.title_fontsize": 6.5,
+    "svg.hashsalt": "blendfilter", "svg.fonttype": "path", "text.parse_math": False, "figure.titlesize": 9,
 }  # fmt: skip
-
 _METADATA: Mapping[str, dict[str, None]] = {
     ".svg": {"Date": None, "Creator": None},
     ".png": {"Software": None},
@@ -61,20 +71,11 @@ _METADATA: Mapping[str, dict[str, None]] = {
 """What matplotlib would say of the clock and itself, left out."""
 PANELS = ("calls", "tokens", "seconds")
 FRONTIER_COSTS = ("prompt_tokens", "tokens_in")
-_FRONTIER_HEADER = ("", "score", "answer's prompt", "front", "all calls", "front")
 _AXES = {
     "calls": "model calls a question", "tokens": "tokens a question", "seconds": "median seconds a question",
     "tokens_in": "input tokens a question, all calls",
     "prompt_tokens": "tokens of the prompt that answers",
 }  # fmt: skip
-_LOSSES = {
-    "right": ("right", GREEN, ""),
-    "right_without_gold": ("right without gold", SKY, "//"),
-    "answered_wrong": ("kept, answered wrong", PURPLE, ""),
-    "filtered_away": ("retrieved, filtered away", ORANGE, ".."),
-    "not_retrieved": ("not retrieved", VERMILLION, ""),
-    ERROR: ("ended in an error", GREY, "xx"),
-}
 
 
 class RunPoint(NamedTuple):
@@ -108,180 +109,19 @@ class RunPoint(NamedTuple):
         return "failed" if self.failed else f"{100 * self.value:.1f}"
 
 
-def plot(runs: Runs, path: str | Path, kind: str = "headline") -> Path:
-    """Draw `runs` into the file `path` (.svg or .png): `headline`, accuracy against cost, or `losses`.
-
-    `runs` are runs or their folders (or one), or a mapping from the names that the plot shows to them.
-
-    Raises:
-        UnknownName: no such kind. RunMismatch: runs over different questions. MissingExtra: no matplotlib here.
-    """
-    _suffixed(path)
-    kinds = {"headline": headline, "losses": losses}
-    if kind not in kinds:
-        raise UnknownName.of("plot", kind, kinds)
-    return kinds[kind](runs, path)[0]
-
-
-def headline(runs: Runs, *paths: str | Path) -> list[Path]:
-    """The leading metric against calls, tokens and latency, a point a run, into every file of `paths`."""
-    named = _over_the_same(runs)
-    metric = next(iter(next(iter(named.values())).metrics["metrics"]))
-    offline = any(run.offline for run in named.values())
-    points = [point_of(label, run) for label, run in named.items()]
-    return draw(points, *paths, metric=metric, title=title_of(named), offline=offline)
-
-
-def draw(
-    points: Sequence[RunPoint],
-    *paths: str | Path,
-    metric: str,
-    title: str,
-    offline: bool = False,
-    panels: Sequence[str] = PANELS,
-) -> list[Path]:
-    """The headline plot of `points`: panels that share their scores, one for each cost that all runs know."""
-    ranked = sorted(points, key=lambda point: (point.failed, -point.value, point.calls))
-    numbers = [str(place) for place in range(1, len(ranked) + 1)]
-    scored = [point for point in ranked if not point.failed]
-    if not scored:
-        raise BadArgument(
-            "every question of these runs ended in an error: there are no scores to draw"
-        )
-    costs = [
-        cost for cost in panels if not any(math.isnan(getattr(point, cost)) for point in scored)
-    ]
-    if not costs:
-        raise BadArgument(
-            "not every run knows its tokens, for a server stated none: there is nothing to draw scores by"
-        )
-    with blank(7.4, 3.4) as figure:
-        grid = figure.add_gridspec(
-            1, len(costs) + 1, width_ratios=(*(1 for _ in costs), 3.3 / len(PANELS))
-        )
-        drawn: list[Axes] = []
-        for column, cost in enumerate(costs):
-            drawn.append(figure.add_subplot(grid[column], sharey=drawn[0] if drawn else None))
-            _scatter(drawn[-1], scored, cost)
-            drawn[-1].tick_params(labelleft=not column)
-        drawn[0].set_ylabel(f"{metric.upper() if len(metric) < 3 else metric} (%)")
-        _key(figure.add_subplot(grid[len(costs)]), ranked, numbers)
-        figure.suptitle(title, fontsize=9)
-        if offline:
-            stamp(figure)
-        figure.draw_without_rendering()  # the numbers are placed where everything else has come to rest
-        for axes, cost in zip(drawn, costs, strict=True):
-            places = [(getattr(point, cost), 100 * point.value) for point in scored]
-            label_points(axes, places, numbers[: len(scored)])
-        return save(figure, *paths)
-
-
-def _key(axes: Axes, ranked: Sequence[RunPoint], numbers: Sequence[str]) -> None:
-    axes.set_axis_off()
-    bound = any(point.bound for point in ranked)
-    last = max(len(ranked) + 2 + bound, 14)
-    axes.set(xlim=(0, 1), ylim=(last, -1))
-    if bound:
-        axes.text(
-            0.11,
-            last - 1.8,
-            "diamond: reads the answer, a bound",
-            va="center",
-            fontsize=6.5,
-            color=GREY,
-        )
-    axes.text(
-        0.11, last - 1, "filled: none is as good for less", va="center", fontsize=6.5, color=GREY
-    )
-    axes.text(0.11, last - 0.2, "lines: 95 % intervals", va="center", fontsize=6.5, color=GREY)
-    labels = [_cut(point.named) for point in ranked]
-    size = min(7.0, 7 * 38 / max(1, *map(len, labels)))  # a long name has to fit too
-    for place, (number, label, point) in enumerate(zip(numbers, labels, ranked, strict=True)):
-        axes.text(0.06, place, number, ha="right", va="center", fontsize=7, fontweight="bold")
-        axes.text(0.11, place, f"{label}  {point.percent}", va="center", fontsize=size)
-
-
-def _cut(label: str, most: int = 60) -> str:
-    return label if len(label) <= most else f"{label[: most - 1]}…"
-
-
-def losses(runs: Runs, *paths: str | Path) -> list[Path]:
-    """Where each run's questions are lost, a stacked bar a run, into every file of `paths`."""
-    named = _over_the_same(runs)
-    with blank(7.2, 1.2 + 0.24 * len(named)) as figure:
-        axes = figure.subplots()
-        places, left = range(len(named)), [0.0] * len(named)
-        for name, (words, colour, hatch) in _bar_parts(named.values()).items():
-            shares = [
-                100 * run.losses()[name] / sum(run.losses().values()) for run in named.values()
-            ]
-            axes.barh(
-                places,
-                shares,
-                left=left,
-                color=colour,
-                hatch=hatch,
-                label=words,
-                height=0.72,
-                edgecolor="white",
-                linewidth=0.5,
-            )
-            for place, (start, share) in enumerate(zip(left, shares, strict=True)):
-                if share >= 5:
-                    dark = colour == VERMILLION
-                    axes.text(
-                        start + share / 2,
-                        place,
-                        f"{share:.0f}",
-                        ha="center",
-                        va="center",
-                        fontsize=7,
-                        color="white" if dark else "black",
-                        bbox=None
-                        if not hatch
-                        else {"facecolor": colour, "edgecolor": "none", "pad": 1},
-                    )
-            left = [start + share for start, share in zip(left, shares, strict=True)]
-        axes.set(xlim=(0, 100), xlabel="% of the questions")
-        axes.set_yticks(places, [_cut(label) for label in named])
-        axes.margins(y=0.01)
-        axes.invert_yaxis()
-        axes.grid(visible=False)
-        axes.tick_params(axis="y", length=0)
-        figure.legend(
-            loc="outside upper center", ncols=len(_LOSSES), handlelength=1.2, columnspacing=1.2
-        )
-        if any(run.offline for run in named.values()):
-            stamp(figure)
-        return save(figure, *paths)
-
-
-def _bar_parts(runs: Iterable[Run]) -> Mapping[str, tuple[str, str, str]]:
-    """The parts of a bar; where no run's questions name their gold, only right and wrong; errors if there are any."""
-    runs = list(runs)
-    parts = _LOSSES
-    if not any(row.get("gold_titles") for run in runs for row in run.rows):
-        wrong = ("wrong (no gold titles known)", *_LOSSES["answered_wrong"][1:])
-        parts = {"right": _LOSSES["right"], "answered_wrong": wrong, ERROR: _LOSSES[ERROR]}
-    return (
-        parts
-        if any(run.errors for run in runs)
-        else {name: parts[name] for name in parts if name != ERROR}
-    )
-
-
 def point_of(label: str, run: Run) -> RunPoint:
     """A run's place in the headline plot."""
     score = next(iter(run.metrics["metrics"].values()))
     total, n = run.metrics["ledger"]["total"], len(run.rows)
     tokens = tokens_of(total)
-    costs = total["calls"] / n, math.nan if tokens is None else tokens / n, latency(run).median
     return RunPoint(
         label,
         score["value"],
         score["low"],
         score["high"],
-        *costs,
+        calls=total["calls"] / n,
+        tokens=math.nan if tokens is None else tokens / n,
+        seconds=latency(run).median,
         bound=run.reads_gold,
         errors=run.errors,
         failed=run.failed,
@@ -304,37 +144,70 @@ def front(points: Sequence[RunPoint], cost: str) -> list[RunPoint]:
     return kept
 
 
-def _scatter(axes: Axes, points: Sequence[RunPoint], cost: str) -> None:
-    ahead, xs = front(points, cost), [getattr(point, cost) for point in points]
-    place = dict(zip(points, xs, strict=True))
-    steps = [place[point] for point in ahead]
-    axes.step(
-        steps,
-        [100 * point.value for point in ahead],
-        where="post",
-        color=BLUE,
-        linewidth=0.9,
-        zorder=2.5,
+def plot(runs: Runs, path: str | Path, kind: str = "headline") -> Path:
+    """Draw `runs` into the file `path` (.svg or .png): `headline`, accuracy against cost, or `losses`.
+
+    `runs` are runs or their folders (or one), or a mapping from the names that the plot shows to them.
+
+    Raises:
+        UnknownName: no such kind. RunMismatch: runs over different questions. MissingExtra: no matplotlib here.
+    """
+    kinds = {"headline": headline, "losses": losses}
+    if kind not in kinds:
+        raise UnknownName.of("plot", kind, kinds)
+    return kinds[kind](runs, path)[0]
+
+
+def headline(runs: Runs, *paths: str | Path) -> list[Path]:
+    """The leading metric against calls, tokens and latency, a point a run, into every file of `paths`."""
+    found = _scored(runs, point_of)
+    return _draw_scores(found, PANELS, *paths)
+
+
+def losses(runs: Runs, *paths: str | Path) -> list[Path]:
+    """Where each run's questions are lost, a stacked bar a run, into every file of `paths`."""
+    named = _over_the_same(runs)
+    return draw(
+        [partial(_loss_bars, named=named)],
+        *paths,
+        size=(7.2, 1.3 + 0.24 * len(named)),
+        legend="outside upper center",
+        offline=any(run.offline for run in named.values()),
     )
-    for point in points:
-        x, y, on_it = place[point], 100 * point.value, point in ahead
-        axes.vlines(x, 100 * point.low, 100 * point.high, color="#B8B8B8", linewidth=0.6, zorder=2)
-        colour = BLUE if on_it else GREY
-        filled = colour if on_it else "white"
-        mark = "D" if point.bound else "o"
-        axes.plot(
-            x,
-            y,
-            mark,
-            markersize=4.5,
-            color=colour,
-            markerfacecolor=filled,
-            markeredgewidth=0.9,
-            zorder=3 + on_it,
+
+
+def _loss_bars(axes: Axes, named: Mapping[str, Run]) -> None:
+    places, left = range(len(named)), [0.0] * len(named)
+    for name, words in _bar_parts(named.values()).items():
+        colour, hatch = LOSS_STYLES[name]
+        shares = [100 * run.losses()[name] / sum(run.losses().values()) for run in named.values()]
+        bars = axes.barh(
+            places, shares, left=left, color=colour, hatch=hatch, label=words, edgecolor="white"
         )
-    axes.set(xscale="log" if min(xs) > 0 else "linear", xlabel=_AXES[cost])
-    axes.margins(x=0.25, y=0.08)
-    tick(axes)
+        written = [f"{share:.0f}" if share >= 5 else "" for share in shares]
+        behind = {"facecolor": "#FFFFFFC0", "edgecolor": "none", "pad": 1}
+        axes.bar_label(bars, written, label_type="center", fontsize=7, bbox=behind)
+        left = [start + share for start, share in zip(left, shares, strict=True)]
+    axes.set(xlim=(0, 100), xlabel="% of the questions")
+    axes.set_yticks(places, [_cut(label, 60) for label in named])
+    axes.invert_yaxis()
+    axes.grid(visible=False)
+
+
+def _bar_parts(runs: Iterable[Run]) -> dict[str, str]:
+    """The parts of a bar; where no run's questions name their gold, only right and wrong; errors if there are any."""
+    runs = list(runs)
+    parts = {name: LOSS_WORDS[name] for name in LOSS_STYLES}
+    if not any(row.get("gold_titles") for run in runs for row in run.rows):
+        parts = {"right": "right", "answered_wrong": "wrong (no gold titles known)"}
+        parts[ERROR] = LOSS_WORDS[ERROR]
+    if not any(run.errors for run in runs):
+        del parts[ERROR]
+    return parts
+
+
+def _cut(label: str, most: int) -> str:
+    return label if len(label) <= most else f"{label[: most - 1]}…"
 
 
 def _over_the_same(runs: Runs) -> dict[str, Run]:
@@ -354,10 +227,7 @@ def _over_the_same(runs: Runs) -> dict[str, Run]:
     return named
 
 
-def title_of(named: Mapping[str, Run]) -> str:
-    """What the runs are over, and who answered."""
-    run = next(iter(named.values()))
-    return f"{run.settings['task']}, {run.metrics['n']} questions, {run.settings['lm']['name']}"
+# --- scores against costs -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, repr=False)
@@ -382,37 +252,30 @@ class Frontier:
 
         Raises: MissingExtra (matplotlib). BadArgument: no panel has a cost that all runs know.
         """
-        return draw(
-            self.dots,
-            *paths,
-            metric=self.metric,
-            title=self.title,
-            offline=self.offline,
-            panels=FRONTIER_COSTS,
-        )
+        return _draw_scores(self, FRONTIER_COSTS, *paths)
 
     def text(self) -> str:
         """An aligned table, and below it how to read it."""
-        header, *lines = aligned([_FRONTIER_HEADER, *map(self._cells, self.dots)])
+        return f"{self.table().text()}\n"
+
+    def table(self) -> Table:
+        """The figures as a table, which has other forms too: `markdown()`, `latex()`, `csv()`, `html()`."""
+        header = ["", "score", "answer's prompt", "front", "all calls", "front"]
         notes = [
             f"score: {self.metric}, percent; ±: half of the 95 % interval; tokens: input tokens a question",
             "*: on the front, no other run is as good for fewer tokens",
-            *["errors: answers that ended in an error; they count as 0"]
-            * any(point.errors for point in self.dots),
-            *[f"† {READS_GOLD}, never on the front"] * any(point.bound for point in self.dots),
-            *["the offline reader answered: this shows the pipeline, not its quality"]
-            * self.offline,
         ]
-        return (
-            "\n".join(
-                [self.title, "", header, "-" * max(map(len, [header, *lines])), *lines, "", *notes]
-            )
-            + "\n"
-        )
+        if any(point.errors for point in self.dots):
+            notes.append("errors: answers that ended in an error; they count as 0")
+        if any(point.bound for point in self.dots):
+            notes.append(f"† {READS_GOLD}, never on the front")
+        if self.offline:
+            notes.append("the offline reader answered: this shows the pipeline, not its quality")
+        return Table(header, list(map(self._cells, self.dots)), self.title, notes)
 
-    def _cells(self, point: RunPoint) -> Sequence[str]:
-        cells = [f"{point.named} †" if point.bound else point.named]
-        cells.append(point.percent + f" ± {50 * (point.high - point.low):.1f}" * (not point.failed))
+    def _cells(self, point: RunPoint) -> list[str]:
+        half = "" if point.failed else f" ± {50 * (point.high - point.low):.1f}"
+        cells = [f"{point.named} †" if point.bound else point.named, point.percent + half]
         for cost in FRONTIER_COSTS:
             tokens = getattr(point, cost)
             cells += [
@@ -431,9 +294,7 @@ class Frontier:
             TemporaryDirectory(prefix="blendfilter-") as folder,
         ):
             drawn = self.draw(Path(folder) / "frontier.svg")[0].read_text("utf-8")
-            return drawn[
-                drawn.index("<svg") :
-            ]  # a page that it stands in has no place for a file's first lines
+            return drawn[drawn.index("<svg") :]  # a page has no place for a file's first lines
         return None
 
 
@@ -446,13 +307,7 @@ def frontier(runs: Runs) -> Frontier:
         print(found)
         found.draw("frontier.svg")
     """
-    named = _over_the_same(runs)
-    points = [frontier_point(label, run) for label, run in named.items()]
-    points.sort(key=lambda point: (point.failed, -point.value, point.tokens_in))
-    metric = next(iter(next(iter(named.values())).metrics["metrics"]))
-    return Frontier(
-        tuple(points), metric, title_of(named), any(run.offline for run in named.values())
-    )
+    return _scored(runs, frontier_point)
 
 
 def frontier_point(label: str, run: Run) -> RunPoint:
@@ -474,16 +329,140 @@ def _mean(tokens: Sequence[int | None]) -> float:
     return fmean(known) if known and len(known) == len(tokens) else math.nan
 
 
-# --- how every picture is drawn --------------------------------------------------------------------------------------
+def _scored(runs: Runs, point: Callable[[str, Run], RunPoint]) -> Frontier:
+    named = _over_the_same(runs)
+    points = [point(label, run) for label, run in named.items()]
+    points.sort(key=lambda one: (one.failed, -one.value, one.tokens_in, one.calls))
+    first = next(iter(named.values()))
+    return Frontier(
+        dots=tuple(points),
+        metric=next(iter(first.metrics["metrics"])),
+        title=f"{first.settings['task']}, {first.metrics['n']} questions, {first.settings['lm']['name']}",
+        offline=any(run.offline for run in named.values()),
+    )
+
+
+def _draw_scores(found: Frontier, costs: Sequence[str], *paths: str | Path) -> list[Path]:
+    """Panels that share their scores, one for each cost that all runs know; the legend lists the runs, best first."""
+    if all(point.failed for point in found.dots):
+        raise BadArgument(
+            "every question of these runs ended in an error: there are no scores to draw"
+        )
+    known = [cost for cost in costs if found.known(cost)]
+    if not known:
+        raise BadArgument(
+            "not every run knows its tokens, for a server stated none: there is nothing to draw scores by"
+        )
+    notes = ["lines: 95 % intervals", "filled: none is as good for less"]
+    if any(point.bound for point in found.dots):
+        notes.append("diamond: reads the answer, a bound")
+    metric = found.metric.upper() if len(found.metric) < 3 else found.metric
+    return draw(
+        [partial(_scatter, points=found.dots, cost=cost) for cost in known],
+        *paths,
+        size=(7.4, max(3.4, 1 + 0.14 * len(found.dots))),
+        title=found.title,
+        label=f"{metric} (%)",
+        notes=notes,
+        offline=found.offline,
+    )
+
+
+def _scatter(axes: Axes, points: Sequence[RunPoint], cost: str) -> None:
+    ahead = front(points, cost)
+    axes.step(
+        [getattr(point, cost) for point in ahead],
+        [100 * point.value for point in ahead],
+        where="post",
+        color=BLUE,
+        linewidth=0.9,
+    )
+    for at, point in enumerate(points):
+        x, y = getattr(point, cost), 100 * point.value
+        colour = SERIES[at % len(SERIES)]
+        marker = "D" if point.bound else MARKERS[(at + at // len(SERIES)) % len(MARKERS)]
+        label = f"{at + 1}. {_cut(point.named, 40)}  {point.percent}"
+        axes.plot([], [], marker, color=colour, label=label, markersize=4.5)  # for the legend
+        if not point.failed:
+            filled = colour if point in ahead else "white"
+            axes.vlines(x, 100 * point.low, 100 * point.high, color="#B8B8B8", linewidth=0.6)
+            axes.plot(x, y, marker, color=colour, markerfacecolor=filled, markersize=4.5, zorder=3)
+    least = min(getattr(point, cost) for point in points if not point.failed)
+    axes.set(xscale="log" if least > 0 else "linear", xlabel=_AXES[cost])
+    axes.margins(x=0.25, y=0.08)
+    _tick(axes)
+
+
+def _tick(axes: Axes) -> None:
+    """Round numbers on the x axis, in thousands where they are large: powers where it is long, even steps else."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+
+    low, high = axes.get_xlim()
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 3)) if 0 < 10 * low < high else MaxNLocator(4))
+    axes.xaxis.set_major_formatter(
+        FuncFormatter(lambda x, _: f"{x:.6g}" if x < 1000 else f"{x / 1000:.6g}k")
+    )
+    axes.xaxis.set_minor_locator(NullLocator())
+
+
+# --- how every picture is drawn -------------------------------------------------------------------------------------
+
+
+def draw(
+    panels: Sequence[Callable[[Axes], None]],
+    *paths: str | Path,
+    size: tuple[float, float],
+    columns: int = 3,
+    title: str = "",
+    label: str = "",
+    legend: Literal["outside right center", "outside upper center"] = "outside right center",
+    notes: Sequence[str] = (),
+    offline: bool = False,
+) -> list[Path]:
+    """Draw a figure of `panels` into every file of `paths`, .svg or .png by its suffix, and return the paths.
+
+    Args:
+        panels: each draws on axes of its own; what they label stands in one legend, and `notes` above it.
+        size: width and height in inches. columns: panels a line.
+        label: of the scale that all panels share, where they do. offline: stamp the figure as the offline reader's.
+
+    Raises: BadArgument (another suffix), MissingExtra (matplotlib).
+    """
+    places = list(map(_suffixed, paths))
+    with _figure(*size) as figure:
+        columns = min(columns, len(panels))
+        lines = math.ceil(len(panels) / columns)
+        every = list(figure.subplots(lines, columns, squeeze=False, sharey=bool(label)).flat)
+        for axes, panel in zip(every, panels, strict=False):
+            panel(axes)
+        for axes in every[len(panels) :]:
+            axes.set_axis_off()
+        every[0].set_ylabel(label)
+        handles: dict[str, Artist] = {}
+        for axes in every:
+            drawn, labels = axes.get_legend_handles_labels()
+            handles.update(zip(labels, drawn, strict=True))
+        figure.legend(
+            handles.values(),
+            handles.keys(),
+            loc=legend,
+            title="\n".join(notes) or None,
+            ncols=1 if legend == "outside right center" else 3,
+            alignment="left",
+        )
+        figure.suptitle(title)
+        if offline:
+            figure.supxlabel(OFFLINE, fontsize=8, color=VERMILLION, fontweight="bold")
+        for place in places:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            with writing(place):
+                figure.savefig(place, metadata=_METADATA[place.suffix.lower()])
+    return places
 
 
 @contextmanager
-def blank(width: float, height: float) -> Iterator[Figure]:
-    """An empty figure of so many inches, to be drawn on and saved inside the block.
-
-    Raises:
-        MissingExtra: matplotlib is not installed.
-    """
+def _figure(width: float, height: float) -> Iterator[Figure]:
+    """An empty figure of so many inches, in our style."""
     matplotlib = needed("matplotlib", "plots", "a plot")
     agg, figures = (
         needed(f"matplotlib.{name}", "plots", "a plot")
@@ -497,66 +476,9 @@ def blank(width: float, height: float) -> Iterator[Figure]:
         yield figure
 
 
-def save(figure: Figure, *paths: str | Path) -> list[Path]:
-    """Write `figure` into each file, as what its suffix says, .svg or .png. Raises: BadArgument (another suffix)."""
-    places = list(map(_suffixed, paths))
-    for place in places:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with writing(place):
-            figure.savefig(place, metadata=_METADATA[place.suffix.lower()])
-    return places
-
-
 def _suffixed(path: str | Path) -> Path:
     """`path`, where it can be drawn into. Raises: BadArgument."""
     place = path_of(path)
     if place.suffix.lower() not in _METADATA:
         raise BadArgument(f"'{place}' is no plot's file: end its name in .svg or .png")
     return place
-
-
-def stamp(figure: Figure, words: str = OFFLINE) -> None:
-    """`words` across the foot of a figure."""
-    figure.supxlabel(words, fontsize=8, color=VERMILLION, fontweight="bold")
-
-
-def tick(axes: Axes) -> None:
-    """Round numbers on the x axis, in thousands where they are large: powers where it is long, even steps else."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
-
-    low, high = axes.get_xlim()
-    axes.xaxis.set_major_locator(LogLocator(subs=(1, 3)) if 0 < 10 * low < high else MaxNLocator(4))
-    axes.xaxis.set_major_formatter(
-        FuncFormatter(lambda x, _: f"{x:.6g}" if x < 1000 else f"{x / 1000:.6g}k")
-    )
-    axes.xaxis.set_minor_locator(NullLocator())
-
-
-def label_points(axes: Axes, points: Sequence[tuple[float, float]], labels: Sequence[str]) -> None:
-    """Write each label beside its point, clear of other points and labels; the axes must not move any more."""
-    from matplotlib.patheffects import withStroke
-
-    sides = ((0, 7), (7, 0), (0, -7), (-7, 0), (6, 6), (6, -6), (-6, -6), (-6, 6))
-    offsets = [(dx * far, dy * far) for far in (1, 1.6, 2.2, 2.8) for dx, dy in sides]
-    places = [tuple(axes.transData.transform(point) * 72 / axes.figure.dpi) for point in points]
-    written: list[tuple[float, float]] = []
-    for (x, y), point, label in zip(places, points, labels, strict=True):
-        others = [place for place in places if place != (x, y)] + written
-
-        # 9 points are clear: the first place that has them, or the clearest one, is taken.
-        def clearance(offset: tuple[float, float], x: float, y: float, others: list[Any]) -> float:
-            at = (x + offset[0], y + offset[1])
-            return min([9.0, *(math.hypot(at[0] - a, 1.4 * (at[1] - b)) for a, b in others)])
-
-        dx, dy = max(offsets, key=partial(clearance, x=x, y=y, others=others))
-        written.append((x + dx, y + dy))
-        text = axes.annotate(
-            label,
-            point,
-            xytext=(dx, dy),
-            textcoords="offset points",
-            fontsize=7,
-            ha="center",
-            va="center",
-        )
-        text.set_path_effects([withStroke(linewidth=1.8, foreground="white")])

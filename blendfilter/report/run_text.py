@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import io
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
 
 from blendfilter.evaluation.comparison import percent
 from blendfilter.evaluation.ledger import LedgerEntry, money
-from blendfilter.evaluation.rows import ERROR, LOSSES, MEASURES, retrieval_known
+from blendfilter.evaluation.rows import ERROR, LOSSES, MEASURES, PredictionRow, retrieval_known
 from blendfilter.evaluation.run import READS_GOLD, Run
 from blendfilter.evaluation.run_status import RunStatus
 from blendfilter.retrieval.base import Trim
+from blendfilter.table import Table
 from blendfilter.text import visible
-
-if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderableType
 
 LOSS_WORDS = {
     "not_retrieved": "gold not retrieved",
@@ -32,55 +28,65 @@ OFFLINE = (
 )
 UPPER_BOUND = f"The filter {READS_GOLD}."
 PARTIAL = "Partial: the figures are over the questions answered so far, and will change."
-MEASURE_WORDS = {"s_precision": "S-precision", "ndcg": "nDCG", "mrr": "MRR"}
+_MEASURE_WORDS = {"s_precision": "S-precision", "ndcg": "nDCG", "mrr": "MRR"}
 _VARIANT_WORDS = {"union": "all together", "kept": "kept for the answer"}
 _NOTHING = ("0", "0 %", "-", "")
+_LISTED = 10
+"""Errors that are listed by question."""
 
 
-def report_text(run: Run, width: int = 100) -> str:
-    """The report as plain text, `width` columns wide."""
-    return as_text(report(run), width)
+def report_text(run: Run, width: int | None = 100) -> str:
+    """The report as plain text; its tables fold where `width` is too short for them.
 
-
-def as_text(parts: Iterable[RenderableType], width: int) -> str:
-    """What a console of `width` columns shows of `parts`, without colour."""
-    from rich.console import Console
-
-    out = io.StringIO()
-    console = Console(
-        file=out, width=width, color_system=None, legacy_windows=False, markup=False, emoji=False
+    Of an unfinished run it shows what is known so far, and that it is that.
+    """
+    parts = (
+        f"\n{part.text(width)}" if isinstance(part, Table) else visible(part)
+        for part in _parts(RunStatus(run))
     )
-    for part in parts:
-        console.print(part, soft_wrap=isinstance(part, str))
-    return "".join(
-        f"{visible(line.rstrip())}\n" for line in out.getvalue().removesuffix("\n").split("\n")
-    )
+    return "\n".join(parts)
 
 
-def report(run: Run) -> list[RenderableType]:
-    """The report's parts, for a rich console; of an unfinished run, what is known so far, and that it is that."""
-    status = RunStatus(run)
-    parts: list[RenderableType] = [
-        status.headline,
-        *[f"FAILED: {status.failures}."] * bool(status.failures),
+def _parts(status: RunStatus) -> Iterator[str | Table]:
+    run = status.run
+    yield status.headline
+    if status.failures:
+        yield f"FAILED: {status.failures}."
+    if run.offline:
+        yield OFFLINE
+    if run.reads_gold:
+        yield UPPER_BOUND
+    yield from (f"Warning: {line}" for line in status.warnings)
+    yield from unsearched(status)
+    yield from status.outdated
+    limits = [
+        f"${spent:.4f} of ${limit:g}" if name == "dollars" else f"{spent:,} of {limit:,} {name}"
+        for name, (spent, limit) in status.limits.items()
     ]
-    parts += [OFFLINE] * run.offline + [UPPER_BOUND] * run.reads_gold
-    parts += [
-        *(f"Warning: {line}" for line in status.warnings),
-        *unsearched(status),
-        *status.outdated,
-    ]
-    gone = ", ".join(
-        f"${gone:.4f} of ${limit:g}" if name == "dollars" else f"{gone:,} of {limit:,} {name}"
-        for name, (gone, limit) in status.limits.items()
-    )
-    parts += [f"Limits: {gone} are gone"] * bool(gone)
+    if limits:
+        yield f"Limits: {', '.join(limits)} are gone"
     if status.rows:
-        parts += [] if run.finished else [PARTIAL]
-        parts += _figures(status)
+        if not run.finished:
+            yield PARTIAL
+        yield from _figures(status)
     elif status.paid:
-        parts.append(f"{status.paid[0].upper()}{status.paid[1:]}")
-    return parts
+        yield f"{status.paid[0].upper()}{status.paid[1:]}"
+
+
+def _figures(status: RunStatus) -> Iterator[str | Table]:
+    metrics, several = status.metrics, status.repeats > 1
+    if not status.failed:
+        yield _scores(status)
+    if metrics["retrieval"]:
+        yield retrieval_table(status)
+    yield _losses(status)
+    events = ", ".join(f"{name} {count}" for name, count in metrics["flags"].items() if count)
+    yield f"\nEvents: {events or 'none'}"
+    yield from trimmed(status.whole_rows())
+    unit = "an answer" if several else "a question"
+    yield ledger_table(status.entries, len(status.rows), unit, status.paid)
+    if metrics["flags"]["errors"]:
+        yield _errors(status)
 
 
 def unsearched(status: RunStatus) -> Iterator[str]:
@@ -92,7 +98,7 @@ def unsearched(status: RunStatus) -> Iterator[str]:
         yield f"Not searched: {variant_words(name)} of {rows}, for the index failed; the same command searches again."
 
 
-def trimmed(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+def trimmed(rows: Iterable[PredictionRow]) -> Iterator[str]:
     """What a trimmed index changed in the searches of these answers."""
     searches, trims = 0, list[Trim]()
     for branch in (branch for row in rows for branch in row["branches"].values()):
@@ -107,7 +113,7 @@ def trimmed(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
         yield (
             f"Trimmed index: {len(trims):,} of {searches:,} searches changed; dropped {went.total():,} passages "
             f"({went[False]:,} by the question's own verdict, {went[True]:,} beside an accepted one), "
-            f"filled in {came:,} ({unjudged:,} never judged)\n"
+            f"filled in {came:,} ({unjudged:,} never judged)"
         )
 
 
@@ -121,159 +127,94 @@ def variant_words(name: str) -> str:
     return f"q alone, {deeper[1]} passages" if deeper else _VARIANT_WORDS.get(name, name)
 
 
-def measures_in(retrieval: Mapping[str, Mapping[str, float]]) -> list[str]:
-    """The figures of retrieval that a run has; one that an earlier version made has fewer."""
-    return [
-        measure for measure in MEASURES if any(measure in scores for scores in retrieval.values())
-    ]
-
-
-def _figures(status: RunStatus) -> Iterator[RenderableType]:
-    metrics, several = status.metrics, status.repeats > 1
-    if not status.failed:
-        yield _scores(status)
-    if metrics["retrieval"]:
-        yield _retrieval(status)
-    yield _losses(status, "answers" if several else "questions")
-    events = ", ".join(f"{name} {count}" for name, count in metrics["flags"].items() if count)
-    yield f"Events: {events or 'none'}\n"
-    yield from trimmed(status.whole_rows())
-    yield ledger_table(
-        status.entries, len(status.rows), "an answer" if several else "a question", status.paid
-    )
-    if metrics["flags"]["errors"]:
-        yield _errors(status)
-
-
-def sheet(title: str, *columns: str) -> Any:
-    """An empty table for a console: the first column to the left, the others to the right."""
-    from rich import box
-    from rich.table import Table
-
-    table = Table(
-        title=title,
-        box=box.SIMPLE_HEAD,
-        title_justify="left",
-        caption_justify="left",
-        pad_edge=False,
-    )
-    for number, name in enumerate(columns):
-        words = map(len, name.split())  # a word is never cut, however narrow the terminal
-        table.add_column(
-            name,
-            justify="right" if number else "left",
-            min_width=max(words, default=0),
-            overflow="fold",
-        )
-    return table
-
-
-def _scores(status: RunStatus) -> Any:
+def _scores(status: RunStatus) -> Table:
     metrics, several = status.metrics, status.repeats > 1
     over = f"{metrics['n']} questions" + (f", {status.repeats} answers each" if several else "")
-    table = sheet(
-        f"Scores over {over}, in %",
-        "metric",
-        "value",
-        "95 % interval",
-        *["between repeats"] * several,
-    )
     scores = dict(metrics["metrics"])
     for found in status.rescored:
-        scores[found.metric + f" (judge errors: {found.errors})" * bool(found.errors)] = vars(found)
-    for name, score in scores.items():
-        between = [percent(score.get("between_repeats")) or "-"] * several
-        table.add_row(
+        errors = f" (judge errors: {found.errors})" if found.errors else ""
+        scores[found.metric + errors] = vars(found)
+    rows = [
+        [
             name,
             percent(score["value"]),
             f"{percent(score['low'])} to {percent(score['high'])}",
-            *between,
-        )
-    return table
+            percent(score.get("between_repeats")),
+        ]
+        for name, score in scores.items()
+    ]
+    header = ["metric", "value", "95 % interval", "between repeats"]
+    return Table(header, rows, f"Scores over {over}, in %").without_empty()
 
 
-def _retrieval(status: RunStatus) -> Any:
-    measures = measures_in(status.metrics["retrieval"])
-    table = sheet(
-        "Gold titles, in %", "query", *(MEASURE_WORDS.get(measure, measure) for measure in measures)
-    )
+def retrieval_table(status: RunStatus) -> Table:
+    """Figures of retrieval by query, and what they leave out; a run of an earlier version has fewer."""
+    retrieval = status.metrics["retrieval"]
     every = sum(map(retrieval_known, status.rows))
-    partly = []
-    for name, scores in status.metrics["retrieval"].items():
-        table.add_row(variant_words(name), *(percent(scores.get(measure)) for measure in measures))
+    rows, partly = [], []
+    for name, scores in retrieval.items():
+        rows.append([variant_words(name), *(percent(scores.get(measure)) for measure in MEASURES)])
         if scores.get("n", every) < every:
             partly.append(f"{variant_words(name)} {scores['n']}")
-    captions = [without_errors(status)]
-    captions += [f"over the questions that have it: {', '.join(partly)}"] * bool(partly)
-    table.caption = "; ".join(filter(None, captions))
-    return table
+    notes = []
+    if errors := status.metrics["flags"]["errors"]:
+        of = "answers" if status.repeats > 1 else "questions"
+        notes.append(f"without {errors} of {len(status.rows)} {of}, which ended in an error")
+    if partly:
+        notes.append(f"over the questions that have it: {', '.join(partly)}")
+    header = ["query", *(_MEASURE_WORDS.get(measure, measure) for measure in MEASURES)]
+    return Table(header, rows, "Gold titles, in %", notes).without_empty()
 
 
-def without_errors(status: RunStatus) -> str:
-    """What the figures of retrieval leave out, where answers ended in an error; else empty."""
-    errors, of = status.metrics["flags"]["errors"], "answers" if status.repeats > 1 else "questions"
-    return f"without {errors} of {len(status.rows)} {of}, which ended in an error" if errors else ""
-
-
-def _losses(status: RunStatus, counted: str) -> Any:
+def _losses(status: RunStatus) -> str | Table:
     rows, n = status.rows, len(status.rows)
     known = sum(bool(row["gold_titles"]) for row in rows)
     if not known:
-        return "No gold titles are known: where questions are lost cannot be told.\n"
-    table = sheet("Where questions are lost", "", counted, "%")
+        return "\nNo gold titles are known: where questions are lost cannot be told."
+    notes = []
     if known < n:
-        table.caption = f"gold titles are known for {known} of {n}; the others count as kept"
-    for name in LOSSES:
-        count = sum(row["loss"] == name for row in rows)
-        if count or name != ERROR:
-            table.add_row(LOSS_WORDS[name], str(count), percent(count / n))
-    return table
-
-
-def ledger_table(entries: Mapping[str, LedgerEntry], n: int, unit: str, paid: str = "") -> Any:
-    """A line a stage; what no stage has (hits, cached tokens, retries, a price) has no column."""
+        notes.append(f"gold titles are known for {known} of {n}; the others count as kept")
+    counts = Counter(row["loss"] for row in rows)
     lines = [
-        (stage, {"model": asked, **_account(entry, n, unit)})
-        for stage, asked, entry in ledger_lines(entries)
+        [LOSS_WORDS[name], str(counts[name]), percent(counts[name] / n)]
+        for name in LOSSES
+        if counts[name] or name != ERROR
     ]
-    columns = [
-        name
-        for name in lines[0][1]
-        if any(cells[name] not in _NOTHING for _, cells in lines) or name == "calls"
-    ]
-    table = sheet("Ledger", "stage", *columns)
-    table.columns[0].no_wrap = table.collapse_padding = True
-    if "model" in columns:
-        table.columns[1].justify = "left"
-    for stage, cells in lines:
-        table.add_row(stage, *(cells[name] for name in columns))
-    table.caption = "; ".join(ledger_notes(entries["total"], paid))
-    return _FittingTable(table)
+    counted = "answers" if status.repeats > 1 else "questions"
+    return Table(["", counted, "%"], lines, "Where questions are lost", notes)
 
 
-def ledger_lines(entries: Mapping[str, LedgerEntry]) -> Iterator[tuple[str, str, LedgerEntry]]:
-    """The lines of a ledger: name, models, entry; where several models answered, one for each below the total."""
+def ledger_table(entries: Mapping[str, LedgerEntry], n: int, unit: str, paid: str = "") -> Table:
+    """A line a stage; what no stage has (hits, cached tokens, retries, a price) has no column.
+
+    Where several models answered, each has a line below the total.
+    """
     several = len(entries["total"].models) > 1
+    rows = []
     for stage, entry in entries.items():
-        yield stage, ", ".join(entry.models) if several and stage != "total" else "", entry
-    for model, entry in entries["total"].models.items() if several else ():
-        yield f"of {model}", "", entry
+        models = ", ".join(entry.models) if several and stage != "total" else ""
+        rows.append([stage, models, *_account(entry, n)])
+    by_model = entries["total"].models.items() if several else ()
+    rows += [[f"of {model}", "", *_account(entry, n)] for model, entry in by_model]
+    header = ["stage", "model", "calls", unit, "hits", "tokens in", "cached", "tokens out"]
+    header += ["retries", "s a call", "cost"]
+    notes = list(ledger_notes(entries["total"], paid))
+    table = Table(header, rows, "Ledger", notes, left=2, totals=1 + len(by_model))
+    return table.without_empty(_NOTHING)
 
 
-class _FittingTable:
-    """A table that stands closer where the terminal is too narrow for it: a column that is cut off tells nothing."""
-
-    def __init__(self, table: Any) -> None:
-        self.table = table
-
-    def __rich_console__(
-        self, console: Console, options: ConsoleOptions
-    ) -> Iterator[RenderableType]:
-        if self.table.__rich_measure__(console, options).minimum > options.max_width:
-            self.table.padding = 0
-            for column in self.table.columns:  # rich would break a figure before it folds a heading
-                column.width = max(map(len, [*column.header.split(), *column.cells]))
-        yield self.table
+def _account(entry: LedgerEntry, n: int) -> list[str]:
+    return [
+        f"{entry.calls:,}",
+        f"{entry.calls / n:.2f}",
+        f"{entry.hits:,}",
+        tokens(entry.tokens_in, entry),
+        share(entry),
+        tokens(entry.tokens_out, entry),
+        f"{entry.retries:,}",
+        f"{entry.seconds / entry.calls:.3f}" if entry.calls else "-",
+        cost(entry),
+    ]
 
 
 def ledger_notes(total: LedgerEntry, paid: str = "") -> Iterator[str]:
@@ -291,20 +232,6 @@ def ledger_notes(total: LedgerEntry, paid: str = "") -> Iterator[str]:
         yield f"figures that cannot be true, taken as not told: of {total.disbelieved:,} of {total.calls:,} calls"
     if paid:
         yield paid
-
-
-def _account(entry: LedgerEntry, n: int, unit: str) -> dict[str, str]:
-    return {
-        "calls": str(entry.calls),
-        unit: f"{entry.calls / n:.2f}",
-        "hits": str(entry.hits),
-        "tokens in": tokens(entry.tokens_in, entry),
-        "cached": share(entry),
-        "tokens out": tokens(entry.tokens_out, entry),
-        "retries": str(entry.retries),
-        "s a call": f"{entry.seconds / entry.calls:.3f}" if entry.calls else "-",
-        "cost": cost(entry),
-    }
 
 
 def tokens(number: int, entry: LedgerEntry) -> str:
@@ -335,16 +262,16 @@ def cost(entry: LedgerEntry) -> str:
     return money(entry.whole_cost)
 
 
-def _errors(status: RunStatus) -> Any:
-    rows = [row for row in status.rows if row["error"]]
-    title = f"Errors ({status.metrics['flags']['errors']}); the same command again asks these questions again"
-    table = sheet(title, "question", "stage", "")
-    for row in rows[:10]:
-        table.add_row(
+def _errors(status: RunStatus) -> Table:
+    rows = [
+        [
             row["id"],
             row["error"]["stage"] or "-",
             f"{row['error']['kind']}: {row['error']['message']}",
-        )
-    if len(rows) > 10:
-        table.add_row("…", "", f"and {len(rows) - 10} more")
-    return table
+        ]
+        for row in status.rows
+        if row["error"]
+    ]
+    title = f"Errors ({len(rows)}); the same command again asks these questions again"
+    notes = [f"and {len(rows) - _LISTED} more"] if len(rows) > _LISTED else []
+    return Table(["question", "stage", ""], rows[:_LISTED], title, notes, left=3)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from shutil import get_terminal_size
 
 from blendfilter.asking import TaskWording
 from blendfilter.errors import BadArgument, MissingExtra, UnknownName, check_count
@@ -22,6 +21,7 @@ from blendfilter.reproduce import printing, results, sources, tables
 from blendfilter.reproduce.inputs import RowInputs, Say, parse_measures
 from blendfilter.reproduce.runs import LeftOut, TableRun, do, file_name, plan, runs_of
 from blendfilter.run_context import CONCURRENCY
+from blendfilter.terminal import terminal_width
 
 __all__ = ["list_tables", "reproduce"]
 
@@ -156,7 +156,7 @@ def reproduce(
         / f"{paper.name}-{name}-{most}-{digest(sorted({run.folder.name for run in every}))[:8]}"
     )
     written = printing.write(result, place)
-    show(printing.text(result, get_terminal_size((100, 24)).columns).rstrip("\n"))
+    show(printing.text(result, terminal_width()))
     if plots:
         try:
             written += printing.draw(result, every, done, place)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,10 +16,10 @@ from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.run_folder import write_json, write_text
 from blendfilter.filters.silver import UPPER_BOUND
 from blendfilter.report import plots
-from blendfilter.report.run_text import as_text, sheet
 from blendfilter.reproduce.results import IN_TOKENS, NUMBERS, ResultLine, TableResult, by_label
 from blendfilter.reproduce.runs import TableRun
 from blendfilter.reproduce.tables import OF_CONTEXTS
+from blendfilter.table import Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,30 +42,17 @@ _FAILED = {**dict.fromkeys(("retrieval", "precision", "tokens", "judging", "late
 """What becomes of a question that ended in an error, where it does not count as 0."""
 
 
-def text(result: TableResult, width: int = 100) -> str:
-    """The table as text, `width` columns wide; labels fold first."""
-    parts: list[Any] = [f"{title(result)}\n"]
-    for name, header, body in _by_task(result):
-        table = sheet(name, *header)
-        for cells in body:
-            table.add_row(*cells)
-        parts.append(table)
-    return as_text([*parts, *notes(result)], width)
+def text(result: TableResult, width: int | None = None) -> str:
+    """The table as text; where `width` is too short, headings and labels fold."""
+    tables = [f"{table.text(width)}\n" for table in tables_of(result)]
+    return "\n".join([f"{title(result)}\n", *tables, *notes(result)])
 
 
 def markdown(result: TableResult) -> str:
-    """The table as Markdown, a table a task, in which no figure is parted from its interval."""
-    parts = [f"# {title(result)}"]
-    for task, header, body in _by_task(result):
-        lines = []
-        for cells in [header, ["---", *["---:"] * (len(header) - 1)], *body]:
-            safe = (
-                cell.replace("|", "\\|").replace("  ", "&ensp;").replace(" ± ", "\u00a0±\u00a0")
-                for cell in cells
-            )
-            lines.append("| " + " | ".join(safe) + " |")
-        parts.append(f"## {task}\n\n" + "\n".join(lines))
-    return "\n\n".join([*parts, "\n".join(f"- {note}" for note in notes(result))]) + "\n"
+    """The table as Markdown, a table a task."""
+    tables = [f"## {table.title}\n\n{table.markdown()}" for table in tables_of(result)]
+    listed = "\n".join(f"- {note}" for note in notes(result))
+    return "\n\n".join([f"# {title(result)}", *tables, listed]) + "\n"
 
 
 def plain(result: TableResult) -> dict[str, Any]:
@@ -158,60 +146,38 @@ def notes(result: TableResult) -> Iterator[str]:
     yield from (*table.notes, *result.notes)
 
 
-def _by_task(result: TableResult) -> Iterator[tuple[str, list[str], list[list[str]]]]:
-    """The title, the header and the lines of cells of each task, with a line before each group of rows."""
+def tables_of(result: TableResult) -> Iterator[Table]:
+    """A table a task, with a line before each group of rows."""
     against = result.table.against
+    header = ["", "at", "measure", "published", "measured", "vs published", f"of {against}"]
+    header += [f"vs {against}", f"published vs {against}", "p", "Holm"]
+    header += ["prompt", "front", "input", "front", "calls", "tokens", "errors"]
     for task, of_task in groupby(result.lines, key=lambda line: line.task):
         lines = list(of_task)
-        columns = {
-            "": True,
-            "at": any(line.point for line in lines),
-            "measure": True,
-            "published": any(line.published is not None for line in lines),
-            "measured": True,
-            "vs published": any(line.difference is not None for line in lines),
-            f"of {against}": any(line.of_reference is not None for line in lines),
-            f"vs {against}": any(line.gain is not None for line in lines),
-            f"published vs {against}": any(line.published_gain is not None for line in lines),
-            **dict.fromkeys(("p", "Holm"), any(line.p is not None for line in lines)),
-            **dict.fromkeys(
-                ("prompt", "front", "input", "front "), result.table.kind == "frontier"
-            ),
-            "calls": True,
-            "tokens": True,
-            "errors": any(line.errors for line in lines),
-        }
-        body: list[list[str]] = []
-        for group, of_group in groupby(lines, key=lambda line: line.group):
-            if group:
-                body.append([group, *[""] * len(columns)])
-            before: tuple[str, ...] = ()
-            for line in of_group:
-                body.append(_cells(line, before))
-                before = (line.label, line.point)
-        cut = [
-            [cell for cell, there in zip(cells, columns.values(), strict=False) if there]
-            for cells in body
-        ]
-        yield (
-            f"{task}, {lines[0].n} questions",
-            [name for name, there in columns.items() if there],
-            cut,
-        )
+        rows: list[list[str]] = []
+        before: ResultLine | None = None
+        for line in lines:
+            new_group = before is None or line.group != before.group
+            if new_group and line.group:
+                rows.append([line.group, *[""] * (len(header) - 1)])
+            rows.append(_cells(line, None if new_group else before))
+            before = line
+        yield Table(header, rows, f"{task}, {lines[0].n} questions").without_empty()
 
 
-def _cells(line: ResultLine, before: tuple[str, ...]) -> list[str]:
+def _cells(line: ResultLine, before: ResultLine | None) -> list[str]:
     """The cells of a line; what its row and point have in common with the line before stands there alone."""
-    new = (line.label, line.point) != before
-    label = f"{'  ' * bool(line.group)}{line.label}{'*' * line.ours}{' †' * line.bound}"
+    new_row = before is None or line.label != before.label
+    new = new_row or before is None or line.point != before.point
+    label = "  " * bool(line.group) + line.label + "*" * line.ours + " †" * line.bound
     return [
-        label if line.label not in before[:1] else "",
+        label if new_row else "",
         line.point if new else "",
         WORDS.get(line.measure, line.measure),
         _as_printed(line),
         "failed" if line.failed else "not run" if line.missing else _measured(line),
         percent(line.difference, "+z"),
-        f"{percent(line.of_reference)} %" if line.of_reference is not None else "",
+        "" if line.of_reference is None else f"{percent(line.of_reference)} %",
         _with_half(line.measure, line.gain, line.gain_low, line.gain_high, "+z"),
         percent(line.published_gain, "+z"),
         chance(line.p, ""),
@@ -221,8 +187,8 @@ def _cells(line: ResultLine, before: tuple[str, ...]) -> list[str]:
         _count(line.tokens_in),
         "*" * ("tokens_in" in line.fronts),
         f"{line.calls:.2f}" if new and not line.missing else "",
-        _count(line.tokens) if new and not line.missing else "",
-        str(line.errors) if new else "",
+        (_count(line.tokens) or "-") if new and not line.missing else "",
+        str(line.errors or "") if new else "",
     ]
 
 
@@ -237,7 +203,7 @@ def _as_printed(line: ResultLine) -> str:
 
 
 def _count(tokens: float | None) -> str:
-    return "-" if tokens is None else f"{tokens:,.0f}"
+    return "" if tokens is None else f"{tokens:,.0f}"
 
 
 def _with_half(
@@ -291,85 +257,70 @@ def draw(
 def _panels(result: TableResult, files: Sequence[Path]) -> list[Path]:
     """A panel a task and measure (and side, and retriever): a bar a row, or over K a line a row, with intervals.
 
-    Rows that read the answer are hatched; rows that failed, or were not run, have no bar. Figures that FilCo draws show
-    what the paper measures, or what leads.
+    Rows that failed, or were not run, have no bar. Figures of contexts show what the paper measures, or what leads.
     """
-    table, lines = (
-        result.table,
-        tuple(line for line in result.lines if not (line.failed or line.missing)),
-    )
+    table = result.table
+    lines = [line for line in result.lines if not (line.failed or line.missing)]
     if table.kind in ("settings", *OF_CONTEXTS):
         leading = {line.task: line.measure for line in reversed(lines)}
         leading |= {line.task: line.measure for line in lines if line.published is not None}
-        lines = tuple(line for line in lines if line.measure == leading[line.task])
-    panels: dict[tuple[str, ...], list[ResultLine]] = {}
+        lines = [line for line in lines if line.measure == leading[line.task]]
+    panels: dict[str, dict[str, list[ResultLine]]] = {}
+    rows: dict[str, int] = {}
     for line in lines:
         side = "" if table.kind == "sweep" else line.point.partition(" (")[0]
-        group = line.group if table.kind == "retrieval" else ""
+        panel, row = (line.group, "") if table.kind == "retrieval" else ("", line.group)
         measure = WORDS.get(line.measure, line.measure) + " (%)" * (line.measure not in NUMBERS)
-        panels.setdefault((line.task, group, side, measure), []).append(line)
-    rows = list(dict.fromkeys(_label(line, table.kind) for line in lines))
+        name = ", ".join(filter(None, (line.task, panel, side, measure)))
+        label = ", ".join(filter(None, (row, line.label))) + " †" * line.bound
+        rows.setdefault(label, len(rows))
+        panels.setdefault(name, {}).setdefault(label, []).append(line)
+    drawn = _curves if table.kind == "sweep" else _bars
     columns = min(3, len(panels))
-    height = math.ceil(len(panels) / columns)
-    with plots.blank(1.2 + 1.9 * columns, 0.8 + 1.7 * height) as figure:
-        places = list(figure.subplots(height, columns, squeeze=False).flat)
-        for axes, (name, here) in zip(places, panels.items(), strict=False):
-            for at, row in enumerate(rows):
-                of_row = [line for line in here if _label(line, table.kind) == row]
-                (_line if table.kind == "sweep" else _bar)(axes, at, row, of_row)
-            axes.set_title(", ".join(filter(None, name)), fontsize=7.5)
-        for axes in places[len(panels) :]:
-            axes.set_axis_off()
-        handles = {
-            label: handle
-            for axes in places
-            for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
-        }
-        figure.legend(handles.values(), handles.keys(), loc="outside right center")
-        figure.suptitle(f"{table.name}: {lines[0].n} questions", fontsize=9)
-        if result.offline:
-            plots.stamp(figure)
-        return plots.save(figure, *files)
+    return plots.draw(
+        [partial(drawn, title=name, series=series, rows=rows) for name, series in panels.items()],
+        *files,
+        size=(1.2 + 1.9 * columns, 0.8 + 1.7 * math.ceil(len(panels) / columns)),
+        title=f"{table.name}: {lines[0].n} questions",
+        offline=result.offline,
+    )
 
 
-def _label(line: ResultLine, kind: str) -> str:
-    group = "" if kind == "retrieval" else line.group
-    return ", ".join(filter(None, (group, line.label))) + " †" * line.bound
+Series = Mapping[str, Sequence[ResultLine]]
+"""The lines of each row of a panel, by the row's label."""
 
 
-def _bar(axes: Axes, at: int, label: str, lines: Sequence[ResultLine]) -> None:
-    for line in lines:
-        scale = 1 if line.measure in NUMBERS else 100
-        reach = [[scale * (line.value - line.low)], [scale * (line.high - line.value)]]
-        axes.bar(
-            [at],
-            [scale * line.value],
-            0.85,
-            yerr=reach,
-            label=label,
-            color=_colour(at),
-            edgecolor="white",
-            hatch="//" * line.bound,
-            linewidth=0.5,
-            error_kw={"elinewidth": 0.6, "ecolor": "#444444"},
-        )
+def _bars(axes: Axes, title: str, series: Series, rows: Mapping[str, int]) -> None:
+    """A bar a row; hatched where the row reads the answer."""
+    axes.set_title(title)
+    for label, lines in series.items():
+        for line in lines:
+            scale = 1 if line.measure in NUMBERS else 100
+            reach = [[scale * (line.value - line.low)], [scale * (line.high - line.value)]]
+            axes.bar(
+                [rows[label]],
+                [scale * line.value],
+                yerr=reach,
+                label=label,
+                color=_colour(rows[label]),
+                edgecolor="white",
+                hatch="//" * line.bound,
+                error_kw={"elinewidth": 0.6, "ecolor": "#444444"},
+            )
     axes.set_xticks([])
     axes.grid(visible=False, axis="x")
 
 
-def _line(axes: Axes, at: int, label: str, lines: Sequence[ResultLine]) -> None:
-    xs = [int(line.point.removeprefix("K=")) for line in lines]
-    low, high = [100 * line.low for line in lines], [100 * line.high for line in lines]
-    axes.fill_between(xs, low, high, color=_colour(at), alpha=0.15, linewidth=0)
-    axes.plot(
-        xs,
-        [100 * line.value for line in lines],
-        label=label,
-        color=_colour(at),
-        markersize=4,
-        linewidth=1.3,
-        marker=plots.MARKERS[at % len(plots.MARKERS)],
-    )
+def _curves(axes: Axes, title: str, series: Series, rows: Mapping[str, int]) -> None:
+    axes.set_title(title)
+    for label, lines in series.items():
+        colour = _colour(rows[label])
+        marker = plots.MARKERS[rows[label] % len(plots.MARKERS)]
+        xs = [int(line.point.removeprefix("K=")) for line in lines]
+        low, high = [100 * line.low for line in lines], [100 * line.high for line in lines]
+        axes.fill_between(xs, low, high, color=colour, alpha=0.15, linewidth=0)
+        values = [100 * line.value for line in lines]
+        axes.plot(xs, values, label=label, color=colour, marker=marker, markersize=4)
     axes.set(xlabel="K, passages a query")
 
 

@@ -41,8 +41,8 @@ from blendfilter.reproduce.sources import Sources
 from blendfilter.reproduce.tables import OF_FILTERS, SILVER, PaperRow, PaperTable, Sampling
 from blendfilter.retrieval.base import Retriever
 from blendfilter.run_context import CONCURRENCY
+from blendfilter.table import Table
 from blendfilter.tasks import Questions
-from blendfilter.text import aligned
 
 
 class PlannedPoint(NamedTuple):
@@ -376,8 +376,6 @@ class TableCost:
             money(self.total("new_cost")),
             "",
         ]
-        header, *lines, last = aligned([_HEADER, *rows, total])
-        ruler = "-" * max(map(len, [header, *lines]))
         saved = sum(run.calls - run.new_calls for run in self.runs if not run.finished)
         notes = [
             f"estimated from {self.pilot} questions a run, answered by the offline reader: nothing was spent",
@@ -386,7 +384,7 @@ class TableCost:
             *_of_models("cost", self.prices),
             f"new: no finished run and none above it has made these; reuse between the runs saves {saved:,} calls",
         ]
-        return "\n".join([header, ruler, *lines, ruler, last, "", *notes])
+        return Table(_HEADER, [*rows, total], notes=notes, totals=1).text()
 
 
 def _of_models(what: str, words: Mapping[str, str]) -> list[str]:

@@ -28,7 +28,7 @@ from model_server import serve
 
 import blendfilter as bf
 from blendfilter.modules.methods import make_method
-from blendfilter.report.run_text import report
+from blendfilter.report.run_text import report_text
 
 
 class Took(NamedTuple):
@@ -55,8 +55,7 @@ def answer(args: argparse.Namespace, size: int) -> Took:
         began = time.process_time()
         run = bf.evaluate(method, questions, lm=lm, run=folder, progress=False)
         busy, began = time.process_time() - began, time.process_time()
-        for _ in report(bf.Run(folder)):
-            pass
+        report_text(bf.Run(folder))
         opened = time.process_time() - began
         calls, before = run.metrics["ledger"]["total"]["calls"], peak()  # run.rows would read every row back
         if not args.no_page:

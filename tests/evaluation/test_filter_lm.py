@@ -174,7 +174,7 @@ def test_the_ledger_counts_and_prices_each_model(index: BM25, questions: Questio
     assert re.search(r"answer +answerer +\d", ledger)
     assert re.search(rf"of judge +{two.judge.calls} ", ledger)
     page = run.html().read_text(encoding="utf-8")
-    assert "check (judge)" in page
+    assert "<td>check</td><td>judge</td>" in page
     assert "answerer, filter judge" in run._repr_html_()
 
 

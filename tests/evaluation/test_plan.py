@@ -161,8 +161,10 @@ def test_cost_and_at_most(index: BM25, questions: Questions) -> None:
             (10 * stage.tokens_in_most + 30 * stage.tokens_out_most) / 1e6, abs=1e-4
         )
     assert repr(made) == str(made) == made.text(), "a notebook shows the table"
-    cells = [f"<td>{figure}</td>" for figure in ("total", "2", f"{made.total.calls:,}", f"{made.total.tokens_in:,}")]
-    assert "".join(cells) in made._repr_html_()
+    cells = [
+        f'<td class="number">{figure}</td>' for figure in ("2", f"{made.total.calls:,}", f"{made.total.tokens_in:,}")
+    ]
+    assert "<td>total</td>" + "".join(cells) in made._repr_html_()
     half = plan(ChainOfThought(index), questions, priced(Price(10, 30)), sample=len(questions) // 2)
     assert half.total.cost == pytest.approx(made.total.cost, rel=0.2)
     answer, short = made.stages

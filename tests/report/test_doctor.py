@@ -119,7 +119,7 @@ def test_it_is_told_in_80_columns_without_colour(mood: str, tmp_path: Path) -> N
     assert all(line.isprintable() for line in lines)
     assert len([line for line in lines if line.startswith(("! ", "- "))]) == len(result.findings)
     text = "\n".join(lines)
-    assert all(f"  {words} " in text for words in SHARES.values())
+    assert all(f"  {habit.words} " in text for habit in SHARES.values())
     share = result.seen.shares["empty_reply"]
     assert f"{share.count} of {share.of}" in text
 

@@ -179,7 +179,8 @@ def test_runs_side_by_side(run: Callable[[str], Run]) -> None:
     assert f"{right} / 0" in page.text
     assert "exact McNemar" in page.text
     p = mcnemar_exact([row["correct"] for row in silly.rows], [row["correct"] for row in model.rows]).p
-    assert [side["p"] for side in head_of(RunStatus(silly), [RunStatus(model)])["sides"]] == ["", chance(p)]
+    sides = head_of(RunStatus(silly), [RunStatus(model)])["figures"]["sides"]
+    assert [line[sides.header.index("p")] for line in sides.rows] == ["", chance(p)]
     assert page.data["beside"] == ["model"]
     for entry, row in zip(page.data["rows"], model.rows, strict=True):
         assert entry["others"] == [[row["answer"], row["correct"]]]

@@ -56,7 +56,7 @@ def test_lines_hold_published_measured_and_tests_with_holm_over_the_table(small:
     half, em = (chain.high - chain.low) / 2, rows["em"]
     gain, half_of_gain = 100 * (em.difference or 0), 50 * ((em.high or 0) - (em.low or 0))
     text = printing.text(done.result, 200)
-    assert next(line for line in text.splitlines() if line.startswith(" Chain")).split()[2:10] == [
+    assert next(line for line in text.splitlines() if line.startswith("Chain")).split()[2:10] == [
         "25.0", f"{100 * chain.value:.1f}", "±", f"{100 * half:.1f}", f"{100 * chain.difference:+.1f}",
         f"{gain:+.1f}", "±", f"{half_of_gain:.1f}",
     ]  # fmt: skip
