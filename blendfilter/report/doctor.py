@@ -269,8 +269,8 @@ def count_replies(known: RunStatus, cases: Sequence[CaseOutcome] = ()) -> ReplyC
                 (f"unread_{what}", not case.read_at_once),
             ]
         stages[case.stage].append((AT_ONCE, case.read_at_once))
-        for record in case.records:
-            stages[case.stage] += _any_reply(record)
+        for asked in case.records:
+            stages[case.stage] += _any_reply(asked)
     shares = _shares(events)
     records = {record["key"]: record for case in cases for record in case.records}
     calls = ({"calls": [(case.stage, key) for key in case.calls]} for case in cases)

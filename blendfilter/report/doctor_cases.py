@@ -97,7 +97,7 @@ async def _ask(
 
 
 async def _judged(
-    judge: Judge, *, question: str, passage: Mapping[str, str], consistent: bool
+    judge: Judge, *, question: str, passage: Mapping[str, Any], consistent: bool
 ) -> Mapping[str, bool]:
     found = await judge.acall(question=question, passage=Passage(**passage))
     return {
@@ -107,7 +107,7 @@ async def _judged(
 
 
 async def _chosen(
-    select: FilCoFilter, *, question: str, passages: Sequence[Mapping[str, str]], answers: int
+    select: FilCoFilter, *, question: str, passages: Sequence[Mapping[str, Any]], answers: int
 ) -> Mapping[str, bool]:
     shown = [Passage(**passage) for passage in passages]
     found = await select.acall(question=question, passages=shown)
