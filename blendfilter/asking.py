@@ -39,9 +39,8 @@ from blendfilter.records import Passage, one_line
 from blendfilter.tasks import TASKS
 
 REPLY_TOKENS = 256  # cap of a reasoning or a passage (which the paper leaves open); `--reply-tokens` sets another
-JUDGEMENT_TOKENS = (
-    REPLY_TOKENS + 192
-)  # cap of a judgement: chat models take 245 to 301 tokens for five passages
+# cap of a judgement: chat models take 245 to 301 tokens for five passages
+JUDGEMENT_TOKENS = REPLY_TOKENS + 192
 SHORT_TOKENS = 32  # cap of ids, a topic or a short answer
 NO_DEMOS = "none"
 """In place of a file of demonstrations: show none."""
@@ -50,18 +49,28 @@ REPLY_RANGE = (SHORT_TOKENS, 65_536)
 SHORT_ROOM = f"{SHORT_TOKENS} tokens, its first line"  # `Ask.room` of a short answer
 STOP = ["\nKnowledge:", "\nQuestion:"]  # where a model starts to invent the next example
 FEW_SHOT = {
-    "blendfilter/external", "blendfilter/answer", "cot", "direct",
-    "self_ask/step", "react/step", "react/thought_action",
-}  # fmt: skip
+    "blendfilter/external",
+    "blendfilter/answer",
+    "cot",
+    "direct",
+    "self_ask/step",
+    "react/step",
+    "react/thought_action",
+}
 """Templates with a task's demonstrations; the others are zero-shot (BlendFilter, appendices D and F)."""
 ANSWERING = FEW_SHOT | {"blendfilter/short_answer", "cdit/answer"}
 """Templates that ask for an answer, or for reasoning that ends with one."""
 JUDGING = {
-    "blendfilter/check", "blendfilter/judge", "blendfilter/relevant",
-    "filco/sentences", "filco/sentences_again", "filco/passages", "filco/passages_again",
-}  # fmt: skip
+    "blendfilter/check",
+    "blendfilter/judge",
+    "blendfilter/relevant",
+    "filco/sentences",
+    "filco/sentences_again",
+    "filco/passages",
+    "filco/passages_again",
+}
 """Templates that ask what is relevant."""
-_TOLD = ANSWERING | JUDGING | {"blendfilter/internal", "blendfilter/topic"}
+_KNOW_THE_QUESTIONS = ANSWERING | JUDGING | {"blendfilter/internal", "blendfilter/topic"}
 """Templates that are told what a task's questions are."""
 _JUDGEMENTS = {"relevance", "judgement"}
 """Replies that have a line for each passage."""
@@ -72,9 +81,15 @@ RAW_SHOTS = 2
 JUDGING_STOP = ["\nContext:"]
 """Where a base model starts to invent the next example of a judging step, beside `STOP` (servers take four at most)."""
 _SHOWN_RAW = {
-    "blendfilter/internal", "blendfilter/topic", "blendfilter/check", "blendfilter/ids", "blendfilter/ids_again",
-    "blendfilter/judge", "blendfilter/relevant", "blendfilter/short_answer",
-}  # fmt: skip
+    "blendfilter/internal",
+    "blendfilter/topic",
+    "blendfilter/check",
+    "blendfilter/ids",
+    "blendfilter/ids_again",
+    "blendfilter/judge",
+    "blendfilter/relevant",
+    "blendfilter/short_answer",
+}
 
 
 class RawPrompting(NamedTuple):
@@ -131,9 +146,8 @@ class Ask(dspy.Predict):
             adapter = adapter.with_template(template)
         self.adapter = adapter or TemplateAdapter(template, prompts)
         if type(self) is Ask:
-            self.__class__ = _class_of(
-                stage
-            )  # tracers (MLflow, OpenInference) call a module by its class
+            # tracers (MLflow, OpenInference) call a module by its class
+            self.__class__ = _class_of(stage)
 
     def __reduce__(self) -> Any:
         kind = type(self)
@@ -200,9 +214,8 @@ class Ask(dspy.Predict):
                 "their replies plain text; hand it over where you make the method (adapter=…) to have it used",
                 stacklevel=1,
             )
-        turns = (
-            self._learns_from(inputs) == "turns" and not self.template.of_set
-        )  # the papers' shape is one message
+        # the papers' shape is one message
+        turns = self._learns_from(inputs) == "turns" and not self.template.of_set
         return self.adapter.for_call(json=self._held(inputs), turns=turns)
 
     def _learns_from(self, inputs: Mapping[str, Any]) -> Literal["raw", "turns", ""]:
@@ -239,9 +252,8 @@ class Ask(dspy.Predict):
         own = () if self.template.of_set else own  # the papers show such a step none
         inputs["demos"] = inputs["demos"] or [*own]
         stop = [*self.raw.stop] if how == "raw" else []
-        if (
-            _JUDGEMENTS & self.signature.output_fields.keys()
-        ):  # such a model numbers on, past the last passage
+        # such a model numbers on, past the last passage
+        if _JUDGEMENTS & self.signature.output_fields.keys():
             stop.append(f"\n{len(inputs['knowledge'])}:")
         if stop:
             config = inputs.get("config") or {}
@@ -663,7 +675,7 @@ class TaskWording(pydantic.BaseModel):
         spoken = worded_as(template.name, self.instructions)
         own = self.instructions[spoken] if spoken else None
         parts = [
-            self.about_questions if template.name in _TOLD else "",
+            self.about_questions if template.name in _KNOW_THE_QUESTIONS else "",
             own or template.instructions,
         ]
         if own is None and template.name in JUDGING:

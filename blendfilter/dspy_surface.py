@@ -34,12 +34,12 @@ from typing import Any, TypeAlias, cast
 
 import dspy
 from dspy import lm15  # 3.5: the same, and all that travels between DSPy and a model
-from dspy._vendor.lm15.access import (
-    has_stored_credential,
-)  # 3.5: not announced; whether a login is stored (xAI's)
-from dspy._vendor.lm15.registry import (
-    PROVIDERS as _NATIVE,
-)  # 3.5: not announced; the table behind `dspy.lm15`'s router
+
+# 3.5: not announced; whether a login is stored (xAI's)
+from dspy._vendor.lm15.access import has_stored_credential
+
+# 3.5: not announced; the table behind `dspy.lm15`'s router
+from dspy._vendor.lm15.registry import PROVIDERS as _NATIVE
 from dspy._vendor.lm15.result import response_to_events
 from dspy._vendor.lm15.router import LITELLM_PROVIDER_PREFIXES as _PREFIXES
 from dspy._vendor.lm15.serde import response_from_dict, response_to_dict
@@ -59,9 +59,16 @@ from dspy.utils.saving import get_dependency_versions
 from pydantic import BaseModel
 
 __all__ = [
-    "AdapterParseError", "BaseCallback", "ContextWindowExceededError", "LMError", "LMLockTimeoutError",
-    "LMNotConfiguredError", "Provider", "TrainingJob", "lm15",
-]  # fmt: skip
+    "AdapterParseError",
+    "BaseCallback",
+    "ContextWindowExceededError",
+    "LMError",
+    "LMLockTimeoutError",
+    "LMNotConfiguredError",
+    "Provider",
+    "TrainingJob",
+    "lm15",
+]
 """What is handed on as it is; all else is defined here."""
 
 # --- models -----------------------------------------------------------------------------------------------------------
@@ -348,7 +355,8 @@ def listed_rates(provider: str, model: str) -> Rates | None:
             str(entry.get("litellm_provider", "")), provider
         ):
             continue
-        prompt, reply = _rate(entry, "input_cost_per_token"), _rate(entry, "output_cost_per_token")
+        prompt = _rate(entry, "input_cost_per_token")
+        reply = _rate(entry, "output_cost_per_token")
         if prompt is not None and reply is not None:
             return prompt, reply, _rate(entry, "cache_read_input_token_cost")
     return None

@@ -412,9 +412,8 @@ class CallCache:
     def _part(self, key: str, fd: int) -> _CachePart:
         """What is known of the file that `key` is in, with all that was written to it by now."""
         known, status = self._parts.get(key[:2]), os.fstat(fd)
-        if (
-            known is None or known.inode != status.st_ino or known.end > status.st_size
-        ):  # cleared meanwhile
+        # cleared meanwhile
+        if known is None or known.inode != status.st_ino or known.end > status.st_size:
             known = self._parts[key[:2]] = _CachePart(status.st_ino)
         known.read_to(fd, status.st_size)
         return known

@@ -62,8 +62,10 @@ READERS: Readers = {"answer": short_reply, "topic": topic}
 WHOLE_READERS: Readers = {**READERS, "answer": whole_reply}
 """The same where answers are sentences."""
 SO_FAR: Mapping[Callable[[str], str], Callable[[str], str]] = {
-    str.strip: str.strip, short_reply: short_reply_so_far, whole_reply: whole_reply_so_far,
-}  # fmt: skip
+    str.strip: str.strip,
+    short_reply: short_reply_so_far,
+    whole_reply: whole_reply_so_far,
+}
 """What a reader of replies is certain of before a reply is whole."""
 NOTHING_FOUND = "(nothing relevant was found)"
 """The line that stands where passages would, after a search that found or kept none."""

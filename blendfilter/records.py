@@ -122,9 +122,8 @@ class Passage:
         score: float | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> None:
-        if not (
-            type(id) is type(title) is type(text) is str
-        ):  # as most are: every hit of every search is one
+        # as most are: every hit of every search is one
+        if not (type(id) is type(title) is type(text) is str):
             id, title, text = cell(id), cell(title), cell(text)
         if text is None:
             raise TypeError("a Passage takes a text (and title=…), or an id, a title and a text")
@@ -151,9 +150,8 @@ class Passage:
 
     def scored(self, score: float | None) -> Self:
         """The same passage with another score."""
-        if (
-            type(self) is Passage
-        ):  # every hit of every search is one; `replace` takes three times as long
+        # every hit of every search is one; `replace` takes three times as long
+        if type(self) is Passage:
             return type(self)(self.id, self.title, self.text, score, self.metadata)
         return replace(self, score=score)
 

@@ -24,32 +24,31 @@ ReadCall = Callable[[str], Mapping[str, Any] | None]
 
 @dataclass
 class LedgerEntry:
-    """One stage's account. Sums are over the calls whose figure is known; `untold` and `unpriced` count the others."""
+    """One stage's account, summed over the calls whose figure is known.
+
+    Attributes:
+        without_tokens, unpriced: how many calls state no tokens, or have no price.
+        cached_of: prompt tokens of the calls that state how many of them were cached.
+        hits: uses beyond the first, and calls copied from another run.
+        cost_by: whose figure counts, where servers state a cost.
+        disbelieved: calls whose stated figures cannot be true.
+        models: the same, by model.
+    """
 
     calls: int = 0
     tokens_in: int = 0
     tokens_out: int = 0
     cost: float | None = None
     tokens_cached: int = field(default=0, repr=False)
+    cached_of: int = field(default=0, repr=False)
     seconds: float = field(default=0.0, repr=False)
     attempts: int = field(default=0, repr=False)
     unpriced: int = field(default=0, repr=False)
-    untold: int = field(default=0, repr=False)
-    cached_of: int = field(
-        default=0, repr=False
-    )  # prompt tokens of the calls that stated how many were cached
-    hits: int = field(
-        default=0, repr=False
-    )  # uses beyond the first, and calls copied from another run
-    cost_by: dict[str, int] = field(
-        default_factory=dict, repr=False
-    )  # whose figure counts, where servers stated one
-    disbelieved: int = field(
-        default=0, repr=False
-    )  # calls of whose account something cannot be true
-    models: dict[str, LedgerEntry] = field(
-        default_factory=dict, repr=False, compare=False
-    )  # the same, model by model
+    without_tokens: int = field(default=0, repr=False)
+    hits: int = field(default=0, repr=False)
+    disbelieved: int = field(default=0, repr=False)
+    cost_by: dict[str, int] = field(default_factory=dict, repr=False)
+    models: dict[str, LedgerEntry] = field(default_factory=dict, repr=False, compare=False)
 
     def add(self, record: Mapping[str, Any], cost: float | None) -> None:
         """Count one journaled call."""
@@ -59,7 +58,7 @@ class LedgerEntry:
         self.calls += 1
         self.tokens_in += tokens_in or 0
         self.tokens_out += tokens_out or 0
-        self.untold += tokens_in is None or tokens_out is None
+        self.without_tokens += tokens_in is None or tokens_out is None
         if cached is not None:
             self.tokens_cached += cached
             self.cached_of += tokens_in or 0
@@ -87,7 +86,7 @@ class LedgerEntry:
     @property
     def tokens(self) -> int | None:
         """Tokens in and out; None where any call's are unknown."""
-        return None if self.untold else self.tokens_in + self.tokens_out
+        return None if self.without_tokens else self.tokens_in + self.tokens_out
 
     @property
     def cached_share(self) -> float | None:
@@ -105,8 +104,8 @@ class LedgerEntry:
         models = {name: entry.stored() for name, entry in self.models.items()} if by_model else {}
         return {
             "calls": self.calls,
-            "tokens_in": None if self.untold else self.tokens_in,
-            "tokens_out": None if self.untold else self.tokens_out,
+            "tokens_in": None if self.without_tokens else self.tokens_in,
+            "tokens_out": None if self.without_tokens else self.tokens_out,
             "cost": None if cost is None else round(cost, 6),
             **({"cost_by": dict(sorted(self.cost_by.items()))} if self.cost_by else {}),
             **({"models": models} if models else {}),

@@ -174,10 +174,8 @@ def _rows(
     shards: Sequence[Run], asked: Sequence[Sequence[str]], settings: Mapping[str, Any]
 ) -> Iterator[dict[str, Any]]:
     """The rows of all shards, in the order of their questions. Raises: BadData where a shard has not its own."""
-    n, rows = (
-        settings["data"]["n"],
-        [iterate_rows(run.folder / PREDICTIONS, settings["metrics"]) for run in shards],
-    )
+    n = settings["data"]["n"]
+    rows = [iterate_rows(run.folder / PREDICTIONS, settings["metrics"]) for run in shards]
     for at in range(n * repeats_in(settings)):
         place, number = divmod(at % n, len(shards))
         run, ids = shards[number], asked[number]

@@ -226,7 +226,8 @@ def _all(
 
 def _round(ray: Any, started: Mapping[int, Any], watch: _Watch) -> dict[int, Ended]:
     """How each of these shards ended. The first error but a spent budget ends the others. Raises: WorkFailed."""
-    by_task, ended = {task: number for number, task in started.items()}, dict[int, Ended]()
+    by_task = {task: number for number, task in started.items()}
+    ended = dict[int, Ended]()
     pending = [*by_task]
     try:
         while pending:

@@ -191,9 +191,8 @@ def rehearse(
     Raises: as `evaluate`, but for what only a server says.
     """
     made: list[RehearsedCall] = []
-    copied = with_lms_connected(
-        method
-    )  # a model of the method's own that were called here would be paid for
+    # a model of the method's own that were called here would be paid for
+    copied = with_lms_connected(method)
     for own in lms_of(copied):
         own.put(_stand_in(connect(own.lm), made, rounds))
     work = evaluated(
@@ -379,9 +378,8 @@ class RunPlan:
     concurrency: int
     budget: Budget | None = None
     spent: Amount = field(default_factory=Amount)  # of the budget, in earlier sessions
-    by_model: Mapping[str, PlannedStage] = field(
-        default_factory=dict
-    )  # the total's parts, by the model's name
+    # the total's parts, by the model's name
+    by_model: Mapping[str, PlannedStage] = field(default_factory=dict)
     batch: Batch | None = None
     rounds: tuple[int, ...] = ()  # calls of each batch, where there are some
 
@@ -535,14 +533,11 @@ def plan(
     sample = check_count("sample", sample)
     check_module(method)
     every = as_questions(questions)
-    model, folder = (
-        _connected(lm or dspy.settings.lm or "offline"),
-        None if run is None else path_of(run),
-    )
+    model = _connected(lm or dspy.settings.lm or "offline")
+    folder = None if run is None else path_of(run)
     judge = None if filter_lm is None else _connected(filter_lm)
-    check_trained(
-        method, every, [model] if judge is None else [model, judge]
-    )  # the rehearsal is another model's
+    # the rehearsal is another model's
+    check_trained(method, every, [model] if judge is None else [model, judge])
     check_reader(method, model)
     journals = paths_of(reuse)
     spent = Amount()

@@ -213,7 +213,8 @@ def _check_judged(run: Run, judgements: Sequence[AnswerVerdict]) -> None:
     failed = [found for found in judgements if found.error]
     if not failed:
         return
-    kinds, move = {found.problem for found in failed}, "the same command asks for them again"
+    kinds = {found.problem for found in failed}
+    move = "the same command asks for them again"
     words = f"{failed[0].problem}: {shortened(failed[0].error, MESSAGE)}"
     if len(failed) == len(judgements) and len(kinds) == 1:
         problem = f"all {len(failed)} judgements failed the same way: {words}; nothing is scored, and {move}"
@@ -380,9 +381,8 @@ class AnswerJudge:
 
     async def _verdict(self, row: Mapping[str, Any], lm: ConnectedLM) -> AnswerVerdict:
         if not (row["answer"] or "").strip() or not row["golden_answers"]:
-            return AnswerVerdict(
-                0.0
-            )  # no answer, or none known to be right: there is nothing to judge
+            # no answer, or none known to be right: there is nothing to judge
+            return AnswerVerdict(0.0)
         fields = {
             "question": whole_characters(row["question"]),
             "golden_answers": [quoted(answer) for answer in row["golden_answers"]],

@@ -73,9 +73,17 @@ _NO_FIGURE = frozenset(
     }
 )
 _SAME_NAME = (
-    "k", "without", "filter", "filter_union", "drop_conclusion", "hops", "style", "iterations", "samples",
+    "k",
+    "without",
+    "filter",
+    "filter_union",
+    "drop_conclusion",
+    "hops",
+    "style",
+    "iterations",
+    "samples",
     "temperature",
-)  # fmt: skip
+)
 _IN_SIGNATURE = {name: name for name in _SAME_NAME} | {
     "n": "filter_n",
     "by": "filter_by",
@@ -131,9 +139,8 @@ def answered(
         if (measured := retrieval(_titles(found), question)) is not None  # gold is known
     }
     unsearched = [name for name, found in alone.items() if found is None and UNION in figures]
-    held = (
-        [*retrieved, *knowledge] if written else knowledge
-    )  # written text may stand on whatever was retrieved
+    # written text may stand on whatever was retrieved
+    held = [*retrieved, *knowledge] if written else knowledge
     given = {**task.score(answer, question), **own}
     scores = {name: round(given[name], DIGITS) for name in task.metrics}
     correct = scores[task.metrics[0]] == 1.0
@@ -307,10 +314,8 @@ def failures(rows: Iterable[Mapping[str, Any]], repeats: int = 1) -> str:
         return ""
     kinds = Counter(row["error"]["kind"] for row in ended)
     counts = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
-    of, counting = (
-        "answers" if repeats > 1 else "questions",
-        "counts" if len(ended) == 1 else "count",
-    )
+    of = "answers" if repeats > 1 else "questions"
+    counting = "counts" if len(ended) == 1 else "count"
     first = f"first '{key_of(ended[0])}'{_place_and_words(ended[0]['error'])}"
     return f"{len(ended)} of {total} {of} ended in an error and {counting} as 0: {counts} ({first})"
 
@@ -423,9 +428,8 @@ def slim(row: Mapping[str, Any], without: Container[str] = _NO_FIGURE) -> Predic
 def _shared(value: Any) -> Any:
     if isinstance(value, dict):
         return {intern(name): _shared(part) for name, part in value.items()}
-    return (
-        intern(value) if isinstance(value, str) and len(value) < 24 else value
-    )  # one that may recur, such as a loss
+    # one that may recur, such as a loss
+    return intern(value) if isinstance(value, str) and len(value) < 24 else value
 
 
 def summarise(

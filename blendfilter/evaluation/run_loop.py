@@ -97,13 +97,11 @@ class RunLoop:
         repeats: int = 1,
     ) -> None:
         self.questions = questions
-        self.method, self.task, self.pool, self.progress, self.repeats = (
-            method,
-            questions.task,
-            pool,
-            progress,
-            repeats,
-        )
+        self.method = method
+        self.task = questions.task
+        self.pool = pool
+        self.progress = progress
+        self.repeats = repeats
         self.lm, self.journal, self.purse = context.lm, context.journal, context.purse
         self.admission = Admission(self.purse, self.journal.read_call)
         self.freed = asyncio.Event()
@@ -114,9 +112,8 @@ class RunLoop:
         self.appender: RowAppender | None = None
         indexes = retrievers_of(method)
         self.index = indexes[0] if len(indexes) == 1 else None
-        self.around = (
-            contextvars.copy_context()
-        )  # with the settings of DSPy's that `evaluate` was called under
+        # with the settings of DSPy's that `evaluate` was called under
+        self.around = contextvars.copy_context()
         self.unsearched: list[str] = []  # why, for each search for a question alone that failed
 
     async def lines(self, folder: Path, *, replay: bool, window: int) -> list[bytes]:
@@ -127,9 +124,8 @@ class RunLoop:
         if not replay:
             self.done = self._kept(folder)
             if len(self.done) < len(self.slots):
-                (folder / METRICS).unlink(
-                    missing_ok=True
-                )  # an earlier session's: it would not fit the rows
+                # an earlier session's: it would not fit the rows
+                (folder / METRICS).unlink(missing_ok=True)
             for line in [*self.done.values()][-KNOWN_ENOUGH:]:
                 self.admission.answered(json.loads(line))
             self.appender = RowAppender(folder / PREDICTIONS, self.done.values())
@@ -143,9 +139,8 @@ class RunLoop:
                 for order, key in enumerate(self.slots):
                     if key not in self.done:
                         await places.acquire()
-                        while (
-                            not self.admission.may_begin()
-                        ):  # until the budget is likely to finish one more question
+                        # until the budget is likely to finish one more question
+                        while not self.admission.may_begin():
                             self.freed.clear()
                             await self.freed.wait()
                         self.admission.under_work += 1
@@ -251,9 +246,8 @@ class RunLoop:
             scored = functools.partial(self._score_own, question, as_prediction(prediction))
             own = await aio.in_thread(self.around.copy().run, scored, executor=self.pool)
         row = answered(self.task, question, prediction, self._in_order(notes), alone, own)
-        check_row(
-            json.loads(line_of(row))
-        )  # what the file cannot store is this question's error, not the run's
+        # what the file cannot store is this question's error, not the run's
+        check_row(json.loads(line_of(row)))
         return row
 
     def _score_own(self, question: Question, prediction: Any) -> dict[str, float]:
@@ -328,10 +322,8 @@ class Admission:
     def __init__(
         self, purse: BudgetAccount | None, read: Callable[[str], Mapping[str, Any] | None]
     ) -> None:
-        self._purse, self._read = (
-            purse if purse is not None and purse.budget.given() else None,
-            read,
-        )
+        self._purse = purse if purse is not None and purse.budget.given() else None
+        self._read = read
         self.under_work = self._known = 0
         self._took = NOTHING
 
@@ -375,7 +367,7 @@ class RunProgress:
         self.gate, self.show, self.bar = gate, show, None
         self.sums = dict.fromkeys(metrics, 0.0)
         self.total = self.before = self.seen = self.errors = self.tokens = 0
-        self.untold = False
+        self.tokens_known = True
         self.began = time.monotonic()
         if show and is_terminal(sys.stderr):
             from rich import progress as rich
@@ -403,7 +395,8 @@ class RunProgress:
     def advance(self, row: Mapping[str, Any], tokens: int | None) -> None:
         """One more question is over; `tokens` were read and written for it (journal hits included). None: unknown."""
         self.seen += 1
-        self.untold |= tokens is None
+        if tokens is None:
+            self.tokens_known = False
         self.tokens += tokens or 0
         self.errors += row["error"] is not None
         for name in self.sums:
@@ -440,7 +433,7 @@ class RunProgress:
             f"{name.upper()} {100 * value / max(self.seen, 1):.1f}"
             for name, value in scores.items()
         ]
-        if not self.untold:
+        if self.tokens_known:
             parts.append(
                 f"{self.tokens // 1000:,}k tokens"
                 if self.tokens >= 10_000

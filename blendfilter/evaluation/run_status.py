@@ -151,10 +151,8 @@ class RunStatus:
         """What an unfinished run lacks, in one line; empty for a finished one."""
         if self.run.finished:
             return ""
-        questions, answered = (
-            self.run.record.get("notes", {}).get("questions", []),
-            {key_of(row) for row in self.rows},
-        )
+        questions = self.run.record.get("notes", {}).get("questions", [])
+        answered = {key_of(row) for row in self.rows}
         repeats = [{"repeat": n} for n in range(1, self.repeats + 1)] if self.repeats > 1 else [{}]
         keys = (key_of({"id": id} | repeat) for repeat in repeats for id in questions)
         missing = [key for key in keys if key not in answered]

@@ -153,7 +153,8 @@ def mcnemar_exact(a: Sequence[float], b: Sequence[float]) -> McNemar:
     McNemar(only_a=0, only_b=6, p=0.03125)
     """
     differences = _paired(_outcomes(a), _outcomes(b))
-    only_a, only_b = int(np.count_nonzero(differences < 0)), int(np.count_nonzero(differences > 0))
+    only_a = int(np.count_nonzero(differences < 0))
+    only_b = int(np.count_nonzero(differences > 0))
     return McNemar(only_a, only_b, mcnemar_p(only_a, only_b))
 
 
@@ -244,10 +245,8 @@ def paired_means(a: Array, b: Array, seed: int, resamples: int) -> Array:
         return np.concatenate(
             [differences[places].mean(axis=1) for places in drawn_places(b.size, seed, resamples)]
         )
-    before, after = (
-        _Drawn(a, seed, 1),
-        _Drawn(b, seed, a.ndim),
-    )  # one stream each; the same whichever side is drawn
+    # one stream each; the same whichever side is drawn
+    before, after = (_Drawn(a, seed, 1), _Drawn(b, seed, a.ndim))
     wide = max(a[0].size, b[0].size)
     blocks = drawn_places(len(b), seed, resamples, wide=wide)
     return np.concatenate([after.means(places) - before.means(places) for places in blocks])
@@ -335,9 +334,8 @@ def _ends(means: Array, scores: Array, bounds: tuple[float, float]) -> tuple[flo
     if np.ptp(scores) > 0:
         return low, high
     (least, most) = bounds
-    out = (
-        _Z * _Z / (len(scores) + _Z * _Z)
-    )  # the share of values unlike these that may have gone unseen
+    # the share of values unlike these that may have gone unseen
+    out = _Z * _Z / (len(scores) + _Z * _Z)
     return max(least, low - out * max(1.0, low - least)), min(
         most, high + out * max(1.0, most - high)
     )

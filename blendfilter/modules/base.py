@@ -34,7 +34,7 @@ FLAGS = (
 )  # fmt: skip
 """The events that a method counts per question."""
 RARE_FLAGS = ("verdicts_reused", "not_in_passages", "input_cut", "partial_search", "prompt_cut")
-"""Those that one method, or kind of filter, index or server, has, and that stand in a file only where they occurred."""
+"""Flags of single methods, filters, indexes or servers: written to a file only where they occur."""
 
 
 @dataclass(frozen=True)

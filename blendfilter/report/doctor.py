@@ -473,7 +473,7 @@ def _stage_table(counts: ReplyCounts) -> Table:
                 stage,
                 f"{entry.calls:,}",
                 f"{100 * shares[AT_ONCE].value:.1f} %" if shares[AT_ONCE].of else "-",
-                "-" if entry.untold else f"{entry.tokens_out / calls:.1f}",
+                "-" if entry.without_tokens else f"{entry.tokens_out / calls:.1f}",
                 f"{entry.seconds / calls:.3f}",
                 share(entry),
                 *(str(shares[name].count) for name in events),
@@ -481,7 +481,7 @@ def _stage_table(counts: ReplyCounts) -> Table:
         )
     n, whole = max(counts.questions, 1), counts.entries["total"]
     tokens = ""
-    if not whole.untold:
+    if not whole.without_tokens:
         tokens = f"{whole.tokens_in / n:,.0f} tokens in, {whole.tokens_out / n:,.0f} out, "
     note = f"a question: {whole.calls / n:.1f} calls, {tokens}{whole.seconds / n:.2f} s of calls"
     header = ["Stage", "calls", "read", "out/call", "s/call", "cached", *events.values()]

@@ -222,8 +222,8 @@ def ledger_notes(total: LedgerEntry, paid: str = "") -> Iterator[str]:
     yield "what the run used, reused calls included; equal calls count once"
     if total.hits:
         yield "hits: uses of a call beyond its first, and calls of other runs"
-    if total.untold:
-        yield f"no tokens told: {total.untold:,} of {total.calls:,} calls"
+    if total.without_tokens:
+        yield f"no tokens told: {total.without_tokens:,} of {total.calls:,} calls"
     if total.unpriced and total.cost is not None:
         yield f"no price: {total.unpriced:,} of {total.calls:,} calls"
     if fewer := total.cost_by.get("price"):
@@ -241,7 +241,13 @@ def tokens(number: int, entry: LedgerEntry) -> str:
         if number < 1_000_000
         else f"{number / 1e6:,.{2 if number < 10_000_000 else 1}f}M"
     )
-    return words if not entry.untold else "-" if entry.untold == entry.calls else f"≥ {words}"
+    return (
+        words
+        if not entry.without_tokens
+        else "-"
+        if entry.without_tokens == entry.calls
+        else f"≥ {words}"
+    )
 
 
 def share(entry: LedgerEntry) -> str:
