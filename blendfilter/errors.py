@@ -89,7 +89,7 @@ def worded(message: str) -> str:
 _NAMES = (
     "allow-empty-answers|allow-host|api-base|ask-server|batch|batch-dir|batch-window|chat|chunk|concurrency|context|corpus|data|deadline|demos|"
     "device|dry-run|encoder|endpoint|exclude|export|filter|filter-endpoint|filter-lm|filter-max-input-tokens|filter-min-score|filter-model|"
-    "filter-unmatched|gradient-checkpointing|host|ignore-memory|index|join|json-schema|learning-rate|leave-out|leave-out-compiled|lm|"
+    "filter-unmatched|gradient-checkpointing|host|index|join|json-schema|learning-rate|leave-out|leave-out-compiled|lm|"
     "max-body|max-calls|max-cost|max-input-tokens|max-k|max-query-chars|max-retries|max-tokens|measure|method|"
     "methods|metric|micro-tokens|mode|out|overwrite|part|passage-prefix|passage-prompt|pooling|port|prices|program|"
     "prompts|query-encoder|query-prefix|query-prompt|questions|ray|ray-gpus|ray-workers|reasoning|replace|replay|reply-tokens|rerank-from|"
@@ -106,7 +106,7 @@ _OPTION = re.compile(
 )
 _SWITCHES = frozenset(
     {"replace", "replay", "overwrite", "thinking", "json-schema", "allow-empty-answers", "dry-run", "leave-out",
-     "gradient-checkpointing", "ignore-memory", "chat"}
+     "gradient-checkpointing", "chat"}
 )  # fmt: skip
 _ARGUMENTS = {
     "rpm": "requests_per_minute",

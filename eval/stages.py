@@ -31,9 +31,10 @@ import blendfilter as bf
 from blendfilter.errors import one_line
 from blendfilter.evaluation.statistics import interval, paired_bootstrap
 from blendfilter.text import folded, sentences
+from blendfilter.training.settings import TrainingSettings
 from blendfilter.training.stages import METHODS as TAUGHT
 from blendfilter.training.stages import TaughtMethod, apart, drawn, recipe_of, stage_examples
-from blendfilter.training.trainer import TrainingSettings, train_model
+from blendfilter.training.trainer import train_model
 
 HELD_OUT, K = 200, 5
 TASKS = {
@@ -116,7 +117,7 @@ def train(given: argparse.Namespace) -> None:
         recipes[task] = {**recipe_of(few, left, index, k=K, add_gold=0.5), "words": given.words}
         made += few
     settings = TrainingSettings(epochs=1, learning_rate=3e-4, batch_size=16, warmup_steps=5, max_input_tokens=2048,
-                                loss_by="examples", precision=given.precision)  # fmt: skip
+                                precision=given.precision)  # fmt: skip
     recipe = {"part": "stages", "of": recipes}
     trained = train_model(given.base, [each.example for each in made], given.out / "model", settings, recipe=recipe,
                           save_every=20, progress=say)  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -30,7 +30,8 @@ from blendfilter.cli.options import (
 from blendfilter.errors import BadArgument, UnknownName
 
 if TYPE_CHECKING:
-    from blendfilter.training.trainer import Trained, TrainingSettings
+    from blendfilter.training.settings import TrainingSettings
+    from blendfilter.training.trainer import Trained
 
 train = command_group(
     "train", "Fine-tune filters and generators; on several GPUs by torchrun or accelerate launch."
@@ -83,13 +84,6 @@ class TrainingOptions:
         metavar="linear|constant|cosine",
         rare=True,
     )
-    loss_by: str = option(
-        "Method",
-        "What counts the same in the loss: each token of the targets, or each example.",
-        default="tokens",
-        metavar="tokens|examples",
-        rare=True,
-    )
     warmup_steps: int = option(
         "Method", "Steps in which the learning rate rises.", default=0, min=0, rare=True
     )
@@ -132,57 +126,18 @@ class TrainingOptions:
         "--gradient-checkpointing",
         default=False,
     )
-    ignore_memory: bool = option(
-        "Limits",
-        "Begin also where the estimate says that memory is too little.",
-        "--ignore-memory",
-        default=False,
-        rare=True,
-    )
     save_every: int | None = option(
         "Output", "Steps between two checkpoints (50; of an alignment 10).", min=1, rare=True
     )
     keep: int = option("Output", "Checkpoints that are kept.", default=1, min=1, rare=True)
 
     def settings(self, target_tokens: int) -> TrainingSettings:
-        """What shapes the weights. Raises: BadArgument, UnknownName."""
-        from blendfilter.training.trainer import TrainingSettings
+        """As they are declared there. Raises: BadArgument."""
+        from blendfilter.training.settings import TrainingSettings
 
-        given: dict[str, Any] = {
-            name: getattr(self, name)
-            for name in (
-                "method",
-                "epochs",
-                "learning_rate",
-                "batch_size",
-                "max_input_tokens",
-                "schedule",
-                "warmup_steps",
-                "weight_decay",
-                "max_grad_norm",
-                "lora_rank",
-                "lora_alpha",
-                "lora_dropout",
-                "chat",
-                "seed",
-                "precision",
-                "loss_by",
-            )
-        }
-        given = {name: value for name, value in given.items() if value is not None}
-        return TrainingSettings(max_target_tokens=self.max_target_tokens or target_tokens, **given)
-
-    def how(self) -> dict[str, Any]:
-        """Where and how it computes, which shapes no weights."""
-        names = (
-            "device",
-            "save_every",
-            "keep",
-            "micro_tokens",
-            "gradient_checkpointing",
-            "ignore_memory",
-        )
-        return {name: value for name in names if (value := getattr(self, name)) is not None}
+        named = {field.name: getattr(self, field.name) for field in fields(TrainingSettings)}
+        given = {name: value for name, value in named.items() if value is not None}
+        return TrainingSettings(**{"max_target_tokens": target_tokens, **given})
 
 
 @dataclass(frozen=True)
@@ -372,7 +327,7 @@ def train_stages(
 
     The methods are run over the questions by what knows the answer, and their own prompts are the examples. Then:
     --lm hf/OUT --demos none, with any of these methods. For a base of 135M parameters: --epochs 1 --batch-size 16
-    --learning-rate 3e-4 --loss-by examples.
+    --learning-rate 3e-4.
 
     Example: blendfilter train stages --task hotpotqa --data train.json --index wiki --base Qwen/Qwen3-0.6B --out stages
     """
@@ -424,9 +379,7 @@ def train_stages(
             training.out,
             settings,
             recipe=recipe,
-            **training.how(),
             progress=progress,
-            notice=notice,
         )
     if is_first():
         show_trained(done, finished=finished)
@@ -437,7 +390,7 @@ _OF_PPO = {
     "max_target_tokens": "max_new_tokens", "micro_tokens": "micro_tokens", "save_every": "every", "seed": "seed",
 }  # fmt: skip
 """Options of any training that PPO takes, and what it calls them."""
-_OF_ALIGNMENT = ("base", "out", "prompts", "device", "ignore_memory", *_OF_PPO)
+_OF_ALIGNMENT = ("base", "out", "prompts", "device", *_OF_PPO)
 
 
 def _align(
@@ -467,7 +420,7 @@ def _align(
     from blendfilter.training.silver import task_of
 
     prompts = prompts_in(training.prompts)
-    distilled_recipe(training.base, prompts)
+    distilled_recipe(training.base)
     own = {
         name: value
         for name, value in given_values(alignment).items()
@@ -505,9 +458,7 @@ def _align(
         limit=sources.limit,
         budget=spending.budget(),
         device=training.device,
-        ignore_memory=training.ignore_memory,
         on_step=on_step,
-        notice=say,
     )
     if finished:
         say(f"{done.folder} was finished before: nothing was trained")
@@ -592,9 +543,7 @@ def _train(
             training.out,
             settings,
             recipe=made.recipe,
-            **training.how(),
             progress=bars if is_first() else _no_progress,
-            notice=notice,
         )
     if is_first():
         show_trained(done, finished=finished)

@@ -24,13 +24,10 @@ done: weights and tokeniser, `recipe.json`, `questions.txt`, `rewards.jsonl`, `r
 
 from __future__ import annotations
 
-import logging
 import math
-import shutil
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, stdev
@@ -41,32 +38,24 @@ import dspy
 from blendfilter import aio
 from blendfilter.asking import TaskWording
 from blendfilter.context import setting
-from blendfilter.errors import BadArgument, EmptyData, ModelError, UnknownName
+from blendfilter.errors import BadArgument, EmptyData, ModelError
 from blendfilter.extras import needed, quiet_transformers
 from blendfilter.files import writing
 from blendfilter.filters.written import STOPS, BIDERFilter, Unmatched, looked_up, recipe_of_answerer
-from blendfilter.journal import Journal
+from blendfilter.journal import FILE, Journal
 from blendfilter.lm.budget import Budget
 from blendfilter.lm.checkpoints import (
-    ADAPTER,
     Checkpoint,
     checkpoint_of,
     fingerprint,
-    free_memory,
-    loading_dtype,
     open_checkpoint,
     open_config,
     open_tokenizer,
     positions_of,
     prompt_ids,
-    read_json,
-    torch_device,
     trained_on,
     write_questions,
 )
-from blendfilter.lm.checkpoints import memory_needed as weights_needed
-from blendfilter.lm.huggingface import HuggingFaceEngine, settings_in
-from blendfilter.lm.local import LocalEngine
 from blendfilter.lm.model import ConnectedLM, connect
 from blendfilter.metrics import f1
 from blendfilter.modules.direct import Direct
@@ -76,17 +65,9 @@ from blendfilter.records import Passage, WrittenText
 from blendfilter.retrieval.callables import as_retriever
 from blendfilter.run_context import RunContext
 from blendfilter.tasks import TASKS
-from blendfilter.training.memory import (
-    ENOUGH,
-    MemoryNeeded,
-    check_free,
-    memory_needed,
-    out_of_memory,
-)
 from blendfilter.training.ppo import (
     CHECKPOINT,
     EXTRA,
-    REWARDS,
     OnStep,
     Policy,
     PPOSettings,
@@ -96,16 +77,23 @@ from blendfilter.training.ppo import (
     steps_in,
     train_ppo,
 )
-from blendfilter.training.recipes import check_recipe, new_folder, read_recipe, write_recipe
+from blendfilter.training.recipes import (
+    BEGUN,
+    LOCK,
+    alone_in,
+    check_recipe,
+    draw_steps,
+    new_folder,
+    read_recipe,
+    versions,
+    write_recipe,
+)
+from blendfilter.training.settings import TrainingSettings
 from blendfilter.training.silver import silver_set
-from blendfilter.training.trainer import BEGUN, GOES_ON, MICRO_TOKENS, TrainingSettings, versions
-
-logger = logging.getLogger(__name__)
+from blendfilter.training.trainer import GOES_ON, out_of_memory
 
 CONCURRENCY = 8
 """Calls of the reader in flight: as many as a model in this process answers in one go."""
-WINDOW = 20
-"""Steps of a moving mean."""
 READER, PICTURE = "reader", "rewards.png"
 HOW = "blendfilter train bider"
 LESS = "read fewer tokens at a time (--micro-tokens), align a smaller refiner, or have a server run the reader"
@@ -137,9 +125,7 @@ def align_bider(
     limit: int | None = None,
     budget: Budget | None = None,
     device: str | None = None,
-    ignore_memory: bool = False,
     on_step: OnStep = silent_step,
-    notice: Callable[[str], None] = logger.info,
 ) -> Aligned:
     """Align the refiner in the folder `distilled` with `reader`, into the folder `out`, which appears when all is done.
 
@@ -156,18 +142,16 @@ def align_bider(
         exclude, leave_out, limit: as for `silver_set`.
         budget: what the reader may take, in all sessions.
         device: `cpu` or `cuda`; by default a GPU where there is one.
-        ignore_memory: begin also where the estimate says that memory is too little.
-        on_step: called with each step's figures and seconds. notice: called with the line of what memory it will take.
+        on_step: called with each step's figures and seconds.
 
     Raises:
-        BadArgument: `distilled` is no refiner of BIDER's, or was trained with another prompt; too little memory.
+        BadArgument: `distilled` is no refiner of BIDER's, or was trained with another prompt.
         RunMismatch: `out` was made, or begun, otherwise. RunLocked: another process trains there. WorkFailed: memory
         ran out. What the reader and `silver_set` raise.
     """
     settings, out = settings or PPOSettings(), new_folder(out)
-    settings.check()
-    check_unmatched(unmatched)
-    known = distilled_recipe(distilled, prompts)
+    known = distilled_recipe(distilled)
+    BIDERFilter(prompts=prompts, unmatched=unmatched).check(distilled)
     before = known["settings"]
     reading = TrainingSettings(max_input_tokens=before["max_input_tokens"], chat=before["chat"])
     data = silver_set(
@@ -219,23 +203,22 @@ def align_bider(
             f"each of the {len(every)} prompts has more than {most:,} tokens, which the refiner reads"
         )
     ids, rows = [every[at] for at in readable], [data.rows[at] for at in readable]
-    place = torch_device(device)
-    settings, wanted = fitting(checkpoint, context.model, [*map(len, ids)], settings, place)
-    notice(check_free(wanted, place, refuse=not ignore_memory, less=LESS))
     partial = out.with_name(f"{out.name}.partial")
-    if not check_recipe(partial, made, BEGUN):
-        partial.mkdir(parents=True, exist_ok=True)
-        write_recipe(partial, made, BEGUN)
+
+    def has_begun() -> bool:
+        """Whether the reader answered: what was paid for is kept."""
+        if not (partial / READER / FILE).exists():
+            return False
+        with Journal(partial / READER, "replay") as answers:
+            return any(not record.get("error") for record in answers.records("call"))
+
     with (
-        Journal(partial / READER) as journal,
         writing(partial, GOES_ON),
-        _begun(partial, journal),
+        alone_in(partial, made, out, has_begun),
+        Journal(partial / READER) as journal,
         context.opened(journal),
         out_of_memory(LESS),
     ):
-        if check_recipe(out, made):  # another process finished it meanwhile
-            shutil.rmtree(partial, ignore_errors=True)
-            return Aligned(out, read_recipe(out), steps_in(out))
         rewards = ReaderReward(rows, context.lm, wording, unmatched=unmatched, prompts=prompts)
         policy = open_policy(distilled, device)
         reference = None
@@ -244,15 +227,15 @@ def align_bider(
         steps = train_ppo(
             policy, ids, rewards, partial, settings, reference=reference, on_step=on_step
         )
-        change = reward_change([each.reward for each in steps])
+        rewards_by_step = [each.reward for each in steps]
         result = {
-            **asdict_of(change),
+            **reward_change(rewards_by_step).figures(),
             **rewards.figures(place for each in steps for place in each.places),
             "left_out_too_long": len(every) - len(ids),
         }
         _save(policy, partial)
         write_questions(partial, (row.question for row in rows), trained_on(checkpoint))
-        draw_rewards([each.reward for each in steps], partial / PICTURE)
+        draw_steps(rewards_by_step, partial / PICTURE, "F1(written) - F1(original)")
         write_recipe(partial, {**made, "versions": versions(), "result": result})
         partial.rename(out)  # the journal stays open, and locked, until no other process can begin
         _clear(out)
@@ -268,27 +251,14 @@ def _most_tokens(checkpoint: Checkpoint, reading: TrainingSettings, settings: PP
     return min(reading.max_input_tokens, room)
 
 
-@contextmanager
-def _begun(folder: Path, journal: Journal) -> Iterator[None]:
-    """Where the block ends before a step or a paid answer, the folder goes: it would refuse other settings."""
-    try:
-        yield
-    except BaseException:
-        if not (folder / REWARDS).exists() and all(
-            record.get("error") for record in journal.records("call")
-        ):
-            shutil.rmtree(folder, ignore_errors=True)
-        raise
-
-
 def _clear(out: Path) -> None:
     """Away with what only a resumed call needs."""
-    for name in (BEGUN, CHECKPOINT):
+    for name in (BEGUN, LOCK, CHECKPOINT):
         (out / name).unlink(missing_ok=True)
 
 
-def distilled_recipe(folder: str | Path, prompts: Prompts | str | None = None) -> dict[str, Any]:
-    """The recipe of a distilled refiner. Raises: BadArgument where it is none, or reads another prompt."""
+def distilled_recipe(folder: str | Path) -> dict[str, Any]:
+    """The recipe of a distilled refiner. Raises: BadArgument where it is none."""
     known = read_recipe(folder)
     if known.get("part") != "bider" or "settings" not in known:
         what = (
@@ -299,14 +269,7 @@ def distilled_recipe(folder: str | Path, prompts: Prompts | str | None = None) -
         raise BadArgument(
             f"alignment begins with a distilled refiner, and {folder} {what}: make one first ({HOW})"
         )
-    BIDERFilter(prompts=prompts).check(folder)
     return known
-
-
-def check_unmatched(unmatched: str) -> None:
-    """Raise `UnknownName` for a choice that there is not."""
-    if unmatched not in ("keep", "drop"):
-        raise UnknownName.of("unmatched", unmatched, ("keep", "drop"))
 
 
 # --- the reward -------------------------------------------------------------------------------------------------------
@@ -331,7 +294,6 @@ class ReaderReward:
         unmatched: Unmatched = "keep",
         prompts: Prompts | str | None = None,
     ) -> None:
-        check_unmatched(unmatched)
         self.rows, self.reader, self.unmatched = rows, reader, unmatched
         self.method = Direct(as_retriever(lambda query, k: []), task=wording, prompts=prompts)
         self.original: dict[int, float] = {}
@@ -418,76 +380,6 @@ def open_policy(distilled: str | Path, device: str | None = None) -> Policy:
     return Policy(model, open_tokenizer(found))
 
 
-def fitting(
-    distilled: Checkpoint,
-    reader: ConnectedLM,
-    prompts: Sequence[int],
-    settings: PPOSettings,
-    place: Any,
-) -> tuple[PPOSettings, MemoryNeeded]:
-    """The settings with their `micro_tokens`, and what they take; on a GPU by default as many tokens as fit.
-
-    On a processor by default always as many: there the weights are the same to the last digit.
-
-    Args:
-        prompts: tokens of each. place: a torch device.
-    """
-    free, kind = free_memory(place), "cpu" if place.type == "cpu" else "cuda"
-    at_a_time = [MICRO_TOKENS[kind] >> halved for halved in range(1 if kind == "cpu" else 5)]
-    for tokens in [settings.micro_tokens] if settings.micro_tokens else at_a_time:
-        made = replace(settings, micro_tokens=tokens)
-        wanted = alignment_memory(distilled, reader, prompts, made, place)
-        if free is None or wanted.total < ENOUGH * free:
-            break
-    return made, wanted
-
-
-def alignment_memory(
-    distilled: Checkpoint,
-    reader: ConnectedLM,
-    prompts: Sequence[int],
-    settings: PPOSettings,
-    place: Any,
-) -> MemoryNeeded:
-    """What an alignment takes at a torch device; its weights are those of reference and reader, too.
-
-    Args:
-        prompts: tokens of each. settings: with `micro_tokens`.
-    """
-    dtype = "float32" if distilled.base is None or place.type == "cpu" else None
-    config = open_config(distilled)
-    longest = max(prompts) + settings.max_new_tokens
-    tokens = max(longest, min(settings.micro_tokens or 0, settings.batch * longest))
-    texts = round(tokens / (fmean(prompts) + settings.max_new_tokens))
-    own = memory_needed(
-        config,
-        lora_rank=read_json(distilled.path / ADAPTER)["r"] if distilled.base else None,
-        bf16=dtype is None and str(config.dtype).endswith("16"),
-        tokens=tokens,
-        longest=longest,
-        targets=min(settings.batch, texts) * settings.max_new_tokens,
-        checkpointing=False,
-    )
-    reference = weights_needed(distilled, dtype) if settings.kl_coefficient else 0
-    return own._replace(weights=own.weights + reference + _reader_weights(reader, place))
-
-
-def _reader_weights(reader: ConnectedLM, place: Any) -> int:
-    """Bytes that the reader's weights will take at a torch device; 0 where it computes elsewhere."""
-    engine = reader.inner
-    if isinstance(engine, LocalEngine):
-        return engine.path.stat().st_size if place.type == "cpu" else 0
-    if not isinstance(engine, HuggingFaceEngine):
-        return 0
-    how = settings_in(reader.state["name"])[1]
-    its = torch_device(how.get("device"))
-    if (its.type, its.index or 0) != (place.type, place.index or 0):
-        return 0
-    dtype, rounded = loading_dtype(how.get("dtype"), its)
-    weights = weights_needed(engine.checkpoint, dtype or ("float32" if its.type == "cpu" else None))
-    return weights // 4 if rounded else weights  # int8
-
-
 def _dtype(policy: Policy) -> str:
     return str(policy.model.get_output_embeddings().weight.dtype).removeprefix("torch.")
 
@@ -516,6 +408,14 @@ class RewardChange(NamedTuple):
     difference: float
     low: float
     high: float
+
+    def figures(self) -> dict[str, Any]:
+        """For a recipe, rounded; None in place of nan."""
+        found: dict[str, Any] = {"steps": self.steps, "quarter": self.quarter}
+        for name in ("first", "last", "difference", "low", "high"):
+            value = getattr(self, name)
+            found[f"reward_{name}"] = None if math.isnan(value) else round(value, 6)
+        return found
 
     @property
     def words(self) -> str:
@@ -546,46 +446,21 @@ def reward_change(means: Sequence[float]) -> RewardChange:
     (4.0, 2.77)
     """
     quarter = max(1, len(means) // 4)
-    first, last = means[:quarter], means[-quarter:]
-    difference, half = fmean(last) - fmean(first), math.nan
-    if quarter > 1:
-        half = _Z * math.sqrt((stdev(first) ** 2 + stdev(last) ** 2) / quarter)
-    return RewardChange(
-        len(means),
-        quarter,
-        fmean(first),
-        fmean(last),
-        difference,
-        difference - half,
-        difference + half,
-    )
+    first, before = mean_of(means[:quarter])
+    last, after = mean_of(means[-quarter:])
+    change, half = last - first, math.hypot(before, after)
+    return RewardChange(len(means), quarter, first, last, change, change - half, change + half)
 
 
-def asdict_of(change: RewardChange) -> dict[str, Any]:
-    """For a recipe, rounded; None in place of nan."""
-    found = {
-        f"reward_{name}": value
-        for name, value in change._asdict().items()
-        if name not in ("steps", "quarter")
-    }
-    rounded = {
-        name: None if math.isnan(value) else round(value, 6) for name, value in found.items()
-    }
-    return {"steps": change.steps, "quarter": change.quarter, **rounded}
+def mean_of(values: Sequence[float]) -> tuple[float, float]:
+    """The mean, and the half width of its normal 95 % interval (nan of a single value).
 
-
-def moving_means(means: Sequence[float], window: int = WINDOW) -> list[tuple[float, float]]:
-    """For each step the mean of the last `window`, and the half width of its 95 % interval (nan of a single one).
-
-    >>> [(mean, round(half, 2)) for mean, half in moving_means([0, 2, 4], window=2)]
-    [(0.0, nan), (1.0, 1.96), (3.0, 1.96)]
+    >>> mean, half = mean_of([0, 2, 4])
+    >>> mean, round(half, 2)
+    (2.0, 2.26)
     """
-    found = []
-    for at in range(len(means)):
-        some = means[max(0, at + 1 - window) : at + 1]
-        half = _Z * stdev(some) / math.sqrt(len(some)) if len(some) > 1 else math.nan
-        found.append((fmean(some), half))
-    return found
+    half = _Z * stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
+    return fmean(values), half
 
 
 def reward_lines(means: Sequence[float], lines: int = 10, width: int = 40) -> list[str]:
@@ -598,47 +473,11 @@ def reward_lines(means: Sequence[float], lines: int = 10, width: int = 40) -> li
     size = min(lines, len(means))
     edges = [round(at * len(means) / size) for at in range(size + 1)]
     parts = [means[start:end] for start, end in pairwise(edges)]
-    centres = [fmean(part) for part in parts]
-    low, high = min(centres), max(centres)
+    figures = [mean_of(part) for part in parts]
+    low, high = min(figures)[0], max(figures)[0]
     found = []
-    for start, part, centre in zip(edges, parts, centres, strict=False):
-        _, half = moving_means(part, len(part))[-1]
-        ends = "" if math.isnan(half) else f"[{centre - half:+.3f}, {centre + half:+.3f}]"
-        place = round((width - 1) * (centre - low) / (high - low)) if high > low else 0
-        found.append(
-            f"steps {start + 1:>6,} to {start + len(part):<6,} {centre:+.3f} {ends:<16} {' ' * place}*"
-        )
+    for start, end, (mean, half) in zip(edges, edges[1:], figures, strict=False):
+        ends = "" if math.isnan(half) else f"[{mean - half:+.3f}, {mean + half:+.3f}]"
+        place = round((width - 1) * (mean - low) / (high - low)) if high > low else 0
+        found.append(f"steps {start + 1:>6,} to {end:<6,} {mean:+.3f} {ends:<16} {' ' * place}*")
     return found
-
-
-def draw_rewards(means: Sequence[float], path: Path, window: int = WINDOW) -> None:
-    """The rewards as a picture, with their moving mean and its interval; where matplotlib is installed."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        return
-    smooth = moving_means(means, window)
-    steps = [*range(1, len(means) + 1)]
-    figure = Figure(figsize=(6, 3.5), layout="constrained")
-    axes = figure.subplots()
-    axes.plot(steps, means, ".", color="#767676", markersize=3, label="a step")
-    axes.plot(
-        steps,
-        [mean for mean, _ in smooth],
-        color="#0072B2",
-        linewidth=1.5,
-        label=f"mean of {window} steps",
-    )
-    axes.fill_between(
-        steps,
-        [mean - half for mean, half in smooth],
-        [mean + half for mean, half in smooth],
-        color="#0072B2",
-        alpha=0.2,
-        linewidth=0,
-    )
-    axes.axhline(0, color="black", linewidth=0.6)
-    axes.set_xlabel("step")
-    axes.set_ylabel("F1(written) - F1(original)")
-    axes.legend(frameon=False)
-    figure.savefig(path, dpi=120, metadata={"Software": None})

@@ -13,9 +13,9 @@ trains those.)
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +26,11 @@ from blendfilter.journal import digest
 from blendfilter.lm.checkpoints import HUGGING_FACE
 from blendfilter.lm.huggingface import HuggingFaceEngine, settings_in
 from blendfilter.lm.model import ConnectedLM
-from blendfilter.training.trainer import Example, TrainingSettings, train_model
+from blendfilter.training.examples import Example
+from blendfilter.training.settings import TrainingSettings
+from blendfilter.training.trainer import train_model
 
-_SETTINGS = frozenset(field.name for field in dataclasses.fields(TrainingSettings))
-_MORE = frozenset(
-    {"device", "save_every", "keep", "micro_tokens", "gradient_checkpointing", "ignore_memory"}
-)
+_SETTINGS = frozenset(field.name for field in fields(TrainingSettings))
 
 
 def finetunable(lm: ConnectedLM, out: str | Path, **settings: Any) -> ConnectedLM:
@@ -41,20 +40,15 @@ def finetunable(lm: ConnectedLM, out: str | Path, **settings: Any) -> ConnectedL
         lm: what `connect("hf/…")` gave.
         out: where the trained model goes. A second one that is trained on other data goes to `OUT-2`, and so on
             (`BootstrapFinetune(multitask=False)` trains one for each predictor).
-        settings: as of `TrainingSettings`, and `device`, `save_every` and the like of `train_model`;
-            `BootstrapFinetune(train_kwargs=…)` goes before them.
+        settings: fields of `TrainingSettings`; `BootstrapFinetune(train_kwargs=…)` goes before them.
 
     Raises:
-        BadArgument: a model that is not trained in this process. UnknownName: no such setting.
+        BadArgument: a model that is not trained in this process, or a setting. UnknownName: no such setting.
     """
     name = str(lm.state.get("name", ""))
     if not isinstance(lm.inner, HuggingFaceEngine) or not name:
         raise BadArgument(
             f"{lm.name} cannot be trained in this process: connect a model of Hugging Face ('hf/NAME')"
-        )
-    if settings_in(name)[1].get("device") not in (None, "cpu", "cuda"):
-        raise BadArgument(
-            f"{name} is trained on device=cpu or cuda: of several GPUs, CUDA_VISIBLE_DEVICES says which"
         )
     copied = lm.copy()
     copied.provider, copied.finetuning_model = FinetuneProvider(out, settings), name
@@ -66,8 +60,8 @@ class FinetuneProvider(Provider):
 
     def __init__(self, out: str | Path, settings: Mapping[str, Any]) -> None:
         super().__init__()
-        _check(settings)
         self.finetunable, self.TrainingJob = True, self._job
+        training_settings(settings)  # what is wrong with them is an error now
         self._out, self._settings = path_of(out), dict(settings)
         self._folders: dict[str, Path] = {}
         self._turn = threading.Lock()
@@ -93,11 +87,9 @@ class FinetuneProvider(Provider):
         train_kwargs: Mapping[str, Any] | None = None,
     ) -> str:
         """The name of the model that came of it. Raises: as `train_model`."""
-        given = {**self._settings, **(train_kwargs or {})}
-        _check(given)
         base, own = settings_in(model)
-        more = {"device": own.get("device"), **{name: given[name] for name in _MORE & given.keys()}}
-        settings = TrainingSettings(**{name: given[name] for name in _SETTINGS & given.keys()})
+        given = {"device": own.get("device"), **self._settings, **(train_kwargs or {})}
+        settings = training_settings(given)
         examples = examples_of(train_data)
         job.began = True
         with self._turn:  # a seed is of the whole process
@@ -107,7 +99,6 @@ class FinetuneProvider(Provider):
                 job.folder,
                 settings,
                 recipe={"part": "finetune", "by": "dspy.BootstrapFinetune"},
-                **more,
             )
         query = model.partition("?")[2]
         return f"{HUGGING_FACE}{trained.folder}{f'?{query}' if query else ''}"
@@ -154,6 +145,8 @@ def examples_of(rows: Sequence[Mapping[str, Any]]) -> list[Example]:
     return examples
 
 
-def _check(settings: Mapping[str, Any]) -> None:
-    for name in settings.keys() - (_SETTINGS | _MORE):
-        raise UnknownName.of("setting of a training", name, sorted(_SETTINGS | _MORE))
+def training_settings(given: Mapping[str, Any]) -> TrainingSettings:
+    """Settings by their names. Raises: UnknownName, BadArgument."""
+    for name in given.keys() - _SETTINGS:
+        raise UnknownName.of("setting of a training", name, sorted(_SETTINGS))
+    return TrainingSettings(**given)

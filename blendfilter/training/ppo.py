@@ -42,13 +42,15 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
-from blendfilter.errors import BadArgument, BadData, RunMismatch, WorkFailed, check_counts
+from pydantic import Field, FiniteFloat, NonNegativeInt, PositiveInt
+
+from blendfilter.errors import BadArgument, BadData, RunMismatch, WorkFailed
 from blendfilter.extras import LazyModule, quiet_transformers
 from blendfilter.files import json_line, path_of, write_whole, writing
 from blendfilter.settings_diff import different_settings
-from blendfilter.training.trainer import MICRO_TOKENS
+from blendfilter.training.settings import MICRO_TOKENS, Amount, check_fields
 
 EXTRA = "train"
 WHY = "training a model"
@@ -57,6 +59,8 @@ REWARDS = "rewards.jsonl"
 Tensor: TypeAlias = Any
 torch: Any = LazyModule("torch", EXTRA, WHY)
 transformers: Any = LazyModule("transformers", EXTRA, WHY)
+Share = Annotated[float, Field(ge=0, le=1)]
+Above0 = Annotated[FiniteFloat, Field(gt=0)]
 
 
 @dataclass(frozen=True)
@@ -73,44 +77,31 @@ class PPOSettings:
         max_new_tokens: a text is cut here.
         top_k, top_p: what is sampled from.
         micro_tokens: tokens that are read at a time, padding included; bounds memory, and changes the weights by
-            rounding alone. By default 512 on a CPU and 16,384 on a GPU (of an alignment as many fewer as fit there).
+            rounding alone. None: 512 on a CPU and 16,384 on a GPU.
         every: steps between two checkpoints.
         seed: of the order of the prompts and of what is drawn.
     """
 
-    steps: int = 200
-    batch: int = 16
-    epochs: int = 2
-    clip: float = 0.2
-    gamma: float = 1.0
-    lam: float = 0.95
-    value_coefficient: float = 0.1
-    entropy_coefficient: float = 0.01
-    kl_coefficient: float = 0.0
-    learning_rate: float = 1e-5
-    max_norm: float = 1.0
-    max_new_tokens: int = 128
-    top_k: int = 10
-    top_p: float = 0.95
-    micro_tokens: int | None = None
-    every: int = 10
-    seed: int = 0
+    steps: PositiveInt = 200
+    batch: PositiveInt = 16
+    epochs: PositiveInt = 2
+    clip: Above0 = 0.2
+    gamma: Share = 1.0
+    lam: Share = 0.95
+    value_coefficient: Amount = 0.1
+    entropy_coefficient: Amount = 0.01
+    kl_coefficient: Amount = 0.0
+    learning_rate: Above0 = 1e-5
+    max_norm: Amount = 1.0
+    max_new_tokens: PositiveInt = 128
+    top_k: PositiveInt = 10
+    top_p: Share = 0.95
+    micro_tokens: PositiveInt | None = None
+    every: PositiveInt = 10
+    seed: NonNegativeInt = 0
 
-    def check(self) -> None:
-        """Raises: BadArgument for a setting that is out of its range."""
-        counts = ("steps", "batch", "epochs", "max_new_tokens", "top_k", "every")
-        check_counts(self, counts if self.micro_tokens is None else (*counts, "micro_tokens"))
-        check_counts(self, ("seed",), 0)
-        for name in ("gamma", "lam", "top_p"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise BadArgument(f"{name} is {getattr(self, name)!r}: give a number from 0 to 1")
-        for name in ("clip", "learning_rate"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise BadArgument(f"{name} is {getattr(self, name)!r}: give a number above 0")
-        for name in ("max_norm", "value_coefficient", "entropy_coefficient", "kl_coefficient"):
-            if not 0 <= getattr(self, name) < math.inf:
-                named = "max_norm, the longest gradient," if name == "max_norm" else name
-                raise BadArgument(f"{named} is {getattr(self, name)!r}: give 0 or more")
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 # --- the terms; tensors of the shape (texts, tokens), right of the end mark filled up --------------------------------
@@ -352,12 +343,7 @@ class Policy:
 
     def _states(self, model: Any, texts: Written) -> tuple[Tensor, Tensor]:
         """The state before each written token, as the output layer has it, and the logits that it makes of them."""
-        seen: list[Tensor] = []
-        count = texts.tokens.shape[1]
-
-        def written_only(_: Any, given: tuple[Tensor, ...]) -> tuple[Tensor]:
-            seen.append(given[0][:, -count:][texts.written])
-            return (seen[0][None],)
+        from blendfilter.training.loop import logits_at
 
         ids, mask = self._prompts(texts.prompts)
         before = texts.tokens[:, :-1]  # the last one is written and not read
@@ -370,22 +356,19 @@ class Policy:
                 torch.cat([mask, torch.ones_like(before)], dim=1),
             )
             how = {"input_ids": ids, "position_ids": (mask.cumsum(dim=-1) - 1).clamp(min=0)}
-        hook = model.get_output_embeddings().register_forward_pre_hook(written_only)
-        try:
-            logits = model(**how, attention_mask=mask, use_cache=False).logits
-        finally:
-            hook.remove()
-        return seen[0], logits[0]
+        given = {**how, "attention_mask": mask}
+        return logits_at(model, model.get_output_embeddings(), texts.written, given)
 
     def _prompts(self, prompts: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
         """Ids and mask, filled up on the left (an encoder's on the right)."""
-        width, right = max(map(len, prompts)), self.model.config.is_encoder_decoder
-        rows, mask = [], []
-        for prompt in prompts:
-            fill, ones = [self._filler] * (width - len(prompt)), [1] * len(prompt)
-            rows.append([*prompt, *fill] if right else [*fill, *prompt])
-            mask.append([*ones, *([0] * len(fill))] if right else [*([0] * len(fill)), *ones])
-        return torch.tensor(rows, device=self.device), torch.tensor(mask, device=self.device)
+        side = "right" if self.model.config.is_encoder_decoder else "left"
+        masks = [[1] * len(prompt) for prompt in prompts]
+
+        def filled(rows: Sequence[Sequence[int]], value: int) -> Tensor:
+            tensors = [torch.tensor([*row], device=self.device) for row in rows]
+            return torch.nn.utils.rnn.pad_sequence(tensors, True, value, side)
+
+        return filled(prompts, self._filler), filled(masks, 0)
 
     @property
     def _filler(self) -> int:
@@ -576,7 +559,6 @@ def train_ppo(
     settings: PPOSettings,
     *,
     reference: Any = None,
-    bound: Mapping[str, Any] | None = None,
     on_step: OnStep = silent_step,
 ) -> list[StepFigures]:
     """Move `policy` towards texts that `reward` pays for; what each step came to.
@@ -588,13 +570,11 @@ def train_ppo(
     Args:
         prompts: token ids. Every prompt is taken once before any is taken again.
         reference: the model at the start, for the KL term; needed where `kl_coefficient` is above 0.
-        bound: what else the folder is bound to, as JSON (data, reader, base).
 
     Raises:
-        RunMismatch: the folder was begun with other settings. BadArgument: a setting out of its range, no prompts.
-        BadData: the folder's files do not fit each other. What `reward` raises; the same call resumes.
+        RunMismatch: the folder was begun with other settings. BadArgument: no prompts, or no reference.
+        What `reward` raises; the same call resumes.
     """
-    settings.check()
     if not prompts or not all(prompts):
         raise BadArgument("PPO needs prompts, each of one token at least")
     if settings.kl_coefficient and reference is None:
@@ -604,7 +584,7 @@ def train_ppo(
     own = {
         name: value for name, value in asdict(settings).items() if name not in ("steps", "every")
     }
-    identity = {"settings": own, "bound": dict(bound or {}), "prompts": len(prompts)}
+    identity = {"settings": own, "prompts": len(prompts)}
     trained = policy.trained()
     optimizer = torch.optim.AdamW(trained.values(), lr=settings.learning_rate, weight_decay=0.0)
     figures = _resumed(folder, identity, trained, optimizer)
@@ -715,31 +695,18 @@ def _resumed(
     if not path.exists():
         rewards.unlink(missing_ok=True)
         return []
-    try:
-        kept = torch.load(path, weights_only=True)
-        begun, step, weights = json.loads(kept["identity"]), int(kept["step"]), kept["weights"]
-    except Exception as error:  # whatever torch raises of a file that is not its own
-        raise BadData(
-            f"{path} is no checkpoint of this training: name another folder, or delete it"
-        ) from error
-    if differing := different_settings(begun, identity, ignored=["settings.micro_tokens"]):
+    kept = torch.load(path, weights_only=True)
+    begun = json.loads(kept["identity"])
+    if differing := different_settings(begun, identity, ignored=["settings.micro_tokens", "bound"]):
         raise RunMismatch(
             f"{folder} was begun with other settings: {differing}. Name another folder, or delete {CHECKPOINT} and "
             f"{REWARDS} to begin anew"
         )
     with rewards.open("rb") as file:
-        lines = [*islice(file, step)]
-    if len(lines) < step:
-        raise BadData(
-            f"{rewards} has {len(lines)} lines, and the checkpoint is at step {step}: delete both files"
-        )
-    if weights.keys() != trained.keys():
-        raise BadData(
-            f"{path} holds the weights of another model: name another folder, or delete it"
-        )
+        lines = [*islice(file, int(kept["step"]))]
     with torch.no_grad():
         for name, each in trained.items():
-            each.copy_(weights[name])
+            each.copy_(kept["weights"][name])
     optimizer.load_state_dict(kept["optimizer"])
     write_whole(rewards, lines)
     return [StepFigures(**json.loads(line)) for line in lines]

@@ -13,20 +13,32 @@ beside the weights as Hugging Face has them: a whole model, or a LoRA adapter, w
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
-from blendfilter.errors import BadArgument, BadData, RunMismatch
-from blendfilter.files import json_line, path_of, write_whole
+from blendfilter.errors import BadArgument, BadData, RunLocked, RunMismatch
+from blendfilter.files import json_line, lock, path_of, write_whole
 from blendfilter.settings_diff import different_settings
 
 FORMAT = 1
 RECIPE = "recipe.json"
+BEGUN = "training.json"
+"""The recipe of a training that is not finished."""
+LOCK = "training.lock"
 LOSSES = "losses.jsonl"
 PICTURE = "loss.png"
-NO_SETTINGS = ("versions", "result")
+WINDOW = 20
+"""Steps of a moving mean."""
+NO_SETTINGS = ("versions", "result", "format")
 """Parts of a recipe that say how it went, not what was asked."""
+_LOST = ("settings.loss_by",)
+"""Settings of earlier versions: their finished models stay finished."""
 
 
 def read_recipe(folder: str | Path, name: str = RECIPE) -> dict[str, Any]:
@@ -45,13 +57,9 @@ def read_recipe(folder: str | Path, name: str = RECIPE) -> dict[str, Any]:
     return recipe
 
 
-def write_recipe(
-    folder: Path, recipe: Mapping[str, Any], name: str = RECIPE, *, overwrite: bool = True
-) -> None:
-    """The recipe's file, whole or not at all. Raises `BadArgument` where there is one and `overwrite` is not set."""
-    write_whole(
-        folder / name, [json_line({"format": FORMAT, **recipe}, indent=2)], overwrite=overwrite
-    )
+def write_recipe(folder: Path, recipe: Mapping[str, Any], name: str = RECIPE) -> None:
+    """The recipe's file, whole or not at all."""
+    write_whole(folder / name, [json_line({"format": FORMAT, **recipe}, indent=2)])
 
 
 def new_folder(out: str | Path) -> Path:
@@ -72,15 +80,81 @@ def check_recipe(folder: Path, recipe: Mapping[str, Any], name: str = RECIPE) ->
     """
     known = read_recipe(folder, name)
     if not known:
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        is_ours = not folder.exists() or (folder / LOCK).exists()  # another process begins there
+        if not is_ours and (not folder.is_dir() or any(folder.iterdir())):
             raise BadArgument(
                 f"{folder} is there, and holds no trained model of ours: name another folder (--out)"
             )
         return False
-    made = {name: value for name, value in known.items() if name not in (*NO_SETTINGS, "format")}
+    made = {part: value for part, value in known.items() if part not in NO_SETTINGS}
     asked = json.loads(json.dumps(recipe))  # tuples become lists, as in the file
-    if differing := different_settings(made, asked):
+    ignored = _LOST if name == RECIPE else ()
+    if differing := different_settings(made, asked, ignored=ignored):
         raise RunMismatch(
             f"{folder} holds a model that was trained otherwise: {differing}. Name another folder (--out), or delete it"
         )
     return True
+
+
+@contextmanager
+def alone_in(
+    folder: Path, recipe: Mapping[str, Any], out: Path, has_begun: Callable[[], bool]
+) -> Iterator[None]:
+    """Inside the block this process alone trains in the folder, by this recipe, towards the folder `out`.
+
+    If the block ends by an error before `has_begun`, the folder goes: a corrected command is not refused for it.
+
+    Raises:
+        RunLocked: another process trains there, or has finished meanwhile. RunMismatch, BadArgument: as `check_recipe`.
+    """
+    check_recipe(folder, recipe, BEGUN)
+    folder.mkdir(parents=True, exist_ok=True)
+    fd = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+    try:
+        lock(fd, folder, "by another training: wait for it, or name another folder (--out)")
+        # a finished training renames its folder, or removes it: the lock is then of a file that is gone
+        if check_recipe(out, recipe) or not (folder / LOCK).exists():
+            raise RunLocked(f"{out} was finished by another training: give the command again")
+        if not check_recipe(folder, recipe, BEGUN):
+            write_recipe(folder, recipe, BEGUN)
+        try:
+            yield
+        except BaseException:
+            if not has_begun():
+                shutil.rmtree(folder, ignore_errors=True)
+            raise
+    finally:
+        os.close(fd)
+
+
+def versions() -> dict[str, str]:
+    """Of the packages that a training rests on; "" of one that is not installed."""
+    return {
+        name: _version(name)
+        for name in ("blendfilter", "torch", "transformers", "peft", "accelerate")
+    }
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
+
+def draw_steps(values: Sequence[float], path: Path, label: str) -> None:
+    """Values, one a step, with their moving mean as a picture; where matplotlib is installed."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        return
+    steps = range(1, len(values) + 1)
+    means = [fmean(values[max(0, step - WINDOW) : step]) for step in steps]
+    figure = Figure(figsize=(6, 3.5), layout="constrained")
+    axes = figure.subplots()
+    axes.plot(steps, values, ".", color="#767676", markersize=3, label="a step")
+    axes.plot(steps, means, color="#0072B2", linewidth=1.5, label=f"mean of {WINDOW} steps")
+    axes.set_xlabel("step")
+    axes.set_ylabel(label)
+    axes.legend(frameon=False)
+    figure.savefig(path, dpi=120, metadata={"Software": None})

@@ -34,7 +34,8 @@ from blendfilter.records import one_line
 from blendfilter.retrieval.callables import as_retriever
 from blendfilter.tasks import TASKS
 from blendfilter.text import question_digest
-from blendfilter.training.trainer import Example, TrainingSettings, prompt_counter
+from blendfilter.training.examples import Example, prompt_counter
+from blendfilter.training.settings import TrainingSettings
 
 Part = Literal["context", "generator", "bider"]
 """FilCo's M_ctx and M_gen, BIDER's refiner."""
@@ -88,31 +89,27 @@ def silver_set(
         EmptyData: no row, or none that is left. BadArgument: it was made for another task, or by a measure of another
         command, or has no such stage. Leak: a question of `exclude`. MissingFile, BadData: as `read_silver`.
     """
-    for name, values, known in (("part", [part], Part), ("reads", reads.split(","), Reads)):
-        for value in values:
-            if value not in get_args(known):
-                raise UnknownName.of(name, value, get_args(known))
+    for kind in reads.split(","):
+        if kind not in get_args(Reads):
+            raise UnknownName.of("reads", kind, get_args(Reads))
     if reads != "silver" and part != "generator":
         raise BadArgument(f"reads={reads} is of the generator: {part} reads all passages as it is")
     rows = [at_stage(row, stage) for row in read_silver(silver)]
     task, measure = _origin(path_of(silver), part, task)
-    if not rows:
-        raise EmptyData(
-            f"{silver} has no row: make it again (blendfilter silver), from questions with answers"
-        )
     wanted = {question_digest(question) for question in exclude}
-    kept = [row for row in rows if question_digest(row.question) not in wanted]
-    if len(kept) < len(rows) and not leave_out:
-        first = next(row for row in rows if question_digest(row.question) in wanted)
+    leaked = [row for row in rows if question_digest(row.question) in wanted]
+    if leaked and not leave_out:
+        first = leaked[0]
         raise Leak(
             f"question '{first.id}' ({first.question!r:.200}) is in {silver} and among those to evaluate on, and "
-            f"{len(rows) - len(kept) - 1} more: leave them out (--leave-out), or take another silver file"
+            f"{len(leaked) - 1} more: leave them out (--leave-out), or take another silver file"
         )
+    kept = [row for row in rows if question_digest(row.question) not in wanted][:limit]
     if not kept:
         raise EmptyData(
-            f"all {len(rows)} questions of {silver} are to be evaluated on: take another silver file"
+            f"{silver} has no row to train on ({len(leaked)} of {len(rows)} are to be evaluated on): take another "
+            "silver file"
         )
-    left_out, kept = len(rows) - len(kept), kept[:limit]
     if part == "generator":
         examples, about = generator_examples(kept, task, reads=reads, prompts=prompts)
     else:
@@ -131,7 +128,7 @@ def silver_set(
         "measure": measure,
         "digest": hashlib.sha256(read_whole(silver)).hexdigest()[:16],
         "rows": len(rows),
-        "left_out": left_out,
+        "left_out": len(leaked),
         "empty": sum(not row.target for row in kept),
         "stage": stage,
     }

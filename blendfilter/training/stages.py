@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import random
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -37,7 +37,7 @@ from blendfilter import aio
 from blendfilter.asking import NO_DEMOS, TaskWording
 from blendfilter.context import asker, setting
 from blendfilter.dspy_surface import lm15
-from blendfilter.errors import BadArgument, EmptyData, UnknownName, check_count
+from blendfilter.errors import BadArgument, EmptyData, check_count
 from blendfilter.filters.registry import make_filter
 from blendfilter.journal import digest
 from blendfilter.lm.journaled import prompt_of
@@ -48,7 +48,7 @@ from blendfilter.records import Passage, Question, one_line
 from blendfilter.retrieval.base import ProgressCallback, Retriever, silent
 from blendfilter.tasks.base import Questions
 from blendfilter.text import folded, normalize_answer, sentences
-from blendfilter.training.trainer import Example
+from blendfilter.training.examples import Example
 
 FACT_WORDS, WHY_WORDS, PASSAGE_WORDS = 30, 8, 60
 """Words at the most of a fact in a reasoning, of what a passage contributes in a check, of a passage from memory."""
@@ -127,43 +127,38 @@ def facts_of(question: Question, passages: Sequence[Passage]) -> list[str]:
     >>> facts_of(Question("q", "When did Orm Pier open?", ("1871",), ("Orm Pier",)), [pier])
     ['Orm Pier: It opened in 1871.']
     """
-    named = ((passage.title.partition(" (")[0].strip(), passage) for passage in passages)
-    return [
-        _cut(fact if not name or name in fact else f"{name}: {fact}", FACT_WORDS)
-        for name, passage in named
-        for fact in _facts_in(question, passage)
-    ]
+    found = []
+    for passage in passages:
+        name = passage.title.partition(" (")[0].strip()
+        for fact in _facts_in(question, passage):
+            found.append(_cut(fact if name in fact else f"{name}: {fact}", FACT_WORDS))
+    return found
 
 
 def _facts_in(question: Question, passage: Passage) -> list[str]:
     """The sentences of a gold passage that count: see above."""
-    text = one_line(passage.text)
+    text, title = one_line(passage.text), folded(passage.title)
     whole = [sentence.text for sentence in sentences(text)] or [text]
-    own = (
-        each.metadata.get("sentences")
-        for each in question.context
-        if folded(each.title) == folded(passage.title)
-    )
-    split = [
-        one_line(each) for each in next(filter(None, own), whole)
-    ]  # as the data set has it, where it came along
+    split = whole
+    for paragraph in question.context:  # as the data set splits it, where it came along
+        if folded(paragraph.title) == title and paragraph.metadata.get("sentences"):
+            split = [one_line(sentence) for sentence in paragraph.metadata["sentences"]]
+            break
     known = [
         split[number]
-        for title, number in question.supporting_facts
-        if folded(title) == folded(passage.title) and 0 <= number < len(split)
+        for name, number in question.supporting_facts
+        if folded(name) == title and 0 <= number < len(split)
     ]
-    chosen = [sentence for sentence in known if sentence and sentence in text]
-    if not chosen:
-        answers = {normalize_answer(answer) for answer in question.golden_answers} - {
-            "",
-            "yes",
-            "no",
-        }
-        holding = [
-            each for each in whole if any(answer in normalize_answer(each) for answer in answers)
-        ]
-        chosen = (holding or whole)[:1]
-    return chosen
+    if chosen := [sentence for sentence in known if sentence and sentence in text]:
+        return chosen
+    answers = {normalize_answer(answer) for answer in question.golden_answers}
+    answers -= {"", "yes", "no"}
+    holding = [
+        sentence
+        for sentence in whole
+        if any(answer in normalize_answer(sentence) for answer in answers)
+    ]
+    return (holding or whole)[:1]
 
 
 def _cut(text: str, most: int) -> str:
@@ -203,7 +198,7 @@ class GoldTeacher:
                 f"gold says nothing of what the stage '{stage}' should write: it does of {known}"
             )
         lesson = _Lesson(question, gold, prompt, self.wording)
-        target = _TARGETS[stage](lesson)
+        target: str | None = getattr(lesson, _TARGETS[stage])
         if target is not None:
             self.examples.setdefault(prompt, StageExample(stage, prompt, target, question.question))
         words = "none" if target is None else target  # it is to go on
@@ -301,19 +296,20 @@ class _Lesson:
         return "Yes" if self.shown else "No"
 
 
-_TARGETS: Mapping[str, Callable[[_Lesson], str | None]] = {
-    "external": lambda lesson: lesson.reasoning,
-    "answer": lambda lesson: lesson.reasoning,
-    "internal": lambda lesson: lesson.passage,
-    "topic": lambda lesson: lesson.topic,
-    "check": lambda lesson: lesson.check,
-    "ids": lambda lesson: lesson.ids,
-    "ids_again": lambda lesson: lesson.ids,
-    "judge": lambda lesson: lesson.judgement,
-    "relevant": lambda lesson: lesson.relevant,
-    "short_answer": lambda lesson: lesson.answer,
-    "direct": lambda lesson: lesson.answer,
+_TARGETS = {
+    "external": "reasoning",
+    "answer": "reasoning",
+    "internal": "passage",
+    "topic": "topic",
+    "check": "check",
+    "ids": "ids",
+    "ids_again": "ids",
+    "judge": "judgement",
+    "relevant": "relevant",
+    "short_answer": "answer",
+    "direct": "answer",
 }
+"""Of each stage the property of `_Lesson` that it should write."""
 
 
 class _WithGold(Retriever):
@@ -425,14 +421,7 @@ def drawn(
     """About `n` examples: of each stage its share, drawn by `seed`, and of `relevant` as many Yes as No.
 
     A stage that has fewer gives all that it has; one without a share gives none.
-
-    Raises: BadArgument for shares that are none. UnknownName for a stage that there is not.
     """
-    n = check_count("n", n)
-    for stage in shares.keys() - _TARGETS.keys():
-        raise UnknownName.of("stage", stage, _TARGETS)
-    if not shares or min(shares.values()) < 0 or not sum(shares.values()):
-        raise BadArgument(f"shares are {dict(shares)!r:.80}: give each stage a number above 0")
     chosen: list[StageExample] = []
     for stage, share in shares.items():
         most = round(n * share / sum(shares.values()))
@@ -482,15 +471,13 @@ def apart(questions: Questions, others: Sequence[Question]) -> Questions:
     A passage that is gold for an evaluation question is then no gold passage of a training question; it may stand among
     its other passages.
     """
-    ids, words = {each.id for each in others}, {normalize_answer(each.question) for each in others}
-    titles = {folded(title) for each in others for title in each.gold_titles}
-    left = tuple(
-        each
-        for each in questions
-        if each.id not in ids
-        and normalize_answer(each.question) not in words
-        and not titles & {folded(title) for title in each.gold_titles}
-    )
+
+    def marks(question: Question) -> set[tuple[str, str]]:
+        titles = {("title", folded(title)) for title in question.gold_titles}
+        return titles | {("id", question.id), ("words", normalize_answer(question.question))}
+
+    taken = set().union(*map(marks, others))
+    left = tuple(question for question in questions if not marks(question) & taken)
     if not left:
         raise EmptyData(
             f"every question of {questions.source} is one to evaluate on, or shares its gold passages"

@@ -17,8 +17,9 @@ from blendfilter.oracles.silver_making import Places, write_recipe
 from blendfilter.oracles.silver_rows import SilverRow, SilverSentence, line_of
 from blendfilter.records import Passage
 from blendfilter.training.ppo import PPOSettings
+from blendfilter.training.settings import TrainingSettings
 from blendfilter.training.silver import silver_set
-from blendfilter.training.trainer import TrainingSettings, train_model
+from blendfilter.training.trainer import train_model
 
 SETTINGS = PPOSettings(steps=5, batch=4, epochs=2, max_new_tokens=6, learning_rate=1e-2, every=2)
 

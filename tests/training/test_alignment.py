@@ -26,12 +26,10 @@ from small_world import Command
 from training.aligned import SETTINGS, answer, distilled, figures, reader, row, silver_file
 
 from blendfilter.filters.written import BIDERFilter
-from blendfilter.lm.checkpoints import checkpoint_of, open_checkpoint, torch_device, trained_on
-from blendfilter.lm.model import connect
+from blendfilter.lm.checkpoints import open_checkpoint, trained_on
 from blendfilter.training import alignment
-from blendfilter.training.alignment import ReaderReward, align_bider, open_policy
-from blendfilter.training.memory import MemoryNeeded
-from blendfilter.training.ppo import PPOSettings, Text
+from blendfilter.training.alignment import ReaderReward, align_bider
+from blendfilter.training.ppo import Text
 from blendfilter.training.recipes import read_recipe
 
 # --- the reward -------------------------------------------------------------------------------------------------------
@@ -199,28 +197,29 @@ def test_a_run_that_was_stopped_may_go_on_with_fewer_tokens_at_a_time(tmp_path: 
 
 
 def test_until_the_folder_is_there_another_process_is_locked_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    draw = alignment.draw_rewards
+    draw = alignment.draw_steps
 
     def meanwhile(*given: Any) -> None:
         with pytest.raises(RunLocked):
             aligned(tmp_path / "out")
         draw(*given)
 
-    monkeypatch.setattr(alignment, "draw_rewards", meanwhile)
+    monkeypatch.setattr(alignment, "draw_steps", meanwhile)
     aligned(tmp_path / "out")
 
 
 def test_what_another_process_finished_meanwhile_is_not_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """It is finished between the look at the folder and the lock."""
-    lm, journal = reader(), alignment.Journal
+    lm, alone_in = reader(), alignment.alone_in
 
-    def after_the_other(path: Path) -> Any:
-        monkeypatch.setattr(alignment, "Journal", journal)
+    def after_the_other(*given: Any) -> Any:
+        monkeypatch.setattr(alignment, "alone_in", alone_in)
         aligned(tmp_path / "out")
-        return journal(path)
+        return alone_in(*given)
 
-    monkeypatch.setattr(alignment, "Journal", after_the_other)
-    aligned(tmp_path / "out", lm)
+    monkeypatch.setattr(alignment, "alone_in", after_the_other)
+    with pytest.raises(RunLocked, match="was finished by another training: give the command again"):
+        aligned(tmp_path / "out", lm)
     assert lm.calls == 0
     assert not (tmp_path / "out.partial").exists()
 
@@ -288,71 +287,6 @@ def test_alignment_begins_with_a_distilled_refiner(tmp_path: Path):
     with pytest.raises(BadArgument, match="no recipe of ours"):
         aligned(tmp_path / "out", model=tmp_path / "nothing")
     assert not (tmp_path / "out.partial").exists()
-
-
-# --- memory -----------------------------------------------------------------------------------------------------------
-
-
-def memory(model: Path, lm: Any = "offline", **how: Any) -> MemoryNeeded:
-    """What it takes to align `model` on a processor, over two prompts of 90 and 110 tokens."""
-    settings, place = replace(SETTINGS, **how), torch_device("cpu")
-    return alignment.fitting(checkpoint_of(model), connect(lm), [90, 110], settings, place)[1]
-
-
-def test_weights_gradients_and_moments_of_a_refiner_are_counted_to_the_byte():
-    """16 bytes of each number that is trained, 4 of one that is not."""
-    whole = open_policy(distilled(encoder_decoder=True), "cpu").model
-    numbers = sum(each.numel() for each in whole.parameters())
-    assert memory(distilled(encoder_decoder=True))[:2] == (4 * numbers, 12 * numbers)
-    adapted = open_policy(distilled(), "cpu").model
-    numbers = sum(each.numel() for each in adapted.parameters())
-    trained = sum(each.numel() for each in adapted.parameters() if each.requires_grad)
-    assert memory(distilled())[:2] == (4 * numbers, 12 * trained)
-
-
-def test_a_reference_and_a_reader_in_this_process_take_their_weights_too():
-    model = distilled(encoder_decoder=True)
-    alone = memory(model)
-    assert memory(model, kl_coefficient=0.1).weights == 2 * alone.weights
-    assert memory(model, f"hf/{model}?device=cpu").weights == 2 * alone.weights
-    assert memory(model, f"hf/{model}?device=cpu&dtype=bfloat16").weights == 1.5 * alone.weights
-    assert memory(model, f"hf/{model}?device=cpu&dtype=int8").weights == 1.25 * alone.weights
-    assert memory(model, reader()) == alone  # in another's hands
-
-
-def test_no_more_tokens_are_read_at_a_time_than_a_batch_has_and_no_fewer_than_the_longest_text():
-    few, batch, more = (memory(distilled(), micro_tokens=tokens, batch=2).activations for tokens in (1, 10**4, 10**5))
-    assert few < batch == more
-
-
-def test_by_default_as_many_tokens_are_read_at_a_time_as_fit_on_a_gpu(monkeypatch: pytest.MonkeyPatch):
-    torch = pytest.importorskip("torch")
-    large = replace(SETTINGS, batch=40)
-
-    def fitting(place: str, free: float, **how: Any) -> tuple[PPOSettings, MemoryNeeded]:
-        monkeypatch.setattr(alignment, "free_memory", lambda place: free)
-        given = checkpoint_of(distilled()), connect("offline"), [400] * 40, replace(large, **how), torch.device(place)
-        return alignment.fitting(*given)
-
-    of_a_quarter = fitting("cuda", 1e12, micro_tokens=4096)[1].total
-    for free, tokens in ((1e12, 16_384), (1.3 * of_a_quarter, 4096), (1e3, 1024)):
-        assert fitting("cuda", free)[0].micro_tokens == tokens
-    assert fitting("cuda", 1e3, micro_tokens=8000)[0].micro_tokens == 8000
-    assert fitting("cpu", 1e3)[0].micro_tokens == 512
-
-
-def test_too_little_memory_is_refused_before_anything_is_begun(
-    blendfilter: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr("blendfilter.training.memory.free_memory", lambda place: 1_000_000)
-    given = ["train", "bider", "--align", "--base", distilled(), "--silver", silver_file(tmp_path), "--reader",
-             "offline", "--steps", 2, "--batch-size", 2, "--epochs", 1, "--max-target-tokens", 4, "--device", "cpu",
-             "--out", tmp_path / "out"]  # fmt: skip
-    refused(blendfilter(*given), "training takes about", "0.0 GB are free", "have a server run the reader")
-    assert not (tmp_path / "out.partial").exists()
-    made = blendfilter(*given, "--ignore-memory")
-    assert made.code == 0, made.err
-    assert "training takes about" in made.err
 
 
 def test_where_memory_runs_out_a_line_says_so_and_the_same_call_goes_on(
@@ -453,10 +387,10 @@ def test_a_prompt_that_the_reader_cannot_read_names_its_question(tmp_path: Path)
 
 
 def test_gradients_that_are_never_shortened():
-    replace(SETTINGS, max_norm=0.0).check()
+    replace(SETTINGS, max_norm=0.0)
     for name in ("max_norm", "kl_coefficient", "learning_rate"):
         with pytest.raises(BadArgument, match=name):
-            replace(SETTINGS, **{name: float("inf")}).check()
+            replace(SETTINGS, **{name: float("inf")})
 
 
 def test_the_command_names_what_it_begins_with_in_one_line(tmp_path: Path):

@@ -14,8 +14,9 @@ from dspy.utils import DummyLM
 from blendfilter.errors import BadArgument, BadData, EmptyData, UnknownName
 from blendfilter.lm.checkpoints import open_tokenizer, prompt_ids
 from blendfilter.lm.model import connect
+from blendfilter.training.examples import tokenised
 from blendfilter.training.finetune import examples_of, finetunable
-from blendfilter.training.trainer import TrainingSettings, tokenised
+from blendfilter.training.settings import TrainingSettings
 
 pytest.importorskip("accelerate", reason="needs the extra [train]")
 

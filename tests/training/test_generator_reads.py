@@ -7,8 +7,8 @@ import pytest
 from blendfilter.errors import UnknownName
 from blendfilter.oracles.silver_rows import SilverRow, SilverSentence
 from blendfilter.records import Passage
+from blendfilter.training.settings import TrainingSettings
 from blendfilter.training.silver import generator_examples, silver_set
-from blendfilter.training.trainer import TrainingSettings
 
 MILL = Passage("m", "Tide Mill", "It grinds rye. Ane Lindqvist runs it.")
 PIER = Passage("p", "Pier", "It is long.")

@@ -330,8 +330,6 @@ def test_a_folder_that_was_begun_with_other_settings_is_refused(tmp_path: Path):
     trained_in(tmp_path)
     with pytest.raises(RunMismatch, match=r"settings\.clip was 0\.2, now 0\.3"):
         trained_in(tmp_path, replace(QUICK, clip=0.3))
-    with pytest.raises(RunMismatch, match=r"bound\.reader was None, now 'other'"):
-        trained_in(tmp_path, bound={"reader": "other"})
 
 
 def test_weights_that_are_no_numbers_end_it_before_anything_of_them_is_kept(tmp_path: Path):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import dspy
 import pytest
@@ -13,7 +12,7 @@ from small_world import Command
 
 from blendfilter import BM25, Passage, evaluate, load
 from blendfilter.asking import TaskWording
-from blendfilter.errors import BadArgument, EmptyData, UnknownName
+from blendfilter.errors import BadArgument, EmptyData
 from blendfilter.filters.registry import make_filter
 from blendfilter.lm.checkpoints import trained_on
 from blendfilter.modules.methods import make_method
@@ -181,15 +180,6 @@ class TestDrawing:
 
     def test_a_stage_gives_no_more_than_it_has(self) -> None:
         assert len(drawn([*made_up("check", 3), *made_up("ids", 30)], 20, shares={"check": 1, "ids": 1})) == 13
-
-    def test_a_stage_that_there_is_not(self) -> None:
-        with pytest.raises(UnknownName, match="no stage 'checks'"):
-            drawn(made_up("check", 3), 2, shares={"checks": 1})
-
-    @pytest.mark.parametrize("shares", [{}, {"check": -1}, {"check": 0}])
-    def test_shares_that_are_none(self, shares: dict[str, Any]) -> None:
-        with pytest.raises(BadArgument, match="shares are"):
-            drawn(made_up("check", 3), 2, shares=shares)
 
 
 def test_training_questions_share_no_gold_passage_with_others() -> None:

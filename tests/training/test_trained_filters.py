@@ -23,8 +23,9 @@ CAP = 230
 @pytest.mark.slow
 @pytest.mark.parametrize("base", [scoring_models.llama, scoring_models.t5])
 def test_a_trained_filter_reads_what_it_was_trained_on(base: Callable[..., Path], tmp_path: Path) -> None:
+    from blendfilter.training.settings import TrainingSettings
     from blendfilter.training.silver import silver_set
-    from blendfilter.training.trainer import TrainingSettings, train_model
+    from blendfilter.training.trainer import train_model
 
     index, silver = BM25.build(sample("corpus.jsonl")), tmp_path / "silver.jsonl"
     questions = load("nq", "sample", limit=4)

@@ -18,8 +18,10 @@ from blendfilter.errors import Leak
 from blendfilter.filters.written import TrainedFilCoFilter
 from blendfilter.lm import huggingface
 from blendfilter.modules.direct import Direct
+from blendfilter.training.examples import tokenised
+from blendfilter.training.settings import TrainingSettings
 from blendfilter.training.silver import silver_set
-from blendfilter.training.trainer import TrainingSettings, tokenised, train_model
+from blendfilter.training.trainer import train_model
 
 pytest.importorskip("peft", reason="training needs the extra [train]")
 

@@ -18,22 +18,13 @@ from typing import Any
 import pytest
 import scoring_models
 
-from blendfilter.errors import BadArgument, BadData, EmptyData, RunLocked, RunMismatch, UnknownName, WorkFailed
+from blendfilter.errors import BadArgument, BadData, EmptyData, RunLocked, RunMismatch, WorkFailed
 from blendfilter.lm.checkpoints import save_checkpoint, trained_on
 from blendfilter.text import question_digest
-from blendfilter.training.recipes import read_recipe, write_recipe
-from blendfilter.training.trainer import (
-    IGNORED,
-    Example,
-    Method,
-    TrainingSettings,
-    _batches,
-    _begun,
-    _sampler,
-    newest_whole,
-    tokenised,
-    train_model,
-)
+from blendfilter.training.examples import IGNORED, Example, tokenised
+from blendfilter.training.recipes import alone_in, read_recipe, write_recipe
+from blendfilter.training.settings import TrainingSettings
+from blendfilter.training.trainer import _batches, train_model
 
 pytest.importorskip("peft", reason="training needs the extra [train]")
 
@@ -92,29 +83,6 @@ def test_loss_is_the_mean_over_target_and_end_mark_whatever_else_is_in_the_batch
     assert losses(tmp_path / "out")[0] == pytest.approx(total / count, rel=1e-4)
 
 
-@pytest.mark.parametrize("batch_size", [6, 2])
-def test_by_examples_the_loss_is_the_mean_of_their_means(batch_size: int, tmp_path: Path) -> None:
-    """Targets of one to three times four words count the same, with whatever else they are in a batch: nothing is
-    learned here, and the mean over three batches of two is the mean over one of six."""
-    import torch
-
-    rows = examples(6)
-    base = without_dropout(scoring_models.llama(), tmp_path / "base")
-    one, means = loaded(base), []
-    settings = TrainingSettings(batch_size=batch_size, epochs=1, learning_rate=0.0, loss_by="examples")
-    with torch.inference_mode():
-        for row in rows:
-            made = tokenised(one.tokenizer, row, settings)
-            ids = torch.tensor([[*made.prompt, *made.target]])
-            labels = torch.tensor([[*[IGNORED] * len(made.prompt), *made.target]])
-            means.append(float(one.model(ids, labels=labels).loss))
-    train_model(base, rows, tmp_path / "out", settings, device="cpu", micro_tokens=60)
-    logged = losses(tmp_path / "out")
-    assert len(logged) == 6 // batch_size
-    assert sum(logged) / len(logged) == pytest.approx(sum(means) / len(means), rel=1e-4)
-    assert read_recipe(tmp_path / "out")["settings"]["loss_by"] == "examples"
-
-
 def test_learned_adapter_lies_beside_its_recipe_and_loads_on_its_base(tmp_path: Path) -> None:
     base, out = scoring_models.llama(), tmp_path / "out"
     trained = train_model(base, examples(), out, SMALL, recipe={"part": "test"}, device="cpu")
@@ -139,7 +107,7 @@ def test_learned_adapter_lies_beside_its_recipe_and_loads_on_its_base(tmp_path: 
 
 @pytest.mark.parametrize(("model", "method"), [(scoring_models.t5, "full"), (scoring_models.llama, "lora")])
 def test_a_model_trained_on_top_of_another_knows_the_questions_of_both(
-    model: Callable[[], Path], method: Method, tmp_path: Path
+    model: Callable[[], Path], method: str, tmp_path: Path
 ) -> None:
     """A whole model is its own base: nothing leads back to what it was made of. Nor does from a merged adapter."""
     settings = TrainingSettings(method=method, epochs=1, batch_size=1)
@@ -224,18 +192,16 @@ def test_batch_is_divided_until_a_part_fits_the_tokens() -> None:
     assert _batches([5_000] * 40, 32, 800) == (32, 1)
 
 
-@pytest.mark.parametrize("n", [16, 17, 19, 23])
-@pytest.mark.parametrize(("processes", "parts"), [(1, 1), (1, 8), (2, 2), (4, 2)])
-def test_each_example_is_read_once_an_epoch(n: int, processes: int, parts: int) -> None:
-    """Batches of 8. The last of 17 is one example: of 4 processes one reads it, and three number 17, which is blank."""
-    lengths = [10 + at for at in range(n)]
-    each = [list(_sampler(lengths, 8, processes, parts, rank=rank, drop_last=False)) for rank in range(processes)]
-    assert {len(read) for read in each} == {len(_sampler(lengths, 8, processes, parts, drop_last=False))}
-    assert all(part for read in each for part in read)
-    together = sorted(at for read in each for part in read for at in part)
-    assert together[:n] == list(range(n))
-    assert set(together[n:]) <= {n}
-    assert len(together[n:]) < processes
+def test_each_example_is_read_once_an_epoch_and_those_of_a_batch_by_length() -> None:
+    from blendfilter.training.loop import ShuffledRows
+
+    rows = ShuffledRows([{"input_ids": [0] * at} for at in range(17)], 8, seed=1)
+    lengths = [len(rows[at]["input_ids"]) for at in range(17)]
+    assert sorted(lengths) == [*range(17)]
+    assert lengths[:8] == sorted(lengths[:8]) != [*range(8)]
+    assert lengths[8:16] == sorted(lengths[8:16])
+    rows.set_epoch(1)
+    assert [len(rows[at]["input_ids"]) for at in range(17)] != lengths
 
 
 def test_fewer_tokens_at_a_time_are_the_same_batch(tmp_path: Path) -> None:
@@ -282,8 +248,9 @@ def test_stopped_training_goes_on_to_the_same_weights(model: Any, save_every: in
         train_model(model(), examples(), tmp_path / "out", replace(settings, epochs=5), device="cpu")
     seen = list[int]()
     trained = train_model(
-        model(), examples(), tmp_path / "out", settings, device="cpu", progress=lambda _, done, __: seen.append(done)
-    )
+        model(), examples(), tmp_path / "out", settings, device="cpu", micro_tokens=1,
+        progress=lambda _, done, __: seen.append(done),
+    )  # fmt: skip
     assert seen[1:] == [*range(newest + 1, 13)]
     for name in (*weights_in(tmp_path / "whole"), "losses.jsonl"):
         assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
@@ -297,20 +264,17 @@ def weights_in(folder: Path) -> list[str]:
 
 
 def test_torn_checkpoint_is_passed_over(tmp_path: Path) -> None:
-    """A file that is cut short, or missing, or a checkpoint whose mark was never written."""
-    for step in (3, 6, 9, 12):
+    """One whose mark was never written; steps are numbers, not texts."""
+    from blendfilter.training.loop import newest_whole, remove_torn
+
+    for step in (6, 9, 12, 15):
         folder = tmp_path / f"checkpoint-{step}"
         folder.mkdir()
-        (folder / "model.safetensors").write_bytes(b"x" * 10)
-        if step < 12:
-            (folder / "whole.json").write_text(json.dumps({"files": {"model.safetensors": 10}, "seconds": 1}))
-    assert newest_whole(tmp_path) == tmp_path / "checkpoint-9"
-    (tmp_path / "checkpoint-9" / "model.safetensors").write_bytes(b"x" * 9)
-    assert newest_whole(tmp_path) == tmp_path / "checkpoint-6"
-    (tmp_path / "checkpoint-6" / "model.safetensors").unlink()
-    assert newest_whole(tmp_path) == tmp_path / "checkpoint-3"
-    (tmp_path / "checkpoint-3" / "whole.json").write_text('{"files"')
-    assert newest_whole(tmp_path) is None
+        if step < 15:
+            (folder / "whole.json").write_text('{"seconds": 1}')
+    assert newest_whole(tmp_path) == tmp_path / "checkpoint-12"
+    remove_torn(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"checkpoint-6", "checkpoint-9", "checkpoint-12"}
 
 
 @pytest.mark.parametrize("model", [scoring_models.llama, scoring_models.t5])
@@ -355,7 +319,7 @@ def test_one_process_trains_in_a_folder(tmp_path: Path) -> None:
 
     with pytest.raises(Stopped):
         train_model(scoring_models.gpt2(), examples(), tmp_path / "out", SMALL, device="cpu", progress=stop)
-    with (tmp_path / "out.partial" / "training.json").open("r+b") as file:
+    with (tmp_path / "out.partial" / "training.lock").open("r+b") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         with pytest.raises(RunLocked, match="by another training"):
             train_model(scoring_models.gpt2(), examples(), tmp_path / "out", SMALL, device="cpu")
@@ -369,7 +333,7 @@ def test_of_trainings_that_begin_at_once_one_trains(tmp_path: Path) -> None:
         def trains(folder: Path = folder, together: Barrier = together) -> bool:
             together.wait()
             try:
-                with _begun(folder, {"part": "test"}, folder.with_suffix("")):
+                with alone_in(folder, {"part": "test"}, folder.with_suffix(""), lambda: True):
                     together.wait()
                     return True
             except RunLocked:
@@ -385,8 +349,8 @@ def test_training_that_another_has_finished_meanwhile_does_not_begin(tmp_path: P
     (tmp_path / "out").mkdir()
     write_recipe(tmp_path / "out", {"part": "test"})
     with (
-        pytest.raises(RunLocked, match="out was finished by another training meanwhile: give the command again"),
-        _begun(tmp_path / "out.partial", {"part": "test"}, tmp_path / "out"),
+        pytest.raises(RunLocked, match="out was finished by another training: give the command again"),
+        alone_in(tmp_path / "out.partial", {"part": "test"}, tmp_path / "out", lambda: False),
     ):
         pass
 
@@ -394,29 +358,23 @@ def test_training_that_another_has_finished_meanwhile_does_not_begin(tmp_path: P
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"method": "qlora"}, "no method 'qlora'"),
-        ({"schedule": "sawtooth"}, "no schedule 'sawtooth'"),
+        ({"method": "qlora"}, "method is 'qlora': input should be 'lora' or 'full'"),
+        ({"schedule": "sawtooth"}, "schedule is 'sawtooth'"),
         ({"learning_rate": -1.0}, "learning_rate is -1.0"),
         ({"epochs": 0}, "epochs is 0"),
-        ({"lora_dropout": 1.0}, "lora_dropout is 1.0: give a number from 0 to below 1"),
-        ({"seed": 2**32}, "seed is 4294967296: give a number below 4294967296"),
+        ({"lora_dropout": 1.0}, "lora_dropout is 1.0: input should be less than 1"),
+        ({"seed": 2**32}, "seed is 4294967296: input should be less than 4294967296"),
     ],
 )
 def test_setting_that_cannot_be_is_refused(settings: dict[str, Any], words: str) -> None:
-    with pytest.raises((BadArgument, UnknownName), match=words):
+    with pytest.raises(BadArgument, match=words):
         TrainingSettings(**settings)
 
 
-def test_what_is_refused_before_the_first_step_stands_in_nobodys_way(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_refused_before_the_first_step_stands_in_nobodys_way(tmp_path: Path) -> None:
     model, out, short = scoring_models.gpt2(), tmp_path / "out", replace(SMALL, max_input_tokens=2)
     with pytest.raises(EmptyData, match="raise the cap"):
         train_model(model, examples(), out, short, device="cpu")
-    with monkeypatch.context() as patch:
-        patch.setattr("blendfilter.training.memory.free_memory", lambda place: 1000)
-        with pytest.raises(BadArgument, match="are free"):
-            train_model(model, examples(), out, replace(SMALL, method="full"), device="cpu")
     assert list(tmp_path.iterdir()) == []
     assert train_model(model, examples(2), out, SMALL, device="cpu").folder == out
 
@@ -437,15 +395,10 @@ def test_a_folder_under_home_is_one_place(tmp_path: Path, monkeypatch: pytest.Mo
     assert [path.name for path in tmp_path.iterdir()] == ["elsewhere"]
 
 
-def test_a_recurrent_model_is_trained(tmp_path: Path) -> None:
-    done = train_model(scoring_models.recurrent(), examples(4), tmp_path / "out", SMALL, device="cpu")
-    assert done.recipe["result"]["steps"] == 2
-
-
 @pytest.mark.parametrize("device", ["cuda", "gpu"])
 def test_device_that_is_not_there_is_refused(device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    with pytest.raises(BadArgument, match=r"no device 'gpu'|sees no GPU"):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    with pytest.raises(BadArgument, match=r"device is 'gpu'|torch sees 0 GPUs"):
         train_model(scoring_models.gpt2(), examples(), tmp_path / "out", SMALL, device=device)
 
 
@@ -516,7 +469,7 @@ def test_a_full_disk_is_called_that_and_with_more_room_the_same_call_ends_well(t
         begin()
     assert raised.value.filename == str(tmp_path / "model.partial")
     assert str(raised.value.strerror).startswith(("No space left on device", "File too large"))
-    assert newest_whole(tmp_path / "model.partial") is None
+    assert not [*(tmp_path / "model.partial").glob("*/whole.json")]
     begin()
     assert len(losses(out)) == 3
     assert not (tmp_path / "model.partial").exists()

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 import scoring_models
 
-from blendfilter.training.trainer import Example, TrainingSettings
+from blendfilter.training.examples import Example
+from blendfilter.training.settings import TrainingSettings
 
 pytest.importorskip("peft", reason="training needs the extra [train]")
 

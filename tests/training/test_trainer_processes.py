@@ -11,30 +11,27 @@ from pathlib import Path
 import pytest
 import scoring_models
 
+from blendfilter.training.examples import Example
 from blendfilter.training.recipes import read_recipe
-from blendfilter.training.trainer import Example, TrainingSettings, train_model
+from blendfilter.training.settings import TrainingSettings
+from blendfilter.training.trainer import train_model
 
 pytest.importorskip("peft", reason="training needs the extra [train]")
 
 SETTINGS = TrainingSettings(batch_size=8, epochs=2, learning_rate=1e-2)
-ROWS = [Example(f"Question: which island is number {at}?\nAnswer:", "the sea " * (1 + at % 5)) for at in range(17)]
+ROWS = [Example(f"Question: which island is number {at}?\nAnswer:", "the sea " * (1 + at % 5)) for at in range(16)]
 SCRIPT = """
-import os
 import sys
 sys.path.insert(0, {tests!r})
 from training.test_trainer_processes import ROWS, SETTINGS
-from blendfilter.training import trainer
-trainer.free_memory = lambda place: (10**15, 1)[int(os.environ["RANK"])]
-trainer.train_model({base!r}, ROWS, {out!r}, SETTINGS, device="cpu", save_every=2)
+from blendfilter.training.trainer import train_model
+train_model({base!r}, ROWS, {out!r}, SETTINGS, device="cpu", save_every=2)
 """
 
 
 @pytest.mark.slow
 def test_two_processes_make_the_steps_of_one(tmp_path: Path) -> None:
-    """The loss of a batch is its mean over the targets of both, whose lengths differ; one of them writes the files.
-
-    The last batch of an epoch is a single example, which one of them reads. They
-    have a petabyte and a single byte of memory, and divide batches in the same way all the same."""
+    """The loss of a batch is its mean over the targets of both, whose lengths differ; one of them writes the files."""
     import torch
     from safetensors.torch import load_file
 
@@ -45,7 +42,7 @@ def test_two_processes_make_the_steps_of_one(tmp_path: Path) -> None:
     run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
     done = subprocess.run(run, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert read_recipe(out)["result"]["steps"] == 6
+    assert read_recipe(out)["result"]["steps"] == 4
     assert losses(out) == pytest.approx(losses(tmp_path / "one"), rel=1e-3)
     one, two = (load_file(folder / "adapter_model.safetensors") for folder in (tmp_path / "one", out))
     for name, weights in one.items():
