@@ -20,95 +20,76 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Any
-
-from pydantic import BeforeValidator
+from typing import Any
 
 from blendfilter.errors import BadData
 from blendfilter.files import JsonRow
 from blendfilter.records import Question, one_line
 from blendfilter.tasks.base import Hub, Task
-from blendfilter.tasks.layouts import Outside, checked, mapping, question
+from blendfilter.tasks.layouts import mapping, question
 from blendfilter.text import LETTERS, choices
 
 
-def _lettered(value: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A row in FlashRAG's layout, whose options have no labels and whose answers count them from 0, with letters."""
-    texts = value.get("choices")
-    if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
-        return value
-    letters = dict(enumerate(LETTERS[: len(texts)]))
-    changed: dict[str, Any] = {"choices": {"text": list(texts), "label": list(letters.values())}}
-    for name in ("golden_answers", "answer"):
-        if (given := value.get(name)) is not None:
-            answers = given if isinstance(given, list | tuple) else [given]
-            changed[name] = [letters.get(one, one) if type(one) is int else one for one in answers]
-    return {**value, **changed}
+def options_of(given: Any) -> list[tuple[str, str]]:
+    """Options as (label, text): the hub's two columns, objects, pairs, or FlashRAG's texts, which count from 0.
 
+    Raises: TypeError, ValueError, KeyError for what is none of these.
 
-def _columns(value: Any) -> Any:
-    """Options as objects, or as (label, text), in the hub's two columns."""
-    if not isinstance(value, list | tuple):
-        return value
-    if any(isinstance(one, str) for one in value):
-        raise ValueError("expected options with labels")
-    options = [
-        one if isinstance(one, Mapping) else dict(zip(("label", "text"), one, strict=True))
-        for one in value
-    ]
-    return {name: [one.get(name) for one in options] for name in ("label", "text")}
-
-
-class ArcColumns(Outside):
-    """The options of a question."""
-
-    text: list[str]
-    label: list[str]
-
-
-class ArcRecord(Outside):
-    """The options in a row."""
-
-    choices: Annotated[ArcColumns, BeforeValidator(_columns)]
+    >>> options_of({"label": ["A", "B"], "text": ["slate", "ice"]}), options_of(["slate", "ice"])
+    ([('A', 'slate'), ('B', 'ice')], [('0', 'slate'), ('1', 'ice')])
+    """
+    if isinstance(given, Mapping):
+        given = list(zip(given["label"], given["text"], strict=True))
+    if not isinstance(given, list | tuple):
+        raise TypeError
+    options = []
+    for at, option in enumerate(given):
+        if isinstance(option, str):
+            label, text = at, option
+        elif isinstance(option, Mapping):
+            label, text = option["label"], option["text"]
+        else:
+            label, text = option
+        options.append((str(label).strip(), one_line(str(text))))
+    return options
 
 
 def parse(row: JsonRow) -> Question:
     """A row in the official layout, the hub's, or any other whose options are in it. Raises `BadData`."""
-    value = _lettered(mapping(row))
+    value = mapping(row)
     if isinstance(stem := value.get("question"), Mapping):
         value = {**value, **stem, "question": stem.get("stem")}
     read = question(row, value, names={"answerKey": "answer"})
-    found = choices(read.question)
-    options = checked(
-        ArcRecord, row._replace(value={"choices": found.options, **read.metadata})
-    ).choices
-    if (
-        "choices" not in read.metadata
-    ):  # as this package writes a question: its options stand behind it
-        read = replace(read, question=found.stem)
-    if len(options.text) != len(options.label) or not 2 <= len(options.text) <= len(LETTERS):
+    asked, given = read.question, read.metadata.get("choices")
+    if given is None:  # as this package writes a question: its options stand behind it
+        shown = choices(asked)
+        asked, given = shown.stem, shown.options
+    try:
+        options = options_of(given)
+    except (TypeError, ValueError, KeyError):
+        options = []
+    if not 2 <= len(options) <= len(LETTERS):
         raise BadData(
-            f"{row.where}: a question of arc has 2 to {len(LETTERS)} options, each with a label, found "
-            f"{len(options.text)}; without options it is one of task 'qa'"
+            f"{row.where}: a question of arc has 2 to {len(LETTERS)} options in 'choices', each with a label; without "
+            "options it is one of task 'qa'"
         )
-    letters = {label.strip(): letter for label, letter in zip(options.label, LETTERS, strict=False)}
-    texts = dict(zip(LETTERS, map(one_line, options.text), strict=False))
+    labels = {label: letter for (label, _), letter in zip(options, LETTERS, strict=False)}
+    texts = {letter: text for (_, text), letter in zip(options, LETTERS, strict=False)}
+    # beside the label its option's text may stand, as this package writes it
+    by_text = {text: letter for letter, text in texts.items()}
+    by_letter = {letter: letter for letter in texts} if "0" in labels else {}
+    known = {**by_letter, **by_text, **labels}
     answers = [answer.strip() for answer in read.golden_answers]
-    letter = next((letters[answer] for answer in answers if answer in letters), "")
-    # Beside the label, its option's text may stand, as this package writes it.
-    others = [
-        answer
-        for answer in answers
-        if letter not in (letters.get(answer), "") and answer != texts[letter]
-    ]
-    if not letter or others or len(letters) < len(options.label):
+    letters = {known.get(answer) for answer in answers}
+    letter = letters.pop()
+    if letter is None or letters or len(labels) < len(options):
         raise BadData(
-            f"{row.where}: the answer of an arc question is the label of one option ({', '.join(options.label)}), "
+            f"{row.where}: the answer of an arc question is the label of one option ({', '.join(labels)}), "
             f"found {', '.join(map(repr, answers)):.60}"
         )
     return replace(
         read,
-        question="\n".join([read.question, *(f"({name}) {text}" for name, text in texts.items())]),
+        question="\n".join([asked, *(f"({name}) {text}" for name, text in texts.items())]),
         golden_answers=(letter, texts[letter]),
         metadata={**read.metadata, "choices": texts},
     )

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, overload
 
-from blendfilter.errors import BadArgument, BlendFilterError, CodeFailed, check_count, words_of
+from blendfilter.errors import BadArgument, BlendFilterError, CodeFailed, words_of
 from blendfilter.files import JsonRow, json_rows
 from blendfilter.metrics import METRICS, metric
 from blendfilter.records import Question
@@ -223,13 +223,11 @@ class Questions(Sequence[Question]):
         >>> [each.question for each in five.shard(2, 3)]
         ['Who won in 2?', 'Who won in 5?']
         """
-        number, of = check_count("number", number, 0), check_count("of", of)
-        if not 1 <= number <= of:
+        if not 1 <= number <= of or of > len(self):
             raise BadArgument(
-                f"there is no shard {number}/{of}: {of} shards are numbered 1 to {of}"
+                f"there is no shard {number}/{of}: shards are numbered 1 to {of}, and {len(self)} questions make "
+                f"{len(self)} shards at most"
             )
-        if of > len(self):
-            raise BadArgument(f"{len(self)} questions make {len(self)} shards at most, not {of}")
         if self.part is not None:
             raise BadArgument(
                 f"these are shard {self.part.number}/{self.part.of} of other questions: shard those"

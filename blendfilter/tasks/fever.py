@@ -25,7 +25,7 @@ from blendfilter.files import JsonRow
 from blendfilter.records import Question
 from blendfilter.replies import LABELS
 from blendfilter.tasks.base import Hub, Task
-from blendfilter.tasks.layouts import distinct, question
+from blendfilter.tasks.layouts import distinct, label_of, question
 
 _MARKS = {"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-COLON-": ":", "_": " "}
 """What FEVER writes for signs in a page's name."""
@@ -57,13 +57,9 @@ def facts_of(evidence: Any, where: str) -> list[tuple[tuple[str, int], ...]]:
 def parse(row: JsonRow) -> Question:
     """A claim, its label and its evidence. Raises `BadData`."""
     claim = question(row, names={"claim": "question", "label": "answer"})
-    labels = distinct(answer.strip().upper() for answer in claim.golden_answers)
-    if len(labels) != 1 or labels[0] not in LABELS:
-        raise BadData(
-            f"{row.where}: a claim of fever has one label, {', '.join(LABELS[:-1])} or {LABELS[-1]}, "
-            f"found {', '.join(map(repr, claim.golden_answers))}; try task 'qa'"
-        )
-    claim = replace(claim, golden_answers=labels, type=labels[0])
+    expected = f"a claim of fever has one label, {', '.join(LABELS[:-1])} or {LABELS[-1]}"
+    label = label_of(claim, row.where, {label.lower(): label for label in LABELS}, expected)
+    claim = replace(claim, golden_answers=(label,), type=label)
     sets = facts_of(claim.metadata.get("evidence") or (), row.where)
     if not sets:
         return claim

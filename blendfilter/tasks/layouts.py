@@ -33,7 +33,7 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Set
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -54,6 +54,7 @@ from blendfilter.text import normalize_answer
 
 Model = TypeVar("Model", bound=BaseModel)
 H = TypeVar("H", bound=Hashable)
+T = TypeVar("T")
 Evidence = tuple[tuple[str, ...], ...]
 
 GOLD = ("golden_answers", "golden_answer", "gold_answers", "gold_answer", "ground_truths", "ground_truth",
@@ -105,13 +106,13 @@ def mapping(row: JsonRow) -> Mapping[str, Any]:
 
 def checked(model: type[Model], row: JsonRow) -> Model:
     """The row as `model`. Raises `BadData` naming the row's place and the first field that is wrong."""
-    return validated(model, mapping(row), row.where)
+    return validated(model.model_validate, mapping(row), row.where)
 
 
-def validated(model: type[Model], value: Mapping[str, Any], where: str) -> Model:
-    """`value` as `model`. Raises `BadData` naming the place and the first field that is wrong."""
+def validated(validate: Callable[[Any], T], value: Mapping[str, Any], where: str) -> T:
+    """What pydantic makes of `value`. Raises `BadData` naming the place and the first field that is wrong."""
     try:
-        return model.model_validate(value)
+        return validate(value)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         name = ".".join(str(part) for part in first["loc"])
@@ -125,6 +126,16 @@ def validated(model: type[Model], value: Mapping[str, Any], where: str) -> Model
 def _missing(where: str, name: str, fields: Iterable[str]) -> BadData:
     there = ", ".join(map(str, list(fields)[:12]))
     return BadData(f"{where}: field '{name}' is missing (it has: {there})")
+
+
+def label_of(read: Question, where: str, known: Mapping[str, str], expected: str) -> str:
+    """The one label that all answers of a question stand for; `known` by normalised spellings. Raises `BadData`."""
+    labels = {known.get(normalize_answer(answer)) for answer in read.golden_answers}
+    label = labels.pop()
+    if label is None or labels:
+        found = ", ".join(map(repr, read.golden_answers))
+        raise BadData(f"{where}: {expected}, found {found}; try task 'qa'")
+    return label
 
 
 def distinct(names: Iterable[H]) -> tuple[H, ...]:

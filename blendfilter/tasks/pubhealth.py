@@ -22,11 +22,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from blendfilter.errors import BadData
 from blendfilter.files import JsonRow
 from blendfilter.records import Question, cell
 from blendfilter.tasks.base import Task
-from blendfilter.tasks.layouts import RIGHT, mapping, question, table_rows
+from blendfilter.tasks.layouts import RIGHT, label_of, mapping, question, table_rows
 
 _SAME = {
     "true": "true", "supports": "true", "yes": "true", "2": "true",
@@ -41,13 +40,8 @@ def parse(row: JsonRow) -> Question:
     # Evidence in words is what the label was found by; as a list, passages that were retrieved.
     names = {**_NAMES, "evidence": "ctxs"} if isinstance(value.get("evidence"), list) else _NAMES
     claim = question(row, value, names=names)
-    found = {_SAME.get(answer.strip().lower()) for answer in claim.golden_answers}
-    (answer, *more) = found
-    if answer is None or more:
-        raise BadData(
-            f"{row.where}: a claim of pubhealth is true or false, found {', '.join(map(repr, claim.golden_answers))}: "
-            "leave claims of another label out (a file's are left out by themselves)"
-        )
+    expected = "a claim of pubhealth is true or false (a file's others are left out by themselves)"
+    answer = label_of(claim, row.where, _SAME, expected)
     return replace(claim, golden_answers=(answer,), type=answer)
 
 

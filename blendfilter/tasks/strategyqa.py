@@ -25,7 +25,7 @@ from blendfilter.files import JsonRow
 from blendfilter.metrics import VERDICTS
 from blendfilter.records import Question
 from blendfilter.tasks.base import Hub, Task
-from blendfilter.tasks.layouts import distinct, question
+from blendfilter.tasks.layouts import distinct, label_of, question
 from blendfilter.text import normalize_answer
 
 
@@ -59,15 +59,7 @@ def evidence_of(annotators: Any, where: str) -> tuple[tuple[str, ...], ...]:
 def parse(row: JsonRow) -> Question:
     """A row whose answer is yes or no. Raises `BadData`."""
     read = question(row)
-    for answer in read.golden_answers:
-        if normalize_answer(answer) not in VERDICTS:
-            raise BadData(
-                f"{row.where}: the answer of a strategyqa question is yes or no, found '{answer}'; try task 'qa'"
-            )
-    if len({normalize_answer(answer) for answer in read.golden_answers}) > 1:
-        raise BadData(
-            f"{row.where}: the answer of a strategyqa question is yes or no, found both: leave one out"
-        )
+    label_of(read, row.where, VERDICTS, "the answer of a strategyqa question is yes or no")
     read = replace(read, type=read.type or "boolean")
     evidence = evidence_of(read.metadata.get("evidence") or (), row.where)
     if not evidence:
