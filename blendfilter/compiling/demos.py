@@ -6,13 +6,10 @@ only be carried along, and what lacks one of its fields would be left out of eve
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 import dspy
-import pydantic
 
 from blendfilter.filters.filco import unquoted
 from blendfilter.filters.ids import read_ids
@@ -39,25 +36,6 @@ def fits_any(rows: Iterable[Mapping[str, Any]], module: dspy.Module) -> bool:
     """Whether some row fills some predictor's fields."""
     predictors = [each for _, each in module.named_predictors()]
     return any(complete(row, each) for row in rows for each in predictors)
-
-
-def wrong_demo(demo: Mapping[str, Any], predictor: dspy.Predict) -> str:
-    """What is wrong with a demonstration that was read from a file; "" where its fields are the predictor's."""
-    fields = {**predictor.signature.input_fields, **predictor.signature.output_fields}
-    if unknown := [name for name in demo if name not in {*fields, "augmented"}]:
-        return f"holds '{unknown[0]}', which is no field of it ({', '.join(fields)})"
-    for name, field in fields.items():
-        if name in OPTIONAL_FIELDS and demo.get(name) is None:
-            continue
-        if name not in demo:
-            return f"has no '{name}'"
-        value = json.dumps(demo[name])
-        try:
-            with suppress(pydantic.errors.PydanticUserError):  # a type that it cannot check
-                pydantic.TypeAdapter(field.annotation).validate_json(value, strict=True)
-        except pydantic.ValidationError:
-            return f"has {value[:60]} as '{name}', where {field.annotation} belongs"
-    return ""
 
 
 def reduced(row: Mapping[str, Any], predictor: dspy.Predict) -> dspy.Example:

@@ -22,7 +22,6 @@ import dspy
 import pydantic
 
 from blendfilter.asking import Ask
-from blendfilter.compiling.demos import wrong_demo
 from blendfilter.dspy_surface import dependency_versions
 from blendfilter.errors import BadArgument, BadData, BlendFilterError, MissingFile
 from blendfilter.files import json_line, path_of, read_whole, write_whole
@@ -284,9 +283,8 @@ def read_program(path: str | Path) -> tuple[dict[str, Any], ProgramRecipe]:
         return content, pydantic.TypeAdapter(ProgramRecipe).validate_python(recipe)
     except pydantic.ValidationError as error:
         first = error.errors(include_url=False)[0]
-        name = ".".join(map(str, first["loc"]))
         raise BadData(
-            f"{path}: its recipe is not whole ('{name}': {first['msg']}): {_AGAIN}"
+            f"{path}: its recipe is not whole ({first['loc']}: {first['msg']}): {_AGAIN}"
         ) from None
 
 
@@ -315,29 +313,39 @@ def _part_for(module: dspy.Module, recipe: ProgramRecipe, path: str | Path) -> d
 
 def _check_recipe(part: dspy.Module, recipe: ProgramRecipe, path: str | Path) -> None:
     """Raise `BadData` where `part` has other fields, templates, rules or another wording than the recipe."""
-    fields = [
-        {name: f"the fields {' '.join(names)}" for name, names in each.items()}
-        for each in (recipe.fields, fields_of(part))
-    ]
-    templates = [
-        {name: f"the template {template}" for name, template in each.items()}
-        for each in (recipe.templates, templates_of(part))
-    ]
     wording = f"take the wording of {recipe.task or 'its task'} (eval of that task, ask --wording)"
-    for (saved, own), next_move in (
-        (fields, "name the filter or the method that it was compiled for"),
-        (templates, "leave out what changed it (--prompts, another --filter)"),
+    for kind, saved, own, next_move in (
         (
-            (recipe.worded, worded_of(part)),
+            "the fields ",
+            recipe.fields,
+            fields_of(part),
+            "name the filter or the method that it was compiled for",
+        ),
+        (
+            "the template ",
+            recipe.templates,
+            templates_of(part),
+            "leave out what changed it (--prompts, another --filter)",
+        ),
+        (
+            "",
+            recipe.worded,
+            worded_of(part),
             f"{wording} and the rules (--rule, --rules) that it was compiled under",
         ),
     ):
         for name in {**saved, **own}:
-            if saved.get(name) != own.get(name):
-                then, now = (each.get(name, "none") for each in (saved, own))
+            then, now = (_in_words(kind, each.get(name)) for each in (saved, own))
+            if then != now:
                 raise BadData(
                     f"{path}: '{name}' was compiled with '{then}', and here it has '{now}': {next_move}, or {_AGAIN}"
                 )
+
+
+def _in_words(kind: str, value: str | Sequence[str] | None) -> str:
+    if value is None:
+        return "none"
+    return kind + (value if isinstance(value, str) else " ".join(value))
 
 
 def _check_state(part: dspy.Module, state: Mapping[str, Any], path: str | Path) -> None:
@@ -347,22 +355,11 @@ def _check_state(part: dspy.Module, state: Mapping[str, Any], path: str | Path) 
             f"{path}: not a program's state ('{min(unknown)}' is no part of {kind_of(part)}): {_AGAIN}"
         )
     for name, predictor in part.named_predictors():
-        if wrong := _wrong_in(state.get(name, {}), predictor):
-            raise BadData(f"{path}: not a program's state ('{name}' {wrong}): {_AGAIN}")
-        for number, demo in enumerate(state[name]["demos"], 1):
-            if wrong := wrong_demo(demo, predictor):
-                raise BadData(
-                    f"{path}: demonstration {number} of '{name}' {wrong}: correct it, or {_AGAIN}"
-                )
-
-
-def _wrong_in(saved: Any, predictor: dspy.Predict) -> str:
-    if not isinstance(saved, Mapping) or saved.keys() ^ predictor.dump_state().keys():
-        return "is missing, or holds other entries than a predictor saves"
-    if saved["lm"]:
-        return "names a model, which a program never does"
-    demos, signature = saved["demos"], saved["signature"]
-    if not (isinstance(demos, list) and all(isinstance(demo, Mapping) for demo in demos)):
-        return "has demonstrations that are no objects"
-    instructions = signature.get("instructions") if isinstance(signature, Mapping) else None
-    return "" if isinstance(instructions, str) else "has no instructions"
+        saved = state.get(name)
+        if not isinstance(saved, dict) or saved.keys() ^ predictor.dump_state().keys():
+            raise BadData(
+                f"{path}: not a program's state ('{name}' is missing, or holds other entries than a predictor saves): "
+                f"{_AGAIN}"
+            )
+        if saved["lm"]:
+            raise BadData(f"{path}: '{name}' names a model, which a program never does: {_AGAIN}")
