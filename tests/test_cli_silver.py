@@ -98,8 +98,8 @@ BAD: list[tuple[dict[str, object], str]] = [
     ({"tokenizer": "llama"}, "no tokeniser 'llama'"),
     ({"measure": "lexical", "api_base": "http://127.0.0.1:9/v1"}, "lexical asks no model: leave --api-base out"),
     ({"measure": "cxmi"}, "cxmi asks a model how likely it finds the answer: name it (--lm"),
-    ({"task": "hotpotqa", "measure": None}, "or any name with --api-base); --measure strinc asks none"),
-    ({"out": "questions.jsonl"}, "questions.jsonl is there, and is no silver file: name another file"),
+    ({"task": "hotpotqa", "measure": None}, "or any name with --api-base); --measure strinc and lexical ask none"),
+    ({"out": "questions.jsonl"}, "questions.jsonl is there, and nothing says that it is a silver file"),
     ({"measure": "cxmi", "lm": "offline"}, "the offline reader is no model"),
     ({"corpus": None}, "bring no paragraphs of their own"),
 ]

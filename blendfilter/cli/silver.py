@@ -386,12 +386,11 @@ def _synthesis(
 def _scorer(model: ScorerOptions, task: str, measure: str) -> KeptScorer:
     """The model that scores. Raises: BadArgument, naming what can, and what asks none."""
     from blendfilter.lm.scoring import scorer
-    from blendfilter.oracles.silver_making import WITHOUT_MODEL
 
     if model.lm is None:
-        without = f"; --measure {WITHOUT_MODEL[task]} asks none" if task in WITHOUT_MODEL else ""
         raise BadArgument(
-            f"{measure} asks a model how likely it finds the answer: name it (--lm: {SCORERS}){without}"
+            f"{measure} asks a model how likely it finds the answer: name it (--lm: {SCORERS}); --measure strinc and "
+            "lexical ask none"
         )
     return scorer(
         model.lm,

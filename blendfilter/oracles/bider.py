@@ -34,17 +34,24 @@ import numpy as np
 from blendfilter import aio
 from blendfilter.asking import TaskWording
 from blendfilter.context import setting
-from blendfilter.errors import BadArgument, BadData, Leak, ModelError, UnknownName, check_count
+from blendfilter.errors import BadArgument, ModelError, UnknownName, check_count
 from blendfilter.journal import digest
 from blendfilter.lm.scoring.base import TOO_LONG, Score
-from blendfilter.lm.scoring.entailment import EXAMPLES, EntailmentScorer
+from blendfilter.lm.scoring.entailment import EntailmentScorer
 from blendfilter.lm.scoring.kept import KeptScorer
 from blendfilter.oracles.candidates import Candidate, sentences_of
 from blendfilter.oracles.measures import is_verdict
-from blendfilter.oracles.oracle import NO_QUESTION, Batch, Chooser, CXMIGenerator, OracleChoice
+from blendfilter.oracles.oracle import (
+    NO_QUESTION,
+    NO_WORDS,
+    Batch,
+    Chooser,
+    CXMIGenerator,
+    OracleChoice,
+)
 from blendfilter.oracles.silver_rows import Stages, Stop
 from blendfilter.prompting import Prompts
-from blendfilter.records import Question, one_line
+from blendfilter.records import Passage, Question, one_line
 from blendfilter.replies import LABELS
 from blendfilter.retrieval.encoders import Encoder, load_encoder
 from blendfilter.tasks import TASKS
@@ -221,10 +228,6 @@ class Synthesis(Chooser):
         ):
             if not 0 <= value <= 1:
                 raise BadArgument(f"{name} is a probability or a share, from 0 to 1: got {value}")
-        if not isinstance(nli, EntailmentScorer):
-            raise BadArgument(
-                f"nli is what says how far texts support a fact: blendfilter.scorer('nli', MODEL), such as {EXAMPLES}"
-            )
         self.task, self.nuggets = task, nuggets
         self.lambda_max, self.lambda_min, self.lambda_lm = lambda_max, lambda_min, lambda_lm
         self.nli = nli
@@ -249,8 +252,7 @@ class Synthesis(Chooser):
             Leak: the answerer's prompt shows the answer. ModelError, ServerRefused: a model cannot score.
         """
         wanted = list(questions)
-        for question in wanted:
-            self._answerable(question)
+        self.check_each(wanted)
         if wanted:
             self.nli.entailment([("The mill burned down.", "The mill burned down.")])
             aio.run(self._ask.check(wanted[0]), "Synthesis.check", "await synthesis.achoose(…)")
@@ -289,25 +291,21 @@ class Synthesis(Chooser):
             "prompt": digest("cxmi", *self._ask.pair(NO_QUESTION, "knowledge"))[:16],
         }
 
-    def _answerable(self, question: Question) -> None:
-        if not question.golden_answers:
-            raise BadData(
-                f"question '{question.id}' has no golden answers: {MEASURE} synthesises by them, drop the row"
-            )
-        if not normalize_answer(question.golden_answers[0]):
-            raise BadData(
-                f"question '{question.id}': the answer '{question.golden_answers[0]:.40}' holds nothing but articles "
-                "and punctuation: drop the row, or choose nothing for it (--allow-empty-answers)"
-            )
+    def fault_of(self, question: Question) -> str:
+        """As `Chooser.fault_of`."""
+        answer = question.golden_answers[0]
+        if not normalize_answer(answer):
+            return f"the answer '{answer:.40}' {NO_WORDS}"
         if needs_evidence(self.task, question) and not evidence_of(question):
-            raise BadData(
-                f"question '{question.id}': its answer '{question.golden_answers[0]:.20}' says too little, and it has "
-                "no annotated evidence to stand in, or not all of it: drop the row"
+            return (
+                f"its answer '{answer:.20}' says too little, and it has no annotated evidence to stand in, or not all "
+                "of it: drop the row"
             )
-        if folded(question.question).casefold() in self._ask.demonstrated:
-            raise Leak(
-                f"question '{question.id}' is also a demonstration of the answerer's prompt: leave it out"
-            )
+        return ""
+
+    def nothing(self, passages: Sequence[Passage]) -> OracleChoice:
+        """As `Chooser.nothing`, with the stages of a synthesis that did not begin."""
+        return super().nothing(passages)._replace(stages=Stages((), (), (), "no answer", ()))
 
 
 class Refining:

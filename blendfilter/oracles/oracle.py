@@ -56,6 +56,7 @@ STAGE_NAME = "cxmi"
 """The stage under which a journal keeps CXMI's scores."""
 INSTEAD = "take the measure lexical (compares with the question) or cxmi (asks a model)"
 """What to do where STRINC cannot label."""
+NO_WORDS = "holds nothing but articles and punctuation: drop the row, or choose nothing for it (--allow-empty-answers)"
 NO_QUESTION = Question("", "question", ("answer",))
 Batch = Sequence[tuple[Question, Sequence[Passage]]]
 
@@ -95,11 +96,26 @@ class Chooser(ABC):
 
     def answerable(self, question: Question) -> bool:
         """Whether it has an answer that can be looked for; `check` says what is wrong with one that has none."""
-        try:
-            self._answerable(question)
-        except BadData:
-            return False
-        return True
+        return bool(question.golden_answers) and not self.fault_of(question)
+
+    def check_each(self, questions: Iterable[Question]) -> None:
+        """Raise `BadData` for a question that it cannot choose for, `Leak` for one that the prompt demonstrates."""
+        for question in questions:
+            if not question.golden_answers:
+                raise BadData(
+                    f"question '{question.id}' has no golden answers: an oracle chooses by them, drop the row"
+                )
+            if fault := self.fault_of(question):
+                raise BadData(f"question '{question.id}': {fault}")
+            if self._ask and folded(question.question).casefold() in self._ask.demonstrated:
+                raise Leak(
+                    f"question '{question.id}' is also a demonstration of {STAGE_NAME}'s prompt: leave it out"
+                )
+
+    def nothing(self, passages: Sequence[Passage]) -> OracleChoice:
+        """The choice for a question without an answer to look for."""
+        candidates = tuple(sentences_of(passages))
+        return OracleChoice(candidates, (0.0,) * len(candidates), ())
 
     def choose(self, batch: Batch) -> list[OracleChoice]:
         """As `achoose`."""
@@ -120,8 +136,8 @@ class Chooser(ABC):
         """What is chosen of each question's passages."""
 
     @abstractmethod
-    def _answerable(self, question: Question) -> None:
-        """Raise `BadData` or `Leak` for a question that it cannot choose for."""
+    def fault_of(self, question: Question) -> str:
+        """Why it cannot choose for a question with answers; "" where it can."""
 
 
 class Oracle(Chooser):
@@ -177,8 +193,7 @@ class Oracle(Chooser):
             ServerRefused, BadArgument: the model cannot score. ModelError: it failed, or a prompt is too long for it.
         """
         wanted = list(questions)
-        for question in wanted:
-            self._answerable(question)
+        self.check_each(wanted)
         if self._ask is not None and wanted:
             aio.run(self._ask.check(wanted[0]), "Oracle.check", "await oracle.achoose(…)")
 
@@ -187,8 +202,7 @@ class Oracle(Chooser):
 
         Raises as `check`; what was scored by then is journaled.
         """
-        for question, _ in batch:
-            self._answerable(question)
+        self.check_each(question for question, _ in batch)
         candidates = [sentences_of(passages) for _, passages in batch]
         questions = [question for question, _ in batch]
         if self._ask is not None:
@@ -219,32 +233,20 @@ class Oracle(Chooser):
             "prompt": self._ask and digest("cxmi", *self._ask.pair(NO_QUESTION, "knowledge"))[:16],
         }
 
-    def _answerable(self, question: Question) -> None:
-        if not question.golden_answers:
-            raise BadData(
-                f"question '{question.id}' has no golden answers: an oracle chooses by them, drop the row"
-            )
+    def fault_of(self, question: Question) -> str:
+        """As `Chooser.fault_of`."""
         if not can_label(self.measure, question.golden_answers):
-            raise BadData(
-                f"question '{question.id}': {self.measure} cannot look for '{question.golden_answers[0]:.20}', which "
-                f"no passage says: {INSTEAD}, or drop the row"
+            return (
+                f"{self.measure} cannot look for '{question.golden_answers[0]:.20}', which no passage says: {INSTEAD}, "
+                "or drop the row"
             )
-        # CXMI scores the first answer alone
-        looked_for = (
-            question.golden_answers[:1]
-            if self._ask
-            else references_for(self.measure, self.task, question)
-        )
-        if not any(map(normalize_answer, looked_for)):
-            quoted = ", ".join(f"'{one_line(text)}'" for text in looked_for)
-            raise BadData(
-                f"question '{question.id}': {self.measure} cannot look for {quoted:.60}, which holds nothing but "
-                "articles and punctuation: drop the row, or choose nothing for it (--allow-empty-answers)"
-            )
-        if self._ask is not None and folded(question.question).casefold() in self._ask.demonstrated:
-            raise Leak(
-                f"question '{question.id}' is also a demonstration of {STAGE_NAME}'s prompt: leave it out"
-            )
+        looked_for = references_for(self.measure, self.task, question)
+        if self._ask:  # CXMI scores the first answer alone
+            looked_for = question.golden_answers[:1]
+        if any(map(normalize_answer, looked_for)):
+            return ""
+        quoted = ", ".join(f"'{one_line(text)}'" for text in looked_for)
+        return f"{self.measure} cannot look for {quoted:.60}, which {NO_WORDS}"
 
 
 # --- CXMI's model ---------------------------------------------------------------------------------------------------

@@ -19,7 +19,6 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from blendfilter.errors import (
@@ -30,19 +29,17 @@ from blendfilter.errors import (
     RunMismatch,
     check_count,
 )
-from blendfilter.files import AppendOnly, JsonRow, json_line, json_rows, path_of, write_whole
+from blendfilter.files import AppendOnly, JsonRow, json_line, path_of, write_whole
 from blendfilter.journal import digest
 from blendfilter.lm.tokenisers import TokenCounter
 from blendfilter.lm.tokenisers import tokeniser as default_tokeniser
 from blendfilter.metrics import recall
 from blendfilter.oracles import bider
-from blendfilter.oracles.candidates import sentences_of
-from blendfilter.oracles.measures import MEASURE_OF, Measure, can_label, is_verdict, strinc
-from blendfilter.oracles.oracle import INSTEAD, Chooser, OracleChoice
+from blendfilter.oracles.measures import MEASURE_OF, can_label, is_verdict, strinc
+from blendfilter.oracles.oracle import INSTEAD, Chooser
 from blendfilter.oracles.silver_rows import (
     SilverRow,
     SilverSentence,
-    Stages,
     Summary,
     line_of,
     read_silver,
@@ -57,16 +54,6 @@ from blendfilter.tasks.base import Questions
 
 FORMAT = 1
 BATCH = 32
-WITHOUT_MODEL: Mapping[str, Measure] = MappingProxyType(
-    {
-        "hotpotqa": "strinc",
-        "twowiki": "strinc",
-        "fever": "lexical",
-        "strategyqa": "lexical",
-        "eli5": "lexical",
-    }
-)
-"""A measure without a model for tasks whose own is cxmi; a yes or no among hotpotqa's and twowiki's is left out."""
 
 
 def make_silver(
@@ -118,9 +105,7 @@ def make_silver(
     check_settings(places, settings)  # before a model is called
     if not places.out.exists():
         allowed = [
-            q
-            for q in asked
-            if allow_empty_answers and q.golden_answers and not oracle.answerable(q)
+            q for q in asked if allow_empty_answers and q.golden_answers and oracle.fault_of(q)
         ]
         oracle.check(
             question for question in asked if question not in allowed
@@ -269,16 +254,10 @@ def _rows(
         )
         for question, hits in zip(questions, found, strict=True)
     ]
-    choices = iter(oracle.choose([pair for pair in pairs if oracle.answerable(pair[0])]))
+    asked = [pair for pair in pairs if oracle.answerable(pair[0])]
+    choices = dict(zip((question.id for question, _ in asked), oracle.choose(asked), strict=True))
     for question, passages in pairs:
-        if oracle.answerable(question):
-            choice = next(choices)
-        else:  # there is no answer to look for
-            candidates = tuple(sentences_of(passages))
-            stages = (
-                Stages((), (), (), "no answer", ()) if oracle.measure == bider.MEASURE else None
-            )
-            choice = OracleChoice(candidates, (0.0,) * len(candidates), (), stages)
+        choice = choices.get(question.id) or oracle.nothing(passages)
         sentences = tuple(
             SilverSentence(
                 each.position, each.start, each.end, None if score is None else float(score)
@@ -351,24 +330,20 @@ def check_settings(places: Places, settings: Mapping[str, Any]) -> None:
         RunMismatch: naming what differs, with both values. BadData: it is not known what made them.
     """
     made = places.out if places.out.exists() else places.partial
-    if (
-        made == places.out
-    ):  # it may be anyone's: no advice to delete it before its first line is a row
-        try:
-            row_of(next(json_rows(made)))
-        except (BlendFilterError, StopIteration):
-            raise BadData(f"{made} is there, and is no silver file: name another file") from None
     recipe = read_recipe(places)
     if not made.exists() or not made.stat().st_size:
         return
-    next_move = f"Name another file, or delete {made.name} and {places.recipe.name} to make it anew"
-    if not recipe:
+    if not recipe:  # it may be anyone's
         raise BadData(
-            f"{made} is there, and nothing says what made it ({places.recipe.name} is missing). {next_move}"
+            f"{made} is there, and nothing says that it is a silver file ({places.recipe.name} is missing): name "
+            "another file"
         )
     # The same questions under another name are the same questions.
     if differing := different_settings(recipe.get("settings"), settings, ignored=["data.source"]):
-        raise RunMismatch(f"{made} was made with other settings: {differing}. {next_move}")
+        raise RunMismatch(
+            f"{made} was made with other settings: {differing}. Name another file, or delete {made.name} and "
+            f"{places.recipe.name} to make it anew"
+        )
 
 
 def read_recipe(places: Places) -> dict[str, Any]:

@@ -29,12 +29,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, astuple, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple, get_args
+from statistics import fmean
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
-import numpy as np
-from pydantic import AllowInfNan, Field, NonNegativeInt
+from pydantic import (
+    AllowInfNan,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    TypeAdapter,
+)
 
 from blendfilter.errors import BadData
 from blendfilter.files import JsonRow, json_line, json_rows
@@ -81,19 +88,33 @@ class Stages:
     cut: bool = False
 
 
+class _SilverPassage(Outside):
+    id: str
+    title: str
+    text: str
+    score: float | None = None
+
+
+def _passage(value: Any) -> Passage:
+    read = _SilverPassage.model_validate(value)
+    return Passage(read.id, read.title, read.text, read.score)
+
+
 @dataclass(frozen=True, slots=True)
 class SilverRow:
     """One question's silver context; of BIDER's synthesis with its `stages`."""
 
+    __pydantic_config__ = ConfigDict(coerce_numbers_to_str=True)
+
     id: str
     question: str
-    golden_answers: tuple[str, ...]
+    golden_answers: Annotated[tuple[str, ...], Field(min_length=1)]
     output: str
-    passages: tuple[Passage, ...]
+    passages: tuple[Annotated[Passage, BeforeValidator(_passage)], ...]
     sentences: tuple[SilverSentence, ...]
-    chosen: tuple[int, ...]
+    chosen: tuple[NonNegativeInt, ...]
     target: str
-    positive: bool | None
+    positive: bool | None = None
     stages: Stages | None = None
 
     def candidates(self) -> list[Candidate]:
@@ -143,63 +164,28 @@ def read_silver(path: str | Path) -> Iterator[SilverRow]:
     return map(row_of, json_rows(path))
 
 
+_ROW = TypeAdapter(SilverRow)
+
+
 def row_of(row: JsonRow) -> SilverRow:
     """One line's value as a row. Raises `BadData`."""
-    read = validated(
-        _SilverLine, object_of(row), row.where
-    )  # a score that is NaN is damage, not a gap
-    passages = tuple(Passage(each.id, each.title, each.text, each.score) for each in read.passages)
-    lengths = [len(each.text) for each in passages]
+    # as it is: a score that is NaN is damage, not a gap
+    read = validated(_ROW.validate_python, object_of(row), row.where)
+    lengths = [len(passage.text) for passage in read.passages]
     for at, each in enumerate(read.sentences):
         if each.passage >= len(lengths) or not each.start < each.end <= lengths[each.passage]:
             raise BadData(
                 f"{row.where}: sentence {at} lies outside of the passages: make the file again"
             )
-    stages = read.stages
     named = {"chosen": read.chosen}
-    if stages is not None:
-        named |= {
-            "extracted": stages.extracted,
-            "refined": stages.refined,
-            "by_target": stages.by_target,
-        }
+    if read.stages is not None:
+        named |= {name: getattr(read.stages, name) for name in STAGES if name != "cleaned"}
     for name, places in named.items():
         if any(at >= len(read.sentences) for at in places):
             raise BadData(
                 f"{row.where}: {name} names a sentence that is not there: make the file again"
             )
-    return SilverRow(
-        read.id,
-        read.question,
-        tuple(read.golden_answers),
-        read.output,
-        passages,
-        tuple(read.sentences),
-        tuple(read.chosen),
-        read.target,
-        read.positive,
-        stages,
-    )
-
-
-class _SilverPassage(Outside):
-    id: str
-    title: str
-    text: str
-    score: float | None = None
-
-
-class _SilverLine(Outside):
-    id: str
-    question: str
-    golden_answers: Sequence[str] = Field(min_length=1)
-    output: str
-    passages: Sequence[_SilverPassage]
-    sentences: Sequence[SilverSentence]
-    chosen: Sequence[NonNegativeInt]
-    target: str
-    positive: bool | None = None
-    stages: Stages | None = None
+    return read
 
 
 # --- what a silver file comes to --------------------------------------------------------------------------------------
@@ -317,11 +303,7 @@ def summarise(
     """What `rows` come to; a sentence with a score above `threshold` (None: one that was chosen) brings its passage
     into PSG.
     """
-    names = [each.name for each in fields(Figures)]
-    sums = {
-        group: np.zeros((len(CONTEXTS), len(names))) for group in ("all", "positive", "negative")
-    }
-    n: Counter[str] = Counter()
+    measured: list[tuple[bool | None, list[Figures]]] = []
     without = unscored = 0
     synthesised: list[_Synthesised] = []
     for row in rows:
@@ -337,38 +319,50 @@ def summarise(
             }
         psg = [each for at, each in enumerate(row.passages) if at in above]
         contexts = (row.passages, psg, row.excerpts())
-        measured = [
-            astuple(figures_of(context, row.question, row.output, tokeniser))
-            for context in contexts
-        ]
+        measured.append(
+            (
+                row.positive,
+                [figures_of(each, row.question, row.output, tokeniser) for each in contexts],
+            )
+        )
         without += not row.passages
         unscored += sum(each.score is None for each in row.sentences)
-        for group in ("all", *({True: ["positive"], False: ["negative"], None: []}[row.positive])):
-            n[group] += 1
-            sums[group] += measured
-    groups = {}
-    for group, total in sums.items():
-        if n[group] or group == "all":
-            divisors = np.full_like(total, max(n[group], 1))
-            divisors[:, names.index("not_empty")] = np.maximum(
-                n[group] - total[:, names.index("empty")], 1
-            )
-            groups[group] = SilverGroup(
-                n[group], *(Figures(*means) for means in (total / divisors).tolist())
-            )
-    known = n["positive"] + n["negative"]
-    share = n["positive"] / known if known else None
-    whole = _synthesis(synthesised) if synthesised else None
+    positive = [figures for supported, figures in measured if supported]
+    negative = [figures for supported, figures in measured if supported is False]
+    groups = {"all": _group([figures for _, figures in measured])}
+    groups |= {"positive": _group(positive)} if positive else {}
+    groups |= {"negative": _group(negative)} if negative else {}
+    known = len(positive) + len(negative)
     return Summary(
-        n["all"],
+        len(measured),
         without,
-        share,
-        n["all"] - known,
+        len(positive) / known if known else None,
+        len(measured) - known,
         unscored,
         tokeniser.name,
         groups,
-        synthesis=whole,
+        synthesis=_synthesis(synthesised) if synthesised else None,
     )
+
+
+def _group(measured: Sequence[Sequence[Figures]]) -> SilverGroup:
+    """The means of each context's figures."""
+    return SilverGroup(
+        len(measured), *(_means([row[at] for row in measured]) for at in range(len(CONTEXTS)))
+    )
+
+
+def _means(figures: Sequence[Figures]) -> Figures:
+    means = {
+        each.name: _mean(getattr(one, each.name) for one in figures) for each in fields(Figures)
+    }
+    means["not_empty"] = _mean(each.precision for each in figures if not each.empty)
+    return Figures(**means)
+
+
+def _mean(values: Iterable[float]) -> float:
+    listed = [*values]
+    return fmean(listed) if listed else 0.0
 
 
 class _Synthesised(NamedTuple):
@@ -402,9 +396,8 @@ def _synthesised(row: SilverRow, stages: Stages, tokeniser: TokenCounter) -> _Sy
 def _synthesis(rows: Sequence[_Synthesised]) -> SynthesisSummary:
     figures = {}
     for name in rows[0].figures:
-        nuggets, counted, holds, precision, words = np.mean(
-            [row.figures[name] for row in rows], axis=0
-        ).tolist()
+        columns = zip(*(row.figures[name] for row in rows), strict=True)
+        nuggets, counted, holds, precision, words = map(fmean, columns)
         figures[name] = StageFigures(
             nuggets, counted, holds, precision, words / counted if counted else 0.0
         )
@@ -412,7 +405,7 @@ def _synthesis(rows: Sequence[_Synthesised]) -> SynthesisSummary:
     return SynthesisSummary(
         figures,
         dict(Counter(each.stop for each in stages).most_common()),
-        float(np.mean([each.support[-1] if each.support else 0.0 for each in stages])),
+        fmean(each.support[-1] if each.support else 0.0 for each in stages),
         sum(each.cut for each in stages),
         sum(bool(each.evidence) for each in stages),
         sum(effect is None for each in stages for effect in each.effects[1:]),

@@ -374,8 +374,6 @@ def test_bad_arguments_are_one_line() -> None:
     ):
         with pytest.raises((BadArgument, UnknownName), match=said):
             synthesis({}, **more)  # type: ignore[arg-type]
-    with pytest.raises(BadArgument, match=r"blendfilter\.scorer\('nli', MODEL\)"):
-        Synthesis("qa", encoder=Drawn(), nli=KeptScorer(Likely()), scorer=KeptScorer(Likely()))  # type: ignore[arg-type]
     with pytest.raises(BadData, match="'pier' has no golden answers"):
         synthesis({}).check([Question("pier", ASKED)])
 
