@@ -46,7 +46,7 @@ from typing import Annotated, Any, NamedTuple, TypeAlias
 
 from pydantic import Field, FiniteFloat, NonNegativeInt, PositiveInt
 
-from blendfilter.errors import BadArgument, BadData, RunMismatch, WorkFailed
+from blendfilter.errors import BadArgument, RunMismatch, WorkFailed
 from blendfilter.extras import LazyModule, quiet_transformers
 from blendfilter.files import json_line, path_of, write_whole, writing
 from blendfilter.settings_diff import different_settings
@@ -252,17 +252,18 @@ class Policy:
 
     Args:
         model: of Hugging Face, LoRA adapters included; its parameters that require a gradient are trained.
-        tokenizer: its tokeniser. ends: ids that end a text (by default those of the model's generation settings).
+        tokenizer: its tokeniser.
+
+    Attributes:
+        ends: ids that end a text.
     """
 
-    def __init__(self, model: Any, tokenizer: Any, *, ends: Sequence[int] | None = None) -> None:
+    def __init__(self, model: Any, tokenizer: Any) -> None:
         self.model, self.tokenizer = model.eval(), tokenizer
-        self.ends = [*ends] if ends is not None else end_marks(model, tokenizer)
+        stated = model.generation_config.eos_token_id
+        marks = [*(stated if isinstance(stated, list) else [stated]), tokenizer.eos_token_id]
+        self.ends = [int(mark) for mark in dict.fromkeys(marks) if mark is not None]
         head = model.get_output_embeddings()
-        if head is None:
-            raise BadData(
-                f"{type(model).__name__} has no output layer over its vocabulary: it writes nothing"
-            )
         self.device = head.weight.device
         self.value_head = torch.nn.Linear(head.weight.shape[1], 1, device=self.device)
         for weights in self.value_head.parameters():  # every text is worth 0 at first
@@ -314,29 +315,27 @@ class Policy:
 
     def texts(self, texts: Written, places: Sequence[int]) -> list[Text]:
         """The texts as a reader has them, without special tokens and white space around; `places` are the prompts'."""
-        rows = [tokens[mask] for tokens, mask in zip(texts.tokens, texts.written, strict=True)]
-        return [
-            Text(place, self._decoded(row), int(row[-1]) not in self.ends)
-            for place, row in zip(places, rows, strict=True)
-        ]
-
-    def _decoded(self, row: Tensor) -> str:
-        text = self.tokenizer.decode(
-            row, skip_special_tokens=True, clean_up_tokenization_spaces=False
-        )
-        return str(text).strip()
+        found = []
+        for place, tokens, mask in zip(places, texts.tokens, texts.written, strict=True):
+            row = tokens[mask]
+            text = self.tokenizer.decode(
+                row, skip_special_tokens=True, clean_up_tokenization_spaces=False
+            )
+            found.append(Text(place, str(text).strip(), int(row[-1]) not in self.ends))
+        return found
 
     def read(self, texts: Written, model: Any = None) -> Reading:
         """The log-probabilities and values of `texts` (by another `model`: log-probabilities alone)."""
         hidden, logits = self._states(model or self.model, texts)
         written, allowed = texts.written, texts.allowed
-        own = restricted(logits, allowed[written])
-        alone = torch.full((*allowed.shape,), -torch.inf, device=own.device)
-        alone[..., 0] = 0.0
-        log_probs = alone.masked_scatter(written[..., None].expand_as(alone), own)
+        # behind a text's end one token has probability 1, so that entropy and divergence are 0 there
+        log_probs = torch.full((*allowed.shape,), -torch.inf, device=hidden.device)
+        log_probs[..., 0] = 0.0
+        places = written[..., None].expand_as(log_probs)
+        log_probs = log_probs.masked_scatter(places, restricted(logits, allowed[written]))
         is_chosen = (allowed == texts.tokens[..., None]) & written[..., None]
         chosen = log_probs.masked_fill(~is_chosen, 0.0).sum(dim=-1)
-        values = torch.zeros(written.shape, device=own.device)
+        values = torch.zeros(written.shape, device=hidden.device)
         if model is None:
             values = values.masked_scatter(written, self.value_head(hidden.float())[:, 0])
         return Reading(log_probs, chosen, values)
@@ -351,10 +350,8 @@ class Policy:
             start = torch.full((len(before), 1), self._start, device=self.device)
             how = {"input_ids": ids, "decoder_input_ids": torch.cat([start, before], dim=1)}
         else:
-            ids, mask = (
-                torch.cat([ids, before], dim=1),
-                torch.cat([mask, torch.ones_like(before)], dim=1),
-            )
+            ids = torch.cat([ids, before], dim=1)
+            mask = torch.cat([mask, torch.ones_like(before)], dim=1)
             how = {"input_ids": ids, "position_ids": (mask.cumsum(dim=-1) - 1).clamp(min=0)}
         given = {**how, "attention_mask": mask}
         return logits_at(model, model.get_output_embeddings(), texts.written, given)
@@ -378,11 +375,9 @@ class Policy:
     @property
     def _start(self) -> int | None:
         """What an encoder-decoder's text begins with."""
-        stated = self.model.generation_config.decoder_start_token_id
-        start = (
-            getattr(self.model.config, "decoder_start_token_id", None) if stated is None else stated
-        )
-        return None if start is None else int(start)
+        stated: int | None = self.model.generation_config.decoder_start_token_id
+        own: int | None = getattr(self.model.config, "decoder_start_token_id", None)
+        return own if stated is None else stated
 
     @contextmanager
     def _generating(self, how: Any) -> Iterator[None]:
@@ -393,18 +388,6 @@ class Policy:
             yield
         finally:
             inner.generation_config = own
-
-
-def end_marks(model: Any, tokenizer: Any) -> list[int]:
-    """The ids that end a model's text. Raises: BadData where there are none."""
-    stated = model.generation_config.eos_token_id
-    found = [*stated] if isinstance(stated, list) else [stated]
-    marks = [
-        int(mark) for mark in dict.fromkeys([*found, tokenizer.eos_token_id]) if mark is not None
-    ]
-    if not marks:
-        raise BadData("the model has no mark that ends a text (EOS): its texts would never end")
-    return marks
 
 
 class _Sampled:

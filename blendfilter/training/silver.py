@@ -47,9 +47,6 @@ TARGET_TOKENS: dict[Part, int] = {"context": 512, "generator": 128, "bider": 512
 """Tokens of a target at most: FilCo, section 4.1; of BIDER, which gives none, M_ctx's."""
 _CUT = ("prompts_cut", "targets_shortened")
 """What the recipe counts of prompts over the cap."""
-_COMMANDS: dict[Part, str] = {
-    "context": "train filco --part context", "generator": "train filco --part generator", "bider": "train bider",
-}  # fmt: skip
 
 
 class SilverSet(NamedTuple):
@@ -116,11 +113,11 @@ def silver_set(
         select = (TrainedFilCoFilter if part == "context" else BIDERFilter)(
             max_input_tokens=settings.max_input_tokens, prompts=prompts
         )
-        examples, about, rooms = written_examples(kept, select, base, settings)
-        kept = [row for row, room in zip(kept, rooms, strict=True) if room]
+        found = len(kept)
+        examples, about, kept = written_examples(kept, select, base, settings)
         if not examples:
             raise EmptyData(
-                f"none of the {len(rooms)} prompts has room for a passage within {settings.max_input_tokens} tokens: "
+                f"none of the {found} prompts has room for a passage within {settings.max_input_tokens} tokens: "
                 "raise the cap (--max-input-tokens)"
             )
     data = {
@@ -154,15 +151,15 @@ def at_stage(row: SilverRow, stage: Stage) -> SilverRow:
 
 def written_examples(
     rows: Sequence[SilverRow], select: WrittenFilter, base: str | Path, settings: TrainingSettings
-) -> tuple[list[Example], dict[str, Any], list[bool]]:
-    """Question and passages as the filter `select` asks, and the row's target; and of which rows there is an example.
+) -> tuple[list[Example], dict[str, Any], list[SilverRow]]:
+    """Question and passages as the filter `select` asks, and the row's target; and the rows that these are of.
 
     Of a prompt that is cut the target loses the sentences that no longer stand in it. One in which no passage has room
     is no example: a run does not ask it.
     """
     count, counts = prompt_counter(base, settings), dict.fromkeys(_CUT, 0)
     examples: list[Example] = []
-    rooms: list[bool] = []
+    kept: list[SilverRow] = []
     for row in rows:
         places = [at for at, passage in enumerate(row.passages) if passage.text.strip()]
         lines = select.lines(row.question, [row.passages[at] for at in places], count)
@@ -175,11 +172,11 @@ def written_examples(
             )
             counts["prompts_cut"] += 1
             counts["targets_shortened"] += target != row.target
-        rooms.append(bool(lines or not places))
-        if rooms[-1]:
+        if lines or not places:
             prompt = select.write.render(knowledge=lines, question=row.question)
             examples.append(Example(prompt, target, row.question))
-    return examples, {**select.recipe, **counts, "left_out_no_room": rooms.count(False)}, rooms
+            kept.append(row)
+    return examples, {**select.recipe, **counts, "left_out_no_room": len(rows) - len(kept)}, kept
 
 
 def generator_examples(
@@ -224,13 +221,9 @@ def _origin(silver: Path, part: Part, task: str | None) -> tuple[str, str]:
             f"{silver} was made for {known}, not for {task}: give --task {known}, or another file"
         )
     if measure and (measure == BIDER) != (part == "bider"):
-        other = _COMMANDS["bider"] if measure == BIDER else _COMMANDS["context"]
-        wanted = (
-            "BIDER's synthesis (--measure bider)" if part == "bider" else "an oracle of FilCo's"
-        )
         raise BadArgument(
-            f"{silver} was made by the measure {measure}, and 'blendfilter {_COMMANDS[part]}' learns from {wanted}: "
-            f"give another file, or take 'blendfilter {other}'"
+            f"{silver} was made by the measure {measure}: 'blendfilter train bider' learns from BIDER's synthesis "
+            "(--measure bider), and 'blendfilter train filco' from the oracles of FilCo's"
         )
     if known not in TASKS:
         raise BadArgument(f"nothing beside {silver} says of which task it is: name it (--task)")
