@@ -15,6 +15,7 @@ import codecs
 import errno
 import fcntl
 import gzip
+import hashlib
 import json
 import os
 import re
@@ -149,6 +150,12 @@ def read_whole(path: AnyPath) -> bytes:
     """All bytes of a small file. Raises: as `opened`."""
     with opened(path, unpack=False) as stream:
         return stream.read()
+
+
+def sha256_of(path: AnyPath) -> str:
+    """SHA-256 of a file's bytes, in hexadecimal."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 _PIPED: dict[tuple[int, int], Any] = {}

@@ -21,44 +21,11 @@ import Stemmer
 from blendfilter.errors import BadArgument, UnknownName
 from blendfilter.text import nfc
 
-STOP_WORDS = (
-    *(
-        "a",
-        "an",
-        "and",
-        "are",
-        "as",
-        "at",
-        "be",
-        "but",
-        "by",
-        "for",
-        "if",
-        "in",
-        "into",
-        "is",
-        "it",
-        "no",
-        "not",
-    ),
-    *(
-        "of",
-        "on",
-        "or",
-        "such",
-        "that",
-        "the",
-        "their",
-        "then",
-        "there",
-        "these",
-        "they",
-        "this",
-        "to",
-        "was",
-    ),
-    *("will", "with"),
+_STOP_WORDS = (
+    "a an and are as at be but by for if in into is it no not of on or such that the their then there these they this "
+    "to was will with"
 )
+STOP_WORDS = tuple(_STOP_WORDS.split())
 """Lucene's English stop words: few, so that hardly a title vanishes."""
 
 WORD = r"\w+"
@@ -76,9 +43,8 @@ _INVISIBLE = re.compile("[\u00ad\u200c\u200d\u2060\ufe00-\ufe0f\ufeff\U000e0100-
 _BEYOND_LATIN = re.compile("[\u00ad\u0300-\u1fff\u200c\u200d\u2060\u20d0-\u20f0\u2c00-\U0010ffff]")
 """All marks and invisible characters, and the scripts beyond Latin, but not dashes and quotes: a text without any of
 these is quicker to read."""
-_MEMO = (
-    2**17
-)  # stems kept: English running text uses fewer different words than this, and it costs some 20 MB
+_MEMO = 2**17
+"""Stems kept: English running text uses fewer different words than this, and it costs some 20 MB."""
 
 
 @dataclass(frozen=True)

@@ -221,19 +221,30 @@ class Retriever(ABC):
         return {"kind": type(self).__name__, "fingerprint": self.fingerprint}
 
     def outdated(self) -> bool:
-        """Whether another index took this one's place in its folder since it was opened."""
-        return False
+        """Whether another index took its place, or that of one of its parts, since it was opened."""
+        return any(part.outdated() for part in self.parts())
 
     def fresh(self) -> Retriever:
         """This index or, where it is outdated, the one that took its place, opened as this one was.
 
         This one answers as before. Raises as opening does.
         """
+        return self.over([part.fresh() for part in self.parts()]) if self.outdated() else self
+
+    def parts(self) -> Sequence[Retriever]:
+        """The indexes that this one lies over."""
+        return ()
+
+    def over(self, parts: Sequence[Retriever]) -> Retriever:
+        """The same over other parts."""
         return self
 
     def __len__(self) -> int:
         """How many passages there are; a TypeError where that is not known (a function, a server)."""
         raise TypeError(f"a {type(self).__name__} does not know how many passages it searches")
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}, fingerprint {self.fingerprint}>"
 
     def __bool__(self) -> bool:
         return True  # even where the length is not known

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import bm25s
 from bm25s import stopwords as word_lists
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from blendfilter.errors import BadArgument, BadData, EmptyData, UnknownName
-from blendfilter.files import path_of
+from blendfilter.files import AnyPath, path_of, sha256_of
 from blendfilter.records import Passage
 from blendfilter.retrieval.analyser import BM25S_PATTERN, PATTERNS, Analyser
 from blendfilter.retrieval.base import fingerprint_of
@@ -34,18 +34,15 @@ CORPUS = "corpus.jsonl"
 ANALYSER = "analyser.json"
 _ARRAYS = ("data.csc.index.npy", "indices.csc.index.npy", INDPTR)
 _LISTS: dict[str, tuple[str, ...]] = {
-    "english": word_lists.STOPWORDS_EN,
-    **{
-        name.removeprefix("STOPWORDS_").lower().replace("en_plus", "english_plus"): words
-        for name, words in vars(word_lists).items()
-        if name.startswith("STOPWORDS_") and name != "STOPWORDS_EN"
-    },
-}
+    name.removeprefix("STOPWORDS_").lower().replace("en_plus", "english_plus"): words
+    for name, words in vars(word_lists).items()
+    if name.startswith("STOPWORDS_") and name != "STOPWORDS_EN"
+} | {"english": word_lists.STOPWORDS_EN}
 """bm25s' lists of stop words, by the names that it takes."""
 
 
 def open_bm25s(
-    folder: str | os.PathLike[str],
+    folder: AnyPath,
     *,
     stemmer: str | None = None,
     stopwords: str | Iterable[str] | None = None,
@@ -80,15 +77,18 @@ def open_bm25s(
         )
     if not count:
         raise EmptyData(f"the bm25s folder at {folder} holds no passages")
-    if all(word.isdecimal() for word in engine.vocab_dict if word) and any(engine.vocab_dict):
+    words = [word for word in engine.vocab_dict if word]
+    if words and all(map(str.isdecimal, words)):
         raise BadData(
             f"the bm25s folder at {path} was indexed by token numbers and does not hold the words: "
             "index it again from Tokenizer.tokenize(…, return_as='tuple')"
         )
     if analyser is None:
-        analyser = _recorded(path) if stemmer is None else _given(stemmer, stopwords)
+        given = {} if stopwords is None else {"stopwords": stopwords}
+        how = _recorded(path) if stemmer is None else _Analysis(stemmer=stemmer, **given)
+        analyser = how.analyser()
     manifest = _manifest(path, engine, passages, analyser)
-    return LexicalSearch(manifest, passages, SparseScorer(engine, path), path, analyser)
+    return LexicalSearch(manifest, passages, SparseScorer(engine), path, analyser)
 
 
 class FolderPassages(PassageLines):
@@ -109,7 +109,27 @@ class FolderPassages(PassageLines):
             raise BadData(f"{self._path}, line {at + 1}: {error}") from None
 
 
-def _recorded(folder: Path) -> Analyser:
+class _Analysis(BaseModel):
+    """How the texts of a folder were analysed; an `analyser.json`."""
+
+    model_config = ConfigDict(extra="forbid")
+    stemmer: str
+    stopwords: str | tuple[str, ...] = "none"
+    pattern: str = BM25S_PATTERN
+    lower: bool = True
+
+    def analyser(self) -> Analyser:
+        """bm25s takes characters as they come, so a query's must be taken so too."""
+        words, stemmer = self.stopwords, None if self.stemmer == "none" else self.stemmer
+        if isinstance(words, str):
+            lists = _LISTS | {"none": ()}
+            if words not in lists:
+                raise UnknownName.of("list of stop words", words, lists)
+            words = tuple(lists[words])
+        return Analyser(self.pattern, words, stemmer, self.lower, form=None)
+
+
+def _recorded(folder: Path) -> _Analysis:
     path = folder / ANALYSER
     if not path.is_file():
         raise BadArgument(
@@ -118,42 +138,16 @@ def _recorded(folder: Path) -> Analyser:
             f'"stopwords": "english"}} into its {ANALYSER}'
         )
     try:
-        record = {"pattern": BM25S_PATTERN, "lower": True, **json.loads(path.read_bytes())}
-        given = (
-            record.pop("stemmer"),
-            record.pop("stopwords"),
-            record.pop("pattern"),
-            record.pop("lower"),
-        )
-    except (ValueError, TypeError, KeyError) as error:
-        raise BadData(f"{path} is no record of an analyser ({error!r}): correct it") from None
-    if record:
-        raise BadData(
-            f"{path} is no record of an analyser (it has {', '.join(record)}): correct it"
-        )
-    if given[2] not in PATTERNS:
+        found = _Analysis.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        first = error.errors()[0]
+        why = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        raise BadData(f"{path} is no record of an analyser ({why}): correct it") from None
+    if found.pattern not in PATTERNS:
         raise BadData(
             f"{path}: its pattern must be one of {', '.join(PATTERNS)}; give another one in Python, analyser=…"
         )
-    return _given(*given)
-
-
-def _given(
-    stemmer: str,
-    stopwords: str | Iterable[str] | None,
-    pattern: str = BM25S_PATTERN,
-    lower: bool = True,
-) -> Analyser:
-    if stopwords in (None, "none"):
-        words: tuple[str, ...] = ()
-    elif not isinstance(stopwords, str):
-        words = tuple(stopwords)
-    elif stopwords in _LISTS:
-        words = tuple(_LISTS[stopwords])
-    else:
-        raise UnknownName.of("list of stop words", stopwords, [*_LISTS, "none"])
-    # bm25s takes characters as they come, so a query's must be taken so too
-    return Analyser(pattern, words, None if stemmer == "none" else stemmer, lower, form=None)
+    return found
 
 
 def _manifest(
@@ -167,10 +161,7 @@ def _manifest(
     """
     lines = hashlib.sha256(passages.offsets.tobytes()).hexdigest()
     sizes = {name: (path / name).stat().st_size for name in (*_ARRAYS, CORPUS)}
-    contents = [
-        hashlib.sha256((path / name).read_bytes()).hexdigest()
-        for name in (PARAMS, VOCABULARY, INDPTR)
-    ]
+    contents = [sha256_of(path / name) for name in (PARAMS, VOCABULARY, INDPTR)]
     settings: dict[str, Any] = {
         name: getattr(engine, name) for name in ("k1", "b", "delta", "method", "idf_method")
     }

@@ -37,6 +37,7 @@ import numpy as np
 from blendfilter.errors import BadArgument, BadData, EmptyData, MissingFile
 from blendfilter.files import (
     LONGEST,
+    AnyPath,
     JsonRow,
     TextLine,
     first_character,
@@ -75,7 +76,7 @@ COLUMNS: dict[str, Sequence[str]] = {
 DELIMITERS = ("\t", ",", ";")
 BAR = " | "
 SHAPES = "a text ('Title | text'), a mapping with a 'text', a tuple (title, text) or (id, title, text), or a Passage"
-Corpus = str | os.PathLike[str] | Iterable[Passage | str | Mapping[str, Any] | tuple[Any, ...]]
+Corpus = AnyPath | Iterable[Passage | str | Mapping[str, Any] | tuple[Any, ...]]
 """What an index is built of: a path, or passages in any of the `SHAPES`."""
 
 _NAME = 80  # characters of a path that messages show
@@ -131,7 +132,7 @@ def passages_of(corpus: Corpus, words: int | None = None) -> Iterator[Passage]:
     return passages if words is None else chunked(passages, words)
 
 
-def _existing(corpus: str | os.PathLike[str]) -> Path:
+def _existing(corpus: AnyPath) -> Path:
     path = path_of(corpus)
     try:
         there = path.exists()

@@ -19,7 +19,7 @@ import os
 import shutil
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Self
@@ -28,7 +28,7 @@ import numpy as np
 
 from blendfilter.errors import BadArgument, BadData, MissingFile, UnknownName, check_count
 from blendfilter.extras import needed
-from blendfilter.files import path_of, write_whole
+from blendfilter.files import AnyPath, write_whole
 from blendfilter.records import Passage
 from blendfilter.retrieval.base import Hits, ProgressCallback, coarse, fingerprint_of, silent
 from blendfilter.retrieval.corpus import Corpus
@@ -40,56 +40,34 @@ from blendfilter.retrieval.encoders import (
     Pooling,
     Similarity,
     Vectors,
+    lasting,
     load_encoder,
 )
-from blendfilter.retrieval.manifest import (
-    CorpusInfo,
-    Manifest,
-    building,
-    opening,
-    versions_of,
-    write_manifest,
-)
-from blendfilter.retrieval.on_ray import ChunkFolder, OnRay, told
-from blendfilter.retrieval.stored import (
-    Stored,
-    StoredPassages,
-    UpdatedPassages,
-    gather,
-    manifest_of,
-    opened_whole,
-)
+from blendfilter.retrieval.manifest import Manifest, building, opening
+from blendfilter.retrieval.on_ray import ENCODING, ChunkFolder, OnRay
+from blendfilter.retrieval.stored import Stored, StoredPassages, UpdatedPassages, gather
 
 Kind = Literal["flat", "hnsw", "ivf"]
 KINDS = {
     "flat": (),
     "hnsw": ("m", "ef_construction", "ef_search"),
     "ivf": ("nlist", "nprobe"),
-}  # and their settings
-ENCODING, LINKING, CLUSTERING, ADDING = (
-    "encoding passages",
-    "linking",
-    "clustering",
-    "adding vectors",
-)
+}
+"""The kinds of index, and the settings of each."""
+LINKING, CLUSTERING, ADDING = "linking", "clustering", "adding vectors"
 INDEX = "index.faiss"
-PACKAGES = ("faiss-cpu", "sentence-transformers", "torch", "transformers", "numpy")
 _VECTORS = "vectors.f32"  # all of them, while an index is being built
 _BATCH_SIZE = 64
 _BATCHES = 8  # encoded in one go, so that passages of like length stand in one batch
 _BLOCK = 8192
 _STEPS = 4  # of those in a chunk that a cluster's worker encodes at a time
-_PER_CELL = (
-    39  # vectors that k-means wants for each cell; with fewer FAISS warns that cells mean little
-)
-_GRAIN = (
-    2.0**18
-)  # scores closer than that are one: a text encoded beside longer ones differs from itself by less
+# vectors that k-means wants for each cell; with fewer FAISS warns that cells mean little
+_PER_CELL = 39
+# scores closer than that are one: a text encoded beside longer ones differs from itself by less
+_GRAIN = 2.0**18
 _SPARE = 8
 _AT_ONCE = 256
-_WIDEST = (
-    4096  # of the passages level with the k-th, so many are compared by their place in the corpus
-)
+_WIDEST = 4096  # passages level with the k-th that are compared by their place in the corpus
 
 
 class Dense(Stored):
@@ -99,6 +77,13 @@ class Dense(Stored):
     """
 
     kind: ClassVar[str] = "dense"
+    packages: ClassVar[tuple[str, ...]] = (
+        "faiss-cpu",
+        "sentence-transformers",
+        "torch",
+        "transformers",
+        "numpy",
+    )
 
     def __init__(
         self,
@@ -118,10 +103,10 @@ class Dense(Stored):
     def build(
         cls,
         corpus: Corpus,
-        out: str | os.PathLike[str] | None = None,
+        out: AnyPath | None = None,
         *,
-        encoder: str | os.PathLike[str],
-        query_encoder: str | os.PathLike[str] | None = None,
+        encoder: AnyPath,
+        query_encoder: AnyPath | None = None,
         index: Kind = "flat",
         query_prefix: str | None = None,
         passage_prefix: str | None = None,
@@ -162,11 +147,7 @@ class Dense(Stored):
         )
         faiss()
         if on is not None:
-            on.check()
-            if out is None:
-                raise BadArgument(
-                    "an index that a cluster encodes lies in a folder: name one (out)"
-                )
+            on.check(out)
         loading: dict[str, Any] = {
             "query_encoder": None if query_encoder is None else os.fspath(query_encoder),
             "query_prefix": query_prefix,
@@ -178,59 +159,47 @@ class Dense(Stored):
             "max_length": max_length,
             "device": device,
         }
-        chunks = None
-        with (
-            building(out, overwrite=overwrite, share=share)
-            if out is not None
-            else nullcontext() as folder
-        ):
+        chunks: ChunkFolder | None = None
+        place = nullcontext() if out is None else building(out, overwrite=overwrite, share=share)
+        with place as folder:
             reader = load_encoder(os.fspath(encoder), **loading)
-            passages, source = gather(corpus, folder, progress)
+            gathered = gather(corpus, folder, progress)
+            passages, reading = gathered.passages, reader.reading
             settings = fitted(settings, len(passages))
-            metric = reader.reading.similarity
             if on is None or folder is None or out is None:
                 vectors = encoded(passages, reader, batch_size, folder, progress)
             else:
-                made_of = [source.sha256, reader.identity, reader.reading.settings(), batch_size]
-                chunks = ChunkFolder(out, made_of)
-                job = _DenseJob(
-                    str(folder), str(chunks.path), _lasting(encoder), loading, batch_size
-                )
-                vectors = encoded_on(on, chunks, job, passages, reader, folder, progress)
-            built = build_index(vectors, settings, progress, metric)
+                of = [gathered.corpus.sha256, reader.identity, reading.settings(), batch_size]
+                chunks = ChunkFolder(out, of, "{}.json")
+                job = _DenseJob(folder, chunks.path, lasting(encoder), loading, batch_size)
+                vectors = encoded_on(on, chunks, job, passages, reader, progress)
+            built = build_index(vectors, settings, progress, reading.similarity)
             if settings["index"] == "hnsw":
                 settings["graph"] = graph_digest(built)
             settings |= {
-                "encoder": _lasting(encoder),
+                "encoder": lasting(encoder),
                 "identity": reader.identity,
                 "dimension": reader.dimension,
             }
-            settings |= {} if query_encoder is None else {"query_encoder": _lasting(query_encoder)}
-            settings |= reader.reading.settings()
-            manifest = Manifest(
-                kind=cls.kind,
-                fingerprint=_fingerprint(source, settings),
-                passages=len(passages),
-                corpus=source,
-                settings=settings,
-                versions=versions_of(*PACKAGES),
-            )
+            if query_encoder is not None:
+                settings["query_encoder"] = lasting(query_encoder)
+            settings |= reading.settings()
             if folder:
                 _write(built, folder)
-                write_manifest(folder, manifest)
+            manifest = cls._described(gathered, settings, folder)
         if out is None:
             return cls(manifest, passages, built, reader, None)
         if chunks is not None:
             chunks.remove()
-        return opened_whole(out, lambda: cls._opened(out, reader, manifest_of(out, cls.kind)))
+        return cls._open(out, loaded=reader)
 
     @classmethod
     def open(
         cls,
-        folder: str | os.PathLike[str],
+        folder: AnyPath,
         *,
-        encoder: str | os.PathLike[str] | None = None,
-        query_encoder: str | os.PathLike[str] | None = None,
+        encoder: AnyPath | None = None,
+        query_encoder: AnyPath | None = None,
         device: str | None = None,
     ) -> Self:
         """The index in `folder`, memory-mapped. `encoder` says where its encoder lies now, if it was moved, and
@@ -238,110 +207,73 @@ class Dense(Stored):
 
         Raises as `read_manifest` and `load_encoder` do, and `BadData` where the encoder is another than it was.
         """
-        return opened_whole(folder, lambda: cls._open(folder, encoder, query_encoder, device))
+        return cls._open(folder, encoder=encoder, query_encoder=query_encoder, device=device)
 
     @classmethod
-    def _open(
-        cls,
-        folder: str | os.PathLike[str],
-        encoder: str | os.PathLike[str] | None,
-        query_encoder: str | os.PathLike[str] | None,
-        device: str | None,
-    ) -> Self:
-        manifest = manifest_of(
-            folder, cls.kind, lambda made: _fingerprint(made.corpus, made.settings)
-        )
+    def _read(cls, folder: Path, manifest: Manifest, **how: Any) -> Self:
+        reader: Encoder = how.get("loaded") or _encoder_of(folder, manifest.settings, **how)
         with opening(folder):
             settings = manifest.settings
-            name = os.fspath(settings["encoder"] if encoder is None else encoder)
-            asker = (
-                settings.get("query_encoder") if query_encoder is None else os.fspath(query_encoder)
-            )
-            known = {
-                field: settings[field] for field in EncodingOptions._fields if field in settings
-            }
-            reading = EncodingOptions(**known)
-        try:
-            reader = load_encoder(
-                name, query_encoder=asker, **reading._asdict(), device=device, again=True
-            )
-        except (MissingFile, BadArgument, BadData) as error:
-            which = (
-                "encoder=… where it moved"
-                if asker is None
-                else "encoder=…, query_encoder=… where they moved"
-            )
-            why = f"the index at {folder} needs its encoder: {error} ({which})"
-            raise (MissingFile if isinstance(error, MissingFile) else BadData)(why) from None
-        return cls._opened(folder, reader, manifest)
-
-    @classmethod
-    def _opened(cls, folder: str | os.PathLike[str], encoder: Encoder, manifest: Manifest) -> Self:
-        path, settings = path_of(folder), manifest.settings
-        with opening(folder):
-            if not encoder.is_the_one(settings["identity"]):
+            if reader.identity != settings["identity"]:
                 was = settings["encoder"]
-                was += (
-                    f" (queries: {settings['query_encoder']})"
-                    if "query_encoder" in settings
-                    else ""
-                )
+                if "query_encoder" in settings:
+                    was += f" (queries: {settings['query_encoder']})"
                 raise BadData(
                     f"the index at {folder} was built with another encoder: {was} was "
-                    f"{settings['identity'][:12]}, and {encoder.name} is {encoder.identity[:12]}; "
+                    f"{settings['identity'][:12]}, and {reader.name} is {reader.identity[:12]}; "
                     "name that encoder, or build the index again"
                 )
-            index = faiss().read_index(str(path / INDEX), faiss().IO_FLAG_MMAP_IFC)
-            if (index.ntotal, index.d) != (manifest.passages, encoder.dimension):
+            index = faiss().read_index(str(folder / INDEX), faiss().IO_FLAG_MMAP_IFC)
+            if (index.ntotal, index.d) != (manifest.passages, reader.dimension):
                 raise BadData(
                     f"the index at {folder} is damaged: {INDEX} has {index.ntotal} vectors of {index.d} numbers "
-                    f"where {manifest.passages} of {encoder.dimension} belong; build it again"
+                    f"where {manifest.passages} of {reader.dimension} belong; build it again"
                 )
             if settings["index"] == "hnsw":
                 index.hnsw.efSearch = settings["ef_search"]
             if settings["index"] == "ivf":
                 index.nprobe = settings["nprobe"]
-            return cls(manifest, StoredPassages(path), index, encoder, path)
+            return cls(manifest, StoredPassages(folder), index, reader, folder)
 
-    def _open_again(self, path: Path) -> Self:
-        return opened_whole(
-            path,
-            lambda: self._opened(
-                path,
-                self.encoder,
-                manifest_of(path, self.kind, lambda made: _fingerprint(made.corpus, made.settings)),
-            ),
-        )
+    def _how(self) -> dict[str, Any]:
+        return {"loaded": self.encoder}
 
-    def _fingerprint_of(self, manifest: Manifest, folder: Path) -> str:
-        return _fingerprint(manifest.corpus, manifest.settings)
+    @classmethod
+    def _fingerprint(cls, manifest: Manifest, folder: Path | None) -> str:
+        settings = manifest.settings
+        # the identity says what they say
+        beside = ("encoder", "query_encoder", "identity", "dimension", *EncodingOptions._fields)
+        counting = {name: value for name, value in settings.items() if name not in beside}
+        return fingerprint_of(cls.kind, manifest.corpus.sha256, settings["identity"], counting)
 
     def _write_update(
         self, folder: Path, new: UpdatedPassages, progress: ProgressCallback
-    ) -> tuple[dict[str, Any], tuple[str, ...]]:
+    ) -> dict[str, Any]:
         """No old passage is encoded again. Without deletions, vectors are added to the index as it is; with them, all
         that stay are added anew: to the cells as they were, or to a new graph."""
         settings = dict(self.manifest.settings)
+        kind = settings["index"]
         index = faiss().read_index(os.path.join(self.path or "", INDEX))
-        if settings["index"] == "hnsw":
+        if kind == "hnsw":
             index.hnsw.efConstruction = settings["ef_construction"]
         if new.deleted:
             index.reset()
-            phase = LINKING if settings["index"] == "hnsw" else ADDING
+            phase = LINKING if kind == "hnsw" else ADDING
             for start in range(0, len(new.kept), _BLOCK):
-                index.add(self.vectors(new.kept[start : start + _BLOCK].tolist()))
-                progress(phase, min(start + _BLOCK, len(new.kept)), len(new.kept))
+                some = new.kept[start : start + _BLOCK]
+                index.add(self.vectors(some.tolist()))
+                progress(phase, start + len(some), len(new.kept))
         if new.added:
             vectors = encoded(new.new, self.encoder, _BATCH_SIZE, folder, progress)
-            add_vectors(index, vectors, settings["index"], progress)
-        if settings["index"] == "hnsw":
+            add_vectors(index, vectors, kind, progress)
+        if kind == "hnsw":
             settings["graph"] = graph_digest(index)
-        if settings["index"] == "ivf":  # of another corpus than this one
+        if kind == "ivf":  # its cells were made for another corpus
             settings["cells"] = cells_digest(index)
         _write(index, folder)
-        return settings, PACKAGES
+        return settings
 
-    def _trained(self) -> bool:
+    def _is_trained(self) -> bool:
         return bool(self.manifest.settings["index"] == "ivf")
 
     def as_cheap(self, k: int) -> int:
@@ -389,17 +321,45 @@ class Dense(Stored):
         return vectors
 
 
-def _lasting(encoder: str | os.PathLike[str]) -> str:
-    """A folder by its whole path, so that the index opens from elsewhere; a name as it is."""
-    place = Path(encoder).expanduser()
-    return str(place.resolve()) if place.is_dir() else os.fspath(encoder)
+def _encoder_of(
+    folder: Path,
+    settings: dict[str, Any],
+    encoder: AnyPath | None,
+    query_encoder: AnyPath | None,
+    device: str | None,
+) -> Encoder:
+    """The encoder that an index was built with."""
+    with opening(folder):
+        name = os.fspath(settings["encoder"] if encoder is None else encoder)
+        asker = settings.get("query_encoder") if query_encoder is None else query_encoder
+        known = {field: settings[field] for field in EncodingOptions._fields if field in settings}
+        reading = EncodingOptions(**known)
+    try:
+        return load_encoder(
+            name,
+            query_encoder=None if asker is None else os.fspath(asker),
+            **reading._asdict(),
+            device=device,
+        )
+    except (MissingFile, BadArgument, BadData) as error:
+        which = "encoder=…, query_encoder=… where they moved"
+        which = "encoder=… where it moved" if asker is None else which
+        why = f"the index at {folder} needs its encoder: {error} ({which})"
+        raise (MissingFile if isinstance(error, MissingFile) else BadData)(why) from None
 
 
-def _fingerprint(corpus: CorpusInfo, settings: dict[str, Any]) -> str:
-    # the identity says what they say
-    beside = ("encoder", "query_encoder", "identity", "dimension", *EncodingOptions._fields)
-    counting = {name: value for name, value in settings.items() if name not in beside}
-    return fingerprint_of(Dense.kind, corpus.sha256, settings["identity"], counting)
+# --- encoding, here or by a cluster ---------------------------------------------------------------------------------
+
+
+def _in_steps(
+    passages: Sequence[Passage], encoder: Encoder, batch_size: int, within: range
+) -> Iterator[tuple[Vectors, int]]:
+    """Vectors in corpus order, some batches of passages at a time, and how many of these were cut."""
+    step = batch_size * _BATCHES
+    for start in range(within.start, within.stop, step):
+        some = passages[start : min(start + step, within.stop)]
+        vectors, cut = encoder.encode_passages([*map(encoder.line, some)], batch_size)
+        yield vectors, sum(cut)
 
 
 def encoded(
@@ -411,21 +371,18 @@ def encoded(
 ) -> Vectors:
     """The vectors of all passages in corpus order, memory-mapped from the folder where there is one.
 
-    Warns once, with their number, of passages that are longer than the encoder reads.
+    Warns once, with their number, about passages that are longer than the encoder reads.
     """
-    step, cut, kept = batch_size * _BATCHES, 0, list[Vectors]()
+    done, cut, kept = 0, 0, list[Vectors]()
     # written as a plain file: a full disk is an error here, and a crash in a memory map
     with open(folder / _VECTORS, "wb") if folder else nullcontext() as file:
-        for start in range(0, len(passages), step):
-            vectors, flags = encoder.encode_passages(
-                [*map(encoder.line, passages[start : start + step])], batch_size
-            )
-            cut += sum(flags)
+        for vectors, too_long in _in_steps(passages, encoder, batch_size, range(len(passages))):
+            done, cut = done + len(vectors), cut + too_long
             if file:
                 file.write(vectors.tobytes())
             else:
                 kept.append(vectors)
-            progress(ENCODING, min(start + step, len(passages)), len(passages))
+            progress(ENCODING, done, len(passages))
     _warn_of_cut(cut, len(passages), encoder)
     return _mapped(folder, len(passages), encoder) if folder else np.concatenate(kept)
 
@@ -440,45 +397,40 @@ def _warn_of_cut(cut: int, passages: int, encoder: Encoder) -> None:
 
 
 def _mapped(folder: Path, passages: int, encoder: Encoder) -> Vectors:
-    return np.asarray(
-        np.memmap(
-            folder / _VECTORS, dtype=np.float32, mode="r", shape=(passages, encoder.dimension)
-        )
-    )
-
-
-# --- by a cluster ---------------------------------------------------------------------------------------------------
+    shape = (passages, encoder.dimension)
+    return np.asarray(np.memmap(folder / _VECTORS, dtype=np.float32, mode="r", shape=shape))
 
 
 class _DenseJob(NamedTuple):
     """What a worker encodes with: the folder of passages, that of chunks, and the encoder's name and settings."""
 
-    folder: str
-    chunks: str
+    folder: Path
+    chunks: Path
     encoder: str
     loading: dict[str, Any]
     batch_size: int
 
+    @property
+    def size(self) -> int:
+        """Passages in a chunk."""
+        return self.batch_size * _BATCHES * _STEPS
+
 
 class _DenseChunks:
-    """In a worker: the vectors of each chunk in `N.npy`, and how many passages were cut in `N.json`, written last."""
+    """In a worker: a chunk's vectors in `N.vectors`, then how many of its passages were cut in `N.json`."""
 
     def __init__(self, job: _DenseJob) -> None:
-        self._job, self._passages = job, StoredPassages(Path(job.folder))
+        self._job, self._passages = job, StoredPassages(job.folder)
         self._encoder = load_encoder(job.encoder, **job.loading)
 
-    def make(self, chunk: int) -> dict[str, int]:
-        step, cut, parts = self._job.batch_size * _BATCHES, 0, list[Vectors]()
-        last = min((chunk + 1) * step * _STEPS, len(self._passages))
-        for start in range(chunk * step * _STEPS, last, step):
-            lines = [*map(self._encoder.line, self._passages[start : min(start + step, last)])]
-            vectors, flags = self._encoder.encode_passages(lines, self._job.batch_size)
-            cut += sum(flags)
-            parts.append(vectors)
-        counts, made = {"passages": sum(map(len, parts)), "cut": cut}, Path(self._job.chunks)
-        write_whole(made / f"{chunk}.vectors", [np.concatenate(parts).tobytes()])
-        write_whole(made / f"{chunk}.json", [json.dumps(counts).encode()])
-        return counts
+    def make(self, chunk: int) -> None:
+        job, start = self._job, chunk * self._job.size
+        within = range(start, min(start + job.size, len(self._passages)))
+        steps = [*_in_steps(self._passages, self._encoder, job.batch_size, within)]
+        vectors = np.concatenate([vectors for vectors, _ in steps])
+        counts = {"passages": len(vectors), "cut": sum(cut for _, cut in steps)}
+        write_whole(job.chunks / f"{chunk}.vectors", [vectors.tobytes()])
+        write_whole(job.chunks / f"{chunk}.json", [json.dumps(counts).encode()])
 
 
 def encoded_on(
@@ -487,29 +439,18 @@ def encoded_on(
     job: _DenseJob,
     passages: Sequence[Passage],
     encoder: Encoder,
-    folder: Path,
     progress: ProgressCallback,
 ) -> Vectors:
     """`encoded`, by a cluster."""
-    number = -(-len(passages) // (job.batch_size * _BATCHES * _STEPS))
-    missing = chunks.missing(number, "{}.json")
-    known = sum(
-        _counts(chunks, chunk)["passages"] for chunk in range(number) if chunk not in missing
-    )
-    on.make(_DenseChunks, job, missing, told(progress, ENCODING, known, len(passages)))
-    with open(folder / _VECTORS, "wb") as file:
-        for chunk in range(number):
+    chunks.make(on, _DenseChunks, job, len(passages), job.size, progress)
+    cut = 0
+    with open(job.folder / _VECTORS, "wb") as file:
+        for chunk in range(-(-len(passages) // job.size)):
             with open(chunks.path / f"{chunk}.vectors", "rb") as part:
                 shutil.copyfileobj(part, file)
-    _warn_of_cut(
-        sum(_counts(chunks, chunk)["cut"] for chunk in range(number)), len(passages), encoder
-    )
-    return _mapped(folder, len(passages), encoder)
-
-
-def _counts(chunks: ChunkFolder, chunk: int) -> dict[str, int]:
-    counts: dict[str, int] = json.loads((chunks.path / f"{chunk}.json").read_bytes())
-    return counts
+            cut += json.loads((chunks.path / f"{chunk}.json").read_bytes())["cut"]
+    _warn_of_cut(cut, len(passages), encoder)
+    return _mapped(job.folder, len(passages), encoder)
 
 
 # --- FAISS ----------------------------------------------------------------------------------------------------------

@@ -30,9 +30,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from blendfilter.errors import BadArgument, BadData, EmptyData, MissingFile, check_count
-from blendfilter.files import LONGEST, first_character, lines, opened, path_of, too_long
+from blendfilter.files import LONGEST, AnyPath, first_character, lines, opened, path_of, too_long
 from blendfilter.records import Passage, one_line
-from blendfilter.retrieval.manifest import read_manifest, reraise
+from blendfilter.retrieval.manifest import read_manifest
 
 MARKUP = (".md", ".markdown", ".rst")
 SUFFIXES = (".txt", *MARKUP)
@@ -81,7 +81,7 @@ class _Block(NamedTuple):
     heading: bool
 
 
-def read_documents(folder: str | os.PathLike[str], words: int = WORDS) -> Iterator[Passage]:
+def read_documents(folder: AnyPath, words: int = WORDS) -> Iterator[Passage]:
     """The passages of the text files under `folder`, at most `words` words each; files of a folder before its folders.
 
     Ids are `path#0`, `path#1`, …; the title is the way through the headings to the passage (`Guide > Install`), or the
@@ -130,6 +130,11 @@ def text_files(folder: Path) -> list[Path]:
         left_out = f"{others} of other kinds, hidden or links left out"
         warnings.warn(f"{folder}: {len(files)} text files are read, {left_out}", stacklevel=3)
     return files
+
+
+def reraise(error: OSError) -> None:
+    """For `os.walk`, which otherwise leaves out what it cannot read."""
+    raise error
 
 
 def is_document(path: Path) -> bool:

@@ -16,9 +16,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import threading
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -26,6 +28,7 @@ import numpy as np
 
 from blendfilter.errors import BadArgument, BadData, MissingFile, UnknownName
 from blendfilter.extras import needed, quiet_transformers
+from blendfilter.files import AnyPath, sha256_of
 from blendfilter.records import Passage, one_line, whole_characters
 
 Vectors = np.typing.NDArray[np.float32]
@@ -35,11 +38,10 @@ SIMILARITIES = ("cosine", "dot", "l2")
 POOLINGS = ("mean", "cls")
 WHY = "a dense index"
 MARKS = ("config.json", "modules.json")  # a folder with neither is no encoder
-_STATED = {
-    "cosine": "cosine",
-    "dot": "dot",
-    "euclidean": "l2",
-}  # sentence-transformers' names for ours
+LAYOUT = "config_sentence_transformers.json"
+_STATED = {"cosine": "cosine", "dot": "dot", "euclidean": "l2"}
+"""sentence-transformers' names of similarities, and ours."""
+_SAY = f"--similarity {', '.join(SIMILARITIES[:-1])} or {SIMILARITIES[-1]}"
 _PROMPTS = {"query": ("query",), "document": ("document", "passage", "corpus")}
 _TEXTS = {"query": "queries", "document": "passages"}
 _DPR = {"DPRQuestionEncoder": "query", "DPRContextEncoder": "document"}
@@ -60,18 +62,12 @@ _ENDLESS = 10**9
 _ON_THE_HUB = re.compile(r"\w[\w.-]*/[\w.-]+")
 _OTHER_BUILDS = ("onnx", "openvino")
 _NOT_WANTED = [
-    *(f"{name}/*" for name in _OTHER_BUILDS),
-    "*.onnx",
-    "*.h5",
-    "*.msgpack",
-    "*.ot",
-    "*.gguf",
-    "*.tflite",
-]
+    "onnx/*", "openvino/*", "*.onnx", "*.h5", "*.msgpack", "*.ot", "*.gguf", "*.tflite",
+]  # fmt: skip
 _SETTINGS_FILES = {
-    *MARKS, "sentence_bert_config.json", "config_sentence_transformers.json", "tokenizer.json",
-    "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt", "vocab.json", "merges.txt",
-    "spiece.model", "sentencepiece.bpe.model", "tokenizer.model",
+    *MARKS, LAYOUT, "sentence_bert_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+    "added_tokens.json", "vocab.txt", "vocab.json", "merges.txt", "spiece.model", "sentencepiece.bpe.model",
+    "tokenizer.model",
 }  # fmt: skip
 
 
@@ -119,14 +115,13 @@ class Encoder:
         queries: _Side,
         passages: _Side,
         reading: EncodingOptions,
-        identities: Sequence[str],
+        identity: str,
     ) -> None:
         self.name = name
         self.reading = reading
         self.dimension: int = passages.model.get_embedding_dimension()
         # equal for a folder that moved, other for one that changed or is used in another way
-        self.identity = identities[0]
-        self._identities = identities
+        self.identity = identity
         self._queries = queries
         self._passages = passages
         # a fast tokenizer that two threads use at once fails ("Already borrowed")
@@ -136,10 +131,6 @@ class Encoder:
     def on_cpu(self) -> bool:
         """Whether passages are encoded on a CPU."""
         return bool(self._passages.model.device.type == "cpu")
-
-    def is_the_one(self, identity: str) -> bool:
-        """Whether that is this encoder's identity, or was in earlier versions, which did not look at a router."""
-        return identity in self._identities
 
     def line(self, passage: Passage) -> str:
         """What is encoded of a passage: `Title | text`, or `title [SEP] text` as DPR was trained."""
@@ -155,18 +146,16 @@ class Encoder:
         """
         # padding changes last bits; a batch of short queries gains nothing on a CPU, and much on a GPU
         batch_size = 1 if self._queries.model.device.type == "cpu" else 64
+        reading = self.reading
         return self._encode(
-            self._queries, queries, self.reading.query_prefix, self.reading.query_limit, batch_size
+            self._queries, queries, reading.query_prefix, reading.query_limit, batch_size
         )
 
     def encode_passages(self, passages: Sequence[str], batch_size: int = 64) -> Encoded:
         """The same for passages. Texts of like length are encoded together, `batch_size` at a time."""
+        reading = self.reading
         return self._encode(
-            self._passages,
-            passages,
-            self.reading.passage_prefix,
-            self.reading.max_length,
-            batch_size,
+            self._passages, passages, reading.passage_prefix, reading.max_length, batch_size
         )
 
     def _encode(
@@ -175,23 +164,20 @@ class Encoder:
         if not texts:
             return Encoded(np.empty((0, self.dimension), dtype=np.float32), [])
         # half a character has no UTF-8, and tokenizers want UTF-8
-        plain = [whole_characters(text) for text in texts]
+        plain, cut = [whole_characters(text) for text in texts], [False] * len(texts)
         with self._turn:
-            cut, unit = [False] * len(plain), self.reading.similarity == "cosine"
             if limit is not None and side.can_cut:
-                side.cut_at(limit)  # both sides may share one tokenizer
+                setattr(side.reader, side.length, limit)  # both sides may share one tokenizer
                 # the marks at both ends included
-                marked = [prefix + text for text in plain]
-                tokens = side.reader.tokenizer(
-                    marked, truncation=False, padding=False, verbose=False
-                )["input_ids"]
-                cut = [len(ids) > limit for ids in tokens]
+                marked, how = [prefix + text for text in plain], {"verbose": False}
+                tokens = side.reader.tokenizer(marked, truncation=False, padding=False, **how)
+                cut = [len(ids) > limit for ids in tokens["input_ids"]]
             vectors: Vectors = side.encode(
                 plain,
                 prompt=prefix,
                 batch_size=batch_size,
                 show_progress_bar=False,
-                normalize_embeddings=unit,
+                normalize_embeddings=self.reading.similarity == "cosine",
             )
         if not np.isfinite(vectors).all():
             raise BadData(
@@ -207,16 +193,11 @@ class _Side:
         self.model = model
         self.reader = _routed(model[0], task, folder)
         self.encode = model.encode_query if task == "query" else model.encode_document
-        self.can_cut = callable(
-            getattr(self.reader, "tokenizer", None)
-        )  # a bag of words has no end
+        # a bag of words has no end
+        self.can_cut = callable(getattr(self.reader, "tokenizer", None))
         self.title_mark: str = getattr(self.reader, "title_mark", "")
         own = f"{task}_length"
-        self._length = own if getattr(self.reader, own, None) is not None else "max_seq_length"
-
-    def cut_at(self, limit: int) -> None:
-        """Read so many tokens of a text."""
-        setattr(self.reader, self._length, limit)
+        self.length = own if getattr(self.reader, own, None) is not None else "max_seq_length"
 
     def limit(self, wanted: int | None, name: str) -> int | None:
         """Tokens read of a text: those wanted, else what the checkpoint says and its positions allow."""
@@ -228,10 +209,8 @@ class _Side:
         if not self.can_cut or wanted is not None:
             return wanted if self.can_cut else None
         # a tokenizer that knows no limit states a number of thirty digits, or infinity
-        limits = (getattr(self.reader, self._length, None), positions)
-        return min(
-            (int(limit) for limit in limits if limit is not None and limit < _ENDLESS), default=None
-        )
+        limits = (getattr(self.reader, self.length, None), positions)
+        return min((int(limit) for limit in limits if limit and limit < _ENDLESS), default=None)
 
 
 def load_encoder(
@@ -247,7 +226,6 @@ def load_encoder(
     max_length: int | None = None,
     query_max_length: int | None = None,
     device: str | None = None,
-    again: bool = False,
 ) -> Encoder:
     """The encoder of a folder or of a name on the hub; on a GPU where there is one, unless `device` names another.
 
@@ -262,7 +240,6 @@ def load_encoder(
         similarity: cosine, dot or l2.
         pooling: mean or cls (the first token's vector), for models that do not say.
         max_length: tokens read of a text, and `query_max_length` those of a query, where they differ.
-        again: an index was built with it, so that it is not refused for the kind of model it is.
 
     Raises:
         MissingFile: there is no such encoder.
@@ -270,144 +247,137 @@ def load_encoder(
         BadArgument: an option that it cannot do, or that its own settings contradict.
         UnknownName: it has no prompt of that name.
     """
-    if similarity not in (None, *SIMILARITIES):
-        raise BadArgument(
-            f"similarity (--similarity) must be one of {', '.join(SIMILARITIES)}, got {similarity!r}"
-        )
-    if pooling not in (None, *POOLINGS):
-        raise BadArgument(
-            f"pooling (--pooling) must be one of {', '.join(POOLINGS)}, got {pooling!r}"
-        )
+    choices = (("similarity", similarity, SIMILARITIES), ("pooling", pooling, POOLINGS))
+    for option, given, known in choices:
+        if given not in (None, *known):
+            raise BadArgument(
+                f"{option} (--{option}) must be one of {', '.join(known)}, got {given!r}"
+            )
     for option, length in (("max_length", max_length), ("query_max_length", query_max_length)):
         if length is not None and (isinstance(length, bool) or length < _MINIMUM):
             raise BadArgument(f"{option} must be at least {_MINIMUM} tokens, got {length!r}")
     folder = encoder_folder(name)
     asker = folder if query_encoder is None else encoder_folder(query_encoder)
-    library = needed("sentence_transformers", "dense", WHY)
+    needed("sentence_transformers", "dense", WHY)
     one = asker.samefile(folder)
     with quiet_transformers("dense", WHY):
         for place, task in ((folder, "document"), (asker, "query")):
-            _check_kind(place, task, alone=one, again=again)
-        answering = _load(library, folder, pooling, device)
-        asking = answering if one else _load(library, asker, pooling, device)
-    passages, queries = (
-        _Side(answering.model, "document", folder),
-        _Side(asking.model, "query", asker),
-    )
-    sizes = [side.model.get_embedding_dimension() for side in (passages, queries)]
+            _check_kind(place, task, alone=one)
+        answering, pooled = _load(folder, pooling, device)
+        asking, asks_pooled = (answering, pooled) if one else _load(asker, pooling, device)
+    passages, queries = _Side(answering, "document", folder), _Side(asking, "query", asker)
+    sizes = [model.get_embedding_dimension() for model in (answering, asking)]
     if sizes[0] != sizes[1]:
         raise BadArgument(
             f"the encoder {name} gives vectors of {sizes[0]} numbers, and the query encoder {query_encoder} of "
             f"{sizes[1]}: they do not belong together"
         )
     limit = passages.limit(max_length, name)
-    query_limit = queries.limit(
-        max_length if query_max_length is None else query_max_length, query_encoder or name
-    )
+    query_limit = queries.limit(query_max_length or max_length, query_encoder or name)
     options = EncodingOptions(
-        _prefix(asking.model, asker, "query", query_prefix, query_prompt),
-        _prefix(answering.model, folder, "document", passage_prefix, passage_prompt),
-        similarity or _similarity(answering, asking),
+        _prefix(asking, asker, "query", query_prefix, query_prompt),
+        _prefix(answering, folder, "document", passage_prefix, passage_prompt),
+        similarity or _similarity({folder: answering, asker: asking}),
         limit,
-        pooling if answering.pooled or asking.pooled else None,
+        pooling if pooled or asks_pooled else None,
         query_limit if query_limit != limit else None,
     )
     whole = name if one else f"{name} (queries: {query_encoder})"
-    return Encoder(
-        whole,
-        queries,
-        passages,
-        options,
-        _identities(options, [folder] if one else [folder, asker]),
-    )
+    folders = [folder] if one else [folder, asker]
+    return Encoder(whole, queries, passages, options, _identity(options, folders))
 
 
-def _identities(options: EncodingOptions, folders: Sequence[Path]) -> tuple[str, ...]:
-    """What an encoder is, by its files and how it is used, not by its place: today's identity, then an earlier one."""
-    stated = [files_hash(folders[0]), options[:4]]
+def _identity(options: EncodingOptions, folders: Sequence[Path]) -> str:
+    """What an encoder is, by its files and how it is used, not by its place."""
+    stated: list[Any] = [files_hash(folders[0]), options[:4]]
     # younger than the rest: an encoder that has none of these keeps the identity that it had
-    more = {
-        name: value
-        for name, value in options.settings().items()
-        if name not in EncodingOptions._fields[:4]
-    }
+    first = EncodingOptions._fields[:4]
+    more = {name: value for name, value in options.settings().items() if name not in first}
     if len(folders) > 1:
         more["query_encoder"] = files_hash(folders[1])
-    known = [[*stated, dict(more)] if more else stated]
-    if routers := [
-        path for folder in folders for path in sorted(folder.rglob("router_config.json"))
-    ]:
-        more["routers"] = [hashlib.sha256(path.read_bytes()).hexdigest() for path in routers]
-        known.insert(0, [*stated, more])
-    return tuple(hashlib.sha256(json.dumps(each).encode()).hexdigest() for each in known)
+    routers = [path for folder in folders for path in sorted(folder.rglob("router_config.json"))]
+    if routers:
+        more["routers"] = [sha256_of(path) for path in routers]
+    return hashlib.sha256(json.dumps([*stated, more] if more else stated).encode()).hexdigest()
 
 
-class _Loaded(NamedTuple):
-    """A checkpoint's model, the similarity it states (empty where it states none), and whether `pooling` changed it."""
-
-    folder: Path
-    model: Any
-    similarity: str
-    pooled: bool
-
-
-def _load(library: Any, folder: Path, pooling: Pooling | None, device: str | None) -> _Loaded:
-    """The model in `folder`, whole."""
-    laid_out, architecture = (folder / MARKS[1]).is_file(), _architecture(folder)
+def _load(folder: Path, pooling: Pooling | None, device: str | None) -> tuple[Any, bool]:
+    """The model in `folder`, whole, and whether `pooling` changed how it pools."""
+    library: Any = needed("sentence_transformers", "dense", WHY)
+    architecture = _architecture(folder)
     try:
-        # in 32 bits wherever it runs, so that a GPU and a CPU agree
         if architecture in _DPR:
             model = library.SentenceTransformer(modules=[_dpr(folder, architecture)], device=device)
         else:
             model = library.SentenceTransformer(str(folder), device=device, local_files_only=True)
-        model = model.float().eval()
-    except (ImportError, MemoryError, BadData):
+        model = model.float().eval()  # in 32 bits wherever it runs, so that a GPU and a CPU agree
+    except (ImportError, MemoryError):
         raise
-    except (
-        Exception
-    ) as error:  # whatever torch, tokenizers and safetensors raise of a file that is not theirs
-        why = str(error).strip().partition("\n")[0][:200] or type(error).__name__
-        raise BadData(f"the encoder in {folder} cannot be loaded ({why}): is it whole?") from error
-    if architecture not in _DPR:
-        check_whole(model, folder)
-    stated = str(model.similarity_fn_name) if laid_out else ""
-    return _Loaded(
-        folder, model, stated, _pool(model, folder, pooling, "cls" if architecture in _DPR else "")
-    )
+    except Exception as error:  # whatever torch, tokenizers and safetensors raise
+        raise cannot_load(f"the encoder in {folder}", error) from error
+    check_whole(model, folder)
+    return model, _pool(model, folder, pooling, "cls" if architecture in _DPR else "")
+
+
+def cannot_load(what: str, error: Exception) -> BadData:
+    """The error for a model whose files a library cannot read."""
+    why = str(error).strip().partition("\n")[0][:200] or type(error).__name__
+    return BadData(f"{what} cannot be loaded ({why}): is it whole?")
 
 
 def _architecture(folder: Path) -> str:
     """What the model is by its own word: sentence-transformers' kind of model, or transformers' class."""
     if (folder / MARKS[1]).is_file():
-        return str(_json(folder / "config_sentence_transformers.json").get("model_type", ""))
-    names = _json(folder / MARKS[0]).get("architectures")
+        return str(settings_in(folder / LAYOUT, {}).get("model_type", ""))
+    names = settings_in(folder / MARKS[0], {}).get("architectures")
     return str(names[0]) if isinstance(names, list) and names else ""
 
 
-def _check_kind(folder: Path, task: str, *, alone: bool, again: bool) -> None:
-    """Raise `BadData` for a model that is no encoder, unless `again`, and `BadArgument` for DPR's other encoder.
+def _check_kind(folder: Path, task: str, *, alone: bool) -> None:
+    """Raise `BadData` for a model that is no encoder, and `BadArgument` for DPR's other encoder.
 
     `task` says what it is to encode, and `alone` that it is to encode queries and passages.
     """
     name = _architecture(folder)
-    if name.endswith(_NO_VECTORS) and not again:
+    if name.endswith(_NO_VECTORS):
         raise BadData(
             f"{folder} is no encoder: a {name} gives scores or labels and no vectors; name an encoder"
         )
-    if name in _OTHER_KINDS and not again:
+    if name in _OTHER_KINDS:
         raise BadData(f"{folder} is no dense encoder but {_OTHER_KINDS[name]}; name a dense one")
     if name in _DPR and (alone or _DPR[name] != task):
         both = "name DPR's context encoder with --encoder and its question encoder with --query-encoder"
         raise BadArgument(f"{folder} is a {name}, which encodes {_TEXTS[_DPR[name]]} alone: {both}")
 
 
-def _json(path: Path) -> dict[str, Any]:
-    """A settings file of a checkpoint; empty where there is none, or where it is damaged: who loads it says so."""
+def settings_in(path: Path, nothing: Any) -> Any:
+    """What a file of JSON holds, of the type of `nothing`, which stands for a file that is missing."""
     try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
+        return type(nothing)(json.loads(path.read_bytes())) if path.is_file() else nothing
+    except (ValueError, TypeError) as error:
+        raise BadData(
+            f"{path} holds no settings in JSON ({error}): fetch the model again"
+        ) from None
+
+
+def module_kinds(folder: Path) -> list[str]:
+    """The kinds of a model's modules, if it is laid out for sentence-transformers."""
+    rows = settings_in(folder / MARKS[1], [])
+    return [str(row.get("type")).rpartition(".")[2] for row in rows if isinstance(row, dict)]
+
+
+def is_late(folder: Path) -> bool:
+    """Whether a model laid out for sentence-transformers gives a vector a token, by PyLate's word or the library's."""
+    kinds, stated = module_kinds(folder), settings_in(folder / LAYOUT, {}).get("model_type")
+    if stated in ("ColBERT", "MultiVectorEncoder"):
+        return bool(kinds)
+    return stated != "CrossEncoder" and "Dense" in kinds and "Pooling" not in kinds
+
+
+def lasting(name: AnyPath) -> str:
+    """A folder by its whole path, so that it is found from elsewhere; a name on the hub as it is."""
+    place = Path(name).expanduser()
+    return str(place.resolve()) if place.is_dir() else os.fspath(name)
 
 
 def _dpr(folder: Path, architecture: str) -> Any:
@@ -417,14 +387,9 @@ def _dpr(folder: Path, architecture: str) -> Any:
     class DPR(torch.nn.Module):  # type: ignore[name-defined]  # torch is imported when first used
         def __init__(self) -> None:
             super().__init__()
-            kind = getattr(transformers, architecture)
-            self.auto_model, report = kind.from_pretrained(
-                folder, output_loading_info=True, local_files_only=True
-            )
-            _check_report(report, folder)
-            self.tokenizer = transformers.AutoTokenizer.from_pretrained(
-                folder, local_files_only=True
-            )
+            kind, own = getattr(transformers, architecture), {"local_files_only": True}
+            self.auto_model = kind.from_pretrained(folder, **own)
+            self.tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **own)
             self.title_mark = self.tokenizer.sep_token
 
         @property
@@ -447,10 +412,8 @@ def _dpr(folder: Path, architecture: str) -> Any:
         def forward(self, features: Any) -> Any:
             names = ("input_ids", "attention_mask", "token_type_ids")
             given = {name: features[name] for name in names if name in features}
-            return {
-                **features,
-                "sentence_embedding": self.auto_model(**given, return_dict=True).pooler_output,
-            }
+            pooled = self.auto_model(**given, return_dict=True).pooler_output
+            return {**features, "sentence_embedding": pooled}
 
     return DPR()
 
@@ -460,17 +423,14 @@ def _pool(model: Any, folder: Path, pooling: Pooling | None, stated: str) -> boo
     if pooling is None or pooling == stated:
         return False
     poolings = [module for module in model.modules() if hasattr(module, "pooling_mode")]
+    modes = {str(module.pooling_mode) for module in poolings}
     if (folder / MARKS[1]).is_file() or not poolings:
-        stated = (
-            stated
-            or " and ".join(sorted({str(module.pooling_mode) for module in poolings}))
-            or "no tokens"
-        )
+        stated = stated or " and ".join(sorted(modes)) or "no tokens"
     if stated not in ("", pooling):
         raise BadArgument(
             f"the encoder in {folder} pools {stated} by its own settings, not {pooling}: leave out --pooling"
         )
-    if stated or poolings[0].pooling_mode == pooling:
+    if stated or modes == {pooling}:
         return False
     model[1] = type(poolings[0])(model.get_embedding_dimension(), pooling)
     return True
@@ -478,32 +438,29 @@ def _pool(model: Any, folder: Path, pooling: Pooling | None, stated: str) -> boo
 
 def _prefix(model: Any, folder: Path, task: str, prefix: str | None, prompt: str | None) -> str:
     """What stands before texts: the prefix, or the prompt that is named, or the model's own for the task."""
-    known = {str(name): str(text) for name, text in model.prompts.items() if text}
-    if prefix is None and prompt is None:
-        return next((known[name] for name in _PROMPTS[task] if name in known), "")
-    if prefix is None:
-        if not known:
-            instead = "--query-prefix" if task == "query" else "--passage-prefix"
-            raise UnknownName(
-                f"no prompt '{prompt}': the encoder in {folder} has none; give the text, {instead}"
-            )
-        if prompt not in known:
-            raise UnknownName.of("prompt", str(prompt), known, f"of the encoder in {folder}")
-        return known[str(prompt)]
-    if prompt is not None:
-        both = (
-            "--query-prefix and --query-prompt"
-            if task == "query"
-            else "--passage-prefix and --passage-prompt"
+    which = "query" if task == "query" else "passage"
+    if prefix is not None and prompt is not None:
+        raise BadArgument(
+            f"--{which}-prefix and --{which}-prompt both say what stands before {_TEXTS[task]}: give one"
         )
-        raise BadArgument(f"{both} both say what stands before {_TEXTS[task]}: give one")
-    return prefix
+    if prefix is not None:
+        return prefix
+    known = {str(name): str(text) for name, text in model.prompts.items() if text}
+    if prompt is None:
+        return next((known[name] for name in _PROMPTS[task] if name in known), "")
+    if prompt not in known:
+        raise UnknownName.of(
+            "prompt", prompt, known, f"of the encoder in {folder}; --{which}-prefix takes any text"
+        )
+    return known[prompt]
 
 
-def _similarity(answering: _Loaded, asking: _Loaded) -> Any:
-    """What the checkpoints say; dot where they do not."""
+def _similarity(models: dict[Path, Any]) -> Any:
+    """What the checkpoints laid out for sentence-transformers say; dot where none is."""
     stated = {
-        loaded.similarity: loaded.folder for loaded in (answering, asking) if loaded.similarity
+        str(model.similarity_fn_name): folder
+        for folder, model in models.items()
+        if (folder / MARKS[1]).is_file()
     }
     for name, folder in stated.items():
         if name not in _STATED:
@@ -514,17 +471,14 @@ def _similarity(answering: _Loaded, asking: _Loaded) -> Any:
     return _STATED[next(iter(stated), "dot")]
 
 
-_SAY = f"--similarity {', '.join(SIMILARITIES[:-1])} or {SIMILARITIES[-1]}"
-
-
 def _routed(module: Any, task: str, folder: Path) -> Any:
     """The module that reads the texts of `task`: the model's first, or where that is a `Router`, its route's first."""
     while hasattr(module, "sub_modules"):
         routes = getattr(module, "route_mappings", None) or {}
-        ways = ((task, "text"), (task, None), (None, "text"), (None, None))
-        route = next((routes[way] for way in ways if way in routes), None)
-        route = route or next((name for name in (task, "text") if name in module.sub_modules), None)
-        if route not in module.sub_modules:
+        ways = [(task, "text"), (task, None), (None, "text"), (None, None)]
+        names = [routes[way] for way in ways if way in routes] or [task, "text"]
+        route = next((name for name in names if name in module.sub_modules), None)
+        if route is None:
             known = ", ".join(module.sub_modules)
             raise BadData(
                 f"the encoder in {folder} has no route for {_TEXTS[task]} ({task}), only for: {known}"
@@ -533,43 +487,54 @@ def _routed(module: Any, task: str, folder: Path) -> Any:
     return module
 
 
-def _transformers(model: Any, folder: Path) -> Iterator[tuple[Any, Path]]:
-    """The transformers in a model, of a `Router`'s routes too, each with the folder that it was read from."""
-    if not (folder / MARKS[1]).is_file():
-        yield model[0], folder
-        return
-    # of PyLate's checkpoints the model has a module more than the file names, its last
-    for module, row in zip(model, json.loads((folder / MARKS[1]).read_bytes()), strict=False):
-        place = folder / str(row["path"])
-        if str(row["type"]).endswith(
-            ".Transformer"
-        ):  # it need not lie in the encoder's own folder, and need not be
-            yield module, place
-        elif hasattr(module, "sub_modules"):
-            router = _json(place / "router_config.json") or _json(place / MARKS[0])
-            for route, names in router["structure"].items():
-                for inner, name in zip(module.sub_modules[route], names, strict=True):
-                    if str(router["types"][name]).endswith(".Transformer"):
-                        yield inner, place / name
-
-
 def check_whole(model: Any, folder: Path) -> None:
     """Raise `BadData` where weights of a model of sentence-transformers' were made up, because its files lack them."""
-    for module, place in _transformers(model, folder):
-        kind = type(module.auto_model)
-        _, report = kind.from_pretrained(place, output_loading_info=True, local_files_only=True)
-        _check_report(report, place)
-
-
-def _check_report(report: dict[str, Any], place: Path) -> None:
-    """Raise `BadData` where weights were made up, at random, because the files lack them."""
+    bodies = [module.auto_model for module in model.modules() if hasattr(module, "auto_model")]
     # nothing that pools token vectors looks at BERT's pooler, and many encoders come without it
-    missing = sorted(key for key in report["missing_keys"] if "pooler" not in key.split("."))
+    missing = [name for name in missing_weights(bodies, folder) if "pooler" not in name.split(".")]
     if missing:
         raise BadData(
-            f"the encoder in {place} is not whole: {len(missing)} of its weights are missing, "
+            f"the encoder in {folder} is not whole: {len(missing)} of its weights are missing, "
             f"{missing[0]} first; fetch or save it again"
         )
+
+
+def missing_weights(bodies: Sequence[Any], folder: Path) -> list[str]:
+    """The parameters of transformers that no file in `folder` has: the library takes random numbers for them.
+
+    Two models with the same names, as of a `Router`, want each name twice.
+    """
+    stored = Counter[str]()
+    for path in _weights(folder):
+        stored.update(map(_todays_name, _names_in(path)))
+    missing = list[str]()
+    for body in bodies:
+        # with or without the name of the model under its head
+        outer = f"{body.base_model_prefix}."
+        for name, _ in body.named_parameters():
+            ways = (name, name.removeprefix(outer), outer + name)
+            found = next((way for way in ways if stored[way]), None)
+            if found is None:
+                missing.append(name)
+            else:
+                stored[found] -= 1
+    return sorted(missing)
+
+
+def _todays_name(name: str) -> str:
+    """A weight's name in files of old BERTs, which TensorFlow's names shine through."""
+    return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace(
+        "LayerNorm.beta", "LayerNorm.bias"
+    )
+
+
+def _names_in(path: Path) -> Sequence[str]:
+    """The names of the weights in a file: the header of safetensors, or the keys of a pickle."""
+    if path.suffix == ".safetensors":
+        with needed("safetensors", "dense", WHY).safe_open(path, "numpy") as weights:
+            return [*weights.keys()]
+    torch = needed("torch", "dense", WHY)
+    return [*torch.load(path, map_location="meta", weights_only=True)]
 
 
 def positions_of(reader: Any) -> int | None:
@@ -625,19 +590,30 @@ def _downloaded(hub: Any, name: str, what: str) -> Path:
 
 def files_hash(folder: Path) -> str:
     """sha256 over whatever makes the encoder what it is; its place, its read-me and its other builds do not count."""
-    paths = {path.relative_to(folder): path for path in sorted(folder.rglob("*")) if path.is_file()}
-    inside = [
-        (name, path)
-        for name, path in paths.items()
-        if name.parts[0] not in _OTHER_BUILDS
-        and not any(part.startswith(".") for part in name.parts)
-    ]
-    # weights saved twice are read from safetensors, so those count
-    weights = ".safetensors" if any(path.suffix == ".safetensors" for _, path in inside) else ".bin"
     whole = hashlib.sha256()
-    for name, path in inside:
-        if path.suffix == weights or path.name in _SETTINGS_FILES:
-            with open(path, "rb") as file:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
-            whole.update(f"{name.as_posix()}\0{digest}\n".encode())
+    inside = _files(folder)
+    counting = {*_weights(folder, ".bin"), *(p for p in inside if p.name in _SETTINGS_FILES)}
+    for path in inside:
+        if path in counting:
+            name = path.relative_to(folder).as_posix()
+            whole.update(f"{name}\0{sha256_of(path)}\n".encode())
     return whole.hexdigest()
+
+
+def _files(folder: Path) -> list[Path]:
+    """The files of an encoder, without hidden ones and other builds."""
+    names = {
+        path: path.relative_to(folder).parts for path in sorted(folder.rglob("*")) if path.is_file()
+    }
+    return [
+        path
+        for path, parts in names.items()
+        if parts[0] not in _OTHER_BUILDS and not any(part.startswith(".") for part in parts)
+    ]
+
+
+def _weights(folder: Path, other: str = "pytorch_model") -> list[Path]:
+    """The files of weights: safetensors, or where there are none, the files that have `other` in their names."""
+    inside = _files(folder)
+    safe = [path for path in inside if path.suffix == ".safetensors"]
+    return safe or [path for path in inside if other in path.name]

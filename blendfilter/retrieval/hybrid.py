@@ -9,13 +9,13 @@ kind. Differs from the paper: an index counts down to a depth, not to its last p
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Any
 
 from blendfilter.errors import BadArgument, check_count
+from blendfilter.files import AnyPath
 from blendfilter.records import Passage
 from blendfilter.retrieval.base import (
     Hits,
@@ -91,17 +91,13 @@ class Hybrid(Retriever):
         # an index must not warn of its short corpus: others may have the rest
         return min(max(k, self.depth), known)
 
-    def outdated(self) -> bool:
-        """Whether one of its indexes is."""
-        return any(index.outdated() for index in self.indexes)
+    def parts(self) -> Sequence[Retriever]:
+        """The indexes that it joins."""
+        return self.indexes
 
-    def fresh(self) -> Hybrid:
-        """This hybrid, or one of the indexes that lie in the folders by now."""
-        if not self.outdated():
-            return self
-        return Hybrid(
-            [index.fresh() for index in self.indexes], constant=self.constant, depth=self.depth
-        )
+    def over(self, parts: Sequence[Retriever]) -> Hybrid:
+        """A hybrid of other indexes, fused in the same way."""
+        return Hybrid(parts, constant=self.constant, depth=self.depth)
 
     def info(self) -> dict[str, Any]:
         """Kind, fingerprint, how ranks are fused, and what each of the indexes says of itself."""
@@ -111,9 +107,6 @@ class Hybrid(Retriever):
             "settings": {"constant": self.constant, "depth": self.depth},
             "indexes": [index.info() for index in self.indexes],
         }
-
-    def __repr__(self) -> str:
-        return f"<Hybrid of {', '.join(map(repr, self.indexes))}, fingerprint {self.fingerprint}>"
 
     def __len__(self) -> int:
         """How many passages there are; a TypeError for indexes over several corpora, which may share some."""
@@ -149,7 +142,7 @@ def fuse(rankings: Sequence[Sequence[Passage]], k: int, constant: float, key: Ke
     ]
 
 
-def open_indexes(locations: Sequence[str | os.PathLike[str]], **options: Any) -> Retriever:
+def open_indexes(locations: Sequence[AnyPath], **options: Any) -> Retriever:
     """The index at one location, or a `Hybrid` of those at several; `options` go to each `open_index`."""
     if not locations:
         raise BadArgument("no index named: give a folder or an address")

@@ -15,7 +15,7 @@ from typing import Any
 
 from blendfilter import http
 from blendfilter.errors import BadData, MissingFile, UnknownName
-from blendfilter.files import path_of
+from blendfilter.files import AnyPath, path_of
 from blendfilter.retrieval.base import Retriever
 from blendfilter.retrieval.corpus import Corpus
 from blendfilter.retrieval.manifest import MANIFEST, read_manifest
@@ -61,9 +61,7 @@ _OPENING: ContextVar[tuple[str, ...]] = ContextVar(
 _LIKE_AN_ADDRESS = re.compile(r"(?:https?|//|:).*@|[\w.-]+:[0-9]{1,5}/?$", re.IGNORECASE)
 
 
-def build(
-    engine: str, corpus: Corpus, out: str | os.PathLike[str] | None = None, **settings: Any
-) -> Retriever:
+def build(engine: str, corpus: Corpus, out: AnyPath | None = None, **settings: Any) -> Retriever:
     """Index `corpus` with the engine of that name; `settings` are that engine's. Raises `UnknownName`.
 
     >>> from blendfilter.records import Passage
@@ -82,7 +80,7 @@ def register_kind(name: str, opener: Opener) -> None:
 
 
 def open_index(
-    location: str | os.PathLike[str],
+    location: AnyPath,
     *,
     allow_hosts: Sequence[str] = (),
     partial: bool = False,

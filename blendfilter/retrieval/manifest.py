@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import ctypes
-import errno
 import fcntl
 import hashlib
 import json
@@ -14,20 +13,18 @@ import os
 import re
 import shutil
 import uuid
-import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path, PurePosixPath
 from pickle import PickleError
-from types import MappingProxyType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from blendfilter import resources
 from blendfilter.errors import BadArgument, BadData, BlendFilterError, IndexChanged, MissingFile
-from blendfilter.files import path_of, writing
+from blendfilter.files import AnyPath, path_of, sha256_of, writing
 
 MANIFEST = "manifest.json"
 FORMAT = 1
@@ -40,10 +37,20 @@ HASHED_WHOLE = 4 * 2**20
 BLOCKS, BLOCK = 16, 16 * 2**10
 """How many blocks of a larger file are hashed, and their bytes."""
 UNREADABLE = (
-    ValueError, TypeError, LookupError, AttributeError, EOFError, ArithmeticError, AssertionError, RuntimeError,
-    MemoryError, PickleError,
-)  # fmt: skip
-"""What readers raise of files that are not theirs; a size out of a damaged file may be beyond all memory."""
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    EOFError,
+    ArithmeticError,
+    AssertionError,
+    RuntimeError,
+    MemoryError,
+    PickleError,
+)
+"""What readers raise for files that are not theirs; a size from a damaged file may be beyond all memory."""
+_TRIES = 20
+T = TypeVar("T")
 
 
 def index_cache() -> Path:
@@ -52,15 +59,10 @@ def index_cache() -> Path:
 
 
 def _inside(name: str) -> str:
-    """`name`, if it is that of a file in the folder: a manifest may come from anywhere."""
+    """`name`, if it names a file in the folder: a manifest may come from anywhere."""
     path = PurePosixPath(name)
-    if (
-        path.is_absolute()
-        or not path.name
-        or ".." in path.parts
-        or str(path) != name
-        or {"\0", "\\"} & {*name}
-    ):
+    outside = path.is_absolute() or not path.name or ".." in path.parts or str(path) != name
+    if outside or "\0" in name or "\\" in name:
         raise ValueError(f"{name!r:.80} is not the name of a file in the folder")
     return name
 
@@ -77,7 +79,7 @@ class Manifest(BaseModel):
     """`manifest.json`. `files` maps each file of the folder to its size in bytes, `hashes` to its hash (`file_hash`).
 
     Manifests written before there were hashes have none, and are checked by sizes. `versions` are for people.
-    `built_passages`: of an index that was updated since it was built, how many passages it was built of.
+    `built_passages`: how many passages an index was built from, if it was updated since.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -107,102 +109,99 @@ def versions_of(*packages: str) -> dict[str, str]:
 def file_hash(path: Path, how: str = "") -> str:
     """``sha256:`` or ``sha256-sampled:`` and 64 hex digits, over a file's content; `how` by default goes by its size.
 
-    Files of up to 4 MiB are hashed whole. Of a larger one, 16 blocks of 16 KiB are, evenly spread from the first byte
-    to the last, and its size: an index may have gigabytes, and opening it must not read them all. That notices another
-    file, one that was copied halfway, and holes; not a flipped bit between two blocks.
+    Files of up to 4 MiB are hashed whole. Of a larger one, its size and 16 blocks of 16 KiB are hashed, evenly spread
+    from the first byte to the last: an index may have gigabytes, and opening it must not read them all. That notices
+    another file, an incomplete copy, and holes; not a flipped bit between two blocks.
     """
     size = path.stat().st_size
-    how = how or (WHOLE if size <= HASHED_WHOLE else SAMPLED)
+    if (how or (WHOLE if size <= HASHED_WHOLE else SAMPLED)) == WHOLE:
+        return f"{WHOLE}:{sha256_of(path)}"
+    digest = hashlib.sha256(str(size).encode())
     with open(path, "rb") as file:
-        if how == WHOLE:
-            return f"{WHOLE}:{hashlib.file_digest(file, 'sha256').hexdigest()}"
-        digest = hashlib.sha256(str(size).encode())
         for number in range(BLOCKS):
             file.seek(max(0, size - BLOCK) * number // (BLOCKS - 1))
             digest.update(file.read(BLOCK))
     return f"{SAMPLED}:{digest.hexdigest()}"
 
 
-def write_manifest(folder: Path, manifest: Manifest) -> Manifest:
+def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Write `manifest` into `folder`, listing the files that lie there; it comes last, after all of them."""
-    paths = {
-        path.relative_to(folder).as_posix(): path
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
-    files = {name: path.stat().st_size for name, path in paths.items()}
+    paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    names = [path.relative_to(folder).as_posix() for path in paths]
     whole = manifest.model_copy(
-        update={"files": files, "hashes": {name: file_hash(path) for name, path in paths.items()}}
+        update={
+            "files": {name: path.stat().st_size for name, path in zip(names, paths, strict=True)},
+            "hashes": {name: file_hash(path) for name, path in zip(names, paths, strict=True)},
+        }
     )
     raw = whole.model_dump(exclude=None if manifest.built_passages else {"built_passages"})
     (folder / MANIFEST).write_text(json.dumps(raw, indent=1) + "\n", encoding="utf-8")
-    return whole
 
 
-def read_manifest(folder: str | os.PathLike[str]) -> Manifest:
+def settled(folder: AnyPath, read: Callable[[], T]) -> tuple[T, tuple[int, ...]]:
+    """What `read` makes of a folder, and the folder's stamp. It reads again if another index took its place meanwhile.
+
+    Raises as `read` does, and `BadData` for a folder that never comes to rest.
+    """
+    for _ in range(_TRIES):
+        before = stamp(folder)
+        try:
+            found = read()
+        except (BlendFilterError, OSError):
+            if stamp(folder) == before:
+                raise
+        else:
+            if stamp(folder) == before:
+                return found, before
+    raise BadData(
+        f"the index at {folder} changes faster than it can be opened: try again when it is left alone"
+    )
+
+
+def read_manifest(folder: AnyPath) -> Manifest:
     """The manifest of an index folder, checked against its files' names and sizes; `check_content` goes on from there.
 
     Raises `MissingFile` where nothing is there, `BadData` where it is no index, newer than this version, or damaged.
     """
-    before = stamp(folder)
-    try:
-        return _read(path_of(folder))
-    except (BadData, MissingFile, OSError):
-        if stamp(folder) == before:
-            raise
-    return read_manifest(
-        folder
-    )  # another index took its place between the manifest and a look at the files
+    return settled(folder, lambda: _read(path_of(folder)))[0]
 
 
 def _read(where: Path) -> Manifest:
     try:
         os.stat(where)
-    except (
-        FileNotFoundError,
-        NotADirectoryError,
-        ValueError,
-    ):  # the latter of characters that no name can have
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: a null character
         raise MissingFile(f"no index at {where}: {HOW_TO_BUILD}") from None
     except OSError as error:
-        if error.errno not in (errno.ENAMETOOLONG, errno.ELOOP):
-            raise
-        raise BadData(
-            f"'{where!s:.60}' cannot be the folder of an index: {error.strerror}"
-        ) from None
+        why = f"cannot be the folder of an index: {error.strerror}"
+        raise BadData(f"'{where!s:.60}' {why}") from None
     if not (where / MANIFEST).is_file():
-        what = (
-            f"it has no {MANIFEST}" if where.is_dir() else "it is a file, and an index is a folder"
-        )
+        what = "it is a file, and an index is a folder"
+        what = f"it has no {MANIFEST}" if where.is_dir() else what
         raise BadData(f"{where} is not an index ({what}): {HOW_TO_BUILD}")
     manifest = _parse(where / MANIFEST)
     real = os.path.realpath(where)
     for name, size in manifest.files.items():
-        found = (where / name).stat().st_size if (where / name).is_file() else None
-        if found != size:
-            state = (
-                "is missing" if found is None else f"has {found} bytes where {size} were written"
-            )
-            raise BadData(f"the index at {where} is damaged: {name} {state}; build it again")
-        if not Path(os.path.realpath(where / name)).is_relative_to(real):
+        path = where / name
+        if not path.is_file():
+            raise _damaged(where, f"{name} is missing")
+        if (found := path.stat().st_size) != size:
+            raise _damaged(where, f"{name} has {found} bytes where {size} were written")
+        if not Path(os.path.realpath(path)).is_relative_to(real):
             raise BadData(
                 f"the index at {where} is refused: {name} is a link out of it; put the file itself there"
             )
     return manifest
 
 
-def check_content(
-    folder: Path, manifest: Manifest, known: Mapping[str, str] = MappingProxyType({})
-) -> None:
-    """Raise `BadData` where a file's content is not what the manifest says; `known` are hashes that go before its own.
+def _damaged(folder: AnyPath, how: str) -> BadData:
+    return BadData(f"the index at {folder} is damaged: {how}; build it again")
 
-    Files of a manifest without hashes are left unread.
-    """
-    for name, stated in {**manifest.hashes, **known}.items():
+
+def check_content(folder: Path, manifest: Manifest) -> None:
+    """Raise `BadData` where a file's content is not what the manifest says. Files without a hash are left unread."""
+    for name, stated in manifest.hashes.items():
         if file_hash(folder / name, stated.partition(":")[0]) != stated:
-            raise BadData(
-                f"the index at {folder} is damaged: {name} is not as it was written; build it again"
-            )
+            raise _damaged(folder, f"{name} is not as it was written")
 
 
 def _parse(path: Path) -> Manifest:
@@ -220,43 +219,36 @@ def _parse(path: Path) -> Manifest:
         return Manifest.model_validate(raw)
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the whole file"
-        raise BadData(
-            f"{path} is not an index's manifest: {where}: {first['msg']}; {_REMOVE}"
-        ) from None
+    where = ".".join(map(str, first["loc"])) or "the whole file"
+    raise BadData(f"{path} is not an index's manifest: {where}: {first['msg']}; {_REMOVE}")
 
 
 @contextmanager
-def opening(folder: str | os.PathLike[str]) -> Iterator[None]:
+def opening(folder: AnyPath) -> Iterator[None]:
     """Inside the block, an index's file or setting that its reader cannot make sense of is a `BadData`."""
     try:
         yield
     except UNREADABLE as error:
-        if (
-            isinstance(error, BlendFilterError) or type(error).__name__ == "OutOfMemoryError"
-        ):  # a GPU's, not the file's
+        of_gpu = type(error).__name__ == "OutOfMemoryError"  # a GPU's memory, not a damaged file
+        if isinstance(error, BlendFilterError) or of_gpu:
             raise
         why = " ".join(f"{type(error).__name__}: {error}".split())[:120]
         raise BadData(f"the index at {folder} is damaged ({why}); build it again") from error
 
 
 @contextmanager
-def building(
-    out: str | os.PathLike[str], *, overwrite: bool = False, share: bool = False
-) -> Iterator[Path]:
+def building(out: AnyPath, *, overwrite: bool = False, share: bool = False) -> Iterator[Path]:
     """A temporary folder beside `out` that becomes `out` when the block ends well, and vanishes when it does not.
 
     An index that stands there already is refused before any work is done, or replaced with `overwrite`, in one step and
-    once the new one is on the disk; with `share`, one that appears meanwhile is kept and this one dropped: two builders
-    of one thing then both end well.
+    once the new one is on the disk. With `share`, an index that appears meanwhile is kept and this one dropped: two
+    builders of one thing then both end well.
     Raises `BadArgument` for anything there that is no index (`why_no_index`), and leaves that as it is; where such a
     thing came while the block ran, the new index stays beside it, and the message says where.
     """
     target = path_of(out)
-    if (
-        target.name in ("", "..") or target.is_symlink()
-    ):  # a link stays one, and leads to the new index
-        target = Path(os.path.realpath(target))
+    if target.name in ("", "..") or target.is_symlink():
+        target = Path(os.path.realpath(target))  # a link stays one, and leads to the new index
     sweep(target)
     if why := _in_the_way(target):
         raise BadArgument(
@@ -273,40 +265,43 @@ def building(
     try:
         with writing(target):
             yield folder
-            if why := _in_the_way(target):
-                kept = folder.rename(target.with_name(f"{target.name}.new-{uuid.uuid4().hex[:12]}"))
-                raise BadArgument(
-                    f"{target} is not an index any more ({why}) and stays: the new one is at {kept}"
-                )
-            if overwrite and target.exists():
-                _sync(folder)
-                old = _sibling(target, "old")
-                if not _exchanged(folder, target):
-                    target.rename(old)  # killed here, it comes back with the next `sweep`
-                    folder.rename(target)
-                    _remove(old)
-                    return
-                with suppress(FileNotFoundError):  # swept by another builder
-                    folder.rename(old)
-                    _remove(old)
-                return
-            try:
-                folder.rename(target)
-            except OSError as error:
-                if not target.exists():
-                    raise
-                if not share:
-                    raise BadArgument(
-                        f"another builder put an index at {target} meanwhile: name another folder"
-                    ) from error
+            _put(folder, target, overwrite, share)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)  # nothing is left of it after a rename
+        # what is left under this name: an unfinished index, or the one that was replaced
+        shutil.rmtree(folder, ignore_errors=True)
         if lock is not None:
             os.close(lock)
 
 
+def _put(folder: Path, target: Path, overwrite: bool, share: bool) -> None:
+    """Give the new index in `folder` its place."""
+    if why := _in_the_way(target):
+        kept = folder.rename(target.with_name(f"{target.name}.new-{uuid.uuid4().hex[:12]}"))
+        raise BadArgument(
+            f"{target} is not an index any more ({why}) and stays: the new one is at {kept}"
+        )
+    if overwrite and target.exists():
+        _sync(folder)
+        if not _exchanged(folder, target):
+            old = target.rename(
+                _sibling(target, "old")
+            )  # a kill here: the next `sweep` restores it
+            folder.rename(target)
+            shutil.rmtree(old, ignore_errors=True)
+        return
+    try:
+        folder.rename(target)
+    except OSError as error:
+        if not target.exists():
+            raise
+        if not share:
+            raise BadArgument(
+                f"another builder put an index at {target} meanwhile: name another folder"
+            ) from error
+
+
 @contextmanager
-def updating(index: str | os.PathLike[str], fingerprint: str) -> Iterator[Path]:
+def updating(index: AnyPath, fingerprint: str) -> Iterator[Path]:
     """As `building`, for the successor of the index in a folder, whose fingerprint is given; one writer at a time.
 
     Raises `IndexChanged` where another index lies there, or comes to lie there before the block ends, and
@@ -334,18 +329,18 @@ def updating(index: str | os.PathLike[str], fingerprint: str) -> Iterator[Path]:
         os.close(lock)
 
 
-def stamp(folder: str | os.PathLike[str]) -> tuple[int, ...]:
+def stamp(folder: AnyPath) -> tuple[int, ...]:
     """Three numbers that change when another index takes a folder's place; none where there is no folder."""
     try:
         there = os.stat(path_of(folder))
-    except (OSError, ValueError):  # the latter of characters that no name can have
+    except (OSError, ValueError):  # ValueError: a null character in the name
         return ()
     return there.st_dev, there.st_ino, there.st_ctime_ns
 
 
 def discard(folder: Path, seen: tuple[int, ...]) -> None:
-    """Take away a folder of the cache that is no whole index, whatever is left in it, unless another one has come since
-    its `stamp` was `seen`. It is put aside in one step, and removed by the next `building`.
+    """Put a damaged folder of the cache aside in one step, for the next `building` to remove, unless another index has
+    come since its `stamp` was `seen`.
     """
     if stamp(folder) == seen:
         with suppress(FileNotFoundError):  # another process was faster
@@ -364,13 +359,12 @@ def _exchanged(new: Path, old: Path) -> bool:
 
 def _sync(folder: Path) -> None:
     """Have the disk take a folder and what is in it: what it replaces is removed."""
-    for place, _, names in os.walk(folder, onerror=reraise):
-        for path in (place, *(os.path.join(place, name) for name in names)):
-            descriptor = os.open(path, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+    for path in (folder, *folder.rglob("*")):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def _in_the_way(target: Path) -> str:
@@ -385,24 +379,18 @@ def why_no_index(folder: Path) -> str:
     An index is a folder with a manifest of ours that lists every file in it; a damaged one is an index too. A file, a
     folder or a link that the manifest does not list is the user's own.
     """
-    if not (folder / MANIFEST).is_file():
-        return f"it has no {MANIFEST}"
     try:
         files = {MANIFEST, *_parse(folder / MANIFEST).files}
+    except OSError:
+        return f"it has no {MANIFEST}"
     except BadData:
         return f"its {MANIFEST} is not that of an index"
     folders = {str(parent) for name in files for parent in PurePosixPath(name).parents}
-    for place, inner, names in os.walk(folder, onerror=reraise):
-        for path in (Path(place, name) for name in sorted([*inner, *names])):
-            name = path.relative_to(folder).as_posix()
-            if path.is_symlink() or name not in (folders if path.is_dir() else files):
-                return f"{name} in it is not part of one"
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        if path.is_symlink() or name not in (folders if path.is_dir() else files):
+            return f"{name} in it is not part of one"
     return ""
-
-
-def reraise(error: OSError) -> None:
-    """For `os.walk`, which otherwise leaves out what it cannot read."""
-    raise error
 
 
 def sweep(target: Path) -> None:
@@ -417,37 +405,12 @@ def sweep(target: Path) -> None:
         if left is None or lock is None:
             continue
         try:
-            if left[1] == "building":
+            if left[1] == "building" or os.path.lexists(target):
                 shutil.rmtree(folder, ignore_errors=True)
             elif not why_no_index(folder):
-                if os.path.lexists(target):
-                    _remove(folder)
-                else:
-                    folder.rename(target)
+                folder.rename(target)
         finally:
             os.close(lock)
-
-
-def _remove(index: Path) -> None:
-    """Take away an index, file by file as its manifest lists them, so that nothing else can go with them."""
-    if not (index / MANIFEST).is_file():  # an empty folder was replaced
-        index.rmdir()
-        return
-    files = [
-        *_parse(index / MANIFEST).files,
-        MANIFEST,
-    ]  # the manifest last: killed on the way, it can still be swept
-    folders = {parent for name in files for parent in PurePosixPath(name).parents}
-    try:
-        for name in files:
-            (index / name).unlink(missing_ok=True)
-        for inner in sorted(folders, key=lambda folder: len(folder.parts), reverse=True):
-            (index / inner).rmdir()
-    except OSError:
-        warnings.warn(
-            f"the index that was replaced could not be removed whole: look into {index}",
-            stacklevel=3,
-        )
 
 
 def _locked(folder: Path) -> int | None:

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 from blendfilter.errors import BadArgument, ServerRefused, WorkFailed, check_count
 from blendfilter.extras import needed
-from blendfilter.files import path_of
+from blendfilter.files import AnyPath, path_of
 from blendfilter.journal import digest
 from blendfilter.retrieval.base import ProgressCallback
 
@@ -29,6 +29,7 @@ LOCAL = "local"
 """The address of a cluster of this machine alone, which is started for the work."""
 PATIENCE = 10.0
 """Seconds in which a cluster's address must take a connection."""
+ENCODING = "encoding passages"
 
 
 @contextmanager
@@ -59,8 +60,8 @@ def connected(address: str) -> Iterator[Any]:
 class ChunkMaker(Protocol):
     """What a worker makes chunks with."""
 
-    def make(self, chunk: int) -> dict[str, int]:
-        """Make one, its files whole or not at all; returns counts of it, among them its `passages`."""
+    def make(self, chunk: int) -> None:
+        """Make one, its files whole or not at all."""
 
 
 class OnRay(NamedTuple):
@@ -76,8 +77,10 @@ class OnRay(NamedTuple):
     workers: int | None = None
     gpus: float = 0.0
 
-    def check(self) -> None:
+    def check(self, out: object) -> None:
         """Raise `BadArgument` for what cannot be."""
+        if out is None:
+            raise BadArgument("an index that a cluster encodes lies in a folder: name one (out)")
         if self.workers is not None:
             check_count("workers (--ray-workers)", self.workers)
         if not (isinstance(self.gpus, int | float) and self.gpus >= 0):
@@ -90,11 +93,9 @@ class OnRay(NamedTuple):
         maker: Callable[..., ChunkMaker],
         job: Any,
         chunks: Sequence[int],
-        done: Callable[[dict[str, int]], None],
+        done: Callable[[int], None],
     ) -> None:
-        """Have `maker(job)` make these chunks; `done` is told the counts of each as it comes. Raises: WorkFailed."""
-        if not chunks:
-            return
+        """Have `maker(job)` make these chunks; `done` gets the number of each as it comes. Raises: WorkFailed."""
         with connected(self.address) as ray:
             data = needed("ray.data", "ray", "an index by Ray")
             data.DataContext.get_current().enable_progress_bars = False
@@ -102,10 +103,8 @@ class OnRay(NamedTuple):
             kind = "GPU" if self.gpus else "CPU"
             there = int(ray.cluster_resources().get(kind, 1) / (self.gpus or 1))
             size = min(len(chunks), self.workers or max(1, there))
-            encoded = data.from_items(
-                [{"chunk": chunk} for chunk in chunks], override_num_blocks=len(chunks)
-            )
-            encoded = encoded.map_batches(
+            numbers = [{"chunk": chunk} for chunk in chunks]
+            encoded = data.from_items(numbers, override_num_blocks=len(chunks)).map_batches(
                 _ChunkWorker,
                 fn_constructor_args=(maker, job, os.getcwd()),
                 compute=data.ActorPoolStrategy(size=size),
@@ -115,12 +114,12 @@ class OnRay(NamedTuple):
             )
             try:
                 for row in encoded.iter_rows():
-                    done({name: int(count) for name, count in row.items()})
+                    done(int(row["chunk"]))
             except ray.exceptions.RayError as error:
-                lines = [line for line in str(error).splitlines() if line.strip()]
+                lines = str(error).split("\n")
+                last = next((line.strip() for line in reversed(lines) if line.strip()), "Ray")
                 raise WorkFailed(
-                    f"encoding by Ray failed ({lines[-1].strip()[:300] if lines else type(error).__name__}); the same "
-                    "command goes on with the chunks that are missing"
+                    f"encoding by Ray failed ({last[:300]}); the same command goes on with the chunks that are missing"
                 ) from None
 
 
@@ -132,9 +131,10 @@ class _ChunkWorker:
             os.chdir(cwd)
         self._maker = maker(job)
 
-    def __call__(self, batch: dict[str, Any]) -> dict[str, list[int]]:
-        counts = [self._maker.make(int(chunk)) for chunk in batch["chunk"]]
-        return {name: [each[name] for each in counts] for name in counts[0]}
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        for chunk in batch["chunk"]:
+            self._maker.make(int(chunk))
+        return batch
 
 
 class ChunkFolder:
@@ -143,11 +143,12 @@ class ChunkFolder:
     Args:
         out: the index's folder.
         build: what decides the chunks: the corpus' hash, the encoder, the settings. Those of another build are removed.
+        last: the file of a chunk that is written last, `{}` for its number.
     """
 
-    def __init__(self, out: str | os.PathLike[str], build: Sequence[Any]) -> None:
+    def __init__(self, out: AnyPath, build: Sequence[Any], last: str) -> None:
         target = Path(os.path.realpath(path_of(out)))
-        self.path = target.with_name(f"{target.name}.chunks")
+        self.path, self._last = target.with_name(f"{target.name}.chunks"), last
         about = self.path / "build.json"
         wanted = json.dumps({"build": digest(*build)}) + "\n"
         if not about.is_file() or about.read_text(encoding="utf-8") != wanted:
@@ -159,25 +160,34 @@ class ChunkFolder:
             self.path.mkdir(parents=True)
             about.write_text(wanted, encoding="utf-8")
 
-    def missing(self, chunks: int, last: str) -> list[int]:
-        """The numbers of those that are not there; `last` names the file of one that is written last."""
-        return [chunk for chunk in range(chunks) if not (self.path / last.format(chunk)).exists()]
+    def missing(self, chunks: int) -> list[int]:
+        """The numbers of those that are not there."""
+        there = (self.path / self._last.format(chunk) for chunk in range(chunks))
+        return [chunk for chunk, path in enumerate(there) if not path.exists()]
+
+    def make(
+        self,
+        on: OnRay,
+        maker: Callable[..., ChunkMaker],
+        job: Any,
+        passages: int,
+        size: int,
+        progress: ProgressCallback,
+    ) -> None:
+        """Have a cluster make the missing chunks, of `size` passages each."""
+        ends = [*range(0, passages, size), passages]
+        missing = self.missing(len(ends) - 1)
+        count = passages - sum(ends[chunk + 1] - ends[chunk] for chunk in missing)
+
+        def done(chunk: int) -> None:
+            nonlocal count
+            count += ends[chunk + 1] - ends[chunk]
+            progress(ENCODING, count, passages)
+
+        progress(ENCODING, count, passages)
+        if missing:
+            on.make(maker, job, missing, done)
 
     def remove(self) -> None:
         """The index is made."""
         shutil.rmtree(self.path, ignore_errors=True)
-
-
-def told(
-    progress: ProgressCallback, phase: str, done: int, total: int
-) -> Callable[[dict[str, int]], None]:
-    """What tells `progress` of each chunk as it is made; `done` passages of `total` were before."""
-    count = done
-
-    def tell(counts: dict[str, int]) -> None:
-        nonlocal count
-        count += counts["passages"]
-        progress(phase, count, total)
-
-    progress(phase, done, total)
-    return tell

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 from blendfilter.errors import BadArgument, BadData, EmptyData
 from blendfilter.files import (
+    AnyPath,
     JsonRow,
     first_character,
     json_rows,
@@ -81,9 +82,7 @@ class Precomputed(Retriever):
         BadData: a row that is no query with passages, or a query that has two different lists of them (which lines).
     """
 
-    def __init__(
-        self, file: str | os.PathLike[str], questions: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, file: AnyPath, questions: Mapping[str, str] | None = None) -> None:
         self.file = path_of(file)
         self._questions = questions
         self.fingerprint = fingerprint_of("retrieved", corpus_hash(self.file))
@@ -200,7 +199,7 @@ def _is_cache(file: Path) -> bool:
 def write_hits(
     index: Retriever,
     queries: Iterable[Mapping[str, Any]],
-    out: str | os.PathLike[str],
+    out: AnyPath,
     k: int = 10,
     *,
     overwrite: bool = False,

@@ -12,6 +12,7 @@ import os
 import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Annotated, Any, NamedTuple, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -29,9 +30,8 @@ SERVER = "blendfilter"
 """How `/info` states that a server is ours."""
 TOKEN = "BLENDFILTER_INDEX_TOKEN"
 """The variable that holds the token, for servers and clients. Never an option: anyone may see a command's words."""
-A_PASSAGE = (
-    16 << 10
-)  # bytes that a reply may have for each passage of a request, beyond what any reply may
+A_PASSAGE = 16 << 10
+"""Bytes that a reply may have for each passage of a request, beyond what any reply may."""
 WAIT_FIRST, WAIT_MAX = 0.25, 8.0
 PATIENCE = 60.0  # seconds: where a server wants a longer wait, that is an error at once
 CONNECTIONS = 64
@@ -94,13 +94,12 @@ class Remote(Retriever):
         batch_size: int = 64,
         ambient: bool = True,
     ) -> None:
-        attempts = check_count("attempts", attempts)
         batch_size = check_count("batch_size", batch_size)
         address = address_of(url)
         found = token or address.token or (os.environ.get(TOKEN) if ambient else None)
-        self.url = address.url
         sent = found and secrets.checked(found, f"the token ({TOKEN})")
         how = f"set {TOKEN}" if ambient else _GIVE_IT
+        self.url = address.url
         self._connection = ServerConnection(self.url, sent, timeout, attempts, how)
         self._reopened = partial(
             Remote, timeout=timeout, attempts=attempts, batch_size=batch_size, ambient=ambient
@@ -155,14 +154,10 @@ class Remote(Retriever):
 
     def _batches(self, queries: Sequence[str]) -> Iterator[list[str]]:
         """Queries as JSON, no more together than the server takes, by number and by bytes."""
-        batch, size, room = (
-            list[str](),
-            0,
-            self._about.limits.max_body - 64,
-        )  # for what stands around them
-        for query in queries:
-            written = json.dumps(query)
-            if batch and (len(batch) == self._batch or size + len(written) + 1 > room):
+        batch, size = list[str](), 0
+        most = self._about.limits.max_body - 64  # for what stands around them
+        for written in map(json.dumps, queries):
+            if batch and (len(batch) == self._batch or size + len(written) + 1 > most):
                 yield batch
                 batch, size = [], 0
             batch.append(written)
@@ -171,25 +166,23 @@ class Remote(Retriever):
             yield batch
 
     def _find(self, batch: Sequence[str], k: int) -> list[Hits]:
-        most = http.LARGEST + A_PASSAGE * k * len(batch)
-        reply = self._connection.request(
-            "/search", f'{{"k":{k},"queries":[{",".join(batch)}]}}'.encode(), limit=most
-        )
+        body = f'{{"k":{k},"queries":[{",".join(batch)}]}}'.encode()
+        limit = http.LARGEST + A_PASSAGE * k * len(batch)
+        reply = self._connection.request("/search", body, limit=limit)
         found = self._checked(_SearchReply, reply)
         if found.fingerprint != self.fingerprint:
             raise IndexChanged(
                 f"the index behind {self.url} was changed ({self.fingerprint} → {quoted(found.fingerprint)}): "
                 "open it again"
             )
-        if len(found.results) != len(batch) or any(
-            len(result.passages) > k for result in found.results
-        ):
+        too_many = any(len(result.passages) > k for result in found.results)
+        if too_many or len(found.results) != len(batch):
             raise BadData(
                 f"{self.url} answered {len(batch)} queries with something else: look what runs there"
             )
         return [
-            Hits(each.passages, cut=each.query_cut, trim=each.trim, missing=each.missing_shards)
-            for each in found.results
+            Hits(own.passages, cut=own.query_cut, trim=own.trim, missing=own.missing_shards)
+            for own in found.results
         ]
 
     def _checked(self, model: type[Model], reply: Any) -> Model:
@@ -214,8 +207,7 @@ class _PassingFault(Exception):
 
     def __init__(self, message: str, wait: float = 0.0, stated: str = "") -> None:
         super().__init__(message)
-        self.wait = wait
-        self.stated = stated
+        self.wait, self.stated = wait, stated
 
 
 def _wait(state: tenacity.RetryCallState) -> float:
@@ -238,9 +230,9 @@ class ServerConnection:
         attempts: int,
         how_to_give: str = f"set {TOKEN}",
     ) -> None:
-        self.url = url
-        self._how_to_give = how_to_give
-        self.token, self._timeout, self._attempts = token, timeout, attempts
+        self.url, self.token = url, token
+        self._timeout, self._how_to_give = timeout, how_to_give
+        self._attempts = check_count("attempts", attempts)
         secrets.know(token)
         self._clients: dict[int, httpx.Client] = {}
 
@@ -267,35 +259,27 @@ class ServerConnection:
         except _PassingFault as fault:
             why, stated = str(fault), fault.stated
         tried = retrying.statistics["attempt_number"]
-        # outside the except block: what was caught leads to the request, which holds the token
         raise ServerRefused(f"the index server at {self.url} {why} (attempts: {tried})").quoting(
             stated
         )
 
     def _once(self, path: str, body: bytes | None, foreign: str, limit: int) -> Any:
         method, where = "GET" if body is None else "POST", self.url + path
+        fault: Exception
         try:
             with self._client().stream(method, where, content=body) as reply:
                 return self._read(reply, http.bounded(reply, limit, self._timeout), foreign)
         except http.TooLarge as error:
-            fault: Exception = BadData(f"{self.url}{path}: {error}; look what runs there")
+            fault = BadData(f"{self.url}{path}: {error}; look what runs there")
         except httpx.TimeoutException:
             fault = _PassingFault(
                 f"did not answer within {self._timeout:g} seconds: wait longer for it (timeout=…)"
             )
-        except (httpx.ConnectError, httpx.UnsupportedProtocol) as error:
-            why = quoted(str(error), self.token)
-            fault = _PassingFault(
-                f"cannot be reached ({why}): `blendfilter serve INDEX` starts one"
-            )
-        except (
-            httpx.RequestError,
-            httpx.InvalidURL,
-            UnicodeError,
-        ) as error:  # a redirect, or a header, that is none
-            fault = _PassingFault(
-                f"broke off ({quoted(str(error) or type(error).__name__, self.token)})"
-            )
+        except (httpx.RequestError, httpx.InvalidURL, UnicodeError) as error:
+            why = quoted(str(error) or type(error).__name__, self.token)
+            unreachable = isinstance(error, httpx.ConnectError | httpx.UnsupportedProtocol)
+            start = f"cannot be reached ({why}): `blendfilter serve INDEX` starts one"
+            fault = _PassingFault(start if unreachable else f"broke off ({why})")
         raise fault
 
     def _client(self) -> httpx.Client:
@@ -306,24 +290,18 @@ class ServerConnection:
             self._clients[os.getpid()] = httpx.Client(
                 timeout=httpx.Timeout(self._timeout, connect=min(self._timeout, 10.0)),
                 headers={"Accept-Encoding": http.PACKINGS, **authorization},
-                limits=httpx.Limits(
-                    max_connections=CONNECTIONS,
-                    max_keepalive_connections=CONNECTIONS,
-                    keepalive_expiry=30,
-                ),
+                limits=httpx.Limits(max_connections=CONNECTIONS, keepalive_expiry=30),
                 trust_env=not here,  # a proxy cannot see what is on this machine
             )
         return self._clients[os.getpid()]
 
     def _read(self, reply: httpx.Response, content: bytes, foreign: str) -> Any:
-        status = reply.status_code
-        try:
+        status, value = reply.status_code, None
+        with suppress(ValueError):
             value = http.json_of(content)
-        except ValueError:
-            value = reply  # no JSON value is that
-        if status == 200 and value is not reply:
-            # What a server echoes of its token would stand in run.json, in journals, and in prompts for a model.
-            return secrets.hidden_in(value) if self.token else value
+            if status == 200:
+                # What a server echoes of its token would stand in run.json, in journals, and in prompts for a model.
+                return secrets.hidden_in(value) if self.token else value
         if foreign and status in (200, 404, 405):
             raise BadData(foreign)
         if status == 200:
@@ -337,8 +315,8 @@ class ServerConnection:
             raise BadArgument(f"{self.url} refuses it: {stated}").quoting(stated)
         why = f"refuses with {status}: {stated}"
         if status == 401:
-            wants = f"wants a token: {self._how_to_give}"
-            why = f"does not know the token it was given ({TOKEN})" if self.token else wants
+            why = f"wants a token: {self._how_to_give}"
+            why = f"does not know the token it was given ({TOKEN})" if self.token else why
         raise ServerRefused(f"the index server at {self.url} {why}").quoting(stated)
 
 
@@ -357,18 +335,14 @@ def address_of(url: str) -> ServerAddress:
     >>> address_of("http://any:s3cret@index.example:8893/wiki/")
     ServerAddress(url='http://index.example:8893/wiki', token='s3cret')
     """
-    try:
+    plain = ""
+    with suppress(ValueError, httpx.InvalidURL):
         parts = urlsplit(url)
-        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-        good = good and "@" not in parts.path and not parts.query and not parts.fragment
         login, at, place = parts.netloc.rpartition("@")
-        plain = (
-            str(httpx.URL(f"{parts.scheme}://{place}{parts.path}".rstrip("/"))).rstrip("/")
-            if good
-            else ""
-        )
-    except (ValueError, httpx.InvalidURL):
-        plain = ""
+        beyond = "@" in parts.path or parts.query or parts.fragment
+        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and not beyond:
+            address = f"{parts.scheme}://{place}{parts.path}".rstrip("/")
+            plain = str(httpx.URL(address)).rstrip("/")
     if not plain:
         where = quoted(http.without_login(url))
         raise BadArgument(
@@ -402,13 +376,10 @@ def check_host(url: str, allow_hosts: Sequence[str], whose: str) -> None:
 def _host(name: str) -> tuple[str, int | None]:
     """HOST or HOST:PORT, taken apart; the scheme and the path of an address play no part."""
     place = name.partition("://")[2] or name
-    try:
-        parts = urlsplit(
-            f"//[{place}]" if place.count(":") > 1 and "[" not in place else f"//{place}"
-        )
-        found = (parts.hostname or "", parts.port)
-    except ValueError:
-        found = ("", None)
-    if not found[0]:
-        raise BadArgument(f"'{quoted(name)}' is no host to allow: write it as HOST or HOST:PORT")
-    return found
+    if place.count(":") > 1 and "[" not in place:
+        place = f"[{place}]"
+    with suppress(ValueError):
+        parts = urlsplit(f"//{place}")
+        if parts.hostname:
+            return parts.hostname, parts.port
+    raise BadArgument(f"'{quoted(name)}' is no host to allow: write it as HOST or HOST:PORT")

@@ -12,18 +12,18 @@ loses its beginning, because a blended query ends with the question.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import threading
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from pathlib import Path
+from itertools import chain
 from typing import Any, NamedTuple
 
 from blendfilter.errors import BadArgument, BadData, check_count
 from blendfilter.extras import needed, quiet_transformers
+from blendfilter.files import AnyPath
 from blendfilter.records import Passage, whole_characters
 from blendfilter.retrieval.base import (
     Hits,
@@ -35,7 +35,19 @@ from blendfilter.retrieval.base import (
     trim_of,
 )
 from blendfilter.retrieval.callables import as_retriever
-from blendfilter.retrieval.encoders import MARKS, encoder_folder, files_hash, positions_of
+from blendfilter.retrieval.encoders import (
+    LAYOUT,
+    MARKS,
+    cannot_load,
+    encoder_folder,
+    files_hash,
+    is_late,
+    lasting,
+    missing_weights,
+    module_kinds,
+    positions_of,
+    settings_in,
+)
 
 DEPTH = 100
 """Passages that are reranked of each query, by default."""
@@ -91,7 +103,7 @@ class Reranked(Retriever):
     def __init__(
         self,
         index: Any,
-        model: str | os.PathLike[str] | Reranker,
+        model: AnyPath | Reranker,
         *,
         depth: int = DEPTH,
         device: str | None = None,
@@ -147,17 +159,13 @@ class Reranked(Retriever):
                 found.append(_reordered(ranking, scores, k, cut=cut))
         return found
 
-    def outdated(self) -> bool:
-        """Whether its index is."""
-        return self.index.outdated()
+    def parts(self) -> Sequence[Retriever]:
+        """Its index."""
+        return (self.index,)
 
-    def fresh(self) -> Reranked:
-        """Over the index that took the place of its own, where one did."""
-        return (
-            Reranked(self.index.fresh(), self.reranker, depth=self.depth)
-            if self.outdated()
-            else self
-        )
+    def over(self, parts: Sequence[Retriever]) -> Reranked:
+        """Reranking another index in the same way."""
+        return Reranked(parts[0], self.reranker, depth=self.depth)
 
     def info(self) -> dict[str, Any]:
         """Kind, fingerprint, which model reranks and how many, and what the index says of itself."""
@@ -176,9 +184,6 @@ class Reranked(Retriever):
 
     def __len__(self) -> int:
         return len(self.index)
-
-    def __repr__(self) -> str:
-        return f"<Reranked, {self.depth} of {self.index!r} by {self.reranker.name}, fingerprint {self.fingerprint}>"
 
 
 def _length(index: Retriever) -> int | None:
@@ -212,37 +217,19 @@ def load_reranker(name: str, *, device: str | None = None) -> Reranker:
     Raises: MissingFile, BadData.
     """
     folder = encoder_folder(name, "reranker")
-    config, layout = (
-        _read(folder / MARKS[0], {}),
-        _read(folder / "config_sentence_transformers.json", {}),
-    )
-    modules = [
-        str(each.get("type")).rpartition(".")[2]
-        for each in _read(folder / MARKS[1], [])
-        if isinstance(each, dict)
-    ]
-    stated = layout.get("model_type", "SentenceTransformer" if modules else None)
-    architectures = [str(each) for each in config.get("architectures") or ()]
-    by_token = "Dense" in modules and "Pooling" not in modules and stated != "CrossEncoder"
-    if "HF_ColBERT" in architectures or stated in ("MultiVectorEncoder", "ColBERT") or by_token:
+    kinds, stated = module_kinds(folder), settings_in(folder / LAYOUT, {}).get("model_type")
+    architectures = settings_in(folder / MARKS[0], {}).get("architectures") or ["nothing"]
+    if is_late(folder) or "HF_ColBERT" in architectures:
         return LateInteractionReranker(name, device=device)
+    if stated is None and kinds:
+        stated = "SentenceTransformer"
     if stated not in (None, "CrossEncoder"):
         raise BadData(
             f"{name} is an encoder ({stated}) and no reranker: name one, such as {EXAMPLES}"
         )
-    if stated is None and any(each.endswith("ForCausalLM") for each in architectures):
+    if stated is None and str(architectures[0]).endswith("ForCausalLM"):
         raise BadData(f"{name} is a language model and no reranker: name one, such as {EXAMPLES}")
     return CrossEncoderReranker(name, device=device)
-
-
-def _read(path: Path, nothing: Any) -> Any:
-    """What a file of JSON holds, of the type of `nothing`, which stands for a file that is missing."""
-    try:
-        return type(nothing)(json.loads(path.read_bytes())) if path.is_file() else nothing
-    except (ValueError, TypeError) as error:
-        raise BadData(
-            f"{path} holds no settings in JSON ({error}): fetch the model again"
-        ) from None
 
 
 class CrossEncoderReranker(Reranker):
@@ -255,17 +242,31 @@ class CrossEncoderReranker(Reranker):
 
     def __init__(self, name: str, *, device: str | None = None) -> None:
         folder = encoder_folder(name, "cross-encoder")
-        self.name = str(folder.resolve()) if Path(name).expanduser().is_dir() else name
-        self._model = load_cross_encoder(name, folder, device)
+        self.name = lasting(name)
+        library = needed("sentence_transformers", "dense", _WHY)
+        try:
+            with quiet_transformers("dense", _WHY):
+                self._model = library.CrossEncoder(
+                    str(folder), device=device, local_files_only=True
+                )
+        except (ImportError, MemoryError):
+            raise
+        except Exception as error:  # whatever torch, tokenizers and safetensors raise
+            raise cannot_load(f"the cross-encoder in {folder}", error) from error
+        self._model.float().eval()  # in 32 bits wherever it runs, so that a GPU and a CPU agree
+        # an encoder is no cross-encoder: its head would be made up
+        if missing := missing_weights([self._model.model], folder):
+            raise BadData(
+                f"{name} is no cross-encoder, or not whole: {len(missing)} of its weights are missing, "
+                f"{missing[0]} first"
+            )
         if (outputs := int(self._model.num_labels)) != 1:
             raise BadData(
                 f"{name} gives {outputs} numbers for a text: a scorer needs a cross-encoder that gives one"
             )
         self.identity = fingerprint_of(self.kind, files_hash(folder))
-        limits = [
-            limit for limit in (self._model.max_seq_length, positions_of(self._model[0])) if limit
-        ]
-        self.limit = min(limits, default=None)
+        limits = (self._model.max_seq_length, positions_of(self._model[0]))
+        self.limit = min((limit for limit in limits if limit), default=None)
         """Tokens read of query and passage together; None where there is no limit."""
         self._model.max_seq_length = self.limit
         # a fast tokenizer that two threads use at once fails ("Already borrowed")
@@ -273,32 +274,28 @@ class CrossEncoderReranker(Reranker):
 
     def scores(self, queries: Sequence[str], candidates: Sequence[Sequence[str]]) -> RerankScores:
         """The raw outputs. Raises `BadData` where one is no number."""
-        texts = [[whole_characters(text) for text in each] for each in candidates]
+        texts = [[whole_characters(text) for text in own] for own in candidates]
         with self._turn:
             fitting = [
                 self._fitting(whole_characters(query), own)
                 for query, own in zip(queries, texts, strict=True)
             ]
-            read = [query for query, _ in fitting]
-            pairs = list(
-                dict.fromkeys(
-                    (query, text) for query, own in zip(read, texts, strict=True) for text in own
-                )
-            )
-            raw = needed(
-                "torch", "dense", _WHY
-            ).nn.Identity()  # behind a sigmoid the best ones would all be 1
+            pairs = [
+                [(query, text) for text in own]
+                for (query, _), own in zip(fitting, texts, strict=True)
+            ]
+            once = list(dict.fromkeys(chain.from_iterable(pairs)))
+            # behind a sigmoid the best ones would all be 1
+            raw = needed("torch", "dense", _WHY).nn.Identity()
             predicted = self._model.predict(
-                pairs, batch_size=_BATCH, show_progress_bar=False, activation_fn=raw
+                once, batch_size=_BATCH, show_progress_bar=False, activation_fn=raw
             )
-        known = {pair: float(score) for pair, score in zip(pairs, predicted, strict=True)}
+        known = {pair: float(score) for pair, score in zip(once, predicted, strict=True)}
         if not all(map(math.isfinite, known.values())):
             raise BadData(
                 f"the cross-encoder {self.name} answers with numbers that are none (NaN): is it whole?"
             )
-        scores = [
-            [known[query, text] for text in own] for query, own in zip(read, texts, strict=True)
-        ]
+        scores = [[known[pair] for pair in own] for own in pairs]
         return RerankScores(scores, [cut for _, cut in fitting])
 
     def _fitting(self, query: str, texts: Sequence[str]) -> tuple[str, bool]:
@@ -307,14 +304,11 @@ class CrossEncoderReranker(Reranker):
         if self.limit is None:
             return query, False
         room = self.limit - self._model.tokenizer.num_special_tokens_to_add(pair=True)
-        if len(tokens) <= room // 2:
+        longest = max(map(len, self._tokens(texts)), default=0)
+        room -= min(room // 2, longest)
+        if len(tokens) <= room:
             return query, False
-        room -= min(room // 2, max(map(len, self._tokens(texts)), default=0))
-        return (
-            (query, False)
-            if len(tokens) <= room
-            else (self._model.tokenizer.decode(tokens[-room:]), True)
-        )
+        return self._model.tokenizer.decode(tokens[-room:]), True
 
     def _tokens(self, texts: Sequence[str]) -> list[list[int]]:
         if not texts:
@@ -323,38 +317,6 @@ class CrossEncoderReranker(Reranker):
             list(texts), add_special_tokens=False, truncation=False, padding=False, verbose=False
         )
         return [list(ids) for ids in read["input_ids"]]
-
-
-def load_cross_encoder(name: str, folder: Path, device: str | None) -> Any:
-    """The model in `folder`, whole. Raises `BadData` where it is none, or not whole."""
-    library = needed("sentence_transformers", "dense", _WHY)
-    try:
-        with quiet_transformers("dense", _WHY):
-            # in 32 bits wherever it runs, so that a GPU and a CPU agree
-            model = (
-                library.CrossEncoder(str(folder), device=device, local_files_only=True)
-                .float()
-                .eval()
-            )
-            _, report = type(model.model).from_pretrained(
-                folder, output_loading_info=True, local_files_only=True
-            )
-    except (ImportError, MemoryError):
-        raise
-    except (
-        Exception
-    ) as error:  # whatever torch, tokenizers and safetensors raise of a file that is not theirs
-        reason = str(error).strip().partition("\n")[0][:200] or type(error).__name__
-        raise BadData(
-            f"the cross-encoder in {folder} cannot be loaded ({reason}): is it whole?"
-        ) from error
-    if missing := sorted(
-        report["missing_keys"]
-    ):  # they were made up, at random: an encoder is no cross-encoder
-        raise BadData(
-            f"{name} is no cross-encoder, or not whole: {len(missing)} of its weights are missing, {missing[0]} first"
-        )
-    return model
 
 
 class LateInteractionReranker(Reranker):

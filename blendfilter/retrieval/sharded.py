@@ -15,16 +15,17 @@ import json
 import os
 import shutil
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate, chain, islice, pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import BaseModel
 
 from blendfilter.errors import BadArgument, BadData, ServerRefused
-from blendfilter.files import path_of
+from blendfilter.files import AnyPath, path_of
 from blendfilter.records import Passage
 from blendfilter.retrieval.base import (
     Hits,
@@ -38,7 +39,7 @@ from blendfilter.retrieval.base import (
     silent,
 )
 from blendfilter.retrieval.bm25 import BM25, SHARED, Statistics
-from blendfilter.retrieval.corpus import Corpus, IdCheck, passages_of
+from blendfilter.retrieval.corpus import Corpus, passages_of
 from blendfilter.retrieval.indexes import ADDRESSES, build, open_index
 from blendfilter.retrieval.manifest import (
     CorpusInfo,
@@ -49,7 +50,7 @@ from blendfilter.retrieval.manifest import (
     write_manifest,
 )
 from blendfilter.retrieval.remote import Remote, address_of, check_host
-from blendfilter.retrieval.stored import Stored, StoredPassages, check_fingerprint
+from blendfilter.retrieval.stored import Stored, check_fingerprint, repeated_id
 
 KIND = "sharded"
 _WHY = "cannot be a shard: its scores depend on what else it holds"
@@ -74,35 +75,29 @@ class Sharded(Retriever):
         self,
         shards: Sequence[Retriever],
         *,
-        path: str | os.PathLike[str] | None = None,
+        path: AnyPath | None = None,
         partial: bool = False,
         reopen: Callable[[], Sharded] | None = None,
     ) -> None:
         if not shards:
             raise BadArgument("a sharded index needs one shard or more")
-        self.shards, self.path, self.partial = (
-            [*shards],
-            None if path is None else path_of(path),
-            partial,
-        )
-        self._reopen = reopen
+        self.shards, self.partial, self._reopen = [*shards], partial, reopen
+        self.path = None if path is None else path_of(path)
         there = [shard for shard in shards if not isinstance(shard, AbsentShard)]
-        for shard in there:
-            if (other := _scale(shard)) != (first := _scale(there[0])):
+        scales = [_scale(shard) for shard in there]
+        for shard, scale in zip(there, scales, strict=True):
+            if scale != scales[0]:
                 raise BadArgument(
-                    f"{shard!r} and {there[0]!r} score by different measures ({other}; {first}): join shards of "
+                    f"{shard!r} and {there[0]!r} score by different measures ({scale}; {scales[0]}): join shards of "
                     "one engine, with the same settings and encoder; BM25's by `blendfilter index --join`"
                 )
-        self.fingerprint = fingerprint_of(KIND, [shard.fingerprint for shard in self.shards])
-        self._starts = [0, *accumulate(map(len, self.shards))]
+        self.fingerprint = fingerprint_of(KIND, [shard.fingerprint for shard in shards])
+        self._starts = [0, *accumulate(map(len, shards))]
         self._warnings = SearchWarnings(len(self))
-        self._pool = None
-        if any(
-            isinstance(shard, Remote | AbsentShard) for shard in self.shards
-        ):  # in this process threads would only take turns
-            self._pool = ThreadPoolExecutor(
-                len(self.shards), thread_name_prefix="blendfilter-shard"
-            )
+        self._map: Callable[..., Iterable[Any]] = map
+        # in this process threads would only take turns
+        if any(isinstance(shard, Remote | AbsentShard) for shard in shards):
+            self._map = ThreadPoolExecutor(len(shards), "blendfilter-shard").map
 
     def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         """At most `k` passages a query, the best of all shards. Cut where any shard cut the query."""
@@ -112,56 +107,47 @@ class Sharded(Retriever):
 
         def searched(shard: Retriever) -> list[list[Passage]] | ServerRefused:
             try:
-                return shard.find(
-                    queries, min(k, len(shard))
-                )  # not `search`: a journal keeps one record of a query
+                # not `search`: a journal keeps one record of a query
+                return shard.find(queries, min(k, len(shard)))
             except ServerRefused as error:
                 return error
 
-        answers = [*(map if self._pool is None else self._pool.map)(searched, self.shards)]
-        refused = [answer for answer in answers if isinstance(answer, ServerRefused)]
-        if refused and (not self.partial or len(refused) == len(answers)):
-            raise refused[0]
-        missing = [
-            str(getattr(shard, "url", shard))
-            for shard, answer in zip(self.shards, answers, strict=True)
-            if isinstance(answer, ServerRefused)
-        ]
-        found = [answer for answer in answers if not isinstance(answer, ServerRefused)]
-        return [merged(rankings, k, missing) for rankings in zip(*found, strict=True)]
+        found, refused = list[Any](), dict[str, ServerRefused]()
+        for shard, answer in zip(self.shards, self._map(searched, self.shards), strict=True):
+            if isinstance(answer, ServerRefused):
+                refused[str(getattr(shard, "url", shard))] = answer
+            else:
+                found.append(answer)
+        if refused and not (self.partial and found):
+            raise next(iter(refused.values()))
+        return [merged(rankings, k, refused) for rankings in zip(*found, strict=True)]
 
     def _together(self, query: str, k: int) -> list[Passage]:
         """The hits of BM25 shards in this process: one query, one row of scores, one choice of the best."""
         shards: list[Any] = self.shards
-        starts, terms, scores = self._starts, shards[0].analyser(query), np.zeros(self._starts[-1])
-        for shard, start, end in zip(shards, starts, starts[1:], strict=False):
-            shard.add_scores(terms, scores[start:end])
+        terms = shards[0].analyser(query)
+        scores = np.concatenate([shard.scores(terms) for shard in shards])
         found = []
         for at in best(scores, k):
-            number = bisect_right(starts, at) - 1
-            found.append(shards[number].passages[at - starts[number]].scored(float(scores[at])))
+            number = bisect_right(self._starts, at) - 1
+            passage = shards[number].passages[at - self._starts[number]]
+            found.append(passage.scored(float(scores[at])))
         return found
 
     def as_cheap(self, k: int) -> int:
         """What all shards give as cheaply."""
         return min(shard.as_cheap(k) for shard in self.shards)
 
-    def outdated(self) -> bool:
-        """Whether one of its shards is."""
-        return any(shard.outdated() for shard in self.shards)
+    def parts(self) -> Sequence[Retriever]:
+        """The shards."""
+        return self.shards
 
-    def fresh(self) -> Sharded:
-        """This index, or the one that lies in its folder by now. Raises as `open_sharded`: a shard may have changed."""
-        if not self.outdated():
-            return self
-        return (
-            Sharded([shard.fresh() for shard in self.shards])
-            if self._reopen is None
-            else self._reopen()
-        )
+    def over(self, parts: Sequence[Retriever]) -> Sharded:
+        """Over the shards that lie in its folder by now. Raises as `open_sharded`: a shard may have changed."""
+        return Sharded(parts) if self._reopen is None else self._reopen()
 
     def info(self) -> dict[str, Any]:
-        """Kind, fingerprint, number of passages, and what each shard says of itself."""
+        """Kind, fingerprint, number of passages, and the description of each shard."""
         return {
             "kind": KIND,
             "fingerprint": self.fingerprint,
@@ -172,9 +158,6 @@ class Sharded(Retriever):
 
     def __len__(self) -> int:
         return self._starts[-1]
-
-    def __repr__(self) -> str:
-        return f"<Sharded: {len(self.shards)} shards, {len(self):,} passages, fingerprint {self.fingerprint}>"
 
     def __reduce__(self) -> Any:
         return functools.partial(Sharded, path=self.path, partial=self.partial), (self.shards,)
@@ -219,34 +202,42 @@ def _scale(shard: Retriever) -> dict[str, Any]:
     """What a shard's scores depend on beside a passage and the query. Raises: BadArgument."""
     info = shard.info()
     kind, settings = info.get("of", info["kind"]), info.get("settings") or {}
+    scale = {"kind": kind}
     if kind == BM25.kind:
         if SHARED not in settings:
             raise BadArgument(
                 f"{shard!r} {_WHY} (how many passages have a word): join it with the others, "
                 "`blendfilter index --join DIR --join DIR --out DIR`"
             )
-        return {"kind": kind, **{name: settings[name] for name in ("k1", "b", "analyser", SHARED)}}
-    if kind == "dense" and settings.get("index") == "flat":
-        return {
-            "kind": kind,
-            "identity": settings["identity"],
-            "similarity": settings.get("similarity"),
-        }
-    if kind == "colbert" and "codec" in info:
-        same = {
-            name: settings[name]
-            for name in ("checkpoint_sha256", "nbits", "doc_maxlen", "query_maxlen")
-        }
-        return {"kind": kind, **same, "codec": info["codec"]}
-    raise BadArgument(f"{shard!r} {_WHY}; {_CAN} can be")
+        names = ["k1", "b", "analyser", SHARED]
+    elif kind == "dense" and settings.get("index") == "flat":
+        names = ["identity", "similarity"]
+    elif kind == "colbert" and "codec" in info:
+        names = ["checkpoint_sha256", "nbits", "doc_maxlen", "query_maxlen"]
+        scale["codec"] = info["codec"]
+    else:
+        raise BadArgument(f"{shard!r} {_WHY}; {_CAN} can be")
+    return scale | {name: settings.get(name) for name in names}
 
 
 # --- making and opening one ------------------------------------------------------------------------------------------
 
 
+class _Shard(BaseModel):
+    """A shard in a manifest: the folder or address where it lies, and what lies there."""
+
+    at: str
+    fingerprint: str
+    passages: int
+
+
+class _Settings(BaseModel):
+    shards: list[_Shard]
+
+
 def build_sharded(
     corpus: Callable[[], Corpus],
-    out: str | os.PathLike[str],
+    out: AnyPath,
     shards: int,
     *,
     engine: str = BM25.kind,
@@ -258,9 +249,8 @@ def build_sharded(
 
     Raises as `build` and `join` do, and `BadArgument` for more shards than passages.
     """
-    if (
-        engine not in (BM25.kind, "dense", "colbert") or settings.get("index", "flat") != "flat"
-    ):  # before all encoding
+    can_be = engine in (BM25.kind, "dense", "colbert") and settings.get("index", "flat") == "flat"
+    if not can_be:  # before all encoding
         raise BadArgument(f"an index of {engine} {_WHY}; {_CAN} can be made in shards")
     total = sum(1 for _ in passages_of(corpus()))
     if not 1 <= shards <= total:
@@ -268,11 +258,9 @@ def build_sharded(
     with building(out, overwrite=overwrite) as folder:
         if engine == "colbert" and settings.get("codec") is None:
             settings = _with_codec(corpus(), folder / "codec", settings, progress)
-        passages, edges = (
-            iter(passages_of(corpus())),
-            [total * number // shards for number in range(shards + 1)],
-        )
-        for number, (start, end) in enumerate(pairwise(edges), 1):
+        passages = iter(passages_of(corpus()))
+        edges = [total * number // shards for number in range(shards + 1)]
+        made = [
             build(
                 engine,
                 islice(passages, end - start),
@@ -280,9 +268,10 @@ def build_sharded(
                 progress=progress,
                 **settings,
             )
-        own = [f"{number}" for number in range(1, shards + 1)]
+            for number, (start, end) in enumerate(pairwise(edges), 1)
+        ]
         shutil.rmtree(folder / "codec", ignore_errors=True)  # each shard has it
-        _finish(folder, [open_index(folder / place) for place in own], own)
+        _finish(folder, made, [f"{number}" for number in range(1, shards + 1)])
     return open_sharded(out)
 
 
@@ -299,8 +288,8 @@ def _with_codec(
 
 
 def join(
-    locations: Sequence[str | os.PathLike[str]],
-    out: str | os.PathLike[str],
+    locations: Sequence[AnyPath],
+    out: AnyPath,
     *,
     overwrite: bool = False,
 ) -> Sharded:
@@ -314,33 +303,31 @@ def join(
     """
     if not locations:
         raise BadArgument("join what? Name the folder or address of each index")
-    target = Path(out).resolve()
-    if own := [
-        at for at in locations if not _is_address(at) and Path(at).resolve().is_relative_to(target)
-    ]:
-        raise BadArgument(
-            f"{own[0]} would be replaced by the index over it: name another folder (--out DIR)"
+    target, places = Path(out).resolve(), list[str]()
+    for location in locations:
+        # a token in an address is for its server alone, and goes into no file
+        address = _is_address(location)
+        places.append(
+            address_of(os.fspath(location)).url if address else str(path_of(location).resolve())
         )
-    shards = [open_index(location) for location in locations]
-    # a token in an address is for its server alone, and goes into no file
-    places = [
-        address_of(os.fspath(each)).url if _is_address(each) else str(path_of(each).resolve())
-        for each in locations
-    ]
+        if not address and Path(places[-1]).is_relative_to(target):
+            raise BadArgument(
+                f"{location} would be replaced by the index over it: name another folder (--out DIR)"
+            )
+    opened = [open_index(location) for location in locations]
     with building(out, overwrite=overwrite) as folder:
-        places = _finish(folder, shards, places)
-    reopen = functools.partial(
-        open_sharded, out, allow_hosts=[*filter(_is_address, places)], ambient=True
-    )
-    found = [
-        shard if Path(at).is_absolute() or _is_address(at) else open_index(Path(out) / at)
-        for at, shard in zip(places, shards, strict=True)
-    ]
-    return Sharded(found, path=out, reopen=reopen)
+        shards = _finish(folder, opened, places)
+    if shards is not opened:  # BM25's, which moved with the folder
+        shards = [open_index(target / str(number)) for number in range(1, len(shards) + 1)]
+    hosts = [*filter(_is_address, places)]
+    reopen = functools.partial(open_sharded, out, allow_hosts=hosts, ambient=True)
+    return Sharded(shards, path=out, reopen=reopen)
 
 
-def _finish(folder: Path, shards: Sequence[Retriever], places: Sequence[str]) -> list[str]:
-    """Turn a folder that is being built into a sharded index; where its shards lie, which may be in it by then."""
+def _finish(
+    folder: Path, shards: Sequence[Retriever], places: Sequence[str]
+) -> Sequence[Retriever]:
+    """Turn a folder that is being built into a sharded index; returns its shards (BM25's are new, in that folder)."""
     plain = [
         shard
         for shard in shards
@@ -351,54 +338,37 @@ def _finish(folder: Path, shards: Sequence[Retriever], places: Sequence[str]) ->
             f"{plain[0]!r} counts its own words alone, and another one those of shards: join all anew"
         )
     if plain:
-        statistics = Statistics.of(shard.statistics() for shard in plain)
+        postings = [shard.postings() for shard in plain]
+        whole = Statistics.of(each.statistics() for each in postings)
         places = [f"{number}" for number in range(1, len(plain) + 1)]
-        for place, shard in zip(places, plain, strict=True):
-            shard.rescored(statistics, folder / place)
-        shards = [open_index(folder / place) for place in places]
+        shards = [
+            shard.rescored(own, whole, folder / place)
+            for shard, own, place in zip(plain, postings, places, strict=True)
+        ]
     made = Sharded(shards)
-    _check_ids(shards)
-    corpora = [(shard.info().get("corpus") or {}).get("sha256") for shard in shards]
-    listed = [
-        {"at": at, "fingerprint": shard.fingerprint, "passages": len(shard)}
-        for at, shard in zip(places, shards, strict=True)
-    ]
-    write_manifest(
-        folder,
-        Manifest(
-            kind=KIND,
-            fingerprint=made.fingerprint,
-            passages=len(made),
-            corpus=CorpusInfo(name=f"{len(shards)} shards", sha256=fingerprint_of(corpora)),
-            settings={"shards": listed},
-        ),
-    )
-    return [*places]
-
-
-def _check_ids(shards: Iterable[Retriever]) -> None:
-    """Raise `BadData` where two shards in folders have one id; what servers have is not known."""
     lists = [shard.passages for shard in shards if isinstance(shard, Stored)]
-    ids = IdCheck()
-    for passages in lists:
-        for name in _ids(passages):
-            ids.add(name)
-    if repeated := ids.repeated(lambda: enumerate(chain.from_iterable(map(_ids, lists)), 1)):
+    if repeated := repeated_id(*lists):  # which ids servers have is not known
         raise BadData(
             f"passage id '{repeated[2]}' occurs in two shards: join indexes of different passages"
         )
-
-
-def _ids(passages: Sequence[Passage]) -> Iterator[str]:
-    return (
-        passages.ids()
-        if isinstance(passages, StoredPassages)
-        else (passage.id for passage in passages)
+    corpora = [(shard.info().get("corpus") or {}).get("sha256") for shard in shards]
+    listed = [
+        _Shard(at=at, fingerprint=shard.fingerprint, passages=len(shard))
+        for at, shard in zip(places, shards, strict=True)
+    ]
+    manifest = Manifest(
+        kind=KIND,
+        fingerprint=made.fingerprint,
+        passages=len(made),
+        corpus=CorpusInfo(name=f"{len(shards)} shards", sha256=fingerprint_of(corpora)),
+        settings=_Settings(shards=listed).model_dump(),
     )
+    write_manifest(folder, manifest)
+    return shards
 
 
 def open_sharded(
-    folder: str | os.PathLike[str],
+    folder: AnyPath,
     *,
     allow_hosts: Sequence[str] = (),
     ambient: bool = False,
@@ -414,11 +384,10 @@ def open_sharded(
     place = path_of(folder)
     manifest, shards = read_manifest(place), list[Retriever]()
     with opening(place):
-        listed = [
-            (str(each["at"]), str(each["fingerprint"]), int(each["passages"]))
-            for each in manifest.settings["shards"]
-        ]
-    for at, fingerprint, passages in listed:
+        listed = _Settings.model_validate(manifest.settings).shards
+    for at, fingerprint, passages in (
+        (shard.at, shard.fingerprint, shard.passages) for shard in listed
+    ):
         if _is_address(at):
             check_host(at, allow_hosts, str(place))
             again = functools.partial(open_index, at, ambient=ambient, **options)
@@ -433,7 +402,7 @@ def open_sharded(
         shards.append(_same(shard, fingerprint, f"{at} of {place}"))
     if shards and all(isinstance(shard, AbsentShard) for shard in shards):
         raise ServerRefused(
-            f"no shard of {place} answers: {listed[0][0]} and {len(shards) - 1} more"
+            f"no shard of {place} answers: {listed[0].at} and {len(shards) - 1} more"
         )
     reopen = functools.partial(
         open_sharded, place, allow_hosts=allow_hosts, ambient=ambient, partial=partial, **options
@@ -453,5 +422,5 @@ def _same(shard: Retriever, fingerprint: str, where: str) -> Retriever:
     return shard
 
 
-def _is_address(location: str | os.PathLike[str]) -> bool:
+def _is_address(location: AnyPath) -> bool:
     return os.fspath(location).partition("://")[0].lower() in ADDRESSES

@@ -16,24 +16,23 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, Self, TypeVar, overload
+from typing import Any, ClassVar, NamedTuple, Self, overload
 
 import numpy as np
 
-from blendfilter.errors import BadArgument, BadData, BlendFilterError, EmptyData
-from blendfilter.files import path_of
+from blendfilter.errors import BadArgument, BadData, EmptyData
+from blendfilter.files import AnyPath, path_of
 from blendfilter.records import Passage
 from blendfilter.retrieval.base import ProgressCallback, Retriever, SearchWarnings, silent
 from blendfilter.retrieval.corpus import Corpus, IdCheck, passages_of
 from blendfilter.retrieval.manifest import (
-    HASHED_WHOLE,
     MANIFEST,
-    WHOLE,
     CorpusInfo,
     Manifest,
     check_content,
     opening,
     read_manifest,
+    settled,
     stamp,
     updating,
     versions_of,
@@ -43,8 +42,8 @@ from blendfilter.retrieval.manifest import (
 PASSAGES = "passages.jsonl"
 OFFSETS = "offsets.npy"
 READING = "reading passages"
-_OFTEN = 1000
-_TRIES = 20  # to open a folder in which one index takes the place of another meanwhile
+OFTEN = 1000
+"""Passages between two reports of progress."""
 _DRIFT = 2  # times as many passages as centroids were trained for: from there on an update says so
 
 _ADDED = "added.jsonl"
@@ -52,17 +51,18 @@ _ID = b'{"id": "'  # how a line begins
 _DECODER = json.JSONDecoder()
 _COPIED = 2**22  # bytes at a time
 
-S = TypeVar("S", bound="Stored")
-
 
 class Stored(Retriever):
     """A retriever over the passages of a folder (or of memory, where `path` is None).
 
-    `limit` says how long a query its engine reads, for the warning of those that were cut.
+    `limit` says how long a query its engine reads, for the warning about queries that were cut.
     """
 
+    kind: ClassVar[str]
+    packages: ClassVar[tuple[str, ...]] = ()
+    """Packages whose versions the manifest records."""
     stamp: tuple[int, ...] = ()
-    """Of the folder when it was opened."""
+    """The folder's, when it was opened."""
 
     def __init__(
         self, manifest: Manifest, passages: Sequence[Passage], path: Path | None, limit: str = ""
@@ -83,6 +83,85 @@ class Stored(Retriever):
         )
         return fields | ({"path": str(self.path)} if self.path else {})
 
+    # --- what each engine says of its own ---
+
+    @classmethod
+    def _read(cls, folder: Path, manifest: Manifest, **how: Any) -> Self:
+        """The index in a folder whose manifest and files were checked."""
+        raise NotImplementedError
+
+    @classmethod
+    def _fingerprint(cls, manifest: Manifest, folder: Path | None) -> str:
+        """The fingerprint that belongs to a manifest, and to an index in `folder` that lacks nothing else."""
+        raise NotImplementedError
+
+    def _how(self) -> dict[str, Any]:
+        """What `_read` wants besides, to open the folder's next index as this one was opened."""
+        return {}
+
+    def _is_trained(self) -> bool:
+        """Whether it divides or compresses passages by centroids, which an update leaves as they are."""
+        return False
+
+    def _write_update(
+        self, folder: Path, new: UpdatedPassages, progress: ProgressCallback
+    ) -> dict[str, Any]:
+        """Write all but the passages and the manifest of the index over `new` into `folder`. Returns its settings."""
+        raise NotImplementedError
+
+    # --- what all of them share ---
+
+    @classmethod
+    def _open(cls, folder: AnyPath, **how: Any) -> Self:
+        """The index in `folder`, whole."""
+        path = path_of(folder)
+        index, seen = settled(path, lambda: cls._read(path, cls._checked_manifest(path), **how))
+        index.stamp = seen
+        return index
+
+    @classmethod
+    def _checked_manifest(cls, folder: Path) -> Manifest:
+        """The manifest of an index of this kind, its files as they were written (`file_hash`: a small one to the byte).
+
+        Raises as `read_manifest` does, and `BadData` for another kind, and for a file or a manifest that was changed.
+        """
+        manifest = read_manifest(folder)
+        if manifest.kind != cls.kind:
+            raise BadData(
+                f"the index at {folder} is of kind '{manifest.kind}', not '{cls.kind}': use open_index"
+            )
+        if missing := {PASSAGES, OFFSETS} - manifest.files.keys():
+            raise BadData(
+                f"the index at {folder} is damaged: its manifest does not list {min(missing)}; build it again"
+            )
+        check_content(folder, manifest)
+        with opening(folder):
+            check_fingerprint(folder, manifest, cls._fingerprint(manifest, folder))
+        return manifest
+
+    @classmethod
+    def _described(
+        cls, gathered: GatheredCorpus, settings: dict[str, Any], folder: Path | None
+    ) -> Manifest:
+        """The manifest of a new index, written into its folder where there is one."""
+        draft = Manifest(
+            kind=cls.kind,
+            fingerprint="0" * 16,
+            passages=len(gathered.passages),
+            corpus=gathered.corpus,
+        )
+        return cls._sealed(draft, settings, folder)
+
+    @classmethod
+    def _sealed(cls, draft: Manifest, settings: dict[str, Any], folder: Path | None) -> Manifest:
+        more = {"settings": settings, "versions": versions_of(*cls.packages)}
+        manifest = draft.model_copy(update=more)
+        fingerprint = cls._fingerprint(manifest, folder)
+        manifest = manifest.model_copy(update={"fingerprint": fingerprint})
+        if folder:
+            write_manifest(folder, manifest)
+        return manifest
+
     def outdated(self) -> bool:
         """As `Retriever.outdated`. Raises as `read_manifest` does."""
         now = stamp(self.path) if self.path else ()
@@ -95,11 +174,7 @@ class Stored(Retriever):
 
     def fresh(self) -> Self:
         """As `Retriever.fresh`."""
-        return self._open_again(self.path) if self.path and self.outdated() else self
-
-    def _open_again(self, path: Path) -> Self:
-        """The index that lies there by now, with this one's settings, encoder and all. By default it is this one."""
-        return self
+        return self._open(self.path, **self._how()) if self.path and self.outdated() else self
 
     def update(
         self,
@@ -109,8 +184,8 @@ class Stored(Retriever):
         replace: bool = False,
         progress: ProgressCallback = silent,
     ) -> Self:
-        """Delete passages by id, add those of a corpus behind the others, and return the index that lies in its folder
-        then, which has another fingerprint. This one answers as before.
+        """Delete passages by id, append those of a corpus, and return the index that lies in the folder then, which has
+        another fingerprint. This one answers as before.
 
         The new index is made beside the old one and takes its place in one step. A passage that is there already, the
         same in all its fields, stays where it is; one with a known id and another content is refused, or takes the old
@@ -121,56 +196,30 @@ class Stored(Retriever):
                 process is changing it. IndexChanged: another one lies in the folder by now.
             BadData: an id twice, or one that is there with another content.
         """
-        path = self.path
-        passages = self.passages
-        if (
-            path is None
-            or not isinstance(passages, StoredPassages)
-            or not (path / MANIFEST).is_file()
-        ):
+        path, passages = self.path, self.passages
+        built_here = path is not None and (path / MANIFEST).is_file()
+        if path is None or not built_here or not isinstance(passages, StoredPassages):
             raise BadArgument(
                 f"{self!r} cannot be updated: passages are added to indexes that lie in a folder and were built here; "
                 "build it again from all passages (out='DIR')"
             )
         with suppress(_NothingChanges), updating(path, self.manifest.fingerprint) as folder:
-            new = _updated_passages(self, passages, folder, add, delete, replace, progress)
-            settings, packages = self._write_update(folder, new, progress)
+            new = _updated_passages(passages, path, folder, add, delete, replace, progress)
+            settings = self._write_update(folder, new, progress)
             built = self.manifest.built_passages or self.manifest.passages
-            manifest = self.manifest.model_copy(
-                update={
-                    "passages": len(new.passages),
-                    "corpus": new.corpus,
-                    "settings": settings,
-                    "versions": versions_of(*packages),
-                    "built_passages": built,
-                }
-            )
-            fingerprint = self._fingerprint_of(manifest, folder)
-            write_manifest(folder, manifest.model_copy(update={"fingerprint": fingerprint}))
-            if self._trained() and len(new.passages) > _DRIFT * built:
+            changes = {
+                "passages": len(new.passages),
+                "corpus": self.manifest.corpus.model_copy(update={"sha256": new.sha256}),
+                "built_passages": built,
+            }
+            self._sealed(self.manifest.model_copy(update=changes), settings, folder)
+            if self._is_trained() and len(new.passages) > _DRIFT * built:
                 warnings.warn(
                     f"the index at {path} holds {len(new.passages):,} passages, and its centroids were trained for "
                     f"{built:,}: it finds less than one that is built from all of them",
                     stacklevel=2,
                 )
         return self.fresh()
-
-    def _trained(self) -> bool:
-        """Whether it divides or compresses passages by centroids, which an update leaves as they are."""
-        return False
-
-    def _write_update(
-        self, folder: Path, new: UpdatedPassages, progress: ProgressCallback
-    ) -> tuple[dict[str, Any], tuple[str, ...]]:
-        """Write all but the passages and the manifest of the index over `new` into `folder`.
-
-        Returns its settings, and the packages whose versions count.
-        """
-        raise NotImplementedError
-
-    def _fingerprint_of(self, manifest: Manifest, folder: Path) -> str:
-        """The fingerprint that belongs to a manifest, and to an index in `folder` that lacks nothing else."""
-        raise NotImplementedError
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         # In a saved program an index that lies in a folder is that folder; one in memory goes along whole.
@@ -201,54 +250,7 @@ def _opened_again(kind: Any, path: str, fingerprint: str) -> Stored:
     return index
 
 
-def opened_whole(folder: str | os.PathLike[str], read: Callable[[], S]) -> S:
-    """The index that `read` opens in `folder`; read again where another one took its place while files were opened."""
-    for left in reversed(range(_TRIES)):
-        before = stamp(folder)
-        try:
-            index = read()
-        except (BlendFilterError, OSError):
-            if stamp(folder) == before or not left:
-                raise
-            continue
-        if stamp(folder) == before:
-            index.stamp = before
-            return index
-    raise BadData(
-        f"the index at {folder} changes faster than it can be opened: try again when it is left alone"
-    )
-
-
-def manifest_of(
-    folder: str | os.PathLike[str], kind: str, made_of: Callable[[Manifest], str] | None = None
-) -> Manifest:
-    """The manifest of an index of that kind, its files as they were written (`file_hash`: a small one to the byte).
-
-    `made_of` computes the fingerprint that belongs to a manifest. Raises as `read_manifest` does, and `BadData` for
-    another kind, for a file or a manifest that was changed.
-    """
-    manifest = read_manifest(folder)
-    if manifest.kind != kind:
-        raise BadData(
-            f"the index at {folder} is of kind '{manifest.kind}', not '{kind}': use open_index"
-        )
-    if made_of is not None:
-        with opening(folder):
-            check_fingerprint(folder, manifest, made_of(manifest))
-    missing = {PASSAGES, OFFSETS} - manifest.files.keys()
-    if missing:
-        raise BadData(
-            f"the index at {folder} is damaged: its manifest does not list {min(missing)}; build it again"
-        )
-    # a corpus' hash is over the very bytes of this file, so that it was there before manifests had hashes of files
-    whole = manifest.files[PASSAGES] <= HASHED_WHOLE
-    check_content(
-        path_of(folder), manifest, {PASSAGES: f"{WHOLE}:{manifest.corpus.sha256}"} if whole else {}
-    )
-    return manifest
-
-
-def check_fingerprint(folder: str | os.PathLike[str], manifest: Manifest, fingerprint: str) -> None:
+def check_fingerprint(folder: AnyPath, manifest: Manifest, fingerprint: str) -> None:
     """Raise `BadData` where `fingerprint`, computed from what an index holds, is not the one that it states."""
     if fingerprint != manifest.fingerprint:
         raise BadData(
@@ -373,32 +375,28 @@ def gather(
     """
     path = path_of(corpus) if isinstance(corpus, (str, os.PathLike)) else None
     name = str(getattr(corpus, "name", "")) if path is None else path.name or path.absolute().name
-    digest, ids, kept = hashlib.sha256(), IdCheck(), list[Passage]()
-    offsets = array("q", [0])
+    digest, offsets, kept = hashlib.sha256(), array("q", [0]), list[Passage]()
     with open(folder / PASSAGES, "wb") if folder else nullcontext() as file:
-        for passage in passages_of(corpus):
+        for count, passage in enumerate(passages_of(corpus), start=1):
             line = _encoded(passage)
             digest.update(line)
-            ids.add(passage.id)
+            offsets.append(offsets[-1] + len(line))
             if file:
                 file.write(line)
-                offsets.append(offsets[-1] + len(line))
             else:
                 kept.append(passage.scored(None))
             if visit:
                 visit(passage)
-            if len(ids) % _OFTEN == 0:
-                progress(READING, len(ids))
-    progress(READING, len(ids), len(ids))
-    if not len(ids):
+            if count % OFTEN == 0:
+                progress(READING, count)
+    total = len(offsets) - 1
+    progress(READING, total, total)
+    if not total:
         raise EmptyData(f"{corpus_name(name)} has no passages: there is nothing to index")
     if folder:
         np.save(folder / OFFSETS, np.asarray(offsets, dtype=np.int64))
     passages = StoredPassages(folder) if folder else kept
-    repeated = ids.repeated(
-        lambda: ((number, passage.id) for number, passage in enumerate(passages, start=1))
-    )
-    if repeated:
+    if repeated := repeated_id(passages):
         first, other, twice = repeated
         raise BadData(
             f"passage id '{twice}' occurs twice in the corpus: passages {first} and {other}; every id must differ"
@@ -426,7 +424,7 @@ class UpdatedPassages(NamedTuple):
     """The passages of an update: those of the old index at `kept` (ascending), then the `added` new ones."""
 
     passages: StoredPassages
-    corpus: CorpusInfo
+    sha256: str
     kept: np.typing.NDArray[np.int64]
     added: int
     deleted: int
@@ -453,27 +451,18 @@ class _Positions:
 
     def find(self, name: str) -> int | None:
         """The position of that id; None where it is not there."""
-        wanted = hash(name)
-        for at in range(int(np.searchsorted(self._hashes, wanted)), len(self._hashes)):
-            if self._hashes[at] != wanted:
-                return None
-            if self._passages[position := int(self._order[at])].id == name:
-                return position
-        return None
+        bounds = (np.searchsorted(self._hashes, hash(name), side) for side in ("left", "right"))
+        places = self._order[slice(*bounds)].tolist()
+        return next((place for place in places if self._passages[place].id == name), None)
 
     def of(self, names: Iterable[str], path: Path) -> set[int]:
         """The positions of those ids. Raises `BadArgument` for ids that are not there."""
         if isinstance(names, str):
             raise BadArgument("delete takes a list of ids, got one string: put it in a list")
-        names = list(names) if isinstance(names, Iterable) else [names]
-        if wrong := [name for name in names if not isinstance(name, str)]:
-            raise BadArgument(
-                f"delete takes a list of ids, which are strings, got {wrong[0]!r:.60}"
-            )
         found = {name: self.find(name) for name in names}
         if missing := [name for name, at in found.items() if at is None]:
             more = f" and {len(missing) - 3:,} more" if len(missing) > 3 else ""
-            ids = ", ".join(f"{name[:60]!r}" for name in missing[:3])
+            ids = ", ".join(repr(name)[:60] for name in missing[:3])
             raise BadArgument(
                 f"no passage {ids}{more} in the index at {path}: nothing was deleted or added"
             )
@@ -481,8 +470,8 @@ class _Positions:
 
 
 def _updated_passages(
-    index: Stored,
     old: StoredPassages,
+    path: Path,
     folder: Path,
     add: Corpus | None,
     delete: Iterable[str],
@@ -490,81 +479,72 @@ def _updated_passages(
     progress: ProgressCallback,
 ) -> UpdatedPassages:
     """Write the passages of an update into `folder`. Raises as `Stored.update`, and `_NothingChanges`."""
-    path = index.path or folder
     where = _Positions(old)
     gone = where.of(delete, path)
-    with open(folder / _ADDED, "w+b") as file:
-        lengths = array(
-            "q",
-            () if add is None else _write_new(add, file, old, where, gone, path, replace, progress),
-        )
-        if not lengths and not gone:
-            raise _NothingChanges
-        kept = np.delete(np.arange(len(old), dtype=np.int64), sorted(gone))
-        if not len(kept) and not lengths:
-            raise BadArgument(
-                f"that would delete all {len(old):,} passages of {path}: remove the folder instead"
-            )
-        digest = hashlib.sha256()
-        file.seek(0)
-        with open(folder / PASSAGES, "wb") as out:
-            for block in chain(old.blocks(kept), iter(lambda: file.read(_COPIED), b"")):
-                out.write(block)
-                digest.update(block)
-    (folder / _ADDED).unlink()
-    sizes = np.concatenate([np.diff(old.offsets)[kept], np.frombuffer(lengths, dtype=np.int64)])
-    np.save(folder / OFFSETS, np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
-    corpus = index.manifest.corpus.model_copy(update={"sha256": digest.hexdigest()})
-    return UpdatedPassages(StoredPassages(folder), corpus, kept, len(lengths), len(gone))
-
-
-def _write_new(
-    add: Corpus,
-    file: BinaryIO,
-    old: StoredPassages,
-    where: _Positions,
-    gone: set[int],
-    path: Path,
-    replace: bool,
-    progress: ProgressCallback,
-) -> Iterator[int]:
-    """Write those of `add` that are not in the index as they are, and yield the bytes of each; `gone` takes in the
-    positions of those that they replace."""
-    ids, known = IdCheck(), 0
-    for passage in passages_of(add):
-        line, at = _encoded(passage), where.find(passage.id)
-        ids.add(passage.id)
-        if len(ids) % _OFTEN == 0:
-            progress(READING, len(ids))
-        if at is not None and at not in gone:
-            if old.line(at) == line:
-                known += 1
-                continue
-            if not replace:
-                raise BadData(
-                    f"passage id '{passage.id}' is in the index at {path} already, with another title, text or "
-                    "metadata: give it an id of its own, or replace the old one (--replace)"
-                )
-            gone.add(at)
-        file.write(line)
-        yield len(line)
-    progress(READING, len(ids), len(ids))
-    if not len(ids):
+    lengths, known = array("q"), 0
+    with open(folder / _ADDED, "wb") as file:
+        for count, passage in enumerate(() if add is None else passages_of(add), start=1):
+            if count % OFTEN == 0:
+                progress(READING, count)
+            line, at = _encoded(passage), where.find(passage.id)
+            if at is not None and at not in gone:
+                if old.line(at) == line:
+                    known += 1
+                    continue
+                if not replace:
+                    raise BadData(
+                        f"passage id '{passage.id}' is in the index at {path} already, with another title, text or "
+                        "metadata: give it an id of its own, or replace the old one (--replace)"
+                    )
+                gone.add(at)
+            file.write(line)
+            lengths.append(len(line))
+    if add is not None and not lengths and not known:
         raise EmptyData("there are no passages to add: is it the right file?")
-    if repeated := ids.repeated(lambda: enumerate(_ids_in(file), start=1)):
-        raise BadData(
-            f"passage id '{repeated[2]}' occurs twice among the passages to add: every id must differ"
-        )
     if known:
         warnings.warn(
             f"{known:,} passages are in the index already and stay as they are", stacklevel=4
         )
+    if not lengths and not gone:
+        raise _NothingChanges
+    kept = np.delete(np.arange(len(old), dtype=np.int64), sorted(gone))
+    if not len(kept) and not lengths:
+        raise BadArgument(
+            f"that would delete all {len(old):,} passages of {path}: remove the folder instead"
+        )
+    digest = hashlib.sha256()
+    with open(folder / _ADDED, "rb") as file, open(folder / PASSAGES, "wb") as out:
+        for block in chain(old.blocks(kept), iter(lambda: file.read(_COPIED), b"")):
+            out.write(block)
+            digest.update(block)
+    (folder / _ADDED).unlink()
+    sizes = np.concatenate([np.diff(old.offsets)[kept], np.frombuffer(lengths, dtype=np.int64)])
+    np.save(folder / OFFSETS, np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
+    made = UpdatedPassages(
+        StoredPassages(folder), digest.hexdigest(), kept, len(lengths), len(gone)
+    )
+    if repeated := repeated_id(made.new):
+        raise BadData(
+            f"passage id '{repeated[2]}' occurs twice among the passages to add: every id must differ"
+        )
+    return made
 
 
-def _ids_in(file: BinaryIO) -> Iterator[str]:
-    file.seek(0)
-    for line in file:
-        yield json.loads(line.decode("utf-8", "surrogatepass"))["id"]
+def ids_of(passages: Sequence[Passage]) -> Iterator[str]:
+    """The ids of passages, in order."""
+    return (
+        passages.ids()
+        if isinstance(passages, StoredPassages)
+        else (passage.id for passage in passages)
+    )
+
+
+def repeated_id(*lists: Sequence[Passage]) -> tuple[int, int, str] | None:
+    """The first id that occurs twice in all the lists together, after its two places (from 1)."""
+    check = IdCheck()
+    for name in chain.from_iterable(map(ids_of, lists)):
+        check.add(name)
+    return check.repeated(lambda: enumerate(chain.from_iterable(map(ids_of, lists)), start=1))
 
 
 def corpus_name(name: str) -> str:

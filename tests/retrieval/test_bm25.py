@@ -202,12 +202,14 @@ def test_tiny_corpora_full_of_ties(texts: list[str], queries: list[str], k: int,
 def test_the_matrix_is_the_one_that_bm25s_makes(b: float, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """To the bit, in every block size, a document without a term among them."""
     monkeypatch.setattr(bm25, "_BLOCK", block)
-    documents = bm25.Documents()
-    for text in ("red red fox", "red hen", "", "blue hen dog egg hen", "fox"):
-        documents.add(text.split())
+    documents = bm25.AnalysedPassages()
+    lists = [text.split() for text in ("red red fox", "red hen", "", "blue hen dog egg hen", "fox")]
+    for terms in lists:
+        documents.add(terms)
     engine = bm25s.BM25(k1=0.9, b=b, method="lucene", dtype="float64", backend="numpy")
-    theirs = engine.build_index_from_ids(range(len(documents.vocabulary)), documents, show_progress=False)
-    ours = bm25.columns(documents, 0.9, b)
+    numbers = [[documents.words[term] for term in terms] for terms in lists]
+    theirs = engine.build_index_from_ids(range(len(documents.words)), numbers, show_progress=False)
+    ours = bm25.Postings.of(documents.words, len(documents), documents.blocks).engine(0.9, b).scores
     assert ours["num_docs"] == theirs["num_docs"] == 5
     for name in ("data", "indices", "indptr"):
         assert ours[name].dtype == theirs[name].dtype

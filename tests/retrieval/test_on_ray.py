@@ -101,13 +101,13 @@ def test_the_command_is_killed_and_goes_on(corpus: Path, tmp_path: Path) -> None
 
 
 def test_chunks_of_another_build_are_not_taken(tmp_path: Path) -> None:
-    first = ChunkFolder(tmp_path / "index", ["a", 1])
+    first = ChunkFolder(tmp_path / "index", ["a", 1], "{}.json")
     (first.path / "0.json").write_text("{}")
-    assert ChunkFolder(tmp_path / "index", ["a", 1]).missing(2, "{}.json") == [1]
-    assert ChunkFolder(tmp_path / "index", ["b", 1]).missing(2, "{}.json") == [0, 1]
+    assert ChunkFolder(tmp_path / "index", ["a", 1], "{}.json").missing(2) == [1]
+    assert ChunkFolder(tmp_path / "index", ["b", 1], "{}.json").missing(2) == [0, 1]
     (tmp_path / "other.chunks").mkdir()
     with pytest.raises(BadArgument, match="is there already and holds no chunks"):
-        ChunkFolder(tmp_path / "other", ["a"])
+        ChunkFolder(tmp_path / "other", ["a"], "{}.json")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ library takes random weights.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import tempfile
 import threading
@@ -26,9 +25,22 @@ from typing import Any, NamedTuple
 
 from blendfilter.errors import BadData
 from blendfilter.extras import needed, quiet_transformers
+from blendfilter.files import AnyPath, sha256_of
 from blendfilter.records import whole_characters
 from blendfilter.retrieval.colbert.compat import torch
-from blendfilter.retrieval.encoders import check_whole, encoder_folder, files_hash, positions_of
+from blendfilter.retrieval.encoders import (
+    LAYOUT,
+    MARKS,
+    cannot_load,
+    check_whole,
+    encoder_folder,
+    files_hash,
+    is_late,
+    lasting,
+    module_kinds,
+    positions_of,
+    settings_in,
+)
 
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 SETTINGS = "artifact.metadata"
@@ -43,8 +55,6 @@ READ = (
 DOC_MAXLEN = 220  # tokens read of a passage, unless a checkpoint that colbert-ai does not read states its own
 QUERY_MAXLEN = 32
 UNLIMITED = 8_192  # tokens that are read by a model which counts no positions
-_MODULES, _MODEL = "modules.json", "config_sentence_transformers.json"
-_LATE = ("ColBERT", "MultiVectorEncoder")  # the model types of PyLate and of sentence-transformers
 _DOCUMENT_PROMPTS = ("document", "passage", "corpus")
 _WHOLE = {"text": {"truncation": False, "verbose": False}}  # how a tokenizer is called for queries
 _WHY = "a ColBERT checkpoint"
@@ -58,32 +68,19 @@ class ColBERTCheckpoint:
         BadData: the folder holds no late-interaction checkpoint.
     """
 
-    def __init__(self, name: str | os.PathLike[str]) -> None:
+    def __init__(self, name: AnyPath) -> None:
         self.folder = encoder_folder(os.fspath(name), "checkpoint")
-        self.name = (
-            str(self.folder.resolve()) if Path(name).expanduser().is_dir() else os.fspath(name)
-        )
-        config, modules = self._read("config.json", {}), self._read(_MODULES, [])
+        self.name = lasting(name)
+        config, kinds = settings_in(self.folder / MARKS[0], {}), module_kinds(self.folder)
         if config.get("auto_map") is not None:
             raise BadData(
                 f"the checkpoint {self.name} brings Python code of its own (auto_map), which is not run"
             )
         of_colbert_ai = "HF_ColBERT" in (config.get("architectures") or ())
-        self.stanford = of_colbert_ai and (not modules or (self.folder / SETTINGS).is_file())
-        kinds = [
-            str(module.get("type")).rpartition(".")[2]
-            for module in modules
-            if isinstance(module, dict)
-        ]
-        late = self._read(_MODEL, {}).get("model_type") in _LATE or (
-            "Dense" in kinds and "Pooling" not in kinds
-        )
-        if not self.stanford and not (modules and late):
-            why = (
-                "a bi-encoder, with one vector a text"
-                if "Pooling" in kinds
-                else "it has no projection of its tokens"
-            )
+        self.stanford = of_colbert_ai and (not kinds or (self.folder / SETTINGS).is_file())
+        if not self.stanford and not is_late(self.folder):
+            why = "it has no projection of its tokens"
+            why = "a bi-encoder, with one vector a text" if "Pooling" in kinds else why
             raise BadData(
                 f"{self.name} is no late-interaction checkpoint ({why}): name one that was trained as one, like "
                 "colbert-ir/colbertv2.0 or lightonai/GTE-ModernColBERT-v1"
@@ -94,60 +91,39 @@ class ColBERTCheckpoint:
         """Over the bytes of every file that decides what it computes: the same wherever it lies."""
         if not self.stanford:
             return files_hash(self.folder)
-        digest = hashlib.sha256()
-        for name in READ:
-            if (self.folder / name).is_file():
-                with open(self.folder / name, "rb") as file:
-                    digest.update(
-                        f"{name}:{hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode()
-                    )
-        return digest.hexdigest()
+        paths = [self.folder / name for name in READ if (self.folder / name).is_file()]
+        lines = [f"{path.name}:{sha256_of(path)}\n" for path in paths]
+        return hashlib.sha256("".join(lines).encode()).hexdigest()
 
     def load(self, device: Any) -> Any:
         """Its `MultiVectorEncoder` on `device`, in 32 bits. Raises `BadData` for files that do not go together."""
         library = needed("sentence_transformers", "colbert", _WHY)
         try:
             with quiet_transformers("colbert", _WHY), self._place() as place:
-                model = (
-                    library.MultiVectorEncoder(place, device=str(device), local_files_only=True)
-                    .float()
-                    .eval()
-                )
-                check_whole(model, self.folder)
-        except (MemoryError, ImportError, BadData):
+                own = {"device": str(device), "local_files_only": True}
+                model = library.MultiVectorEncoder(place, **own).float().eval()
+        except (MemoryError, ImportError):
             raise
         except Exception as error:  # transformers has an exception for each fault
             if error.args == ("linear.weight",):
                 raise BadData(
                     f"{self.name} is no ColBERT checkpoint: it has no projection (linear.weight)"
                 ) from None
-            why = (str(error).strip() or type(error).__name__).splitlines()[0][:160]
-            raise BadData(
-                f"the checkpoint {self.name} cannot be read ({why}): fetch it again"
-            ) from error
+            raise cannot_load(f"the checkpoint {self.name}", error) from error
+        check_whole(model, self.folder)
         return model
 
     @contextmanager
     def _place(self) -> Iterator[str]:
         """The folder to load from: of a checkpoint in both layouts, what colbert-ai reads."""
-        if not self.stanford or not (self.folder / _MODULES).is_file():
+        if not self.stanford or not (self.folder / MARKS[1]).is_file():
             yield str(self.folder)
             return
         with tempfile.TemporaryDirectory(prefix="blendfilter-checkpoint-") as folder:
             for path in self.folder.iterdir():
-                if path.is_file() and path.name not in (_MODULES, _MODEL):
+                if path.is_file() and path.name not in (MARKS[1], LAYOUT):
                     Path(folder, path.name).symlink_to(path.resolve())
             yield folder
-
-    def _read(self, name: str, nothing: Any) -> Any:
-        """What the JSON file of that name holds, of the type of `nothing`, which stands for a file that is missing."""
-        path = self.folder / name
-        try:
-            return type(nothing)(json.loads(path.read_bytes())) if path.is_file() else nothing
-        except (ValueError, TypeError) as error:
-            raise BadData(
-                f"{path} holds no settings in JSON ({error}): fetch the checkpoint again"
-            ) from None
 
 
 class EncodedQueries(NamedTuple):

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import tempfile
 import weakref
@@ -25,60 +24,38 @@ from types import SimpleNamespace
 from typing import Any, ClassVar, NamedTuple, Self
 
 from blendfilter.errors import BadArgument, BadData, MissingFile
-from blendfilter.files import path_of
+from blendfilter.extras import needed
+from blendfilter.files import AnyPath, path_of, writing
 from blendfilter.records import Passage
 from blendfilter.retrieval.base import Hits, ProgressCallback, fingerprint_of, silent
 from blendfilter.retrieval.colbert.building import (
     SMALL,
-    BuildSettings,
-    checked_settings,
+    IndexBuild,
     codec_digest,
-    encode_here,
-    encode_on,
     finish,
     nbits_for,
     on_device,
-    train,
-    update,
-    writing,
 )
 from blendfilter.retrieval.colbert.compat import load_kernels, parts, torch
 from blendfilter.retrieval.colbert.encoder import ColBERTCheckpoint, TokenEncoder
 from blendfilter.retrieval.corpus import Corpus, at_bar, corpus_hash
-from blendfilter.retrieval.manifest import (
-    CorpusInfo,
-    Manifest,
-    building,
-    opening,
-    versions_of,
-    write_manifest,
-)
+from blendfilter.retrieval.manifest import CorpusInfo, Manifest, building, opening
 from blendfilter.retrieval.on_ray import ChunkFolder, OnRay
 from blendfilter.retrieval.stored import (
     PassageLines,
     Stored,
     StoredPassages,
     UpdatedPassages,
-    check_fingerprint,
     gather,
     line_offsets,
-    manifest_of,
-    opened_whole,
 )
 
 DEFAULT = "colbert-ir/colbertv2.0"
-CHECKED = (
-    64 * 2**20
-)  # bytes of `_CONTENT` up to which opening an index computes its fingerprint again
 BATCH_SIZE = 64
-PACKAGES = ("colbert-ai", "sentence-transformers", "torch", "transformers")
-AT_ONCE = (
-    1 << 17
-)  # tokens of queries whose vectors are in memory at a time: 64 MB of 128 dimensions
-_CONTENT = (
-    "centroids.pt",
-    "ivf.pid.pt",
-)  # what a fingerprint counts: another machine's rounding makes other ones
+AT_ONCE = 1 << 17
+"""Tokens of queries whose vectors are in memory at a time: 64 MB of 128 dimensions."""
+_CONTENT = ("centroids.pt", "ivf.pid.pt")
+"""What a fingerprint counts: another machine's rounding makes other ones."""
 _PLAID_SETTINGS = ("dim", "nbits", "doc_maxlen", "query_maxlen")
 
 
@@ -86,6 +63,12 @@ class ColBERT(Stored):
     """A ColBERT index. `ColBERT.build("corpus.jsonl.gz", "indexes/mine")`, then `open_index("indexes/mine")`."""
 
     kind: ClassVar[str] = "colbert"
+    packages: ClassVar[tuple[str, ...]] = (
+        "colbert-ai",
+        "sentence-transformers",
+        "torch",
+        "transformers",
+    )
 
     def __init__(
         self,
@@ -115,14 +98,14 @@ class ColBERT(Stored):
     def build(
         cls,
         corpus: Corpus,
-        out: str | os.PathLike[str] | None = None,
+        out: AnyPath | None = None,
         *,
-        checkpoint: str | os.PathLike[str] = DEFAULT,
+        checkpoint: AnyPath = DEFAULT,
         nbits: int | None = None,
         doc_maxlen: int | None = None,
         gpus: int | None = None,
         partitions: int | None = None,
-        codec: str | os.PathLike[str] | None = None,
+        codec: AnyPath | None = None,
         batch_size: int = BATCH_SIZE,
         overwrite: bool = False,
         share: bool = False,
@@ -137,77 +120,67 @@ class ColBERT(Stored):
 
         `checkpoint` is a folder or a name on the hub; `nbits` (1, 2, 4, 8) are kept of each dimension, by default 4
         for up to 100,000 passages and 2 beyond; `doc_maxlen` counts tokens, by default what a checkpoint of PyLate or
-        sentence-transformers states, and 220 for colbert-ai's; `gpus` are all there are by default, 0 is
-        the CPU; `partitions` is the number of centroids, by default as `planned` has it. Raises `MissingFile`,
-        `EmptyData`, `BadData`, `BadArgument`, `MissingExtra`, and `OSError` where the disk is full.
+        sentence-transformers states, and 220 for colbert-ai's; `gpus` are all there are by default, 0 is the CPU, and
+        several want the extra `ray`; `partitions` is the number of centroids, by default as `planned` has it.
+        Raises `MissingFile`, `EmptyData`, `BadData`, `BadArgument`, `MissingExtra`, and `OSError` for a full disk.
         """
         seen = torch.cuda.device_count()
         if gpus is not None and not 0 <= gpus <= seen:
             raise BadArgument(
                 f"gpus must lie between 0 and {seen}, the number this machine has, got {gpus}"
             )
-        devices = ["cuda"] * (seen if gpus is None else gpus) or ["cpu"]
-        settings = BuildSettings(nbits_for(0) if nbits is None else nbits, partitions, batch_size)
-        found = ColBERTCheckpoint(checkpoint)
-        encoder = TokenEncoder(found, devices[0], doc_maxlen=doc_maxlen)
-        settings = checked_settings(settings, encoder)
-        if devices == ["cpu"]:
+        gpus = seen if gpus is None else gpus
+        device = "cuda" if gpus else "cpu"
+        encoder = TokenEncoder(ColBERTCheckpoint(checkpoint), device, doc_maxlen=doc_maxlen)
+        bits = nbits_for(0) if nbits is None else nbits
+        draft = IndexBuild(Path(), (), encoder, bits, partitions, batch_size, progress)
+        draft.check()
+        if not gpus:
             load_kernels()  # a search wants them, so that a lack of them is an error before the build
         if on is not None:
-            on.check()
-            if out is None:
-                raise BadArgument(
-                    "an index that a cluster encodes lies in a folder: name one (out)"
-                )
-        chunked: ChunkFolder | None = None
+            on.check(out)
+        elif gpus > 1:
+            needed("ray", "ray", f"a build on {gpus} GPUs (gpus=1 takes one)")
+            on = OnRay(workers=gpus, gpus=1)
+        chunks: ChunkFolder | None = None
         with ExitStack() as undo:
             kept = tempfile.mkdtemp(prefix="blendfilter-colbert-") if out is None else None
             if kept:
                 undo.callback(shutil.rmtree, kept, ignore_errors=True)
             place = out or Path(kept or "", "index")
-            with building(place, overwrite=overwrite, share=share) as folder, writing(folder):
+            with building(place, overwrite=overwrite, share=share) as folder:
                 gathered = gather(corpus, folder, progress)
-                settings = settings._replace(nbits=nbits or nbits_for(len(gathered.passages)))
-                total = len(gathered.passages)
-                reading = (folder, gathered.passages, encoder, found, settings)
+                passages = gathered.passages
+                bits = nbits or nbits_for(len(passages))
+                made = draft._replace(folder=folder, passages=passages, nbits=bits)
                 taken = None if codec is None else Path(codec)
                 if on is None:
-                    plan = encode_here(*reading, devices, taken, progress)
+                    plan = made.encode(taken)
                 else:
-                    made_of = [
+                    made_of: list[Any] = [
                         gathered.corpus.sha256,
-                        found.sha256,
-                        encoder.doc_maxlen,
-                        list(settings),
-                        devices[0],
+                        encoder.checkpoint.sha256,
+                        made.shape,
                     ]
-                    chunked = ChunkFolder(
-                        place, [*made_of, *([] if taken is None else [codec_digest(taken)])]
-                    )
-                    plan = encode_on(on, chunked, *reading, taken, progress)
+                    made_of += [partitions, batch_size, device]
+                    made_of += [] if taken is None else [codec_digest(taken)]
+                    chunks = ChunkFolder(place, made_of, "{}.metadata.json")
+                    plan = made.encode_on(on, chunks, taken)
                 made_with = {
-                    "checkpoint": found.name,
-                    "checkpoint_sha256": found.sha256,
+                    "checkpoint": encoder.checkpoint.name,
+                    "checkpoint_sha256": encoder.checkpoint.sha256,
                     "dim": encoder.dim,
-                    "nbits": settings.nbits,
+                    "nbits": bits,
                     "doc_maxlen": encoder.doc_maxlen,
                     "query_maxlen": encoder.query_maxlen,
                     "partitions": plan.partitions,
                     "sampled_passages": plan.sample,
-                    "vectors": finish(folder, total, progress),
+                    "vectors": finish(folder, len(passages), progress),
                 }
-                manifest = Manifest(
-                    kind=cls.kind,
-                    fingerprint=_fingerprint(gathered.corpus, made_with, folder),
-                    passages=total,
-                    corpus=gathered.corpus,
-                    settings=made_with,
-                    versions=versions_of(*PACKAGES),
-                )
-                write_manifest(folder, manifest)
-            if chunked is not None:
-                chunked.remove()
-            index = cls.open(place, checkpoint=checkpoint, gpu=devices[0] == "cuda")
+                cls._described(gathered, made_with, folder)
+            if chunks is not None:
+                chunks.remove()
+            index = cls.open(place, checkpoint=checkpoint, gpu=bool(gpus))
             undo.pop_all()
         if kept:
             weakref.finalize(index, shutil.rmtree, kept, ignore_errors=True)
@@ -216,9 +189,9 @@ class ColBERT(Stored):
     @staticmethod
     def train_codec(
         corpus: Corpus,
-        out: str | os.PathLike[str],
+        out: AnyPath,
         *,
-        checkpoint: str | os.PathLike[str] = DEFAULT,
+        checkpoint: AnyPath = DEFAULT,
         nbits: int | None = None,
         doc_maxlen: int | None = None,
         gpus: int | None = None,
@@ -234,21 +207,19 @@ class ColBERT(Stored):
         encoder = TokenEncoder(ColBERTCheckpoint(checkpoint), device, doc_maxlen=doc_maxlen)
         folder = path_of(out)
         folder.mkdir(parents=True, exist_ok=True)
-        with (
-            tempfile.TemporaryDirectory(prefix=".passages-", dir=folder) as beside,
-            writing(folder),
-        ):
+        with tempfile.TemporaryDirectory(dir=folder) as beside, writing(folder):
             passages = gather(corpus, Path(beside), progress).passages
-            settings = BuildSettings(nbits or nbits_for(len(passages)), partitions, batch_size)
-            settings = checked_settings(settings, encoder)
-            train(folder, passages, encoder, settings, progress)
+            bits = nbits or nbits_for(len(passages))
+            made = IndexBuild(folder, passages, encoder, bits, partitions, batch_size, progress)
+            made.check()
+            made.train(folder)
 
     @classmethod
     def open(
         cls,
-        folder: str | os.PathLike[str],
+        folder: AnyPath,
         *,
-        checkpoint: str | os.PathLike[str] | None = None,
+        checkpoint: AnyPath | None = None,
         gpu: bool | None = None,
         effort: SearchEffort | None = None,
     ) -> Self:
@@ -258,32 +229,18 @@ class ColBERT(Stored):
         `effort` replaces `effort_for`, the default of each search. Raises as `read_manifest` does, and `BadData` where
         the checkpoint is another one.
         """
-        return opened_whole(folder, lambda: cls._open(path_of(folder), checkpoint, gpu, effort))
+        parts()  # what is not installed is an error of its own, before anything of the index is read
+        return cls._open(folder, checkpoint=checkpoint, gpu=gpu, effort=effort)
 
     @classmethod
-    def _open(
-        cls,
-        folder: Path,
-        checkpoint: str | os.PathLike[str] | None,
-        gpu: bool | None,
-        effort: SearchEffort | None,
-        loaded: TokenEncoder | None = None,
-    ) -> Self:
-        manifest, path = manifest_of(folder, cls.kind), folder
-        parts()  # what is not installed is an error of its own, before anything of the index is read
+    def _read(cls, folder: Path, manifest: Manifest, **how: Any) -> Self:
+        loaded: TokenEncoder | None = how.get("loaded")
         with opening(folder):
             settings = manifest.settings
-            named, sha256, doc_maxlen = (
-                settings["checkpoint"],
-                settings["checkpoint_sha256"],
-                settings["doc_maxlen"],
-            )
-        if sum(manifest.files.get(name, 0) for name in _CONTENT) <= CHECKED:
-            check_fingerprint(
-                path, manifest, _fingerprint(manifest.corpus, manifest.settings, path)
-            )
+            named, sha256 = settings["checkpoint"], settings["checkpoint_sha256"]
+            doc_maxlen = settings["doc_maxlen"]
         try:
-            found = loaded.checkpoint if loaded else ColBERTCheckpoint(checkpoint or named)
+            found = loaded.checkpoint if loaded else ColBERTCheckpoint(how["checkpoint"] or named)
         except MissingFile as error:
             raise MissingFile(
                 f"the index at {folder} needs its checkpoint: {error} (ColBERT.open(DIR, checkpoint=…) where it moved)"
@@ -293,34 +250,31 @@ class ColBERT(Stored):
                 f"the index at {folder} was built with another checkpoint than the one at {found.name}: "
                 "name that one (checkpoint=), or build the index again"
             )
-        same = loaded is not None and loaded.doc_maxlen == doc_maxlen
-        encoder = (
-            loaded
-            if loaded and same
-            else TokenEncoder(found, device_for(gpu), doc_maxlen=doc_maxlen)
-        )
+        if loaded is None or loaded.doc_maxlen != doc_maxlen:
+            loaded = TokenEncoder(found, device_for(how["gpu"]), doc_maxlen=doc_maxlen)
         with opening(folder):
-            passages = StoredPassages(path)
-        return cls(manifest, passages, path, encoder, effort)
+            passages = StoredPassages(folder)
+        return cls(manifest, passages, folder, loaded, how["effort"])
 
-    def _open_again(self, path: Path) -> Self:
+    def _how(self) -> dict[str, Any]:
         gpu = self.encoder.device.type == "cuda"
-        return opened_whole(path, lambda: self._open(path, None, gpu, self.effort, self.encoder))
+        return {"gpu": gpu, "effort": self.effort, "loaded": self.encoder}
 
-    def _trained(self) -> bool:
+    def _is_trained(self) -> bool:
         return True
 
-    def _fingerprint_of(self, manifest: Manifest, folder: Path) -> str:
-        return _fingerprint(manifest.corpus, manifest.settings, folder)
+    @classmethod
+    def _fingerprint(cls, manifest: Manifest, folder: Path | None) -> str:
+        settings = {**manifest.settings, "checkpoint": ""}
+        content = content_hash(folder or Path())
+        return fingerprint_of(cls.kind, manifest.corpus.sha256, settings, content)
 
     def _write_update(
         self, folder: Path, new: UpdatedPassages, progress: ProgressCallback
-    ) -> tuple[dict[str, Any], tuple[str, ...]]:
-        with writing(folder):
-            vectors = update(
-                folder, self.path or folder, new.kept, new.new, self.encoder, BATCH_SIZE, progress
-            )
-        return {**self.manifest.settings, "vectors": vectors}, PACKAGES
+    ) -> dict[str, Any]:
+        made = IndexBuild(folder, new.new, self.encoder, batch_size=BATCH_SIZE, progress=progress)
+        vectors = made.update(self.path or folder, new.kept)
+        return {**self.manifest.settings, "vectors": vectors}
 
     def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         """At most `k` passages a query; equal scores keep corpus order. A query too long for the model is flagged."""
@@ -378,12 +332,6 @@ def device_for(gpu: bool | None) -> str:
     return "cuda" if gpu or (gpu is None and torch.cuda.is_available()) else "cpu"
 
 
-def _fingerprint(corpus: CorpusInfo, settings: dict[str, Any], folder: Path) -> str:
-    return fingerprint_of(
-        ColBERT.kind, corpus.sha256, {**settings, "checkpoint": ""}, content_hash(folder)
-    )
-
-
 def content_hash(folder: Path) -> str:
     """Over centroids and lists: another machine's rounding makes other ones, and with them another index."""
     digest = hashlib.sha256()
@@ -431,10 +379,10 @@ def effort_for(k: int, passages: int) -> SearchEffort:
 
 
 def open_plaid(
-    folder: str | os.PathLike[str],
+    folder: AnyPath,
     *,
-    checkpoint: str | os.PathLike[str] | None = None,
-    collection: str | os.PathLike[str] | None = None,
+    checkpoint: AnyPath | None = None,
+    collection: AnyPath | None = None,
     gpu: bool | None = None,
     effort: SearchEffort | None = None,
 ) -> ColBERT:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,22 +11,12 @@ import pytest
 import torch
 from colbert_ai import patch_colbert
 
-from blendfilter.errors import BadArgument, WorkFailed
+from blendfilter.errors import BadArgument
 from blendfilter.records import Passage
 from blendfilter.retrieval.colbert import ColBERT, building
-from blendfilter.retrieval.colbert.building import (
-    ENCODING,
-    WorkerJob,
-    chunks_of,
-    compress,
-    compress_beside,
-    kmeans,
-    trained,
-)
+from blendfilter.retrieval.colbert.building import kmeans, trained
 from blendfilter.retrieval.colbert.compat import parts
-from blendfilter.retrieval.colbert.encoder import TokenEncoder
 from blendfilter.retrieval.colbert.index import SearchEffort
-from blendfilter.retrieval.stored import StoredPassages
 
 QUERIES = ["Which river is of 17?", "the king of the island", "castle 88", "hill 5 5 5"]
 
@@ -140,14 +127,14 @@ def test_a_worked_example() -> None:
     (0.96, 0.28) + (0.28, 0.96) + (-0.28, 0.96) = (0.96, 2.2), of length one (0.40, 0.92); at the next round it is
     nearer to (0.96, -0.28), by 0.84 to 0.64, and goes back."""
     vectors = torch.tensor([[0.96, 0.28], [0.96, -0.28], [0.28, 0.96], [-0.28, 0.96]])
-    centroids = kmeans(vectors, 2, 4, CPU)
+    centroids = kmeans(vectors, 2, CPU)
     ordered = centroids[centroids[:, 0].argsort(descending=True)]
     assert torch.allclose(ordered, torch.tensor([[1.0, 0.0], [0.0, 1.0]]), atol=1e-6)
 
 
 def test_a_centroid_that_lost_its_vectors_gets_one() -> None:
     vectors = torch.cat([torch.tensor([[1.0, 0.0]]).repeat(50, 1), torch.tensor([[0.0, 1.0]])])
-    centroids = kmeans(vectors, 5, 3, CPU)  # of equal centroids, one takes all
+    centroids = kmeans(vectors, 5, CPU)  # of equal centroids, one takes all
     assert torch.isfinite(centroids).all()
     assert torch.allclose(centroids.norm(dim=1), torch.ones(5))
 
@@ -156,7 +143,7 @@ def test_more_bits_lose_less() -> None:
     vectors = unit(2_000)
     losses = []
     for nbits in (1, 2, 4):
-        made = trained(vectors, count=16, rounds=4, config=parts().config(dim=32, nbits=nbits), device=CPU)
+        made = trained(vectors, 16, parts().config(dim=32, nbits=nbits), CPU)
         small = made.compress(vectors)
         assert small.residuals.shape == (2_000, 32 * nbits // 8)
         losses.append(1 - (made.decompress(small) * vectors).sum(1).mean().item())
@@ -164,89 +151,3 @@ def test_more_bits_lose_less() -> None:
     assert losses[0] < 0.1
     assert losses[1] < 0.03
     assert losses[2] < 0.003
-
-
-CHUNK = 40
-IN_EVERY_PROCESS = f"""
-import sys
-if any("run_worker" in word for word in sys.orig_argv):
-    sys.stderr.write("a library has much to say\\n" * 10_000)  # more than a pipe holds
-    from blendfilter.retrieval.colbert import building
-    building.CHUNK = {CHUNK}
-"""
-
-
-@pytest.fixture
-def unfinished(index: ColBERT, tmp_path: Path) -> Path:
-    """The folder of a build whose centroids are trained, and whose passages are not encoded yet."""
-    assert index.path is not None
-    folder = Path(shutil.copytree(index.path, tmp_path / "unfinished"))
-    for path in [*folder.glob("0.*"), *folder.glob("doclens.*"), folder / "metadata.json", folder / "ivf.pid.pt"]:
-        path.unlink()
-    return folder
-
-
-@pytest.fixture
-def chunks_of_forty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Chunks of 40 passages, here and in the workers; returns the file that every new process runs first."""
-    monkeypatch.setattr(building, "CHUNK", CHUNK)
-    (tmp_path / "path").mkdir()
-    start = tmp_path / "path" / "sitecustomize.py"
-    start.write_text(IN_EVERY_PROCESS)
-    monkeypatch.setenv("PYTHONPATH", str(start.parent), prepend=os.pathsep)
-    return start
-
-
-@pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
-    """The processes that were started."""
-    processes: list[subprocess.Popen[bytes]] = []
-    plain = subprocess.Popen
-
-    def start(*arguments: Any, **settings: Any) -> Any:
-        processes.append(plain(*arguments, **settings))
-        return processes[-1]
-
-    monkeypatch.setattr(building.subprocess, "Popen", start)
-    return processes
-
-
-def chunk_files(folder: Path) -> dict[str, bytes]:
-    return {
-        path.name: path.read_bytes()
-        for pattern in ("[0-9]*.codes.pt", "[0-9]*.residuals.pt", "[0-9]*.metadata.json", "doclens.*")
-        for path in folder.glob(pattern)
-    }
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("chunks_of_forty")
-def test_two_workers_write_what_one_process_writes(
-    unfinished: Path, checkpoint: Path, encoder: TokenEncoder, tmp_path: Path, started: list[subprocess.Popen[bytes]]
-) -> None:
-    alone = Path(shutil.copytree(unfinished, tmp_path / "alone"))
-    list(compress(alone, StoredPassages(alone), encoder, 64, range(chunks_of(150))))
-    result: list[Any] = []
-    jobs = [WorkerJob(str(unfinished), str(checkpoint), "cpu", 220, 64, rank, 2, os.getpid()) for rank in range(2)]
-    compress_beside(jobs, 150, lambda *row: result.append(row))
-    assert len(chunk_files(alone)) == 4 * 4
-    assert chunk_files(unfinished) == chunk_files(alone)
-    assert result[-1] == (ENCODING, 150, 150)
-    assert result == sorted(result)
-    assert [process.poll() for process in started] == [0, 0]
-
-
-def test_a_worker_that_fails_is_told_and_the_others_end(
-    unfinished: Path, checkpoint: Path, tmp_path: Path, started: list[subprocess.Popen[bytes]]
-) -> None:
-    result = (checkpoint, tmp_path / "gone")
-    jobs = [WorkerJob(str(unfinished), str(result[rank]), "cpu", 220, 64, rank, 2, os.getpid()) for rank in range(2)]
-    with pytest.raises(WorkFailed, match=r"^encoding on cpu \(1\) failed: exit status 1"):
-        compress_beside(jobs, 150)
-    assert len(started) == 2
-    assert all(process.poll() is not None for process in started)
-
-
-def test_a_full_disk_is_an_error_of_the_system(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="is the disk full"), building.writing(tmp_path):
-        torch.save(torch.zeros(100_000), "/dev/full")

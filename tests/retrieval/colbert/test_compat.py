@@ -106,7 +106,7 @@ def test_decompress_is_the_kernels(nbits: int) -> None:
     chance = torch.Generator().manual_seed(nbits)
     vectors = torch.nn.functional.normalize(torch.randn(300, 64, generator=chance), dim=1)
     config = parts().config(dim=64, nbits=nbits)
-    codec = trained(vectors, count=16, rounds=2, config=config, device=torch.device("cpu"))
+    codec = trained(vectors, 16, config, torch.device("cpu"))
     small = codec.compress(vectors)
     maps = (codec.bucket_weights, codec.reversed_bit_map, codec.decompression_lookup_table)
     ours = decompress(small.residuals, *maps, small.codes, codec.centroids, 64, nbits)
