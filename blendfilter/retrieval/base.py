@@ -11,7 +11,7 @@ import json
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
@@ -21,14 +21,12 @@ from blendfilter.errors import BadArgument, ReplayMiss, check_count
 from blendfilter.journal import Journal, digest
 from blendfilter.records import Passage
 
-Scores = np.typing.NDArray[
-    np.float64
-]  # `from numpy.typing import` fails behind DSPy 3.4.0, whose lazy numpy it meets
+# `from numpy.typing import` fails behind DSPy 3.4.0, whose lazy numpy it meets
+Scores = np.typing.NDArray[np.float64]
 
 _GROUP = 64
-_GRAIN = (
-    2.0**30
-)  # scores within one part in 10^9 are one score: two sums of the same terms may differ in the last bits
+_GRAIN = 2.0**30
+"""Scores within one part in 10^9 are one score: two sums of the same terms may differ in the last bits."""
 
 
 class Trim(BaseModel):
@@ -49,13 +47,13 @@ class Trim(BaseModel):
     @property
     def line(self) -> str:
         """For people: what went, what came, and by the verdicts on which question."""
-        went = ", ".join(
-            f"{name} (beside {kept})" if kept else name for name, kept in self.dropped.items()
-        )
+        dropped, unjudged = self.dropped.items(), self.unjudged
+        went = ", ".join(f"{name} (beside {kept})" if kept else name for name, kept in dropped)
         came = ", ".join(
-            f"{name} (not judged)" if name in self.unjudged else name for name in self.refilled
+            f"{name} (not judged)" if name in unjudged else name for name in self.refilled
         )
-        return f"trimmed: dropped {went}{f'; filled in {came}' if came else ''} (verdicts on {self.judged!r})"
+        filled = f"; filled in {came}" if came else ""
+        return f"trimmed: dropped {went}{filled} (verdicts on {self.judged!r})"
 
 
 class Hits(list[Passage]):
@@ -109,11 +107,9 @@ def flags_of(hits: Sequence[Passage]) -> dict[str, Any]:
 
 def with_flags(passages: Iterable[Passage], flags: Mapping[str, Any]) -> Hits:
     """Hits as `flags_of` kept them. Raises `ValueError` for a `trim` that is none."""
-    trim = flags.get("trim")
-    known = (
-        Trim.model_validate(trim) if isinstance(trim, Mapping) else None
-    )  # a user's own column may have the name
-    missing = flags.get("missing_shards")
+    trim, missing = flags.get("trim"), flags.get("missing_shards")
+    # a user's own column may have the name
+    known = Trim.model_validate(trim) if isinstance(trim, Mapping) else None
     gone = map(str, missing) if isinstance(missing, list) else ()
     return Hits(passages, cut=bool(flags.get("query_cut")), trim=known, missing=gone)
 
@@ -131,6 +127,7 @@ class Retriever(ABC):
     """
 
     fingerprint: str
+    kind: ClassVar[str] = ""
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         """At most `k` passages for each of `queries`, best first, in the order of `queries`.
@@ -155,44 +152,34 @@ class Retriever(ABC):
 
         A search's record holds ids and scores, and the keys under which the journal keeps each passage's text once.
         """
-        keys = [digest("search", self.fingerprint, query, k) for query in queries]
-        served = {
-            key: found
-            for key in dict.fromkeys(keys)
-            if (found := _recorded(journal, key)) is not None
-        }
-        missing = {
-            key: query for key, query in zip(keys, queries, strict=True) if key not in served
-        }
+        keys = {query: digest("search", self.fingerprint, query, k) for query in queries}
+        served = {query: _recorded(journal, key) for query, key in keys.items()}
+        missing = [query for query, found in served.items() if found is None]
         if missing and journal.mode == "replay":
-            query = next(iter(missing.values()))
             raise ReplayMiss(
-                f"not in the journal: {who() or 'a search'} searches index {self.fingerprint} for {query[:80]!r}, "
+                f"not in the journal: {who() or 'a search'} searches index {self.fingerprint} for {missing[0][:80]!r}, "
                 f"k={k}, which {journal.path} does not hold; run it without --replay"
             )
-        if missing:
-            for (key, query), found in zip(
-                missing.items(), self.find(list(missing.values()), k), strict=True
-            ):
-                passages = [_passage_record(self.fingerprint, passage) for passage in found]
-                journal.append(*passages, new_only=True)
-                record = {
-                    "key": key,
-                    "kind": "search",
-                    "fingerprint": self.fingerprint,
-                    "query": query,
-                    "k": k,
-                    "ids": [passage.id for passage in found],
-                    "scores": [
-                        None if passage.score is None else float(passage.score) for passage in found
-                    ],
-                    "passages": [passage["key"] for passage in passages],
-                    **flags_of(found),
-                }
-                # a search made twice at once is kept once; `record` mode replaces what an earlier run found
-                journal.append(record, new_only=journal.mode != "record")
-                served[key] = found
-        return [served[key] for key in keys]
+        answers = self.find(missing, k) if missing else []
+        for query, found in zip(missing, answers, strict=True):
+            passages = [_passage_record(self.fingerprint, passage) for passage in found]
+            journal.append(*passages, new_only=True)
+            scores = [passage.score for passage in found]
+            record = {
+                "key": keys[query],
+                "kind": "search",
+                "fingerprint": self.fingerprint,
+                "query": query,
+                "k": k,
+                "ids": [passage.id for passage in found],
+                "scores": [None if score is None else float(score) for score in scores],
+                "passages": [passage["key"] for passage in passages],
+                **flags_of(found),
+            }
+            # a search made twice at once is kept once; `record` mode replaces what an earlier run found
+            journal.append(record, new_only=journal.mode != "record")
+            served[query] = found
+        return [served[query] or [] for query in queries]
 
     def as_cheap(self, k: int) -> int:
         """To what depth, from `k` up, a search takes no longer than to `k`, and has the same first `k`."""
@@ -218,7 +205,7 @@ class Retriever(ABC):
 
     def info(self) -> dict[str, Any]:
         """What this index is, for people and for a run's record: its kind, its fingerprint, and what else it knows."""
-        return {"kind": type(self).__name__, "fingerprint": self.fingerprint}
+        return {"kind": self.kind or type(self).__name__, "fingerprint": self.fingerprint}
 
     def outdated(self) -> bool:
         """Whether another index took its place, or that of one of its parts, since it was opened."""
@@ -238,6 +225,14 @@ class Retriever(ABC):
     def over(self, parts: Sequence[Retriever]) -> Retriever:
         """The same over other parts."""
         return self
+
+    @property
+    def size(self) -> int | None:
+        """How many passages there are, where that is known."""
+        try:
+            return len(self)
+        except TypeError:
+            return None
 
     def __len__(self) -> int:
         """How many passages there are; a TypeError where that is not known (a function, a server)."""
@@ -271,10 +266,8 @@ class SearchTool:
         self.k = k
 
     def __call__(self, query: str) -> list[str]:
-        found = self.index.search([query], self.k)[0]
-        return [passage.line for passage in found] or [
-            "No passage matches this query: try other words."
-        ]
+        lines = [passage.line for passage in self.index.search([query], self.k)[0]]
+        return lines or ["No passage matches this query: try other words."]
 
 
 class ProgressCallback(Protocol):
@@ -330,13 +323,11 @@ class SearchWarnings:
     def check_k(self, k: int) -> None:
         """Warn where `k` is above the number of passages."""
         if self._passages is not None and k > self._passages:
-            self._warn(
-                "k",
-                f"k={k} is more than the corpus holds: at most {self._passages} passages come back",
-            )
+            held = f"at most {self._passages} passages come back"
+            self._warn("k", f"k={k} is more than the corpus holds: {held}")
 
     def check_cut(self, query: str, cut: bool) -> None:
-        """Warn of a query that was cut; every one of them is flagged besides (`Hits.cut`)."""
+        """Warn about a query that was cut; every one of them is flagged besides (`Hits.cut`)."""
         if cut:
             words = f"a query of {len(query.split()):,} words was cut"
             self._warn("cut", f"{words}: {self._limit}; each one is flagged (query_cut)")
@@ -367,15 +358,13 @@ def _recorded(journal: Journal, key: str) -> list[Passage] | None:
     record = journal.find(key, "search")
     if record is None:
         return None
-    passages = []
-    for name, score in zip(record["passages"], record["scores"], strict=True):
-        kept = journal.find(name, "passage")
-        if kept is None:
-            return None
-        passages.append(
-            Passage(kept["id"], kept["title"], kept["text"], score, kept.get("metadata", {}))
-        )
-    return with_flags(passages, record)
+    kept = [journal.find(name, "passage") for name in record["passages"]]
+    passages = [
+        Passage(row["id"], row["title"], row["text"], score, row.get("metadata", {}))
+        for row, score in zip(kept, record["scores"], strict=True)
+        if row is not None
+    ]
+    return with_flags(passages, record) if len(passages) == len(kept) else None
 
 
 # --- the best k of many scores --------------------------------------------------------------------------------------
@@ -391,12 +380,9 @@ def best(scores: Scores, k: int) -> list[int]:
     [1, 3, 0]
     """
     floor, groups = 0.0, len(scores) // _GROUP
-    if (
-        groups >= 2 * k
-    ):  # found without sorting: at least k passages reach the k-th highest of the groups' maxima
-        floor = _just_below(
-            np.partition(scores[: groups * _GROUP].reshape(_GROUP, groups).max(axis=0), -k)[-k]
-        )
+    if groups >= 2 * k:  # without sorting: k passages reach the k-th highest of the groups' maxima
+        maxima = scores[: groups * _GROUP].reshape(_GROUP, groups).max(axis=0)
+        floor = _just_below(np.partition(maxima, -k)[-k])
     matching = np.flatnonzero(scores >= floor if floor > 0 else scores > 0)
     found = scores[matching]
     if len(found) > k:

@@ -27,6 +27,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import bm25s
 import numpy as np
+from bm25s import stopwords
 from rank_bm25 import BM25Okapi
 
 from blendfilter.errors import BadArgument, BadData, EmptyData, MissingFile
@@ -56,6 +57,12 @@ from blendfilter.retrieval.stored import (
 )
 
 COUNTING = "counting words"
+STOP_WORD_LISTS: dict[str, tuple[str, ...]] = {
+    name.removeprefix("STOPWORDS_").lower().replace("en_plus", "english_plus"): words
+    for name, words in vars(stopwords).items()
+    if name.startswith("STOPWORDS_") and name != "STOPWORDS_EN"
+} | {"english": stopwords.STOPWORDS_EN, "none": ()}
+"""bm25s' lists of stop words, by the names that it takes."""
 FREQUENCIES = "frequencies.npy"
 """How often a term occurs, for each entry of bm25s' matrix. Folders of before 0.3 have no such file."""
 SHARED = "statistics"
@@ -429,14 +436,7 @@ class BM25(Lexical):
     def _load(
         cls, folder: Path, passages: Sequence[Passage], settings: dict[str, Any], analyse: Analyser
     ) -> SparseScorer:
-        engine, frequencies = load_bm25s(folder), None
-        if engine.scores["num_docs"] != len(passages):
-            raise ValueError(f"it counts {engine.scores['num_docs']!r:.40} passages")
-        if (folder / FREQUENCIES).is_file():
-            frequencies = np.asarray(np.load(folder / FREQUENCIES, mmap_mode="r"))
-            if len(frequencies) != len(engine.scores["indices"]):
-                raise ValueError(f"{FREQUENCIES} does not fit the scores")
-        return SparseScorer(engine, frequencies)
+        return SparseScorer.load(folder)
 
     def _write_update(
         self, folder: Path, new: UpdatedPassages, progress: ProgressCallback
@@ -462,12 +462,10 @@ class BM25(Lexical):
     def postings(self, progress: ProgressCallback = silent) -> Postings:
         """How often each term occurs in which passage; an index of before 0.3 is analysed again for it."""
         assert isinstance(self._scorer, SparseScorer)
-        engine, frequencies = self._scorer.engine, self._scorer.frequencies
-        if frequencies is None:
-            analysed = self._analysed(self.passages, progress)
-            return Postings.of(analysed.words, len(analysed), analysed.blocks)
-        rows, starts = engine.scores["indices"], engine.scores["indptr"]
-        return Postings(engine.vocab_dict, starts, rows, frequencies, len(self))
+        if known := self._scorer.postings():
+            return known
+        analysed = self._analysed(self.passages, progress)
+        return Postings.of(analysed.words, len(analysed), analysed.blocks)
 
     def _analysed(
         self,
@@ -504,29 +502,45 @@ class SparseScorer:
         engine.scores |= {
             name: np.asarray(engine.scores[name]) for name in ("data", "indices", "indptr")
         }
-        self.engine, self.frequencies = engine, frequencies
+        self._engine, self._frequencies = engine, frequencies
+        self.words: dict[str, int] = engine.vocab_dict
+        self.passages: int = engine.scores["num_docs"] or 0
+
+    @classmethod
+    def load(cls, folder: Path) -> SparseScorer:
+        """What bm25s saved in a folder, memory-mapped, counting with numpy whatever it was saved with.
+
+        Raises `ValueError` where its files do not fit each other, and what bm25s raises for files that are not its own.
+        """
+        engine = bm25s.BM25.load(
+            folder, mmap=True, show_progress=False, override_params={"backend": "numpy"}
+        )
+        data, indices, indptr = (engine.scores[name] for name in ("data", "indices", "indptr"))
+        columns = engine.vocab_dict.values()
+        sound = all(np.issubdtype(numbers.dtype, np.integer) for numbers in (indices, indptr))
+        sound = sound and len(data) == len(indices) == int(indptr[-1])
+        if not (sound and min(columns, default=0) >= 0 and max(columns, default=0) < len(indptr)):
+            raise ValueError("its arrays and words do not fit each other")
+        path = folder / FREQUENCIES
+        frequencies = np.asarray(np.load(path, mmap_mode="r")) if path.is_file() else None
+        return cls(engine, frequencies)
 
     def scores(self, terms: list[str]) -> Scores:
         """One score a passage."""
-        scores: Scores = self.engine.get_scores_from_ids(self.engine.get_tokens_ids(terms))
+        scores: Scores = self._engine.get_scores_from_ids(self._engine.get_tokens_ids(terms))
         return scores
 
+    def postings(self) -> Postings | None:
+        """How often each term occurs in which passage; None where that is not known."""
+        if self._frequencies is None:
+            return None
+        rows, starts = self._engine.scores["indices"], self._engine.scores["indptr"]
+        return Postings(self.words, starts, rows, self._frequencies, self.passages)
 
-def load_bm25s(folder: Path) -> bm25s.BM25:
-    """The object that bm25s saved in a folder, memory-mapped, counting with numpy whatever it was saved with.
-
-    Raises `ValueError` where its files do not fit each other, and what bm25s raises of files that are not its own.
-    """
-    engine = bm25s.BM25.load(
-        folder, mmap=True, show_progress=False, override_params={"backend": "numpy"}
-    )
-    data, indices, indptr = (engine.scores[name] for name in ("data", "indices", "indptr"))
-    words = engine.vocab_dict.values()
-    sound = all(np.issubdtype(numbers.dtype, np.integer) for numbers in (indices, indptr))
-    sound = sound and len(data) == len(indices) == int(indptr[-1])
-    if not (sound and min(words, default=0) >= 0 and max(words, default=0) < len(indptr)):
-        raise ValueError("its arrays and words do not fit each other")
-    return engine
+    def settings(self) -> dict[str, Any]:
+        """The parameters that it was made with."""
+        names = ("k1", "b", "delta", "method", "idf_method")
+        return {name: getattr(self._engine, name) for name in names}
 
 
 # --- rank-bm25 ------------------------------------------------------------------------------------------------------

@@ -11,10 +11,7 @@ import hashlib
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
-import bm25s
-from bm25s import stopwords as word_lists
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from blendfilter.errors import BadArgument, BadData, EmptyData, UnknownName
@@ -22,7 +19,7 @@ from blendfilter.files import AnyPath, path_of, sha256_of
 from blendfilter.records import Passage
 from blendfilter.retrieval.analyser import BM25S_PATTERN, PATTERNS, Analyser
 from blendfilter.retrieval.base import fingerprint_of
-from blendfilter.retrieval.bm25 import LexicalSearch, SparseScorer, load_bm25s
+from blendfilter.retrieval.bm25 import STOP_WORD_LISTS, LexicalSearch, SparseScorer
 from blendfilter.retrieval.callables import as_passage
 from blendfilter.retrieval.corpus import IDS
 from blendfilter.retrieval.manifest import UNREADABLE, CorpusInfo, Manifest
@@ -33,12 +30,6 @@ PARAMS, VOCABULARY, INDPTR = "params.index.json", "vocab.index.json", "indptr.cs
 CORPUS = "corpus.jsonl"
 ANALYSER = "analyser.json"
 _ARRAYS = ("data.csc.index.npy", "indices.csc.index.npy", INDPTR)
-_LISTS: dict[str, tuple[str, ...]] = {
-    name.removeprefix("STOPWORDS_").lower().replace("en_plus", "english_plus"): words
-    for name, words in vars(word_lists).items()
-    if name.startswith("STOPWORDS_") and name != "STOPWORDS_EN"
-} | {"english": word_lists.STOPWORDS_EN}
-"""bm25s' lists of stop words, by the names that it takes."""
 
 
 def open_bm25s(
@@ -65,19 +56,19 @@ def open_bm25s(
             f"the bm25s folder at {folder} holds no passages: save it with retriever.save(DIR, corpus=…)"
         )
     try:
-        engine = load_bm25s(path)
+        scorer = SparseScorer.load(path)
     except (OSError, *UNREADABLE) as error:
         raise BadData(
             f"the bm25s folder at {path} cannot be read ({str(error)[:200]}): save it again"
         ) from None
-    passages, count = FolderPassages(path), engine.scores["num_docs"] or 0
+    passages, count = FolderPassages(path), scorer.passages
     if len(passages) != count:
         raise BadData(
             f"the bm25s folder at {folder} holds {len(passages):,} passages and an index of {count}"
         )
     if not count:
         raise EmptyData(f"the bm25s folder at {folder} holds no passages")
-    words = [word for word in engine.vocab_dict if word]
+    words = [word for word in scorer.words if word]
     if words and all(map(str.isdecimal, words)):
         raise BadData(
             f"the bm25s folder at {path} was indexed by token numbers and does not hold the words: "
@@ -87,8 +78,8 @@ def open_bm25s(
         given = {} if stopwords is None else {"stopwords": stopwords}
         how = _recorded(path) if stemmer is None else _Analysis(stemmer=stemmer, **given)
         analyser = how.analyser()
-    manifest = _manifest(path, engine, passages, analyser)
-    return LexicalSearch(manifest, passages, SparseScorer(engine), path, analyser)
+    manifest = _manifest(path, scorer, passages, analyser)
+    return LexicalSearch(manifest, passages, scorer, path, analyser)
 
 
 class FolderPassages(PassageLines):
@@ -122,10 +113,9 @@ class _Analysis(BaseModel):
         """bm25s takes characters as they come, so a query's must be taken so too."""
         words, stemmer = self.stopwords, None if self.stemmer == "none" else self.stemmer
         if isinstance(words, str):
-            lists = _LISTS | {"none": ()}
-            if words not in lists:
-                raise UnknownName.of("list of stop words", words, lists)
-            words = tuple(lists[words])
+            if words not in STOP_WORD_LISTS:
+                raise UnknownName.of("list of stop words", words, STOP_WORD_LISTS)
+            words = tuple(STOP_WORD_LISTS[words])
         return Analyser(self.pattern, words, stemmer, self.lower, form=None)
 
 
@@ -151,7 +141,7 @@ def _recorded(folder: Path) -> _Analysis:
 
 
 def _manifest(
-    path: Path, engine: bm25s.BM25, passages: FolderPassages, analyser: Analyser
+    path: Path, scorer: SparseScorer, passages: FolderPassages, analyser: Analyser
 ) -> Manifest:
     """What the folder would say of itself.
 
@@ -162,13 +152,11 @@ def _manifest(
     lines = hashlib.sha256(passages.offsets.tobytes()).hexdigest()
     sizes = {name: (path / name).stat().st_size for name in (*_ARRAYS, CORPUS)}
     contents = [sha256_of(path / name) for name in (PARAMS, VOCABULARY, INDPTR)]
-    settings: dict[str, Any] = {
-        name: getattr(engine, name) for name in ("k1", "b", "delta", "method", "idf_method")
-    }
+    analysis = analyser.settings()
     return Manifest(
         kind=KIND,
-        fingerprint=fingerprint_of(KIND, sizes, contents, lines, analyser.settings()),
+        fingerprint=fingerprint_of(KIND, sizes, contents, lines, analysis),
         passages=len(passages),
         corpus=CorpusInfo(name=CORPUS, sha256=lines),
-        settings=settings | {"analyser": analyser.settings()},
+        settings=scorer.settings() | {"analyser": analysis},
     )

@@ -52,6 +52,8 @@ def as_retriever(searcher: Any, *, fingerprint: str | None = None) -> Retriever:
 class CallableRetriever(Retriever):
     """A callable behind the `Retriever` interface; its results are cut to k, ids made from the content if missing."""
 
+    kind = "callable"
+
     def __init__(self, searcher: Callable[..., Any], fingerprint: str | None = None) -> None:
         self.searcher = searcher
         self.name = name_of(searcher)
@@ -70,7 +72,7 @@ class CallableRetriever(Retriever):
 
     def info(self) -> dict[str, Any]:
         """Kind, fingerprint, and the callable's name."""
-        return {"kind": "callable", "fingerprint": self.fingerprint, "name": self.name}
+        return super().info() | {"name": self.name}
 
     def _items(self, query: str, k: int) -> Iterable[Any]:
         found = self._call(query, k)

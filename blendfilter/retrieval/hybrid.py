@@ -38,16 +38,14 @@ class Hybrid(Retriever):
     Each index is searched for `depth` passages, or for k where that is more.
     """
 
+    kind = "hybrid"
+
     def __init__(
         self, indexes: Sequence[Retriever], *, constant: float = 60, depth: int = 100
     ) -> None:
         if len(indexes) < 2:
             raise BadArgument(f"a hybrid joins at least two indexes, got {len(indexes)}")
-        if (
-            isinstance(constant, bool)
-            or not isinstance(constant, (int, float))
-            or not 0 <= constant < math.inf
-        ):
+        if not 0 <= constant < math.inf:
             raise BadArgument(
                 f"the constant of rank fusion must be 0 or more, got {constant!r} (usual: 60)"
             )
@@ -84,12 +82,9 @@ class Hybrid(Retriever):
         return found
 
     def _depth_of(self, index: Retriever, k: int) -> int:
-        try:
-            known = len(index)
-        except TypeError:
-            return max(k, self.depth)
-        # an index must not warn of its short corpus: others may have the rest
-        return min(max(k, self.depth), known)
+        wanted = max(k, self.depth)
+        # an index must not warn about its short corpus: others may have the rest
+        return wanted if index.size is None else min(wanted, index.size)
 
     def parts(self) -> Sequence[Retriever]:
         """The indexes that it joins."""
@@ -102,8 +97,7 @@ class Hybrid(Retriever):
     def info(self) -> dict[str, Any]:
         """Kind, fingerprint, how ranks are fused, and what each of the indexes says of itself."""
         return {
-            "kind": "hybrid",
-            "fingerprint": self.fingerprint,
+            **super().info(),
             "settings": {"constant": self.constant, "depth": self.depth},
             "indexes": [index.info() for index in self.indexes],
         }

@@ -83,10 +83,8 @@ class OnRay(NamedTuple):
             raise BadArgument("an index that a cluster encodes lies in a folder: name one (out)")
         if self.workers is not None:
             check_count("workers (--ray-workers)", self.workers)
-        if not (isinstance(self.gpus, int | float) and self.gpus >= 0):
-            raise BadArgument(
-                f"gpus (--ray-gpus) must be a number of at least 0, got {self.gpus!r}"
-            )
+        if self.gpus < 0:
+            raise BadArgument(f"gpus (--ray-gpus) must be at least 0, got {self.gpus!r}")
 
     def make(
         self,

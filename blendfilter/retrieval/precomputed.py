@@ -82,6 +82,8 @@ class Precomputed(Retriever):
         BadData: a row that is no query with passages, or a query that has two different lists of them (which lines).
     """
 
+    kind = "retrieved"
+
     def __init__(self, file: AnyPath, questions: Mapping[str, str] | None = None) -> None:
         self.file = path_of(file)
         self._questions = questions
@@ -142,8 +144,7 @@ class Precomputed(Retriever):
 
     def info(self) -> dict[str, Any]:
         """Kind, fingerprint, how many queries there are, and the file."""
-        kept = {"queries": len(self._lines), "path": str(self.file)}
-        return {"kind": "retrieved", "fingerprint": self.fingerprint, **kept}
+        return super().info() | {"queries": len(self._lines), "path": str(self.file)}
 
     def _read(self, line: _RowPlace) -> Hits:
         return _hits(

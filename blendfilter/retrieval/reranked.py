@@ -100,6 +100,8 @@ class Reranked(Retriever):
         BadArgument: a depth below 1, or beyond what the index gives.
     """
 
+    kind = "reranked"
+
     def __init__(
         self,
         index: Any,
@@ -127,7 +129,7 @@ class Reranked(Retriever):
         self.fingerprint = fingerprint_of(
             "reranked", self.index.fingerprint, self.reranker.identity, depth
         )
-        self._passages = _length(self.index)
+        self._passages = self.index.size
         self._warnings = SearchWarnings(self._passages)
 
     @property
@@ -171,8 +173,7 @@ class Reranked(Retriever):
         """Kind, fingerprint, which model reranks and how many, and what the index says of itself."""
         own = self.index.info()
         return {
-            "kind": "reranked",
-            "fingerprint": self.fingerprint,
+            **super().info(),
             **{name: own[name] for name in ("passages", "corpus") if name in own},
             "settings": {
                 "model": self.reranker.name,
@@ -186,13 +187,6 @@ class Reranked(Retriever):
         return len(self.index)
 
 
-def _length(index: Retriever) -> int | None:
-    try:
-        return len(index)
-    except TypeError:
-        return None
-
-
 def _reordered(ranking: Sequence[Passage], scores: Sequence[float], k: int, *, cut: bool) -> Hits:
     rounded = [round(score, _DECIMALS) for score in scores]
     order = sorted(range(len(ranking)), key=lambda at: -rounded[at])[:k]
@@ -200,11 +194,9 @@ def _reordered(ranking: Sequence[Passage], scores: Sequence[float], k: int, *, c
     trim = trim_of(ranking)
     if trim is not None:  # of what was filled in, what is left
         left = {passage.id for passage in hits}
-        kept = {
-            name: tuple(each for each in getattr(trim, name) if each in left)
-            for name in ("refilled", "unjudged")
-        }
-        trim = trim.model_copy(update=kept)
+        refilled = tuple(name for name in trim.refilled if name in left)
+        unjudged = tuple(name for name in trim.unjudged if name in left)
+        trim = trim.model_copy(update={"refilled": refilled, "unjudged": unjudged})
     return Hits(hits, cut=cut or cut_of(ranking), trim=trim, missing=missing_of(ranking))
 
 

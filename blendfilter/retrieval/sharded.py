@@ -149,8 +149,7 @@ class Sharded(Retriever):
     def info(self) -> dict[str, Any]:
         """Kind, fingerprint, number of passages, and the description of each shard."""
         return {
-            "kind": KIND,
-            "fingerprint": self.fingerprint,
+            **super().info(),
             "passages": len(self),
             "shards": [shard.info() for shard in self.shards],
             **({"path": str(self.path)} if self.path else {}),
@@ -301,8 +300,6 @@ def join(
         BadArgument: as `Sharded`; `out` is there already. BadData: a passage id that two shards have; a damaged index.
         MissingFile: no index there. ServerRefused: no server there.
     """
-    if not locations:
-        raise BadArgument("join what? Name the folder or address of each index")
     target, places = Path(out).resolve(), list[str]()
     for location in locations:
         # a token in an address is for its server alone, and goes into no file
@@ -333,11 +330,7 @@ def _finish(
         for shard in shards
         if isinstance(shard, BM25) and SHARED not in shard.manifest.settings
     ]
-    if plain and len(plain) < len(shards):
-        raise BadArgument(
-            f"{plain[0]!r} counts its own words alone, and another one those of shards: join all anew"
-        )
-    if plain:
+    if plain and len(plain) == len(shards):
         postings = [shard.postings() for shard in plain]
         whole = Statistics.of(each.statistics() for each in postings)
         places = [f"{number}" for number in range(1, len(plain) + 1)]
@@ -400,10 +393,6 @@ def open_sharded(
         else:
             shard = open_index(place / at, **options)
         shards.append(_same(shard, fingerprint, f"{at} of {place}"))
-    if shards and all(isinstance(shard, AbsentShard) for shard in shards):
-        raise ServerRefused(
-            f"no shard of {place} answers: {listed[0].at} and {len(shards) - 1} more"
-        )
     reopen = functools.partial(
         open_sharded, place, allow_hosts=allow_hosts, ambient=ambient, partial=partial, **options
     )

@@ -313,12 +313,6 @@ class StoredPassages(PassageLines):
         self._folder = folder
         offsets = np.asarray(np.load(folder / OFFSETS, mmap_mode="r"))
         super().__init__(folder / PASSAGES, offsets)
-        if (
-            offsets[0]
-            or offsets[-1] != len(self._bytes)
-            or bool(np.any(offsets[1:] < offsets[:-1]))
-        ):
-            raise BadData(f"{folder / OFFSETS} does not fit {PASSAGES}: build the index again")
 
     def ids(self) -> Iterator[str]:
         """Each passage's id, in order; quicker than reading whole passages."""

@@ -207,8 +207,8 @@ class IndexBuild(NamedTuple):
             self.progress(ENCODING, block.stop - within.start, len(within))
 
     def update(self, source: Path, kept: Any) -> int:
-        """Write an index of the passages at `kept` (ascending) of the one in `source`, as they are compressed there, and
-        behind them of these, compressed with its centroids. Returns the number of vectors."""
+        """Write an index of the passages at `kept` (ascending) of the one in `source`, as they are compressed there,
+        and behind them of these, compressed with its centroids. Returns the number of vectors."""
         for name in CODEC:
             shutil.copyfile(source / name, self.folder / name)
         plan = _json(source / "plan.json")
