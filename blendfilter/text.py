@@ -220,6 +220,15 @@ def _ends(text: str, match: re.Match[str]) -> bool:
     )
 
 
+def counted(n: int, one: str, several: str = "") -> str:
+    """`n` of something, in words.
+
+    >>> counted(1, "pair"), counted(1200, "witness", "witnesses")
+    ('1 pair', '1,200 witnesses')
+    """
+    return f"{n:,} {one if n == 1 else several or one + 's'}"
+
+
 def shortened(text: str, width: int) -> str:
     """The beginning of a text on one line: whole words where there are any, else characters (Chinese, an address).
 

@@ -79,7 +79,7 @@ def test_the_same_again_calls_no_model_and_more_questions_are_added(trimmed: Com
     before = WITNESSES.read_bytes()
     outcome = trimmed(*TRIM)
     assert outcome.out.startswith("questions: 3; judged 0, judged before 3, ")
-    assert "judge: 0 calls, 0 tokens in, 0 out (in all sittings: " in outcome.out
+    assert "judge: 0 calls, 0 tokens in, 0 out (in all sessions: " in outcome.out
     assert WITNESSES.read_bytes() == before
     lines(here / "more.jsonl", [{"id": "m", "question": "Who sold the radio of the kitchen?", "answer": "Hal"}])
     assert trimmed("trim", "radio.trimmed", "--questions", "more.jsonl", "--lm", "offline").code == 0
@@ -158,7 +158,7 @@ def test_pairs_by_line_11_of_algorithm_1(trimmed: Command) -> None:
     assert "separations: 3 pairs" in every
     fewer = trimmed("trim", "radio", "--pairing", "algorithm").out
     assert "separations: 1 pair " in fewer
-    refused(trimmed("trim", "radio", "--pairing", "lemma"), "pairing is theorem or algorithm, got 'lemma'")
+    refused(trimmed("trim", "radio", "--pairing", "lemma"), "'theorem' or 'algorithm', got 'lemma'")
 
 
 def test_a_model_of_pairs_is_kept_and_one_that_is_none_leaves_nothing(radio: Command, here: Path) -> None:
@@ -315,7 +315,7 @@ def test_one_wrong_name_undoes_nothing(name: str, error: str, trimmed: Command, 
 
 JUDGED = ("--questions", "sample")
 BAD: list[tuple[tuple[object, ...], str]] = [
-    (("--threshold", 0), "threshold is 0: give a whole number of 1 or more"),
+    (("--threshold", 0), "threshold: Input should be greater than or equal to 1, got 0"),
     (("--show", "on", "--undo", "ALL"), "--show and --undo are two things"),
     ((*JUDGED, "--export", "-"), "--questions and --export are two things"),
     (("--lm", "offline"), "--lm is for judging: add --questions FILE"),

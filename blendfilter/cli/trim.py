@@ -199,8 +199,9 @@ def trim_command(
         )
     if overwrite and looking.export is None:
         raise BadArgument("--overwrite goes with --export FILE: add that, or leave it out")
+    from blendfilter.text import counted
     from blendfilter.trimming.folder import TrimFolder
-    from blendfilter.trimming.summary import STDOUT, counted, export, state_text
+    from blendfilter.trimming.summary import STDOUT, export, state_text
 
     hosts, place = allow_host or (), _place(index, out)
     if judging.questions is not None:
@@ -348,17 +349,15 @@ def _opened(
     """The index and its overlay, with the settings that were given: a new one, or the one that is there."""
     from blendfilter.retrieval.indexes import open_index
     from blendfilter.trimming.folder import TrimFolder
-    from blendfilter.trimming.gathering import check_folder
-    from blendfilter.trimming.similar import similar_for
     from blendfilter.trimming.witnesses import WitnessWriter
 
     if not place.exists() or (place.is_dir() and not any(place.iterdir())):
         searched = open_index(index, allow_hosts=allow_hosts)
-        settings |= {"similarity": similar_for(searched).name} | ({} if k is None else {"k": k})
+        settings |= {} if k is None else {"k": k}
         return searched, TrimFolder.create(searched, place, **settings)
     folder = TrimFolder.read(place)
     searched = _named_index(folder, index, allow_hosts)
-    check_folder(folder, searched, k)
+    folder.check(searched, k)
     if settings:
         with WitnessWriter(
             folder.witnesses
@@ -372,7 +371,6 @@ def _opened(
 
 def _show_passage(folder: TrimFolder, index: str, passage: str, allow_hosts: Sequence[str]) -> None:
     """What a passage is separated from, by whom and when; its text where the index is there."""
-    from blendfilter.trimming.gathering import check_folder
     from blendfilter.trimming.summary import found_again, passage_text
 
     witnesses = folder.state()
@@ -380,7 +378,7 @@ def _show_passage(folder: TrimFolder, index: str, passage: str, allow_hosts: Seq
     note = ""
     try:
         searched = _named_index(folder, index, allow_hosts)
-        check_folder(folder, searched)
+        folder.check(searched)
         texts = found_again(searched, folder.k, witnesses, passage)
     except BlendFilterError as error:
         note = f"its text cannot be looked up: {error}"
@@ -389,7 +387,7 @@ def _show_passage(folder: TrimFolder, index: str, passage: str, allow_hosts: Seq
 
 def _take_back(folder: TrimFolder, undo: list[str]) -> None:
     """Undo questions, pairs, or ALL; where one name is wrong, nothing is undone."""
-    from blendfilter.trimming.summary import counted
+    from blendfilter.text import counted
     from blendfilter.trimming.witnesses import WitnessWriter, pair_named, question_known
 
     if ALL in undo and set(undo) != {ALL}:

@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 from os import PathLike
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary, ref
@@ -40,10 +40,9 @@ from blendfilter.prompting import Prompts
 from blendfilter.records import one_line
 from blendfilter.retrieval.base import Hits, Searcher, Trim, cut_of, missing_of
 from blendfilter.retrieval.callables import as_retriever
-from blendfilter.trimming.guard import guard_of, guard_with
 from blendfilter.trimming.opposites import plain_question
-from blendfilter.trimming.overlay import Trimmed, Verdicts, trim_ranking
-from blendfilter.trimming.similar import ByVector, Neighbour, Similar, similar_for, similar_named
+from blendfilter.trimming.overlay import Trimmed, Verdicts, guarded, trim_ranking
+from blendfilter.trimming.similar import ByVector, Neighbour, Similar, similar_for
 from blendfilter.trimming.witnesses import (
     FILE,
     NO_JUDGE,
@@ -116,21 +115,12 @@ class CDIT(RALM):
                 )
             # Folders open remote indexes too, whose client takes its time to import.
             from blendfilter.trimming.folder import TrimFolder, is_trimmed
-            from blendfilter.trimming.gathering import check_folder
 
             if not is_trimmed(witnesses):
-                TrimFolder.create(index, witnesses, k=k, similarity=similar_for(index).name)
+                TrimFolder.create(index, witnesses, k=k)
             folder = TrimFolder.read(witnesses)
-            check_folder(folder, index, k)
-            overlay = Trimmed(
-                index,
-                folder.state(),
-                threshold=folder.threshold,
-                min_similarity=folder.min_similarity,
-                similar=similar_named(folder.similarity, index),
-                one_way=folder.one_way,
-                guard=guard_with(True, folder.similar, folder.similar_files),
-            )
+            folder.check(index, k)
+            overlay = folder.over(index)
         self.memories = _Memories(overlay, folder)
 
     def arguments(self) -> dict[str, Any]:
@@ -161,7 +151,7 @@ class CDIT(RALM):
         votes = Counter[str]()
         for judged in (*prior, *new):
             votes.update(judged.accepted)
-            votes.subtract(judged.rejected)
+            votes.subtract(memory.rejected(judged))
         near = tuple(Neighbour(at, similarity) for at, (_, similarity) in enumerate(decision.near))
         verdicts = Verdicts(near, decision.own, votes)
         retrieved = await search(overlay.index, query, self.k)
@@ -217,21 +207,13 @@ class CDIT(RALM):
                 }
                 judging.chosen, judging.judged = (
                     (chosen, branch_of(retrieved, chosen)),
-                    _judged(question, passages),
+                    JudgedQuestion(question_id(question), question, passages, NO_JUDGE, ""),
                 )
                 if asker().repeat == 1:
                     lm = dspy.settings.lm
                     await aio.in_thread(memory.keep, question, passages, self.select.judge, lm)  # type: ignore[union-attr]
         memory.judgings[f"{asker().repeat} {question}"] = judging
         return judging
-
-
-def _judged(question: str, verdicts: dict[str, bool | None]) -> JudgedQuestion:
-    accepted, rejected, silent = (
-        tuple(name for name, verdict in verdicts.items() if verdict is kind)
-        for kind in (True, False, None)
-    )
-    return JudgedQuestion(question_id(question), question, accepted, rejected, silent, NO_JUDGE, "")
 
 
 class _Decision(NamedTuple):
@@ -282,11 +264,7 @@ class _Memory:
         self._journal = (
             None if journal is None else ref(journal)
         )  # which keeps the memory, not the other way round
-        witnesses = overlay.witnesses
-        self.prior = {
-            name: replace(judged, rejected=tuple(sorted(witnesses.rejected_by(name))))
-            for name, judged in witnesses.judged.items()
-        }
+        self.prior = dict(overlay.witnesses.judged)
         self.owners: dict[str, str] = {}
         """The run's questions, one line each, and the id of the first that has these words."""
         for question in asker().questions if journal is not None else ():
@@ -362,18 +340,20 @@ class _Memory:
             )
         overlay = self.overlay
         if self._similar is None:
-            self._similar = similar_named(overlay.similar.name, overlay.index)
+            self._similar = similar_for(overlay.index, overlay.similar.name)
             if isinstance(self._similar, ByVector):
                 self._similar.encode_ahead([*self._sources, *self.owners, text])
         self._similar.add(self._sources[self._compared :])
         self._compared = len(self._sources)
-        if self._similar.nearest([text], floor=overlay.min_similarity) == [None]:
-            return _Decision(False)
         near = self._similar.among(text, range(self._compared), floor=overlay.min_similarity)
-        if (guard := guard_of(overlay.guard)) is not None:
-            apart = guard.apart(text, [self._sources[each.at] for each in near])
-            near = [each for each, why in zip(near, apart, strict=True) if not why]
+        near = guarded(overlay.guard, text, near, lambda at: self._sources[at])
         return _Decision(False, tuple((self._sources[each.at], each.similarity) for each in near))
+
+    def rejected(self, judged: JudgedQuestion) -> Collection[str]:
+        """What a question rejected; of one on file, what was not undone since."""
+        if judged.id in self.prior:
+            return self.overlay.witnesses.rejected_by(judged.id)
+        return judged.rejected
 
     def _add_source(self, text: str) -> None:
         self._sources.append(text)

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from blendfilter.errors import BadArgument, BadData, MissingFile, check_count
+from blendfilter.errors import BadArgument, BadData, MissingFile, RunMismatch
 from blendfilter.files import path_of, write_whole
 from blendfilter.journal import FILE as JOURNAL
 from blendfilter.retrieval.base import Retriever
@@ -32,9 +32,9 @@ from blendfilter.retrieval.manifest import (
     write_manifest,
 )
 from blendfilter.retrieval.remote import address_of, check_host
-from blendfilter.trimming.guard import Guard, PairModel, guard_with
-from blendfilter.trimming.overlay import Trimmed, check_similarity
-from blendfilter.trimming.similar import VECTORS_FILE, similar_named
+from blendfilter.trimming.guard import PairModel, Rules, guard_of
+from blendfilter.trimming.overlay import Trimmed
+from blendfilter.trimming.similar import VECTORS_FILE, similar_for
 from blendfilter.trimming.witnesses import FILE, THRESHOLD, Pairing, Witnesses
 
 KIND = "trimmed"
@@ -55,10 +55,12 @@ class TrimFolder(BaseModel):
     place: Annotated[Path, Field(exclude=True)]
     base: str
     base_fingerprint: Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
-    k: Annotated[int, Field(ge=1)]
-    threshold: Annotated[int, Field(ge=1)]
-    min_similarity: Annotated[float, Field(ge=0, le=1)] | None
-    """None: the similarity's own default."""
+    k: Annotated[int, Field(ge=1)] = DEPTH
+    """Passages judged of each question."""
+    threshold: Annotated[int, Field(ge=1)] = THRESHOLD
+    """Witnesses that a separation takes."""
+    min_similarity: Annotated[float, Field(ge=0, le=1)] | None = None
+    """How near a judged question must be; None: the similarity's own default."""
     similarity: str
     one_way: bool = False
     """Whether only witnesses count that accepted the passage that stays; old folders do not say so."""
@@ -91,35 +93,27 @@ class TrimFolder(BaseModel):
         index: Retriever | str | os.PathLike[str],
         out: str | os.PathLike[str] | None = None,
         *,
-        k: int = DEPTH,
-        threshold: int = THRESHOLD,
-        min_similarity: float | None = None,
-        similarity: str = "",
-        one_way: bool = True,
-        refill: bool = True,
-        pairing: Pairing = "theorem",
         similar: str | None = None,
+        **settings: Any,
     ) -> TrimFolder:
         """A new folder over `index` (open, or its folder or address), beside it or at `out`, without witnesses.
+
+        `settings` are the fields above, from `k` to `pairing`; `similar` names a model of pairs.
 
         Raises:
             BadArgument: a folder that is there already, an index that is trimmed itself, an address without `out`, a
             setting out of range. MissingFile, BadData: `similar` is no model of pairs.
         """
-        k, threshold = check_count("k", k), check_count("threshold", threshold)
-        min_similarity = _check(min_similarity, one_way, refill, pairing)
         retriever = index if isinstance(index, Retriever) else open_index(index)
-        if KIND in (retriever.info().get("kind"), retriever.info().get("of")):
-            where = location_of(retriever) or "the index"
-            raise BadArgument(
-                f"{where} is a trimmed index itself: name the index that it was made of, or go on in it"
-            )
+        info = retriever.info()
         # an address may hold a login, which the index's own does not: no token goes into the manifest
-        base = (
-            location_of(retriever)
-            if isinstance(index, Retriever) or is_address(index)
-            else str(path_of(index))
-        )
+        base = str(info.get("path") or info.get("url") or "")
+        if not isinstance(index, Retriever) and not is_address(index):
+            base = str(path_of(index))
+        if KIND in (info.get("kind"), info.get("of")):
+            raise BadArgument(
+                f"{base or 'the index'} is a trimmed index itself: name the index that it was made of, or go on in it"
+            )
         if not base and out is None:
             raise BadArgument(
                 "an index in memory has no place beside it: name a folder for the witnesses (out)"
@@ -129,33 +123,25 @@ class TrimFolder(BaseModel):
             raise BadArgument(
                 f"{place} holds a trimmed index already: go on in it, or name another folder (--out DIR)"
             )
-        if _is_folder(base) and place.resolve().is_relative_to(Path(base).resolve()):
-            raise BadArgument(
-                f"{place} lies inside the index at {base}, which is never written to: name a folder outside"
-            )
-        relative = (
-            os.path.relpath(os.path.realpath(base), os.path.realpath(place))
-            if _is_folder(base)
-            else ""
-        )
-        made = cls(
-            place=place,
-            base=Path(relative).as_posix() if relative else base,
-            base_fingerprint=retriever.fingerprint,
-            k=k,
-            threshold=threshold,
-            min_similarity=min_similarity,
-            similarity=similarity,
-            one_way=one_way,
-            refill=refill,
-            pairing=pairing,
-            **_model(similar),
-        )
+        if base and not is_address(base):
+            if place.resolve().is_relative_to(Path(base).resolve()):
+                raise BadArgument(
+                    f"{place} lies inside the index at {base}, which is never written to: name a folder outside"
+                )
+            base = Path(os.path.relpath(os.path.realpath(base), os.path.realpath(place))).as_posix()
+        fields = {
+            "place": place,
+            "base": base,
+            "base_fingerprint": retriever.fingerprint,
+            "similarity": similar_for(retriever).name,
+            "one_way": True,
+        }
+        made = _checked({**fields, **settings, **_model(similar)})
+        corpus = info.get("corpus") or {}
+        passages = 1  # at least, for a server or a function of unknown size
+        with suppress(TypeError):
+            passages = max(len(retriever), 1)
         with building(place) as folder:
-            corpus = retriever.info().get("corpus") or {}
-            passages = 1  # at least, for a server or a function of unknown size
-            with suppress(TypeError):
-                passages = max(len(retriever), 1)
             manifest = Manifest(
                 kind=KIND,
                 fingerprint=made.base_fingerprint,
@@ -189,52 +175,71 @@ class TrimFolder(BaseModel):
                 f"{place} is an index of kind '{manifest.kind}', not a trimmed one: trim it first"
             )
         try:
-            at = cls.model_validate({**manifest.settings, "place": place})
+            found = cls.model_validate({**manifest.settings, "place": place})
         except ValidationError as error:
             first = error.errors()[0]
-            raise _damaged(
-                place, f"{'.'.join(map(str, ('settings', *first['loc'])))}: {first['msg']}"
-            ) from None
-        if not _is_folder(at.base):
-            return at
-        return at.model_copy(
-            update={"base": os.path.normpath(os.path.join(os.path.realpath(folder), at.base))}
-        )
+            where = ".".join(map(str, ("settings", *first["loc"])))
+            raise _damaged(place, f"{where}: {first['msg']}") from None
+        if not found.base or is_address(found.base):
+            return found
+        base = os.path.normpath(os.path.join(os.path.realpath(folder), found.base))
+        return found.model_copy(update={"base": base})
 
-    def set(
-        self,
-        *,
-        threshold: int | None = None,
-        min_similarity: float | None = None,
-        one_way: bool | None = None,
-        refill: bool | None = None,
-        pairing: Pairing | None = None,
-        similar: str | None = None,
-    ) -> TrimFolder:
-        """The folder with other settings, written by a temporary file and a rename; what is not named stays.
+    def set(self, *, similar: str | None = None, **settings: Any) -> TrimFolder:
+        """The folder with other settings, written by a temporary file and a rename; None leaves one as it is.
 
         `similar` is a model of pairs, or `rules` for none. Raises as `create` does.
         """
-        given = {
-            "threshold": threshold,
-            "min_similarity": min_similarity,
-            "one_way": one_way,
-            "refill": refill,
-            "pairing": pairing,
-        }
-        settings: dict[str, Any] = {
-            name: getattr(self, name) if value is None else value for name, value in given.items()
-        }
-        settings["threshold"] = check_count("threshold", settings["threshold"])
-        settings["min_similarity"] = _check(
-            **{name: value for name, value in settings.items() if name != "threshold"}
-        )
-        settings |= _model(similar)
-        new = self.model_copy(update=settings)
+        given = {name: value for name, value in settings.items() if value is not None}
+        given |= _model(similar)
+        new = _checked({**self.model_dump(), "place": self.place, **given})
         raw = json.loads((self.place / MANIFEST).read_bytes())
-        raw["settings"] |= settings
+        raw["settings"] |= new.model_dump(include=set(given))
         write_whole(self.place / MANIFEST, [(json.dumps(raw, indent=1) + "\n").encode()])
         return new
+
+    def check(self, index: Retriever, k: int | None = None) -> None:
+        """Raise where the folder does not go with an index and a depth.
+
+        RunMismatch: another k, because verdicts of two depths do not mix. BadArgument: an index that is trimmed itself.
+        BadData: another index.
+        """
+        if k is not None and k != self.k:
+            raise RunMismatch(
+                f"{self.place} was made with k={self.k}, not {k}: leave k as it was, or gather in another folder "
+                "(--out DIR)"
+            )
+        if isinstance(index, Trimmed):
+            raise BadArgument(
+                "this index is trimmed: verdicts are given on the bare one, open that and trim it"
+            )
+        if index.fingerprint != self.base_fingerprint:
+            raise BadData(
+                f"{self.place} was made for the index {self.base_fingerprint} ({self.base}), and this one is "
+                f"{index.fingerprint}: name that index, or gather for this one in another folder (--out DIR)"
+            )
+
+    def over(
+        self,
+        index: Retriever,
+        witnesses: Witnesses | None = None,
+        *,
+        guard: bool | Rules | None = True,
+        **settings: Any,
+    ) -> Trimmed:
+        """The index, trimmed as the folder says, unless `settings` (of `Trimmed`) are given."""
+        own: dict[str, Any] = {
+            "threshold": self.threshold,
+            "min_similarity": self.min_similarity,
+            "one_way": self.one_way,
+            "refill": self.refill,
+            "similar": similar_for(index, self.similarity, kept=self.place / VECTORS_FILE),
+        }
+        own |= {name: value for name, value in settings.items() if value is not None}
+        witnesses = self.state() if witnesses is None else witnesses
+        return Trimmed(
+            index, witnesses, guard=guard_of(guard, self.similar, self.similar_files), **own
+        )
 
 
 def default_place(location: str | os.PathLike[str]) -> str:
@@ -264,16 +269,6 @@ def is_trimmed(location: str | os.PathLike[str]) -> bool:
         return (place / FILE).exists()
 
 
-def location_of(index: Retriever) -> str:
-    """What `open_index` opens again as this index; empty for one in memory or a callable."""
-    info = index.info()
-    return str(info.get("path") or info.get("url") or "")
-
-
-def _is_folder(base: str) -> bool:
-    return bool(base) and not is_address(base)
-
-
 def _damaged(place: Path, what: str) -> BadData:
     return BadData(
         f"{place / MANIFEST} does not say how the index is trimmed ({what}): restore it, or move {place} away and trim "
@@ -292,15 +287,13 @@ def _model(similar: str | None) -> dict[str, str]:
     return {"similar": model.name, "similar_files": model.files}
 
 
-def _check(
-    min_similarity: float | None, one_way: bool, refill: bool, pairing: Pairing
-) -> float | None:
-    """Raise `BadArgument` for a setting out of range; the similarity as it is stored."""
-    for name, value in (("one_way", one_way), ("refill", refill)):
-        if not isinstance(value, bool):
-            raise BadArgument(f"{name} is True or False, got {value!r}")
-    Witnesses(pairing)
-    return None if min_similarity is None else check_similarity(min_similarity)
+def _checked(fields: dict[str, Any]) -> TrimFolder:
+    """Raise `BadArgument` for a setting out of range."""
+    try:
+        return TrimFolder.model_validate(fields)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise BadArgument(f"{first['loc'][0]}: {first['msg']}, got {first['input']!r}") from None
 
 
 # --- opening ----------------------------------------------------------------------------------------------------------
@@ -311,7 +304,7 @@ def open_trimmed(
     *,
     threshold: int | None = None,
     min_similarity: float | None = None,
-    guard: bool | Guard = True,
+    guard: bool | Rules | None = True,
     one_way: bool | None = None,
     refill: bool | None = None,
     allow_hosts: Sequence[str] = (),
@@ -348,21 +341,16 @@ def open_trimmed(
             f"{index.fingerprint} by now; open {at.base} itself, or move {place} away and trim again"
         )
     try:
-        witnesses = at.state()
-        similar = similar_named(at.similarity, index, kept=place / VECTORS_FILE)
-        kept_by = guard_with(guard, at.similar, at.similar_files)
+        return at.over(
+            index,
+            guard=guard,
+            threshold=threshold,
+            min_similarity=min_similarity,
+            one_way=one_way,
+            refill=refill,
+        )
     except (BadData, MissingFile) as error:
         return _untrimmed(index, at.base, error)
-    return Trimmed(
-        index,
-        witnesses,
-        threshold=at.threshold if threshold is None else threshold,
-        min_similarity=at.min_similarity if min_similarity is None else min_similarity,
-        similar=similar,
-        guard=kept_by,
-        one_way=at.one_way if one_way is None else one_way,
-        refill=at.refill if refill is None else refill,
-    )
 
 
 def open_base(

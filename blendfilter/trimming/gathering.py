@@ -33,11 +33,9 @@ from blendfilter.context import setting
 from blendfilter.errors import (
     AskedWrong,
     BadArgument,
-    BadData,
     BudgetSpent,
     CannotWrite,
     EmptyData,
-    RunMismatch,
     words_of,
 )
 from blendfilter.filters.cdit import Judge
@@ -54,11 +52,11 @@ from blendfilter.retrieval.base import (
 )
 from blendfilter.retrieval.callables import as_retriever
 from blendfilter.run_context import CONCURRENCY, RunContext, connected_lms
+from blendfilter.text import counted
 from blendfilter.trimming.folder import DEPTH, TrimFolder, is_trimmed
-from blendfilter.trimming.guard import Guard, guard_of, guard_with
-from blendfilter.trimming.overlay import Trimmed
-from blendfilter.trimming.similar import ByVector, Similar, similar_for, similar_named
-from blendfilter.trimming.summary import FailedQuestion, Trimming, WouldDrop, counted, spent_in
+from blendfilter.trimming.guard import Rules, guard_of
+from blendfilter.trimming.similar import ByVector, Similar, similar_for
+from blendfilter.trimming.summary import FailedQuestion, Trimming, WouldDrop, spent_in
 from blendfilter.trimming.witnesses import (
     JudgedBy,
     JudgedQuestion,
@@ -82,7 +80,7 @@ def trim(
     lm: dspy.BaseLM | str | None = None,
     k: int | None = None,
     reuse: bool = True,
-    guard: bool | Guard = True,
+    guard: bool | Rules | None = True,
     similar: Similar | str | None = None,
     concurrency: int = CONCURRENCY,
     budget: Budget | None = None,
@@ -126,19 +124,15 @@ def trim(
     if not isinstance(folder, TrimFolder) and is_trimmed(folder):
         folder = TrimFolder.read(folder)
     elif not isinstance(folder, TrimFolder):
-        model = similar if isinstance(similar, str) else None
-        named = similar_for(index).name
-        folder = TrimFolder.create(
-            index, folder, k=DEPTH if k is None else k, similarity=named, similar=model
-        )
+        folder = TrimFolder.create(index, folder, k=DEPTH if k is None else k)
     if isinstance(similar, str):
         folder, similar = folder.set(similar=similar), None
-    check_folder(folder, index, k)
+    folder.check(index, k)
     check_search(texts, folder.k)
     context = RunContext(lm, judge, concurrency=concurrency, budget=budget, max_retries=max_retries)
-    near = similar or similar_named(folder.similarity, index) if reuse else None
-    guard = guard_with(guard, folder.similar, folder.similar_files)
-    work = _trimmed(index, texts, folder, context, near, guard, concurrency, dry_run, progress)
+    near = similar or similar_for(index, folder.similarity) if reuse else None
+    kept_apart = guard_of(guard, folder.similar, folder.similar_files)
+    work = _trimmed(index, texts, folder, context, near, kept_apart, concurrency, dry_run, progress)
     return aio.run(work, "trim", "await asyncio.to_thread(trim, …)")
 
 
@@ -148,7 +142,7 @@ async def _trimmed(
     folder: TrimFolder,
     context: RunContext,
     near: Similar | None,
-    guard: bool | Guard,
+    guard: Rules | None,
     concurrency: int,
     dry_run: bool,
     progress: ProgressCallback,
@@ -164,15 +158,18 @@ async def _trimmed(
         stack.enter_context(context.opened(journal))
         before, spent = Witnesses.read(path, folder.pairing), spent_in(journal, prices)
         session = _JudgingSession(index, folder.k, context, writer, before)
-        judged = {  # but what another judge closed without one verdict
-            name: each
-            for name, each in before.judged.items()
-            if each.accepted or each.rejected or not each.silent or each.by == session.by
+        known = {
+            name: judged
+            for name, judged in before.judged.items()
+            # what another judge closed without one verdict is judged anew
+            if not judged.silent
+            or len(judged.silent) < len(judged.verdicts)
+            or judged.by == session.by
         }
         planning = partial(
             plan_questions,
             texts,
-            judged,
+            known,
             near,
             folder.min_similarity,
             guard=guard,
@@ -181,7 +178,7 @@ async def _trimmed(
         plan = await aio.in_thread(planning)
         try:
             done = await session.outcomes(
-                [each for each in plan if each.kind == "judge"], concurrency, progress
+                [planned for planned in plan if planned.kind == "judge"], concurrency, progress
             )
         except BudgetSpent as error:
             count = sum(writer.witnesses.is_judged(each.source or each.id) for each in plan)
@@ -190,28 +187,26 @@ async def _trimmed(
                 "higher limit goes on"
             ) from error
         after, total = Witnesses.read(path, folder.pairing), spent_in(journal, prices)
-    reusing = [each for each in plan if each.kind == "reuse"]
-    reused = [after.judged[each.source] for each in reusing if each.source in after.judged]
-    failed = [
-        FailedQuestion(each.planned.question, words_of(each.error))
-        for each in done
-        if each.error is not None
+    errors = [
+        FailedQuestion(outcome.planned.question, words_of(outcome.error))
+        for outcome in done
+        if outcome.error is not None
     ]
-    waiting = [
-        FailedQuestion(
-            each.question, "it waits for the verdicts of a question like it, which failed"
-        )
-        for each in reusing
-        if each.source not in after.judged
-    ]
-    verdicts = Counter(verdict for each in done for verdict in each.verdicts.values())
+    judged, reused = len(done) - len(errors), list[JudgedQuestion]()
+    for planned in plan:
+        if planned.kind == "reuse" and planned.source in after.judged:
+            reused.append(after.judged[planned.source])
+        elif planned.kind == "reuse":
+            why = "it waits for the verdicts of a question like it, which failed"
+            errors.append(FailedQuestion(planned.question, why))
+    verdicts = Counter(verdict for outcome in done for verdict in outcome.verdicts.values())
     return Trimming(
         place=str(folder.place),
         questions=len(plan),
-        judged=len(done) - len(failed),
-        known=sum(each.kind == "known" for each in plan),
+        judged=judged,
+        known=sum(planned.kind == "known" for planned in plan),
         reused=len(reused),
-        saved=sum(len(each.passages) for each in reused),
+        saved=sum(len(question.verdicts) for question in reused),
         accepted=verdicts[True],
         rejected=verdicts[False],
         silent=verdicts[None],
@@ -222,62 +217,28 @@ async def _trimmed(
         one_way=folder.one_way,
         spent=total.since(spent),
         total=total,
-        errors=(*failed, *waiting),
+        errors=tuple(errors),
         dropped=_would_drop(index, texts, folder, guard, before, after) if dry_run else None,
     )
-
-
-def check_folder(folder: TrimFolder, index: Retriever, k: int | None = None) -> None:
-    """Raise where `folder` does not go with an index and a depth.
-
-    RunMismatch: another k, because verdicts of two depths do not mix. BadArgument: an index that is trimmed itself.
-    BadData: another index.
-    """
-    if k is not None and k != folder.k:
-        raise RunMismatch(
-            f"{folder.place} was made with k={folder.k}, not {k}: leave k as it was, or gather in another folder "
-            "(--out DIR)"
-        )
-    if isinstance(index, Trimmed):
-        raise BadArgument(
-            "this index is trimmed: verdicts are given on the bare one, open that and trim it"
-        )
-    if index.fingerprint != folder.base_fingerprint:
-        raise BadData(
-            f"{folder.place} was made for the index {folder.base_fingerprint} ({folder.base}), and this one is "
-            f"{index.fingerprint}: name that index, or gather for this one in another folder (--out DIR)"
-        )
 
 
 def _would_drop(
     index: Retriever,
     texts: Sequence[str],
     folder: TrimFolder,
-    guard: bool | Guard,
+    guard: Rules | None,
     before: Witnesses,
     after: Witnesses,
 ) -> tuple[WouldDrop, ...]:
     """What a search for these questions would drop afterwards and does not drop now."""
-    now, then = (
-        Trimmed(
-            index,
-            witnesses,
-            threshold=folder.threshold,
-            min_similarity=folder.min_similarity,
-            similar=similar_named(folder.similarity, index),
-            guard=guard,
-            one_way=folder.one_way,
-            refill=folder.refill,
-        )
-        for witnesses in (before, after)
-    )
+    now, then = (folder.over(index, witnesses, guard=guard) for witnesses in (before, after))
     made: list[WouldDrop] = []
-    for question in dict.fromkeys(text.strip() for text in texts):
-        gone = {each.passage.id for each in now.explain(question, folder.k).dropped}
+    for question in dict.fromkeys(texts):
+        gone = {dropped.passage.id for dropped in now.explain(question, folder.k).dropped}
         made += [
-            WouldDrop(question, each.passage.id, each.kept, len(each.witnesses))
-            for each in then.explain(question, folder.k).dropped
-            if each.passage.id not in gone
+            WouldDrop(question, dropped.passage.id, dropped.kept, len(dropped.witnesses))
+            for dropped in then.explain(question, folder.k).dropped
+            if dropped.passage.id not in gone
         ]
     return tuple(made)
 
@@ -303,7 +264,7 @@ def plan_questions(
     similar: Similar | None,
     min_similarity: float | None = None,
     *,
-    guard: bool | Guard = True,
+    guard: bool | Rules | None = True,
     progress: ProgressCallback = silent,
 ) -> list[PlannedQuestion]:
     """What is to be done with each question, in order.
@@ -331,7 +292,7 @@ def plan_questions(
         """The question whose verdicts hold for this one."""
         if similar is None or not sources:
             return None
-        (near,) = similar.nearest([text], floor=min_similarity or 0.0)
+        near = similar.nearest(text, floor=min_similarity or 0.0)
         if near is None or (kept_by is not None and kept_by.apart(text, [sources[near.at]])[0]):
             return None
         return sources[near.at]

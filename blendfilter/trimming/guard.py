@@ -9,11 +9,11 @@ means the same (entailment, duplicate, paraphrase). Measured in `eval/bench/guar
 from __future__ import annotations
 
 import json
-import math
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+
+import numpy as np
 
 from blendfilter.errors import BadArgument, BadData, MissingFile
 from blendfilter.lm.checkpoints import CONFIG
@@ -23,41 +23,27 @@ from blendfilter.retrieval.encoders import files_hash
 from blendfilter.trimming.opposites import plain_question, unlike
 
 EXAMPLES = "cross-encoder/quora-distilroberta-base, cross-encoder/nli-deberta-v3-small"
-_SAME_LABELS = ENTAILED | {
-    "duplicate",
-    "isduplicate",
-    "paraphrase",
-    "equivalent",
-    "same",
-    "similar",
-}
-_REMEMBERED = 2**16
-
-
-class Guard(Protocol):
-    """Keeps a question's near ones apart from it. Threads may ask it at once."""
-
-    identity: str
-    """What its decisions depend on, for a fingerprint; empty for the rules alone."""
-
-    def apart(self, question: str, others: Sequence[str]) -> list[str]:
-        """For each of the others what keeps it apart, as the end of a sentence; empty where nothing does."""
+_SAME = {"duplicate", "isduplicate", "paraphrase", "equivalent", "same", "similar"}
 
 
 class Rules:
-    """The rules of `unlike`.
+    """Keeps questions apart by the rules of `unlike`. Threads share it.
 
     >>> Rules().apart("Who turned on the radio?", ["Who turned the radio on?", "Who turned off the radio?"])
     ['', "one says 'on', the other 'off'"]
     """
 
+    name = ""
+    """Of a model: its folder, or its name on the hub."""
     identity = ""
+    """What its decisions depend on, for a fingerprint; empty for the rules alone."""
 
     def apart(self, question: str, others: Sequence[str]) -> list[str]:
+        """For each of the others what keeps it apart, as the end of a sentence; empty where nothing does."""
         return [unlike(question, other) for other in others]
 
 
-class PairModel:
+class PairModel(Rules):
     """The rules, then a cross-encoder on what they let through: a folder, or a name on the hub.
 
     Each pair is read both ways round. With one output (behind a sigmoid) the two ask the same where the mean reaches
@@ -69,7 +55,7 @@ class PairModel:
     """
 
     def __init__(self, name: str, *, threshold: float = 0.5, device: str | None = None) -> None:
-        if isinstance(threshold, bool) or not 0 < threshold < 1:
+        if not 0 < threshold < 1:
             raise BadArgument(f"threshold lies between 0 and 1, got {threshold!r}")
         try:
             self._model = PairClassifier(name, device=device)
@@ -88,27 +74,23 @@ class PairModel:
         self._turn = threading.Lock()
 
     def apart(self, question: str, others: Sequence[str]) -> list[str]:
-        whys = [unlike(question, other) for other in others]
+        reasons = super().apart(question, others)
         plain = plain_question(question)
-        open_ = [
-            other
-            for other, why in zip(others, whys, strict=True)
-            if not why and plain_question(other) != plain
-        ]
-        same = dict(zip(open_, self.same([(question, other) for other in open_]), strict=True))
-        return [
-            why
-            or (_said(same[other], self.threshold) if same.get(other, 1.0) < self.threshold else "")
-            for other, why in zip(others, whys, strict=True)
-        ]
+        for at, other in enumerate(others):
+            if reasons[at] or plain_question(other) == plain:
+                continue
+            (sure,) = self.same([(question, other)])
+            if sure < self.threshold:
+                reasons[at] = (
+                    f"the model is {sure:.2f} sure that they ask the same, {self.threshold:g} are needed"
+                )
+        return reasons
 
     def same(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
         """For each pair how sure the model is that they ask the same, from 0 to 1; the same whichever comes first."""
         keys = [(min(pair), max(pair)) for pair in pairs]
         with self._turn:
             missing = [key for key in dict.fromkeys(keys) if key not in self._known]
-            if len(self._known) + len(missing) > _REMEMBERED:
-                self._known = {key: self._known[key] for key in keys if key in self._known}
             if missing:
                 self._known |= zip(missing, self._scored(missing), strict=True)
             return [self._known[key] for key in keys]
@@ -124,45 +106,32 @@ class PairModel:
         for at, outputs in self._model.outputs(both, shorten_both=True):
             if outputs is not None:
                 found[at] = round(_probability(outputs.values, self._same), 4)
-        ways = zip(found[::2], found[1::2], strict=True)
-        return [(one + other) / 2 if self._same is None else min(one, other) for one, other in ways]
+        join = np.mean if self._same is None else min
+        return [float(join(ways)) for ways in zip(found[::2], found[1::2], strict=True)]
 
 
 def _probability(outputs: Sequence[float], at: int | None) -> float:
     """The share of output `at` in the softmax; of a single output its sigmoid."""
-    if at is None:
-        return (
-            1 / (1 + math.exp(-outputs[0])) if outputs[0] > -700 else 0.0
-        )  # below that, exp overflows
-    highest = max(outputs)
-    weights = [math.exp(value - highest) for value in outputs]
-    return weights[at] / math.fsum(weights)
+    logits = [outputs[0], 0.0] if at is None else outputs
+    weights = np.exp(np.asarray(logits) - max(logits))
+    return float(weights[at or 0] / weights.sum())
 
 
-def guard_of(guard: bool | Guard) -> Guard | None:
-    """What `guard` stands for: True the rules, False nothing."""
-    if isinstance(guard, bool):
-        return Rules() if guard else None
-    return guard
+def guard_of(guard: bool | Rules | None, model: str = "", files: str = "") -> Rules | None:
+    """What `guard` stands for: True the rules, or the `model` whose files have that hash; False nothing.
 
-
-def guard_with(guard: bool | Guard, model: str, files: str) -> bool | Guard:
-    """`guard`, or where it is True and a model is named that one. Raises as `PairModel` does.
-
-    BadData: the model's files are not those whose hash is `files`.
+    Raises as `PairModel` does. BadData: the model's files are others.
     """
-    if guard is not True or not model:
+    if not isinstance(guard, bool):
         return guard
+    if not guard or not model:
+        return Rules() if guard else None
     found = PairModel(model)
     if found.files != files:
         raise BadData(
             f"the model {model} is not the one that this overlay was made with: restore it, or name it again"
         )
     return found
-
-
-def _said(sure: float, threshold: float) -> str:
-    return f"the model is {sure:.2f} sure that they ask the same, {threshold:g} are needed"
 
 
 def _same_output(folder: Path) -> int | None:
@@ -172,21 +141,15 @@ def _same_output(folder: Path) -> int | None:
     kind, labels = classifier_labels(folder)
     if not labels:
         raise BadData(f"{no} but a {kind or 'model of another kind'}: {move}")
-    if len(labels) == 1:
-        config = json.loads((folder / CONFIG).read_bytes())
-        stated = [
-            config.get("sbert_ce_default_activation_function"),
-            config.get("sentence_transformers"),
-        ]
-        if any(
-            "Identity" in str(each.get("activation_fn") if isinstance(each, Mapping) else each)
-            for each in stated
-        ):
-            raise BadData(f"{no} but a reranker, whose scores have no bounds: {move}")
-        return None
-    found = label_at(labels, _SAME_LABELS)
-    if found is None:
-        raise BadData(
-            f"{no}: of its labels ({', '.join(labels.values())}) not just one is for it; {move}"
-        )
-    return found
+    if len(labels) > 1:
+        found = label_at(labels, ENTAILED | _SAME)
+        if found is None:
+            raise BadData(
+                f"{no}: of its labels ({', '.join(labels.values())}) not just one is for it; {move}"
+            )
+        return found
+    config = json.loads((folder / CONFIG).read_bytes())
+    names = ("sbert_ce_default_activation_function", "sentence_transformers")
+    if any("Identity" in str(config.get(name)) for name in names):
+        raise BadData(f"{no} but a reranker, whose scores have no bounds: {move}")
+    return None

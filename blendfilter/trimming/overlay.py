@@ -41,17 +41,15 @@ from blendfilter.retrieval.base import (
 )
 from blendfilter.retrieval.callables import as_retriever
 from blendfilter.retrieval.dense import Dense
-from blendfilter.retrieval.encoders import Encoded, Vectors
-from blendfilter.text import shortened
-from blendfilter.trimming.guard import Guard, guard_of
+from blendfilter.retrieval.encoders import Vectors
+from blendfilter.text import counted, shortened
+from blendfilter.trimming.guard import Rules, guard_of
 from blendfilter.trimming.opposites import plain_question
 from blendfilter.trimming.similar import ByVector, Neighbour, Similar, similar_for
 from blendfilter.trimming.witnesses import THRESHOLD, JudgedQuestion, Witnesses
 
 _WIDTH = 100
 _MOST_NAMED = 3
-Rankings = Callable[[Sequence[int], int], Sequence[list[Passage]]]
-"""The rankings of some of the queries, by their places, to a depth."""
 
 
 # --- what a search gives ----------------------------------------------------------------------------------------------
@@ -120,7 +118,7 @@ class Explanation(NamedTuple):
             side = f" for {each.kept}" if self.one_way else ""
             lines += [
                 f"  the judged question {judged!r} ({each.similarity:.2f} near) accepted {each.kept}",
-                f"  {_witnesses(len(each.witnesses))}{side}: {listed}{more}",
+                f"  {counted(len(each.witnesses), 'witness', 'witnesses')}{side}: {listed}{more}",
             ]
         if (trim := self.passages.trim) is not None:
             for name in trim.refilled:
@@ -255,7 +253,7 @@ class Trimmed(Retriever):
         threshold: int = THRESHOLD,
         min_similarity: float | None = None,
         similar: Similar | None = None,
-        guard: bool | Guard = True,
+        guard: bool | Rules | None = True,
         one_way: bool = True,
         refill: bool = True,
     ) -> None:
@@ -266,47 +264,43 @@ class Trimmed(Retriever):
             )
         self.index = as_retriever(index)
         self.witnesses = witnesses
-        threshold = check_count("threshold", threshold)
-        self.threshold = threshold
+        self.threshold = check_count("threshold", threshold)
         self.similar = similar_for(self.index) if similar is None else similar
         self.min_similarity = check_similarity(
             self.similar.min_similarity if min_similarity is None else min_similarity
         )
-        self.guard = guard
-        self._guard = guard_of(guard)
+        self.guard = guard_of(guard)
         self.one_way = one_way
         self.refill = refill
-        self.fingerprint = self.index.fingerprint
+        self._deepest = _deepest(self.index)
         digest = witnesses.digest(threshold, one_way=one_way)
         self._judged: Sequence[JudgedQuestion] = tuple(witnesses.judged.values()) if digest else ()
-        self._rejected = [witnesses.rejected_by(each.id) for each in self._judged]
-        self._apart = _apart(witnesses, threshold, one_way) if digest else {}
+        self._rejected = [witnesses.rejected_by(judged.id) for judged in self._judged]
+        self._apart: dict[str, set[str]] = defaultdict(set)
+        """For each passage those that may go where it is accepted: enough witnesses separate them from it."""
         self._same: dict[str, list[int]] = defaultdict(list)
         self._judging: dict[str, list[int]] = defaultdict(list)
+        if not digest:
+            self.fingerprint = self.index.fingerprint
+            return
+        for (a, b), names in witnesses.separated(threshold, one_way=one_way):
+            for kept, other in ((a, b), (b, a)):
+                counting = witnesses.witnesses_for(kept, other) if one_way else names
+                if len(counting) >= threshold:
+                    self._apart[kept].add(other)
         for at, (judged, rejected) in enumerate(zip(self._judged, self._rejected, strict=True)):
             self._same[plain_question(judged.question)].append(at)
             for passage in (*judged.accepted, *rejected):
                 self._judging[passage].append(at)
-        limits = [] if (most := getattr(self.index, "max_k", None)) is None else [int(most)]
-        with suppress(TypeError):  # of unknown size
-            limits.append(len(self.index))
-        self._deepest = min(limits, default=None)
-        if digest:
-            self.similar.add([each.question for each in self._judged])
-            measured = [
-                self.min_similarity,
-                self.similar.name,
-                self.similar.identity,
-                self._guard is not None,
-                one_way,
-            ]
-            measured += (
-                [self._guard.identity] if self._guard is not None and self._guard.identity else []
-            )
-            rules = ["own verdicts count", refill, witnesses.pairing]
-            self.fingerprint = fingerprint_of(
-                "trimmed", self.index.fingerprint, threshold, *measured, digest, *rules
-            )
+        self.similar.add([judged.question for judged in self._judged])
+        measured = [self.min_similarity, self.similar.name, self.similar.identity]
+        measured += [self.guard is not None, one_way]
+        if self.guard is not None and self.guard.identity:
+            measured.append(self.guard.identity)
+        rules = ["own verdicts count", refill, witnesses.pairing]
+        self.fingerprint = fingerprint_of(
+            "trimmed", self.index.fingerprint, threshold, *measured, digest, *rules
+        )
 
     def outdated(self) -> bool:
         """Whether its index is. Verdicts are about that index's passages, so there is no `fresh` one to open."""
@@ -324,48 +318,34 @@ class Trimmed(Retriever):
         """At most `k` passages a query; exactly the index's where nothing applies. Cut where the index cut it."""
         if not self._judged or not queries:
             return self.index.find(queries, k)
-        return [self._hits(*each) for each in self._trimmed(queries, k)]
+        return [search.hits for search in self._searches(queries, k)]
 
     def explain(self, query: str, k: int) -> Explanation:
         """One search, with what was dropped, what stayed though some witness separates it, and why."""
         k = check_search([query], k)
         if not self._judged:
-            nearest = NearestQuestion("", 0.0, "nothing was rejected")
             (bare,) = self.index.find([query], k)
+            nearest = NearestQuestion("", 0.0, "nothing was rejected")
             return Explanation(
                 Hits(bare, cut=cut_of(bare), missing=missing_of(bare)), (), (), nearest
             )
-        ((verdicts, trim, found),) = self._trimmed([query], k)
-        nearest = self._nearest(query, verdicts)
-        dropped = tuple(
-            DroppedPassage(
-                passage,
-                rank,
-                kept,
-                self._rejecting(verdicts, kept, passage.id),
-                *self._decided(verdicts, kept, passage),
-            )
-            for passage, rank, kept in ([] if trim is None else trim.gone)
-        )
-        texts = {
-            name: self.witnesses.judged[name].question
-            for each in dropped
-            for name in each.witnesses
-        }
-        hits = self._hits(verdicts, trim, found)
+        (search,) = self._searches([query], k)
+        dropped = tuple(self._explained(search.verdicts, *gone) for gone in search.gone)
+        nearest = self._nearest(query, search.verdicts)
+        names = {name for passage in dropped for name in passage.witnesses}
         return Explanation(
-            hits,
+            search.hits,
             dropped,
-            tuple(self._undecided(hits, verdicts, nearest)),
+            tuple(self._undecided(search, nearest)),
             nearest,
-            texts,
+            {name: self.witnesses.judged[name].question for name in names},
             self.one_way,
         )
 
     def info(self) -> dict[str, Any]:
         """Kind, fingerprint, the overlay's settings, how much of it counts, and the index's own `info()`."""
         own = self.index.info()
-        pairs = len({frozenset((a, b)) for a, others in self._apart.items() for b in others})
+        pairs = {frozenset((a, b)) for a, others in self._apart.items() for b in others}
         return {
             "kind": "trimmed",
             "fingerprint": self.fingerprint,
@@ -374,8 +354,8 @@ class Trimmed(Retriever):
                 "threshold": self.threshold,
                 "min_similarity": self.min_similarity,
                 "similarity": self.similar.name,
-                "guard": self._guard is not None,
-                **({"similar": model} if (model := getattr(self.guard, "name", "")) else {}),
+                "guard": self.guard is not None,
+                **({"similar": self.guard.name} if self.guard and self.guard.name else {}),
                 "one_way": self.one_way,
                 "refill": self.refill,
                 "pairing": self.witnesses.pairing,
@@ -383,7 +363,7 @@ class Trimmed(Retriever):
             "witnesses": {
                 "judged": len(self.witnesses.judged),
                 "separations": self.witnesses.separations(),
-                "reached": pairs,
+                "reached": len(pairs),
             },
             "index": own,
         }
@@ -398,80 +378,55 @@ class Trimmed(Retriever):
     def __repr__(self) -> str:
         return f"<Trimmed over {self.index!r}, threshold {self.threshold}, fingerprint {self.fingerprint}>"
 
-    def _rankings(self, queries: Sequence[str]) -> tuple[Rankings, Vectors | None]:
-        """What searches the index, and the queries' vectors where one encoding serves the index and the measure."""
-        index, similar = self.index, self.similar
-        if not (
-            isinstance(index, Dense)
-            and isinstance(similar, ByVector)
-            and similar.encoder is index.encoder
-        ):
-            return lambda some, depth: index.find([queries[at] for at in some], depth), None
-        dense, encoded = index, index.encoded_queries(queries)
+    def _searches(self, queries: Sequence[str], k: int) -> Iterator[_TrimmedSearch]:
+        """Each query's search. They are ranked together; one that comes out short is ranked again, deeper."""
+        depth = self._depth(k, self.index.as_cheap(k)) if self.refill else k
+        encoded = None
+        if (
+            isinstance(self.index, Dense)
+            and isinstance(self.similar, ByVector)
+            and self.similar.encoder is self.index.encoder
+        ):  # one encoding serves the index and the measure
+            encoded = self.index.encoded_queries(queries)
+            rankings: Sequence[list[Passage]] = self.index.near(encoded, depth)
+        else:
+            rankings = self.index.find(queries, depth)
+        for at, (query, ranking) in enumerate(zip(queries, rankings, strict=True)):
+            vector = None if encoded is None else encoded.vectors[at]
+            found = Hits(ranking[:k], cut=cut_of(ranking), missing=missing_of(ranking))
+            verdicts = self._verdicts(query, found, vector)
+            if verdicts is None:
+                yield _TrimmedSearch(found, None, [])
+                continue
+            yield self._search(query, k, ranking, verdicts, depth)
 
-        def near(some: Sequence[int], depth: int) -> Sequence[list[Passage]]:
-            return dense.near(
-                Encoded(encoded.vectors[list(some)], [encoded.cut[at] for at in some]), depth
-            )
-
-        return near, encoded.vectors
-
-    def _trimmed(
-        self, queries: Sequence[str], k: int
-    ) -> list[tuple[Verdicts | None, TrimmedRanking | None, Sequence[Passage]]]:
-        """For each query the verdicts that apply, the trimmed ranking where any do, and the index's own first `k`.
-
-        Queries of one depth are searched together; those that come out short are searched again, deeper.
-        """
-        rankings, vectors = self._rankings(queries)
-        first = self._depth(k, self.index.as_cheap(k)) if self.refill else k
-        ranked: dict[int, Sequence[Passage]] = dict(enumerate(rankings(range(len(queries)), first)))
-        found = [
-            Hits(ranking[:k], cut=cut_of(ranking), missing=missing_of(ranking))
-            for ranking in ranked.values()
-        ]
-        applying = [
-            self._verdicts(query, hits, None if vectors is None else vectors[at])
-            for at, (query, hits) in enumerate(zip(queries, found, strict=True))
-        ]
-        trims: dict[int, TrimmedRanking] = {}
-        depths = {at: first for at, verdicts in enumerate(applying) if verdicts is not None}
-        while depths:
-            deeper: dict[int, list[int]] = defaultdict(list)
-            for at, depth in depths.items():
-                verdicts = applying[at]
-                assert verdicts is not None
-                trims[at] = trim = trim_ranking(
-                    ranked[at], k, verdicts, self._apart, refill=self.refill
-                )
-                wanted = self._depth(k, k + len(trim.gone) if depth == k else 2 * depth)
-                if not trim.full and len(ranked[at]) == depth < wanted:
-                    deeper[wanted].append(at)
-            depths = {at: depth for depth, some in deeper.items() for at in some}
-            for depth, some in deeper.items():
-                ranked |= zip(some, rankings(some, depth), strict=True)
-        return [(verdicts, trims.get(at), found[at]) for at, verdicts in enumerate(applying)]
-
-    def _hits(
-        self, verdicts: Verdicts | None, trim: TrimmedRanking | None, found: Sequence[Passage]
-    ) -> Hits:
-        """What comes back: the index's own hits where nothing was dropped."""
-        cut, missing = cut_of(found), missing_of(found)
-        if verdicts is None or trim is None or not trim.gone:
-            return Hits(found, cut=cut, missing=missing)
+    def _search(
+        self, query: str, k: int, ranking: Sequence[Passage], verdicts: Verdicts, depth: int
+    ) -> _TrimmedSearch:
+        cut, missing, found = cut_of(ranking), missing_of(ranking), ranking[:k]
+        while True:
+            trimmed = trim_ranking(ranking, k, verdicts, self._apart, refill=self.refill)
+            deeper = self._depth(k, k + len(trimmed.gone) if depth == k else 2 * depth)
+            if trimmed.full or len(ranking) < depth or deeper <= depth:
+                break
+            depth = deeper
+            (ranking,) = self.index.find([query], depth)
+        if not trimmed.gone:
+            return _TrimmedSearch(Hits(found, cut=cut, missing=missing), verdicts, [])
         near = verdicts.near[0]
-        return Hits(
-            trim.kept,
-            cut=cut,
-            missing=missing,
-            trim=Trim(
-                judged=self._judged[near.at].question,
-                similarity=near.similarity,
-                dropped={passage.id: kept for passage, _, kept in trim.gone},
-                refilled=tuple(trim.refilled),
-                unjudged=tuple(name for name in trim.refilled if name not in verdicts.votes),
-            ),
+        trim = Trim(
+            judged=self._judged[near.at].question,
+            similarity=near.similarity,
+            dropped={passage.id: kept for passage, _, kept in trimmed.gone},
+            refilled=tuple(trimmed.refilled),
+            unjudged=tuple(name for name in trimmed.refilled if name not in verdicts.votes),
         )
+        hits = Hits(trimmed.kept, cut=cut, missing=missing, trim=trim)
+        return _TrimmedSearch(hits, verdicts, trimmed.gone)
+
+    def _depth(self, k: int, wanted: int) -> int:
+        """No deeper than the index goes, because it would warn or refuse; but `k` is the caller's own."""
+        return max(k, wanted if self._deepest is None else min(wanted, self._deepest))
 
     def _verdicts(
         self, query: str, found: Sequence[Passage], vector: Vectors | None
@@ -480,7 +435,10 @@ class Trimmed(Retriever):
         near = [Neighbour(at, 1.0) for at in self._itself(query)]
         own = bool(near)
         if not own:
-            near = self._near(query, found, vector)
+            # those that have a verdict on a passage found
+            places = sorted({at for passage in found for at in self._judging.get(passage.id, ())})
+            near = self.similar.among(query, places, vector=vector, floor=self.min_similarity)
+            near = guarded(self.guard, query, near, lambda at: self._judged[at].question)
         if not near:
             return None
         votes = Counter[str]()
@@ -495,81 +453,105 @@ class Trimmed(Retriever):
         same = self._same.get(plain_question(text), [])
         return [at for at in same if self._judged[at].question == text] or same
 
-    def _near(
-        self, query: str, found: Sequence[Passage], vector: Vectors | None
-    ) -> list[Neighbour]:
-        """The judged questions near the query that have a verdict on a passage found, the nearest first."""
-        places = sorted({at for passage in found for at in self._judging.get(passage.id, ())})
-        near = self.similar.among(query, places, vector=vector, floor=self.min_similarity)
-        if self._guard is None:
-            return near
-        apart = self._guard.apart(query, [self._judged[each.at].question for each in near])
-        return [each for each, why in zip(near, apart, strict=True) if not why]
+    # --- explaining ---------------------------------------------------------------------------------------------------
 
-    def _decided(self, verdicts: Verdicts | None, kept: str, other: Passage) -> tuple[str, float]:
-        """The nearest question that accepted `kept`, or with none kept rejected `other`, and how near."""
-        voted = (
-            (self._judged[at].question, similarity)
-            for at, similarity in (verdicts.near if verdicts is not None else ())
-            if (kept in self._judged[at].accepted if kept else other.id in self._rejected[at])
+    def _explained(
+        self, verdicts: Verdicts | None, passage: Passage, rank: int, kept: str
+    ) -> DroppedPassage:
+        assert verdicts is not None
+        if kept:
+            sides = [self._judged[at].accepted for at, _ in verdicts.near]
+            witnesses = self._counting(kept, passage.id)
+        else:
+            sides = [tuple(self._rejected[at]) for at, _ in verdicts.near]
+            rejecting = [at for at, _ in verdicts.near if passage.id in self._rejected[at]]
+            witnesses = tuple(sorted(self._judged[at].id for at in rejecting))
+        nearest = next(
+            near
+            for near, side in zip(verdicts.near, sides, strict=True)
+            if (kept or passage.id) in side
         )
-        return next(voted)
+        judged = self._judged[nearest.at].question
+        return DroppedPassage(passage, rank, kept, witnesses, judged, nearest.similarity)
 
-    def _rejecting(self, verdicts: Verdicts | None, kept: str, other: str) -> tuple[str, ...]:
-        """The questions that count against `other` where `kept` is accepted; with none kept, those that rejected it."""
-        if kept or verdicts is None:
-            return (self.witnesses.witnesses_for if self.one_way else self.witnesses.witnesses_of)(
-                kept, other
-            )
-        return tuple(
-            sorted(self._judged[at].id for at, _ in verdicts.near if other in self._rejected[at])
-        )
+    def _counting(self, kept: str, other: str) -> tuple[str, ...]:
+        """The witnesses that count against `other` where `kept` is accepted."""
+        if self.one_way:
+            return self.witnesses.witnesses_for(kept, other)
+        return self.witnesses.witnesses_of(kept, other)
 
     def _nearest(self, query: str, verdicts: Verdicts | None) -> NearestQuestion:
         """The nearest judged question, and why none applies, where none does."""
         if verdicts is not None:
-            return NearestQuestion(
-                self._judged[verdicts.near[0].at].question, verdicts.near[0].similarity, ""
-            )
-        (near,) = self.similar.nearest([query])
-        if near is None:
+            near = verdicts.near[0]
+            return NearestQuestion(self._judged[near.at].question, near.similarity, "")
+        nearest = self.similar.nearest(query)
+        if nearest is None:
             return NearestQuestion("", 0.0, "no judged question shares anything with it")
-        question = self._judged[near.at].question
-        if near.similarity < self.min_similarity:
-            why = f"the nearest judged question is not near enough ({near.similarity:.2f} of {self.min_similarity:g})"
-        elif apart := "" if self._guard is None else self._guard.apart(query, [question])[0]:
+        question = self._judged[nearest.at].question
+        if nearest.similarity < self.min_similarity:
+            why = (
+                f"the nearest judged question is not near enough ({nearest.similarity:.2f} of "
+                f"{self.min_similarity:g})"
+            )
+        elif self.guard is not None and (apart := self.guard.apart(query, [question])[0]):
             why = f"the nearest judged question is another one: {apart}"
         else:
             why = "the nearest judged question has no verdict on what was found"
-        return NearestQuestion(question, near.similarity, why)
-
-    def _depth(self, k: int, wanted: int) -> int:
-        """No deeper than the index goes, because it would warn or refuse; but `k` is the caller's own."""
-        return max(k, wanted if self._deepest is None else min(wanted, self._deepest))
+        return NearestQuestion(question, nearest.similarity, why)
 
     def _undecided(
-        self, passages: Sequence[Passage], verdicts: Verdicts | None, nearest: NearestQuestion
+        self, search: _TrimmedSearch, nearest: NearestQuestion
     ) -> Iterator[UndecidedPair]:
-        """The pairs among `passages` that some question separates, each with why both are still there."""
-        for a, b in combinations(dict.fromkeys(passage.id for passage in passages), 2):
+        """The pairs among the hits that some question separates, each with why both are still there."""
+        verdicts = search.verdicts
+        for a, b in combinations(dict.fromkeys(passage.id for passage in search.hits), 2):
             if verdicts is not None and verdicts.accept(a) != verdicts.accept(b):
                 kept, other = (a, b) if verdicts.accept(a) else (b, a)
                 if not self.witnesses.witnesses_of(a, b):
                     continue
+                why = f"the judged questions like this one do not reject {other}"
                 if verdicts.may_drop(other):
                     side = f" for {kept}" if self.one_way else ""
-                    count = _witnesses(len(self._rejecting(verdicts, kept, other)))
+                    count = counted(len(self._counting(kept, other)), "witness", "witnesses")
                     why = f"{count}{side}, and {self.threshold} are asked for"
-                else:
-                    why = f"the judged questions like this one do not reject {other}"
                 yield UndecidedPair((a, b), why)
             elif b in self._apart.get(a, ()) or a in self._apart.get(b, ()):
                 why = nearest.why
                 if verdicts is not None:
-                    both = "both" if verdicts.accept(a) else "neither of them"
-                    who = f"nearest judged question, {shortened(nearest.question, _WIDTH)!r},"
-                    why = f"the {who if len(verdicts.near) == 1 else 'judged questions like this one'} accepted {both}"
+                    who = "the judged questions like this one"
+                    if len(verdicts.near) == 1:
+                        who = (
+                            f"the nearest judged question, {shortened(nearest.question, _WIDTH)!r},"
+                        )
+                    why = f"{who} accepted {'both' if verdicts.accept(a) else 'neither of them'}"
                 yield UndecidedPair((a, b), why)
+
+
+class _TrimmedSearch(NamedTuple):
+    """What comes back for a query, by which verdicts, and what went: see `TrimmedRanking.gone`."""
+
+    hits: Hits
+    verdicts: Verdicts | None
+    gone: list[tuple[Passage, int, str]]
+
+
+def guarded(
+    guard: Rules | None, query: str, near: Sequence[Neighbour], text_of: Callable[[int], str]
+) -> list[Neighbour]:
+    """Those of the near questions that the guard does not keep apart from the query."""
+    if guard is None:
+        return list(near)
+    apart = guard.apart(query, [text_of(at) for at, _ in near])
+    return [neighbour for neighbour, why in zip(near, apart, strict=True) if not why]
+
+
+def _deepest(index: Retriever) -> int | None:
+    """The depth to which an index may be searched, where it is known."""
+    limits = [] if (most := getattr(index, "max_k", None)) is None else [int(most)]
+    with suppress(TypeError):  # of unknown size
+        limits.append(len(index))
+    return min(limits, default=None)
 
 
 def check_similarity(value: float) -> float:
@@ -579,20 +561,3 @@ def check_similarity(value: float) -> float:
             f"min_similarity lies between 0 and 1, got {value!r} (1: the same question only)"
         )
     return float(value)
-
-
-def _apart(witnesses: Witnesses, threshold: int, one_way: bool) -> dict[str, set[str]]:
-    """For each passage those that may go where it is accepted: enough witnesses separate them from it."""
-    apart: dict[str, set[str]] = defaultdict(set)
-    for separation in witnesses.separated(threshold, one_way=one_way):
-        a, b = separation.pair
-        for_a, for_b = witnesses.sides(separation) if one_way else (threshold, threshold)
-        if for_a >= threshold:
-            apart[a].add(b)
-        if for_b >= threshold:
-            apart[b].add(a)
-    return apart
-
-
-def _witnesses(count: int) -> str:
-    return "1 witness" if count == 1 else f"{count:,} witnesses"

@@ -7,36 +7,27 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from io import StringIO
 from pathlib import Path
 from typing import NamedTuple
 
-from blendfilter.errors import UnknownName, check_count, guess
+from blendfilter.errors import UnknownName, guess
 from blendfilter.files import path_of, write_whole
 from blendfilter.journal import Journal
 from blendfilter.lm.prices import Prices, cost_of, price_in
 from blendfilter.records import Passage
 from blendfilter.retrieval.base import Retriever
 from blendfilter.terminal import shown_on
-from blendfilter.text import shortened
+from blendfilter.text import counted, shortened
 from blendfilter.trimming.folder import TrimFolder
-from blendfilter.trimming.witnesses import LISTED, JudgedBy, JudgedQuestion, Witnesses
+from blendfilter.trimming.witnesses import LISTED, JudgedBy, Witnesses
 
 MOST_SILENT = 0.05
 """The share of no verdicts in a session above which it is warned of, and the command ends with exit code 1."""
 STDOUT = "-"
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """What a spreadsheet takes for the beginning of a formula, or reads over to find one."""
-
-
-def counted(n: int, one: str, several: str = "") -> str:
-    """`n` of something, in words.
-
-    >>> counted(1, "pair"), counted(1200, "witness", "witnesses")
-    ('1 pair', '1,200 witnesses')
-    """
-    return f"{n:,} {one if n == 1 else several or one + 's'}"
 
 
 class CallCosts(NamedTuple):
@@ -148,30 +139,28 @@ class Trimming:
 
     def text(self) -> str:
         """The summary that the command prints."""
-        earlier = (
-            ""
-            if self.total.calls == self.spent.calls
-            else f" (in all sittings: {self.total.words()})"
-        )
+        earlier = ""
+        if self.total.calls != self.spent.calls:
+            earlier = f" (in all sessions: {self.total.words()})"
         lines = [
             f"questions: {self.questions:,}; judged {self.judged:,}, judged before {self.known:,}, answered by "
             f"another's verdicts {self.reused:,} ({counted(self.saved, 'call')} saved), failed {len(self.errors):,}",
-            f"verdicts: {self.accepted:,} accepted, {self.rejected:,} rejected, {self.silent:,} no verdict",
+            _verdicts_text(self.accepted, self.rejected, self.silent),
             separations_text(self.separations, self.reached, self.threshold, one_way=self.one_way),
             f"judge: {self.spent.words()}{earlier}",
         ]
         if self.dropped is not None:
             lines.append(f"would be dropped for these questions: {len(self.dropped):,}")
-            for each in self.dropped:
-                beside = f"{each.kept} stays ({counted(each.witnesses, 'witness', 'witnesses')})"
-                lines.append(
-                    f"  {each.passage} for {each.question!r}: {beside if each.kept else 'rejected for it'}"
-                )
+            for drop in self.dropped:
+                why = "rejected for it"
+                if drop.kept:
+                    why = f"{drop.kept} stays ({counted(drop.witnesses, 'witness', 'witnesses')})"
+                lines.append(f"  {drop.passage} for {drop.question!r}: {why}")
         if self.errors:
             lines.append(
                 f"still open, and asked again by the same command: {counted(len(self.errors), 'question')}"
             )
-            lines += _first([f"  {each.question!r}: {each.why}" for each in self.errors])
+            lines += _first([f"  {failed.question!r}: {failed.why}" for failed in self.errors])
         if self.too_silent:
             replies = counted(self.accepted + self.rejected + self.silent, "reply", "replies")
             lines.append(
@@ -188,6 +177,10 @@ class Trimming:
                 "judge more questions"
             )
         return "\n".join([*lines, then]) + "\n"
+
+
+def _verdicts_text(accepted: int, rejected: int, silent: int) -> str:
+    return f"verdicts: {accepted:,} accepted, {rejected:,} rejected, {silent:,} no verdict"
 
 
 def _first(lines: list[str], most: int = LISTED) -> list[str]:
@@ -217,35 +210,37 @@ def judge_name(by: JudgedBy) -> str:
 def state_text(folder: TrimFolder, witnesses: Witnesses) -> str:
     """An overlay in short: of which index, how far it is, who judged, and the first of its questions."""
     judged = witnesses.judged.values()
-    accepted, rejected, silent = (
-        sum(len(getattr(each, side)) for each in judged)
-        for side in ("accepted", "rejected", "silent")
-    )
+    counts = Counter(verdict for question in judged for verdict in question.verdicts.values())
     reached = sum(1 for _ in witnesses.separated(folder.threshold, one_way=folder.one_way))
-    judges = Counter(judge_name(each.by) for each in judged if each.by.judge)
+    judges = Counter(judge_name(question.by) for question in judged if question.by.judge)
     half = f"; {len(witnesses.halves):,} begun and still open" if witnesses.halves else ""
     lines = [
         f"{folder.place}: an overlay of {folder.base} ({folder.base_fingerprint})",
         f"questions judged: {len(judged):,}, {folder.k} passages each at most{half}",
-        f"verdicts: {accepted:,} accepted, {rejected:,} rejected, {silent:,} no verdict",
+        _verdicts_text(counts[True], counts[False], counts[None]),
         separations_text(
             witnesses.separations(), reached, folder.threshold, one_way=folder.one_way
         ),
-        *([] if folder.one_way else ["no-one-way: all of a pair's witnesses count"]),
-        *([] if folder.refill else ["no-refill: freed places stay free"]),
-        *([] if folder.pairing == "theorem" else [f"pairing: {folder.pairing}"]),
-        *([] if folder.min_similarity is None else [f"min_similarity: {folder.min_similarity:g}"]),
-        *([f"similar: {folder.similar}"] if folder.similar else []),
-        *(f"judged by {who}: {counted(count, 'question')}" for who, count in judges.most_common()),
     ]
+    if not folder.one_way:
+        lines.append("no-one-way: all of a pair's witnesses count")
+    if not folder.refill:
+        lines.append("no-refill: freed places stay free")
+    if folder.pairing != "theorem":
+        lines.append(f"pairing: {folder.pairing}")
+    if folder.min_similarity is not None:
+        lines.append(f"min_similarity: {folder.min_similarity:g}")
+    if folder.similar:
+        lines.append(f"similar: {folder.similar}")
+    lines += [f"judged by {who}: {counted(n, 'question')}" for who, n in judges.most_common()]
     if len(judges) > 1:
         lines.append(
             f"note: verdicts of {len(judges)} judges are mixed; --undo a question to have it judged anew"
         )
     listed = [
-        f"  {each.id} {each.question!r}: {len(each.accepted):,} accepted, {len(each.rejected):,} rejected, "
-        f"{len(each.silent):,} no verdict"
-        for each in judged
+        f"  {question.id} {question.question!r}: {len(question.accepted):,} accepted, "
+        f"{len(question.rejected):,} rejected, {len(question.silent):,} no verdict"
+        for question in judged
     ]
     listed += [f"  {name} {text!r}: still open" for name, text in witnesses.halves.items()]
     return "\n".join([*lines, *_first(listed)]) + "\n"
@@ -259,8 +254,10 @@ def found_again(index: Retriever, k: int, witnesses: Witnesses, passage: str) ->
 
     No kind of index looks passages up by their ids. One that is found no more is gone, or has another id.
     """
-    questions = [each.question for each in witnesses.judged.values() if passage in each.passages]
-    return {each.id: each for hits in index.search(questions, k) for each in hits}
+    questions = [
+        judged.question for judged in witnesses.judged.values() if passage in judged.verdicts
+    ]
+    return {found.id: found for hits in index.search(questions, k) for found in hits}
 
 
 def passage_text(
@@ -274,50 +271,45 @@ def passage_text(
 
     Raises `UnknownName` where no judged question ever retrieved it.
     """
-    one_way, judged = folder.one_way, witnesses.judged
-    known = {name for each in judged.values() for name in each.passages}
-    if passage not in known:
-        near = guess(passage, known)
+    judged = witnesses.judged
+    counts = Counter(
+        question.verdicts[passage] for question in judged.values() if passage in question.verdicts
+    )
+    if not counts:
+        near = guess(passage, {name for question in judged.values() for name in question.verdicts})
         raise UnknownName(
             f"no judged question retrieved a passage '{passage}'.{near} (--export - lists those that are separated)"
         )
-    separations = list[tuple[int, str, list[JudgedQuestion], list[JudgedQuestion]]]()
+    separations = list[tuple[int, str]]()
     for other in witnesses.partners(passage, 1):
-        questions = [judged[name] for name in witnesses.witnesses_of(passage, other)]
-        won, lost = (
-            [each for each in questions if (passage in each.accepted) is side]
-            for side in (True, False)
-        )
-        separations.append(
-            (max(len(won), len(lost)) if one_way else len(questions), other, won, lost)
-        )
-    separations.sort(key=lambda each: -each[0])
-    accepted, rejected, silent = (
-        sum(passage in getattr(each, side) for each in judged.values())
-        for side in ("accepted", "rejected", "silent")
-    )
-    reached = sum(counting >= folder.threshold for counting, *_ in separations)
-    lines = [
-        f"passage {_named(passage, texts)}",
-        *([f"note: {note}"] if note else []),
-        f"judged for {counted(accepted + rejected + silent, 'question')}: {accepted:,} accepted it, {rejected:,} "
-        f"rejected it, {silent:,} no verdict",
+        won, lost = witnesses.witnesses_for(passage, other), witnesses.witnesses_for(other, passage)
+        count = max(len(won), len(lost)) if folder.one_way else len(won) + len(lost)
+        separations.append((count, other))
+    reached = sum(count >= folder.threshold for count, _ in separations)
+    lines = [f"passage {_named(passage, texts)}"]
+    if note:
+        lines.append(f"note: {note}")
+    lines += [
+        f"judged for {counted(counts.total(), 'question')}: {counts[True]:,} accepted it, {counts[False]:,} "
+        f"rejected it, {counts[None]:,} no verdict",
         f"separated from {counted(len(separations), 'passage')}, often enough from {reached:,} of them (the threshold "
-        f"is {folder.threshold}, counted for {'one' if one_way else 'either'} side)",
+        f"is {folder.threshold}, counted for {'one' if folder.one_way else 'either'} side)",
     ]
-    for counting, other, won, lost in separations:
-        state = (
-            "the threshold is reached" if counting >= folder.threshold else "below the threshold"
-        )
+    for count, other in sorted(separations, key=lambda separation: -separation[0]):
+        state = "the threshold is reached" if count >= folder.threshold else "below the threshold"
+        won, lost = witnesses.witnesses_for(passage, other), witnesses.witnesses_for(other, passage)
         witnessed = counted(len(won) + len(lost), "witness", "witnesses")
-        sides = f" ({len(won):,} for {passage}, {len(lost):,} for {other})" if one_way else ""
-        lines += ["", f"from {_named(other, texts)}", f"  {witnessed}{sides}, {state}"]
-        for side, questions in ((passage, won), (other, lost)):
-            lines += [f"  {side} won for:"] * bool(questions)
-            lines += [
-                f"    {one.id} {one.question!r} ({judge_name(one.by)}, {one.at})"
-                for one in questions
-            ]
+        if folder.one_way:
+            witnessed += f" ({len(won):,} for {passage}, {len(lost):,} for {other})"
+        lines += ["", f"from {_named(other, texts)}", f"  {witnessed}, {state}"]
+        for side, names in ((passage, won), (other, lost)):
+            if names:
+                lines.append(f"  {side} won for:")
+            for name in names:
+                question = judged[name]
+                lines.append(
+                    f"    {name} {question.question!r} ({judge_name(question.by)}, {question.at})"
+                )
     return "\n".join(lines) + "\n"
 
 
@@ -353,28 +345,20 @@ class WitnessRow(NamedTuple):
 
 def rows(witnesses: Witnesses, threshold: int, *, one_way: bool = True) -> Iterator[WitnessRow]:
     """Every separation with any witness, below the threshold too, sorted."""
-    threshold = check_count("threshold", threshold)
-    for separation in witnesses.separated(1):
-        a, b = separation.pair
-        count = len(separation.witnesses)
-        for_a, for_b = witnesses.sides(separation) if one_way else (count, count)
-        for name in separation.witnesses:
+    for (a, b), names in witnesses.separated(1):
+        for name in names:
             judged = witnesses.judged[name]
-            won, lost, counting = (a, b, for_a) if a in judged.accepted else (b, a, for_b)
-            by = judged.by
+            won, lost = (a, b) if judged.verdicts[a] else (b, a)
+            counting = witnesses.witnesses_for(won, lost) if one_way else names
             yield WitnessRow(
-                won,
-                lost,
-                count,
-                counting >= threshold,
-                name,
-                judged.question,
-                by.judge,
-                by.mode,
-                by.rules,
-                by.model,
-                by.program,
-                judged.at,
+                accepted=won,
+                rejected=lost,
+                witnesses=len(names),
+                reached=len(counting) >= threshold,
+                question_id=name,
+                question=judged.question,
+                **asdict(judged.by),
+                at=judged.at,
             )
 
 
@@ -392,30 +376,32 @@ def export(
     OSError (a full disk): then what was there before still is.
     """
     written = list(rows(witnesses, threshold, one_way=one_way))
-    lines: Iterable[str] = (json.dumps(row._asdict(), ensure_ascii=False) + "\n" for row in written)
     if Path(target).suffix.lower() == ".csv":
-        lines = as_csv(written)
-    # half a character in a passage's id becomes an escape: no terminal takes it, and no file
-    encoded = (line.encode("utf-8", "backslashreplace") for line in lines)
-    if str(target) == STDOUT:
-        sys.stdout.writelines(shown_on(sys.stdout, line.decode()) for line in encoded)
+        text = as_csv(written)
     else:
-        write_whole(path_of(target), encoded, overwrite=overwrite)
+        text = "".join(json.dumps(row._asdict(), ensure_ascii=False) + "\n" for row in written)
+    # half a character in a passage's id becomes an escape: no terminal takes it, and no file
+    encoded = text.encode("utf-8", "backslashreplace")
+    if str(target) == STDOUT:
+        sys.stdout.write(shown_on(sys.stdout, encoded.decode()))
+    else:
+        write_whole(path_of(target), [encoded], overwrite=overwrite)
     return len(written)
 
 
-def as_csv(written: Iterable[WitnessRow]) -> Iterator[str]:
+def as_csv(written: Iterable[WitnessRow]) -> str:
     """A header and a record each (RFC 4180); rules are joined by spaces.
 
     A text that a spreadsheet would run as a formula (it begins with =, +, -, @, a tab or a carriage return) has an
     apostrophe before it, because ids and questions are others' data. JSON Lines has every text as it is.
     """
-    for row in (WitnessRow._fields, *written):
-        cells = (" ".join(cell) if isinstance(cell, tuple) else cell for cell in row)
-        harmless = (
+    text = StringIO()
+    writer = csv.writer(text, lineterminator="\r\n")
+    writer.writerow(WitnessRow._fields)
+    for row in written:
+        cells = row._replace(rules=" ".join(row.rules))  # type: ignore[arg-type]
+        writer.writerow(
             f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell
             for cell in cells
         )
-        line = StringIO()
-        csv.writer(line, lineterminator="\r\n").writerow(harmless)
-        yield line.getvalue()
+    return text.getvalue()

@@ -25,14 +25,15 @@ import hashlib
 import json
 import sys
 import threading
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from functools import partial
-from itertools import chain, product
+from functools import cached_property, partial
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
+
+import pydantic.dataclasses
 
 from blendfilter.errors import (
     BadArgument,
@@ -54,11 +55,13 @@ THRESHOLD = 1
 Pairing = Literal["theorem", "algorithm"]
 """Which pairs a judged question separates: by Theorem 1 each accepted passage from each rejected one; by line 11 of
 Algorithm 1 a rejected one from those accepted before it in the ranking alone."""
+Pair = tuple[str, str]
+"""Two passages, sorted."""
 LISTED = 20
 """Lines of questions that a summary has at most."""
 
 
-@dataclass(frozen=True, slots=True)
+@pydantic.dataclasses.dataclass(frozen=True, slots=True)
 class JudgedBy:
     """Who judged: the digest of the judge's identity, its mode and rules by name, the model, the program."""
 
@@ -73,32 +76,34 @@ NO_JUDGE = JudgedBy("", "", (), "", "")
 """The judge of a question that retrieved nothing."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class JudgedQuestion:
-    """One closed question and its passages by verdict, each group in rank order.
-
-    `silent` are passages without a verdict: they are kept and witness nothing. `at` is UTC.
-    """
+    """One closed question, and the verdicts on its passages in rank order; `at` is UTC."""
 
     id: str
     question: str
-    accepted: tuple[str, ...]
-    rejected: tuple[str, ...]
-    silent: tuple[str, ...]
+    verdicts: Mapping[str, bool | None]
     by: JudgedBy
     at: str
 
-    @property
-    def passages(self) -> tuple[str, ...]:
-        """All passages that were retrieved for it."""
-        return (*self.accepted, *self.rejected, *self.silent)
+    @cached_property
+    def accepted(self) -> tuple[str, ...]:
+        return tuple(name for name, verdict in self.verdicts.items() if verdict is True)
+
+    @cached_property
+    def rejected(self) -> tuple[str, ...]:
+        return tuple(name for name, verdict in self.verdicts.items() if verdict is False)
+
+    @cached_property
+    def silent(self) -> tuple[str, ...]:
+        """Passages without a verdict: they are kept and witness nothing."""
+        return tuple(name for name, verdict in self.verdicts.items() if verdict is None)
 
 
-@dataclass(frozen=True, slots=True)
-class Separation:
+class Separation(NamedTuple):
     """Two passages and the ids of the questions that separate them, both sorted."""
 
-    pair: tuple[str, str]
+    pair: Pair
     witnesses: tuple[str, ...]
 
 
@@ -128,45 +133,32 @@ def question_id(question: str) -> str:
 def question_line(question: str, by: JudgedBy) -> dict[str, Any]:
     """`by` begins to judge a question: verdicts that another judge had begun with no longer count."""
     text = question_text(question)
-    return {
-        "kind": "question",
-        "id": question_id(text),
-        "text": text,
-        "by": asdict(by),
-        "at": _now(),
-    }
+    return _line("question", id=question_id(text), text=text, by=asdict(by))
 
 
 def verdict_line(question: str, passage: str, verdict: bool | None) -> dict[str, Any]:
-    """One verdict; `question` is an id."""
-    return {
-        "kind": "verdict",
-        "question": question,
-        "passage": passage,
-        "verdict": verdict,
-        "at": _now(),
-    }
+    """One verdict; `question` is an id. Raises `BadArgument` for another type."""
+    if not isinstance(passage, str) or not (verdict is None or isinstance(verdict, bool)):
+        raise BadArgument(
+            f"a verdict on passage {passage!r} is True, False or None, got {verdict!r}"
+        )
+    return _line("verdict", question=question, passage=passage, verdict=verdict)
 
 
 def closed_line(question: str, passages: Sequence[str]) -> dict[str, Any]:
     """All that was retrieved has its verdict: `passages` in rank order; `question` is an id."""
-    return {"kind": "closed", "question": question, "passages": list(passages), "at": _now()}
+    return _line("closed", question=question, passages=list(passages))
 
 
-def undone_line(question: str | None = None, pair: tuple[str, str] | None = None) -> dict[str, Any]:
+def undone_line(question: str | None = None, pair: Pair | None = None) -> dict[str, Any]:
     """A question's verdicts, or a pair's witnesses so far, or, with neither, everything above no longer counts."""
-    undone = (
-        {"question": question}
-        if question is not None
-        else {"pair": sorted(pair)}
-        if pair
-        else {"all": True}
-    )
-    return {"kind": "undone", **undone, "at": _now()}
+    if question is not None:
+        return _line("undone", question=question)
+    return _line("undone", pair=sorted(pair)) if pair else _line("undone", all=True)
 
 
-def _now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+def _line(kind: str, **fields: Any) -> dict[str, Any]:
+    return {"kind": kind, **fields, "at": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")}
 
 
 _encoded = partial(json_line, separators=(",", ":"))
@@ -181,9 +173,8 @@ _FIRST_BEGINS = _encoded(_FIRST)[:-1]
 class Witnesses:
     """The state that a witnesses file describes; a new one is empty.
 
-    A pair whose witnesses were all undone keeps its place, empty: memory is bounded by the pairs ever seen. By the
-    `pairing` of Algorithm 1 a passage that ranks above all accepted ones, as in the paper's own Figure 8, is separated
-    from none; so that of Theorem 1 is the default.
+    By the `pairing` of Algorithm 1 a passage that ranks above all accepted ones, as in the paper's own Figure 8, is
+    separated from none; so that of Theorem 1 is the default.
 
     Raises:
         BadArgument: another pairing.
@@ -193,12 +184,13 @@ class Witnesses:
         if pairing not in get_args(Pairing):
             raise BadArgument(f"pairing is {' or '.join(get_args(Pairing))}, got {pairing!r}")
         self.pairing: Pairing = pairing
-        self._overruled: dict[str, set[str]] = {}
-        self._undone: dict[str, set[tuple[str, str]]] = {}
         self._judged: dict[str, JudgedQuestion] = {}
-        self._in_order: Mapping[str, JudgedQuestion] | None = None
         self._open: dict[str, _OpenQuestion] = {}
-        self._pairs: dict[tuple[str, str], tuple[str, ...]] = {}
+        self._undone: dict[str, set[Pair]] = defaultdict(set)
+        """The pairs that a judged question separated, and that were undone."""
+        # Both are made when they are needed, and again after a change.
+        self._in_order: dict[str, JudgedQuestion] | None = None
+        self._pairs: dict[Pair, tuple[str, ...]] | None = None
 
     @classmethod
     def read(cls, path: str | Path, pairing: Pairing = "theorem") -> Witnesses:
@@ -232,7 +224,7 @@ class Witnesses:
         In the order of their ids, not of the file: among equally near questions a search must not depend on history.
         """
         if self._in_order is None:
-            self._in_order = MappingProxyType(dict(sorted(self._judged.items())))
+            self._in_order = dict(sorted(self._judged.items()))
         return self._in_order
 
     def is_judged(self, question_id: str) -> bool:
@@ -250,10 +242,20 @@ class Witnesses:
         return {name: half.text for name, half in self._open.items()}
 
     def rejected_by(self, question_id: str) -> frozenset[str]:
-        """What a judged question rejected; without the passages of which all its separations were undone."""
-        return frozenset(self._judged[question_id].rejected) - self._overruled.get(
-            question_id, set()
-        )
+        """What a judged question rejected; without the passages of which all its separations were undone.
+
+        A passage that no pair of Algorithm 1 separates has none that counts: all of Theorem 1's must be undone.
+        """
+        judged, undone = self._judged[question_id], self._undone.get(question_id)
+        if not undone:
+            return frozenset(judged.rejected)
+        counted = _separated(judged, self.pairing)
+        left = set[str]()
+        for rejected in judged.rejected:
+            pairs = {_pair(a, rejected) for a in judged.accepted}
+            if not pairs or not (pairs & counted or pairs) <= undone:
+                left.add(rejected)
+        return frozenset(left)
 
     def rejects(self) -> bool:
         """Whether any verdict drops a passage."""
@@ -261,37 +263,32 @@ class Witnesses:
 
     def witnesses_of(self, a: str, b: str) -> tuple[str, ...]:
         """The sorted ids of the questions that separate two passages, in either order; none for unknown passages."""
-        return tuple(sorted(self._pairs.get(_pair(a, b), ())))
+        return self._by_pair().get(_pair(a, b), ())
 
     def witnesses_for(self, a: str, b: str) -> tuple[str, ...]:
         """Those of `witnesses_of` that accepted `a`, and rejected `b`."""
-        return tuple(name for name in self.witnesses_of(a, b) if a in self._judged[name].accepted)
+        return tuple(name for name in self.witnesses_of(a, b) if self._judged[name].verdicts[a])
 
     def separated(self, threshold: int, *, one_way: bool = True) -> Iterator[Separation]:
         """The pairs with at least `threshold` witnesses, sorted; `one_way`: so many that accepted the same one."""
-        threshold = check_count("threshold", threshold)
-        for pair, names in sorted(
-            item for item in self._pairs.items() if len(item[1]) >= threshold
-        ):
-            separation = Separation(pair, tuple(sorted(names)))
-            if not one_way or max(self.sides(separation)) >= threshold:
-                yield separation
-
-    def sides(self, separation: Separation) -> tuple[int, int]:
-        """How many of its witnesses accepted the first of the pair, and how many the second."""
-        first, names = separation.pair[0], separation.witnesses
-        count = sum(first in self._judged[name].accepted for name in names)
-        return count, len(names) - count
+        check_count("threshold", threshold)
+        for (a, b), names in sorted(self._by_pair().items()):
+            count = len(names)
+            if one_way:
+                for_a = len(self.witnesses_for(a, b))
+                count = max(for_a, count - for_a)
+            if count >= threshold:
+                yield Separation((a, b), names)
 
     def separations(self) -> int:
         """How many pairs have any witness."""
-        return sum(1 for names in self._pairs.values() if names)
+        return len(self._by_pair())
 
     def partners(self, passage: str, threshold: int) -> tuple[str, ...]:
         """The passages that at least `threshold` witnesses separate from this one, sorted."""
         reached = (
             pair
-            for pair, names in self._pairs.items()
+            for pair, names in self._by_pair().items()
             if passage in pair and len(names) >= threshold
         )
         return tuple(sorted(b if a == passage else a for a, b in reached))
@@ -302,18 +299,14 @@ class Witnesses:
         That is: the text of every judged question, what it accepted and rejected, and the pairs that reach `threshold`
         (see `separated`) with their witnesses. Empty where no question rejected anything.
         """
-        rejected = {name: sorted(self.rejected_by(name)) for name in self.judged}
-        if not any(rejected.values()):
+        if not self.rejects():
             return ""
-        separated = (
-            (each.pair, each.witnesses) for each in self.separated(threshold, one_way=one_way)
-        )
-        judged = (
-            (each.question, sorted(each.accepted), rejected[each.id])
-            for each in self.judged.values()
-        )
+        seen: list[Any] = list(self.separated(threshold, one_way=one_way))
+        for name, judged in self.judged.items():
+            rejected = sorted(self.rejected_by(name))
+            seen.append((judged.question, sorted(judged.accepted), rejected))
         hashed = hashlib.sha256()
-        for value in chain(separated, judged):
+        for value in seen:
             hashed.update(json.dumps(value, separators=(",", ":")).encode() + b"\n")
         return hashed.hexdigest()[:16]
 
@@ -321,89 +314,61 @@ class Witnesses:
         """Take in one more line. Raises ValueError, TypeError, LookupError: it cannot follow those before."""
         match record["kind"]:
             case "verdict":
-                verdict = record["verdict"]
-                if verdict is not None and not isinstance(verdict, bool):
-                    raise ValueError("no verdict")
-                self._open[record["question"]].verdicts[_text(record["passage"])] = verdict
+                verdict = verdict_line(record["question"], record["passage"], record["verdict"])
+                self._open[record["question"]].verdicts[record["passage"]] = verdict["verdict"]
+                return
             case "question":
-                name, text = record["id"], _text(record["text"])
+                name, text = record["id"], record["text"]
                 if name != question_id(text) or name in self._judged:
                     raise ValueError("another question's id, or one that is closed")
-                self._open[name] = _OpenQuestion(text, _judge(record["by"]))
+                self._open[name] = _OpenQuestion(text, JudgedBy(**record["by"]))
             case "closed":
-                self._close(record)
+                self._close(record["question"], record["passages"], record["at"])
             case "undone":
                 self._undo(record)
             case kind:
                 raise ValueError(f"no kind of line '{kind}'")
+        self._in_order = self._pairs = None
 
-    def _close(self, record: Mapping[str, Any]) -> None:
-        name, passages = (
-            record["question"],
-            [sys.intern(_text(each)) for each in record["passages"]],
-        )
-        if len(set(passages)) != len(passages):
-            raise ValueError("a passage twice")
+    def _close(self, name: str, passages: Sequence[str], at: str) -> None:
         half = self._open[name]
-        verdicts = [(half.verdicts[passage], passage) for passage in passages]
-        accepted, rejected, silent = (
-            tuple(passage for verdict, passage in verdicts if verdict is kind)
-            for kind in (True, False, None)
-        )
+        verdicts = {sys.intern(passage): half.verdicts[passage] for passage in passages}
+        if len(verdicts) < len(passages):
+            raise ValueError("a passage twice")
         del self._open[name]
-        self._judged[name] = JudgedQuestion(
-            name, half.text, accepted, rejected, silent, half.by, _text(record["at"])
-        )
-        self._in_order = None
-        alone, pairs = (name,), self._pairs  # pairs that one question separates share their tuple
-        places = {passage: place for place, passage in enumerate(passages)}
-        for a, b in product(accepted, rejected):
-            if self.pairing == "theorem" or places[a] < places[b]:
-                pair = _pair(a, b)
-                pairs[pair] = pairs.get(pair, ()) + alone
+        self._judged[name] = JudgedQuestion(name, half.text, verdicts, half.by, at)
 
     def _undo(self, record: Mapping[str, Any]) -> None:
         if record.get("all") is True:
-            vars(self).update(vars(Witnesses(self.pairing)))
+            for state in (self._judged, self._open, self._undone):
+                state.clear()
         elif "pair" in record:
             pair = _pair(*record["pair"])
-            counted = self._pairs.get(pair, ())
-            separating = counted if self.pairing == "theorem" else self._separating(pair)
+            # Also where it does not count by Algorithm 1: see `rejected_by`.
+            separating = [
+                name
+                for name, judged in self._judged.items()
+                if {judged.verdicts.get(passage) for passage in pair} == {True, False}
+                and pair not in self._undone.get(name, ())
+            ]
             if not separating:
                 raise ValueError("a pair without witnesses")
-            self._pairs[pair] = ()
             for name in separating:
-                judged, undone = self._judged[name], self._undone.setdefault(name, set())
-                undone.add(pair)
-                (rejected,) = set(pair) & set(judged.rejected)
-                own = [_pair(a, rejected) for a in judged.accepted]
-                # one that ranks above all accepted has no pair that counts by Algorithm 1: all of Theorem 1's must go
-                last = name in counted or undone.issuperset(own)
-                if last and not any(name in self._pairs.get(each, ()) for each in own):
-                    self._overruled.setdefault(name, set()).add(rejected)
+                self._undone[name].add(pair)
         elif record["question"] in self._open:
             del self._open[record["question"]]
         else:
-            gone = self._judged.pop(record["question"])
-            self._overruled.pop(gone.id, None)
-            self._undone.pop(gone.id, None)
-            self._in_order = None
-            for pair in (_pair(a, b) for a, b in product(gone.accepted, gone.rejected)):
-                if pair in self._pairs:
-                    self._pairs[pair] = tuple(name for name in self._pairs[pair] if name != gone.id)
+            del self._judged[record["question"]]
+            self._undone.pop(record["question"], None)
 
-    def _separating(self, pair: tuple[str, str]) -> list[str]:
-        """The questions that separate a pair by Theorem 1, whichever pairs count here, without those undone."""
-        a, b = pair
-        return [
-            name
-            for name, each in self._judged.items()
-            if (
-                (a in each.accepted and b in each.rejected)
-                or (b in each.accepted and a in each.rejected)
-            )
-            and pair not in self._undone.get(name, ())
-        ]
+    def _by_pair(self) -> Mapping[Pair, tuple[str, ...]]:
+        if self._pairs is None:
+            pairs: dict[Pair, list[str]] = defaultdict(list)
+            for name, judged in self.judged.items():
+                for pair in _separated(judged, self.pairing) - self._undone.get(name, set()):
+                    pairs[pair].append(name)
+            self._pairs = {pair: tuple(names) for pair, names in pairs.items()}
+        return self._pairs
 
     def _replay(self, lines: Iterable[bytes], path: Path) -> None:
         """Apply the lines of a file. Raises `BadData` for one that cannot be."""
@@ -423,21 +388,21 @@ class Witnesses:
                 raise _not_a_line(path, number) from error
 
 
-def _pair(a: str, b: str) -> tuple[str, str]:
+def _pair(a: str, b: str) -> Pair:
     return (a, b) if a < b else (b, a)
 
 
-def _judge(fields: Mapping[str, Any]) -> JudgedBy:
-    judge, mode, model, program = (
-        _text(fields[name]) for name in ("judge", "mode", "model", "program")
-    )
-    return JudgedBy(judge, mode, tuple(map(_text, fields["rules"])), model, program)
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r} is no text")
-    return value
+def _separated(judged: JudgedQuestion, pairing: Pairing) -> set[Pair]:
+    """The pairs that a question separates: see `Pairing`."""
+    if pairing == "theorem":
+        return {_pair(a, b) for a in judged.accepted for b in judged.rejected}
+    pairs, accepted = set[Pair](), list[str]()
+    for passage, verdict in judged.verdicts.items():
+        if verdict:
+            accepted.append(passage)
+        elif verdict is False:
+            pairs.update(_pair(each, passage) for each in accepted)
+    return pairs
 
 
 def _not_a_line(path: Path, number: int) -> BadData:
@@ -492,10 +457,6 @@ class WitnessWriter:
 
         Raises `BadArgument` where the question is closed: undo it first.
         """
-        if not isinstance(passage_id, str) or not (verdict is None or isinstance(verdict, bool)):
-            raise BadArgument(
-                f"a verdict on passage {passage_id!r} is True, False or None, got {verdict!r}"
-            )
         with self._lock:
             name = self._open_id(question)
             half = self.witnesses._open.get(name)
@@ -511,12 +472,12 @@ class WitnessWriter:
         with self._lock:
             name = self._open_id(question)
             verdicts = self.witnesses.half(name)
-            for at, passage in enumerate(retrieved):
+            for passage in retrieved:
                 if passage not in verdicts:
                     raise BadArgument(
                         f"passage '{passage}' has no verdict for {question!r}: judge it first"
                     )
-                if passage in retrieved[:at]:
+                if retrieved.count(passage) > 1:
                     raise BadArgument(f"passage '{passage}' was retrieved twice for {question!r}")
             begins = [] if name in self.witnesses._open else [question_line(question, by)]
             self._append(*begins, closed_line(name, retrieved))

@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 from paraphrases import RULES
 
 from blendfilter.trimming.gathering import plan_questions
-from blendfilter.trimming.guard import Guard, PairModel
+from blendfilter.trimming.guard import PairModel, Rules
 from blendfilter.trimming.similar import ByWords, Similar
 
 K = 10
@@ -82,7 +82,7 @@ def stream(questions: Sequence[str], count: int) -> list[Asked]:
     return made
 
 
-def row(asked: Sequence[Asked], similar: Similar | None, least: float | None, guard: bool | Guard, name: str) -> None:
+def row(asked: Sequence[Asked], similar: Similar | None, least: float | None, guard: bool | Rules, name: str) -> None:
     """What the stream costs: calls, and the reuses that were right, missed and wrong."""
     turns = plan_questions([each.text for each in asked], {}, similar, least, guard=guard)
     source_of = {turn.id: each.source for turn, each in zip(turns, asked, strict=True)}

@@ -171,7 +171,7 @@ class TestRun:
         """The decisions are on file: no encoder is needed, and a guard that has learnt more changes no old run."""
         run = tmp_path / "run"
         shutil.copytree(whole, run)
-        monkeypatch.setattr("blendfilter.modules.cdit.similar_named", lambda *_: pytest.fail("compared again"))
+        monkeypatch.setattr("blendfilter.modules.cdit.similar_for", lambda *_: pytest.fail("compared again"))
         done_by(CDIT(kitchen, k=3), stream(), run, replay=True)
         self.same(run, whole)
 

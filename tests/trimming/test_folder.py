@@ -81,8 +81,8 @@ def test_settings_are_changed_in_one_stroke(wiki: Path) -> None:
 
 @pytest.mark.parametrize(
     ("setting", "message"),
-    [({"threshold": 0}, "threshold is 0"), ({"one_way": 1}, "one_way is True or False, got 1"),
-     ({"min_similarity": 1.1}, "between 0 and 1"), ({"min_similarity": float("nan")}, "between 0 and 1")],
+    [({"threshold": 0}, "threshold: .*, got 0"), ({"one_way": 1}, "one_way: .*, got 1"),
+     ({"min_similarity": 1.1}, "min_similarity: .* 1, got 1.1"), ({"min_similarity": float("nan")}, "min_similarity:")],
 )  # fmt: skip
 def test_a_setting_out_of_range_is_refused_and_the_folder_stays(wiki: Path, setting: Any, message: str) -> None:
     made = TrimFolder.create(wiki)
@@ -92,7 +92,7 @@ def test_a_setting_out_of_range_is_refused_and_the_folder_stays(wiki: Path, sett
     assert bytes_of(made.place) == before
     with pytest.raises(BadArgument, match=message):
         TrimFolder.create(wiki, wiki.with_name("other"), **setting)
-    with pytest.raises(BadArgument, match="k is 0: give a whole number"):
+    with pytest.raises(BadArgument, match=r"k: .*, got 0"):
         TrimFolder.create(wiki, wiki.with_name("other"), k=0)
     assert not wiki.with_name("other").exists()
 
@@ -172,7 +172,7 @@ def trimmed(base: Path, similarity: str) -> Path:
 def test_a_trimmed_folder_opens_as_an_index(place: Path) -> None:
     index, bare = open_index(place), open_index(place.with_suffix(""))
     assert isinstance(index, Trimmed)
-    assert (index.threshold, index.similar.name, index.guard) == (1, "words", True)
+    assert (index.threshold, index.similar.name, index.info()["settings"]["guard"]) == (1, "words", True)
     assert {"on", "off"} <= set(ids(bare(AGAIN, k=3)))
     assert ids(index(AGAIN, k=3)) == [each for each in ids(bare(AGAIN, k=3)) if each != "off"]
     assert index.fingerprint != bare.fingerprint

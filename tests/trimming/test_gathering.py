@@ -160,7 +160,7 @@ def test_a_plan_is_the_same_however_far_the_last_session_came(questions: list[st
     whole = plan_questions(questions, {}, ByWords(), 0.8)
     by_id = {turn.id: turn.question for turn in whole if turn.kind == "judge"}
     closed = {name: text for name, text in by_id.items() if chance.random() < 0.5}
-    judged = {name: JudgedQuestion(name, text, (), (), (), NO_JUDGE, "") for name, text in closed.items()}
+    judged = {name: JudgedQuestion(name, text, {}, NO_JUDGE, "") for name, text in closed.items()}
     again = plan_questions(questions, judged, ByWords(), 0.8)
     assert [(turn.id, turn.source) for turn in again] == [(turn.id, turn.source) for turn in whole]
     assert [turn.kind for turn in again] == [
@@ -177,7 +177,7 @@ def test_a_plan_by_vectors_encodes_its_questions_in_one_call() -> None:
         return Encoded(np.array([[len(text), 1] for text in texts], dtype=np.float32), [False] * len(texts))
 
     encoder: Any = SimpleNamespace(encode_queries=encode, dimension=2, identity="e")
-    known = {"k": JudgedQuestion("k", PIER, (), (), (), NO_JUDGE, "")}
+    known = {"k": JudgedQuestion("k", PIER, {}, NO_JUDGE, "")}
     plan = plan_questions([WHO_ON, AGAIN, WHO_ON], known, ByVector(encoder), 0.9)
     assert ([turn.kind for turn in plan], calls) == (["judge", "reuse", "reuse"], [[PIER, WHO_ON, AGAIN]])
 

@@ -17,7 +17,7 @@ from blendfilter.errors import BadArgument, BadData, MissingFile
 from blendfilter.retrieval.bm25 import BM25
 from blendfilter.trimming.folder import TrimFolder
 from blendfilter.trimming.gathering import plan_questions
-from blendfilter.trimming.guard import PairModel, Rules, guard_with
+from blendfilter.trimming.guard import PairModel, Rules, guard_of
 from blendfilter.trimming.overlay import Trimmed
 from blendfilter.trimming.similar import ByWords
 from blendfilter.trimming.witnesses import Witnesses
@@ -99,12 +99,12 @@ def test_a_model_is_known_by_its_files_and_not_by_its_place(tmp_path: Path) -> N
     first = PairModel(pair_model(tmp_path / "a", [1.0]))
     assert PairModel(str(shutil.copytree(tmp_path / "a", tmp_path / "b"))).identity == first.identity
     assert PairModel(pair_model(tmp_path / "c", [1.5])).identity != first.identity
-    same = guard_with(True, first.name, first.files)
+    same = guard_of(True, first.name, first.files)
     assert isinstance(same, PairModel)
     assert same.identity == first.identity
-    assert guard_with(False, first.name, "") is False
+    assert guard_of(False, first.name, "") is None
     with pytest.raises(BadData, match="is not the one that this overlay was made with"):
-        guard_with(True, str(tmp_path / "c"), first.files)
+        guard_of(True, str(tmp_path / "c"), first.files)
 
 
 def test_questions_that_the_model_keeps_apart_share_no_verdicts(tmp_path: Path) -> None:

