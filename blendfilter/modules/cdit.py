@@ -38,7 +38,7 @@ from blendfilter.modules.base import Branch, branch_of, filtered, search
 from blendfilter.modules.ralm import RALM
 from blendfilter.prompting import Prompts
 from blendfilter.records import one_line
-from blendfilter.retrieval.base import Hits, Searcher, Trim, cut_of, missing_of
+from blendfilter.retrieval.base import Searcher
 from blendfilter.retrieval.callables import as_retriever
 from blendfilter.trimming.opposites import plain_question
 from blendfilter.trimming.overlay import Trimmed, Verdicts, guarded, trim_ranking
@@ -163,17 +163,7 @@ class CDIT(RALM):
         }
         trimmed = trim_ranking(retrieved, self.k, verdicts, apart, refill=False)
         judged_text, similarity = decision.near[0]
-        trim = Trim(
-            judged=judged_text,
-            similarity=similarity,
-            dropped={each.id: by for each, _, by in trimmed.gone},
-        )
-        hits = Hits(
-            trimmed.kept,
-            cut=cut_of(retrieved),
-            trim=trim if trimmed.gone else None,
-            missing=missing_of(retrieved),
-        )
+        hits = trimmed.hits(retrieved, judged_text, similarity, votes)
         status = f"kept {len(trimmed.kept)} of {len(found)} by the verdicts on {judged_text!r}"
         chosen = selection(trimmed.kept, status, flags={"verdicts_reused": 1})
         return chosen, branch_of(hits, chosen)

@@ -24,7 +24,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import combinations
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -78,56 +77,42 @@ class DroppedPassage(NamedTuple):
     similarity: float
 
 
-class UndecidedPair(NamedTuple):
-    """Two separated passages that are both in the results, in their order."""
-
-    pair: tuple[str, str]
-    why: str
-
-
 class Explanation(NamedTuple):
     """A search's passages, and what the overlay did."""
 
     passages: Hits
     dropped: tuple[DroppedPassage, ...]
-    undecided: tuple[UndecidedPair, ...]
     nearest: NearestQuestion
     questions: Mapping[str, str] = MappingProxyType({})
     """The texts of the witnesses named above, by id."""
-    one_way: bool = True
-    """Whether only those witnesses count that accepted the one that is kept."""
 
     def lines(self) -> list[str]:
-        """For people: what was dropped and why, what came in its place, which separated pairs stayed and why."""
+        """For people: what was dropped and why, and what came in its place; or why nothing was dropped."""
         lines = []
-        for each in self.dropped:
-            lines.append(
-                f"dropped {each.passage.id} (rank {each.rank}): {shortened(each.passage.line, _WIDTH)}"
-            )
-            judged = shortened(each.judged, _WIDTH)
-            if not each.kept:
+        for drop in self.dropped:
+            line, judged = (shortened(text, _WIDTH) for text in (drop.passage.line, drop.judged))
+            lines.append(f"dropped {drop.passage.id} (rank {drop.rank}): {line}")
+            if not drop.kept:
                 lines.append(f"  rejected for the judged question {judged!r}, which this one is")
                 continue
-            named = [self.questions[name] for name in each.witnesses if name in self.questions]
-            listed = ", ".join(f"{shortened(text, _WIDTH)!r}" for text in named[:_MOST_NAMED])
-            more = (
-                f" and {len(each.witnesses) - _MOST_NAMED:,} more"
-                if len(named) > _MOST_NAMED
-                else ""
-            )
-            side = f" for {each.kept}" if self.one_way else ""
+            count = counted(len(drop.witnesses), "witness", "witnesses")
+            texts = [self.questions[name] for name in drop.witnesses[:_MOST_NAMED]]
+            listed = ", ".join(repr(shortened(text, _WIDTH)) for text in texts)
+            if len(drop.witnesses) > _MOST_NAMED:
+                listed += " …"
             lines += [
-                f"  the judged question {judged!r} ({each.similarity:.2f} near) accepted {each.kept}",
-                f"  {counted(len(each.witnesses), 'witness', 'witnesses')}{side}: {listed}{more}",
+                f"  the judged question {judged!r} ({drop.similarity:.2f} near) accepted {drop.kept}",
+                f"  {count}: {listed}",
             ]
         if (trim := self.passages.trim) is not None:
             for name in trim.refilled:
-                verdict = (
+                judged = (
                     "not judged for such a question" if name in trim.unjudged else "not rejected"
                 )
-                lines.append(f"filled in {name}: {verdict}")
-        for (a, b), why in self.undecided:
-            lines += [f"both stay: {a} and {b}", f"  {why}"]
+                lines.append(f"filled in {name}: {judged}")
+        if not lines:
+            why = self.nearest.why or "all that was found is accepted"
+            lines.append(f"nothing was dropped: {why}")
         return lines
 
 
@@ -141,20 +126,16 @@ class Verdicts(NamedTuple):
     """For each passage with a verdict how many more accepted it than rejected it."""
 
     @property
-    def gone(self) -> frozenset[str]:
+    def gone(self) -> list[str]:
         """What goes wherever it stands."""
-        return (
-            frozenset(name for name, vote in self.votes.items() if vote < 0)
-            if self.own
-            else frozenset()
-        )
+        return [name for name, vote in self.votes.items() if self.own and vote < 0]
 
     def accept(self, passage: str) -> bool:
         return self.votes.get(passage, 0) > 0
 
     def may_drop(self, passage: str) -> bool:
         """Whether it goes beside an accepted one from which it is separated."""
-        return passage not in self.votes or self.votes[passage] < 0
+        return self.votes.get(passage, -1) < 0
 
 
 class TrimmedRanking(NamedTuple):
@@ -166,6 +147,25 @@ class TrimmedRanking(NamedTuple):
     """Whether all that was wanted is left; otherwise a longer ranking may have more."""
     refilled: list[str]
     """The ids of those of `kept` that stood below the first k."""
+
+    def hits(
+        self, ranking: Sequence[Passage], judged: str, similarity: float, votes: Mapping[str, int]
+    ) -> Hits:
+        """What comes back for a query with this `ranking`, by the verdicts on the question `judged`."""
+        trim = Trim(
+            judged=judged,
+            similarity=similarity,
+            dropped={passage.id: kept for passage, _, kept in self.gone},
+            refilled=tuple(self.refilled),
+            unjudged=tuple(name for name in self.refilled if name not in votes),
+        )
+        return _hits(self.kept, ranking, trim if self.gone else None)
+
+
+def _hits(
+    passages: Sequence[Passage], ranking: Sequence[Passage], trim: Trim | None = None
+) -> Hits:
+    return Hits(passages, cut=cut_of(ranking), missing=missing_of(ranking), trim=trim)
 
 
 def trim_ranking(
@@ -186,41 +186,32 @@ def trim_ranking(
     >>> [p.id for p in trim_ranking([b, a, c], 2, verdicts, {"a": ["b"]}).kept]
     ['a', 'c']
     """
-    standing = Counter[str]()
     beside = dict.fromkeys(verdicts.gone, "")
-    left = read = 0
-    for passage in ranking:
-        if (left if refill else read) == k:
+    standing = list[str]()
+    read = 0
+    for name in [passage.id for passage in ranking]:
+        if (len(standing) if refill else read) == k:
             break
         read += 1
-        name = passage.id
-        if name not in standing and name not in beside:
-            if verdicts.accept(name):
-                for other in standing:
-                    if (
-                        other not in beside
-                        and other in apart.get(name, ())
-                        and verdicts.may_drop(other)
-                    ):
-                        beside[other] = name
-                        left -= standing[other]
-            elif verdicts.may_drop(name):
-                by = next(
-                    (a for a in standing if verdicts.accept(a) and name in apart.get(a, ())), None
-                )
-                if by is not None:
-                    beside[name] = by
-        standing[name] += 1
-        left += name not in beside
-    head = ranking[:read]
-    gone = [
-        (each, rank, beside[each.id])
-        for rank, each in enumerate(head, start=1)
-        if each.id in beside
-    ]
-    kept = [each for each in head if each.id not in beside]
-    refilled = [each.id for each in head[k:] if each.id not in beside]
-    return TrimmedRanking(kept, gone, left == k or not refill, refilled)
+        if verdicts.accept(name):
+            for other in standing:
+                if other in apart.get(name, ()) and verdicts.may_drop(other):
+                    beside[other] = name
+        elif name not in beside and verdicts.may_drop(name):
+            accepted = (a for a in standing if verdicts.accept(a) and name in apart.get(a, ()))
+            if (kept := next(accepted, None)) is not None:
+                beside[name] = kept
+        standing = [left for left in [*standing, name] if left not in beside]
+    gone = list[tuple[Passage, int, str]]()
+    kept_passages, refilled = list[Passage](), list[str]()
+    for rank, passage in enumerate(ranking[:read], start=1):
+        if passage.id in beside:
+            gone.append((passage, rank, beside[passage.id]))
+            continue
+        kept_passages.append(passage)
+        if rank > k:
+            refilled.append(passage.id)
+    return TrimmedRanking(kept_passages, gone, len(standing) == k or not refill, refilled)
 
 
 # --- the index --------------------------------------------------------------------------------------------------------
@@ -325,22 +316,14 @@ class Trimmed(Retriever):
         k = check_search([query], k)
         if not self._judged:
             (bare,) = self.index.find([query], k)
-            nearest = NearestQuestion("", 0.0, "nothing was rejected")
             return Explanation(
-                Hits(bare, cut=cut_of(bare), missing=missing_of(bare)), (), (), nearest
+                _hits(bare, bare), (), NearestQuestion("", 0.0, "nothing was rejected")
             )
         (search,) = self._searches([query], k)
         dropped = tuple(self._explained(search.verdicts, *gone) for gone in search.gone)
-        nearest = self._nearest(query, search.verdicts)
-        names = {name for passage in dropped for name in passage.witnesses}
-        return Explanation(
-            search.hits,
-            dropped,
-            tuple(self._undecided(search, nearest)),
-            nearest,
-            {name: self.witnesses.judged[name].question for name in names},
-            self.one_way,
-        )
+        names = {name for drop in dropped for name in drop.witnesses}
+        texts = {name: self.witnesses.judged[name].question for name in names}
+        return Explanation(search.hits, dropped, self._nearest(query, search.verdicts), texts)
 
     def info(self) -> dict[str, Any]:
         """Kind, fingerprint, the overlay's settings, how much of it counts, and the index's own `info()`."""
@@ -393,17 +376,16 @@ class Trimmed(Retriever):
             rankings = self.index.find(queries, depth)
         for at, (query, ranking) in enumerate(zip(queries, rankings, strict=True)):
             vector = None if encoded is None else encoded.vectors[at]
-            found = Hits(ranking[:k], cut=cut_of(ranking), missing=missing_of(ranking))
-            verdicts = self._verdicts(query, found, vector)
+            verdicts = self._verdicts(query, ranking[:k], vector)
             if verdicts is None:
-                yield _TrimmedSearch(found, None, [])
-                continue
-            yield self._search(query, k, ranking, verdicts, depth)
+                yield _TrimmedSearch(_hits(ranking[:k], ranking), None, [])
+            else:
+                yield self._trimmed(query, k, ranking, verdicts, depth)
 
-    def _search(
-        self, query: str, k: int, ranking: Sequence[Passage], verdicts: Verdicts, depth: int
+    def _trimmed(
+        self, query: str, k: int, first: Sequence[Passage], verdicts: Verdicts, depth: int
     ) -> _TrimmedSearch:
-        cut, missing, found = cut_of(ranking), missing_of(ranking), ranking[:k]
+        ranking = first
         while True:
             trimmed = trim_ranking(ranking, k, verdicts, self._apart, refill=self.refill)
             deeper = self._depth(k, k + len(trimmed.gone) if depth == k else 2 * depth)
@@ -411,17 +393,10 @@ class Trimmed(Retriever):
                 break
             depth = deeper
             (ranking,) = self.index.find([query], depth)
-        if not trimmed.gone:
-            return _TrimmedSearch(Hits(found, cut=cut, missing=missing), verdicts, [])
-        near = verdicts.near[0]
-        trim = Trim(
-            judged=self._judged[near.at].question,
-            similarity=near.similarity,
-            dropped={passage.id: kept for passage, _, kept in trimmed.gone},
-            refilled=tuple(trimmed.refilled),
-            unjudged=tuple(name for name in trimmed.refilled if name not in verdicts.votes),
-        )
-        hits = Hits(trimmed.kept, cut=cut, missing=missing, trim=trim)
+        if not trimmed.gone:  # exactly the index's own
+            return _TrimmedSearch(_hits(first[:k], first), verdicts, [])
+        at, similarity = verdicts.near[0]
+        hits = trimmed.hits(first, self._judged[at].question, similarity, verdicts.votes)
         return _TrimmedSearch(hits, verdicts, trimmed.gone)
 
     def _depth(self, k: int, wanted: int) -> int:
@@ -459,26 +434,19 @@ class Trimmed(Retriever):
         self, verdicts: Verdicts | None, passage: Passage, rank: int, kept: str
     ) -> DroppedPassage:
         assert verdicts is not None
-        if kept:
-            sides = [self._judged[at].accepted for at, _ in verdicts.near]
-            witnesses = self._counting(kept, passage.id)
+        deciding = [
+            (self._judged[at], similarity)
+            for at, similarity in verdicts.near
+            if (kept in self._judged[at].accepted if kept else passage.id in self._rejected[at])
+        ]
+        if not kept:
+            witnesses = tuple(sorted(judged.id for judged, _ in deciding))
+        elif self.one_way:
+            witnesses = self.witnesses.witnesses_for(kept, passage.id)
         else:
-            sides = [tuple(self._rejected[at]) for at, _ in verdicts.near]
-            rejecting = [at for at, _ in verdicts.near if passage.id in self._rejected[at]]
-            witnesses = tuple(sorted(self._judged[at].id for at in rejecting))
-        nearest = next(
-            near
-            for near, side in zip(verdicts.near, sides, strict=True)
-            if (kept or passage.id) in side
-        )
-        judged = self._judged[nearest.at].question
-        return DroppedPassage(passage, rank, kept, witnesses, judged, nearest.similarity)
-
-    def _counting(self, kept: str, other: str) -> tuple[str, ...]:
-        """The witnesses that count against `other` where `kept` is accepted."""
-        if self.one_way:
-            return self.witnesses.witnesses_for(kept, other)
-        return self.witnesses.witnesses_of(kept, other)
+            witnesses = self.witnesses.witnesses_of(kept, passage.id)
+        nearest, similarity = deciding[0]
+        return DroppedPassage(passage, rank, kept, witnesses, nearest.question, similarity)
 
     def _nearest(self, query: str, verdicts: Verdicts | None) -> NearestQuestion:
         """The nearest judged question, and why none applies, where none does."""
@@ -499,33 +467,6 @@ class Trimmed(Retriever):
         else:
             why = "the nearest judged question has no verdict on what was found"
         return NearestQuestion(question, nearest.similarity, why)
-
-    def _undecided(
-        self, search: _TrimmedSearch, nearest: NearestQuestion
-    ) -> Iterator[UndecidedPair]:
-        """The pairs among the hits that some question separates, each with why both are still there."""
-        verdicts = search.verdicts
-        for a, b in combinations(dict.fromkeys(passage.id for passage in search.hits), 2):
-            if verdicts is not None and verdicts.accept(a) != verdicts.accept(b):
-                kept, other = (a, b) if verdicts.accept(a) else (b, a)
-                if not self.witnesses.witnesses_of(a, b):
-                    continue
-                why = f"the judged questions like this one do not reject {other}"
-                if verdicts.may_drop(other):
-                    side = f" for {kept}" if self.one_way else ""
-                    count = counted(len(self._counting(kept, other)), "witness", "witnesses")
-                    why = f"{count}{side}, and {self.threshold} are asked for"
-                yield UndecidedPair((a, b), why)
-            elif b in self._apart.get(a, ()) or a in self._apart.get(b, ()):
-                why = nearest.why
-                if verdicts is not None:
-                    who = "the judged questions like this one"
-                    if len(verdicts.near) == 1:
-                        who = (
-                            f"the nearest judged question, {shortened(nearest.question, _WIDTH)!r},"
-                        )
-                    why = f"{who} accepted {'both' if verdicts.accept(a) else 'neither of them'}"
-                yield UndecidedPair((a, b), why)
 
 
 class _TrimmedSearch(NamedTuple):
