@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 
@@ -31,11 +30,7 @@ class CallSample(NamedTuple):
     i: int = 0
 
 
-_ONLY = CallSample()
-
-
-@dataclass(frozen=True, slots=True)
-class Asker:
+class Asker(NamedTuple):
     """Everything that a model call or a search knows of whoever asks.
 
     Attributes:
@@ -59,7 +54,7 @@ class Asker:
     repeat: int = 1
     order: int = 0
     stage: str = ""
-    sample: CallSample = _ONLY
+    sample: CallSample = CallSample()
     anew: bool = False
     branch: str | None = None
     judged: tuple[str, ...] = ()
@@ -83,7 +78,7 @@ def asker() -> Asker:
 @contextmanager
 def setting(**changes: Any) -> Iterator[Asker]:
     """Inside the block these attributes of the asker have other values."""
-    token = _ASKER.set(replace(_ASKER.get(), **changes))
+    token = _ASKER.set(_ASKER.get()._replace(**changes))
     try:
         yield _ASKER.get()
     finally:

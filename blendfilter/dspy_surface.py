@@ -35,6 +35,9 @@ from typing import Any, TypeAlias, cast
 import dspy
 from dspy import lm15  # 3.5: the same, and all that travels between DSPy and a model
 
+# 3.5: documented as `lm15.transports`; not announced
+from dspy._vendor.lm15 import transports
+
 # 3.5: not announced; whether a login is stored (xAI's)
 from dspy._vendor.lm15.access import has_stored_credential
 
@@ -43,6 +46,8 @@ from dspy._vendor.lm15.registry import PROVIDERS as _NATIVE
 from dspy._vendor.lm15.result import response_to_events
 from dspy._vendor.lm15.router import LITELLM_PROVIDER_PREFIXES as _PREFIXES
 from dspy._vendor.lm15.serde import response_from_dict, response_to_dict
+from dspy._vendor.lm15.transports import StdlibAsyncTransport as AsyncTransport
+from dspy._vendor.lm15.transports import TransportRequest
 from dspy.clients.backend_selection import CLIENT_KEYS
 from dspy.clients.call_result import attributes
 from dspy.clients.engines.streaming import EngineChunk
@@ -60,6 +65,7 @@ from pydantic import BaseModel
 
 __all__ = [
     "AdapterParseError",
+    "AsyncTransport",
     "BaseCallback",
     "ContextWindowExceededError",
     "LMError",
@@ -67,7 +73,9 @@ __all__ = [
     "LMNotConfiguredError",
     "Provider",
     "TrainingJob",
+    "TransportRequest",
     "lm15",
+    "transports",
 ]
 """What is handed on as it is; all else is defined here."""
 

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 import dspy
-import httpx
 import pytest
 from dspy import lm15
 from hypothesis import HealthCheck, given, settings
@@ -18,6 +17,7 @@ from scripted import ScriptedLM, response
 
 from blendfilter.filters.ids import IdsRead, negates, read_ids, restates_range
 from blendfilter.filters.knowledge import KnowledgeFilter, OneCallFilter, PointwiseFilter, read_judgement
+from blendfilter.lm.clients import ServerReply
 from blendfilter.lm.openai import OpenAIEngine
 from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.modules.iter_retgen import IterRetGen
@@ -132,7 +132,7 @@ def test_a_servers_body_is_a_response_or_a_fault(endpoint: Any, body: Any) -> No
     )
     content = body if isinstance(body, bytes) else json.dumps(body).encode("utf-8", "surrogatepass")
     try:
-        answer = engine._answer(request, {}, httpx.Response(200, content=content))
+        answer = engine._answer(request, ServerReply(content))
     except lm15.LM15Error:
         return
     assert all(isinstance(part.text, str) for part in answer.message.parts)  # type: ignore[union-attr]

@@ -34,12 +34,11 @@ from blendfilter.dspy_surface import (
 )
 from blendfilter.errors import BadArgument, MissingExtra
 from blendfilter.lm import faults
-from blendfilter.lm.attempts import another_attempt
+from blendfilter.lm.outcome import concluded
 from blendfilter.lm.prices import stated
-from blendfilter.lm.profiles import Profile, cut_at_stop, holds_schema, profile_for, split_thinking
+from blendfilter.lm.profiles import Profile, holds_schema, profile_for
+from blendfilter.lm.refusals import Refusals
 
-MAX_ADAPTATIONS = 5
-"""Refused settings that one call may give up before the refusal counts as its error."""
 MOST_STOPS = 4
 """Stop strings that are sent: OpenAI takes no more, and a reply is cut on this end anyway."""
 
@@ -73,8 +72,6 @@ _SPELLED: Mapping[str, tuple[str, ...]] = {
     "reasoning": ("reasoning_effort", "reasoning", "thinking", "thinkingConfig", "thinking_config"),
 }
 """What providers call the settings that a call can do without, and its cap, in refusals too."""
-_NO_CAP = faults.Refusal("max_tokens")
-"""A cap is raised to the least that is stated, and never left out."""
 _REPLIES = ("choices", "candidates", "content", "stop_reason", "delta", "output")
 """Where providers' bodies hold a reply, or say how it ended."""
 
@@ -104,9 +101,7 @@ class AdoptedEngine:
         key_hint: str = "",
     ) -> None:
         self.lm = lm
-        self.refused: dict[
-            str, float | None
-        ] = {}  # by name, the least that it may be; None: it is not sent
+        self.refused = Refusals(str(lm.model))
         self._profile, self._effort, self._estimate = profile, effort, estimate
         self._place, self._key_hint = place, key_hint
         self._extra = {**extra_of(lm), **(extra or {})}
@@ -124,25 +119,21 @@ class AdoptedEngine:
 
     async def complete(self, request: lm15.Request) -> lm15.Response:
         """The model's response. Raises: lm15 errors; `MissingExtra` where DSPy lacks a package for this model."""
-        adapted = 0
-        while True:
-            sent = replace(request, model=self.lm.model, config=self._fit(request.config))
-            fault: lm15.LM15Error
-            try:
-                return self._read(request, *await self._asked(sent, request.config.stop))
-            except lm15.LM15Error as error:
-                fault = error
-            refused = faults.refused_setting(fault, _spellings(sent.config))
-            if refused in (None, _NO_CAP) or adapted == MAX_ADAPTATIONS:
-                if self._place:
-                    fault.address = self._place
-                if self._key_hint:
-                    fault.key_hint = self._key_hint
-                # Outside the except block: a provider's own error may hold the request, and with it the key.
-                raise fault
-            faults.learn(self.refused, refused, str(self.lm.model))
-            adapted += 1
-            await another_attempt(fault)
+
+        def fit(known: Mapping[str, float | None]) -> lm15.Request:
+            return replace(request, model=self.lm.model, config=self._fit(request.config, known))
+
+        async def ask(sent: lm15.Request) -> lm15.Response:
+            return self._read(request, *await self._asked(sent, request.config.stop))
+
+        try:
+            return await self.refused.around(fit, ask, lambda sent: _spellings(sent.config))
+        except lm15.LM15Error as error:
+            if self._place:
+                error.address = self._place
+            if self._key_hint:
+                error.key_hint = self._key_hint
+            raise
 
     def reply_cap(self, request: lm15.Request) -> int | None:
         """Tokens that a reply to `request` has at the most, thinking included; None: it is sent without a cap."""
@@ -187,8 +178,8 @@ class AdoptedEngine:
         cap = room_for(config.max_tokens, self._own_cap, self._profile if thinks else None)
         return max(cap, int(self.refused.get("max_tokens") or 0))
 
-    def _fit(self, config: lm15.Config) -> lm15.Config:
-        """`config` as the model's family takes it, without what was refused."""
+    def _fit(self, config: lm15.Config, known: Mapping[str, float | None]) -> lm15.Config:
+        """`config` as the model's family takes it, without what is `known` to be refused."""
         profile, effort = self._profile, self._effort_of(config)
         changes: dict[str, Any] = {
             "max_tokens": self._cap(config),
@@ -206,11 +197,12 @@ class AdoptedEngine:
             changes["stop"] = ()
         if profile.json_schema is False:
             changes["response_format"] = None
-        for name, least in self.refused.items():
+        for name, least in known.items():
             value = changes.get(name, getattr(config, name))
-            changes[name] = (
-                max(value, least) if least is not None and value is not None else _UNSET.get(name)
-            )
+            if least is not None and value is not None:
+                changes[name] = max(value, least)
+            elif name != "max_tokens":  # a cap is raised, and never left out
+                changes[name] = _UNSET.get(name)
         if fields := {**self._extra, **(config.extensions or {})}:
             changes["extensions"] = deepcopy(
                 fields
@@ -235,31 +227,17 @@ class AdoptedEngine:
         lm15 hands counts on as they are: Anthropic's without cached tokens, Gemini's without thoughts. DSPy's entry
         has them together.
 
-        Raises: an lm15 error where the reply is none (`faults.ending`).
+        Raises: an lm15 error where the reply is none.
         """
-        body, parts = response.provider_data or {}, response.message.parts
+        body = response.provider_data or {}
         if not body and asker().listener is not None and called_by_dspy(self.lm):
             raise lm15.TransportError("the stream broke off: nothing says how it ended")
         if response.text == "" and not self._holds_reply(body):
             raise faults.in_reply(body)
-        ended = faults.ending(body, response.finish_reason)
-        # lm15 knows OpenAI's words alone, and calls by "stop" whatever it does not know.
-        changes: dict[str, Any] = {} if ended == "stop" else {"finish_reason": ended}
         # What else a server writes there is not ours: a `rate` of its own would be a share of the price.
         data = {"cost": body["cost"]} if "cost" in body else {}
-        if all(isinstance(part, lm15.TextPart | lm15.ThinkingPart) for part in parts):
-            raw = "".join(part.text for part in parts if isinstance(part, lm15.TextPart))
-            hidden, reply = split_thinking(raw)
-            text = cut_at_stop(reply, request.config.stop)
-            if text != raw:
-                thoughts = [part for part in parts if isinstance(part, lm15.ThinkingPart)]
-                thoughts += [lm15.ThinkingPart(hidden)] if hidden else []
-                changes["message"] = replace(
-                    response.message, parts=(*thoughts, lm15.TextPart(text))
-                )
-            if text != reply:  # log-probabilities of what was cut off are those of nothing
-                changes |= {"finish_reason": "stop", "logprobs": None}
-                data["ran_on"] = True
+        response = concluded(request, replace(response, provider_data=data), body)
+        data, changes = dict(response.provider_data or {}), dict[str, Any]()
         counted = entry.get("usage") or {}
         tokens_in, tokens_out = counted.get("prompt_tokens"), counted.get("completion_tokens")
         usage = response.usage
@@ -277,7 +255,7 @@ class AdoptedEngine:
                 "cost": round(cost, 12),
                 "cost_by": "dspy",
             }  # as exact as prices are: sums of floats are not
-        return replace(response, **changes, provider_data=data) if changes or data else response
+        return replace(response, **changes, provider_data=data)
 
 
 _UNSET: Mapping[str, Any] = {"stop": ()}

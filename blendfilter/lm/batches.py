@@ -68,11 +68,11 @@ from blendfilter.journal import Journal, digest
 from blendfilter.lm import faults
 from blendfilter.lm.attempts import CallPolicy, Retry, Traffic
 from blendfilter.lm.budget import tally
+from blendfilter.lm.clients import ServerReply
 from blendfilter.lm.openai import OpenAIEngine
 from blendfilter.secrets import hidden, hidden_in
 
 if TYPE_CHECKING:
-    import httpx
     import openai
 
 logger = logging.getLogger(__name__)
@@ -737,34 +737,24 @@ class BatchTransport:
     def __init__(self, batches: Batches, engine: OpenAIEngine) -> None:
         self.batches, self.engine = batches, engine
 
-    async def send(self, method: str, path: str, body: dict[str, Any] | None) -> httpx.Response:
-        """The reply as if it had come by itself. Raises: `openai.APIStatusError`; as `Batches.answer`."""
-        import httpx
-        import openai
-
-        asked = dict(body or {})
-        outcome = await self.batches.answer(
-            Line(f"{tally().key}-{digest(path, asked)[:8]}", self, path, asked)
-        )
+    async def send(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, arriving: Any = None
+    ) -> ServerReply:
+        """The reply as if it had come by itself. Raises: lm15 errors; as `Batches.answer`."""
+        asked, batches = dict(body or {}), self.batches
+        line = Line(f"{tally().key}-{digest(path, asked)[:8]}", self, path, asked)
+        outcome = await batches.answer(line)
         if outcome.status is None:
-            return await self.engine.server.send(method, path, body)
-        content = json.dumps(outcome.body).encode()  # with NaN and Infinity, as servers write them
-        rate = self.batches.given.rate
-        how = {"batch": outcome.batch, **({"rate": rate} if rate < 1 else {})}
-        request = httpx.Request(method, f"{self.engine.address}{path}")
-        reply = httpx.Response(
-            outcome.status, content=content, request=request, extensions={"batch": how}
-        )
-        if reply.is_success:
-            return reply
-        error = (
-            outcome.body.get("error", outcome.body)
-            if isinstance(outcome.body, Mapping)
-            else outcome.body
-        )
-        refusal = openai.APIStatusError(f"HTTP {outcome.status}", response=reply, body=error)
-        if isinstance(faults.final(faults.translate(refusal), address=""), ServerRefused):
-            self.batches.use_up(outcome.batch)  # no call's record says so: it ends the session
+            return await self.engine.server.send(method, path, body, arriving)
+        if outcome.status < 300:
+            rate = {"rate": batches.given.rate} if batches.given.rate < 1 else {}
+            content = json.dumps(
+                outcome.body
+            ).encode()  # with NaN and Infinity, as servers write them
+            return ServerReply(content, {"batch": outcome.batch, **rate})
+        refusal = faults.in_body(outcome.status, outcome.body)
+        if isinstance(faults.final(refusal, address=""), ServerRefused):
+            batches.use_up(outcome.batch)  # no call's record says so: it ends the session
         raise refusal
 
 

@@ -1,262 +1,154 @@
-"""The HTTP clients of a model server, their replies bounded: aiohttp's, on a user's own loop `openai`'s over httpx's.
+"""The HTTP client of a model server: lm15's asynchronous transport, with replies of a bounded size.
 
-aiohttp takes a seventh of the processor time of the other two for a call, and its session has to be closed before its
-loop ends: so it is the client on the package's own loop, where all runs and synchronous calls are. On a loop of the
-user's, which ends without a word to us, `openai`'s clients are kept, which need no closing. Either gives the same
-replies and raises the same errors: `openai`'s where the server refuses, httpx's where there is no reply.
-
-They take most of a second to import, so `OpenAIEngine` imports this file when it is made: the offline reader and a
-local model do without.
+A call takes a third of the processor time of `openai`'s client over aiohttp, and a fifth of the same over httpx.
+Connections belong to the event loop that opened them: each loop has a transport of its own, which closes them by itself
+once its loop is gone. Redirects are followed here, because the transport leaves them alone.
 """
 
 from __future__ import annotations
 
 import asyncio
-import atexit
 import json
-import os
-import ssl
-import threading
-import weakref
-from collections.abc import Mapping
-from typing import Any
-from urllib.parse import urlsplit
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urljoin, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-import aiohttp
-import httpx
-import openai
+import certifi
 
-from blendfilter import aio, http
+from blendfilter import http
+from blendfilter.dspy_surface import AsyncTransport, TransportRequest, lm15
+from blendfilter.lm import faults
+
+if TYPE_CHECKING:
+    import openai
 
 REDIRECTS = 5
 """How often one request follows a redirect."""
-_OF_THE_BODY = frozenset(
-    {b"content-encoding", b"content-length", b"content-type", b"transfer-encoding"}
-)
+_MOVED = frozenset({301, 302, 303, 307, 308})
+_SAME_METHOD = frozenset({307, 308})
+
+Arriving = Callable[[bytearray], Awaitable[None]]
+"""Called with all that has come of a good reply, each time that it has grown."""
 
 
-class HTTPClients:
-    """`openai` clients of one server, kept for each event loop: a connection belongs to the loop that opened it.
+class ServerReply(NamedTuple):
+    """The body of a good reply, and in which batch and at which share of the price it was given."""
 
-    Each client carries one call at a time. A pool looks over all its connections for every call, so one client with 32
-    in flight costs about twice the processor time of 32 clients with one connection each.
+    content: bytes
+    batch: Mapping[str, Any] = {}
+
+
+class ServerClient:
+    """Requests to one server.
+
+    Args:
+        base_url: up to and including ``/v1``.
+        key: sent as a bearer token.
+        timeout: seconds until the next piece of a reply.
+        headers: sent with every request, in the place of those that are sent otherwise.
     """
 
     def __init__(self, base_url: str, key: str, timeout: float, headers: Mapping[str, str]) -> None:
-        self._settings: dict[str, Any] = {
-            "base_url": base_url,
-            "api_key": key
-            or "none",  # never None: the client would look for one in the environment
-            "timeout": httpx.Timeout(timeout, connect=min(timeout, 10.0)),
-            "max_retries": 0,
-            "default_headers": dict(headers),
-        }
-        self._thin = _ThinClient(base_url, key, timeout, headers)
-        self._lock = threading.Lock()  # loops of several threads may come at once
-        self._trust: ssl.SSLContext | None = None
-        self._idle = weakref.WeakKeyDictionary[
-            asyncio.AbstractEventLoop, list[openai.AsyncOpenAI]
-        ]()
-
-    def for_files(self) -> openai.AsyncOpenAI:
-        """A client for the server's files and batches, to be closed by the caller; it tries faults again by itself."""
-        return openai.AsyncOpenAI(**{**self._settings, "max_retries": 5})
-
-    async def send(self, method: str, path: str, body: dict[str, Any] | None) -> httpx.Response:
-        """The raw reply, of a bounded size. Raises: the `openai` client's errors, and httpx's."""
-        loop = asyncio.get_running_loop()
-        if aio.on_loop_thread():
-            return await self._thin.send(method, path, body)
-        idle = self._idle.get(loop)
-        if idle is None:
-            with self._lock:
-                for dead in [known for known in self._idle if known.is_closed()]:
-                    del self._idle[dead]
-                idle = self._idle[loop] = []
-        if idle:
-            client = idle.pop()
-        else:
-            self._trust = (
-                self._trust or httpx.create_ssl_context()
-            )  # some 20 ms: once for all clients
-            inner = BoundedClient(verify=self._trust, timeout=self._settings["timeout"])
-            client = openai.AsyncOpenAI(http_client=inner, **self._settings)
-        try:
-            if method == "GET":
-                return await client.get(path, cast_to=httpx.Response)
-            return await client.post(path, body=body, cast_to=httpx.Response)
-        finally:
-            idle.append(client)
-
-
-class _ThinClient:
-    """One aiohttp session for a server, on the package's loop."""
-
-    def __init__(self, base_url: str, key: str, timeout: float, headers: Mapping[str, str]) -> None:
-        self._base, self._timeout = base_url.rstrip("/"), timeout
+        self._base, self._key, self._timeout = base_url.rstrip("/"), key or "none", timeout
+        self._login = dict(headers)
         self._headers = {
             "Accept": "application/json",
             "Accept-Encoding": http.PACKINGS,
-            "Authorization": f"Bearer {key or 'none'}",
+            "Authorization": f"Bearer {self._key}",
             "Content-Type": "application/json",
             "User-Agent": "blendfilter",
             **headers,
         }
-        self._session: aiohttp.ClientSession | None = None
-        self._requests: dict[tuple[str, str], httpx.Request] = {}
-        self._proxy: str | None = None
-        self._of: asyncio.AbstractEventLoop | None = None
+        place = urlsplit(self._base)
+        by_proxy = not proxy_bypass(place.hostname or "")
+        self._proxy = getproxies().get(place.scheme) if by_proxy else None
+        self._transports: dict[asyncio.AbstractEventLoop, AsyncTransport] = {}
 
-    async def send(self, method: str, path: str, body: dict[str, Any] | None) -> httpx.Response:
-        """As `HTTPClients.send`."""
-        url = (
-            path if "://" in path else self._base + path
-        )  # another path of the server's own, beside /v1
-        content = (
-            None if body is None else json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
-        )
-        if (
-            request := self._requests.get((method, path))
-        ) is None:  # what replies and errors name; it carries nothing
-            request = self._requests[method, path] = httpx.Request(method, url)
+    async def send(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        arriving: Arriving | None = None,
+    ) -> ServerReply:
+        """The reply to a request at `path`, or at another address of the server's. Raises: lm15 errors."""
+        url = path if "://" in path else self._base + path
         try:
-            session = self._opened()
-            async with session.request(
-                method,
-                url,
-                data=content,
-                headers=self._headers,
-                proxy=self._proxy,
-                max_redirects=REDIRECTS,
-            ) as reply:
-                whole, arriving = http.Body(reply.headers), http.ARRIVING.get()
-                async for piece in reply.content.iter_any():
-                    whole.add(piece)
-                    if arriving is not None and reply.status == httpx.codes.OK:
-                        await arriving(whole.content)
-            kept = [pair for pair in reply.raw_headers if pair[0].lower() not in _OF_THE_BODY]
-            found = httpx.Response(
-                reply.status, headers=kept, content=bytes(whole.content), request=request
-            )
-        except http.TooLarge as error:
-            fault: Exception = openai.APIConnectionError(request=request)
-            fault.__cause__ = error
-        except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            fault = _fault(error, request)
-        else:
-            if found.is_success:
-                return found
-            fault = _refusal(found)
-        raise fault  # outside of the block: aiohttp's errors hold the request's headers, and with them the key
+            content = b""
+            if body is not None:
+                content = json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
+            request = TransportRequest(method, url, list(self._headers.items()), content)
+            return ServerReply(await self._received(request, arriving))
+        except faults.OF_A_TRANSPORT as error:
+            fault = faults.of_transport(error, key=self._key)
+        raise fault  # outside of the block: the error's frames hold the request's headers, and with them the key
 
-    def _opened(self) -> aiohttp.ClientSession:
-        loop = asyncio.get_running_loop()
-        if (
-            self._session is None or self._of is not loop
-        ):  # the first call, or the first after a fork
-            place = urlsplit(self._base)
-            through = None if proxy_bypass(place.hostname or "") else getproxies().get(place.scheme)
-            self._proxy = through or None
-            # Over http too certificates are looked at: it may redirect to https.
-            trust = httpx.create_ssl_context() if place.scheme == "https" else True
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, ssl=trust, keepalive_timeout=5.0),
-                timeout=aiohttp.ClientTimeout(
-                    total=None, sock_connect=min(self._timeout, 10.0), sock_read=self._timeout
-                ),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                auto_decompress=False,
-            )
-            self._of = loop
-            _SESSIONS[self._session] = os.getpid()
-            weakref.finalize(self, _close, self._session, loop)
-        return self._session
+    def for_files(self) -> openai.AsyncOpenAI:
+        """`openai`'s client for the server's files and batches, to be closed by the caller; it tries faults again."""
+        import httpx
+        import openai
 
+        return openai.AsyncOpenAI(
+            base_url=self._base,
+            api_key=self._key,
+            timeout=httpx.Timeout(self._timeout, connect=min(self._timeout, 10.0)),
+            max_retries=5,
+            default_headers=self._login,
+        )
 
-_SESSIONS: dict[aiohttp.ClientSession, int] = {}
-"""Those that are open, and the process that opened each: a forked one leaves its parent's alone, and keeps them."""
-
-
-def _close(session: aiohttp.ClientSession, loop: asyncio.AbstractEventLoop) -> None:
-    """Close a session that nobody uses any more, wherever that is noticed."""
-    if _SESSIONS.get(session) == os.getpid() and loop.is_running():
-        del _SESSIONS[session]
-        asyncio.run_coroutine_threadsafe(session.close(), loop)
-
-
-@atexit.register
-def _close_all() -> None:
-    for session, process in [*_SESSIONS.items()]:  # other threads may close some meanwhile
-        if process == os.getpid() and not session.closed and session.connector is not None:
-            session.connector._close()  # at once: nothing runs any more that could wait
-
-
-def _fault(error: Exception, request: httpx.Request) -> Exception:
-    """What httpx would have raised."""
-    said = str(error) or type(error).__name__
-    kinds: list[tuple[Any, type[httpx.RequestError]]] = [
-        (aiohttp.ConnectionTimeoutError, httpx.ConnectTimeout),
-        (TimeoutError, httpx.ReadTimeout),
-        (aiohttp.ClientConnectorError | aiohttp.ClientProxyConnectionError, httpx.ConnectError),
-        (aiohttp.TooManyRedirects, httpx.TooManyRedirects),
-    ]
-    if isinstance(error, aiohttp.TooManyRedirects):
-        said = f"more than {REDIRECTS} redirects, one after another"
-    if isinstance(error, aiohttp.InvalidURL):
-        return httpx.InvalidURL(said)
-    kind = next(
-        (kind for known, kind in kinds if isinstance(error, known)), httpx.RemoteProtocolError
-    )
-    return kind(said, request=request)
-
-
-def _refusal(reply: httpx.Response) -> openai.APIStatusError:
-    """What `openai`'s client would have raised."""
-    try:
-        body = http.json_of(reply.content)
-    except ValueError:
-        body = reply.text.strip()
-    said = body.get("error", body) if isinstance(body, Mapping) else body
-    return openai.APIStatusError(f"HTTP {reply.status_code}", response=reply, body=said)
-
-
-class BoundedClient(httpx.AsyncClient):
-    """An `httpx.AsyncClient` whose replies are bounded: read whole, at most `http.LARGEST` bytes unpacked.
-
-    It follows redirects by itself, without reading what comes with them.
-    """
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(headers={"Accept-Encoding": http.PACKINGS}, **settings)
-
-    async def send(self, request: httpx.Request, **settings: Any) -> httpx.Response:
-        """The reply, whole. Raises: TooLarge, and what httpx raises."""
-        settings |= {"stream": True, "follow_redirects": False}
+    async def _received(self, request: TransportRequest, arriving: Arriving | None) -> bytes:
         for _ in range(REDIRECTS + 1):
-            reply = await super().send(request, **settings)
-            if reply.next_request is None:
-                break
-            request = reply.next_request
-            await reply.aclose()
-        else:
-            raise httpx.TooManyRedirects(
-                f"more than {REDIRECTS} redirects, one after another", request=request
-            )
-        try:
-            body, arriving = http.Body(reply.headers), http.ARRIVING.get()
-            async for piece in reply.aiter_raw():
-                body.add(piece)
-                if arriving is not None and reply.status_code == httpx.codes.OK:
-                    await arriving(body.content)
-        finally:
-            await reply.aclose()
-        # The body is UTF-8 whatever its header says: it may name any codec.
-        headers = [pair for pair in reply.headers.raw if pair[0].lower() not in _OF_THE_BODY]
-        return httpx.Response(
-            reply.status_code,
-            headers=headers,
-            content=bytes(body.content),
-            request=reply.request,
-            extensions=reply.extensions,
+            async with self._transport().stream(request) as reply:
+                place = reply.header("location")
+                if reply.status in _MOVED and place:
+                    request = _moved(request, reply.status, place)
+                    continue
+                if "," in (reply.header("content-encoding") or ""):
+                    raise ValueError("the reply is packed more than once")
+                content = bytearray()
+                async for piece in reply:
+                    if len(content) + len(piece) > http.LARGEST:
+                        raise http.TooLarge(http.LARGEST)
+                    content += piece
+                    if arriving is not None and reply.status == 200:
+                        await arriving(content)
+            if 200 <= reply.status < 300:
+                return bytes(content)
+            headers = {name.lower(): value for name, value in reply.headers}
+            raise faults.of_reply(reply.status, bytes(content), headers, key=self._key)
+        raise lm15.InvalidRequestError(
+            f"more than {REDIRECTS} redirects, one after another: check the address"
         )
+
+    def _transport(self) -> AsyncTransport:
+        """The running loop's transport; those of loops that are over are let go."""
+        running = asyncio.get_running_loop()
+        if running not in self._transports:
+            for loop in [*self._transports]:
+                if loop.is_closed():
+                    self._transports.pop(loop, None)
+            self._transports[running] = AsyncTransport(
+                connect_timeout=min(self._timeout, 10.0),
+                read_timeout=self._timeout,
+                # How many calls are in flight is the gate's business.
+                max_connections=100_000,
+                pool_timeout=None,
+                # The environment is read once: to read it for each request takes longer than to send it.
+                trust_env=False,
+                proxy=self._proxy,
+                ca_bundle=certifi.where(),
+            )
+        return self._transports[running]
+
+
+def _moved(request: TransportRequest, status: int, place: str) -> TransportRequest:
+    """The request that a redirect asks for; another server gets no login."""
+    url = urljoin(request.url, place)
+    if status not in _SAME_METHOD and request.method != "GET":
+        request = replace(request, method="GET", body=b"")
+    if urlsplit(url)[:2] != urlsplit(request.url)[:2]:
+        headers = [pair for pair in request.headers if pair[0] != "Authorization"]
+        request = replace(request, headers=headers)
+    return replace(request, url=url)

@@ -25,6 +25,7 @@ from blendfilter.journal import CallCache, Journal, digest
 from blendfilter.lm import faults
 from blendfilter.lm.attempts import ModelEngine
 from blendfilter.lm.budget import tallied
+from blendfilter.lm.outcome import WHOLE
 from blendfilter.lm.prices import Price, cost_of, rated, stated
 from blendfilter.records import whole_characters
 
@@ -309,7 +310,7 @@ def is_answer(record: Mapping[str, Any]) -> bool:
     Earlier versions kept some that had broken off, or that a content filter had emptied.
     """
     kept = "content_filter" if record.get("reply") else ""  # a text is flagged `refused_reply`
-    return not record.get("error") and record.get("finish", "stop") in (*faults.WHOLE, kept)
+    return not record.get("error") and record.get("finish", "stop") in (*WHOLE, kept)
 
 
 def event_of(record: Mapping[str, Any]) -> str:

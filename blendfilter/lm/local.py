@@ -41,7 +41,8 @@ from blendfilter.errors import (
 from blendfilter.extras import how_to_install, needed
 from blendfilter.lm.budget import tally
 from blendfilter.lm.journaled import prompt_of
-from blendfilter.lm.openai import scores
+from blendfilter.lm.openai import logprobs_of
+from blendfilter.lm.outcome import within
 from blendfilter.lm.profiles import (
     PROVIDERS,
     Profile,
@@ -318,7 +319,8 @@ class ProcessEngine:
         """The response whose whole text was `text`; `tokens` of prompt and reply."""
         thought, reply = split_thinking(text)
         kept = cut_at_stop(reply, config.stop)
-        scored, complete = scores(*_logprobs(logprobs), kept)
+        stated, raw = _logprobs(logprobs)
+        scored, complete = within(logprobs_of(stated), raw, kept)
         return lm15.Response(
             id=None,
             model=self.model,

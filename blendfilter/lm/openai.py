@@ -2,7 +2,7 @@
 
 A response has its text (empty where the model was silent, never an exception), its reasoning apart, finish reason,
 usage, and log-probabilities if requested. Retries, journal and budget are engines around this one. What a model family
-refuses is its `Profile`'s business; what the profile does not know, the server's refusals teach for the engine's life.
+refuses is its `Profile`'s business; what the profile does not know, the server's refusals teach (`Refusals`).
 """
 
 from __future__ import annotations
@@ -10,28 +10,22 @@ from __future__ import annotations
 import base64
 import copy
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, Protocol, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from blendfilter import http, secrets
 from blendfilter.context import asker
 from blendfilter.dspy_surface import lm15
-from blendfilter.errors import BlendFilterError
 from blendfilter.lm import faults
-from blendfilter.lm.attempts import another_attempt
-from blendfilter.lm.profiles import Profile, cut_at_stop, effort_of, split_thinking
-from blendfilter.lm.streamed import ReplyEvents, ReplyListener, text_and_thoughts
+from blendfilter.lm.clients import Arriving, ServerClient, ServerReply
+from blendfilter.lm.outcome import OF_A_REPLY, concluded, text_and_thoughts
+from blendfilter.lm.profiles import Profile, effort_of
+from blendfilter.lm.refusals import Refusals
+from blendfilter.lm.streamed import ReplyEvents
 from blendfilter.lm.tokens import noted
 
-if TYPE_CHECKING:
-    import httpx
-
 E = TypeVar("E", bound="OpenAIEngine")
-
-MAX_ADAPTATIONS = 5
-"""Refused parameters that one call may give up before the refusal counts as its error."""
 
 _ESSENTIAL = frozenset({"model", "messages", "prompt"})
 _SAMPLING = ("temperature", "top_p", "top_k", "frequency_penalty", "presence_penalty")
@@ -43,8 +37,14 @@ _CAPS = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_to
 class Clients(Protocol):
     """What carries requests to a server."""
 
-    async def send(self, method: str, path: str, body: dict[str, Any] | None) -> httpx.Response:
-        """The raw reply. Raises: the `openai` client's errors."""
+    async def send(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        arriving: Arriving | None = None,
+    ) -> ServerReply:
+        """The body of a good reply, shown to `arriving` while it comes. Raises: lm15 errors."""
 
 
 class OpenAIEngine:
@@ -74,13 +74,9 @@ class OpenAIEngine:
         reasoning: str | None = None,
         extra_body: Mapping[str, Any] | None = None,
     ) -> None:
-        from blendfilter.lm.clients import HTTPClients
-
         self.model, self.endpoint = model, endpoint
         self.address, login = split_login(base_url.rstrip("/"))
-        self.refused: dict[
-            str, float | None
-        ] = {}  # by name, the least that it may be; None: it is not sent
+        self.refused = Refusals(model)
         self._chat = endpoint == "chat"
         self.path = "/chat/completions" if self._chat else "/completions"
         # A raw prompt passes no chat template, so there is no thinking to steer and none of its refusals.
@@ -91,75 +87,43 @@ class OpenAIEngine:
         secrets.know(
             api_key, *login.values(), *(value.partition(" ")[2] for value in login.values())
         )
-        self.server = HTTPClients(self.address, api_key, timeout, login)
+        self.server = ServerClient(self.address, api_key, timeout, login)
         self._clients: Clients = self.server
 
     async def complete(self, request: lm15.Request) -> lm15.Response:
-        """The model's response, in one attempt. Raises: an lm15 error (`faults.translate`)."""
-        body = self._body(request)
-        listener = asker().listener
+        """The model's response, in one attempt. Raises: lm15 errors."""
+        body, listener = self._body(request), asker().listener
         if listener is not None:
             body |= {"stream": True, "stream_options": {"include_usage": True}}
-        adapted = 0
-        while True:
-            refused = None
-            try:
-                if listener is None:
-                    reply = await self._clients.send("POST", self.path, self._fit(body))
-                else:
-                    reply = await self._streamed(self._fit(body), request.config.stop, listener)
-            except BlendFilterError:  # of this end: a batch could not be written
-                raise
-            except faults.of_a_call() as error:
-                fault = faults.translate(error, key=self._key)
-                sent = {name: value for name, value in body.items() if name not in _ESSENTIAL}
-                refused = faults.refused_parameter(error, sent)
-            else:
-                return self._answer(request, body, reply)
-            # Outside the except block: the caught error's request holds the key, and would ride along as context.
-            if refused is None or adapted == MAX_ADAPTATIONS:
-                fault.key_hint = getattr(self._key, "hint", "")
-                raise fault
-            # From now on it is raised, dropped, or renamed where it has another spelling that is still untried.
-            faults.learn(self.refused, refused, self.model)
-            if refused.name == "logprobs":
-                self.refused["top_logprobs"] = None
-            adapted += 1
-            await another_attempt(fault)
 
-    async def _streamed(
-        self, body: dict[str, Any], stop: Sequence[str], listener: ReplyListener
-    ) -> httpx.Response:
-        """The reply as if it had come in one piece, `listener` being told what comes. Raises: as `_clients.send`."""
-        import httpx  # by now the clients have imported it
+        async def ask(fitted: dict[str, Any]) -> lm15.Response:
+            if listener is None:
+                return self._answer(request, await self._clients.send("POST", self.path, fitted))
+            events = ReplyEvents()
 
-        events = ReplyEvents()
+            async def arriving(content: bytearray) -> None:
+                events.take(content)
+                await listener.so_far(events.text, request.config.stop)
 
-        async def arriving(content: bytearray) -> None:
-            events.take(content)
-            await listener.so_far(events.text, stop)
+            reply = await self._clients.send("POST", self.path, fitted, arriving)
+            events.take(reply.content, whole=True)
+            # A body that is no stream, or one that broke off, is read as it is, and is an error.
+            return self._answer(request, reply._replace(content=events.whole() or reply.content))
 
-        token = http.ARRIVING.set(arriving)
         try:
-            reply = await self._clients.send("POST", self.path, body)
-        finally:
-            http.ARRIVING.reset(token)
-        events.take(reply.content, whole=True)
-        if not (
-            whole := events.whole()
-        ):  # no stream, or one that broke off: whoever reads the reply says so
-            return reply
-        return httpx.Response(reply.status_code, content=whole, request=reply.request)
+            return await self.refused.around(lambda known: self._fit(body, known), ask, _named)
+        except lm15.LM15Error as error:
+            error.key_hint = getattr(self._key, "hint", "")
+            raise
 
     def body_of(self, request: lm15.Request) -> dict[str, Any]:
         """What `request` is sent as, less what the server is known to refuse."""
-        return self._fit(self._body(request))
+        return self._fit(self._body(request), self.refused)
 
     def reply_cap(self, request: lm15.Request) -> int | None:
         """Tokens that a reply to `request` has at the most, thinking included; None: it is sent without a cap."""
-        fields = self._fit(
-            {**self._cap(request.config), **(request.config.extensions or {}), **self._extra}
-        )
+        more = request.config.extensions or {}
+        fields = self._fit({**self._cap(request.config), **more, **self._extra}, self.refused)
         caps = [cap for name in _CAPS if isinstance(cap := fields.get(name), int)]
         # Servers that draw several replies to one request bill for each.
         replies = max(
@@ -172,13 +136,8 @@ class OpenAIEngine:
 
         Raises: an lm15 error.
         """
-        try:
-            reply = await self._clients.send("GET" if body is None else "POST", path, body)
-        except faults.of_a_call() as error:
-            fault = faults.translate(error, key=self._key)
-        else:
-            return dict(secrets.hidden_in(_json_of(reply)))
-        raise fault
+        reply = await self._clients.send("GET" if body is None else "POST", path, body)
+        return dict(secrets.hidden_in(_json_of(reply.content)))
 
     def over(self, clients: Clients) -> OpenAIEngine:
         """This engine, its requests carried by other `clients`; what it learns of refused parameters is shared."""
@@ -243,17 +202,20 @@ class OpenAIEngine:
             + (self._profile.thinking_tokens if thinks else 0)
         }
 
-    def _fit(self, body: dict[str, Any]) -> dict[str, Any]:
-        """`body` itself, without what the server refuses, and with no smaller values than it takes."""
-        for name in self.refused.keys() & body.keys():
-            least, other = self.refused[name], _CAPS.get(name)
+    def _fit(self, body: Mapping[str, Any], known: Mapping[str, float | None]) -> dict[str, Any]:
+        """`body` without the settings that are `known` to be refused, and with no smaller values than are taken."""
+        fitted = dict(body)
+        for name in known.keys() & body.keys():
+            least, other = known[name], _CAPS.get(name)
             if least is not None:
-                body[name] = max(body[name], least)
+                fitted[name] = max(fitted[name], least)
                 continue
-            value = body.pop(name)
-            if other is not None and other not in self.refused:
-                body.setdefault(other, value)
-        return body
+            value = fitted.pop(name)
+            if other is not None and other not in known:
+                fitted.setdefault(other, value)
+        if self._chat and "logprobs" not in fitted:
+            fitted.pop("top_logprobs", None)
+        return fitted
 
     def _prompt(self, request: lm15.Request) -> dict[str, Any]:
         if request.tools:
@@ -272,42 +234,27 @@ class OpenAIEngine:
             else {"prompt": "\n\n".join(m["content"] for m in messages)}
         )
 
-    def _answer(
-        self, request: lm15.Request, body: dict[str, Any], reply: httpx.Response
-    ) -> lm15.Response:
+    def _answer(self, request: lm15.Request, reply: ServerReply) -> lm15.Response:
         """The reply, read. Raises: an lm15 error where it is none, or not in OpenAI's shape."""
         try:
-            data = _json_of(reply)
+            data = _json_of(reply.content)
             choices = data.get("choices")
             if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
                 raise faults.in_reply(data, key=self._key)
-            response = self._response(request, body, data)
-            if how := reply.extensions.get("batch"):
-                return replace(response, provider_data={**(response.provider_data or {}), **how})
-            return response
+            return self._response(request, data, reply.batch)
         except lm15.LM15Error:
             raise
-        except faults.OF_A_REPLY as odd:
+        except OF_A_REPLY as odd:
             what = f"the reply is not in the shape of OpenAI's ({type(odd).__name__}: {odd})"
         raise lm15.TransportError(what)
 
     def _response(
-        self, request: lm15.Request, body: dict[str, Any], data: dict[str, Any]
+        self, request: lm15.Request, data: dict[str, Any], more: Mapping[str, Any]
     ) -> lm15.Response:
-        ended = faults.ending(data, key=self._key)
         choice, usage = data["choices"][0], _object(data.get("usage"))
+        text, thoughts = str(choice.get("text") or ""), ""
         if self._chat:
-            raw, thought = text_and_thoughts(choice.get("message") or {})
-        else:
-            raw, thought = str(choice.get("text") or ""), ""
-        hidden, reply = split_thinking(raw)
-        text = cut_at_stop(reply, request.config.stop)
-        cut = len(text) < len(reply)
-        thought = thought or hidden
-        parts = (
-            (lm15.ThinkingPart(thought), lm15.TextPart(text)) if thought else (lm15.TextPart(text),)
-        )
-        logprobs, complete = scores(choice.get("logprobs"), raw, text)
+            text, thoughts = text_and_thoughts(choice.get("message") or {})
         stated = {
             "tokens_in": usage.get("prompt_tokens"),
             "tokens_out": usage.get("completion_tokens"),
@@ -317,37 +264,36 @@ class OpenAIEngine:
             for name, value in stated.items()
             if value is not None and _count(value) is None
         }
-        cost, cached = (
-            usage.get("cost"),
-            _object(usage.get("prompt_tokens_details")).get("cached_tokens"),
-        )
+        cost = usage.get("cost")
         if isinstance(cost, float) and not math.isfinite(cost):  # no JSON
             wrong["cost"], cost = noted(cost), None
-        return lm15.Response(
+        cached = _object(usage.get("prompt_tokens_details")).get("cached_tokens")
+        if cached is None:
+            cached = usage.get("prompt_cache_hit_tokens")  # DeepSeek's name for it
+        reasoning = _object(usage.get("completion_tokens_details")).get("reasoning_tokens")
+        response = lm15.Response(
             id=str(data.get("id") or "") or None,
             model=str(data.get("model") or self.model),
-            message=lm15.Message("assistant", parts),
-            finish_reason="stop" if cut else ended,
+            message=lm15.Message(
+                "assistant",
+                (*([lm15.ThinkingPart(thoughts)] if thoughts else []), lm15.TextPart(text)),
+            ),
+            finish_reason="stop",
             usage=lm15.Usage(  # what is no count is unknown, never 0
                 input_tokens=_count(usage.get("prompt_tokens")),
                 output_tokens=_count(usage.get("completion_tokens")),
-                # DeepSeek has a name of its own for it.
-                cache_read_tokens=_count(
-                    usage.get("prompt_cache_hit_tokens") if cached is None else cached
-                ),
-                reasoning_tokens=_count(
-                    _object(usage.get("completion_tokens_details")).get("reasoning_tokens")
-                ),
+                cache_read_tokens=_count(cached),
+                reasoning_tokens=_count(reasoning),
             ),
-            logprobs=logprobs,
+            logprobs=logprobs_of(choice.get("logprobs")),
             provider_data={
                 "address": self.address,
                 **({} if cost is None else {"cost": cost}),
                 **({"disbelieved": wrong} if wrong else {}),
-                **({"ran_on": True} if cut else {}),
+                **more,
             },
-            logprobs_complete=complete,
         )
+        return concluded(request, response, data, key=self._key)
 
 
 def split_login(url: str) -> tuple[str, dict[str, str]]:
@@ -373,17 +319,20 @@ def _text_of(content: Any) -> str:
     return "\n".join(part.text for part in content if isinstance(part, lm15.TextPart))
 
 
-def _json_of(reply: httpx.Response) -> dict[str, Any]:
+def _json_of(content: bytes) -> dict[str, Any]:
     """The object that a reply's body is. Raises: `TransportError` where it is none."""
     try:
-        data = http.json_of(reply.content)
+        data = http.json_of(content)
     except ValueError:
         data = None
     if not isinstance(data, dict):
-        raise lm15.TransportError(
-            f"the reply is not JSON, or is cut off ({len(reply.content)} bytes)"
-        )
+        raise lm15.TransportError(f"the reply is not JSON, or is cut off ({len(content)} bytes)")
     return data
+
+
+def _named(body: Mapping[str, Any]) -> dict[str, tuple[str, Any]]:
+    """The settings of a request, as `refusals.refused` has them: here a refusal calls them by their names."""
+    return {name: (name, value) for name, value in body.items() if name not in _ESSENTIAL}
 
 
 def _response_format(wanted: Mapping[str, Any]) -> dict[str, Any]:
@@ -397,43 +346,32 @@ def _response_format(wanted: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": inner}
 
 
-def scores(raw: Any, text: str, reply: str) -> tuple[tuple[lm15.TokenLogprob, ...] | None, bool]:
-    """The log-probabilities of the tokens that lie wholly in `reply`, and whether they cover all of it."""
-    if not isinstance(raw, dict) or not (tokens := _tokens(raw)):
-        return None, True
-    if reply == text or "".join(token.token for token in tokens) != text:
-        return tuple(tokens), reply == text
-    start, at, kept = text.rfind(reply), 0, []
-    for token in tokens:
-        if start <= at and at + len(token.token) <= start + len(reply):
-            kept.append(token)
-        at += len(token.token)
-    return tuple(kept), "".join(token.token for token in kept) == reply
-
-
-def _tokens(raw: dict[str, Any]) -> list[lm15.TokenLogprob]:
+def logprobs_of(stated: Any) -> tuple[lm15.TokenLogprob, ...] | None:
+    """The tokens that a choice states log-probabilities of; None where it states none."""
+    if not isinstance(stated, dict):
+        return None
     scored: Iterable[tuple[Any, Any, Iterable[tuple[Any, Any]]]]
-    if (rows := raw.get("content")) is not None:
+    if (rows := stated.get("content")) is not None:
         scored = (
             (
                 row["token"],
-                row["logprob"],
+                row.get("logprob"),
                 [(top["token"], top["logprob"]) for top in row.get("top_logprobs") or ()],
             )
             for row in rows
-            if row.get("logprob") is not None
         )
     else:  # the completions endpoint: parallel lists, alternatives as {token: score}
-        tokens = raw.get("tokens") or []
-        tops = ((top or {}).items() for top in raw.get("top_logprobs") or [None] * len(tokens))
-        scored = zip(tokens, raw.get("token_logprobs") or [], tops, strict=False)
-    return [
+        tokens = stated.get("tokens") or []
+        tops = ((top or {}).items() for top in stated.get("top_logprobs") or [None] * len(tokens))
+        scored = zip(tokens, stated.get("token_logprobs") or [], tops, strict=False)
+    found = [
         lm15.TokenLogprob(
             token=token, logprob=score, top=tuple(lm15.TopLogprob(*pair) for pair in top)
         )
         for token, score, top in scored
         if score is not None
     ]
+    return tuple(found) or None
 
 
 def _count(value: Any) -> int | None:

@@ -11,11 +11,11 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from blendfilter import http, secrets
-from blendfilter.lm.faults import OF_A_REPLY
+from blendfilter.lm.outcome import OF_A_REPLY, text_and_thoughts
 from blendfilter.lm.profiles import cut_at_stop, reply_so_far
 
 logger = logging.getLogger(__name__)
@@ -63,38 +63,6 @@ def certain(text: str, stop: Sequence[str]) -> str:
         if any(string.startswith(reply[-length:]) for string in stop):
             return reply[:-length]
     return reply
-
-
-def text_and_thoughts(message: Mapping[str, Any]) -> tuple[str, str]:
-    """The text and the thoughts of a message, or of a piece of one; its content may come in blocks of both.
-
-    >>> text_and_thoughts({"content": [{"type": "thinking", "thinking": "a?"}, {"type": "text", "text": "b"}]})
-    ('b', 'a?')
-    """
-    content = message.get("content")
-    thoughts = message.get("reasoning_content") or message.get("reasoning")
-    if isinstance(content, list):
-        blocks = [{"text": block} if isinstance(block, str) else block for block in content]
-        if not all(isinstance(block, Mapping) for block in blocks):
-            raise TypeError("a block of the content is neither a text nor an object")
-        thoughts = thoughts or "".join(_flat(block.get("thinking")) for block in blocks)
-        content = "".join(
-            _flat(block.get("text")) for block in blocks if block.get("type", "text") in _TEXTS
-        )
-    return str(content or message.get("refusal") or ""), str(thoughts or "")
-
-
-_TEXTS = ("text", "output_text")
-"""Types of blocks that are the reply; thoughts come in blocks of other types."""
-
-
-def _flat(content: Any) -> str:
-    """The text of content that may come in blocks, and in blocks of blocks."""
-    if isinstance(content, list):
-        return "".join(map(_flat, content))
-    if isinstance(content, Mapping):
-        return _flat(content.get("text") or content.get("value"))
-    return str(content or "")
 
 
 _FIELDS = (b"", b"data", b"event", b"id", b"retry")

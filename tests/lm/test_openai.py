@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-import httpx
-import openai
 import pytest
 from dspy import lm15
 from hypothesis import given
@@ -19,8 +17,10 @@ from hypothesis import strategies as st
 from model_server import MARKER, THOUGHT, Server, serve
 
 from blendfilter.errors import BadArgument
+from blendfilter.lm import faults
 from blendfilter.lm.attempts import AttemptingEngine, Retry
-from blendfilter.lm.openai import MAX_ADAPTATIONS, OpenAIEngine
+from blendfilter.lm.clients import ServerReply
+from blendfilter.lm.openai import OpenAIEngine
 from blendfilter.lm.profiles import (
     Profile,
     cut_at_stop,
@@ -30,6 +30,7 @@ from blendfilter.lm.profiles import (
     reply_so_far,
     split_thinking,
 )
+from blendfilter.lm.refusals import MAX_ADAPTATIONS
 
 KEY = "sk-proj-abcdef0123456789"
 REPLY = "So the answer is 42."
@@ -70,8 +71,8 @@ def reading(data: Any, **settings: Any) -> OpenAIEngine:
     engine = OpenAIEngine("http://127.0.0.1:9/v1", KEY, model="m", **settings)
     content = data if isinstance(data, bytes) else json.dumps(data).encode()
 
-    async def send(method: str, path: str, body: dict[str, Any] | None) -> httpx.Response:
-        return httpx.Response(200, content=content)
+    async def send(*_: Any) -> ServerReply:
+        return ServerReply(content)
 
     engine._clients.send = send  # type: ignore[method-assign]
     return engine
@@ -126,7 +127,7 @@ def test_a_cost_that_is_no_number_of_json_leaves_a_good_reply_as_it_is(cost: str
     )
     engine = OpenAIEngine("http://localhost:9/v1", "", model="m")
     wanted = lm15.Request(model="m", messages=(lm15.Message.user("Who?"),))
-    read = engine._answer(wanted, {}, httpx.Response(200, content=body))
+    read = engine._answer(wanted, ServerReply(body.encode()))
     assert (read.text, list((read.provider_data or {})["disbelieved"])) == ("Tolm", ["cost"])
 
 
@@ -156,17 +157,17 @@ def test_an_unknown_reasoning_model_teaches_the_engine_once(served: Callable[...
 def test_a_server_that_refuses_whatever_it_is_sent_is_not_asked_for_ever() -> None:
     engine, sent = OpenAIEngine("http://127.0.0.1:9/v1", KEY, model="m"), []
 
-    async def send(method: str, path: str, body: dict[str, Any]) -> httpx.Response:
+    async def send(method: str, path: str, body: dict[str, Any]) -> ServerReply:
         sent.append(dict(body))
         name = next(name for name in body if name not in ("model", "messages"))
         result = {"message": f"Unsupported parameter: '{name}'", "param": name, "code": "unsupported_parameter"}
-        reply = httpx.Response(400, json={"error": result}, request=httpx.Request("POST", f"http://127.0.0.1:9{path}"))
-        raise openai.BadRequestError("no", response=reply, body=result)
+        raise faults.in_body(400, {"error": result})
 
     engine._clients.send = send  # type: ignore[method-assign]
     with pytest.raises(lm15.InvalidRequestError, match="Unsupported parameter"):
         call(engine, ask(temperature=0.5, top_p=0.5, top_k=5, seed=1, stop=("x",), logprobs=1, max_tokens=9))
     assert len(sent) == MAX_ADAPTATIONS + 1
+    assert engine.refused == {}, "nothing was answered, so nothing is known"
 
 
 @pytest.mark.parametrize(("kept", "sent"), [(None, True), (True, True), (False, False)])
@@ -183,12 +184,11 @@ def refusing(least: dict[str, float], message: str) -> tuple[OpenAIEngine, list[
     """An engine whose server refuses values below `least`, and the bodies that it was sent."""
     engine, bodies = reading({}), list[dict[str, Any]]()
 
-    async def send(method: str, path: str, body: dict[str, Any]) -> httpx.Response:
+    async def send(method: str, path: str, body: dict[str, Any]) -> ServerReply:
         bodies.append(dict(body))
         if any(body.get(name, value) < value for name, value in least.items()):
-            reply = httpx.Response(422, request=httpx.Request(method, "http://127.0.0.1:9/v1"))
-            raise openai.APIStatusError("HTTP 422", response=reply, body={"message": message})
-        return httpx.Response(200, json=choice(message={"content": "a"}))
+            raise faults.in_body(422, {"message": message})
+        return ServerReply(json.dumps(choice(message={"content": "a"})).encode())
 
     engine._clients.send = send  # type: ignore[assignment,method-assign]
     return engine, bodies
@@ -204,7 +204,6 @@ def test_a_temperature_of_0_that_is_refused_is_sent_as_nearly_0_and_left_out_onl
             assert call(engine, ask(temperature=0.0)).text == "a"
         assert [body.get("temperature") for body in bodies] == sent
     assert [record.getMessage() for record in caplog.records] == [
-        "m refuses its temperature: 0.01 is sent",
         "m refuses its temperature: 0.01 is sent",
         "m refuses its temperature: its own is used, so replies may differ",
     ]
@@ -354,11 +353,11 @@ def test_each_loop_has_its_own_connections_and_dead_loops_are_dropped(served: Ca
     for _ in range(3):
         assert call(engine, ask()).text == REPLY
     gc.collect()
-    assert len(engine._clients._idle) <= 1
+    assert len(engine.server._transports) <= 1
 
     async def main() -> None:
         await asyncio.gather(*[engine.complete(ask(str(i))) for i in range(64)])
-        assert len(engine._clients._idle[asyncio.get_running_loop()]) <= 64
+        assert engine.server._transport().pool_stats()["total_opened"] <= 64
 
     asyncio.run(main())
 

@@ -135,7 +135,7 @@ def test_where_the_room_is_refused_the_first_reply_stands(refusal: lm15.LM15Erro
 
 
 @pytest.mark.parametrize(
-    "refusal", [lm15.InvalidRequestError("no such role", status=400), lm15.ServerError("max_tokens", status=500)]
+    "refusal", [lm15.AuthError("no such key", status=401), lm15.ServerError("max_tokens", status=500)]
 )
 def test_another_fault_of_the_second_attempt_stays_one(refusal: lm15.LM15Error) -> None:
     with pytest.raises(type(refusal)):

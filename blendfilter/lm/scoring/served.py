@@ -52,11 +52,11 @@ class EchoEngine(OpenAIEngine):
     """An `OpenAIEngine` for `/completions` whose responses carry the raw choice in `provider_data`."""
 
     def _response(
-        self, request: lm15.Request, body: dict[str, Any], data: dict[str, Any]
+        self, request: lm15.Request, data: dict[str, Any], more: Mapping[str, Any]
     ) -> lm15.Response:
         choice = data["choices"][0]
         plain = {**data, "choices": [{**choice, "logprobs": None}]}
-        response = super()._response(request, body, plain)
+        response = super()._response(request, plain, more)
         return dataclasses.replace(
             response, provider_data={**(response.provider_data or {}), "choice": _finite(choice)}
         )
