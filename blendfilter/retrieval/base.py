@@ -11,7 +11,7 @@ import json
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
@@ -127,7 +127,7 @@ class Retriever(ABC):
     """
 
     fingerprint: str
-    kind: ClassVar[str] = ""
+    kind: str = ""
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         """At most `k` passages for each of `queries`, best first, in the order of `queries`.

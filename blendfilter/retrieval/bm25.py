@@ -419,7 +419,7 @@ class BM25(Lexical):
     ['Ormskerry']
     """
 
-    kind: ClassVar[str] = "bm25"
+    kind = "bm25"
     packages: ClassVar[tuple[str, ...]] = ("bm25s", "PyStemmer", "numpy")
 
     @classmethod
@@ -549,7 +549,7 @@ class SparseScorer:
 class RankBM25(Lexical):
     """The second BM25 engine, for comparison. Its folder holds the passages alone; opening it counts them again."""
 
-    kind: ClassVar[str] = "rank-bm25"
+    kind = "rank-bm25"
     packages: ClassVar[tuple[str, ...]] = ("rank-bm25", "PyStemmer", "numpy")
 
     @classmethod

@@ -76,7 +76,7 @@ class Dense(Stored):
     `faiss` is the FAISS index itself and `encoder` what its vectors come from.
     """
 
-    kind: ClassVar[str] = "dense"
+    kind = "dense"
     packages: ClassVar[tuple[str, ...]] = (
         "faiss-cpu",
         "sentence-transformers",

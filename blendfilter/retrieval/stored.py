@@ -58,7 +58,7 @@ class Stored(Retriever):
     `limit` says how long a query its engine reads, for the warning about queries that were cut.
     """
 
-    kind: ClassVar[str]
+    kind: str
     packages: ClassVar[tuple[str, ...]] = ()
     """Packages whose versions the manifest records."""
     stamp: tuple[int, ...] = ()

@@ -62,7 +62,7 @@ _PLAID_SETTINGS = ("dim", "nbits", "doc_maxlen", "query_maxlen")
 class ColBERT(Stored):
     """A ColBERT index. `ColBERT.build("corpus.jsonl.gz", "indexes/mine")`, then `open_index("indexes/mine")`."""
 
-    kind: ClassVar[str] = "colbert"
+    kind = "colbert"
     packages: ClassVar[tuple[str, ...]] = (
         "colbert-ai",
         "sentence-transformers",
