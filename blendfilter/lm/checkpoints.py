@@ -25,10 +25,18 @@ from typing import Any, NamedTuple
 import jinja2
 
 from blendfilter.dspy_surface import lm15
-from blendfilter.errors import BadArgument, BadData, MissingExtra, MissingFile, guess
+from blendfilter.errors import (
+    BadArgument,
+    BadData,
+    BlendFilterError,
+    MissingExtra,
+    MissingFile,
+    guess,
+)
 from blendfilter.extras import needed, quiet_transformers
-from blendfilter.files import path_of, write_whole, writing
-from blendfilter.lm import local
+from blendfilter.files import hash_pieces, path_of, write_whole, writing
+from blendfilter.lm.in_process import LOCAL, broken_up, gguf_file, gguf_fingerprint
+from blendfilter.records import whole_characters
 from blendfilter.text import question_digest
 
 EXTRA = "hf"
@@ -38,7 +46,7 @@ CONFIG = "config.json"
 ADAPTER = "adapter_config.json"
 RECIPE = "recipe.json"
 QUESTIONS = "questions.txt"
-DTYPES = ("float32", "bfloat16", "float16", "int8")
+DTYPES = ("float32", "bfloat16", "float16")
 _UNWANTED = ["onnx/*", "openvino/*", "*.onnx", "*.h5", "*.msgpack", "*.ot", "*.gguf", "*.tflite"]
 _READ_WHOLE = 2**20
 _CHUNK, _CHUNKS = 2**16, 64
@@ -48,18 +56,16 @@ _NO_PARTS = (RECIPE, QUESTIONS, "training_args.bin", "trainer_state.json")
 """What training leaves in a folder beside the model."""
 _WORDS = ("tokenizer*", "vocab.*", "*.model", "tekken.json", "*.tiktoken")
 """Files of which one at least holds a tokeniser's vocabulary."""
-_OTHER_KINDS = {
-    "ForSequenceClassification": "a classifier of texts",
-    "ForTokenClassification": "a classifier of tokens",
-    "ForQuestionAnswering": "a marker of spans",
-    "ForMultipleChoice": "a chooser among answers",
-    "ForMaskedLM": "an encoder",
-    "EncoderModel": "an encoder",
-}
-"""Models that write nothing, by the end of their architecture's name."""
+_WRITES_NOTHING = (
+    "ForSequenceClassification",
+    "ForTokenClassification",
+    "ForQuestionAnswering",
+    "ForMultipleChoice",
+    "ForMaskedLM",
+    "EncoderModel",
+)
+"""Ends of the names of architectures that write no text."""
 _BYTES = {"F64": 8, "I64": 8, "F32": 4, "I32": 4, "F16": 2, "BF16": 2}
-_NEAR = 0.9
-"""How like what a model says in 8 bits is to what it says in 32, at least, as a cosine."""
 _SPARE = 2**28
 """Bytes of memory that stay free for what is computed."""
 
@@ -93,6 +99,11 @@ class Checkpoint(NamedTuple):
         """What it is called, wherever it lies."""
         return self.path.stem if self.is_gguf else self.path.resolve().name
 
+    @property
+    def root(self) -> Checkpoint:
+        """The model that an adapter stands on in the end; of any other model itself."""
+        return self if self.base is None else self.base.root
+
 
 def checkpoint_of(name: str | Path) -> Checkpoint:
     """The files behind a name, with or without `hf/` in front.
@@ -116,26 +127,19 @@ def folder_of(name: str | Path) -> Path:
 def _found(name: str, above: tuple[Path, ...]) -> Checkpoint:
     try:
         place = Path(name).expanduser()
-        is_folder = place.is_dir()
+        is_there = place.exists()
     except (OSError, RuntimeError) as error:  # a name that is too long, a home of nobody
-        raise MissingFile(
-            f"no model '{name[:80]}': {getattr(error, 'strerror', None) or error}"
-        ) from None
-    if is_folder:
+        why = getattr(error, "strerror", None) or error
+        raise MissingFile(f"no model '{name[:80]}': {why}") from None
+    if place.is_dir():
         return _in_folder(place, above)
-    if place.suffix.lower() == ".gguf":
-        local.check_file(place)
-        return Checkpoint(place)
-    if name == local.LOCAL:
-        return Checkpoint(local.weights_of(None))
-    if place.exists() or not re.fullmatch(r"[\w.-]+/[\w.-]+", name) or name.startswith("."):
-        what = (
-            "a folder or a GGUF file"
-            if place.exists()
-            else "no folder, and names on the hub read owner/name"
-        )
+    if name == LOCAL or place.suffix.lower() == ".gguf":
+        return Checkpoint(gguf_file(name))
+    if is_there or name.startswith(".") or not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
+        beside = [path.name for path in place.parent.iterdir()] if place.parent.is_dir() else []
         raise MissingFile(
-            f"no model '{name}': it is {'not ' if place.exists() else ''}{what}{_near(place)}"
+            f"no model '{name}': it is no folder and no GGUF file, and names on the hub read owner/name"
+            f"{guess(place.name, beside)}"
         )
     hub: Any = needed("huggingface_hub", EXTRA, WHY)
     import httpx  # as the hub's client has
@@ -149,11 +153,6 @@ def _found(name: str, above: tuple[Path, ...]) -> Checkpoint:
             "check the name, or name a folder"
         ) from None
     return _in_folder(folder, above)
-
-
-def _near(place: Path) -> str:
-    names = [each.name for each in place.parent.iterdir()] if place.parent.is_dir() else []
-    return guess(place.name, names)
 
 
 def _in_folder(folder: Path, above: tuple[Path, ...]) -> Checkpoint:
@@ -178,44 +177,35 @@ def _base_of(folder: Path, above: tuple[Path, ...]) -> Checkpoint:
     recipe = read_json(folder / RECIPE).get("base")
     recipe = recipe if isinstance(recipe, dict) else {"name": recipe}
     named = read_json(folder / ADAPTER).get("base_model_name_or_path")
-    names = [str(name) for name in (named, recipe.get("name")) if name]
+    names = [str(name).removeprefix(HUGGING_FACE) for name in (named, recipe.get("name")) if name]
     if not names:
         raise BadData(
             f"the adapter in {folder} names no base: write it into {ADAPTER} (base_model_name_or_path)"
         )
+    places = []
+    for name in names:
+        beside = [parent / Path(name).name for parent in (*folder.resolve().parents,)[:2]]
+        places += [Path(name).expanduser(), folder / name, *beside]
+    there = [place for place in places if place.exists() and place.resolve() not in above]
     other: Checkpoint | None = None
-    for place in _places(folder, [name.removeprefix(HUGGING_FACE) for name in names]):
-        if place.resolve() in above or not place.exists():
-            continue
+    # last a name that is no place here: `local`, or one on the hub
+    for place in (*map(str, there), names[0]):
         try:
-            base = _found(str(place), above)
+            base = _found(place, above)
         except (MissingFile, BadData):
             continue
         if recipe.get("fingerprint") in (None, fingerprint(base)):
             return base
         other = other or base
-    if other is None:  # a name that is no place here: `local`, or one on the hub
-        try:
-            other = _found(names[0].removeprefix(HUGGING_FACE), above)
-        except MissingFile:
-            raise MissingFile(
-                f"the adapter in {folder} was trained on {names[0]}, which is not there: put that model's folder "
-                f"beside the adapter's, or write its place into {ADAPTER} (base_model_name_or_path)"
-            ) from None
-        if recipe.get("fingerprint") in (None, fingerprint(other)):
-            return other
+    if other is None:
+        raise MissingFile(
+            f"the adapter in {folder} was trained on {names[0]}, which is not there: put that model's folder "
+            f"beside the adapter's, or write its place into {ADAPTER} (base_model_name_or_path)"
+        )
     raise BadData(
         f"the adapter in {folder} was trained on another model than the one in {other.path}: "
         f"write where its base lies into its {ADAPTER} (base_model_name_or_path)"
     )
-
-
-def _places(folder: Path, names: Sequence[str]) -> Iterator[Path]:
-    for name in names:
-        yield Path(name).expanduser()
-        yield folder / name
-        for beside in (folder.resolve().parent, folder.resolve().parent.parent):
-            yield beside / Path(name).name
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -238,39 +228,26 @@ def fingerprint(of: str | Path | Checkpoint) -> str:
     """
     found = of if isinstance(of, Checkpoint) else checkpoint_of(of)
     if found.is_gguf:
-        return local.fingerprint(found.path)
+        return gguf_fingerprint(found.path)
     whole = hashlib.sha256(fingerprint(found.base).encode() if found.base else b"")
     for path in sorted(found.path.rglob("*")):
-        if (
-            not path.is_file()
-            or path.suffix not in _PARTS
-            or path.name in _NO_PARTS
-            or _is_of_training(path, found)
-        ):
+        place = path.relative_to(found.path)
+        in_training = place.parts[0].startswith("checkpoint-")
+        if path.suffix not in _PARTS or path.name in _NO_PARTS or in_training or not path.is_file():
             continue
-        relative = path.relative_to(found.path).as_posix()
         if path.name == ADAPTER:
-            settings = {
-                name: value
-                for name, value in read_json(path).items()
-                if name != "base_model_name_or_path"
-            }
-            whole.update(f"{relative}\0{json.dumps(settings, sort_keys=True)}\n".encode())
+            settings = read_json(path)
+            settings.pop("base_model_name_or_path", None)
+            whole.update(f"{place.as_posix()}\0{json.dumps(settings, sort_keys=True)}\n".encode())
             continue
         size = path.stat().st_size
-        whole.update(f"{relative}\0{size}\n".encode())
-        with path.open("rb") as file:
-            if size <= _READ_WHOLE or path.suffix not in _WEIGHTS:
-                whole.update(file.read())
-                continue
-            for i in range(_CHUNKS):
-                file.seek((size - _CHUNK) * i // (_CHUNKS - 1))
-                whole.update(file.read(_CHUNK))
+        whole.update(f"{place.as_posix()}\0{size}\n".encode())
+        if size <= _READ_WHOLE or path.suffix not in _WEIGHTS:
+            whole.update(path.read_bytes())
+        else:
+            starts = ((size - _CHUNK) * i // (_CHUNKS - 1) for i in range(_CHUNKS))
+            hash_pieces(whole, path, starts, _CHUNK)
     return whole.hexdigest()[:16]
-
-
-def _is_of_training(path: Path, found: Checkpoint) -> bool:
-    return path.relative_to(found.path).parts[0].startswith("checkpoint-")
 
 
 def trained_on(of: str | Path | Checkpoint) -> frozenset[str]:
@@ -307,68 +284,25 @@ def open_checkpoint(
 
     Args:
         device: `cpu`, `cuda`, `cuda:1`; by default a GPU where there is one.
-        dtype: what it computes in (`float32`, `bfloat16`, `float16`, and on a CPU `int8`, see `lm.int8`); by default
-            float32 on a CPU, and on a GPU what the weights are stored in.
+        dtype: what it computes in (`float32`, `bfloat16`, `float16`); by default float32 on a CPU, and on a GPU what
+            the weights are stored in.
 
     Raises:
         MissingFile, BadData: as `checkpoint_of`; it cannot be loaded, or not whole; it has no tokeniser; it writes
             nothing (an encoder, a classifier); an adapter that does not fit its base. BadArgument: no such device or
-            dtype; more memory than is free. MissingExtra: a package.
+            dtype. MissingExtra: a package.
     """
-    torch = needed("torch", EXTRA, WHY)
     found = name if isinstance(name, Checkpoint) else checkpoint_of(name)
-    place = torch_device(device)
-    dtype, rounded = loading_dtype(dtype, place)
-    check_memory(
-        found, memory_needed(found, dtype or ("float32" if place.type == "cpu" else None)), place
-    )
-    loaded = _opened(found, place, dtype)
-    _check_logits(torch, loaded)
-    if rounded:
-        _round(torch, loaded)
-    return loaded
-
-
-def _round(torch: Any, loaded: LanguageModel) -> None:
-    """Round a model to 8 bits. Raises: BadArgument where it uses its weights otherwise than by its layers (Mamba)."""
-    from blendfilter.lm.int8 import in_8_bits
-
-    ids = torch.tensor([[0, 1, 2, 3]], device=loaded.device)
-    more = {"decoder_input_ids": ids} if loaded.config.is_encoder_decoder else {}
-    with torch.inference_mode(), quiet_transformers(EXTRA, WHY):
-        exact = loaded.model(ids, **more).logits.flatten()
-        in_8_bits(loaded.model)
-        try:
-            near = float(
-                torch.nn.functional.cosine_similarity(
-                    exact, loaded.model(ids, **more).logits.flatten(), 0
-                )
-            )
-        except RuntimeError:
-            near = 0.0
-    if not near > _NEAR:
-        raise BadArgument(
-            f"the model in {loaded.checkpoint.path} does not work in 8 bits: take float32 or bfloat16"
-        )
+    check_dtype(dtype)
+    return _opened(found, torch_device(device), dtype)
 
 
 def check_dtype(dtype: str | None) -> None:
-    """Raise `BadArgument` for a dtype that is unknown."""
+    """Raise `BadArgument` for a dtype that is unknown, `BadData` for one that only earlier versions had."""
+    if dtype == "int8":  # what a run of theirs recorded is replayed without the model
+        raise BadData("models in 8 bits are no longer opened here: take dtype=bfloat16")
     if dtype is not None and dtype not in DTYPES:
         raise BadArgument(f"no dtype '{dtype}' (known: {', '.join(DTYPES)})")
-
-
-def loading_dtype(dtype: str | None, place: Any) -> tuple[str | None, bool]:
-    """What a model is read in, an adapter merged in full, and whether it is rounded to 8 bits afterwards.
-
-    Raises: BadArgument for a dtype that is unknown, or not for the torch device `place`.
-    """
-    check_dtype(dtype)
-    if dtype == "int8" and place.type != "cpu":
-        raise BadArgument(
-            f"int8 is for a CPU, and the model is to run on {place}: take bfloat16, or device=cpu"
-        )
-    return ("float32", True) if dtype == "int8" else (dtype, False)
 
 
 def save_checkpoint(loaded: LanguageModel, folder: str | Path) -> Path:
@@ -379,8 +313,6 @@ def save_checkpoint(loaded: LanguageModel, folder: str | Path) -> Path:
     >>> save_checkpoint(open_checkpoint("model.gguf"), "models/mine")  # doctest: +SKIP
     """
     folder = path_of(folder)
-    if any(buffer.dtype == needed("torch", EXTRA, WHY).int8 for buffer in loaded.model.buffers()):
-        raise BadArgument("a model that was opened as int8 cannot be saved: open it as float32")
     if folder.exists() and any(folder.iterdir()):
         raise BadArgument(f"{folder} is there already: name another folder (--out)")
     beside = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
@@ -411,26 +343,16 @@ def torch_device(device: str | None = None) -> Any:
 
 
 def _opened(found: Checkpoint, place: Any, dtype: str | None) -> LanguageModel:
-    if found.base is None:
-        return _loaded(found, place, dtype)
-    loaded = _opened(found.base, place, dtype)
-    own = any(_vocabulary(found.path))
-    tokenizer = _tokenizer(found) if own else loaded.tokenizer
-    return loaded._replace(
-        model=_merged(loaded.model, found), tokenizer=tokenizer, checkpoint=found
-    )
-
-
-def _loaded(found: Checkpoint, place: Any, dtype: str | None) -> LanguageModel:
-    transformers = needed("transformers", EXTRA, WHY)
-    where = where_of(found)
+    if found.base is not None:
+        loaded = _opened(found.base, place, dtype)
+        own = open_tokenizer(found) if _has_vocabulary(found.path) else loaded.tokenizer
+        return loaded._replace(model=_merged(loaded.model, found), tokenizer=own, checkpoint=found)
+    transformers, tokenizer = needed("transformers", EXTRA, WHY), open_tokenizer(found)
     with quiet_transformers(EXTRA, WHY), load_errors(found):
-        config = transformers.AutoConfig.from_pretrained(**where)
-        _check_kind(found, config.architectures)
-        tokenizer = _tokenizer(found)
+        config = open_config(found)
         kind = "AutoModelForSeq2SeqLM" if config.is_encoder_decoder else "AutoModelForCausalLM"
         model, report = getattr(transformers, kind).from_pretrained(
-            **where,
+            **where_of(found),
             dtype=dtype or ("float32" if place.type == "cpu" else "auto"),
             output_loading_info=True,
         )
@@ -445,22 +367,31 @@ def _loaded(found: Checkpoint, place: Any, dtype: str | None) -> LanguageModel:
     return LanguageModel(model.to(place).eval(), tokenizer, model.config, place, found)
 
 
+def _merged(model: Any, found: Checkpoint) -> Any:
+    """The base with the adapter's weights in it."""
+    peft = needed("peft", EXTRA, "a LoRA adapter")
+    base = found.base.path if found.base else ""
+    with warnings.catch_warnings(), load_errors(found):
+        warnings.simplefilter("ignore")
+        warnings.filterwarnings("error", message=".*missing adapter keys")
+        try:
+            adapted = peft.PeftModel.from_pretrained(model, str(found.path))
+        except (ValueError, RuntimeError, KeyError, UserWarning) as error:
+            why = " ".join(str(error).split())[:200]
+            raise BadData(
+                f"the adapter in {found.path} does not fit the model in {base} ({why}): it was trained on another one"
+            ) from None
+        return adapted.merge_and_unload().eval()
+
+
 def where_of(found: Checkpoint) -> dict[str, Any]:
     """What tells transformers where a model lies, and that it is to fetch and run nothing."""
+    how: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     if not found.is_gguf:
-        # never run; left open, transformers would ask whoever sits there
-        return {
-            "pretrained_model_name_or_path": found.path,
-            "local_files_only": True,
-            "trust_remote_code": False,
-        }
+        return {"pretrained_model_name_or_path": found.path, **how}
     needed("gguf", EXTRA, "a GGUF file through transformers")
     folder = found.path.resolve().parent
-    return {
-        "pretrained_model_name_or_path": folder,
-        "gguf_file": found.path.name,
-        "local_files_only": True,
-    }
+    return {"pretrained_model_name_or_path": folder, "gguf_file": found.path.name, **how}
 
 
 @contextmanager
@@ -468,11 +399,10 @@ def load_errors(found: Checkpoint) -> Iterator[None]:
     """Inside the block, what is wrong with a model's files is one line. Raises: BadData."""
     try:
         yield
-    except (ImportError, MemoryError, BadData):
+    except (ImportError, MemoryError, BlendFilterError):
         raise
-    except (
-        Exception
-    ) as error:  # whatever torch, tokenizers and safetensors raise of a file that is not theirs
+    # whatever torch, tokenizers and safetensors raise of a file that is not theirs
+    except Exception as error:
         if "trust_remote_code" in str(error):
             raise BadData(
                 f"the model in {found.path} comes with code of its own, which is never run here: have a server run it "
@@ -489,31 +419,24 @@ def check_files(found: Checkpoint) -> None:
 
     MissingExtra: no package reads its tokeniser.
     """
-    if found.base is not None:
-        check_files(found.base)
-    elif not found.is_gguf:
-        _check_kind(found, read_json(found.path / CONFIG).get("architectures"))
-        _check_vocabulary(found)
+    root = found.root
+    if not root.is_gguf:
+        _check_kind(root, read_json(root.path / CONFIG).get("architectures"))
+        _check_vocabulary(root.path)
 
 
 def _check_kind(found: Checkpoint, architectures: Any) -> None:
     for name in architectures if isinstance(architectures, list) else ():
-        if what := next(
-            (kind for end, kind in _OTHER_KINDS.items() if str(name).endswith(end)), None
-        ):
-            raise BadData(
-                f"the model in {found.path} is {what} ({name}), and writes nothing: name one that does"
-            )
+        if str(name).endswith(_WRITES_NOTHING):
+            raise BadData(f"the model in {found.path} writes nothing ({name}): name one that does")
 
 
 def open_config(of: str | Path | Checkpoint) -> Any:
     """The configuration of a checkpoint, without its weights; an adapter's is its base's. Raises: as that."""
-    found = of if isinstance(of, Checkpoint) else checkpoint_of(of)
-    if found.base is not None:
-        return open_config(found.base)
+    found = (of if isinstance(of, Checkpoint) else checkpoint_of(of)).root
     with quiet_transformers(EXTRA, WHY), load_errors(found):
         config = needed("transformers", EXTRA, WHY).AutoConfig.from_pretrained(**where_of(found))
-        _check_kind(found, config.architectures)
+    _check_kind(found, config.architectures)
     return config
 
 
@@ -530,38 +453,23 @@ def positions_of(config: Any) -> int | None:
 def open_tokenizer(of: str | Path | Checkpoint) -> Any:
     """The tokeniser of a checkpoint, without its weights. Raises: as `open_checkpoint`."""
     found = of if isinstance(of, Checkpoint) else checkpoint_of(of)
-    if found.base is not None and not any(_vocabulary(found.path)):
+    if found.base is not None and not _has_vocabulary(found.path):
         return open_tokenizer(found.base)
-    with quiet_transformers(EXTRA, WHY), load_errors(found):
-        return _tokenizer(found)
-
-
-def _tokenizer(found: Checkpoint) -> Any:
-    _check_vocabulary(found)
-    tokenizer = needed("transformers", EXTRA, WHY).AutoTokenizer.from_pretrained(**where_of(found))
-    if not tokenizer.is_fast:
-        raise BadData(
-            f"the tokeniser in {found.path} does not tell where tokens end: save it as a tokenizer.json"
-        )
-    return tokenizer
-
-
-def _check_vocabulary(found: Checkpoint) -> None:
-    if not found.is_gguf and not any(_vocabulary(found.path)):
-        if (
-            read_json(found.path / "tokenizer_config.json").get("tokenizer_class")
-            == "ByT5Tokenizer"
-        ):
-            raise BadData(
-                f"the model in {found.path} reads bytes (ByT5Tokenizer), which is not supported: name one that has a "
-                "tokenizer.json"
-            )
-        # transformers would make one up, of a few marks
-        raise BadData(
-            f"no tokeniser in {found.path}: save it there too (tokenizer.save_pretrained)"
-        )
     if not found.is_gguf:
-        check_sentencepiece(found.path)
+        _check_vocabulary(found.path)
+    with quiet_transformers(EXTRA, WHY), load_errors(found):
+        return needed("transformers", EXTRA, WHY).AutoTokenizer.from_pretrained(**where_of(found))
+
+
+def _has_vocabulary(folder: Path) -> bool:
+    files = [path.name for pattern in _WORDS for path in folder.glob(pattern)]
+    return any(name != "tokenizer_config.json" for name in files)
+
+
+def _check_vocabulary(folder: Path) -> None:
+    if not _has_vocabulary(folder):  # transformers would make one up, of a few marks
+        raise BadData(f"no tokeniser in {folder}: save it there too (tokenizer.save_pretrained)")
+    check_sentencepiece(folder)
 
 
 def check_sentencepiece(folder: Path) -> None:
@@ -584,69 +492,6 @@ def check_sentencepiece(folder: Path) -> None:
                 f"the tokeniser in {folder} is a SentencePiece model ({path.name}), which needs 'sentencepiece' and "
                 "'protobuf': pip install sentencepiece protobuf"
             ) from None
-
-
-def _vocabulary(folder: Path) -> Iterator[Path]:
-    return (
-        path
-        for pattern in _WORDS
-        for path in folder.glob(pattern)
-        if path.name != "tokenizer_config.json"
-    )
-
-
-def _check_logits(torch: Any, loaded: LanguageModel) -> None:
-    """Raise `BadData` where a model gives no numbers, or reads a text from both its ends."""
-    found = []
-    with torch.inference_mode(), quiet_transformers(EXTRA, WHY):
-        for ids in ([0, 1, 0], [0, 1, 1]):
-            text = torch.tensor([ids], device=loaded.device)
-            more = {"decoder_input_ids": text} if loaded.config.is_encoder_decoder else {}
-            found.append(loaded.model(text, **more).logits[0, :2].float())
-        one, other = found
-        if torch.isnan(one).any():
-            raise BadData(_no_numbers(torch, loaded))
-        if loaded.config.is_encoder_decoder or torch.allclose(one, other, rtol=1e-2, atol=1e-2):
-            return
-    raise BadData(
-        f"the {type(loaded.model).__name__} in {loaded.checkpoint.path} reads a text from both its ends (an encoder): "
-        "it writes none, and gives no log-probability of one; name a model that writes"
-    )
-
-
-def _no_numbers(torch: Any, loaded: LanguageModel) -> str:
-    """Why a model's logits are no numbers."""
-    where = loaded.checkpoint.path
-    for name, weights in loaded.model.named_parameters():
-        if not torch.isfinite(weights).all():
-            return f"the weights of the model in {where} hold NaN or infinity ({name}): fetch or save it again"
-    kind = str(loaded.model.dtype).removeprefix("torch.")
-    return f"the model in {where} computes NaN in {kind}: name another dtype (float32, bfloat16)"
-
-
-def _merged(model: Any, found: Checkpoint) -> Any:
-    """The base with the adapter's weights in it."""
-    peft = needed("peft", EXTRA, "a LoRA adapter")
-    base = found.base.path if found.base else ""
-    other = f"the adapter in {found.path} does not fit the model in {base} ({{}}): it was trained on another one"
-    with warnings.catch_warnings(), load_errors(found):
-        warnings.simplefilter("ignore")
-        config = peft.PeftConfig.from_pretrained(str(found.path))
-        weights = peft.load_peft_weights(str(found.path), device="cpu")
-        config.inference_mode = True
-        try:
-            adapted = peft.get_peft_model(model, config)
-            report = peft.set_peft_model_state_dict(adapted, weights)
-        except (ValueError, RuntimeError, KeyError) as error:
-            lines = [line.strip() for line in str(error).strip().splitlines()]
-            raise BadData(other.format(lines[min(1, len(lines) - 1)][:200])) from None
-        absent = [name for name in report.missing_keys if "lora_" in name]
-        if absent or report.unexpected_keys:
-            left = (absent or report.unexpected_keys)[0]
-            raise BadData(
-                other.format(f"{len(absent) + len(report.unexpected_keys)} weights, {left} first")
-            )
-        return adapted.merge_and_unload().eval()
 
 
 # ---- memory
@@ -771,7 +616,7 @@ def prompt_ids(
     rows = [["user", prompt]] if isinstance(prompt, str) else prompt
     if not (bool(tokenizer.chat_template) if chat is None else chat):
         return list(
-            tokenizer(_sound(raw_text(prompt)), split_special_tokens=True, verbose=False)[
+            tokenizer(whole_characters(raw_text(prompt)), split_special_tokens=True, verbose=False)[
                 "input_ids"
             ]
         )
@@ -783,7 +628,7 @@ def prompt_ids(
     messages = [
         {
             "role": "system" if role == "developer" else role,
-            "content": local.broken_up(_sound(text), known),
+            "content": broken_up(whole_characters(text), known),
         }
         for role, text in rows
     ]
@@ -810,7 +655,3 @@ def prompt_ids(
 def raw_text(prompt: str | Sequence[Sequence[str]]) -> str:
     """A prompt as it stands where there is no chat template."""
     return prompt if isinstance(prompt, str) else "\n\n".join(text for _, text in prompt)
-
-
-def _sound(text: str) -> str:
-    return text.encode("utf-8", "replace").decode()  # no lone surrogates

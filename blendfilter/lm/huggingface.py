@@ -1,20 +1,13 @@
-"""A model of Hugging Face in this process, `connect("hf/NAME")`: what waits is written together, in one batch.
+"""A model of Hugging Face in this process, `connect("hf/NAME")`: calls that wait are written together, in one batch.
 
-A decoder-only model writes the next token of up to `batch_size` replies at a time, left-padded; a reply that ends makes
-room for a call that waits. Every prompt is read by itself, in chunks from its beginning, and chunks that several
-prompts share are read once. So what a reply depends on beside its own request is the arithmetic of a step alone, whose
-last digits may differ with the number of rows. Encoder-decoders read and write their batches through transformers'
-`generate`, and so do models that keep no plain cache (Mamba), one at a time.
-
-Each call has its own decoding settings and its own generator. A call is known by the model's name, the fingerprint of
-its weights (an adapter's with its base's) and the settings, never by the path.
+transformers' `generate` writes a batch of up to `batch_size` replies, the prompts of a decoder-only model padded on the
+left. Each call has its own decoding settings and its own generator, so that a reply depends on the other rows of its
+batch by no more than rounding. A call is known by the model's name, the fingerprint of its weights (an adapter's with
+its base's) and the settings, never by the path.
 """
 
 from __future__ import annotations
 
-import asyncio
-import atexit
-import contextvars
 import dataclasses
 import functools
 import logging
@@ -23,16 +16,15 @@ import os
 import threading
 import time
 import weakref
-from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass, field
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import parse_qsl
 
+from blendfilter import aio
 from blendfilter.dspy_surface import lm15
-from blendfilter.errors import BadArgument, UnknownName, WorkFailed, check_count
+from blendfilter.errors import BadArgument, BlendFilterError, UnknownName, WorkFailed, check_count
 from blendfilter.extras import needed, quiet_transformers
 from blendfilter.lm.budget import tally
 from blendfilter.lm.checkpoints import (
@@ -46,44 +38,37 @@ from blendfilter.lm.checkpoints import (
     check_files,
     checkpoint_of,
     fingerprint,
-    free_cached,
     open_checkpoint,
     open_config,
     open_tokenizer,
     positions_of,
     prompt_ids,
 )
-from blendfilter.lm.local import (
-    KEPT_BYTES,
-    ProcessEngine,
-    asked_here,
-    chunk_keys,
-    known_here,
+from blendfilter.lm.in_process import (
+    CLOSED,
+    FORKED,
+    check_context,
+    connected_arguments,
+    engine_options,
     seed_of,
 )
-from blendfilter.lm.profiles import Profile, profile_for
+from blendfilter.lm.journaled import prompt_of
+from blendfilter.lm.openai import scores
+from blendfilter.lm.profiles import Profile, cut_at_stop, effort_of, profile_for, split_thinking
 
 logger = logging.getLogger(__name__)
 BATCH = 8
 """Replies that are written at a time, by default."""
 ENDLESS = 1024
 """Tokens of a reply at most where neither the call nor the model, whose positions are relative, names a bound."""
-CHUNK = {"cpu": 128, "cuda": 1024}
-"""Tokens of a prompt that are read at once."""
-_LIKELIEST = 1024
-"""Tokens among which those that make up `top_p` are looked for first."""
-_REMEMBERED = 2**14
-_ROOM = 64
-_WIDER = 1.5
-"""How much wider than its longest row a batch may get, before it is laid anew."""
+_GATHERING = 0.02
+"""Seconds that a batch waits for calls that come at the same time as its first."""
+_LONGEST_STOP = 10.0
+"""Seconds that closing waits for a step of the model: a thread inside torch would abort a process that ends."""
 _SETTINGS = ("device", "dtype", "batch_size")
-_CLOSED = "this model was closed while it was in use: connect() again"
 
 
-# ---- calls
-
-
-class HuggingFaceEngine(ProcessEngine):
+class HuggingFaceEngine:
     """A checkpoint of Hugging Face. Its weights are opened by the first call, so that a replay opens none.
 
     Args:
@@ -93,7 +78,7 @@ class HuggingFaceEngine(ProcessEngine):
             model was trained on, and no bound where its configuration names none.
         threads: threads of the processor; by default torch's own choice.
         device, dtype: see `open_checkpoint`. batch_size: replies that are written at a time.
-        how: see `ProcessEngine`.
+        endpoint, profile, deadline: see `LocalEngine`. thinking, reasoning: see `profiles.effort_of`.
 
     Raises:
         BadArgument, BadData, MissingExtra.
@@ -109,397 +94,409 @@ class HuggingFaceEngine(ProcessEngine):
         device: str | None = None,
         dtype: str | None = None,
         batch_size: int = BATCH,
-        **how: Any,
+        endpoint: str = "chat",
+        profile: Profile | None = None,
+        thinking: bool | None = None,
+        reasoning: str | None = None,
+        deadline: float | None = None,
     ) -> None:
-        batch_size = check_count("batch_size", batch_size)
         if threads is not None:
-            threads = check_count("threads", threads)
-        super().__init__(name, **how)
+            check_count("threads", threads)
         check_files(checkpoint)
-        self.checkpoint, self.batch_size = checkpoint, batch_size
+        if context is not None:
+            base = checkpoint.root
+            trained = None if base.is_gguf else positions_of(open_config(base))
+            check_context(context, trained, base.name)
+        self.model, self.checkpoint, self.context = name, checkpoint, context
+        self.batch_size = check_count("batch_size", batch_size)
         self.fingerprint = fingerprint(checkpoint)
-        self.context = _context_of(checkpoint, context)
-        self._worker = _Worker(
-            functools.partial(open_checkpoint, checkpoint, device=device, dtype=dtype),
-            batch_size,
-            threads,
-        )
-        self.close = weakref.finalize(self, self._worker.close)
-        """Ends the thread and frees the memory; called when the engine is collected, and when the process ends."""
-        self.close.atexit = False  # `_end_all` waits for the thread, too
+        self._chat = endpoint == "chat"
+        self._profile = (profile or Profile()) if self._chat else Profile()
+        self._effort, self._deadline = effort_of(thinking, reasoning), deadline
+        self._process = os.getpid()
+        open_model = functools.partial(open_checkpoint, checkpoint, device=device, dtype=dtype)
+        self._writer = _Writer(open_model, batch_size, threads)
+        self.close = weakref.finalize(self, self._writer.close)
+        """Ends what is written and frees the memory; called when the engine is collected, and when the process ends."""
 
     async def complete(self, request: lm15.Request) -> lm15.Response:
         """The model's response. Raises the errors of `lm15` that a server would."""
-        self._check_process()
+        if os.getpid() != self._process:
+            raise BadArgument(FORKED)
         if request.config.response_format is not None:
             raise lm15.UnsupportedFeatureError(
                 "a model of Hugging Face in this process holds no reply to a schema",
                 feature="format",
             )
-        call = _Call(
-            functools.partial(self._begun, request),
-            request.config,
-            not self._thinks(request),
-            self._deadline,
-            contextvars.copy_context(),
-        )
-        self._worker.put(call)
+        seed = seed_of(request.config.seed or 0, prompt_of(request))
+        stops = () if self._thinks(request) else tuple(filter(None, request.config.stop))
+        call = _Call(self._read, request, seed, stops, self._deadline)
+        self._writer.waiting.append(call)
         try:
-            reply = await asyncio.wrap_future(call.done)
+            await aio.in_thread(self._writer.answer, call, executor=self._writer.thread)
         finally:
-            call.cancelled.set()
+            call.cancelled = True
             tally().waits(call.waited)  # waiting for its turn is no time of the model's
-        if reply.late:
-            raise self._too_late()
-        return self._response(
-            request.config, reply.text, reply.finish, reply.tokens, reply.logprobs
-        )
+        if call.error is not None:
+            raise call.error
+        return self._response(call)
+
+    def reply_cap(self, request: lm15.Request) -> int | None:
+        """How many tokens a reply can have at the most; None: as many as the context leaves."""
+        cap = request.config.max_tokens
+        if cap is None:
+            return None
+        return cap + int(self._profile.thinking_tokens if self._thinks(request) else 0)
 
     def count_tokens(self, text: str) -> int:
         """How many tokens a prompt of this text has, the chat template's own among them; opens no weights."""
-        return len(prompt_ids(self._words, text, chat=None if self._chat else False))
-
-    @functools.cached_property
-    def _words(self) -> Any:
-        return open_tokenizer(self.checkpoint)
+        return len(prompt_ids(self._tokenizer, text, chat=None if self._chat else False))
 
     def unload(self) -> None:
-        """Free the memory, when all calls have been answered; the next call opens the weights again."""
-        self._worker.unload()
+        """Free the memory, when the batch at hand has been answered; the next call opens the weights again."""
+        self._writer.unload()
 
-    def _begun(self, request: lm15.Request, loaded: LanguageModel) -> tuple[list[int], int, int]:
-        """The prompt's tokens, how many the reply may have, and the seed of its choices."""
-        rows = self._rows(request)
-        chat = None if self._chat else False
-        tokens = prompt_ids(
-            loaded.tokenizer,
-            rows,
-            chat=chat,
-            switches=self._switches(request) if self._chat else None,
-        )
+    @functools.cached_property
+    def _tokenizer(self) -> Any:
+        return open_tokenizer(self.checkpoint)
+
+    def _effort_for(self, request: lm15.Request) -> str | None:
+        return request.config.reasoning.effort if request.config.reasoning else self._effort
+
+    def _thinks(self, request: lm15.Request) -> bool:
+        return self._profile.thinks_at(self._effort_for(request))
+
+    def _read(self, request: lm15.Request, loaded: LanguageModel) -> tuple[list[int], int]:
+        """The prompt's tokens, and how many the reply may have."""
+        _check_text_only(request)
+        switches = self._profile.steering(self._effort_for(request)).get("chat_template_kwargs", {})
+        prompt = prompt_of(request)
+        if self._chat:
+            tokens = prompt_ids(loaded.tokenizer, prompt, switches=switches)
+        else:
+            tokens = prompt_ids(loaded.tokenizer, prompt, chat=False)
         if not tokens:
             raise lm15.InvalidRequestError(
                 "the prompt is empty, and the model's own template adds nothing to it"
             )
-        both = loaded.config.is_encoder_decoder  # the reply has a context of its own
-        limit = self.context if self.context is not None else positions_of(loaded.config)
-        self._check_length(len(tokens) - both, limit)
+        limit = positions_of(loaded.config) if self.context is None else self.context
         cap = self.reply_cap(request)
         if limit is None:
-            cap = ENDLESS if cap is None else cap
-        else:
-            room = limit - (1 if both else len(tokens))
-            cap = room if cap is None else min(cap, room)
-        return tokens, cap, seed_of(request.config.seed or 0, tokens)
+            return tokens, ENDLESS if cap is None else cap
+        # the reply of an encoder-decoder has a context of its own
+        both = loaded.config.is_encoder_decoder
+        if len(tokens) - both >= limit:
+            raise lm15.ContextLengthError(
+                f"{len(tokens):,} tokens, and {self.model} was opened with a context of {limit:,} (--context)"
+            )
+        room = limit - (1 if both else len(tokens))
+        return tokens, room if cap is None else min(cap, room)
+
+    def _response(self, call: _Call) -> lm15.Response:
+        config, row = call.request.config, call.row
+        assert row is not None
+        thought, reply = split_thinking(row.text)
+        kept = cut_at_stop(reply, config.stop)
+        logprobs, complete = scores(row.scored(), row.text, kept)
+        thoughts = [lm15.ThinkingPart(thought)] if thought else []
+        return lm15.Response(
+            id=None,
+            model=self.model,
+            message=lm15.Message("assistant", (*thoughts, lm15.TextPart(kept))),
+            finish_reason="stop" if len(kept) < len(reply) else row.finish,
+            usage=lm15.Usage(input_tokens=len(row.prompt), output_tokens=len(row.written)),
+            logprobs=logprobs,
+            logprobs_complete=complete,
+        )
 
 
-class _Reply(NamedTuple):
-    text: str
-    finish: str
-    tokens: tuple[int, int]
-    logprobs: Mapping[str, Any] | None
-    late: bool
+def _check_text_only(request: lm15.Request) -> None:
+    if request.tools:
+        raise lm15.UnsupportedFeatureError(
+            "a local model is sent text only: no tools", feature="tools"
+        )
+    for message in request.messages:
+        for part in message.parts:
+            if not isinstance(part, lm15.TextPart | lm15.ThinkingPart):
+                raise lm15.UnsupportedFeatureError(
+                    f"a local model is sent text only: no {part.type}", feature="messages"
+                )
 
 
-@dataclass(eq=False)
+# ---- writing
+
+
+@dataclasses.dataclass(eq=False)
 class _Call:
-    """A request that waits for its turn."""
+    """A request that waits for its turn, and in the end its reply or error."""
 
-    begin: Callable[[LanguageModel], tuple[list[int], int, int]]
-    config: lm15.Config
-    stops: bool  # inside the thinking, a stop string ends nothing
+    read: Callable[[lm15.Request, LanguageModel], tuple[list[int], int]]
+    request: lm15.Request
+    seed: int
+    stops: tuple[str, ...]
     deadline: float | None
-    context: contextvars.Context
-    done: Future[_Reply] = field(default_factory=Future)
-    cancelled: threading.Event = field(default_factory=threading.Event)
-    came: float = field(default_factory=time.perf_counter)
+    cancelled: bool = False
+    came: float = dataclasses.field(default_factory=time.perf_counter)
     waited: float = 0.0
+    row: _Row | None = None
+    error: BaseException | None = None
 
 
-class _Writing:
+class _Row:
     """A reply that is being written: its prompt, what is written of it, and how the next token is chosen."""
 
     def __init__(self, call: _Call, loaded: LanguageModel, ends: frozenset[int]) -> None:
-        call.waited = time.perf_counter() - call.came
-        self.call, self._loaded, self._ends = call, loaded, ends
-        self._began = time.monotonic()
-        self.prompt, self.cap, seed = call.context.run(call.begin, loaded)
+        self.call, self._config, self._ends = call, call.request.config, ends
+        self._tokenizer, self._began = loaded.tokenizer, time.monotonic()
+        self.prompt, self.cap = call.read(call.request, loaded)
         self.written: list[int] = []
-        self.finish = ""
-        self.late = False
-        self._config = config = call.config
-        self._stop = tuple(string for string in config.stop if string) if call.stops else ()
+        self.finish = "" if self.cap > 0 else "length"
         self._pieces: list[tuple[str, float, dict[str, float]]] = []
-        self._temperature = 1.0 if config.temperature is None else config.temperature
-        self.plain = self._temperature == 0 and config.logprobs is None and not self._penalised
-        self._seed = seed
+        temperature = self._config.temperature
+        self._temperature = 1.0 if temperature is None else temperature
+        self._warpers = _warpers(self._config) if self._temperature else None
+        self._generator = needed("torch", EXTRA, WHY).Generator().manual_seed(call.seed)
 
     @property
-    def _penalised(self) -> bool:
-        return bool(self._config.frequency_penalty or self._config.presence_penalty)
+    def text(self) -> str:
+        """What is written so far."""
+        return self._decoded(self.written)
 
-    @functools.cached_property
-    def _generator(self) -> Any:
-        return needed("torch", EXTRA, WHY).Generator().manual_seed(self._seed)
+    def scored(self) -> dict[str, Any] | None:
+        """The log-probabilities of the reply's tokens, as a server's completions give them."""
+        if self._config.logprobs is None:
+            return None
+        names = ("tokens", "token_logprobs", "top_logprobs")
+        columns = zip(*self._pieces, strict=True) if self._pieces else ((), (), ())
+        return dict(zip(names, map(list, columns), strict=True))
 
-    def choose(self, logits: Any) -> int:
-        """The next token, by logits of the whole vocabulary. Raises: `lm15.InvalidRequestError` for NaN."""
+    def write(self, logits: Any) -> None:
+        """Choose the next token by logits of the whole vocabulary, and take it; it may end the reply.
+
+        Raises:
+            lm15.InvalidRequestError: NaN. lm15.TimeoutError: the deadline is over.
+        """
+        self._check_clock()
+        if self.call.cancelled:
+            self.finish = "length"
+            return
+        token = self._chosen(logits)
+        if token in self._ends:
+            self.finish = "stop"
+            return
+        if self._config.logprobs is not None:
+            self._note(logits.log_softmax(-1), token)
+        self.written.append(token)
+        if self.call.stops and any(stop in self.text for stop in self.call.stops):
+            self.finish = "stop"
+        elif len(self.written) >= self.cap:
+            self.finish = "length"
+
+    def _check_clock(self) -> None:
+        deadline = self.call.deadline
+        if deadline is not None and time.monotonic() - self._began > deadline:
+            raise lm15.TimeoutError(
+                f"no whole reply within the deadline of {deadline:g} s (--deadline): give it more, ask for fewer "
+                "tokens, or take a smaller model"
+            )
+
+    def _chosen(self, logits: Any) -> int:
         torch = needed("torch", EXTRA, WHY)
-        scores = logits.detach().to("cpu", torch.float32)
-        if self._penalised:
-            counts = Counter(self.written)
-            scores = scores.clone()
-            for token, count in counts.items():
-                scores[token] -= (self._config.presence_penalty or 0.0) + count * (
-                    self._config.frequency_penalty or 0.0
-                )
-        token = int(scores.argmax())
-        if not scores[token].isfinite():  # the greatest is NaN where any is
+        present, frequent = self._config.presence_penalty, self._config.frequency_penalty
+        if present or frequent:
+            logits = logits.clone()
+            for token, count in Counter(self.written).items():
+                logits[token] -= (present or 0.0) + count * (frequent or 0.0)
+        best = int(logits.argmax())
+        if not logits[best].isfinite():  # the greatest is NaN where any is
             raise lm15.InvalidRequestError(
                 "the model computes NaN here: its weights are damaged, or its dtype is too small (dtype=float32)"
             )
-        if self._temperature:
-            token = self._drawn(torch, scores / self._temperature)
-        if self._config.logprobs is not None:
-            self._note(torch.log_softmax(logits.detach().to("cpu", torch.float32), dim=-1), token)
-        return token
-
-    def _drawn(self, torch: Any, scores: Any) -> int:
-        top_k, top_p = self._config.top_k or 0, self._config.top_p
-        scores = scores.double()
-        whole, order = scores.logsumexp(-1), None
-        if top_k:
-            scores, order = scores.topk(min(top_k, len(scores)))
-            whole = scores.logsumexp(-1)
-        elif top_p is not None and top_p < 1:
-            likeliest, order = scores.topk(min(_LIKELIEST, len(scores)))
-            if (
-                likeliest - whole
-            ).exp().sum() < top_p:  # rare: a whole vocabulary takes milliseconds to sort
-                likeliest, order = scores.sort(descending=True)
-            scores = likeliest
-        chances = (scores - whole).exp()
-        if top_p is not None and top_p < 1:
-            before = chances.cumsum(0) - chances
-            chances = torch.where(before < top_p, chances, 0.0)
-        # one number between 0 and 1 a token: digits that differ a little draw the same
-        drawn = torch.rand((), generator=self._generator, dtype=torch.float64) * chances.sum()
-        at = int(torch.searchsorted(chances.cumsum(0), drawn, right=True))
-        at = min(at, int(chances.nonzero()[-1]))
-        return at if order is None else int(order[at])
+        if self._warpers is None:
+            return best
+        chances = self._warpers(None, logits[None])[0].double().softmax(-1)
+        # one number between 0 and 1 a token: logits that differ a little draw the same
+        sums = chances.cumsum(0)
+        drawn = torch.rand((), generator=self._generator, dtype=torch.float64) * sums[-1]
+        at = int(torch.searchsorted(sums, drawn, right=True))
+        return min(at, int(chances.nonzero()[-1]))
 
     def _note(self, logprobs: Any, token: int) -> None:
         best = logprobs.topk(self._config.logprobs or 0)
         top: dict[str, float] = {}
-        for value, i in zip(best.values.tolist(), best.indices.tolist(), strict=True):
-            top.setdefault(self._piece(i), value)  # of tokens that read alike the likeliest
+        for value, at in zip(best.values.tolist(), best.indices.tolist(), strict=True):
+            top.setdefault(self._piece(at), value)  # of tokens that read alike the likeliest
         self._pieces.append((self._piece(token), float(logprobs[token]), top))
 
     def _piece(self, token: int) -> str:
         """What a token adds to the text; many a tokeniser leaves a space out of a token that stands alone."""
-        before, after = self._decoded(self.written), self._decoded([*self.written, token])
+        before, after = self.text, self._decoded([*self.written, token])
         return after[len(before) :] if after.startswith(before) else self._decoded([token])
 
-    def add(self, token: int) -> None:
-        """Take the next token, which may end the reply."""
-        if token in self._ends:
-            self.finish = "stop"
-            self._pieces = self._pieces[: len(self.written)]
-            return
-        self.written.append(token)
-        if self._stop:
-            text = self._decoded(self.written)
-            if any(string in text for string in self._stop):
-                self.finish = "stop"
-                return
-        if len(self.written) >= self.cap:
-            self.finish = "length"
-
-    @property
-    def over(self) -> bool:
-        """Whether nothing more is to be written."""
-        if not self.finish:
-            deadline = self.call.deadline
-            self.late = deadline is not None and time.monotonic() - self._began > deadline
-            if self.late or self.call.cancelled.is_set():
-                self.finish = "length"
-        return bool(self.finish)
-
-    def end(self) -> None:
-        """Hand the reply over."""
-        if self.call.done.done():
-            return
-        text, scored = self._decoded(self.written), None
-        if self._config.logprobs is not None:
-            tokens, values, tops = zip(*self._pieces, strict=True) if self._pieces else ((), (), ())
-            scored = {
-                "tokens": list(tokens),
-                "token_logprobs": list(values),
-                "top_logprobs": list(tops),
-            }
-        sizes = len(self.prompt), len(self.written)
-        self.call.done.set_result(_Reply(text, self.finish, sizes, scored, self.late))
-
     def _decoded(self, tokens: list[int]) -> str:
-        return str(
-            self._loaded.tokenizer.decode(
-                tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False
-            )
-        )
+        how = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
+        return str(self._tokenizer.decode(tokens, **how))
 
 
-# ---- the thread
+def _warpers(config: lm15.Config) -> Any:
+    """What temperature, top_k and top_p do to logits, in that order."""
+    kinds = needed("transformers", EXTRA, WHY)
+    found = kinds.LogitsProcessorList()
+    if config.temperature not in (None, 1):
+        found.append(kinds.TemperatureLogitsWarper(float(config.temperature or 1)))
+    if config.top_k:
+        found.append(kinds.TopKLogitsWarper(config.top_k))
+    if config.top_p is not None and config.top_p < 1:
+        found.append(kinds.TopPLogitsWarper(config.top_p))
+    return found
 
 
-_RUNNING: weakref.WeakKeyDictionary[_Worker, tuple[int, threading.Thread]] = (
-    weakref.WeakKeyDictionary()
-)
-_ENOUGH = 10.0
-"""Seconds that the end of the process waits for a thread: a step of a large model takes some."""
-
-
-@atexit.register
-def _end_all() -> None:
-    """End every thread before the interpreter ends: one that is inside torch then aborts the whole process."""
-    mine = [
-        (worker, thread)
-        for worker, (process, thread) in [*_RUNNING.items()]
-        if process == os.getpid()
-    ]
-    for worker, _ in mine:
-        worker.close()
-    for _, thread in mine:
-        thread.join(_ENOUGH)
-
-
-class _Worker:
-    """The thread that opens the weights and writes replies; no reference to the engine, which may be collected."""
+class _Writer:
+    """The weights and their thread, which writes replies; no reference to the engine, which may be collected."""
 
     def __init__(
         self, open_model: Callable[[], LanguageModel], batch_size: int, threads: int | None
     ) -> None:
-        self._open, self._size, self._threads = open_model, batch_size, threads
-        self._waiting: deque[_Call] = deque()
-        self._changed = threading.Condition()
-        self._started = self.closed = self._unloading = False
-        self.writer: _Batches | _Generating | None = None
+        self._open, self._wanted, self._threads = open_model, batch_size, threads
+        self.size = batch_size
+        self.waiting: deque[_Call] = deque()
+        self.thread = aio.Threads(1, "blendfilter-hf-model")
+        self.loaded: LanguageModel | None = None
+        self._closed = False
+        self._turn = threading.RLock()  # closing may come from a collection in the thread itself
 
-    def put(self, call: _Call) -> None:
-        """Let a call wait for its turn."""
-        with self._changed:
-            if self.closed:
-                raise WorkFailed(_CLOSED)
-            self._waiting.append(call)
-            self._changed.notify()
-            if not self._started:
-                self._started = True
-                thread = threading.Thread(
-                    target=self._work, name="blendfilter-hf-model", daemon=True
-                )
-                _RUNNING[self] = os.getpid(), thread
-                thread.start()
-
-    def take(self, most: int) -> list[_Call]:
-        """Calls that wait now, those that came first before the others."""
-        taken: list[_Call] = []
-        with self._changed:
-            while self._waiting and len(taken) < most and not self.closed:
-                call = self._waiting.popleft()
-                if call.done.set_running_or_notify_cancel():
-                    taken.append(call)
-        return taken
+    def answer(self, call: _Call) -> None:
+        """Answer a call and what else waits, as far as it fits into the batch."""
+        with self._turn:
+            if call.row is not None or call.error is not None:
+                return  # in an earlier call's batch
+            try:
+                self._check_open()
+                if self.loaded is None:
+                    self.loaded = self._opened()
+            except BaseException as error:  # noqa: BLE001 - whoever waits for it gets it
+                self.waiting.remove(call)
+                call.error = error
+                return
+            if len(self.waiting) < self.size:
+                time.sleep(_GATHERING)
+            self._write([self.waiting.popleft() for _ in range(min(self.size, len(self.waiting)))])
 
     def close(self) -> None:
-        """End what runs after its token, and free the memory."""
-        with self._changed:
-            self.closed = True
-            self._changed.notify()
-            left = [*self._waiting]
-            self._waiting.clear()
-        for call in left:
-            if call.done.set_running_or_notify_cancel():
-                _fail(call, WorkFailed(_CLOSED))
+        """End what is written after its token, and free the memory."""
+        self._closed = True
+        if self._turn.acquire(timeout=_LONGEST_STOP):
+            self.loaded = None
+            self._turn.release()
 
     def unload(self) -> None:
-        """Free the memory once nothing waits, and come back when that is done."""
-        with self._changed:
-            self._unloading = self._started
-            self._changed.notify_all()
-            while self._unloading and not self.closed:
-                self._changed.wait()
+        """Free the memory once the batch at hand has been written."""
+        with self._turn:
+            self.loaded = None
+            _free_cached()
 
-    def _work(self) -> None:
-        while True:
-            with self._changed:
-                while not self._waiting and not self.closed and not self._unloading:
-                    self._changed.wait()
-                if self._unloading or self.closed:
-                    self._unloading, self.writer = False, None
-                    free_cached()
-                    self._changed.notify_all()
-                if self.closed:
-                    return
-            if calls := self.take(self._size):
-                self._write(calls)
-            del calls  # nothing of them is kept while the next ones are waited for
+    def _check_open(self) -> None:
+        if self._closed:
+            raise WorkFailed(CLOSED)
 
-    def _write(self, calls: list[_Call]) -> None:
+    def _opened(self) -> LanguageModel:
+        if self._threads is not None:
+            needed("torch", EXTRA, WHY).set_num_threads(self._threads)
+        loaded = self._open()
+        own = loaded.model.generation_config
+        self._ends = _ends_of(loaded)
+        self._pad = loaded.tokenizer.pad_token_id
+        if self._pad is None:
+            self._pad = min(self._ends, default=0)
+        start = own.decoder_start_token_id
+        if start is None:
+            start = getattr(loaded.config, "decoder_start_token_id", None)
+        # what else stands there (penalties, a forced last token) is no part of a request
+        loaded.model.generation_config = needed("transformers", EXTRA, WHY).GenerationConfig(
+            decoder_start_token_id=start,
+            forced_bos_token_id=own.forced_bos_token_id,
+            bos_token_id=own.bos_token_id,
+            pad_token_id=self._pad,
+        )
+        if _depends_on_the_longest(loaded.config):
+            self.size = self._wanted = 1
+        return loaded
+
+    def _write(self, calls: Sequence[_Call]) -> None:
+        """Write the replies to `calls`; where memory runs out, half as many at a time from then on."""
+        assert self.loaded is not None
+        rows = []
+        for call in calls:
+            call.waited = time.perf_counter() - call.came
+            try:
+                row = call.row = _Row(call, self.loaded, self._ends)
+            except Exception as error:  # noqa: BLE001 - the call's own
+                call.error = error
+                continue
+            if not row.finish and not call.cancelled:
+                rows.append(row)
+        short = False
         try:
-            if self.writer is None:
-                if self._threads is not None:
-                    needed("torch", EXTRA, WHY).set_num_threads(self._threads)
-                loaded = self._open()
-                with quiet_transformers(EXTRA, WHY):
-                    self.writer = _writer_of(loaded, self._size)
-        except BaseException as error:  # noqa: BLE001 - whoever waits for it gets it
-            for call in calls:
-                _fail(call, error)
-            return
-        with needed("torch", EXTRA, WHY).inference_mode():
-            self.writer.write(calls, self)
+            if rows:
+                self._generate(rows)
+        except Exception as error:  # noqa: BLE001 - whoever waits for it gets it
+            short = _out_of_memory(error)
+            if not short or len(rows) == 1:
+                for row in rows:
+                    row.call.error = _as_fault(error)
+        if short:  # here nothing holds the tensors of what failed
+            _free_cached()
+            # one that failed alone says nothing about how many fit
+            half = self.size = len(rows) // 2 or self._wanted
+            if len(rows) > 1:
+                logger.warning(
+                    "memory is too short for %s replies at a time: %s from here on", len(rows), half
+                )
+                again = [row.call for row in rows]
+                for start in range(0, len(again), half):
+                    self._write(again[start : start + half])
 
+    def _generate(self, rows: Sequence[_Row]) -> None:
+        torch, transformers = needed("torch", EXTRA, WHY), needed("transformers", EXTRA, WHY)
+        assert self.loaded is not None
+        model, device = self.loaded.model, self.loaded.device
+        width = max(len(row.prompt) for row in rows)
+        ids, seen = [], []
+        for row in rows:
+            text, padding = len(row.prompt), width - len(row.prompt)
+            if (
+                self.loaded.config.is_encoder_decoder
+            ):  # an encoder may count its positions from the first column
+                ids.append(row.prompt + [self._pad] * padding)
+                seen.append([1] * text + [0] * padding)
+            else:
+                ids.append([self._pad] * padding + row.prompt)
+                seen.append([0] * padding + [1] * text)
 
-def _fail(call: _Call, error: BaseException) -> None:
-    if isinstance(
-        error, RuntimeError | MemoryError | OSError | ValueError | IndexError
-    ) and not isinstance(error, BadArgument):
-        line = str(error).strip().partition("\n")[0][:300]
-        error = lm15.ServerError(
-            f"torch could not compute this reply: {line or type(error).__name__}"
-        )
-    if not call.done.done():
-        call.done.set_exception(error)
+        def choose(_: Any, logits: Any) -> Any:
+            self._check_open()
+            chosen = torch.full_like(logits, -math.inf)
+            for at, (row, own) in enumerate(zip(rows, logits.float().cpu(), strict=True)):
+                if not row.finish:
+                    try:
+                        row.write(own)
+                    except lm15.LM15Error as error:
+                        row.call.error, row.finish = error, "error"
+                chosen[at, row.written[-1] if row.written and not row.finish else self._pad] = 0.0
+            return chosen
 
+        def are_over(given: Any, *_: Any, **__: Any) -> Any:
+            return torch.tensor([bool(row.finish) for row in rows], device=given.device)
 
-def _out_of_memory(error: BaseException) -> bool:
-    """Whether memory ran out, of a GPU or not; CUDA, cuBLAS and torch say so in words of their own."""
-    words = ("out of memory", "not enough memory", "CUBLAS_STATUS_ALLOC_FAILED")
-    return isinstance(error, MemoryError) or (
-        isinstance(error, RuntimeError) and any(each in str(error) for each in words)
-    )
-
-
-def _unanswered(calls: Iterable[_Call]) -> list[_Call]:
-    return [call for call in dict.fromkeys(calls) if not call.done.done()]
-
-
-def _writer_of(loaded: LanguageModel, size: int) -> _Batches | _Generating:
-    _only_last(loaded.model)
-    if loaded.config.is_encoder_decoder:
-        return _Generating(loaded, size)
-    if _turns_by_length(loaded.config):
-        return _Generating(loaded, 1)
-    with needed("torch", EXTRA, WHY).inference_mode():
-        return _Batches(loaded, size) if _pads(loaded) else _Generating(loaded, 1)
-
-
-def _only_last(model: Any) -> None:
-    """Let the output layer read the last position alone: no other logits are wanted."""
-    head = model.get_output_embeddings()
-    if head is not None:
-        head.register_forward_pre_hook(
-            lambda _, given: (given[0][:, -1:], *given[1:]) if given[0].dim() == 3 else None
-        )
+        with torch.inference_mode(), quiet_transformers(EXTRA, WHY):
+            model.generate(
+                torch.tensor(ids, device=device),
+                attention_mask=torch.tensor(seen, device=device),
+                max_new_tokens=max(row.cap for row in rows),
+                do_sample=False,
+                logits_processor=transformers.LogitsProcessorList([choose]),
+                stopping_criteria=transformers.StoppingCriteriaList([are_over]),
+            )
 
 
 def _ends_of(loaded: LanguageModel) -> frozenset[int]:
@@ -510,530 +507,35 @@ def _ends_of(loaded: LanguageModel) -> frozenset[int]:
     )
 
 
-def _begun(
-    calls: Sequence[_Call], loaded: LanguageModel, ends: frozenset[int]
-) -> Iterator[_Writing]:
-    for call in calls:
-        try:
-            row = _Writing(call, loaded, ends)
-        except Exception as error:  # noqa: BLE001 - whoever waits for it gets it
-            _fail(call, error)
-            continue
-        if row.cap < 1:
-            row.finish = "length"
-            row.end()
-            continue
-        yield row
-
-
-# ---- decoder-only models, in batches that rows join and leave
-
-
-@functools.cache
-def _roomy_layer() -> Any:
-    cache_utils = needed("transformers.cache_utils", EXTRA, WHY)
-
-    class RoomyLayer(cache_utils.DynamicLayer):  # type: ignore[name-defined]
-        """Keys and values with room behind them: a step copies nothing of what was read before."""
-
-        def __init__(self, keys: Any, values: Any) -> None:
-            super().__init__()
-            self.lazy_initialization(keys, values)
-            self.keys, self.values = keys, values
-            self._whole = (keys, values)
-
-        def update(
-            self, key_states: Any, value_states: Any, *args: Any, **kwargs: Any
-        ) -> tuple[Any, Any]:
-            now, then = self.keys.shape[-2], self.keys.shape[-2] + key_states.shape[-2]
-            if then > self._whole[0].shape[-2]:
-                more = (then - now) + _ROOM + now // 8
-                self._whole = tuple(_widened(part, more) for part in (self.keys, self.values))
-            for whole, part in zip(self._whole, (key_states, value_states), strict=True):
-                whole[..., now:then, :] = part
-            self.keys, self.values = (whole[..., :then, :] for whole in self._whole)
-            return self.keys, self.values
-
-    return RoomyLayer
-
-
-def _widened(part: Any, more: int) -> Any:
-    whole = part.new_empty((*part.shape[:-2], part.shape[-2] + more, part.shape[-1]))
-    whole[..., : part.shape[-2], :] = part
-    return whole
-
-
-States = list[tuple[Any, Any] | None]
-"""Keys and values of each layer, (rows, heads, tokens, width); None for a layer that has none of its own."""
-
-
-def _cache_of(states: States) -> Any:
-    utils = needed("transformers.cache_utils", EXTRA, WHY)
-    cache = utils.DynamicCache()
-    cache.layers = [
-        utils.DynamicLayer() if state is None else _roomy_layer()(*state) for state in states
-    ]
-    return cache
-
-
-def _states_of(cache: Any) -> States:
-    return [(layer.keys, layer.values) if layer.is_initialized else None for layer in cache.layers]
-
-
-class _Batch:
-    """The rows that are written together, and what they have read: their ends stand in one column."""
-
-    def __init__(self, device: Any) -> None:
-        self.rows: list[_Writing] = []
-        self.lengths: list[int] = []
-        self._width = 0
-        self._device = device
-        self._cache: Any = None
-        self._mask: Any = None
-
-    def change(self, joining: Sequence[tuple[_Writing, States]]) -> None:
-        """Drop rows that are over, and take in others with what they have read.
-
-        One that joins takes the place of one that is over, where it is not longer than what stands there; else, and
-        where places are left over, all is laid anew, which copies everything.
-        """
-        live = [row for row in self.rows if not row.finish]
-        if not joining and 2 * len(live) > len(self.rows):
-            return
-        width = max([*self.lengths, *(len(row.prompt) for row, _ in joining)], default=0)
-        fits = len(joining) <= len(self.rows) - len(live) and self._width >= width
-        if not (live and joining and fits) or self._width > _WIDER * width:
-            self._lay_anew(joining)
-            return
-        free = (at for at, row in enumerate(self.rows) if row.finish)
-        for at, (row, states) in zip(free, joining, strict=False):
-            length = len(row.prompt)
-            self.rows[at], self.lengths[at] = row, length
-            for layer, state in zip(self._cache.layers, states, strict=True):
-                if state is not None:
-                    layer.keys[at, :, -length:], layer.values[at, :, -length:] = (
-                        state[0][0],
-                        state[1][0],
-                    )
-        self._mask = self._mask_of()
-
-    def _lay_anew(self, joining: Sequence[tuple[_Writing, States]]) -> None:
-        stay = [i for i, row in enumerate(self.rows) if not row.finish]
-        old = _states_of(self._cache) if stay else []
-        parts: list[tuple[States, int, int]] = [(old, i, self.lengths[i]) for i in stay]
-        parts += [(states, 0, len(row.prompt)) for row, states in joining]
-        self.rows = [*(self.rows[i] for i in stay), *(row for row, _ in joining)]
-        self.lengths = [length for *_, length in parts]
-        self._width = width = max(self.lengths, default=0)
-        if not parts:
-            self._cache = self._mask = None
-            return
-        states: States = []
-        for layer, known in enumerate(parts[0][0]):
-            if known is None:
-                states.append(None)
-                continue
-            wholes = []
-            for side in (0, 1):
-                like = known[side]
-                whole = like.new_zeros((len(parts), like.shape[1], width + _ROOM, like.shape[3]))
-                for row, (given, i, length) in enumerate(parts):
-                    source = given[layer]
-                    assert source is not None
-                    whole[row, :, width - length : width] = source[side][
-                        i, :, source[side].shape[2] - length :
-                    ]
-                wholes.append(whole)
-            states.append((wholes[0], wholes[1]))
-        self._cache = _cache_of(states)
-        for known in self._cache.layers:
-            if known.is_initialized:
-                known.keys, known.values = (whole[..., :width, :] for whole in known._whole)
-        self._mask = self._mask_of()
-
-    def _mask_of(self) -> Any:
-        """Which columns are of a row's text; None where all are."""
-        torch = needed("torch", EXTRA, WHY)
-        if min(self.lengths) == self._width:
-            return None
-        columns = torch.arange(self._width, device=self._device)
-        starts = torch.tensor(
-            [[self._width - length] for length in self.lengths], device=self._device
-        )
-        return (columns >= starts).long()
-
-    def logits(self, forward: Callable[..., Any]) -> Any:
-        """The logits of each row's next token, by the last that it has written."""
-        torch = needed("torch", EXTRA, WHY)
-        ids = torch.tensor([[row.written[-1]] for row in self.rows], device=self._device)
-        positions = torch.tensor([[length] for length in self.lengths], device=self._device)
-        if self._mask is not None:
-            self._mask = torch.nn.functional.pad(self._mask, (0, 1), value=1)
-        made = forward(ids, self._cache, positions, self._mask)
-        self._width += 1
-        # a row that is over stays behind where it ended: its positions end, too
-        self.lengths = [
-            length + (not row.finish) for row, length in zip(self.rows, self.lengths, strict=True)
-        ]
-        return made
-
-
-class _Batches:
-    """Writes the replies of a decoder-only model."""
-
-    def __init__(self, loaded: LanguageModel, size: int) -> None:
-        self._loaded, self._ends = loaded, _ends_of(loaded)
-        self._size = self._wanted = size
-        self.beginnings = _KeptStates(CHUNK["cpu" if loaded.device.type == "cpu" else "cuda"])
-        self._forward = _forward_of(loaded.model)
-
-    def write(self, calls: list[_Call], worker: _Worker) -> None:
-        """Write the replies to `calls`, and to what comes while there is room, until nothing waits.
-
-        Where memory runs out, those under way begin anew, half as many at a time from then on.
-        """
-        batch, waiting = _Batch(self._loaded.device), deque(calls)
-        while waiting or batch.rows:
-            joining = [waiting.popleft() for _ in range(min(self._room(batch), len(waiting)))]
-            short = 0
-            try:
-                self._round(batch, joining, worker)
-            except Exception as error:  # noqa: BLE001 - whoever waits for it gets it
-                left = _unanswered([*(row.call for row in batch.rows), *joining])
-                batch = _Batch(self._loaded.device)
-                if _out_of_memory(error) and len(left) > 1:
-                    waiting.extendleft(reversed(left))
-                    short = len(left)
-                else:
-                    for call in left:
-                        _fail(call, error)
-                    if len(left) == 1:
-                        self._size = (
-                            self._wanted
-                        )  # it failed by itself: how many there were was not the reason
-            if short:  # here nothing holds the tensors of what failed
-                self._make_room(short)
-            if not waiting:
-                waiting.extend(worker.take(self._room(batch)))
-
-    def _room(self, batch: _Batch) -> int:
-        return self._size - sum(not row.finish for row in batch.rows)
-
-    def _make_room(self, count: int) -> None:
-        self._size = count // 2
-        self.beginnings = _KeptStates(CHUNK["cpu" if self._loaded.device.type == "cpu" else "cuda"])
-        free_cached()
-        logger.warning(
-            "memory is too short for %s replies at a time: %s from here on", count, self._size
-        )
-
-    def _round(self, batch: _Batch, joining: Sequence[_Call], worker: _Worker) -> None:
-        """Take in those that join, and write the next token of every reply."""
-        fresh = []
-        for row in _begun(joining, self._loaded, self._ends):
-            if (states := self._first(row)) is not None:
-                fresh.append((row, states))
-        batch.change(fresh)
-        del fresh
-        if batch.rows:
-            self._step(batch, worker)
-
-    def _first(self, row: _Writing) -> States | None:
-        """Read a prompt and write the first token; None where that is all."""
-        try:
-            states, logits = self.beginnings.read(row.prompt, self._read)
-            self._add(row, row.choose(logits))
-        except Exception as error:
-            if _out_of_memory(error):
-                raise
-            _fail(row.call, error)
-            return None
-        return None if row.finish else states
-
-    def _read(self, tokens: list[int], states: States) -> tuple[States, Any]:
-        torch = needed("torch", EXTRA, WHY)
-        device, before = self._loaded.device, _length_of(states)
-        cache = _cache_of(states)
-        ids = torch.tensor([tokens], device=device)
-        positions = torch.arange(before, before + len(tokens), device=device)[None]
-        logits = self._forward(ids, cache, positions, None)[0]
-        return _states_of(cache), logits
-
-    def _step(self, batch: _Batch, worker: _Worker) -> None:
-        logits = batch.logits(self._forward)
-        likeliest = logits.argmax(-1, keepdim=True)
-        best, sound = (
-            likeliest[:, 0].tolist(),
-            logits.gather(1, likeliest).isfinite()[:, 0].tolist(),
-        )
-        for i, row in enumerate(batch.rows):
-            if row.finish:
-                continue  # its place was not taken yet
-            if worker.closed:
-                row.finish = "length"
-                _fail(row.call, WorkFailed(_CLOSED))
-            elif row.over:
-                row.end()
-            else:
-                try:
-                    self._add(row, best[i] if row.plain and sound[i] else row.choose(logits[i]))
-                except lm15.InvalidRequestError as error:
-                    row.finish = "error"
-                    _fail(row.call, error)
-
-    def _add(self, row: _Writing, token: int) -> None:
-        row.add(token)
-        if row.over:
-            row.end()
-
-
-def _length_of(states: States) -> int:
-    return next((int(state[0].shape[2]) for state in states if state is not None), 0)
-
-
-def _forward_of(model: Any) -> Callable[..., Any]:
-    """`(ids, cache, positions, mask) -> logits of the last token`, (rows, vocabulary)."""
-    import inspect
-
-    takes = inspect.signature(model.forward).parameters
-
-    def forward(ids: Any, cache: Any, positions: Any, mask: Any) -> Any:
-        more = {"position_ids": positions} if "position_ids" in takes else {}
-        made = model(
-            input_ids=ids, past_key_values=cache, attention_mask=mask, use_cache=True, **more
-        )
-        return made.logits[:, -1]
-
-    return forward
-
-
-def _turns_by_length(config: Any) -> bool:
+def _depends_on_the_longest(config: Any) -> bool:
     """Whether the rotation of positions depends on the longest text of a batch (Phi-3's `longrope`, `dynamic`)."""
     given = getattr(config.get_text_config(), "rope_parameters", None) or {}
-    kinds = [
-        each.get("rope_type") for each in (given, *given.values()) if isinstance(each, Mapping)
-    ]
-    return any(kind in {"longrope", "dynamic"} for kind in kinds)
+    layers = [given, *(layer for layer in given.values() if isinstance(layer, Mapping))]
+    return any(layer.get("rope_type") in {"longrope", "dynamic"} for layer in layers)
 
 
-def _pads(loaded: LanguageModel) -> bool:
-    """Whether a text in a batch of the model, its cache put together here, is what it is alone."""
+def _as_fault(error: Exception) -> Exception:
+    """What torch raises, as a server's error."""
+    of_torch = isinstance(error, RuntimeError | MemoryError | OSError | ValueError | IndexError)
+    if not of_torch or isinstance(error, BlendFilterError):
+        return error
+    line = str(error).strip().partition("\n")[0][:300] or type(error).__name__
+    fault: Exception = lm15.ServerError(f"torch could not compute this reply: {line}")
+    return fault
+
+
+def _out_of_memory(error: BaseException) -> bool:
+    """Whether memory ran out, of a GPU or not; CUDA, cuBLAS and torch say so in words of their own."""
+    words = ("out of memory", "not enough memory", "CUBLAS_STATUS_ALLOC_FAILED")
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and any(each in str(error) for each in words)
+    )
+
+
+def _free_cached() -> None:
     torch = needed("torch", EXTRA, WHY)
-    forward, device = _forward_of(loaded.model), loaded.device
-    texts = [[0, 1, 2, 3], [2, 1]]
-    try:
-        states = []
-        for ids in texts:
-            cache = _cache_of([])
-            forward(
-                torch.tensor([ids], device=device),
-                cache,
-                torch.arange(len(ids), device=device)[None],
-                None,
-            )
-            states.append(_states_of(cache))
-        if not states[0] or any(
-            state is not None and state[0].shape[2] != 4 for state in states[0]
-        ):
-            return False
-        rows: Any = [_Probe(ids) for ids in texts]
-        batch = _Batch(device)
-        batch.change([*zip(rows, states, strict=True)])
-        found = batch.logits(forward).float()
-        alone = [
-            loaded.model(torch.tensor([[*ids, 1]], device=device)).logits[0, -1].float()
-            for ids in texts
-        ]
-    except (RuntimeError, TypeError, ValueError, AttributeError, IndexError, AssertionError):
-        return False  # a cache of another kind
-    exact = loaded.model.dtype == torch.float32 and not any(
-        buffer.dtype == torch.int8 for buffer in loaded.model.buffers()
-    )
-    near = 1e-3 if exact else 5e-2
-    return all(
-        bool((one - other).abs().max() <= near * max(1.0, float(other.abs().max())))
-        for one, other in zip(found, alone, strict=True)
-    )
-
-
-class _Probe:
-    def __init__(self, prompt: list[int]) -> None:
-        self.prompt, self.written, self.finish = prompt, [1], ""
-
-
-class _KeptStates:
-    """What was read of the beginnings that prompts share, chunk by chunk; the least recently used go first.
-
-    Every prompt is read in whole chunks from its first token, so that what is kept of one is what reading it again
-    would give. A chunk is kept when a second prompt begins with it and all before it.
-    """
-
-    def __init__(self, size: int, most: int = KEPT_BYTES) -> None:
-        self._size, self._most, self.bytes = size, most, 0
-        self._kept: OrderedDict[bytes, States] = OrderedDict()
-        self._seen: OrderedDict[bytes, None] = OrderedDict()
-
-    def read(
-        self, tokens: list[int], read: Callable[[list[int], States], tuple[States, Any]]
-    ) -> tuple[States, Any]:
-        """What `read` gives for all of `tokens`, some of which it may not have to read."""
-        keys = chunk_keys(tokens, self._size)
-        states: States = []
-        at = 0
-        known = []
-        for key in keys.values():
-            if key not in self._kept:
-                break
-            self._kept.move_to_end(key)
-            known.append(self._kept[key])
-            at += self._size
-        if known:
-            states = _joined(known)
-        logits = None
-        while at < len(tokens):
-            end = min(at + self._size, len(tokens))
-            states, logits = read(tokens[at:end], states)
-            key = keys.get(end, b"")
-            if key in self._seen:
-                self._keep(
-                    key,
-                    [
-                        part and (_end(part[0], end - at), _end(part[1], end - at))
-                        for part in states
-                    ],
-                )
-            at = end
-        self._seen.update(dict.fromkeys(keys.values()))
-        while len(self._seen) > _REMEMBERED:
-            self._seen.popitem(last=False)
-        return states, logits
-
-    def _keep(self, key: bytes, states: States) -> None:
-        size = _bytes_of(states)
-        if size > self._most or key in self._kept:
-            return
-        while self.bytes + size > self._most:
-            self.bytes -= _bytes_of(self._kept.popitem(last=False)[1])
-        self._kept[key] = states
-        self.bytes += size
-
-
-def _joined(chunks: list[States]) -> States:
-    torch = needed("torch", EXTRA, WHY)
-    joined: States = []
-    for layer in zip(*chunks, strict=True):
-        parts = [part for part in layer if part is not None]
-        joined.append(
-            (torch.cat([k for k, _ in parts], 2), torch.cat([v for _, v in parts], 2))
-            if parts
-            else None
-        )
-    return joined
-
-
-def _end(part: Any, count: int) -> Any:
-    return part[:, :, -count:].clone()
-
-
-def _bytes_of(states: States) -> int:
-    return sum(
-        side.numel() * side.element_size()
-        for state in states
-        if state is not None
-        for side in state
-    )
-
-
-# ---- the others
-
-
-class _Generating:
-    """Writes replies through transformers' `generate`: those of encoder-decoders, and of caches of another kind."""
-
-    def __init__(self, loaded: LanguageModel, size: int) -> None:
-        self._loaded, self._size, self._ends = loaded, size, _ends_of(loaded)
-        own, start = loaded.model.generation_config, loaded.model.config
-        pad = loaded.tokenizer.pad_token_id
-        self._pad = pad if pad is not None else min(self._ends, default=0)
-        first = own.decoder_start_token_id
-        self._how = {
-            "decoder_start_token_id": getattr(start, "decoder_start_token_id", None)
-            if first is None
-            else first,
-            "forced_bos_token_id": own.forced_bos_token_id,
-            "bos_token_id": own.bos_token_id,
-            "pad_token_id": self._pad,
-        }
-        # what else stands there (penalties, a forced last token) is no part of the request
-        loaded.model.generation_config = needed("transformers", EXTRA, WHY).GenerationConfig(
-            **self._how
-        )
-
-    def write(self, calls: list[_Call], worker: _Worker) -> None:
-        """Write the replies to `calls`; where memory runs out, half as many at a time."""
-        at, size = 0, self._size
-        while at < len(calls):
-            some = _unanswered(calls[at : at + size])
-            rows = [*_begun(some, self._loaded, self._ends)]
-            short = False
-            try:
-                if rows:
-                    self._generate(rows, worker)
-                for row in rows:
-                    row.end()
-            except Exception as error:  # noqa: BLE001 - whoever waits for it gets it
-                short = _out_of_memory(error) and len(rows) > 1
-                for row in rows if not short else ():
-                    _fail(row.call, error)
-            if short:
-                del rows
-                size = len(some) // 2
-                free_cached()
-                continue
-            at += size
-
-    def _generate(self, rows: list[_Writing], worker: _Worker) -> None:
-        torch, transformers = needed("torch", EXTRA, WHY), needed("transformers", EXTRA, WHY)
-        device, width = self._loaded.device, max(len(row.prompt) for row in rows)
-        ids = [row.prompt + [self._pad] * (width - len(row.prompt)) for row in rows]
-        seen = [[1] * len(row.prompt) + [0] * (width - len(row.prompt)) for row in rows]
-
-        def process(_: Any, scores: Any) -> Any:
-            chosen = torch.full_like(scores, -math.inf)
-            for i, row in enumerate(rows):
-                token = self._pad
-                if worker.closed and not row.finish:
-                    row.finish = "length"
-                    _fail(row.call, WorkFailed(_CLOSED))
-                if not row.over:
-                    try:
-                        token = row.choose(scores[i])
-                    except lm15.InvalidRequestError as error:
-                        row.finish = "error"
-                        _fail(row.call, error)
-                    else:
-                        row.add(token)
-                        row.over  # noqa: B018 - looks at the clock
-                chosen[i, token] = 0.0
-            return chosen
-
-        def stop(given: Any, *_: Any, **__: Any) -> Any:
-            return torch.tensor([bool(row.finish) for row in rows], device=given.device)
-
-        with quiet_transformers(EXTRA, WHY):
-            self._loaded.model.generate(
-                torch.tensor(ids, device=device),
-                attention_mask=torch.tensor(seen, device=device),
-                generation_config=transformers.GenerationConfig(
-                    max_new_tokens=max(row.cap for row in rows),
-                    do_sample=False,
-                    num_beams=1,
-                    use_cache=True,
-                    **self._how,
-                ),
-                logits_processor=transformers.LogitsProcessorList([process]),
-                stopping_criteria=transformers.StoppingCriteriaList([stop]),
-            )
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
 
 
 # ---- names
@@ -1092,8 +594,10 @@ def name_of(name: str) -> str:
     place = Path(plain).expanduser()
     if place.suffix.lower() == ".gguf":
         return place.stem
-    is_path = place.is_dir() or plain.count("/") != 1 or plain.startswith((".", "~"))
-    return (place.resolve().name if place.is_dir() else place.name) if is_path else plain
+    if place.is_dir():
+        return place.resolve().name
+    on_hub = plain.count("/") == 1 and not plain.startswith((".", "~"))
+    return plain if on_hub else place.name
 
 
 def hugging_face_model(
@@ -1106,8 +610,8 @@ def hugging_face_model(
     json_schema: bool | None = None,
     label: str = "",
 ) -> dict[str, Any]:
-    """What `connect` has to know of the model `name`; arguments and errors as there."""
-    how = asked_here(how)
+    """The arguments of the `ConnectedLM` for the model `name`; arguments and errors as of `connect`."""
+    options = engine_options(how)
     if json_schema:
         raise BadArgument(f"{name} holds no reply to a schema: leave out --json-schema")
     plain, own = settings_in(name)
@@ -1121,16 +625,16 @@ def hugging_face_model(
         profile=profile,
         deadline=deadline,
         **own,
-        **how,
+        **options,
     )
     # llama.cpp, which computes with a GGUF file's rounded weights, replies otherwise
-    opened = {
+    shaping = {
         "engine": "hf",
         "weights": engine.fingerprint,
         "dtype": own.get("dtype"),
         "context": context,
     }
-    return known_here(engine, profile, how, opened, label)
+    return connected_arguments(engine, profile, options, shaping, label)
 
 
 def _profile_of(checkpoint: Checkpoint, called: str) -> Profile:
@@ -1142,16 +646,3 @@ def _profile_of(checkpoint: Checkpoint, called: str) -> Profile:
     profile = profile_for("/".join(names))
     trained = not checkpoint.is_gguf and (checkpoint.path / RECIPE).is_file()
     return dataclasses.replace(profile, small=profile.small and not trained)
-
-
-def _context_of(checkpoint: Checkpoint, context: int | None) -> int | None:
-    """The context that was asked for. Raises `BadArgument` for too few tokens, and more than it was trained on."""
-    if context is None:
-        return None
-    while checkpoint.base is not None:
-        checkpoint = checkpoint.base
-    trained = None if checkpoint.is_gguf else positions_of(open_config(checkpoint))
-    if context < 64 or (trained is not None and context > trained):
-        most = f", at most {trained:,} (what {checkpoint.name} was trained on)" if trained else ""
-        raise BadArgument(f"a context must be at least 64 tokens{most}, got {context:,}")
-    return context

@@ -51,8 +51,9 @@ from blendfilter.lm.adopted import (
 )
 from blendfilter.lm.attempts import FREE, CallPolicy, ModelEngine, Pace, Retry, Traffic, on_terms
 from blendfilter.lm.huggingface import hugging_face_model, is_hugging_face
+from blendfilter.lm.in_process import is_local
 from blendfilter.lm.journaled import JournaledEngine
-from blendfilter.lm.local import is_local, local_model, refuse_for_a_server
+from blendfilter.lm.local import local_model
 from blendfilter.lm.offline import OfflineEngine
 from blendfilter.lm.openai import OpenAIEngine, split_login
 from blendfilter.lm.prices import Price, Prices, listed_price, price_of, read_prices
@@ -358,7 +359,11 @@ def _opened(settings: Settings) -> ConnectedLM:
         return ConnectedLM(
             **made, settings=settings, terms=settings.own_price(made["model"]), **decoding
         )
-    refuse_for_a_server(settings.context, settings.threads)
+    for option in ("context", "threads"):
+        if getattr(settings, option) is not None:
+            raise BadArgument(
+                f"{option} is for a model in this process (local, a .gguf file, hf/…): leave it out"
+            )
     if name != "offline":
         return (
             _through_dspy(settings, how)

@@ -1,7 +1,7 @@
 """Log-probabilities of given text: what a model thinks of words that it did not choose.
 
 CXMI, BIDER's nuggets and constrained filters are made of these; no DSPy model offers them. Models in this process
-(Hugging Face, llama.cpp) and servers that give them have one interface::
+(of Hugging Face, or a GGUF file that is unpacked) and servers that give them have one interface::
 
     ask = scorer("local", journal="runs/mine")
     with_passage, without = ask.score([(f"{passage}\\n{question}", answer), (question, answer)])
@@ -26,7 +26,8 @@ from blendfilter.errors import BadArgument
 from blendfilter.journal import Journal, Mode
 from blendfilter.lm.checkpoints import ADAPTER, CONFIG, HUGGING_FACE
 from blendfilter.lm.huggingface import HuggingFaceEngine, settings_in
-from blendfilter.lm.local import LOCAL, LocalEngine
+from blendfilter.lm.in_process import LOCAL, is_local
+from blendfilter.lm.local import LocalEngine
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.lm.openai import OpenAIEngine
 from blendfilter.lm.profiles import PROVIDERS, addresses_of, place_of
@@ -35,7 +36,6 @@ from blendfilter.lm.scoring.base import Backend, Score
 from blendfilter.lm.scoring.entailment import EXAMPLES, EntailmentScorer, entailment_backend
 from blendfilter.lm.scoring.huggingface import HuggingFace
 from blendfilter.lm.scoring.kept import KeptScorer
-from blendfilter.lm.scoring.llama import Gguf
 from blendfilter.lm.scoring.served import CAN, EchoEngine, ScoringServer
 
 __all__ = ["Score", "scorer"]
@@ -97,16 +97,15 @@ def scorer(
     """What gives the log-probabilities of continuations under `model`; `scorer("nli", NAME)` those of entailment.
 
     Args:
-        model: `local` (SmolLM2-135M) or `PATH.gguf`, by llama.cpp in this process; a Hugging Face folder, a LoRA
-            adapter's too, or `hf/…`, whatever `connect()` opens by that name; a served model, as `provider/model`, as
-            any name with `api_base`, or as `connect()` made it. "nli" for an entailment model, which `name` names.
+        model: a Hugging Face folder, a LoRA adapter's too, or `hf/…`, whatever `connect()` opens by that name; `local`
+            (SmolLM2-135M) or `PATH.gguf`, unpacked in the same way; a served model, as `provider/model`, as any name
+            with `api_base`, or as `connect()` made it. "nli" for an entailment model, which `name` names.
         name: with "nli", a Hugging Face folder, or a name on its hub: a classifier with a label for entailment, or an
             encoder-decoder that writes 1 or 0.
         journal: a folder or file, or an open `Journal`; without one (or that of a connected model) nothing is kept.
         mode: `auto`, `record` or `replay`, of a journal that is given as a folder or file.
         api_base, api_key, label: as for `connect()`. concurrency: requests in flight, 8 by default.
-        device, dtype, batch_tokens, batch_size: of a Hugging Face model, see `HuggingFace`.
-        context, threads: of a GGUF file, see `Gguf`.
+        device, dtype, batch_tokens, batch_size, context, threads: of a model in this process, see `HuggingFace`.
         bos: whether the mark that begins a text stands before every text; by default where the model's own tokeniser
             puts it, and wherever nothing else stands before a continuation.
         control: read the name of a control token (`<|im_end|>`) in a text as that token. By default texts are data.
@@ -167,9 +166,7 @@ def _connected(lm: dspy.BaseLM, settings: dict[str, Any]) -> Backend:
     if isinstance(inner, HuggingFaceEngine):
         return _made(HuggingFace, inner.checkpoint, settings)
     if isinstance(inner, LocalEngine):
-        return _made(
-            Gguf, str(inner.path), {"context": inner.context, "threads": inner.threads, **settings}
-        )
+        return _made(HuggingFace, inner.path, settings)
     engines = inner.engines if isinstance(inner, ReplicatedEngine) else (inner,)
     if not isinstance(lm, ConnectedLM) or not all(
         isinstance(engine, OpenAIEngine) for engine in engines
@@ -189,16 +186,14 @@ def _connected(lm: dspy.BaseLM, settings: dict[str, Any]) -> Backend:
 def _named(name: str, settings: dict[str, Any]) -> Backend:
     if "api_base" in settings:
         return _served(name, settings)
-    if name == LOCAL or (name.lower().endswith(".gguf") and not name.startswith(HUGGING_FACE)):
+    if is_local(name):
         inner = name.removeprefix(f"{LOCAL}/")  # as for `connect()`
-        return _made(
-            Gguf, None if name == LOCAL else name if Path(name).is_file() else inner, settings
-        )
+        return _made(HuggingFace, name if Path(name).is_file() else inner, settings)
     if name.startswith(HUGGING_FACE) or any(
         (Path(name).expanduser() / file).is_file() for file in (CONFIG, ADAPTER)
     ):
         plain, own = settings_in(name)
-        return _made(HuggingFace, plain.removeprefix(HUGGING_FACE), {**own, **settings})
+        return _made(HuggingFace, plain, {**own, **settings})
     if name.partition("/")[0] in PROVIDERS:
         return _served(name, settings)
     if name == "offline":

@@ -15,7 +15,7 @@ import asyncio
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from operator import itemgetter
 from typing import Any, NamedTuple, Protocol
 
@@ -157,21 +157,6 @@ def first_token(ends: Sequence[int], seam: int) -> int:
     (2, 2)
     """
     return bisect_right(ends, seam)
-
-
-def ends_of(pieces: Sequence[bytes], text: str) -> list[int] | None:
-    """Where each piece ends in `text`, in bytes of its UTF-8; None where the pieces do not spell it.
-
-    A space that a tokeniser puts in front of the text does not count.
-
-    >>> ends_of([b" Ca", b"f", bytes([0xC3]), bytes([0xA9])], "Café")
-    [2, 3, 4, 5]
-    """
-    spelled, written = b"".join(pieces), text.encode("utf-8")
-    before = len(spelled) - len(written)
-    if before not in (0, 1) or spelled[before:] != written or spelled[:before].strip():
-        return None
-    return [max(0, end - before) for end in accumulate(map(len, pieces))]
 
 
 # ---- shared beginnings and batches

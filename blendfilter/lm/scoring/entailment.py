@@ -29,13 +29,11 @@ from blendfilter.journal import Journal
 from blendfilter.lm.checkpoints import (
     CONFIG,
     Checkpoint,
-    check_memory,
+    check_dtype,
     check_sentencepiece,
     fingerprint,
     folder_of,
     load_errors,
-    loading_dtype,
-    memory_needed,
     torch_device,
     where_of,
 )
@@ -335,13 +333,12 @@ class PairClassifier:
     @cached_property
     def _loaded(self) -> tuple[Any, Any]:
         transformers, place = needed("transformers", EXTRA, WHY), torch_device(self._device)
-        dtype, rounded = loading_dtype(self._dtype, place)
+        check_dtype(self._dtype)
         check_sentencepiece(self.folder)
         found = Checkpoint(self.folder)
-        check_memory(found, memory_needed(found, dtype or "float32"), place)
         with quiet_transformers(EXTRA, WHY), load_errors(found):
             model, report = transformers.AutoModelForSequenceClassification.from_pretrained(
-                **where_of(found), dtype=dtype or "float32", output_loading_info=True
+                **where_of(found), dtype=self._dtype or "float32", output_loading_info=True
             )
             tokenizer = transformers.AutoTokenizer.from_pretrained(**where_of(found))
         if missing := sorted(report["missing_keys"]):  # they were made up, at random
@@ -349,10 +346,6 @@ class PairClassifier:
                 f"{self.folder} is no classifier, or not whole: {len(missing)} of its weights are missing, "
                 f"{missing[0]} first"
             )
-        if rounded:
-            from blendfilter.lm.int8 import in_8_bits
-
-            in_8_bits(model)
         return model.to(place).eval(), tokenizer
 
 

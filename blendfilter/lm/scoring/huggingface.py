@@ -61,6 +61,8 @@ class HuggingFace(InProcess):
         batch_tokens: how many tokens a batch may hold, padding included (by default 4,096 on a CPU, 32,768 on a GPU);
             it bounds memory and changes no score.
         batch_size: how many pairs, at most.
+        context: tokens that a prompt may have with its continuation, up to what the model reads.
+        threads: threads of the processor; by default torch's own choice.
         bos, control: see `PairTokeniser`.
     """
 
@@ -72,17 +74,26 @@ class HuggingFace(InProcess):
         dtype: str | None = None,
         batch_tokens: int | None = None,
         batch_size: int | None = None,
+        context: int | None = None,
+        threads: int | None = None,
         bos: bool | None = None,
         control: bool = False,
     ) -> None:
         super().__init__()
-        for what, value in (("batch_tokens", batch_tokens), ("batch_size", batch_size)):
+        counts = {
+            "batch_tokens": batch_tokens,
+            "batch_size": batch_size,
+            "context": context,
+            "threads": threads,
+        }
+        for what, value in counts.items():
             if value is not None:
                 check_count(what, value)
         self.checkpoint = name if isinstance(name, Checkpoint) else checkpoint_of(name)
         known = isinstance(name, Checkpoint) or Path(name).expanduser().exists()
         self.name = self.checkpoint.name if known else str(name)
         self._loading = (device, dtype)
+        self._context, self._threads = context, threads
         self._tokens, self._rows = batch_tokens, batch_size or LARGEST
         self._reading: dict[str, Any] = {"bos": bos, "control": control}
 
@@ -100,7 +111,7 @@ class HuggingFace(InProcess):
     def results(self, pairs: Sequence[TextPair]) -> Iterator[tuple[int, Result]]:
         """See `InProcess`: those that cannot be read first, the others batch by batch."""
         config = self._loaded.config
-        limit = positions_of(config) or math.inf
+        limit = min(positions_of(config) or math.inf, self._context or math.inf)
         items = list(
             self._both_sides(pairs) if config.is_encoder_decoder else self._tokeniser.pairs(pairs)
         )
@@ -121,6 +132,8 @@ class HuggingFace(InProcess):
     @cached_property
     def _loaded(self) -> LanguageModel:
         device, dtype = self._loading
+        if self._threads is not None:
+            needed("torch", EXTRA, WHY).set_num_threads(self._threads)
         return open_checkpoint(self.checkpoint, device=device, dtype=dtype)
 
     @cached_property

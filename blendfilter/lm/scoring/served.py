@@ -28,8 +28,8 @@ from blendfilter.lm.replicas import ReplicatedEngine
 from blendfilter.lm.scoring.base import Done, Result, Score, TextPair, nothing_before, unusable
 
 CAN = (
-    "what can: vLLM, or another server whose completions echo the prompt with log-probabilities, a GGUF file in this "
-    "process ('local', PATH.gguf), a Hugging Face folder"
+    "what can: vLLM, or another server whose completions echo the prompt with log-probabilities, a Hugging Face "
+    "folder, a GGUF file ('local', PATH.gguf)"
 )
 ECHO: Mapping[str, Any] = {"echo": True, "logprobs": 1}
 PROMPT_LOGPROBS: Mapping[str, Any] = {"prompt_logprobs": 0}
