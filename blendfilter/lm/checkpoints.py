@@ -13,8 +13,6 @@ import json
 import os
 import re
 import shutil
-import struct
-import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -65,9 +63,6 @@ _WRITES_NOTHING = (
     "EncoderModel",
 )
 """Ends of the names of architectures that write no text."""
-_BYTES = {"F64": 8, "I64": 8, "F32": 4, "I32": 4, "F16": 2, "BF16": 2}
-_SPARE = 2**28
-"""Bytes of memory that stay free for what is computed."""
 
 
 class LanguageModel(NamedTuple):
@@ -492,102 +487,6 @@ def check_sentencepiece(folder: Path) -> None:
                 f"the tokeniser in {folder} is a SentencePiece model ({path.name}), which needs 'sentencepiece' and "
                 "'protobuf': pip install sentencepiece protobuf"
             ) from None
-
-
-# ---- memory
-
-
-def free_cached() -> None:
-    """Give back GPU memory that torch keeps for later, so that it counts as free."""
-    if (torch := sys.modules.get("torch")) is not None and torch.cuda.is_initialized():
-        torch.cuda.empty_cache()
-
-
-def memory_needed(of: str | Path | Checkpoint, dtype: str | None = "float32") -> int:
-    """Bytes that the weights of a model take in `dtype` (None: as they are stored); 0 where the files do not say."""
-    found = of if isinstance(of, Checkpoint) else checkpoint_of(of)
-    if found.is_gguf:
-        gguf = needed("gguf", EXTRA, "a GGUF file through transformers")
-        with load_errors(found):
-            numbers = sum(int(tensor.n_elements) for tensor in gguf.GGUFReader(found.path).tensors)
-        return (
-            2 * numbers * (2 if dtype and dtype != "float32" else 4)
-        )  # unpacked first, and then copied
-    own = sum(_size(file, dtype) for file in sorted(found.path.glob("*.safetensors")))
-    if not own:
-        stored = str(
-            read_json(found.path / CONFIG).get("dtype")
-            or read_json(found.path / CONFIG).get("torch_dtype")
-        )
-        scale = {(True, False): 2.0, (False, True): 0.5}.get(
-            (stored.endswith("16"), bool(dtype and "16" in dtype)), 1
-        )
-        files = [file for file in found.path.glob("*.bin") if file.name not in _NO_PARTS]
-        own = round(sum(file.stat().st_size for file in files) * (scale if dtype else 1))
-    return own + (memory_needed(found.base, dtype) if found.base else 0)
-
-
-def _size(file: Path, dtype: str | None) -> int:
-    """Bytes of the tensors of a safetensors file, by its header."""
-    total = 0
-    try:
-        with file.open("rb") as opened:
-            header = json.loads(opened.read(struct.unpack("<Q", opened.read(8))[0]))
-        for name, tensor in header.items():
-            if name != "__metadata__":
-                start, end = tensor["data_offsets"]
-                stored = _BYTES.get(tensor["dtype"])
-                wanted = (
-                    stored if dtype is None or stored is None else 4 if dtype == "float32" else 2
-                )
-                total += (end - start) * (wanted or 1) // (stored or 1)
-    except (
-        ValueError,
-        TypeError,
-        KeyError,
-        AttributeError,
-        struct.error,
-        MemoryError,
-        OverflowError,
-    ):
-        return 0  # loading it says what is wrong with it
-    return total
-
-
-def check_memory(found: Checkpoint, wanted: int, place: Any) -> None:
-    """Raise `BadArgument` where `wanted` bytes are more than is free at `place`, a torch device."""
-    free = free_memory(place)
-    if free is None or wanted + _SPARE <= free:
-        return
-    where = "of the GPU's memory" if place.type == "cuda" else "of memory"
-    raise BadArgument(
-        f"the model in {found.path} needs about {wanted / 1e9:.1f} GB {where}, and {free / 1e9:.1f} GB are free: take "
-        "bfloat16, which needs half of what float32 does, a smaller model, or another machine"
-    )
-
-
-def free_memory(place: Any) -> int | None:
-    """Bytes that are free at a torch device, within what a container is allowed; None where it cannot be told."""
-    if place.type == "cuda":
-        return int(needed("torch", EXTRA, WHY).cuda.mem_get_info(place)[0])
-    try:
-        free = dict(line.split(":") for line in _lines("/proc/meminfo"))["MemAvailable"]
-        bounds = [int(free.split()[0]) * 1024]
-    except (OSError, ValueError, KeyError):
-        return None
-    try:
-        most, now = (int(_lines(f"/sys/fs/cgroup/memory.{name}")[0]) for name in ("max", "current"))
-        cached = dict(line.split() for line in _lines("/sys/fs/cgroup/memory.stat"))[
-            "inactive_file"
-        ]
-        bounds.append(most - now + int(cached))
-    except (OSError, ValueError, KeyError):
-        pass  # no container, or one without a bound
-    return min(bounds)
-
-
-def _lines(path: str) -> list[str]:
-    return Path(path).read_text(encoding="ascii").splitlines()
 
 
 # ---- prompts

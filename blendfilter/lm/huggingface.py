@@ -53,8 +53,8 @@ from blendfilter.lm.in_process import (
     seed_of,
 )
 from blendfilter.lm.journaled import prompt_of
-from blendfilter.lm.openai import scores
-from blendfilter.lm.profiles import Profile, cut_at_stop, effort_of, profile_for, split_thinking
+from blendfilter.lm.outcome import concluded
+from blendfilter.lm.profiles import Profile, effort_of, profile_for
 
 logger = logging.getLogger(__name__)
 BATCH = 8
@@ -193,21 +193,17 @@ class HuggingFaceEngine:
         return tokens, room if cap is None else min(cap, room)
 
     def _response(self, call: _Call) -> lm15.Response:
-        config, row = call.request.config, call.row
+        row = call.row
         assert row is not None
-        thought, reply = split_thinking(row.text)
-        kept = cut_at_stop(reply, config.stop)
-        logprobs, complete = scores(row.scored(), row.text, kept)
-        thoughts = [lm15.ThinkingPart(thought)] if thought else []
-        return lm15.Response(
+        written = lm15.Response(
             id=None,
             model=self.model,
-            message=lm15.Message("assistant", (*thoughts, lm15.TextPart(kept))),
-            finish_reason="stop" if len(kept) < len(reply) else row.finish,
+            message=lm15.Message("assistant", (lm15.TextPart(row.text),)),
+            finish_reason=row.finish or "length",
             usage=lm15.Usage(input_tokens=len(row.prompt), output_tokens=len(row.written)),
-            logprobs=logprobs,
-            logprobs_complete=complete,
+            logprobs=row.logprobs,
         )
+        return concluded(call.request, written, {})
 
 
 def _check_text_only(request: lm15.Request) -> None:
@@ -251,7 +247,7 @@ class _Row:
         self.prompt, self.cap = call.read(call.request, loaded)
         self.written: list[int] = []
         self.finish = "" if self.cap > 0 else "length"
-        self._pieces: list[tuple[str, float, dict[str, float]]] = []
+        self._scored: list[lm15.TokenLogprob] = []
         temperature = self._config.temperature
         self._temperature = 1.0 if temperature is None else temperature
         self._warpers = _warpers(self._config) if self._temperature else None
@@ -262,13 +258,10 @@ class _Row:
         """What is written so far."""
         return self._decoded(self.written)
 
-    def scored(self) -> dict[str, Any] | None:
-        """The log-probabilities of the reply's tokens, as a server's completions give them."""
-        if self._config.logprobs is None:
-            return None
-        names = ("tokens", "token_logprobs", "top_logprobs")
-        columns = zip(*self._pieces, strict=True) if self._pieces else ((), (), ())
-        return dict(zip(names, map(list, columns), strict=True))
+    @property
+    def logprobs(self) -> tuple[lm15.TokenLogprob, ...] | None:
+        """The log-probabilities of the reply's tokens, where the call wants them."""
+        return None if self._config.logprobs is None else tuple(self._scored)
 
     def write(self, logits: Any) -> None:
         """Choose the next token by logits of the whole vocabulary, and take it; it may end the reply.
@@ -326,7 +319,13 @@ class _Row:
         top: dict[str, float] = {}
         for value, at in zip(best.values.tolist(), best.indices.tolist(), strict=True):
             top.setdefault(self._piece(at), value)  # of tokens that read alike the likeliest
-        self._pieces.append((self._piece(token), float(logprobs[token]), top))
+        self._scored.append(
+            lm15.TokenLogprob(
+                token=self._piece(token),
+                logprob=float(logprobs[token]),
+                top=tuple(lm15.TopLogprob(*pair) for pair in top.items()),
+            )
+        )
 
     def _piece(self, token: int) -> str:
         """What a token adds to the text; many a tokeniser leaves a space out of a token that stands alone."""

