@@ -10,7 +10,7 @@ from blendfilter import Run, connect
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.lm.offline import read
 from blendfilter.reproduce import results, runs, sources, tables
-from blendfilter.reproduce.inputs import RowInputs
+from blendfilter.reproduce.inputs import RowInputs, RowOptions
 from blendfilter.reproduce.results import ResultLine, TableResult
 from blendfilter.reproduce.runs import LeftOut, TableRun
 from blendfilter.reproduce.tables import PaperTable
@@ -129,7 +129,8 @@ def wanted(
     paper = (tables.read(table) if isinstance(table, str) else table).cut(methods, rows)
     lm = lm or connect("offline")
     found = sources.gather(paper, data=data, tasks=tasks, limit=limit, corpus=corpus, index=index)
-    made_of = RowInputs(paper, lm, folder, **inputs)
+    made_by = {name: inputs.pop(name) for name in ("make_scorer", "scratch", "say") if name in inputs}
+    made_of = RowInputs(paper, lm, folder, RowOptions(**inputs), **made_by)
     every, left_out = runs.runs_of(paper, found, lm, folder, made_of, repeats=repeats)
     return Wanted(every, made_of, found.notes, left_out)
 

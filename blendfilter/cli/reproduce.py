@@ -170,7 +170,8 @@ def reproduce(
     State.goes_on = (
         not plan
     )  # before the imports: these take a second, and one may be stopped in it
-    from blendfilter.reproduce import list_tables
+    from blendfilter.prompting import Prompts
+    from blendfilter.reproduce import RowOptions, list_tables
     from blendfilter.reproduce import reproduce as run
 
     if list_ or table is None:
@@ -186,9 +187,22 @@ def reproduce(
         own = of.request if named else {}
         return connects(extra_body=own or None)
 
+    options = RowOptions(
+        programs=program or (),
+        demos=demos or (),
+        models=trained or (),
+        silver=silver or (),
+        measures=measure or (),
+        scorer=scorer,
+        scorer_api_base=scorer_api_base,
+        prompts=None if prompts is None else Prompts.of(prompts),
+        reply_tokens=reply_tokens,
+        concurrency=concurrency,
+    )
     code = run(
         table,
         reader,
+        options,
         filter_lm=connects_filter(),
         show=show,
         say=say,
@@ -197,20 +211,10 @@ def reproduce(
         index=index or (),
         corpus=corpus or (),
         allow_hosts=allow_host or (),
-        measures=measure or (),
-        scorer=scorer,
-        scorer_api_base=scorer_api_base,
-        programs=program or (),
-        prompts=prompts,
-        demos=demos or (),
-        filter_models=trained or (),
-        silver=silver or (),
-        reply_tokens=reply_tokens,
         limit=limit,
         tasks=_names(tasks),
         methods=_names(methods),
         rows=row or None,
-        concurrency=concurrency,
         repeats=repeats,
         only_plan=plan,
         plots=plots,

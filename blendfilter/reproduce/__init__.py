@@ -7,37 +7,37 @@ that. `reproduce` is all of it, one after the other.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from blendfilter.asking import TaskWording
 from blendfilter.errors import BadArgument, MissingExtra, UnknownName, check_count
 from blendfilter.journal import digest
 from blendfilter.lm.model import ConnectedLM
-from blendfilter.lm.scoring import scorer as make_scorer
-from blendfilter.prompting import Prompts
+from blendfilter.lm.scoring import scorer
 from blendfilter.reproduce import printing, results, sources, tables
-from blendfilter.reproduce.inputs import RowInputs, Say, parse_measures
-from blendfilter.reproduce.runs import LeftOut, TableRun, do, file_name, plan, runs_of
-from blendfilter.run_context import CONCURRENCY
+from blendfilter.reproduce.inputs import RowInputs, RowOptions, Say
+from blendfilter.reproduce.runs import do, file_name, plan, runs_of
 from blendfilter.terminal import terminal_width
 
-__all__ = ["list_tables", "reproduce"]
+__all__ = ["RowOptions", "list_tables", "reproduce"]
 
 
 def list_tables() -> str:
     """The tables that can be reproduced, a line each."""
     every = {name: tables.read(name) for name in tables.names()}
-    wide = max(map(len, every))
+    width = max(map(len, every))
     return "\n".join(
-        f"{name:<{wide}}  {table.title} ({table.paper})" for name, table in every.items()
+        f"{name:<{width}}  {table.title} ({table.paper})" for name, table in every.items()
     )
 
 
 def reproduce(
     table: str,
     connect: Callable[[tables.PaperTable], ConnectedLM],
+    options: RowOptions,
     *,
     filter_lm: ConnectedLM | None = None,
     show: Say,
@@ -47,20 +47,10 @@ def reproduce(
     index: Sequence[str] = (),
     corpus: Sequence[str] = (),
     allow_hosts: Sequence[str] = (),
-    measures: Sequence[str] = (),
-    scorer: str | None = None,
-    scorer_api_base: str | None = None,
-    programs: Sequence[str] = (),
-    prompts: Prompts | str | Path | None = None,
-    demos: Sequence[str] = (),
-    filter_models: Sequence[str] = (),
-    silver: Sequence[str] = (),
-    reply_tokens: int | None = None,
     limit: int | None = None,
     tasks: Sequence[str] | None = None,
     methods: Sequence[str] | None = None,
     rows: Sequence[str] | None = None,
-    concurrency: int = CONCURRENCY,
     repeats: int = 1,
     only_plan: bool = False,
     plots: bool = True,
@@ -71,13 +61,12 @@ def reproduce(
     `filter_lm` filters and judges in its place, where one is given.
     """
     paper = tables.read(table).cut(methods, rows)
-    for name, value in (("concurrency", concurrency), ("repeats", repeats), ("limit", limit)):
+    counts = {"concurrency": options.concurrency, "repeats": repeats, "limit": limit}
+    for name, value in counts.items():
         if value is not None:
             check_count(f"--{name}", value)
-    chosen_by = parse_measures(measures)
-    paper.named("task", filter(None, chosen_by), paper.tasks)
-    if scorer is None and scorer_api_base:
-        raise UnknownName(f"which model at {scorer_api_base}? name it with --scorer")
+    if options.scorer is None and options.scorer_api_base:
+        raise UnknownName(f"which model at {options.scorer_api_base}? name it with --scorer")
     lm = connect(paper)
     found = sources.gather(
         paper,
@@ -88,73 +77,59 @@ def reproduce(
         limit=limit,
         allow_hosts=allow_hosts,
     )
-    templates = None if prompts is None else Prompts.of(prompts)
-    spoken = (
-        [f"the prompts are the set {templates.set_name}"]
-        if templates and templates.set_name
-        else []
-    )
+    spoken = []
+    if options.prompts and options.prompts.set_name:
+        spoken.append(f"the prompts are the set {options.prompts.set_name}")
     if filter_lm is not None:
         spoken.append(
             f"{lm.name} answers; passages are filtered and judged by {filter_lm.name} (--filter-lm)"
         )
-    TaskWording().with_reply_tokens(
-        reply_tokens
-    )  # a cap out of range is an error before anything is made
-
-    def wanted(scratch: Path | None) -> tuple[list[TableRun], list[LeftOut], RowInputs]:
+    # a cap out of range is an error before anything is made
+    TaskWording().with_reply_tokens(options.reply_tokens)
+    with ExitStack() as stack:
+        scratch = None
+        if only_plan:
+            folder = TemporaryDirectory(prefix="blendfilter-planned-")
+            scratch = Path(stack.enter_context(folder))
         inputs = RowInputs(
             paper,
             filter_lm or lm,
             runs,
-            programs=programs,
-            measures=chosen_by,
-            scorer_named=scorer is not None,
-            prompts=templates,
-            demos=demos,
-            models=filter_models,
-            silver=silver,
-            reply_tokens=reply_tokens,
-            scorer=lambda journal: make_scorer(
-                scorer or lm, journal=journal, api_base=scorer_api_base
+            options,
+            make_scorer=lambda journal: scorer(
+                options.scorer or lm, journal=journal, api_base=options.scorer_api_base
             ),
             scratch=scratch,
-            concurrency=concurrency,
-            say=(lambda line: None) if scratch else say,
+            say=(lambda line: None) if only_plan else say,
         )
         every, left_out = runs_of(
             paper, found, lm, runs, inputs, filter_lm=filter_lm, repeats=repeats
         )
+        notes = [*found.notes, *spoken, *inputs.notes]
         if not every:
             reasons = dict.fromkeys([*inputs.notes, *(one.reason for one in left_out)])
             raise BadArgument(
                 f"no row of {paper.name} can be run: {'; '.join(reasons) or 'none is left'}"
             )
-        return every, left_out, inputs
-
-    if only_plan:
-        with tempfile.TemporaryDirectory(prefix="blendfilter-planned-") as folder:
-            every, left_out, inputs = wanted(Path(folder))
+        if only_plan:
             cost = plan(every, repeats=repeats).text()
-        not_run = dict.fromkeys(one.note for one in left_out)
-        show("\n".join([cost, *found.notes, *spoken, *inputs.notes, *not_run, *_to_serve(paper)]))
-        return 0
-    every, left_out, inputs = wanted(None)
+            not_run = dict.fromkeys(one.note for one in left_out)
+            show("\n".join([cost, *notes, *not_run, *_to_serve(paper)]))
+            return 0
     if filter_lm is not None and not any(one.filter_lm or one.trimmed for one in every):
         say(
             f"--filter-lm changes nothing: no row of {paper.name} has a filter or a judge that asks a model"
         )
-    if (scorer or measures) and not any(one.row.reads_gold(one.task) for one in every):
+    if (options.scorer or options.measures) and not any(
+        one.row.reads_gold(one.task) for one in every
+    ):
         say(f"--scorer and --measure change nothing: no row of {paper.name} reads the answer")
-    done = do(every, concurrency=concurrency, repeats=repeats, say=say)
-    notes = [*found.notes, *spoken, *inputs.notes]
+    done = do(every, concurrency=options.concurrency, repeats=repeats, say=say)
     result = results.result(paper, every, done, notes=notes, left_out=left_out)
     # tables of another model, other questions, rows or repeats lie elsewhere
     most, name = max(len(run.questions) for run in every), file_name(lm.name.rpartition("/")[2])
-    place = (
-        runs
-        / f"{paper.name}-{name}-{most}-{digest(sorted({run.folder.name for run in every}))[:8]}"
-    )
+    key = digest(sorted({run.folder.name for run in every}))[:8]
+    place = runs / f"{paper.name}-{name}-{most}-{key}"
     written = printing.write(result, place)
     show(printing.text(result, terminal_width()))
     if plots:

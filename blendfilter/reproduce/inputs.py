@@ -8,8 +8,8 @@ trims (section 4.3), and so these rows measure what a judged question gains, not
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -41,11 +41,11 @@ from blendfilter.oracles.oracle import Oracle
 from blendfilter.oracles.silver_making import labelled, make_silver, settings_of
 from blendfilter.oracles.silver_rows import Stage
 from blendfilter.prompting import Prompts
-from blendfilter.reproduce.sources import kind_of
+from blendfilter.reproduce.sources import Given, kind_of
 from blendfilter.reproduce.tables import PROMPTED, QUESTION_ONLY, PaperRow, PaperTable
 from blendfilter.retrieval.base import Retriever
 from blendfilter.run_context import CONCURRENCY
-from blendfilter.tasks import TASKS, Questions
+from blendfilter.tasks import Questions
 from blendfilter.trimming.folder import TrimFolder
 from blendfilter.trimming.gathering import trim
 from blendfilter.trimming.overlay import Trimmed
@@ -63,8 +63,6 @@ FILTER_OF_TEMPLATE: Mapping[str, str] = {
 """The filter that a compiled program is for, by the template that it speaks through."""
 _PILOT = 5
 """Questions that a plan has the offline reader judge."""
-
-
 OTHERS = "ask others (--data), or take another model or program"
 """The next move where a table's questions are known to a program or a model."""
 
@@ -73,21 +71,43 @@ class NotHere(Exception):
     """What a row needs is not on this machine, and was not named; the message is the reason that its cells give."""
 
 
+@dataclass(frozen=True)
+class RowOptions:
+    """What a command gives for the rows of a table.
+
+    Attributes:
+        programs: `[TASK=]FILE`, of `blendfilter compile`; each goes into the rows whose filter it was compiled for.
+        demos: `[TASK=]FILE`, demonstrations in place of a task's own.
+        models: `[MODEL:][TASK=]NAME`, the models of rows' filters, by what the table calls them.
+        silver: `[TASK=]FILE`, of BIDER's synthesis over the questions, for rows of its stages.
+        measures: `[TASK=]MEASURE`, what silver contexts are chosen by in place of the paper's.
+        scorer: the model that gives CXMI its log-probabilities; where it cannot, that is an error. None: the table's
+            own reader, and where it cannot, the row is left out.
+        prompts: templates in place of ours. reply_tokens: the cap of long replies. concurrency: calls in flight.
+    """
+
+    programs: Sequence[str] = ()
+    demos: Sequence[str] = ()
+    models: Sequence[str] = ()
+    silver: Sequence[str] = ()
+    measures: Sequence[str] = ()
+    scorer: str | None = None
+    scorer_api_base: str | None = None
+    prompts: Prompts | None = None
+    reply_tokens: int | None = None
+    concurrency: int = CONCURRENCY
+
+
 class RowInputs:
     """Makes what rows need, each thing once, and keeps notes of it.
 
     Args:
         lm: the model that judges for overlays.
-        programs: `[TASK=]FILE`, of `blendfilter compile`; each goes into the rows whose filter it was compiled for.
-        demos: `[TASK=]FILE`, demonstrations in place of a task's own.
-        models: `[MODEL:][TASK=]NAME`, the models of rows' filters, by what the table calls them.
-        silver: `[TASK=]FILE`, of BIDER's synthesis over the questions, for rows of its stages.
-        measures: what silver contexts are chosen by, by task, in place of the paper's; under "" for all tasks.
-        scorer: makes what gives CXMI its log-probabilities, from where its scores are kept.
-        scorer_named: a scorer that cannot score is an error, and no reason to leave a row out.
+        make_scorer: makes what gives CXMI its log-probabilities, from where its scores are kept.
         scratch: the folder of a plan, which calls no model and makes nothing in `folder`.
 
     Raises: BadArgument for a program that no row takes. MissingFile, BadData: demonstrations that cannot be read.
+    UnknownName: a task, a measure or a model that there is none of.
     """
 
     def __init__(
@@ -95,63 +115,80 @@ class RowInputs:
         table: PaperTable,
         lm: ConnectedLM,
         folder: Path,
+        options: RowOptions = RowOptions(),
         *,
-        programs: Iterable[str] = (),
-        measures: Mapping[str, Measure] | None = None,
-        scorer: Callable[[Path], KeptScorer] | None = None,
-        scorer_named: bool = False,
-        prompts: Prompts | None = None,
-        reply_tokens: int | None = None,
-        demos: Iterable[str] = (),
-        models: Iterable[str] = (),
-        silver: Iterable[str] = (),
+        make_scorer: Callable[[Path], KeptScorer] | None = None,
         scratch: Path | None = None,
-        concurrency: int = CONCURRENCY,
         say: Say = lambda line: None,
     ) -> None:
-        self.prompts, self.reply_tokens, self.errors = prompts, reply_tokens, 0
-        self._lm, self._folder, self._scratch, self._say = lm, folder, scratch, say
-        self._measures, self._concurrency = measures or {}, concurrency
-        self._scorer, self._scorer_named = None if scratch else scorer, scorer_named
+        self.options, self.errors = options, 0
+        self._table, self._lm, self._folder, self._scratch = table, lm, folder, scratch
+        self._say, self._make_scorer = say, None if scratch else make_scorer
         self._notes = dict[str, None]()
         self._oracles: dict[tuple[str, Measure], Oracle | None] = {}
         self._overlays: dict[tuple[Any, ...], TrimFolder] = {}
-        self._programs: dict[tuple[str, str], Path] = {}
         settings = [row.settings(task) for row in table.rows for task in table.tasks]
-        used = {each.get("filter") for each in settings} | {
-            JUDGE for each in settings if "trimmed" in each
-        }
-        for words in programs:
-            task, path = _task_and_file("a program is", words, table)
-            recipe = read_program(path)[1]
+        filters = {each.get("filter") for each in settings}
+        if any("trimmed" in each for each in settings):
+            filters.add(JUDGE)
+        self._programs = {}
+        for given in self._given("--program", options.programs):
+            recipe = read_program(given.value)[1]
             template = next((each.partition(" ")[0] for each in recipe.templates.values()), "")
             name = FILTER_OF_TEMPLATE.get(template, recipe.module)
-            if name not in used:
+            if name not in filters:
                 raise BadArgument(
-                    f"{path} was compiled for {name}, which no row of {table.name} has: leave it out"
+                    f"{given.value} was compiled for {name}, which no row of {table.name} has: leave it out"
                 )
-            self._programs[task, name] = path_of(path)
-        named = [_task_and_file("demonstrations are", words, table) for words in demos]
-        self._demos = {task: read_demos(path) for task, path in named}
-        self._table = table
-        self._silver = dict(_task_and_file("silver contexts are", words, table) for words in silver)
+            self._programs[given.task, name] = path_of(given.value)
+        self._demos = {
+            given.task: read_demos(given.value) for given in self._given("--demos", options.demos)
+        }
+        self._silver = {
+            given.task: given.value for given in self._given("--silver", options.silver)
+        }
         if self._silver and not any("stage" in each for each in settings):
             raise BadArgument(
                 f"no row of {table.name} reads a stage of BIDER's synthesis: leave --silver out"
             )
-        self._models = dict(_model_and_name(words, table) for words in models)
+        self._measures: dict[str, Measure] = {}
+        for given in self._given("--measure", options.measures):
+            measure = next((known for known in MEASURES if known == given.value), None)
+            if measure is None:
+                raise UnknownName.of("measure", given.value, MEASURES)
+            self._measures[given.task] = measure
+        self._models = {}
+        for given in self._given("--filter-model", options.models, r"\w[\w-]*"):
+            if not table.models:
+                raise BadArgument(
+                    f"no filter of {table.name} has a model of its own: leave --filter-model {given.value} out"
+                )
+            table.named("model", filter(None, [given.prefix]), table.models)
+            if not given.prefix and len(table.models) > 1:
+                first, *others = table.models
+                raise BadArgument(
+                    f"which model of {table.name} is {given.value}? "
+                    f"Write {first}:{given.value}, or {', '.join(others)}"
+                )
+            self._models[given.prefix, given.task] = given.value
 
-    def wording(self, name: str, task: str) -> TaskWording:
-        """The wording of that name, with the demonstrations given for `task` and the cap of long replies asked for."""
-        demos = self._demos.get(task, self._demos.get(""))
-        return TaskWording.of(name).with_demos(demos).with_reply_tokens(self.reply_tokens)
+    def _given(self, option: str, words: Iterable[str], prefixes: str = "") -> list[Given]:
+        return [Given.of(each, option, self._table.tasks, prefixes) for each in words]
 
     @property
     def notes(self) -> list[str]:
         """What was made, and what could not be, a line each."""
         return list(self._notes)
 
-    # --- filters, and the models that they are made of ---
+    def _note(self, line: str) -> None:
+        self._notes[line] = None
+
+    def wording(self, name: str, task: str) -> TaskWording:
+        """The wording of that name, with the demonstrations given for `task` and the cap of long replies asked for."""
+        demos = self._demos.get(task, self._demos.get(""))
+        return TaskWording.of(name).with_demos(demos).with_reply_tokens(self.options.reply_tokens)
+
+    # --- filters, and the models and programs that they are made of ---
 
     def filter(
         self,
@@ -166,13 +203,13 @@ class RowInputs:
         Raises: NotHere, for a package that is not installed, and for a model that is not there and was not named.
         """
         arguments = {key.removeprefix("filter_"): value for key, value in arguments.items()}
-        named = True
-        if "model" in arguments:
-            arguments["model"], named = self._model(arguments["model"], task)
-            if not named and arguments["model"] == PROMPTED:
-                del arguments["model"]
+        called, named = arguments.pop("model", None), True
+        if called is not None:
+            model, named = self._model(called, task)
+            if named or model != PROMPTED:
+                arguments["model"] = model
         try:
-            select = make_filter(name, wording=wording, prompts=self.prompts, **arguments)
+            select = make_filter(name, wording=wording, prompts=self.options.prompts, **arguments)
             if isinstance(select, Filter):
                 select.prepare()
         except MissingExtra as error:
@@ -180,10 +217,10 @@ class RowInputs:
         except (MissingFile, BadData) as error:
             if named:
                 raise
-            model = row.settings(task)["filter_model"]
             raise NotHere(
-                f"{error} (name one that is here: --filter-model {model}:NAME)"
+                f"{error} (name one that is here: --filter-model {called}:NAME)"
             ) from error
+        self.load_program_into(select, row, task, name)
         return select
 
     def _model(self, called: str, task: str) -> tuple[str, bool]:
@@ -196,8 +233,6 @@ class RowInputs:
                 f"no {called} model is named (--filter-model {called}:[TASK=]FOLDER; docs/training.md)"
             )
         return default, False
-
-    # --- programs ---
 
     def load_program_into(self, select: dspy.Module, row: PaperRow, task: str, name: str) -> None:
         """Load the program for the filter called `name` into `select`, if there is one.
@@ -212,7 +247,7 @@ class RowInputs:
             gained = f"{recipe.before.value:.3f} before, {recipe.after.value:.3f} after, over {recipe.after.n}"
             compiled = f"{recipe.optimizer} ({what}; {recipe.data.get('n_train')} questions; {gained} held back)"
             words = "; ".join(filter(None, (compiled, recipe.note)))
-            self._notes[f"{task}: {row.label} speaks as compiled by {words}"] = None
+            self._note(f"{task}: {row.label} speaks as compiled by {words}")
 
     # --- silver contexts ---
 
@@ -224,15 +259,16 @@ class RowInputs:
         Raises: NotHere, for a row of a stage of BIDER's synthesis without its file.
         """
         task = questions.task.name
-        if (stage := row.settings(task).get("stage")) is not None:
+        settings = row.settings(task)
+        if (stage := settings.get("stage")) is not None:
             return self._synthesised(questions, stage)
-        own: Measure | None = row.settings(task).get("measure")
+        own: Measure | None = settings.get("measure")
         papers = measure_for(task)
         measure = own or self._measures.get(task) or self._measures.get("") or papers
         if own is None and measure != papers:
-            self._notes[
+            self._note(
                 f"{task}: SILVER by {measure}, as asked; the paper's measure for it is {papers}"
-            ] = None
+            )
         if (task, measure) not in self._oracles:
             self._oracles[task, measure] = self._oracle(questions, measure)
         oracle = self._oracles[task, measure]
@@ -244,29 +280,33 @@ class RowInputs:
         if unlabelled:
             share = f"{len(unlabelled):,} of {len(questions):,} questions, which are answered by a verdict (yes or no)"
             if own is not None and len(unlabelled) == len(questions):
-                self._notes[f"{task}: {row.label} is left out: {measure} cannot label {share}"] = (
-                    None
-                )
+                self._note(f"{task}: {row.label} is left out: {measure} cannot label {share}")
                 return None
-            self._notes[f"{task}: SILVER by {measure} keeps everything for {share}"] = None
+            self._note(f"{task}: SILVER by {measure} keeps everything for {share}")
+        path = self._silver_file(questions, oracle, retriever, k)
+        # Other queries than the question bring passages that its silver context knows nothing of.
+        return SilverFilter(path, partly=row.method not in QUESTION_ONLY, unlabelled=unlabelled)
+
+    def _silver_file(
+        self, questions: Questions, oracle: Oracle, retriever: Retriever, k: int
+    ) -> Path:
+        """The file of silver contexts, made where it is not there."""
+        task = questions.task.name
         what = f"silver contexts of {task}"
-        name = digest(
-            settings_of(questions[:], oracle, retriever, k) | {"data": questions.fingerprint}
-        )[:8]
+        settings = settings_of(questions[:], oracle, retriever, k)
+        name = digest(settings | {"data": questions.fingerprint})[:8]
         folder = (self._scratch or self._folder) / SILVER_FOLDER
         path = folder / f"{task}-{oracle.measure}-k{k}-{len(questions)}-{name}.jsonl"
         if not path.exists() and self._scratch is None:
             self._say(f"{what} by {oracle.measure}, K={k}: {path.name}")
 
         def progress(phase: str, done: int, total: int | None = None, /) -> None:
-            if (
-                oracle.measure == CXMI
-            ):  # a line a batch where a model is called, which takes its time
+            # a line a batch where a model is called, which takes its time
+            if oracle.measure == CXMI:
                 self._say(f"{what}: {done} of {total} questions")
 
         make_silver(questions, oracle, path, retriever=retriever, k=k, progress=progress)
-        # Other queries than the question bring passages that its silver context knows nothing of.
-        return SilverFilter(path, partly=row.method not in QUESTION_ONLY, unlabelled=unlabelled)
+        return path
 
     def _synthesised(self, questions: Questions, stage: Stage) -> SilverFilter:
         """What a stage of BIDER's synthesis kept, from the file that the command names."""
@@ -285,30 +325,32 @@ class RowInputs:
             share = (
                 f"{len(without):,} of {len(questions):,} questions, whose answers say too little"
             )
-            self._notes[f"{task}: the synthesis keeps everything for {share}"] = None
+            self._note(f"{task}: the synthesis keeps everything for {share}")
         return SilverFilter(path, stage=stage, unlabelled=without)
 
     def _oracle(self, questions: Questions, measure: Measure) -> Oracle | None:
         task = questions.task.name
         if measure != CXMI:
             return Oracle(measure, task=task)
-        if self._scorer is None:
-            self._notes[
+        if self._make_scorer is None:
+            self._note(
                 f"{task}: SILVER by cxmi is not in the plan: it scores every sentence of the passages"
-            ] = None
+            )
             return None
         try:
-            scorer = self._scorer(self._folder / SILVER_FOLDER / f"{task}-{CXMI}.journal")
+            scorer = self._make_scorer(self._folder / SILVER_FOLDER / f"{task}-{CXMI}.journal")
             wording = self.wording(questions.task.wording, task)
-            oracle = Oracle(CXMI, task=task, scorer=scorer, wording=wording, prompts=self.prompts)
+            oracle = Oracle(
+                CXMI, task=task, scorer=scorer, wording=wording, prompts=self.options.prompts
+            )
             oracle.check(questions[:1])
         except (BadArgument, ServerRefused) as error:
-            if self._scorer_named:
+            if self.options.scorer is not None:
                 raise
             move = "Name a model that does (--scorer), or another measure (--measure)"
-            self._notes[f"{task}: SILVER by cxmi is left out: {error}. {move}"] = None
+            self._note(f"{task}: SILVER by cxmi is left out: {error}. {move}")
             return None
-        self._notes[f"{task}: SILVER's cxmi is what {scorer.backend.name} finds likely"] = None
+        self._note(f"{task}: SILVER's cxmi is what {scorer.backend.name} finds likely")
         return oracle
 
     # --- trimmed indexes ---
@@ -334,27 +376,18 @@ class RowInputs:
         self, row: PaperRow, questions: Questions, retriever: Retriever, k: int
     ) -> TrimFolder:
         """Its judge is that of `--filter cdit`, by the row's rules; a compiled one speaks as its program says."""
-        task, kind, rules = (
-            questions.task.name,
-            kind_of(retriever),
-            row.settings(questions.task.name).get("rules"),
-        )
+        task, kind = questions.task.name, kind_of(retriever)
         wording = self.wording(questions.task.wording, task)
-        select = make_filter(JUDGE, wording=wording, prompts=self.prompts, rules=rules)
+        rules = row.settings(task).get("rules")
+        select = make_filter(JUDGE, wording=wording, prompts=self.options.prompts, rules=rules)
         assert isinstance(select, CDITFilter)
         self.load_program_into(select, row, task, JUDGE)
         if recipes_in(select):
-            check_leak(
-                select, questions, OTHERS
-            )  # no judge is in a row that searches a trimmed index
+            # no judge is in a row that searches a trimmed index
+            check_leak(select, questions, OTHERS)
         judge = select.judge
-        key = digest(
-            retriever.fingerprint,
-            questions.fingerprint,
-            judge.identity(),
-            self._lm.name,
-            self._lm.identity,
-        )
+        of = (retriever.fingerprint, questions.fingerprint, judge.identity())
+        key = digest(*of, self._lm.name, self._lm.identity)
         named = [str(rule["name"]) for rule in judge.identity()["rules"]]
         name = "-".join([task, *named, f"k{k}", kind, str(len(questions)), key[:8]])
         what = f"{task}: {kind} trimmed by {len(questions)} questions under {'+'.join(named)}"
@@ -362,11 +395,11 @@ class RowInputs:
         fresh = not place.exists()
         if self._scratch is not None and fresh:
             most = f"{len(questions) * k:,} calls of the judge at most"
-            self._notes[f"{what}: {most}; rows that judge share them"] = None
-            folder = TrimFolder.create(
-                retriever, self._scratch / TRIMMED_FOLDER / name, k=k, threshold=1
-            )
-            trim(retriever, spread(questions, _PILOT), judge, folder, lm=connect("offline"))
+            self._note(f"{what}: {most}; rows that judge share them")
+            place = self._scratch / TRIMMED_FOLDER / name
+            some = spread(questions, _PILOT)
+            folder = TrimFolder.create(retriever, place, k=k, threshold=1)
+            trim(retriever, some, judge, folder, lm=connect("offline"))
             return folder
         folder = (
             TrimFolder.create(retriever, place, k=k, threshold=1)
@@ -377,10 +410,8 @@ class RowInputs:
         if self._scratch is None:
             self._say(f"trimming: {TRIMMED_FOLDER}/{name}")
             if fresh:
-                _take_over(
-                    [*journals_of(self._folder, task), *journals_of(place.parent, task)],
-                    folder.journal,
-                )
+                others = [*journals_of(self._folder, task), *journals_of(place.parent, task)]
+                _take_over(others, folder.journal)
             # Not from one question to another: a question that took verdicts over is one that the judge has not seen.
             found = trim(
                 retriever,
@@ -388,7 +419,7 @@ class RowInputs:
                 judge,
                 folder,
                 lm=self._lm,
-                concurrency=self._concurrency,
+                concurrency=self.options.concurrency,
                 reuse=False,
             )
             failed = len(found.errors)
@@ -401,13 +432,13 @@ class RowInputs:
         counts = (
             f"{accepted:,} passages accepted, {rejected:,} rejected, {silent:,} without a verdict"
         )
-        self._notes[
+        self._note(
             f"{what}: {len(there.judged):,} judged, {counts}; pairs separated: {there.separations():,}"
-        ] = None
+        )
         if failed:
-            self._notes[
+            self._note(
                 f"{what}: {failed} could not be judged, for a call failed; the same command asks again"
-            ] = None
+            )
         return folder
 
 
@@ -422,65 +453,8 @@ def _take_over(others: Iterable[Path], journal: Path) -> None:
         for other in others:
             with Journal(other, "replay") as theirs:
                 calls = (
-                    call for call in theirs.records("call") if call.get("stage") in JUDGING_STAGES
+                    dict(call) | {"reused": True}
+                    for call in theirs.records("call")
+                    if call.get("stage") in JUDGING_STAGES and not call.get("error")
                 )
-                mine.append(
-                    *(dict(call) | {"reused": True} for call in calls if not call.get("error")),
-                    new_only=True,
-                )
-
-
-def parse_measures(words: Iterable[str]) -> dict[str, Measure]:
-    """The measures of `[TASK=]MEASURE`, by task; "" for all.
-
-    >>> parse_measures(["hotpotqa=strinc", "lexical"])
-    {'hotpotqa': 'strinc', '': 'lexical'}
-
-    Raises:
-        UnknownName: no such task or measure.
-    """
-    found: dict[str, Measure] = {}
-    for each in words:
-        task, _, name = each.rpartition("=")
-        if task and task not in TASKS:
-            raise UnknownName.of("task", task, TASKS, f"in '{each}'")
-        measure = next((known for known in MEASURES if known == name), None)
-        if measure is None:
-            raise UnknownName.of("measure", name, MEASURES)
-        found[task] = measure
-    return found
-
-
-def _model_and_name(words: str, table: PaperTable) -> tuple[tuple[str, str], str]:
-    """The model and task of a `[MODEL:][TASK=]NAME`, each "" for all, and the name.
-
-    Raises: UnknownName, BadArgument: a model or task that the table does not have, or no name.
-    """
-    parts = re.fullmatch(r"(?:(\w[\w-]*):)?(?:(\w+)=)?(.*)", words, re.DOTALL)
-    assert parts is not None  # it matches any text
-    called, task, name = parts.groups(default="")
-    if not table.models:
-        raise BadArgument(
-            f"no filter of {table.name} has a model of its own: leave --filter-model {words} out"
-        )
-    table.named("model", [called] if called else [], table.models)
-    table.named("task", [task] if task else [], table.tasks)
-    if not name:
-        raise BadArgument(
-            f"--filter-model is written [MODEL:][TASK=]NAME, and {words!r} names none"
-        )
-    if not called and len(table.models) > 1:
-        first, *others = table.models
-        raise BadArgument(
-            f"which model of {table.name} is {name}? Write {first}:{name}, or {', '.join(others)}"
-        )
-    return (called, task), name
-
-
-def _task_and_file(what: str, words: str, table: PaperTable) -> tuple[str, str]:
-    """A `[TASK=]FILE`; the task is "" for all. Raises: BadArgument for another task than the table's, or no file."""
-    task, path = re.fullmatch(r"(?:(\w*)=)?(.*)", words, re.DOTALL).groups(default="")  # type: ignore[union-attr]
-    table.named("task", [task] if task else [], table.tasks)
-    if not path:
-        raise BadArgument(f"{what} written [TASK=]FILE, and {words!r} names no file")
-    return task, path
+                mine.append(*calls, new_only=True)

@@ -16,30 +16,13 @@ from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.run_folder import write_json, write_text
 from blendfilter.filters.silver import UPPER_BOUND
 from blendfilter.report import plots
-from blendfilter.reproduce.results import IN_TOKENS, NUMBERS, ResultLine, TableResult, by_label
+from blendfilter.reproduce.results import ResultLine, TableResult, by_label
 from blendfilter.reproduce.runs import TableRun
-from blendfilter.reproduce.tables import OF_CONTEXTS
+from blendfilter.reproduce.tables import format_of
 from blendfilter.table import Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-WORDS = {
-    "em": "EM", "f1": "F1", "s_precision": "S-precision", "output_precision": "precision", "where_kept": "where kept",
-    "by_characters": "by characters", "context_tokens": "context", "answer_prompt": "prompt",
-    "supported": "recall", "positive_precision": "precision (pos.)",
-    "inclusion_raw": "inclusion, raw", "judging_calls": "calls", "judging_tokens": "tokens",
-    "judging_seconds": "seconds", "seconds_in_all": "seconds in all", "dollars_a_thousand": "$ for 1,000",
-    "refined_tokens": "# tok", "gold_in_output": "gold in output", "gold_position": "gold position",
-    "refining_seconds": "refining", "answering_seconds": "answering", "total_seconds": "total",
-}  # fmt: skip
-"""What measures are called."""
-_UNITS = {"tokens": "tokens", "judging": "of the stage that judges, a question's", "latency": "seconds a question",
-          "refined": "percent, and tokens", "alignment": "percent, and places counted from 1"}  # fmt: skip
-_FAILED = {**dict.fromkeys(("retrieval", "precision", "tokens", "judging", "latency", "support"), "are left out"),
-           **dict.fromkeys(("refined", "alignment"), "count as 0, what they would have read left out"),
-           "frontier": "count as 0, their tokens left out"}  # fmt: skip
-"""What becomes of a question that ended in an error, where it does not count as 0."""
 
 
 def text(result: TableResult, width: int | None = None) -> str:
@@ -104,7 +87,7 @@ def title(result: TableResult) -> str:
 def notes(result: TableResult) -> Iterator[str]:
     """How to read the table, a line each."""
     table, lines = result.table, result.lines
-    yield f"{_UNITS.get(table.kind, 'percent')}; ±: half of the 95 % interval"
+    yield f"{table.about.unit}; ±: half of the 95 % interval"
     if any(line.bound for line in lines):
         yield f"† {UPPER_BOUND}"
     if any(line.difference is not None for line in lines):
@@ -118,11 +101,8 @@ def notes(result: TableResult) -> Iterator[str]:
     what = "a question's" if result.repeats == 1 else "one answer's"
     yield f"calls, tokens: {what}, those that another run had made already included"
     if any(line.gain is not None for line in lines):
-        own = dict.fromkeys(
-            ("judging", "latency", "refined", "alignment"), "the measure's own unit"
-        )
-        unit = {"tokens": "tokens", **own}.get(table.kind, "points")
-        yield f"vs {table.against}: measured - {table.against}'s measured, in {unit}, with its paired 95 % interval"
+        what = f"measured - {table.against}'s measured, in {table.about.gain}"
+        yield f"vs {table.against}: {what}, with its paired 95 % interval"
     if result.offline:
         yield NO_P_VALUE
     elif any(line.p is not None for line in lines):
@@ -136,8 +116,8 @@ def notes(result: TableResult) -> Iterator[str]:
     used, different = result.calls_used, result.calls_different
     yield f"{used} calls used by {result.runs} runs, {different} different ones: reuse saves {used - different}"
     if result.errors:
-        counted = _FAILED.get(table.kind, "count as 0")
-        yield f"{result.errors} questions ended in an error and {counted}; the same command asks them again"
+        counted = f"ended in an error and {table.about.failed}"
+        yield f"{result.errors} questions {counted}; the same command asks them again"
     if any(line.ours for line in lines):
         yield "* ours, not in the paper"
     if table.reader and result.reader.rpartition("/")[2].casefold() != table.reader.casefold():
@@ -173,7 +153,7 @@ def _cells(line: ResultLine, before: ResultLine | None) -> list[str]:
     return [
         label if new_row else "",
         line.point if new else "",
-        WORDS.get(line.measure, line.measure),
+        format_of(line.measure).words,
         _as_printed(line),
         "failed" if line.failed else "not run" if line.missing else _measured(line),
         percent(line.difference, "+z"),
@@ -197,9 +177,10 @@ def _measured(line: ResultLine) -> str:
 
 
 def _as_printed(line: ResultLine) -> str:
-    if line.published is None or line.measure not in NUMBERS:
+    digits = format_of(line.measure).digits
+    if line.published is None or digits is None:
         return percent(line.published)
-    return f"{line.published:,.{0 if line.measure in IN_TOKENS else 2}f}"
+    return f"{line.published:,.{0 if digits == 1 else digits}f}"
 
 
 def _count(tokens: float | None) -> str:
@@ -211,12 +192,11 @@ def _with_half(
 ) -> str:
     if value is None or low is None or high is None:
         return ""
-    if measure in NUMBERS:
-        digits = 1 if measure in IN_TOKENS else 2
-        return f"{value:{sign[:1]},.{digits}f}" + f" ± {(high - low) / 2:,.{digits}f}" * (
-            high > low
-        )
-    return f"{percent(value, sign)} ± {percent((high - low) / 2)}"
+    digits = format_of(measure).digits
+    if digits is None:
+        return f"{percent(value, sign)} ± {percent((high - low) / 2)}"
+    half = f" ± {(high - low) / 2:,.{digits}f}" if high > low else ""
+    return f"{value:{sign[:1]},.{digits}f}{half}"
 
 
 # --- the plots, as SVG and PNG files beside the table ---
@@ -237,31 +217,28 @@ def draw(
         for task, named in every.items()
         if not all(run.failed for run in named.values())
     }
-    if table.kind == "frontier":
-        for task, named in runs.items():
+    drawn = table.about.drawn
+    measured = [line for line in result.lines if not (line.failed or line.missing)]
+    if "panels" in drawn and measured:
+        paths += _panels(result, measured, files(table.name))
+    for task, named in runs.items():
+        if "frontier" in drawn:
             found = plots.frontier(named)
-            if any(
-                map(found.known, plots.FRONTIER_COSTS)
-            ):  # else the server has given too little to draw it
+            if any(map(found.known, plots.FRONTIER_COSTS)):  # else the server has given too little
                 paths += found.draw(*files(f"{table.name}-{task}"))
-    elif table.kind != "scores" and not all(line.failed or line.missing for line in result.lines):
-        paths += _panels(result, files(table.name))
-    if table.kind in ("scores", "settings", "refined"):
-        for task, named in runs.items():
-            paths += plots.headline(named, *files(f"headline-{task}")) + plots.losses(
-                named, *files(f"losses-{task}")
-            )
+        if "headline" in drawn:
+            paths += plots.headline(named, *files(f"headline-{task}"))
+            paths += plots.losses(named, *files(f"losses-{task}"))
     return paths
 
 
-def _panels(result: TableResult, files: Sequence[Path]) -> list[Path]:
+def _panels(result: TableResult, lines: Sequence[ResultLine], files: Sequence[Path]) -> list[Path]:
     """A panel a task and measure (and side, and retriever): a bar a row, or over K a line a row, with intervals.
 
     Rows that failed, or were not run, have no bar. Figures of contexts show what the paper measures, or what leads.
     """
     table = result.table
-    lines = [line for line in result.lines if not (line.failed or line.missing)]
-    if table.kind in ("settings", *OF_CONTEXTS):
+    if table.about.leading:
         leading = {line.task: line.measure for line in reversed(lines)}
         leading |= {line.task: line.measure for line in lines if line.published is not None}
         lines = [line for line in lines if line.measure == leading[line.task]]
@@ -270,7 +247,8 @@ def _panels(result: TableResult, files: Sequence[Path]) -> list[Path]:
     for line in lines:
         side = "" if table.kind == "sweep" else line.point.partition(" (")[0]
         panel, row = (line.group, "") if table.kind == "retrieval" else ("", line.group)
-        measure = WORDS.get(line.measure, line.measure) + " (%)" * (line.measure not in NUMBERS)
+        form = format_of(line.measure)
+        measure = form.words + " (%)" * (form.digits is None)
         name = ", ".join(filter(None, (line.task, panel, side, measure)))
         label = ", ".join(filter(None, (row, line.label))) + " †" * line.bound
         rows.setdefault(label, len(rows))
@@ -295,7 +273,7 @@ def _bars(axes: Axes, title: str, series: Series, rows: Mapping[str, int]) -> No
     axes.set_title(title)
     for label, lines in series.items():
         for line in lines:
-            scale = 1 if line.measure in NUMBERS else 100
+            scale = 100 if format_of(line.measure).digits is None else 1
             reach = [[scale * (line.value - line.low)], [scale * (line.high - line.value)]]
             axes.bar(
                 [rows[label]],

@@ -13,12 +13,12 @@ al. 2024 (BIDER), Tables 1, 4 and 6.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 from blendfilter.evaluation.ledger import busy_seconds, tokens_of
 from blendfilter.evaluation.rows import KEPT, kept_known, repeats_in, retrieval_known
@@ -34,26 +34,13 @@ from blendfilter.oracles.silver_rows import figures_of
 from blendfilter.records import Passage, Question
 from blendfilter.report import plots
 from blendfilter.reproduce.inputs import JUDGING_STAGES
-from blendfilter.reproduce.runs import LeftOut, PlannedPoint, TableRun
-from blendfilter.reproduce.tables import OF_CONTEXTS, PaperTable
+from blendfilter.reproduce.runs import LeftOut, PlannedPoint, TablePlace, TableRun
+from blendfilter.reproduce.tables import FigureFormat, PaperTable, format_of
 from blendfilter.tasks import TASKS
 
-RIGHT_OR_WRONG = ("em", "accuracy", "inclusion", "inclusion_raw")
 SECONDS_IN_ALL = "seconds_in_all"
-OF_JUDGING = (
-    "judging_calls",
-    "judging_tokens",
-    "judging_seconds",
-    SECONDS_IN_ALL,
-    "dollars_a_thousand",
-)
-IN_TOKENS = ("context_tokens", "answer_prompt", "refined_tokens")
-OF_LATENCY = ("refining_seconds", "answering_seconds", "total_seconds")
-POSITION = "gold_position"
-NUMBERS = (*IN_TOKENS, *OF_JUDGING, *OF_LATENCY, POSITION)
-"""Measures that are numbers (of tokens, calls, seconds, dollars, or a place), not shares."""
-_OF_WHAT_IS_LEFT = ("precision", "tokens", "judging", "latency", "support")
-"""Kinds of tables whose rows compare under the offline reader too: they measure what is read, not what is answered."""
+_HAS_NONE = math.nan
+"""The value of an answer that a measure has none of, and that counts in no mean."""
 
 Pairs = Sequence[tuple[TableRun, Run]]
 Values = dict[str, list[float]]
@@ -131,34 +118,36 @@ def result(
     offline = any(run.offline for run in done.values())
     counting = tokeniser() if offline else tokeniser_for(wanted[0].lm)
     lines = list(_best_of(pairs) if table.samples else _lines(table, pairs, counting, offline))
+    empty: list[tuple[TablePlace, Run | None]] = [(one, None) for one in left_out]
+    if not table.samples:
+        empty = [*((one, run) for one, run in pairs if run.failed), *empty]
     if table.kind == "frontier":
         lines = _on_the_front(lines, pairs)
+    if not offline:
+        lines = corrected(lines)
+    lines += [line for one, run in empty for line in _without_values(one, run, lines)]
+    tasks = [one.task for one in (*wanted, *left_out)]
+    rows = [(row.group, row.label) for row in table.rows]
+    lines.sort(key=lambda line: (tasks.index(line.task), rows.index((line.group, line.label))))
     # Runs of other tasks are not reused: a call that two tasks make alike is made for each.
-    keys = {
+    calls = {
         (run.settings["task"], key)
         for run in done.values()
         for row in run.rows
         for _, key in row["calls"]
     }
-    lines = lines if offline else corrected(lines)
+    reasons = dict.fromkeys(one.note for one in left_out)
     return TableResult(
-        table,
-        tuple(_with_left_out(lines, left_out, table)),
-        (
-            *notes,
-            *dict.fromkeys(one.note for one in left_out),
-            *_failures(pairs),
-            *_counted(table, pairs, counting),
-            *_empty_bounds(pairs),
-            *_dropped(table, pairs),
-        ),
-        len(done),
-        sum(run.metrics["ledger"]["total"]["calls"] for run in done.values()),
-        len(keys),
-        wanted[0].lm.name,
-        max(repeats_in(run.settings) for run in done.values()),
-        offline,
-        sum(run.errors for run in done.values()),
+        table=table,
+        lines=tuple(lines),
+        notes=(*notes, *reasons, *_notes(table, pairs, counting)),
+        runs=len(done),
+        calls_used=sum(run.metrics["ledger"]["total"]["calls"] for run in done.values()),
+        calls_different=len(calls),
+        reader=wanted[0].lm.name,
+        repeats=max(repeats_in(run.settings) for run in done.values()),
+        offline=offline,
+        errors=sum(run.errors for run in done.values()),
     )
 
 
@@ -169,102 +158,87 @@ def _lines(
     table: PaperTable, pairs: Pairs, counting: TokenCounter, offline: bool
 ) -> Iterator[ResultLine]:
     measured = {
-        (one.place, one.point): (run.name, _measured(table, one, run, counting))
+        (one.place, one.point): values_of(_readings(table, one, run, counting))
         for one, run in pairs
     }
-    failed = {run.name for _, run in pairs if run.failed}
+    runs = {(one.place, one.point): run for one, run in pairs}
     # What the offline reader answers is compared with nothing; what its filters leave can be.
-    compared = table.kind in _OF_WHAT_IS_LEFT or not (
-        offline or table.kind in ("retrieval", "frontier")
-    )
+    compared = table.about.compared or not (offline or table.kind in ("retrieval", "frontier"))
     for one, run in pairs:
+        if run.failed:
+            continue
         reference = table.reference(one.row)
         place = (one.task, reference.group, reference.label) if reference else one.place
-        name, before = measured.get((place, one.point), ("", {}))
-        if run.failed:
-            # A row that said nothing of itself would be missing: its measures are those of the other rows.
-            others = (
-                values
-                for (place, _), (_, values) in measured.items()
-                if place[0] == one.task and values
-            )
-            for measure, side in next(others, {}):
-                yield line_of(one, run, measure, (0.0, 0.0, 0.0), side or one.point.name)
-            continue
-        for (measure, side), values in measured[one.place, one.point][1].items():
-            point = f"{side} ({len(values)})" if side else one.point.name
-            line = line_of(one, run, measure, _interval(measure, values), point)
-            apart = compared and name not in {run.name, *failed}
-            paired = before.get((measure, side)) if apart else None
-            yield line if paired is None else with_gain(line, paired, values, p_values=not offline)
+        other = runs.get((place, one.point))
+        apart = compared and other is not None and other.name != run.name and not other.failed
+        for (measure, side), values in measured[one.place, one.point].items():
+            point = f"{side} ({len(values)})" if side else ""
+            line = line_of(one, measure, run, _interval(measure, values), point)
+            before = measured[place, one.point].get((measure, side)) if apart else None
+            if before is not None:
+                line = with_gain(line, before, values, p_values=not offline)
+            yield line
 
 
-def _with_left_out(
-    lines: Sequence[ResultLine], left_out: Sequence[LeftOut], table: PaperTable
+def _without_values(
+    one: TablePlace, run: Run | None, lines: Iterable[ResultLine]
 ) -> list[ResultLine]:
-    """`lines`, and at their places those of the rows that were left out: what was published, and no value."""
-    found = list(lines)
-    for one in left_out:
-        printed = one.row.printed(one.task, one.point.k)
-        published = (
-            {}
-            if printed is None
-            else printed.model_dump(exclude={"imp", "gains"}, exclude_none=True)
-        )
-        others = dict.fromkeys(
-            line.measure for line in lines if line.task == one.task and not line.missing
-        )
-        found += (
-            ResultLine(
-                *one.place,
-                one.row.ours,
-                measure,
-                0.0,
-                0.0,
-                0.0,
-                one.n,
-                0,
-                0.0,
-                None,
-                "",
-                one.point.name,
-                published.get(measure),
-                bound=one.row.reads_gold(one.task),
-                missing=True,
-                published_gain=None if printed is None else (printed.gains or {}).get(measure),
-            )
-            for measure in others or published
-        )
-    tasks = list(dict.fromkeys(line.task for line in found))
-    rows = [(row.group, row.label) for row in table.rows]
-    return sorted(
-        found, key=lambda line: (tasks.index(line.task), rows.index((line.group, line.label)))
-    )
+    """The lines of a row that failed or was left out, so that it is not missing: of the measures of the other rows."""
+    printed = one.row.printed(one.task, one.point.k)
+    measures = dict.fromkeys(line.measure for line in lines if line.task == one.task)
+    if not measures and printed is not None:
+        measures = printed.model_dump(exclude={"imp", "gains"}, exclude_none=True)
+    return [line_of(one, measure, run) for measure in measures]
 
 
-def line_of(one: TableRun, run: Run, measure: str, ends: Sequence[float], point: str) -> ResultLine:
-    """The line of one run: the measure's value and the ends of its interval, beside what was published of it."""
+def line_of(
+    one: TablePlace,
+    measure: str,
+    run: Run | None = None,
+    ends: Sequence[float] = (0.0, 0.0, 0.0),
+    point: str = "",
+) -> ResultLine:
+    """The measure's value and the ends of its interval in one run, beside what was published; None: it was not run."""
     value, low, high = ends
     printed = one.row.printed(one.task, one.point.k)
     published = getattr(printed, measure, None)
+    calls, tokens = (0.0, None) if run is None else a_question(run)
+    known = run is not None and not run.failed and format_of(measure).digits is None
     return ResultLine(
-        *one.place,
-        one.row.ours,
-        measure,
-        value,
-        low,
-        high,
-        run.metrics["n"],
-        run.errors,
-        *a_question(run),
-        run.name,
-        point,
-        published,
-        None if published is None or measure in NUMBERS or run.failed else value - published,
+        task=one.task,
+        group=one.row.group,
+        label=one.row.label,
+        ours=one.row.ours,
+        measure=measure,
+        value=value,
+        low=low,
+        high=high,
+        n=len(one.questions),
+        errors=0 if run is None else run.errors,
+        calls=calls,
+        tokens=tokens,
+        run="" if run is None else run.name,
+        point=point or one.point.name,
+        published=published,
+        difference=value - published if known and published is not None else None,
         bound=one.row.reads_gold(one.task),
-        failed=run.failed,
+        failed=run is not None and run.failed,
+        missing=run is None,
         published_gain=None if printed is None else (printed.gains or {}).get(measure),
     )
+
+
+def _lines_left_out(
+    lines: Sequence[ResultLine], left_out: Sequence[LeftOut]
+) -> Iterator[ResultLine]:
+    """Lines of the rows that were left out: what was published, and no value."""
+    for one in left_out:
+        printed = one.row.printed(one.task, one.point.k)
+        published = {}
+        if printed is not None:
+            published = printed.model_dump(exclude={"imp", "gains"}, exclude_none=True)
+        others = dict.fromkeys(line.measure for line in lines if line.task == one.task)
+        yield from (line_of(one, measure) for measure in others or published)
 
 
 def a_question(run: Run) -> tuple[float, float | None]:
@@ -277,49 +251,44 @@ def a_question(run: Run) -> tuple[float, float | None]:
 def with_gain(line: ResultLine, before: Values, after: Values, *, p_values: bool) -> ResultLine:
     """`line` with its difference from the reference, over the questions that both have."""
     shared = [name for name in before if name in after]
-    # What is left elsewhere is over other questions; what all of a run took has no question.
-    if not shared or line.measure in ("where_kept", SECONDS_IN_ALL):
+    form = format_of(line.measure)
+    if not shared or not form.tested:
         return line
     one, other = ([values[name] for name in shared] for values in (before, after))
-    scale = _scale(line.measure, (*one, *other))
+    scale = _scale(form, (*one, *other))
     test = paired_bootstrap(_over(one, scale), _over(other, scale), seed=0)
     p = test.p
-    if line.measure in RIGHT_OR_WRONG and all(len(each) == 1 for each in (*one, *other)):
+    if form.yes_no and all(len(each) == 1 for each in (*one, *other)):
         p = mcnemar_exact([first for (first,) in one], [first for (first,) in other]).p
     most = fmean(map(fmean, one))
-    share = (
-        fmean(map(fmean, other)) / most
-        if line.measure in NUMBERS and line.measure != POSITION and most
-        else None
-    )
-    gain, low, high = scale * test.difference, scale * test.low, scale * test.high
     return replace(
-        line, gain=gain, gain_low=low, gain_high=high, p=p if p_values else None, of_reference=share
+        line,
+        gain=scale * test.difference,
+        gain_low=scale * test.low,
+        gain_high=scale * test.high,
+        p=p if p_values else None,
+        of_reference=fmean(map(fmean, other)) / most if form.share and most else None,
     )
 
 
 def _interval(measure: str, values: Values) -> Sequence[float]:
-    answers = values.values()
-    if (
-        measure in (*OF_JUDGING, "refined_tokens")
-        and len(alike := {value for each in answers for value in each}) == 1
-    ):
-        return (
-            [*alike] * 3
-        )  # so many calls by design, or one figure for all of a run: there is nothing to draw from
-    scale = _scale(measure, answers)
+    answers, form = values.values(), format_of(measure)
+    alike = {value for each in answers for value in each}
+    if form.alike and len(alike) == 1:
+        # so many calls by design, or one figure for all of a run: there is nothing to draw from
+        return [*alike] * 3
+    scale = _scale(form, answers)
     shares = _over(answers, scale)
     # one number a question where each has one (or they have unequal numbers), else as many numbers for each
-    several = len(lengths := set(map(len, shares))) == 1 and lengths != {1}
-    return [
-        scale * end
-        for end in interval(shares if several else [fmean(each) for each in shares], seed=0)
-    ]
+    lengths = set(map(len, shares))
+    several = len(lengths) == 1 and lengths != {1}
+    ends = interval(shares if several else [fmean(each) for each in shares], seed=0)
+    return [scale * end for end in ends]
 
 
-def _scale(measure: str, values: Iterable[Sequence[float]]) -> float:
+def _scale(form: FigureFormat, values: Iterable[Sequence[float]]) -> float:
     """The divisor that makes shares of numbers, as intervals take them: the greatest of them."""
-    return (max(map(max, values), default=0.0) or 1.0) if measure in NUMBERS else 1.0
+    return 1.0 if form.digits is None else max(map(max, values), default=0.0) or 1.0
 
 
 def _over(values: Iterable[Sequence[float]], scale: float) -> list[list[float]]:
@@ -331,18 +300,15 @@ def _best_of(pairs: Pairs) -> Iterator[ResultLine]:
     for _, row in groupby(pairs, lambda pair: pair[0].place):
         points = list(row)
         first, run = points[0]
-        scores = {
-            metric: [_scores(each, metric) for _, each in points]
-            for metric in run.metrics["metrics"]
-        }
+        scores = [values_of(_scores(each)) for _, each in points]
         spent = [a_question(each) for _, each in points]
         tokens = [each for _, each in spent if each is not None]
-        for metric, (alone, *_) in scores.items():
-            yield line_of(first, run, metric, _interval(metric, alone), "one answer")
-        for metric, by_run in scores.items():  # of several repeats, the first
-            best = [max(values[name][0] for values in by_run) for name in by_run[0]]
+        for (metric, _), values in scores[0].items():
+            yield line_of(first, metric, run, _interval(metric, values), "one answer")
+        for key in scores[0]:  # of several repeats, the first
+            best = [max(values[key][name][0] for values in scores) for name in scores[0][key]]
             yield replace(
-                line_of(first, run, metric, interval(best, seed=0), f"best of {len(points)}"),
+                line_of(first, key[0], run, interval(best, seed=0), f"best of {len(points)}"),
                 calls=sum(calls for calls, _ in spent),
                 tokens=sum(tokens) if len(tokens) == len(points) else None,
                 published=None,
@@ -357,23 +323,24 @@ def corrected(lines: Sequence[ResultLine]) -> list[ResultLine]:
     What leads is the task's first measure, or inclusion where that is what was published. Two rows that are the same
     run (beside the figures of two readers) are one test.
     """
-    changed = list(lines)
     rough = {
         line.task for line in lines if line.measure == "inclusion" and line.published is not None
     }
-    families: dict[str, dict[Any, list[int]]] = {}
-    for place, line in enumerate(lines):
+
+    def test_of(line: ResultLine) -> tuple[Any, ...]:
+        return line.run, line.measure, line.point, line.p
+
+    families: dict[str, dict[tuple[Any, ...], float]] = {}
+    for line in lines:
         if line.p is not None:
             leading = "inclusion" if line.task in rough else TASKS[line.task].metrics[0]
-            family = "right or wrong" if line.measure == leading in RIGHT_OR_WRONG else line.measure
-            families.setdefault(family, {}).setdefault(
-                (line.run, line.measure, line.point, line.p), []
-            ).append(place)
+            yes_no = line.measure == leading and format_of(leading).yes_no
+            family = "right or wrong" if yes_no else line.measure
+            families.setdefault(family, {})[test_of(line)] = line.p
+    holms: dict[tuple[Any, ...], float] = {}
     for tests in families.values():
-        for places, p in zip(tests.values(), holm([test[-1] for test in tests]), strict=True):
-            for place in places:
-                changed[place] = replace(changed[place], p_holm=p)
-    return changed
+        holms.update(zip(tests, holm(list(tests.values())), strict=True))
+    return [replace(line, p_holm=holms.get(test_of(line))) for line in lines]
 
 
 def _on_the_front(lines: Sequence[ResultLine], pairs: Pairs) -> list[ResultLine]:
@@ -383,11 +350,8 @@ def _on_the_front(lines: Sequence[ResultLine], pairs: Pairs) -> list[ResultLine]
     for line in lines:
         front = fronts[line.task]
         if line.measure == front.metric:
-            dot = next(
-                dot
-                for dot in front.dots
-                if dot.label == ", ".join(filter(None, (line.group, line.label)))
-            )
+            name = ", ".join(filter(None, (line.group, line.label)))
+            dot = next(dot for dot in front.dots if dot.label == name)
             on = tuple(cost for cost in plots.FRONTIER_COSTS if dot in front.front(cost))
             prompt, paid = (
                 None if math.isnan(tokens) else tokens
@@ -408,118 +372,144 @@ def by_label(pairs: Pairs) -> dict[str, dict[str, Run]]:
 # --- measures: the values of a run ---
 
 
-def _measured(
-    table: PaperTable, one: TableRun, run: Run, counting: TokenCounter
-) -> dict[tuple[str, str], Values]:
-    """The values of a run by measure and side: questions whose passages support the output, or do not; "": all."""
-    metrics = list(run.metrics["metrics"])
-    if table.kind == "sides":
-        sides: dict[bool | None, list[Mapping[str, Any]]] = {}
+class Reading(NamedTuple):
+    """One measure of one answer; None: unknown. `side`: whether the question's passages support the output."""
+
+    measure: str
+    question: str
+    value: float | None
+    side: str = ""
+
+
+def values_of(readings: Iterable[Reading]) -> dict[tuple[str, str], Values]:
+    """The values by measure and side, without measures of which any value is unknown, or of which there is none."""
+    found: dict[tuple[str, str], Values] = {}
+    unknown = set()
+    for measure, question, value, side in readings:
+        values = found.setdefault((measure, side), {})
+        if value is None:
+            unknown.add((measure, side))
+        elif not math.isnan(value):
+            values.setdefault(question, []).append(float(value))
+    return {key: values for key, values in found.items() if values and key not in unknown}
+
+
+def _readings(table: PaperTable, one: TableRun, run: Run, of: TokenCounter) -> Iterator[Reading]:
+    """What a table of its kind measures of a run; `of` counts tokens."""
+    kind = table.kind
+    if table.about.scores:
+        yield from _scores(run)
+    if kind == "retrieval":
+        yield from _retrieval(run)
+    elif kind == "judging":
+        yield from judging(run)
+    elif kind == "latency":
+        yield from latency(run)
+    elif kind in _OF_CONTEXTS:
         for context, question in _contexts(one, run):
-            sides.setdefault(_supported(one.task, question, context), []).append(context.row)
-        return {
-            (metric, name): _values((row["id"], float(row[metric])) for row in sides[side])
-            for side, name in ((True, "positive"), (False, "negative"))
-            if side in sides
-            for metric in metrics
-        }
-    if table.kind == "judging":
-        found = judging_values(run)
-    elif table.kind == "retrieval":
-        found = {
-            measure: _values(
-                (row["id"], row["retrieval"].get(KEPT, {}).get(measure, 0.0))
-                for row in run.rows
-                if retrieval_known(row) and kept_known(row)
-            )
-            for measure in ("recall", "precision", "s_precision")
-        }
-    elif table.kind in OF_CONTEXTS:
-        found = _of_contexts(table, one, run, counting)
-    elif table.kind == "latency":
-        found = latency_values(run)
-    else:
-        found = {metric: _scores(run, metric) for metric in metrics}
-        if table.kind in ("refined", "alignment"):
-            found |= _of_refined(table, one, run, counting)
-    return {(measure, ""): values for measure, values in found.items() if values}
+            yield from _OF_CONTEXTS[kind](one.task, context, question, of)
 
 
-def _of_contexts(
-    table: PaperTable, one: TableRun, run: Run, counting: TokenCounter
-) -> dict[str, Values]:
-    if table.kind == "support":
-        return _of_support(one, run, counting)
-    # What was to be read when an answer failed is unknown: not even that it was empty.
-    read = [
-        (
-            each.row["id"],
-            each.tokens.prompt,
-            figures_of(each.kept, item.question, item.golden_answers[0], counting),
-        )
-        for each, item in _contexts(one, run)
-        if not each.failed
-    ]
-    if table.kind == "tokens":
-        known = all(tokens is not None for _, tokens, _ in read)
-        return {
-            "context_tokens": _values((name, figures.tokens) for name, _, figures in read),
-            "answer_prompt": _values(
-                (name, float(tokens or 0)) for name, tokens, _ in read if known
-            ),
-        }
-    return {
-        "output_precision": _values((name, figures.precision) for name, _, figures in read),
-        "where_kept": _values(
-            (name, figures.not_empty) for name, _, figures in read if not figures.empty
-        ),
-        "by_characters": _values((name, figures.characters) for name, _, figures in read),
-        "empty": _values((name, figures.empty) for name, _, figures in read),
-    }
+def _scores(run: Run) -> Iterator[Reading]:
+    for metric in run.metrics["metrics"]:
+        for row in run.rows:
+            yield Reading(metric, row["id"], 0.0 if row["error"] else float(row[metric]))
 
 
-def _of_support(one: TableRun, run: Run, counting: TokenCounter) -> dict[str, Values]:
+def _contexts(one: TableRun, run: Run) -> Iterator[tuple[AnswerContext, Question]]:
+    questions = {question.id: question for question in one.questions}
+    return ((each, questions[each.row["id"]]) for each in contexts(run))
+
+
+def _supported(task: str, question: Question, each: AnswerContext) -> bool | None:
+    """Whether what was retrieved supports the output; None: unknown."""
+    return None if each.failed and not each.retrieved else supported(task, question, each.retrieved)
+
+
+def _retrieval(run: Run) -> Iterator[Reading]:
+    for row in run.rows:
+        if retrieval_known(row) and kept_known(row):
+            figures = row["retrieval"].get(KEPT, {})
+            for measure in ("recall", "precision", "s_precision"):
+                yield Reading(measure, row["id"], figures.get(measure, 0.0))
+
+
+# What was to be read when an answer failed is unknown: not even that it was empty.
+
+
+def _sides(
+    task: str, each: AnswerContext, question: Question, _: TokenCounter
+) -> Iterator[Reading]:
+    """An answer's scores, on the side of its question; on the other one it has none."""
+    support = _supported(task, question, each)
+    for side, here in (("positive", True), ("negative", False)):
+        for metric in TASKS[task].metrics:
+            value = float(each.row[metric]) if support is here else _HAS_NONE
+            yield Reading(metric, each.row["id"], value, side)
+
+
+def _support(
+    task: str, each: AnswerContext, question: Question, of: TokenCounter
+) -> Iterator[Reading]:
     """Whether a question's passages support the output, and the mean precision of those that do (section 3.2)."""
-    found: dict[str, list[tuple[str, float]]] = {"supported": [], "positive_precision": []}
-    for each, item in _contexts(one, run):
-        if (support := _supported(one.task, item, each)) is None:
-            continue
-        found["supported"].append((each.row["id"], float(support)))
-        if support:
-            positive = [
-                passage for passage in each.retrieved if supported(one.task, item, [passage])
-            ]
-            figures = [
-                figures_of([one], item.question, item.golden_answers[0], counting)
-                for one in positive
-            ]
-            found["positive_precision"].append(
-                (each.row["id"], fmean(each.precision for each in figures))
-            )
-    return {measure: _values(pairs) for measure, pairs in found.items()}
+    name, support = each.row["id"], _supported(task, question, each)
+    if support is not None:
+        yield Reading("supported", name, float(support))
+    if support:
+        output = question.golden_answers[0]
+        precise = [
+            figures_of([passage], question.question, output, of).precision
+            for passage in each.retrieved
+            if supported(task, question, [passage])
+        ]
+        yield Reading("positive_precision", name, fmean(precise))
 
 
-def _of_refined(
-    table: PaperTable, one: TableRun, run: Run, counting: TokenCounter
-) -> dict[str, Values]:
-    """Tokens of what is left, without the question; or whether an answer stands in it, and in which sentence."""
-    read = [
-        (each.row["id"], each.kept, item.golden_answers)
-        for each, item in _contexts(one, run)
-        if not each.failed
-    ]
-    if table.kind == "refined":
-        lines = [(name, "\n".join(passage.line for passage in kept)) for name, kept, _ in read]
-        return {
-            "refined_tokens": _values(
-                (name, float(counting.count(text)) if text else 0.0) for name, text in lines
-            )
-        }
-    places = [(name, first_gold(kept, answers)) for name, kept, answers in read]
-    return {
-        "gold_in_output": _values((name, gold_in(kept, answers)) for name, kept, answers in read),
-        POSITION: _values((name, float(place)) for name, place in places if place is not None),
-    }
+def _precision(
+    _: str, each: AnswerContext, question: Question, of: TokenCounter
+) -> Iterator[Reading]:
+    if not each.failed:
+        name = each.row["id"]
+        figures = figures_of(each.kept, question.question, question.golden_answers[0], of)
+        yield Reading("output_precision", name, figures.precision)
+        yield Reading("where_kept", name, _HAS_NONE if figures.empty else figures.not_empty)
+        yield Reading("by_characters", name, figures.characters)
+        yield Reading("empty", name, figures.empty)
+
+
+def _tokens(_: str, each: AnswerContext, question: Question, of: TokenCounter) -> Iterator[Reading]:
+    if not each.failed:
+        figures = figures_of(each.kept, question.question, question.golden_answers[0], of)
+        yield Reading("context_tokens", each.row["id"], figures.tokens)
+        yield Reading("answer_prompt", each.row["id"], each.tokens.prompt)
+
+
+def _refined(_: str, each: AnswerContext, __: Question, of: TokenCounter) -> Iterator[Reading]:
+    """Tokens of what is left, without the question."""
+    if not each.failed:
+        text = "\n".join(passage.line for passage in each.kept)
+        yield Reading("refined_tokens", each.row["id"], float(of.count(text)) if text else 0.0)
+
+
+def _alignment(
+    _: str, each: AnswerContext, question: Question, __: TokenCounter
+) -> Iterator[Reading]:
+    """Whether an answer stands in what is left, and in which sentence."""
+    if not each.failed:
+        name, place = each.row["id"], first_gold(each.kept, question.golden_answers)
+        yield Reading("gold_in_output", name, gold_in(each.kept, question.golden_answers))
+        yield Reading("gold_position", name, _HAS_NONE if place is None else float(place))
+
+
+_OF_CONTEXTS = {
+    "sides": _sides,
+    "support": _support,
+    "precision": _precision,
+    "tokens": _tokens,
+    "refined": _refined,
+    "alignment": _alignment,
+}
+"""The kinds of tables that measure what was read for each answer."""
 
 
 def gold_in(kept: Sequence[Passage], answers: Iterable[str]) -> float:
@@ -543,125 +533,81 @@ def first_gold(kept: Sequence[Passage], answers: Iterable[str]) -> int | None:
     return next(found, None)
 
 
-def latency_values(run: Run) -> dict[str, Values]:
-    """Seconds of the call that answers, of those before it, which refined what it reads, and of both, by question.
-
-    What a filter does without a call is no part of them. An answer that failed is left out.
-    """
-    found: dict[str, list[tuple[str, float]]] = {measure: [] for measure in OF_LATENCY}
+def _calls_of(
+    run: Run, stages: Sequence[str] | None = None
+) -> Iterator[tuple[str, list[Mapping[str, Any]]]]:
+    """The different calls of each answer that did not fail (it would have stopped early), of all stages or of some."""
     with run.journal() as journal:
         for row in run.rows:
             if row["error"] is None:
-                calls = [
-                    journal.read_call(key) or {}
-                    for key in dict.fromkeys(key for _, key in row["calls"])
-                ]
-                *before, last = [float(call.get("seconds") or 0.0) for call in calls] or [0.0]
-                for measure, seconds in zip(
-                    OF_LATENCY, (sum(before), last, sum(before) + last), strict=True
-                ):
-                    found[measure].append((str(row["id"]), seconds))
-    return {measure: _values(pairs) for measure, pairs in found.items()}
-
-
-def _scores(run: Run, metric: str) -> Values:
-    return _values((row["id"], 0.0 if row["error"] else float(row[metric])) for row in run.rows)
-
-
-def _values(pairs: Iterable[tuple[str, float]]) -> Values:
-    found: Values = {}
-    for name, value in pairs:
-        found.setdefault(name, []).append(value)
-    return found
-
-
-def _contexts(one: TableRun, run: Run) -> Iterator[tuple[AnswerContext, Question]]:
-    questions = {question.id: question for question in one.questions}
-    return ((each, questions[each.row["id"]]) for each in contexts(run))
-
-
-def _supported(task: str, question: Question, each: AnswerContext) -> bool | None:
-    """Whether what was retrieved supports the output; None: unknown."""
-    return None if each.failed and not each.retrieved else supported(task, question, each.retrieved)
-
-
-def judging_values(run: Run) -> dict[str, Values]:
-    """What the stage that judges took, each measure by question; without tokens or dollars where a call has none.
-
-    An answer that failed is left out, because it stopped early; a call that questions share counts in each, with its
-    own figures. `seconds_in_all` has one value, under no question: the seconds in which at least one such call was in
-    flight. Dollars are those of a thousand such questions.
-    """
-    judged: list[tuple[str, list[Mapping[str, Any]]]] = []
-    with run.journal() as journal:
-        for row in run.rows:
-            if row["error"] is None:
-                keys = dict.fromkeys(key for stage, key in row["calls"] if stage in JUDGING_STAGES)
-                judged.append(
-                    (
-                        str(row["id"]),
-                        [call for key in keys if (call := journal.read_call(key)) is not None],
-                    )
+                keys = dict.fromkeys(
+                    key for stage, key in row["calls"] if stages is None or stage in stages
                 )
+                found = [journal.read_call(key) for key in keys]
+                yield str(row["id"]), [call for call in found if call is not None]
+
+
+def latency(run: Run) -> Iterator[Reading]:
+    """Seconds of the call that answers, of those before it, which refined what it reads, and of both.
+
+    What a filter does without a call is no part of them.
+    """
+    for name, calls in _calls_of(run):
+        *before, last = [float(call.get("seconds") or 0.0) for call in calls] or [0.0]
+        yield Reading("refining_seconds", name, float(sum(before)))
+        yield Reading("answering_seconds", name, last)
+        yield Reading("total_seconds", name, sum(before) + last)
+
+
+def judging(run: Run) -> Iterator[Reading]:
+    """What the stage that judges took; tokens and dollars are unknown where those of a call are.
+
+    A call that questions share counts in each, with its own figures. `seconds_in_all` has one value, under no question:
+    the seconds in which at least one such call was in flight. Dollars are those of a thousand such questions.
+    """
+    judged = list(_calls_of(run, JUDGING_STAGES))
     once = {call["key"]: call for _, calls in judged for call in calls}
-    figures_by_call: dict[str, Callable[[Mapping[str, Any]], Sequence[float | None]]] = {
-        "judging_calls": lambda call: [1],
-        "judging_tokens": lambda call: [call.get("tokens_in"), call.get("tokens_out")],
-        "judging_seconds": lambda call: [call.get("seconds") or 0.0],
-        SECONDS_IN_ALL: lambda call: [],
-        "dollars_a_thousand": lambda call: [
-            None if (cost := cost_of(call, None)) is None else 1000 * cost
-        ],
-    }
-    found: dict[str, Values] = {}
-    for measure, figures_of_call in figures_by_call.items():
-        totals = [
-            (name, [one for call in calls for one in figures_of_call(call)])
-            for name, calls in judged
-        ]
-        if all(None not in figures for _, figures in totals):
-            found[measure] = _values(
-                (name, float(sum(filter(None, figures)))) for name, figures in totals
-            )
-    return found | {SECONDS_IN_ALL: {"": [busy_seconds(once.values())]} if judged else {}}
+    for name, calls in judged:
+        tokens = [call.get(side) for call in calls for side in ("tokens_in", "tokens_out")]
+        costs = [cost_of(call, None) for call in calls]
+        yield Reading("judging_calls", name, len(calls))
+        yield Reading("judging_tokens", name, _total(tokens))
+        yield Reading("judging_seconds", name, sum(call.get("seconds") or 0.0 for call in calls))
+        yield Reading(SECONDS_IN_ALL, "", _HAS_NONE)  # its place in the table
+        yield Reading("dollars_a_thousand", name, _total(cost and 1000 * cost for cost in costs))
+    if judged:
+        yield Reading(SECONDS_IN_ALL, "", busy_seconds(once.values()))
+
+
+def _total(numbers: Iterable[float | None]) -> float | None:
+    known = list(numbers)
+    return None if None in known else sum(filter(None, known))
 
 
 # --- notes ---
 
 
-def _failures(pairs: Pairs) -> Iterator[str]:
-    """A line a row that has no score."""
+def _notes(table: PaperTable, pairs: Pairs, counting: TokenCounter) -> Iterator[str]:
+    """Rows without a score, how contexts were counted and what of them is unknown, and bounds that are none."""
     for one, run in pairs:
         if run.failed:
             yield f"{one.task}: {one.label}: failed, every question ended in an error"
-
-
-def _counted(table: PaperTable, pairs: Pairs, counting: TokenCounter) -> Iterator[str]:
-    """How a table of contexts was counted, and what of it is unknown."""
     if table.kind == "tokens":
         yield f"context: a line Title | text a passage, counted by {counting.name}; prompt: as the server counted it"
     if table.kind == "refined":
         yield f"# tok: of what is left of the passages, a line Title | text each, counted by {counting.name}"
     if table.kind == "sides":
         for task, group in groupby(pairs, key=lambda pair: pair[0].task):
-            unknown = [
-                _supported(task, question, each) for each, question in _contexts(*next(group))
-            ].count(None)
-            if unknown:
+            found = [_supported(task, question, each) for each, question in _contexts(*next(group))]
+            if unknown := found.count(None):
                 yield f"{task}: of {unknown} answers it is not known whether their passages support the output"
-
-
-def _empty_bounds(pairs: Pairs) -> Iterator[str]:
-    """A line a row that reads the answer and left nothing to read: there it is no bound."""
     for one, run in pairs:
-        answered = (
-            [row for row in run.rows if row["error"] is None]
-            if one.row.reads_gold(one.task)
-            else []
-        )
-        if empty := sum(not row["knowledge"] for row in answered):
-            counts = f"empty for {empty:,} of {len(answered):,} answers"
-            yield f"{one.task}: {one.label}: {counts}: no upper bound there, for nothing was read"
+        if one.row.reads_gold(one.task):
+            answered = [row for row in run.rows if row["error"] is None]
+            if empty := sum(not row["knowledge"] for row in answered):
+                counts = f"empty for {empty:,} of {len(answered):,} answers"
+                yield f"{one.task}: {one.label}: {counts}: no upper bound there, for nothing was read"
+    yield from _dropped(table, pairs)
 
 
 def _dropped(table: PaperTable, pairs: Pairs) -> Iterator[str]:
@@ -669,25 +615,28 @@ def _dropped(table: PaperTable, pairs: Pairs) -> Iterator[str]:
 
     There is none where the bare index was not run.
     """
-    bare: dict[tuple[str, str, PlannedPoint], Run] = {}
+
+    def place_of(one: TableRun) -> tuple[str, str, PlannedPoint]:
+        return one.task, table.role(one.row), one.point
+
+    bare = {
+        place_of(one): run for one, run in reversed(pairs) if one.row.retrieves and not one.trimmed
+    }
     found: dict[str, str] = {}
-    # the runs of bare indexes first
-    for one, run in sorted(pairs, key=lambda pair: "trimmed" in pair[0].row.settings(pair[0].task)):
-        place = (one.task, table.role(one.row), one.point)
-        if "trimmed" not in one.row.settings(one.task):
-            if one.row.retrieves:
-                bare.setdefault(place, run)
-        elif place in bare:
-            whole, left = (
-                {
-                    row["id"]: set(row["branches"]["q"]["retrieved"])
-                    for row in each.rows
-                    if "q" in row["branches"]
-                }
-                for each in (bare[place], run)
-            )
+    for one, run in pairs:
+        if one.trimmed and place_of(one) in bare:
+            whole, left = _retrieved(bare[place_of(one)]), _retrieved(run)
             if gone := [len(whole[name] - left[name]) for name in whole if name in left]:
                 counts = f"{fmean(gone):.2f} ({100 * fmean(map(bool, gone)):.0f} % of the questions lose any)"
                 what = "passages of the bare index dropped for a question"
                 found.setdefault(run.name, f"{one.task}: {one.label}: {what}: {counts}")
     yield from found.values()
+
+
+def _retrieved(run: Run) -> dict[str, set[str]]:
+    """The passages that a run's questions brought by themselves, by question."""
+    return {
+        row["id"]: set(row["branches"]["q"]["retrieved"])
+        for row in run.rows
+        if "q" in row["branches"]
+    }

@@ -54,26 +54,17 @@ class PlannedPoint(NamedTuple):
 
 
 @dataclass(frozen=True)
-class TableRun:
-    """One run that a table needs."""
+class TablePlace:
+    """A place in a table: a row, a task with its questions, and a point."""
 
     row: PaperRow
     task: str
     point: PlannedPoint
-    folder: Path
-    method: dspy.Module
     questions: Questions
-    lm: ConnectedLM
-    filter_lm: ConnectedLM | None = None  # None, too, where no filter of the method asks a model
-
-    @property
-    def trimmed(self) -> bool:
-        """Whether it searches an index that was trimmed."""
-        return "trimmed" in self.row.settings(self.task)
 
     @property
     def place(self) -> tuple[str, str, str]:
-        """Where in its table it belongs: task, group and label."""
+        """Its task, group and label."""
         return self.task, self.row.group, self.row.label
 
     @property
@@ -81,21 +72,27 @@ class TableRun:
         """Its row and point in words."""
         return ", ".join(filter(None, (self.row.name, self.point.name)))
 
+    @property
+    def trimmed(self) -> bool:
+        """Whether its row searches an index that was trimmed."""
+        return "trimmed" in self.row.settings(self.task)
+
 
 @dataclass(frozen=True)
-class LeftOut:
-    """A run of a table that cannot be made here, of `n` questions, and the reason."""
+class TableRun(TablePlace):
+    """One run that a table needs; `filter_lm` is None, too, where no filter of the method asks a model."""
 
-    row: PaperRow
-    task: str
-    point: PlannedPoint
-    n: int
+    folder: Path
+    method: dspy.Module
+    lm: ConnectedLM
+    filter_lm: ConnectedLM | None = None
+
+
+@dataclass(frozen=True)
+class LeftOut(TablePlace):
+    """A run of a table that cannot be made here, and the reason."""
+
     reason: str
-
-    @property
-    def place(self) -> tuple[str, str, str]:
-        """Where in its table it belongs: task, group and label."""
-        return self.task, self.row.group, self.row.label
 
     @property
     def note(self) -> str:
@@ -121,50 +118,44 @@ def runs_of(
     Raises: Leak, where a program or a model was made of the questions; before any row is paid for.
     """
     found, left_out = list[TableRun](), list[LeftOut]()
+    readers = [lm] if filter_lm is None else [lm, filter_lm]
     for task, questions in sources.questions.items():
-        readers = [lm] if filter_lm is None else [lm, filter_lm]
-        check_trained(
-            dspy.Module(), questions, readers, OTHERS
-        )  # before silver contexts and trimmed indexes, too
+        # before silver contexts and trimmed indexes, too
+        check_trained(dspy.Module(), questions, readers, OTHERS)
         for row in table.rows:
-            points, settings = _points(table, row, task), row.settings(task)
+            points = _points(table, row, task)
             retriever = sources.indexes[task, table.role(row)] if row.retrieves else None
-            if "trimmed" in settings and retriever is not None:
-                retriever = inputs.trimmed(
-                    row, questions, retriever, max(point.k for point in points)
-                )
+            if "trimmed" in row.settings(task) and retriever is not None:
+                deepest = max(point.k for point in points)
+                retriever = inputs.trimmed(row, questions, retriever, deepest)
             for point in points:
-                silver = None
+                place = TablePlace(row, task, point, questions)
                 try:
-                    if row.reads_gold(task) and (
-                        retriever is None
-                        or (silver := inputs.silver(row, questions, retriever, point.k)) is None
-                    ):
-                        continue
-                    method = _method(
-                        row, task, point.k, retriever, questions.task.wording, inputs, silver
-                    )
+                    method = _method(place, retriever, inputs)
                 except NotHere as error:
-                    left_out.append(LeftOut(row, task, point, len(questions), str(error)))
+                    left_out.append(LeftOut(row, task, point, questions, str(error)))
+                    continue
+                if method is None:
                     continue
                 if recipes_in(method):
                     check_leak(method, questions, OTHERS)
                 check_trained(method, questions, (), OTHERS)
                 check_reader(method, lm)
-                sampled = {} if point.sampling is None else point.sampling.model_dump()
-                # at temperature 0 a greedy model is itself, so that its calls are shared
-                same = all(lm.kwargs.get(name) == value for name, value in sampled.items())
-                model = lm if same else lm.copy(**sampled)
-                asked = None
-                if filter_lm is not None and any(
-                    each.lm is None for each in filter_predictors(method).values()
-                ):
-                    asked = filter_lm if same else filter_lm.copy(**sampled)
-                name = _name(method, questions, model, asked, row, repeats)
-                found.append(
-                    TableRun(row, task, point, folder / name, method, questions, model, asked)
-                )
+                model, other = (_sampled(each, point.sampling) for each in (lm, filter_lm))
+                assert model is not None
+                if all(each.lm is not None for each in filter_predictors(method).values()):
+                    other = None
+                path = folder / _name(method, questions, model, other, row, repeats)
+                found.append(TableRun(row, task, point, questions, path, method, model, other))
     return found, left_out
+
+
+def _sampled(lm: ConnectedLM | None, sampling: Sampling | None) -> ConnectedLM | None:
+    """`lm` that samples so; itself where it does (at temperature 0 a greedy model), so that its calls are shared."""
+    options = {} if sampling is None else sampling.model_dump()
+    if lm is None or all(lm.kwargs.get(name) == value for name, value in options.items()):
+        return lm
+    return lm.copy(**options)
 
 
 def _points(table: PaperTable, row: PaperRow, task: str) -> list[PlannedPoint]:
@@ -179,29 +170,29 @@ def _points(table: PaperTable, row: PaperRow, task: str) -> list[PlannedPoint]:
 
 
 def _method(
-    row: PaperRow,
-    task: str,
-    k: int,
-    retriever: Retriever | None,
-    wording: str,
-    inputs: RowInputs,
-    silver: dspy.Module | None,
-) -> dspy.Module:
-    """The method of a row on a task, with its filter; `silver` is that of a row that reads gold.
+    place: TablePlace, retriever: Retriever | None, inputs: RowInputs
+) -> dspy.Module | None:
+    """The method of a row, with its filter; None where the silver contexts that it reads cannot be made.
 
     Raises: NotHere, where what its filter needs is not there and was not named.
     """
+    row, task, k = place.row, place.task, place.point.k
     settings = row.settings(task) | {"k": k}
     name, *_ = [settings.pop(key, None) for key in ("filter", "measure", "stage", "trimmed")]
     of_filter = {key: settings.pop(key) for key in OF_FILTERS if key in settings}
-    worded = inputs.wording(wording, task)
+    wording = inputs.wording(place.questions.task.wording, task)
     if name == SILVER:
+        silver = None
+        if retriever is not None:
+            silver = inputs.silver(row, place.questions, retriever, k)
+        if silver is None:
+            return None
         settings["filter"] = silver
     elif name is not None:
-        select = inputs.filter(row, task, name, worded, of_filter)
-        inputs.load_program_into(select, row, task, name)
-        settings["filter"] = select
-    return make_method(row.method, retriever, task=worded, prompts=inputs.prompts, **settings)
+        settings["filter"] = inputs.filter(row, task, name, wording, of_filter)
+    return make_method(
+        row.method, retriever, task=wording, prompts=inputs.options.prompts, **settings
+    )
 
 
 def _name(

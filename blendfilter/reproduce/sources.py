@@ -21,7 +21,7 @@ from blendfilter.tasks import TASKS, Questions, load
 SAMPLE, POOLED, OWN = "sample", "pooled", "own"
 VECTORS: tuple[Role, ...] = ("flat", "hnsw", "ivf")
 """Kinds of one dense index: where one of them is not named, what stands for another may stand in."""
-_WORDS = re.compile(rf"(?:({'|'.join(get_args(Role))}):)?(?:(\w+)=)?(.+)", re.DOTALL)
+_ROLES = "|".join(get_args(Role))
 _NAMED = {
     "colbert": "ColBERT",
     "dpr": "DPR",
@@ -35,41 +35,45 @@ _PIECES = Analyser(pattern=r"\w{1,3}", stemmer=None, stop_words=())
 """For a second ranking over the sample world, where a table wants two retrievers: three letters at a time."""
 
 
-class Place(NamedTuple):
-    """One `[retriever:][task=]place` of the command; None: for every one. `kind`: data, index or corpus."""
+class Given(NamedTuple):
+    """One `[PREFIX:][TASK=]VALUE` of an option; what it does not name is empty, and stands for all."""
 
-    role: str | None
-    task: str | None
-    where: str
-    kind: str = "data"
+    prefix: str
+    task: str
+    value: str
+    option: str
 
     @classmethod
-    def of(cls, words: str, kind: str = "data") -> Place:
-        """Parse `words`. Raises: UnknownName (the task), BadArgument (empty).
+    def of(cls, words: str, option: str, tasks: Iterable[str], prefixes: str = "") -> Given:
+        """Parse `words`; `prefixes` is a pattern. Raises: UnknownName (the task), BadArgument (no value).
 
-        >>> Place.of("bm25:hotpotqa=indexes/wiki17", "index")
-        Place(role='bm25', task='hotpotqa', where='indexes/wiki17', kind='index')
+        >>> Given.of("bm25:hotpotqa=indexes/wiki17", "--index", ["hotpotqa"], "bm25|colbert")
+        Given(prefix='bm25', task='hotpotqa', value='indexes/wiki17', option='--index')
         """
-        found = _WORDS.fullmatch(words)
-        if found is None:
-            raise BadArgument(f"--{kind} wants [TASK=]PLACE, and this one is empty")
-        role, task, where = found.groups()
-        if task and task not in TASKS:
-            raise UnknownName.of("task", task, TASKS, f"in '{words}'")
-        return cls(role, task, where, kind)
+        prefix = rf"(?:({prefixes}):)?" if prefixes else "()"
+        found = re.match(rf"{prefix}(?:(\w+)=)?", words)
+        assert found is not None  # an empty text matches
+        name, task = found.groups(default="")
+        given = cls(name, task, words[found.end() :], option)
+        if not given.value:
+            form = "[NAME:][TASK=]VALUE" if prefixes else "[TASK=]VALUE"
+            raise BadArgument(f"{option} is written {form}, and {words!r} names no value")
+        if given.task and given.task not in tasks:
+            raise UnknownName.of("task", given.task, tasks, f"in '{words}'")
+        return given
 
     @property
     def own(self) -> bool:
         """Whether it stands for each question's own paragraphs."""
-        return self.kind == "corpus" and self.where == OWN
+        return (self.option, self.value) == ("--corpus", OWN)
 
 
 @dataclass(frozen=True)
 class Sources:
     """What a table is run on; a note says wherever one index stands in for another."""
 
-    questions: dict[str, Questions]
-    indexes: dict[tuple[str, str], Retriever]
+    questions: dict[str, Questions] = field(default_factory=dict)
+    indexes: dict[tuple[str, str], Retriever] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
 
@@ -91,16 +95,17 @@ def gather(
     Raises `BadArgument` for a named task without questions (or, where retrieval is measured, without gold titles), and
     for a retriever without an index.
     """
-    places = [Place.of(words) for words in data]
+    files = [Given.of(words, "--data", TASKS) for words in data]
     passages = [
-        *(Place.of(words, "index") for words in index),
-        *(Place.of(words, "corpus") for words in corpus),
+        Given.of(words, option, TASKS, _ROLES)
+        for option, given in (("--index", index), ("--corpus", corpus))
+        for words in given
     ]
     rows = [row for row in table.rows if row.retrieves]
     roles = list(dict.fromkeys(map(table.role, rows)))
-    found = Sources({}, {})
+    found = Sources()
     chosen = list(table.tasks) if tasks is None else table.named("task", tasks, table.tasks)
-    missing = [task for task in chosen if not any(place.task in (task, None) for place in places)]
+    missing = [task for task in chosen if not any(file.task in (task, "") for file in files)]
     if tasks is None and 0 < len(missing) < len(chosen):
         found.notes.append(
             f"left out, for nothing names their questions (--data TASK=FILE): {', '.join(missing)}"
@@ -114,7 +119,7 @@ def gather(
                     f"{row.method} searches for more than the question, and --corpus {OWN} holds what was found for "
                     f"the questions of {task} alone: name an index, or leave it out (--methods)"
                 )
-        questions, dropped = _questions(task, places, table.n if limit is None else limit, own)
+        questions, dropped = _questions(task, files, table.n if limit is None else limit, own)
         if dropped:
             found.notes.append(
                 f"{task}: left out, for want of paragraphs of their own: {dropped} of the questions"
@@ -131,11 +136,10 @@ def gather(
     return found
 
 
-def _questions(task: str, places: Sequence[Place], limit: int, own: bool) -> tuple[Questions, int]:
+def _questions(task: str, files: Sequence[Given], limit: int, own: bool) -> tuple[Questions, int]:
     """The questions of a task, and how many of the first ones were passed over for want of `own` paragraphs."""
-    named = [place for place in places if place.task == task] or [
-        place for place in places if place.task is None
-    ]
+    for_all = [file for file in files if not file.task]
+    named = [file for file in files if file.task == task] or for_all
     if not named:
         raise BadArgument(
             f"where are the questions of {task}? Add --data {task}=FILE, or leave it out with --tasks"
@@ -144,7 +148,7 @@ def _questions(task: str, places: Sequence[Place], limit: int, own: bool) -> tup
         raise BadArgument(
             f"--data names the questions of {task} {len(named)} times: name them once"
         )
-    there = load(task, named[0].where, limit=None if own else limit)
+    there = load(task, named[0].value, limit=None if own else limit)
     if not own:
         return there, 0
     found = replace(there, items=tuple(one for one in there if _paragraphs(one))[:limit])
@@ -157,9 +161,9 @@ def _questions(task: str, places: Sequence[Place], limit: int, own: bool) -> tup
 
 def _add_sample_world(found: Sources, roles: Sequence[Role]) -> None:
     """BM25 over the sample world; where a table wants ColBERT too, BM25 over pieces of words, which ranks otherwise."""
+    world = sample("corpus.jsonl")
     for role in roles:
         pieces = role == "colbert"
-        world = sample("corpus.jsonl")
         index = BM25.build(world, analyser=_PIECES) if pieces else BM25.build(world)
         found.indexes.update({(task, role): index for task in found.questions})
         if role != "bm25":
@@ -170,53 +174,44 @@ def _add_sample_world(found: Sources, roles: Sequence[Role]) -> None:
 
 
 def _add_indexes(
-    found: Sources, roles: Sequence[Role], passages: Sequence[Place], allow_hosts: Sequence[str]
+    found: Sources, roles: Sequence[Role], passages: Sequence[Given], allow_hosts: Sequence[str]
 ) -> None:
-    opened: dict[tuple[str, str, str | None], Retriever] = {}
+    opened: dict[tuple[str, str, str], Retriever] = {}
     notes: dict[str, None] = {}
     for task, questions in found.questions.items():
-        playing: dict[int, list[str]] = {}
+        vectors: dict[int, list[str]] = {}
         for role in roles:
             best = _best(passages, task, role)
-            key = (
-                best.kind,
-                best.where,
-                task if best.kind == "corpus" and best.where in (POOLED, OWN) else None,
-            )
+            key = (best.option, best.value, task if best.value in (POOLED, OWN) else "")
             if key not in opened:
                 opened[key] = _opened(best, questions, allow_hosts)
             index = found.indexes[task, role] = opened[key]
-            if (kind := kind_of(index)) != role:
+            kind = kind_of(index)
+            if kind != role:
                 verb = "stand" if kind == OWN else "stands"
                 other = "other retriever: " * (role in VECTORS and kind not in (*VECTORS, "dense"))
-                notes[
-                    f"{task}: {other}{_NAMED.get(kind, kind)} {verb} in for the paper's {role}"
-                ] = None
-            if (
-                kind == role == "flat"
-                and index.info().get("settings", {}).get("similarity") == "dot"
-            ):
+                name = _NAMED.get(kind, kind)
+                notes[f"{task}: {other}{name} {verb} in for the paper's {role}"] = None
+            elif role == "flat" and index.info().get("settings", {}).get("similarity") == "dot":
                 notes[f"{task}: {_NO_L2}"] = None
             if role in VECTORS:
-                playing.setdefault(id(index), []).append(role)
-        for one in playing.values():
-            if len(one) > 1:  # there, a table compares nothing
-                notes[
-                    f"{task}: {', '.join(one)} are one index here, and their rows the same runs"
-                ] = None
+                vectors.setdefault(id(index), []).append(role)
+        for same in vectors.values():
+            if len(same) > 1:  # there, a table compares nothing
+                what = "are one index here, and their rows the same runs"
+                notes[f"{task}: {', '.join(same)} {what}"] = None
     found.notes.extend(notes)
 
 
-def _nearest(passages: Sequence[Place], task: str, role: Role) -> list[Place]:
+def _nearest(passages: Sequence[Given], task: str, role: Role) -> list[Given]:
     """The places that fit best: named for both, for the retriever, for the task, for all."""
-    fitting = [
-        place for place in passages if place.task in (task, None) and place.role in (role, None)
-    ]
-    named = [(place.role is not None, place.task is not None) for place in fitting]
-    return [place for place, names in zip(fitting, named, strict=True) if names == max(named)]
+    for wanted in ((role, task), (role, ""), ("", task), ("", "")):
+        if fitting := [place for place in passages if (place.prefix, place.task) == wanted]:
+            return fitting
+    return []
 
 
-def _best(passages: Sequence[Place], task: str, role: Role) -> Place:
+def _best(passages: Sequence[Given], task: str, role: Role) -> Given:
     ranked = (_nearest(passages, task, other) for other in (role, *VECTORS * (role in VECTORS)))
     nearest = next(filter(None, ranked), [])
     if not nearest:
@@ -225,21 +220,21 @@ def _best(passages: Sequence[Place], task: str, role: Role) -> Place:
             f"--corpus {task}=own for the question's own paragraphs"
         )
     if len(nearest) > 1:
-        both = " and ".join(place.where for place in nearest[:2])
+        both = " and ".join(place.value for place in nearest[:2])
         raise BadArgument(
             f"{both} are both {role} for {task}: name one, or put the retriever ({role}:) in front"
         )
     return nearest[0]
 
 
-def _opened(place: Place, questions: Questions, allow_hosts: Sequence[str]) -> Retriever:
-    if place.kind == "index":
-        return open_indexes([place.where], allow_hosts=allow_hosts)
-    if place.where == POOLED:
-        return BM25.build(pooled(questions))
+def _opened(place: Given, questions: Questions, allow_hosts: Sequence[str]) -> Retriever:
+    if place.option == "--index":
+        return open_indexes([place.value], allow_hosts=allow_hosts)
     if place.own:
         return OwnParagraphs(questions)
-    return BM25.for_corpus(sample("corpus.jsonl") if place.where == SAMPLE else place.where)
+    if place.value == POOLED:
+        return BM25.build(pooled(questions))
+    return BM25.for_corpus(sample("corpus.jsonl") if place.value == SAMPLE else place.value)
 
 
 def kind_of(retriever: Retriever) -> str:

@@ -25,10 +25,6 @@ from blendfilter.tasks import TASKS
 PAPERS = Path(__file__).parent / "papers"
 Role = Literal["colbert", "bm25", "reranked", "dpr", "flat", "hnsw", "ivf"]
 """The papers' retrievers. A command says which index plays which; the last three are kinds of one dense index."""
-Kind = Literal[
-    "scores", "retrieval", "sweep", "samples", "settings", "precision", "tokens", "sides", "frontier", "judging",
-    "refined", "alignment", "latency", "support",
-]  # fmt: skip
 OF_FILTERS = ("filter_n", "filter_by", "filter_model", "filter_tokens", "rules")
 """Arguments of a row that are its filter's."""
 SILVER = "silver"
@@ -37,8 +33,6 @@ QUESTION_ONLY = ("direct-retrieval", "cot-retrieval", "ralm")
 """Methods that search for the question alone."""
 PROMPTED = "prompted"
 """The default of a table's model that need not be there: without one named, the row's filter is a prompt."""
-OF_CONTEXTS = ("precision", "tokens", "sides", "judging", "support")
-"""Kinds of tables that measure what was left for the answer, or what choosing it took: not the answers alone."""
 
 
 def _one_of(kind: str, known: Iterable[str]) -> AfterValidator:
@@ -57,6 +51,39 @@ Task = Annotated[str, _one_of("task", TASKS)]
 
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class KindOfTable(_Strict):
+    """What tables of one kind measure, and what is said of their figures (`kinds.toml`)."""
+
+    unit: str = "percent"
+    gain: str = "points"
+    failed: str = "count as 0"
+    scores: bool = False
+    compared: bool = False
+    leading: bool = False
+    drawn: tuple[Literal["headline", "panels", "frontier"], ...] = ("panels",)
+
+
+class FigureFormat(_Strict):
+    """How one measure is written and tested (`kinds.toml`); without `digits` it is a share, written in percent."""
+
+    words: str
+    digits: int | None = None
+    yes_no: bool = False
+    alike: bool = False
+    tested: bool = True
+    share: bool = False
+
+
+_DATA = tomllib.loads((Path(__file__).parent / "kinds.toml").read_text("utf-8"))
+KINDS = {name: KindOfTable(**kind) for name, kind in _DATA["kinds"].items()}
+_FORMATS = {name: FigureFormat(**measure) for name, measure in _DATA["measures"].items()}
+
+
+def format_of(measure: str) -> FigureFormat:
+    """How a measure is written; one that nothing is said of by its own name, in percent."""
+    return _FORMATS.get(measure, FigureFormat(words=measure))
 
 
 class RowArguments(_Strict):
@@ -194,7 +221,7 @@ class PaperTable(_Strict):
     name: str
     title: str
     paper: str
-    kind: Kind
+    kind: Annotated[str, _one_of("kind", KINDS)]
     reader: str
     retriever: Role
     n: Count
@@ -211,6 +238,11 @@ class PaperTable(_Strict):
     sweep: tuple[Count, ...] = ()
     samples: tuple[Sampling, ...] = ()
     models: Mapping[str, str] = {}
+
+    @property
+    def about(self) -> KindOfTable:
+        """What its kind measures."""
+        return KINDS[self.kind]
 
     @model_validator(mode="after")
     def _check_rows(self) -> PaperTable:

@@ -289,7 +289,7 @@ def test_failed_questions_end_in_1_and_are_asked_again(reproduce: Reproduce) -> 
         ("table1 --data sample --methods reakt", "no method 'reakt'. Did you mean 'react'?"),
         ("table1 --data sample --prompts nowhere", "no folder of prompts at nowhere"),
         ("filco-table3 --data sample --measure nq=strink", "no measure 'strink'. Did you mean 'strinc'?"),
-        ("filco-table3 --data sample --measure qa=strinc", "in filco-table3"),
+        ("filco-table3 --data sample --measure qa=strinc", "no task 'qa'"),
         ("filco-figure4 --data sample --tasks fever --row SILVER --scorer offline", "the offline reader"),
         ("filco-table3 --data sample --scorer-api-base http://127.0.0.1:9/v1", "name it with --scorer"),
         ("filco-table3 --data sample --program nowhere.json", "no program at nowhere.json"),

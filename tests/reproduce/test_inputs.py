@@ -27,7 +27,7 @@ from blendfilter.lm.scoring.kept import KeptScorer
 from blendfilter.prompting import Prompts
 from blendfilter.records import Passage
 from blendfilter.reproduce import printing, runs, tables
-from blendfilter.reproduce.inputs import RowInputs
+from blendfilter.reproduce.inputs import RowInputs, RowOptions
 from blendfilter.reproduce.tables import PaperTable
 from blendfilter.resources import sample
 
@@ -63,7 +63,7 @@ def fresh(tmp_path: Path) -> dict[str, Any]:
     """Options for questions of the sample world that no program here was compiled on."""
     rows = [{"id": one.id, "question": one.question, "answer": one.golden_answers[0]} for one in load("nq", "sample")]
     (path := tmp_path / "questions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[10:13]), "utf-8")
-    return {"data": [str(path)], "corpus": ["sample"], "tasks": ["nq"], "limit": 3, "measures": {"": "strinc"}}
+    return {"data": [str(path)], "corpus": ["sample"], "tasks": ["nq"], "limit": 3, "measures": ["strinc"]}
 
 
 def demonstrations(run: Run) -> dict[str, int]:
@@ -159,7 +159,7 @@ def test_a_question_that_a_model_was_trained_on_is_refused_before_any_call(
     models = [f"filco:{tmp_path}"] if trained == "filter" else []
     if trained == "reader":
         engine.checkpoint = Checkpoint(tmp_path)  # type: ignore[attr-defined]  # as that of `hf/…`
-    options: dict[str, Any] = {"tasks": ["nq"], "measures": {"": "strinc"}, "models": models}
+    options: dict[str, Any] = {"tasks": ["nq"], "measures": ["strinc"], "models": models}
     with pytest.raises(Leak, match=r"trained on: ask others .*, or take another model or program") as error:
         wanted("filco-table3", tmp_path / "runs", engine.lm(), **options)
     assert "\n" not in str(error.value)
@@ -170,7 +170,7 @@ def test_programs_that_no_row_takes_are_refused(files: dict[str, Path], judged: 
     frontier = tables.read("filco-frontier")
 
     def inputs(program: object, table: PaperTable = frontier) -> RowInputs:
-        return RowInputs(table, connect("offline"), tmp_path, programs=[str(program)])
+        return RowInputs(table, connect("offline"), tmp_path, RowOptions(programs=[str(program)]))
 
     with pytest.raises(BadArgument, match=r"one\.json was compiled for filco, which no row of table4 has"):
         inputs(files["one"], tables.read("table4"))
@@ -182,7 +182,7 @@ def test_programs_that_no_row_takes_are_refused(files: dict[str, Path], judged: 
         inputs(f"strategyqa={files['one']}")
     with pytest.raises(MissingFile, match="no program at nowhere"):
         inputs("nowhere.json")
-    with pytest.raises(BadArgument, match="names no file"):
+    with pytest.raises(BadArgument, match="names no value"):
         inputs("nq=")
 
 
@@ -191,7 +191,7 @@ def test_programs_that_no_row_takes_are_refused(files: dict[str, Path], judged: 
 
 def test_silver_is_made_once_by_the_papers_measure_or_the_one_named(tmp_path: Path) -> None:
     """It is chosen from what every other row was given: the same index, the same K."""
-    first = made("filco-table4", tmp_path, limit=3, tasks=["nq", "hotpotqa"], measures={"hotpotqa": "strinc"})
+    first = made("filco-table4", tmp_path, limit=3, tasks=["nq", "hotpotqa"], measures=["hotpotqa=strinc"])
     (of_nq,) = (tmp_path / "silver").glob("nq-strinc-k5-3-*.jsonl")
     assert len(list((tmp_path / "silver").glob("hotpotqa-strinc-k5-3-*.jsonl"))) == 1
     index, questions = BM25.build(sample("corpus.jsonl")), load("nq", "sample", limit=3)
@@ -200,7 +200,7 @@ def test_silver_is_made_once_by_the_papers_measure_or_the_one_named(tmp_path: Pa
     note = "hotpotqa: SILVER by strinc, as asked; the paper's measure for it is cxmi"
     assert [each for each in first.result.notes if "SILVER by" in each] == [note]
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.jsonl")}
-    made("filco-table4", tmp_path, limit=3, tasks=["nq", "hotpotqa"], measures={"": "strinc"})
+    made("filco-table4", tmp_path, limit=3, tasks=["nq", "hotpotqa"], measures=["strinc"])
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.jsonl")} == before
 
 
@@ -211,14 +211,14 @@ def test_what_no_model_here_can_score_is_left_out_and_noted(tmp_path: Path) -> N
         tries.append(journal)
         raise BadArgument("m gives no log-probabilities of given text")
 
-    found = wanted("filco-table5", tmp_path, limit=1, tasks=["fever"], scorer=refused)
+    found = wanted("filco-table5", tmp_path, limit=1, tasks=["fever"], make_scorer=refused)
     (note,) = [each for each in found.inputs.notes if "SILVER by cxmi is left out" in each]
     assert "CXMI" not in {each.row.label for each in found.runs}
     assert note.startswith("fever: SILVER by cxmi is left out: m gives no log-probabilities")
     assert "--scorer" in note
     assert len(tries) == 1, "one try for both readers"
     with pytest.raises(BadArgument, match="m gives no log-probabilities"):
-        wanted("filco-figure4", tmp_path, limit=1, tasks=["fever"], scorer=refused, scorer_named=True)
+        wanted("filco-figure4", tmp_path, limit=1, tasks=["fever"], make_scorer=refused, scorer="named")
 
 
 def test_strinc_and_a_yes_or_no(tmp_path: Path) -> None:
@@ -228,7 +228,7 @@ def test_strinc_and_a_yes_or_no(tmp_path: Path) -> None:
         for one in [*load("hotpotqa", "sample", limit=3), *load("strategyqa", "sample", limit=2)]
     ]
     (path := tmp_path / "mixed.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
-    how: dict[str, Any] = {"data": [str(path)], "corpus": ["sample"], "tasks": ["hotpotqa"], "measures": {"": "strinc"}}
+    how: dict[str, Any] = {"data": [str(path)], "corpus": ["sample"], "tasks": ["hotpotqa"], "measures": ["strinc"]}
     found = wanted("filco-table4", tmp_path / "runs", limit=5, **how)
     note = (
         "hotpotqa: SILVER by strinc keeps everything for 2 of 5 questions, which are answered by a verdict (yes or no)"
@@ -240,7 +240,7 @@ def test_strinc_and_a_yes_or_no(tmp_path: Path) -> None:
     labels = {one.row.label for one in wanted("filco-table5", tmp_path / "five", limit=1, tasks=["fever"]).runs}
     assert (any("STRINC" in each for each in labels), any("LEXICAL" in each for each in labels)) == (False, True)
     with pytest.raises(BadArgument, match="strinc cannot label the questions of"):
-        wanted("filco-figure4", tmp_path / "four", limit=1, tasks=["fever"], measures={"fever": "strinc"})
+        wanted("filco-figure4", tmp_path / "four", limit=1, tasks=["fever"], measures=["fever=strinc"])
 
 
 def fake_scorer(pairs: list[TextPair]) -> Callable[[Any], KeptScorer]:
@@ -261,7 +261,7 @@ def fake_scorer(pairs: list[TextPair]) -> Callable[[Any], KeptScorer]:
 def test_cxmi_calls_the_scorer_and_keeps_its_scores(tmp_path: Path) -> None:
     pairs: list[TextPair] = []
     lines: list[str] = []
-    options: dict[str, Any] = {"limit": 2, "tasks": ["hotpotqa"], "scorer": fake_scorer(pairs)}
+    options: dict[str, Any] = {"limit": 2, "tasks": ["hotpotqa"], "make_scorer": fake_scorer(pairs)}
     found = wanted("filco-figure4", tmp_path, say=lines.append, **options)
     assert lines[-1] == "silver contexts of hotpotqa: 2 of 2 questions"
     assert "hotpotqa: SILVER's cxmi is what likely finds likely" in found.inputs.notes
@@ -413,5 +413,5 @@ def test_no_demonstrations_may_be_asked_for_by_task(tmp_path: Path) -> None:
     """For models that were trained without any: `none` is not the lack of a file."""
     table = tables.read("filco-table4")
     for given, shown in (("none", (0, 0)), ("nq=none", (0, 3))):
-        inputs = RowInputs(table, connect("offline"), tmp_path, demos=[given])
+        inputs = RowInputs(table, connect("offline"), tmp_path, RowOptions(demos=[given]))
         assert tuple(len(inputs.wording(task, task).demos) for task in ("nq", "triviaqa")) == shown

@@ -320,7 +320,8 @@ def test_an_answer_that_failed_is_no_short_prompt_and_no_empty_context(name: str
     table, lm = tables.read(name), CountingEngine().lm(name="counted")
     rest = Questions(tuple(questions[2:]), TASKS["nq"], "sample")
     known = replace(sources.gather(table, data=["sample"], tasks=["nq"]), questions={"nq": rest})
-    fewer, _ = runs.runs_of(table, known, lm, tmp_path / "fewer", RowInputs(table, lm, tmp_path / "fewer"))
+    inputs = RowInputs(table, lm, tmp_path / "fewer")
+    fewer, _ = runs.runs_of(table, known, lm, tmp_path / "fewer", inputs)
     whole = results.result(table, fewer, runs.do(fewer, progress=False))
     for one, other in zip(figures(some.result), figures(whole), strict=True):
         assert one[:2] == other[:2]
@@ -344,7 +345,9 @@ def refusing(*stages: str) -> CountingEngine:
 def test_a_question_that_failed_counts_zero_in_the_score() -> None:
     """Two of three right and one error are 2 / 3, not 2 / 2."""
     rows = [{"id": f"q{n}", "em": 1.0, "error": None} for n in range(2)] + [{"id": "q2", "error": {"kind": "timeout"}}]
-    assert results._scores(SimpleNamespace(rows=rows), "em") == {"q0": [1.0], "q1": [1.0], "q2": [0.0]}  # type: ignore[arg-type]
+    run = SimpleNamespace(rows=rows, metrics={"metrics": {"em": {}}})
+    (values,) = results.values_of(results._scores(run)).values()  # type: ignore[arg-type]
+    assert values == {"q0": [1.0], "q1": [1.0], "q2": [0.0]}
 
 
 def test_a_call_that_a_question_made_twice_took_its_seconds_once(tmp_path: Path) -> None:
@@ -354,9 +357,10 @@ def test_a_call_that_a_question_made_twice_took_its_seconds_once(tmp_path: Path)
     calls = [["check", digest(2)], ["check", digest(2)], ["direct", digest(1)]]
     rows = [{"id": "q", "error": None, "calls": calls}]
     run = SimpleNamespace(rows=rows, journal=lambda: Journal(tmp_path, "replay"))
-    assert results.latency_values(run) == {  # type: ignore[arg-type]
-        "refining_seconds": {"q": [2.0]}, "answering_seconds": {"q": [1.0]}, "total_seconds": {"q": [3.0]},
-    }  # fmt: skip
+    readings = list(results.latency(run))  # type: ignore[arg-type]
+    assert [reading[:3] for reading in readings] == [
+        ("refining_seconds", "q", 2.0), ("answering_seconds", "q", 1.0), ("total_seconds", "q", 3.0),
+    ]  # fmt: skip
 
 
 def test_a_row_that_failed_is_no_row_of_zeros_and_stops_no_other(tmp_path: Path) -> None:
@@ -449,8 +453,8 @@ def test_a_priced_judge_has_its_dollars_and_a_failed_question_is_left_out(tmp_pa
     right = [row for row in run.rows if row["error"] is None]
     counts = {row["id"]: [pytest.approx(sum(stage == "consistent" for stage, _ in row["calls"]))] for row in right}
     assert len(counts) == 3
-    values = results.judging_values(run)
-    assert values["judging_calls"] == values["dollars_a_thousand"] == counts
+    values = results.values_of(results.judging(run))
+    assert values["judging_calls", ""] == values["dollars_a_thousand", ""] == counts
 
 
 # --- printed and drawn ---

@@ -14,13 +14,11 @@ from blendfilter import BM25
 from blendfilter.errors import BadArgument, BadData, EmptyData, UnknownName
 from blendfilter.records import Passage, Question
 from blendfilter.reproduce import tables
-from blendfilter.reproduce.sources import OwnParagraphs, Place, gather
+from blendfilter.reproduce.sources import VECTORS, Given, OwnParagraphs, gather
 from blendfilter.reproduce.tables import PaperTable
 from blendfilter.resources import sample
 from blendfilter.retrieval.indexes import build
 from blendfilter.tasks import TASKS, Questions
-
-VECTORS = ("flat", "hnsw", "ivf")
 
 
 @pytest.fixture
@@ -38,15 +36,16 @@ def bare(tmp_path: Path) -> str:
 def test_a_place_says_for_what_it_is() -> None:
     address = "http://localhost:8893/?x=1"
     for words, place in {
-        "hotpotqa=indexes/a": (None, "hotpotqa", "indexes/a"), "bm25:indexes/a": ("bm25", None, "indexes/a"),
-        f"colbert:twowiki={address}": ("colbert", "twowiki", address), "./a=b": (None, None, "./a=b"),
+        "hotpotqa=indexes/a": ("", "hotpotqa", "indexes/a"), "bm25:indexes/a": ("bm25", "", "indexes/a"),
+        f"colbert:twowiki={address}": ("colbert", "twowiki", address), "./a=b": ("", "", "./a=b"),
+        address: ("", "", address),
     }.items():  # fmt: skip
-        assert Place.of(words)[:3] == place
+        assert Given.of(words, "--index", TASKS, "bm25|colbert")[:3] == place
 
 
 def test_what_is_missing_is_named_with_the_next_move(small: PaperTable, bare: str) -> None:
     with pytest.raises(UnknownName, match=r"no task 'hotpoqa'\. Did you mean 'hotpotqa'"):
-        Place.of("hotpoqa=dev.json")
+        gather(small, data=["hotpoqa=dev.json"])
     with pytest.raises(BadArgument, match=r"questions of hotpotqa\? Add data='hotpotqa=FILE', or leave it out"):
         gather(small, data=[])
     with pytest.raises(BadArgument, match=r"which index is bm25 for hotpotqa\? Add index='bm25:hotpotqa=DIR'"):
