@@ -25,7 +25,6 @@ import dspy
 import tqdm  # type: ignore[import-untyped]
 
 from blendfilter.asking import Ask, reply_tokens_of
-from blendfilter.compiling.demos import DemoCount, hold_to, keep_own_fields
 from blendfilter.compiling.measuring import (
     CompilationStopped,
     CompilationWatch,
@@ -33,7 +32,14 @@ from blendfilter.compiling.measuring import (
     guarded,
     score,
 )
-from blendfilter.compiling.optimisers import Optimiser, OptimiserWork, optimiser_called
+from blendfilter.compiling.optimisers import (
+    DemoCount,
+    Optimiser,
+    OptimiserWork,
+    hold_to,
+    keep_own_fields,
+    optimiser_called,
+)
 from blendfilter.compiling.programs import (
     HeldOutScore,
     PairedScores,
@@ -351,23 +357,15 @@ def _check(student: Any, train: Sequence[Any], valid: Sequence[Any]) -> list[str
     for called, examples in (("training set", train), ("set held back", valid)):
         if not examples:
             raise EmptyData(f"the {called} is empty: give it examples")
-        for at, each in enumerate(examples):
-            if not isinstance(each, dspy.Example) or each._input_keys is None:
-                raise BadArgument(
-                    f"example {at} of the {called} is no dspy.Example with its inputs named: "
-                    "dspy.Example(…).with_inputs('question')"
-                )
+        for example in examples:
+            example.inputs()  # DSPy says how to name them
     earlier = [digest for recipe in recipes_in(student) for digest in recipe.trained_on]
-    trained = {question_digest(question_in(each)) for each in train}
+    trained = {*earlier, *(question_digest(question_in(each)) for each in train)}
     for question in map(question_in, valid):
         if question_digest(question) in trained:
             raise Leak(
-                f"the question {question[:100]!r} is in the training set and in the set held back: take one out"
-            )
-        if question_digest(question) in earlier:
-            raise Leak(
-                f"the question {question[:100]!r} is held back, and the module was compiled on it before: hold others "
-                "back"
+                f"the question {question[:100]!r} is held back, and it is in the training set, or the module was "
+                "compiled on it before: hold others back"
             )
     return earlier
 

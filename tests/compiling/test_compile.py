@@ -200,13 +200,13 @@ class TestRefused:
 
     def test_a_question_in_both_sets(self) -> None:
         twin = dspy.Example(question=f"  {self.rows[0].question.upper()}", answer="x").with_inputs("question")
-        with pytest.raises(Leak, match=r"question '  [A-Z ]+.* is in the training set and in the set held back"):
+        with pytest.raises(Leak, match=r"question '  [A-Z ]+.* is held back, and it is in the training set"):
             self.compile(Direct(), self.rows[:3], [twin])
 
     def test_no_examples_no_inputs_no_module_no_predictor(self) -> None:
         with pytest.raises(EmptyData, match="training set is empty"):
             self.compile(Direct(), [], self.rows)
-        with pytest.raises(BadArgument, match=r"example 0 of the set held back is no dspy.Example with its inputs"):
+        with pytest.raises(ValueError, match="with_inputs"):
             self.compile(Direct(), self.rows, [dspy.Example(question="x")])
         with pytest.raises(BadArgument, match=r"is no dspy.Module"):
             self.compile("direct", self.rows[:3], self.rows[3:])
@@ -236,7 +236,7 @@ def test_a_program_compiled_further_knows_all_that_it_was_compiled_on(tmp_path: 
     done = compile_program(first.program, rows[6:8], valset=rows[8:], run=tmp_path / "again", **how)
     sent = [question_digest(each.question) for each in rows]
     assert done.recipe.trained_on == (*sent[6:], *first.recipe.trained_on)
-    with pytest.raises(Leak, match="is held back, and the module was compiled on it before"):
+    with pytest.raises(Leak, match=r"is held back, .* or the module was compiled on it before"):
         compile_program(first.program, rows[6:8], valset=rows[:1], run=tmp_path / "leak", **how)
     assert not (tmp_path / "leak").exists()
 

@@ -9,8 +9,8 @@ import dspy
 import pytest
 from scripted import ScriptedLM
 
-from blendfilter.compiling.demos import DemoCount, complete, hold_to, keep_own_fields, reduced
 from blendfilter.compiling.measuring import AcceptingMetric, CompilationStopped, CompilationWatch, CountedMetric
+from blendfilter.compiling.optimisers import DemoCount, complete, hold_to, keep_own_fields, reduced
 from blendfilter.compiling.silver import overlap, silver_examples, silver_metric
 from blendfilter.errors import BadArgument, BadData, ModelError
 from blendfilter.filters.filco import FilCoFilter, Unit
