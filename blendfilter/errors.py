@@ -88,7 +88,7 @@ def worded(message: str) -> str:
 
 _NAMES = (
     "allow-empty-answers|allow-host|api-base|ask-server|batch|batch-dir|batch-window|chat|chunk|concurrency|context|corpus|data|deadline|demos|"
-    "device|dry-run|encoder|endpoint|exclude|export|filter|filter-endpoint|filter-lm|filter-max-input-tokens|filter-min-score|filter-model|"
+    "dry-run|encoder|endpoint|exclude|export|filter|filter-endpoint|filter-lm|filter-max-input-tokens|filter-min-score|filter-model|"
     "filter-unmatched|gradient-checkpointing|host|index|join|json-schema|learning-rate|leave-out|leave-out-compiled|lm|"
     "max-body|max-calls|max-cost|max-input-tokens|max-k|max-query-chars|max-retries|max-tokens|measure|method|"
     "methods|metric|micro-tokens|mode|out|overwrite|part|passage-prefix|passage-prompt|pooling|port|prices|program|"

@@ -104,13 +104,11 @@ class Task:
 def _named(function: Any, functions: dict[str, MetricFunction]) -> str:
     """The name of a function, which goes into `functions`."""
     name = getattr(function, "__name__", None) or type(function).__name__
-    if not callable(function) or inspect.iscoroutinefunction(function):
+    is_plain = callable(function) and not inspect.iscoroutinefunction(function)
+    if not is_plain or not name.isidentifier():
         raise BadArgument(
-            f"{function!r:.80} is no metric: give a name, or a plain function (example, prediction, trace)"
-        )
-    if not name.isidentifier():
-        raise BadArgument(
-            f"a metric stands under its function's name, and this one is a {name}: write it with def"
+            f"{function!r:.80} is no metric: give a name, or a plain function (example, prediction, trace), written "
+            "with def, under whose name it stands"
         )
     if name in METRICS:
         raise BadArgument(f"'{name}' is a metric of ours: call your function something else")

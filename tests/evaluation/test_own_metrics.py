@@ -207,7 +207,7 @@ async def later(example: Any, prediction: Any, trace: Any = None) -> float:
         (["cover_em"], UnknownName, r"no metric 'cover_em'. Did you mean 'cover-em'\?"),
         ("em", BadArgument, r"metrics is a list of names and functions, such as"),
         ([], BadArgument, "metrics is a list"),
-        ([lambda example, prediction: 1.0], BadArgument, "this one is a <lambda>: write it with def"),
+        ([lambda example, prediction: 1.0], BadArgument, "is no metric: .*written with def"),
         ([eased, eased], BadArgument, "two metrics are called 'eased'"),
         ([answer], BadArgument, "a row of a run has a field 'answer'"),
         ([later], BadArgument, "is no metric: give a name, or a plain function"),
