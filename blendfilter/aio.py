@@ -18,6 +18,7 @@ import functools
 import heapq
 import itertools
 import os
+import selectors
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
@@ -39,8 +40,6 @@ A = TypeVarTuple("A")
 F = TypeVar("F", bound=Callable[..., Any])
 _WORKERS = 64
 _LONGEST_STOP = 5.0
-_TURNS, _PAUSE = 200, 0.02
-"""Turns of the loop in which nothing happens that count as quiet, and seconds between two looks."""
 _UNCARRIED = (
     StopIteration,
     SystemExit,
@@ -72,10 +71,13 @@ def loop() -> asyncio.AbstractEventLoop:
 class _Loop(asyncio.SelectorEventLoop):
     """The loop, which takes DSPy's own short steps of a model's call in place: two threads less to wake a call.
 
-    `busy`: worker threads that are at work for it, less those that wait for it.
+    `busy`: worker threads that are at work for it, less those that wait for it. `watchers`: see `until_quiet`.
     """
 
-    busy = 0
+    def __init__(self) -> None:
+        self.busy = 0
+        self.watchers: list[asyncio.Future[None]] = []
+        super().__init__(_Selector(self))
 
     def run_in_executor(
         self, executor: Executor | None, func: Callable[[Unpack[A]], T], *args: *A
@@ -96,26 +98,37 @@ class _Loop(asyncio.SelectorEventLoop):
         self.busy -= 1
 
 
-async def until_quiet(moved: Callable[[], int], longest: float = 30.0) -> None:
-    """Wait until nothing else can move on this loop: no worker thread is at work, and nothing is ready to run.
+class _Selector(selectors.DefaultSelector):
+    """The loop's selector, which the loop asks to wait when nothing of its own is ready to run."""
 
-    `moved` counts what the caller waits for: while it grows, nothing is quiet. After `longest` seconds in which it did
-    not grow the wait is over all the same: one slow thread keeps nobody.
+    def __init__(self, loop: _Loop) -> None:
+        super().__init__()
+        self._loop = loop
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        watchers = self._loop.watchers
+        if timeout == 0 or not watchers or self._loop.busy > 0:
+            return super().select(timeout)
+        events = super().select(0)
+        while watchers and not events:
+            watcher = watchers.pop()
+            if not watcher.done():
+                watcher.set_result(None)
+        return events
+
+
+async def until_quiet(longest: float = 30.0) -> bool:
+    """Wait until nothing else can move: the package's loop, which this runs on, has nothing to do, nor a worker thread.
+
+    False where that was not so within `longest` seconds: one slow thread keeps nobody.
     """
     running = asyncio.get_running_loop()
-    seen, since = moved(), running.time()
-    while running.time() - since < longest:
-        for _ in range(
-            _TURNS
-        ):  # turns of the loop, not seconds: a busy machine takes longer for them
-            await asyncio.sleep(0)
-            if moved() != seen or getattr(running, "busy", 0) > 0:
-                break
-        else:
-            return
-        if moved() != seen:
-            seen, since = moved(), running.time()
-        await asyncio.sleep(_PAUSE)
+    assert isinstance(running, _Loop)
+    watcher = running.create_future()
+    running.watchers.append(watcher)
+    done, _ = await asyncio.wait([watcher], timeout=longest)
+    watcher.cancel()
+    return bool(done)
 
 
 def submit(coroutine: Coroutine[Any, Any, T]) -> Future[T]:
@@ -158,14 +171,14 @@ async def _until_over(
     coroutine: Coroutine[Any, Any, T], over: threading.Event, *, waited_for: bool = False
 ) -> T:
     running = asyncio.get_running_loop()
-    by_worker = waited_for and isinstance(running, _Loop)
-    if by_worker:
-        running.busy -= 1  # type: ignore[attr-defined]
+    waits = 1 if waited_for and isinstance(running, _Loop) else 0
+    if isinstance(running, _Loop):
+        running.busy -= waits
     try:
         return await coroutine
     finally:
-        if by_worker:
-            running.busy += 1  # type: ignore[attr-defined]
+        if isinstance(running, _Loop):
+            running.busy += waits
         over.set()
 
 

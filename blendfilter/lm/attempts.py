@@ -29,6 +29,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import tenacity
+
 from blendfilter.aio import WaitingQueue
 from blendfilter.context import asker
 from blendfilter.dspy_surface import lm15
@@ -380,37 +382,47 @@ class AttemptingEngine:
         if asker().tally is None:  # outside of a journal
             with tallied():
                 return await self.complete(request)
-        if self.retry is None:
+        retry, account, started = self.retry, tally(), self._clock()
+        if retry is None:
             return await self._attempt(request)
-        started, tried, account = self._clock(), 0, tally()
-        while True:
-            tried += 1
-            left = started + account.waited + self.retry.deadline - self._clock()
-            try:
-                response = await self._attempt(account.raised or request, left)
-            except lm15.LM15Error as error:
-                self._reached = (
-                    self._reached or getattr(error, "provider_code", None) != faults.NO_CONNECTION
-                )
-                error.attempts = tried
-                wait = self.retry.wait(error, tried)
-                over = wait > started + account.waited + self.retry.deadline - self._clock()
-                limit = (
-                    self.retry.attempts
-                    if self._reached
-                    else min(self.retry.attempts, NEVER_REACHED)
-                )
-                if not faults.retryable(error) or over or tried >= limit:
-                    raise
-                if self.retries is not None and not self.retries.take(error):
-                    raise
-            else:
-                self._reached = True
-                if self.retries is not None:
-                    self.retries.earn()
-                data: dict[str, Any] = {**(response.provider_data or {}), "attempts": tried}
-                return dataclasses.replace(response, provider_data=data)
-            await self._sleep(wait)
+
+        def left() -> float:
+            return started + account.waited + retry.deadline - self._clock()
+
+        async def attempt() -> lm15.Response:
+            return await self._attempt(account.raised or request, left())
+
+        def error_of(state: tenacity.RetryCallState) -> Any:
+            assert state.outcome is not None
+            return state.outcome.exception()
+
+        def may_pass(state: tenacity.RetryCallState) -> bool:
+            error = error_of(state)
+            if isinstance(error, lm15.LM15Error):
+                error.attempts = state.attempt_number
+            unreached = getattr(error, "provider_code", None) == faults.NO_CONNECTION
+            self._reached = self._reached or not unreached
+            return error is not None and faults.retryable(error)
+
+        def is_over(state: tenacity.RetryCallState) -> bool:
+            limit = retry.attempts if self._reached else min(retry.attempts, NEVER_REACHED)
+            if state.upcoming_sleep > left() or state.attempt_number >= limit:
+                return True
+            return self.retries is not None and not self.retries.take(error_of(state))
+
+        retrying = tenacity.AsyncRetrying(
+            retry=may_pass,
+            wait=lambda state: retry.wait(error_of(state), state.attempt_number),
+            stop=is_over,
+            sleep=self._sleep,
+            reraise=True,
+        )
+        response: lm15.Response = await retrying(attempt)
+        if self.retries is not None:
+            self.retries.earn()
+        tried = retrying.statistics["attempt_number"]
+        data: dict[str, Any] = {**(response.provider_data or {}), "attempts": tried}
+        return dataclasses.replace(response, provider_data=data)
 
     async def _attempt(self, request: lm15.Request, left: float = math.inf) -> lm15.Response:
         passed: list[tuple[Meter, Any]] = []

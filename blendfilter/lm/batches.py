@@ -151,7 +151,6 @@ class Gatherer(Generic[W, T]):
         self.elsewhere = 0
         self._quiet = quiet
         self._loop = asyncio.get_running_loop()
-        self._moved = 0
         self._changed = asyncio.Event()
 
     async def join(self, work: W) -> T:
@@ -162,7 +161,6 @@ class Gatherer(Generic[W, T]):
 
     def touch(self) -> None:
         """Something moved."""
-        self._moved += 1
         self._changed.set()
 
     async def run(self) -> None:
@@ -170,11 +168,10 @@ class Gatherer(Generic[W, T]):
         while True:
             await self._changed.wait()
             self._changed.clear()
-            while True:
-                await aio.until_quiet(lambda: self._moved)
-                if self.elsewhere == 0:
-                    break
-                await asyncio.sleep(0.05)
+            is_quiet = await aio.until_quiet()
+            if self.elsewhere or (not is_quiet and self._changed.is_set()):
+                continue
+            self._changed.clear()  # all that had moved by now is in `waiting`
             self.waiting = [each for each in self.waiting if not each[1].cancelled()]
             self._quiet()
 

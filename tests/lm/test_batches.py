@@ -16,7 +16,7 @@ import pytest
 from batch_server import BatchServer, batching
 from small_world import Command, CountingEngine, journaled, stable
 
-from blendfilter import BM25, Batch, BlendFilter, Budget, ChainOfThought, Direct, connect, evaluate, load, plan
+from blendfilter import BM25, Batch, BlendFilter, Budget, ChainOfThought, Direct, aio, connect, evaluate, load, plan
 from blendfilter.errors import BadArgument, BadData, BatchWritten, BudgetSpent, CannotWrite, RunFailed, ServerRefused
 from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.run_folder import read_rows
@@ -682,4 +682,4 @@ async def gathered(script: list[int]) -> list[int]:
 
 
 def test_what_waits_goes_together() -> None:
-    assert asyncio.run(gathered([5, 3, 5])) == [5, 5, 3]
+    assert aio.run(gathered([5, 3, 5])) == [5, 5, 3]
