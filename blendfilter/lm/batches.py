@@ -34,7 +34,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -280,15 +280,11 @@ class Batches:
         self._journal = journal
         self.gatherer: Gatherer[Line, Outcome] = Gatherer(self._when_quiet)
         self._read_earlier()
-        driving = asyncio.get_running_loop().create_task(self.gatherer.run())
-        driving.add_done_callback(self._ended)
+        driving = asyncio.ensure_future(self._failing(self.gatherer.run()))
         try:
             yield self
         finally:
-            tasks = [
-                driving,
-                *(sent.carried for sent in self._out.values() if sent.carried is not None),
-            ]
+            tasks = [driving, *(sent.carried for sent in self._out.values() if sent.carried)]
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
@@ -378,9 +374,7 @@ class Batches:
         """Wait for a batch, from now on."""
         self._out[sent.name] = sent
         if sent.carried is None and not self.by_files:
-            carried = asyncio.get_running_loop().create_task(self._carry(sent, transport))
-            carried.add_done_callback(functools.partial(self._carried, sent))
-            sent.carried = carried
+            sent.carried = asyncio.ensure_future(self._failing(self._carry(sent, transport)))
 
     def _note(self, sent: _Sent, **more: Any) -> None:
         known = self._journal.read(_key_of(sent.name), "batch") or {"at": round(time.time(), 3)}
@@ -434,10 +428,12 @@ class Batches:
             if not future.done() and future.set_running_or_notify_cancel():
                 future.set_exception(error)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        """What gathers broke off: a file could not be written."""
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._fail(error)
+    async def _failing(self, work: Awaitable[None]) -> None:
+        """Do what the session cannot do without."""
+        try:
+            await work
+        except Exception as error:  # noqa: BLE001 - whoever waits for an answer gets it
+            self._fail(error.with_traceback(None))  # its frames hold what the provider wrote
 
     # --- answers
 
@@ -607,11 +603,6 @@ class Batches:
         if known is not None and not known.get("refused"):
             self._journal.append({**known, "refused": True})
 
-    def _carried(self, sent: _Sent, task: asyncio.Task[None]) -> None:
-        """Pass on why a batch cannot be carried."""
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._fail(error.with_traceback(None))  # its frames hold what the provider wrote
-
 
 class _AtProvider:
     """A provider's files and batches, through `openai`'s client. A server that is away for a while is waited for."""
@@ -689,43 +680,28 @@ class _AtProvider:
         import openai
 
         while True:
-            refused: ServerRefused | None = None
             try:
                 return await work()
             except openai.NotFoundError as error:
                 if any(f"/{each}/" in str(error.request.url) for each in ("batches", "files")):
                     raise
-                refused = self._no_batches(error.status_code)
-            except openai.APIStatusError as error:
-                if error.status_code in (405, 501):
-                    refused = self._no_batches(error.status_code)
-                else:
-                    what, refused = self._judged(faults.translate(error, key=self._client.api_key))
-            except (
-                openai.APIConnectionError,
-                httpx.HTTPError,
-            ) as error:  # the latter: a file that broke off
-                what, _ = self._judged(faults.translate(error, key=self._client.api_key))
-            if refused is not None:
-                raise refused  # outside of the block: the error holds the request, and with it the key
+                fault = faults.translate(error, key=self._client.api_key)
+            except (openai.APIError, httpx.HTTPError) as error:  # the latter: a file that broke off
+                fault = faults.translate(error, key=self._client.api_key)
+            # Outside of the block: the error holds the request, and with it the key.
+            if (status := getattr(fault, "status", None)) in (404, 405, 501):
+                raise ServerRefused(
+                    f"{self._address} has no batches (HTTP {status}): leave out --batch, or have files answered "
+                    "(--batch-dir)"
+                )
+            final = faults.final(fault, address=self._address)
+            if not faults.retryable(fault):
+                refusal = ServerRefused(str(final)).quoting(str(final))
+                raise final if isinstance(final, ServerRefused) else refusal
             if not self._warned:
                 self._warned = True
-                logger.warning("%s: %s; it is tried again until it answers", self._address, what)
+                logger.warning("%s: %s; it is tried again until it answers", self._address, final)
             await asyncio.sleep(min(FORGIVING, self._given.poll * 2))
-
-    def _judged(self, fault: lm15.LM15Error) -> tuple[str, ServerRefused | None]:
-        """A fault in words, and as an error where it does not pass."""
-        final = faults.final(fault, address=self._address)
-        if faults.retryable(fault):
-            return str(final), None
-        return str(final), final if isinstance(final, ServerRefused) else ServerRefused(
-            str(final)
-        ).quoting(str(final))
-
-    def _no_batches(self, status: int) -> ServerRefused:
-        return ServerRefused(
-            f"{self._address} has no batches (HTTP {status}): leave out --batch, or have files answered (--batch-dir)"
-        )
 
 
 class BatchTransport:

@@ -159,8 +159,7 @@ class JournaledEngine:
             "key": key,
             "kind": "call",
             "stage": asker().stage,
-            **({"branch": asker().branch} if asker().branch else {}),
-            **({"judged": list(asker().judged)} if asker().judged else {}),
+            **_present(branch=asker().branch, judged=list(asker().judged)),
             **hashed,
             "address": (response.provider_data or {}).get("address", self.address)
             if response
@@ -169,7 +168,7 @@ class JournaledEngine:
             "at": round(tally.went_out or began_at, 3),
             "seconds": round(time.perf_counter() - start - tally.waited, 6),
             "attempts": tally.attempts or tried,
-            **({"tokens_lost": tally.lost} if tally.lost else {}),
+            **_present(tokens_lost=tally.lost),
             "error": final and faults.describe(final),
         }
         if self.journal is not None:
@@ -223,32 +222,39 @@ def _recorded(
     logprobs = [[t.token, t.logprob] for t in response.logprobs or ()] if is_safe else []
     # A response with tool calls and the like is kept whole.
     plain = all(isinstance(part, lm15.TextPart | lm15.ThinkingPart) for part in parts)
-    record: dict[str, Any] = {
+    both = [response] if first is None else [first, response]
+    wrong: dict[str, str] = {}
+    for answer in both:
+        wrong |= (answer.provider_data or {}).get("disbelieved", {})
+    return {
         "reply": safe,
         "reasoning": secrets.hidden(thought),
         "finish": response.finish_reason,
-        # It went on past a stop string, and was cut there: tokens that are not read.
-        **({"ran_on": True} if data.get("ran_on") else {}),
-        # Its server stated fewer tokens than the prompt's text has.
-        **({"prompt_cut": True} if data.get("prompt_cut") else {}),
-        # Tokens that it had beside the cap that was asked for, since the model thinks.
-        **({"room": data["room"]} if data.get("room") else {}),
-        # The batch that it was answered in, and the share of the price that is asked there.
-        **{name: data[name] for name in ("batch", "rate") if data.get(name)},
-        **({"logprobs": logprobs} if logprobs else {}),
+        **_present(
+            # It went on past a stop string, and was cut there: tokens that are not read.
+            ran_on=data.get("ran_on"),
+            # Its server stated fewer tokens than the prompt's text has.
+            prompt_cut=data.get("prompt_cut"),
+            # Tokens that it had beside the cap that was asked for, since the model thinks.
+            room=data.get("room"),
+            # The batch that it was answered in, and the share of the price that is asked there.
+            batch=data.get("batch"),
+            rate=data.get("rate"),
+            logprobs=logprobs,
+        ),
         **_tokens(response),
-        **({"first": _tokens(first)} if first is not None else {}),
-        **({} if plain else {"response": secrets.hidden_in(response_as_dict(response))}),
+        **_present(
+            first=first and _tokens(first),
+            response=None if plain else secrets.hidden_in(response_as_dict(response)),
+        ),
+        **_paid(both, price),
+        **_present(disbelieved=wrong),
     }
-    both = [response] if first is None else [first, response]
-    record |= _paid(both, price)
-    if wrong := {
-        name: why
-        for each in both
-        for name, why in (each.provider_data or {}).get("disbelieved", {}).items()
-    }:
-        record["disbelieved"] = wrong
-    return record
+
+
+def _present(**fields: Any) -> dict[str, Any]:
+    """The fields of a record that have something to say."""
+    return {name: value for name, value in fields.items() if value}
 
 
 def _tokens(response: lm15.Response) -> dict[str, int | None]:
