@@ -36,11 +36,8 @@ from blendfilter.errors import BadArgument, MissingExtra
 from blendfilter.lm import faults
 from blendfilter.lm.outcome import concluded
 from blendfilter.lm.prices import stated
-from blendfilter.lm.profiles import Profile, holds_schema, profile_for
+from blendfilter.lm.profiles import SAMPLING, Profile, holds_schema, profile_for
 from blendfilter.lm.refusals import Refusals
-
-MOST_STOPS = 4
-"""Stop strings that are sent: OpenAI takes no more, and a reply is cut on this end anyway."""
 
 _FAULTS: Mapping[type[BaseException], type[lm15.LM15Error]] = {
     ContextWindowExceededError: lm15.ContextLengthError,
@@ -55,10 +52,8 @@ _SECRET = re.compile(
 )
 """Names of a model's settings that are as secret as its key, beside those that `secrets` knows."""
 _ADDRESS = re.compile(r"://(?:[^/?#\s]*@)?([^?#\s]*)(?:[?#]\S*)?")
-_SAMPLING = ("temperature", "top_p", "top_k", "frequency_penalty", "presence_penalty", "logprobs")
-"""What a model refuses that samples as it likes."""
 _SPELLED: Mapping[str, tuple[str, ...]] = {
-    **{name: (name,) for name in (*_SAMPLING, "seed", "service_tier", "store")},
+    **{name: (name,) for name in (*SAMPLING, "seed", "service_tier", "store")},
     "logprobs": ("logprobs", "top_logprobs"),
     "stop": ("stop", "stop_sequences", "stopSequences"),
     "response_format": (
@@ -172,31 +167,19 @@ class AdoptedEngine:
         return config.reasoning.effort if config.reasoning else self._effort
 
     def _cap(self, config: lm15.Config) -> int | None:
-        if config.max_tokens is None:
-            return None
-        thinks = self._profile.thinks_at(self._effort_of(config))
-        cap = room_for(config.max_tokens, self._own_cap, self._profile if thinks else None)
-        return max(cap, int(self.refused.get("max_tokens") or 0))
+        cap = self._profile.cap(config.max_tokens, self._effort_of(config), self._own_cap)
+        return cap and max(cap, int(self.refused.get("max_tokens") or 0))
 
     def _fit(self, config: lm15.Config, known: Mapping[str, float | None]) -> lm15.Config:
         """`config` as the model's family takes it, without what is `known` to be refused."""
         profile, effort = self._profile, self._effort_of(config)
-        changes: dict[str, Any] = {
-            "max_tokens": self._cap(config),
-            "stop": config.stop[:MOST_STOPS],
-        }
+        changes: dict[str, Any] = {}
         if config.reasoning is None and effort is not None:
-            word = (
-                profile.off if effort == "off" and profile.switch == "reasoning_effort" else effort
-            )
+            is_word = effort == "off" and profile.switch == "reasoning_effort"
+            word = profile.off if is_word else effort
             # "none" is OpenAI's word for what DSPy calls off.
             changes["reasoning"] = lm15.Reasoning(effort="off" if word == "none" else word)
-        if not profile.accepts_temperature:
-            changes |= dict.fromkeys(_SAMPLING)
-        if not profile.accepts_stop or profile.thinks_at(effort):
-            changes["stop"] = ()
-        if profile.json_schema is False:
-            changes["response_format"] = None
+        config = profile.fit(config, effort, self._own_cap)
         for name, least in known.items():
             value = changes.get(name, getattr(config, name))
             if least is not None and value is not None:
@@ -383,11 +366,11 @@ def config_for(lm: Any, config: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(getattr(lm, "profile", None), Profile):
         return dict(config)
     settings, profile, fitted = getattr(lm, "kwargs", None) or {}, family_of(lm), dict(config)
-    thinks = profile.thinks_at(config.get("reasoning_effort") or settings.get("reasoning_effort"))
-    if "stop" in fitted and (thinks or not profile.accepts_stop):
+    effort = config.get("reasoning_effort") or settings.get("reasoning_effort")
+    if "stop" in fitted and (profile.thinks_at(effort) or not profile.accepts_stop):
         fitted["stop"] = None
     if not profile.accepts_temperature:
-        fitted |= {name: None for name in _SAMPLING if name in fitted}
+        fitted |= {name: None for name in SAMPLING if name in fitted}
         if any(
             (fitted.get(name) or settings.get(name) or 1) > 1 for name in ("n", "num_generations")
         ):
@@ -398,40 +381,19 @@ def config_for(lm: Any, config: Mapping[str, Any]) -> dict[str, Any]:
         spelled = "max_completion_tokens" if "max_completion_tokens" in settings else "max_tokens"
         fitted |= {
             "max_tokens": None,
-            spelled: room_for(asked, settings.get(spelled), profile if thinks else None),
+            spelled: profile.cap(asked, effort, settings.get(spelled)),
         }
     return fitted
 
 
-def room_for(asked: int, own: int | None, profile: Profile | None) -> int:
-    """The cap of a reply: what is asked, and room for thoughts where `profile` is of a model that thinks.
-
-    A cap of the model's own (`own`) that leaves the room already is taken as it is.
-
-    >>> thinking = profile_for("gpt-5")
-    >>> room_for(32, None, None), room_for(32, None, thinking), room_for(32, 16000, thinking), room_for(9, 9, thinking)
-    (32, 8224, 16000, 9)
-    """
-    if profile is None or (own is not None and asked >= own):
-        return asked
-    return max(own or 0, asked + profile.thinking_tokens)
-
-
 def _fault(error: LMError) -> lm15.LM15Error:
     """What went wrong, in the language of engines: the engine's own error where there is one, without its causes."""
-    cause = _of_client(error.__cause__)
-    if (
-        isinstance(cause, lm15.ProviderError) and (cause.status or 0) // 100 == 2
-    ):  # a page, or a body cut off
-        return lm15.TransportError(str(cause.message))
-    if isinstance(cause, lm15.TransportError) and _unreached(cause):
-        return lm15.TransportError(str(cause.message), provider_code=faults.NO_CONNECTION)
-    if isinstance(cause, json.JSONDecodeError):
-        return lm15.TransportError(f"the reply holds what is not JSON ({cause})")
+    cause = error.__cause__
+    fault = _of_client(cause)
     renamed = isinstance(error, LMLockTimeoutError | LMNotConfiguredError)
-    if isinstance(cause, lm15.LM15Error) and not renamed:
-        cause.__cause__ = cause.__context__ = None
-        return _judged(cause)
+    if fault is not None and not renamed:
+        fault.__cause__ = fault.__context__ = None
+        return fault
     names = ((own, own.__name__.removeprefix("LM")) for own in type(error).__mro__)
     kind = next(
         kind for own, name in names if (kind := _FAULTS.get(own) or getattr(lm15, name, None))
@@ -442,39 +404,28 @@ def _fault(error: LMError) -> lm15.LM15Error:
     return kind(error.message or str(error), **facts)
 
 
-def _judged(error: lm15.LM15Error) -> lm15.LM15Error:
-    """An error of DSPy's client, which judges neither one that comes as an event of a stream nor a missing end."""
-    if isinstance(error, lm15.StreamAssemblyError):
-        return lm15.TransportError(str(error.message))
-    if type(error) is not lm15.ProviderError or error.status is not None:
-        return error
-    code = str(error.provider_code)
-    return faults.in_reply(
-        {"error": {"message": error.message, "code": int(code) if code.isdecimal() else code}}
-    )
-
-
-def _of_client(error: BaseException | None) -> Any:
-    """The lm15 error for what an HTTP client raised inside a model of the user's own making; others as they are."""
-    if isinstance(error, faults.of_a_client()):
-        return faults.translate(error)
-    if isinstance(error, TimeoutError) and not isinstance(
-        error, lm15.LM15Error
-    ):  # one kind of which is both
-        return lm15.TimeoutError(str(error) or "no reply in time")
-    if isinstance(error, ConnectionError):
-        fault = lm15.TransportError(str(error) or type(error).__name__)
-        fault.__cause__ = error
-        return fault
-    return error
-
-
-def _unreached(error: BaseException | None) -> bool:
-    """Whether no connection came about, by what an error came of."""
-    import httpx
-
-    unreached = httpx.ConnectError | httpx.ConnectTimeout | ConnectionRefusedError
-    return any(isinstance(cause, unreached) for cause in _causes(error))
+def _of_client(error: Any) -> lm15.LM15Error | None:
+    """The lm15 error for what a client raised: DSPy's, or one inside a model of the user's own making."""
+    message, kind = str(getattr(error, "message", "") or error), type(error)
+    fault = error if isinstance(error, lm15.LM15Error) else None
+    if fault is None and faults.is_of_a_client(error):
+        fault = faults.translate(error)
+    elif isinstance(error, json.JSONDecodeError):
+        fault = lm15.TransportError(f"the reply holds what is not JSON ({error})")
+    elif isinstance(error, lm15.TransportError):
+        unreached = any(map(faults.is_unreached, _causes(error)))
+        fault = lm15.TransportError(
+            message, provider_code=faults.NO_CONNECTION if unreached else None
+        )
+    elif isinstance(error, lm15.StreamAssemblyError):  # a missing end
+        fault = lm15.TransportError(message)
+    elif kind is lm15.ProviderError and (error.status or 0) // 100 == 2:
+        fault = lm15.TransportError(message)  # a page, or a body cut off
+    elif kind is lm15.ProviderError and error.status is None:  # an event of a stream
+        stated = str(error.provider_code)
+        number = int(stated) if stated.isdecimal() else stated
+        fault = faults.in_reply({"error": {"message": message, "code": number}})
+    return fault
 
 
 def _lacking(error: ImportError, lm: dspy.BaseLM) -> MissingExtra:

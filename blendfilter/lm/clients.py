@@ -82,7 +82,7 @@ class ServerClient:
             request = TransportRequest(method, url, list(self._headers.items()), content)
             return ServerReply(await self._received(request, arriving))
         except faults.OF_A_TRANSPORT as error:
-            fault = faults.of_transport(error, key=self._key)
+            fault = faults.translate(error, key=self._key)
         raise fault  # outside of the block: the error's frames hold the request's headers, and with them the key
 
     def for_files(self) -> openai.AsyncOpenAI:

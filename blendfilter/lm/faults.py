@@ -1,22 +1,20 @@
 """Faults of a model server: translated, judged, worded and journaled.
 
-`translate` turns what the `openai` client raises into DSPy's lm15 errors, the language that engines speak; `retryable`
+`translate` turns what HTTP clients raise into DSPy's lm15 errors, the language that engines speak; `retryable`
 says whether trying again can help; `final` is the user's error once it cannot. `describe` and `restore` carry it
 through the journal. No key passes: `translate` takes it out of whatever the server echoes.
 """
 
 from __future__ import annotations
 
-import logging
 import re
+import sys
 from collections.abc import Mapping
 from typing import Any
 
 from blendfilter import http, secrets
 from blendfilter.dspy_surface import lm15, transports
 from blendfilter.errors import ModelError, ServerRefused, words_of
-
-logger = logging.getLogger(__name__)
 
 NO_CONNECTION = "no_connection"
 """`provider_code` of a `TransportError` where no connection came about: refused, unknown host, no route."""
@@ -64,80 +62,59 @@ _CLASSES: Mapping[int, type[Any]] = {
 _LONGEST = 400  # characters of a server's message that are passed on
 
 
-def of_a_client() -> tuple[type[Exception], ...]:
-    """What the `openai` client and `httpx` raise; they are imported when a call has failed, because that takes long."""
-    import httpx
-    import openai
-
-    return openai.OpenAIError, httpx.HTTPError, httpx.InvalidURL
-
-
-def translate(error: Exception, *, key: str = "") -> lm15.LM15Error:
-    """The lm15 error for what the `openai` client or `httpx` raised, with `key` taken out of its message.
-
-    Raise it outside the `except` block: the cause still holds the request and its headers.
-    """
-    import httpx
-    import openai
-
-    if isinstance(error, openai.APIStatusError):
-        return _of_status(error.status_code, _object(error.body), error.response.headers, key)
-    cause: BaseException = error
-    if isinstance(error, openai.APIConnectionError) and error.__cause__:
-        cause = error.__cause__
-    message = str(cause) or type(cause).__name__
-    fault = unforeseen(error, key=key)
-    if isinstance(cause, httpx.TooManyRedirects):
-        fault = lm15.InvalidRequestError(cleaned(f"{message}: check the address", key))
-    elif isinstance(cause, UnicodeError | httpx.InvalidURL):
-        fault = _uncarried(message, key)
-    elif isinstance(cause, httpx.ConnectError | httpx.ConnectTimeout | httpx.UnsupportedProtocol):
-        fault = _unconnected(message, key)
-    elif isinstance(error, openai.APITimeoutError | httpx.TimeoutException):
-        fault = lm15.TimeoutError(_LATE)
-    elif isinstance(error, openai.APIConnectionError | httpx.HTTPError):
-        fault = _broken_off(message, key)
-    return fault
-
-
 OF_A_TRANSPORT = (transports.TransportError, http.TooLarge, OSError, RuntimeError, ValueError)
 """What sending a request through lm15's transport may raise."""
 
 
-def of_transport(error: Exception, *, key: str = "") -> lm15.LM15Error:
-    """The lm15 error for what lm15's transport raised. Raise it outside the `except` block."""
-    message = str(error) or type(error).__name__
-    fault = unforeseen(error, key=key)
+def _named(module: str, *names: str) -> tuple[type[Any], ...]:
+    """Exception classes of a package that takes long to import: where it was not, it raised nothing."""
+    found = sys.modules.get(module)
+    return tuple(getattr(found, name) for name in names) if found else ()
+
+
+def is_of_a_client(error: object) -> bool:
+    """Whether an HTTP client raised this, inside a model of the user's own making."""
+    foreign = (*_named("openai", "OpenAIError"), *_named("httpx", "HTTPError", "InvalidURL"))
+    return isinstance(error, (*foreign, TimeoutError, ConnectionError))
+
+
+def is_unreached(error: object) -> bool:
+    """Whether it says that no connection came about."""
+    kinds = _named("httpx", "ConnectError", "ConnectTimeout", "UnsupportedProtocol")
+    return isinstance(error, (*kinds, transports.ConnectError, ConnectionRefusedError))
+
+
+def translate(error: Any, *, key: str = "") -> lm15.LM15Error:
+    """The lm15 error for what lm15's transport, `openai` or `httpx` raised, with `key` taken out of its message.
+
+    Raise it outside the `except` block: the cause still holds the request and its headers.
+    """
     if isinstance(error, lm15.LM15Error):
-        fault = error
-    elif isinstance(error, http.TooLarge):  # it would be as large again
-        fault = lm15.ProviderError(message)
-    elif isinstance(error, transports.ConnectError):
-        fault = _unconnected(message, key)
-    elif isinstance(error, transports.ReadTimeout):
-        fault = lm15.TimeoutError(_LATE)
-    elif isinstance(error, transports.TransportError | OSError):
-        fault = _broken_off(message, key)
-    elif isinstance(error, ValueError):
-        fault = _uncarried(message, key)
+        return error
+    if isinstance(error, _named("openai", "APIStatusError")):
+        return _of_status(error.status_code, _object(error.body), error.response.headers, key)
+    lost = _named("openai", "APIConnectionError")
+    late = (*_named("openai", "APITimeoutError"), *_named("httpx", "TimeoutException"))
+    cause = error.__cause__ if isinstance(error, lost) and error.__cause__ else error
+    message = str(cause) or type(cause).__name__
+    if isinstance(cause, http.TooLarge):  # it would be as large again
+        fault: lm15.LM15Error = lm15.ProviderError(message)
+    elif isinstance(cause, _named("httpx", "TooManyRedirects")):
+        fault = lm15.InvalidRequestError(cleaned(f"{message}: check the address", key))
+    elif isinstance(cause, (*_named("httpx", "InvalidURL"), ValueError)):
+        fault = lm15.InvalidRequestError(cleaned(f"HTTP cannot carry it ({message})", key))
+    elif is_unreached(cause):
+        message = cleaned(f"no connection ({message})", key)
+        fault = lm15.TransportError(message, provider_code=NO_CONNECTION)
+    elif isinstance(error, (*late, transports.ReadTimeout, TimeoutError)):
+        fault = lm15.TimeoutError("no reply within the time allowed for one attempt")
+    elif isinstance(
+        error, (*lost, *_named("httpx", "HTTPError"), transports.TransportError, OSError)
+    ):
+        fault = lm15.TransportError(cleaned(f"the connection broke off ({message})", key))
+    else:
+        fault = unforeseen(error, key=key)
     return fault
-
-
-_LATE = "no reply within the time allowed for one attempt"
-
-
-def _uncarried(message: str, key: str) -> lm15.LM15Error:
-    return lm15.InvalidRequestError(cleaned(f"HTTP cannot carry it ({message})", key))
-
-
-def _unconnected(message: str, key: str) -> lm15.LM15Error:
-    return lm15.TransportError(
-        cleaned(f"no connection ({message})", key), provider_code=NO_CONNECTION
-    )
-
-
-def _broken_off(message: str, key: str) -> lm15.LM15Error:
-    return lm15.TransportError(cleaned(f"the connection broke off ({message})", key))
 
 
 def of_reply(

@@ -28,8 +28,9 @@ from blendfilter.lm.tokens import noted
 E = TypeVar("E", bound="OpenAIEngine")
 
 _ESSENTIAL = frozenset({"model", "messages", "prompt"})
-_SAMPLING = ("temperature", "top_p", "top_k", "frequency_penalty", "presence_penalty")
-_SETTINGS = (*_SAMPLING, "seed", "service_tier", "store")
+_SETTINGS = (
+    "temperature", "top_p", "top_k", "frequency_penalty", "presence_penalty", "seed", "service_tier", "store",
+)  # fmt: skip
 """What a request's config and the wire call by the same name."""
 _CAPS = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
 
@@ -122,8 +123,10 @@ class OpenAIEngine:
 
     def reply_cap(self, request: lm15.Request) -> int | None:
         """Tokens that a reply to `request` has at the most, thinking included; None: it is sent without a cap."""
-        more = request.config.extensions or {}
-        fields = self._fit({**self._cap(request.config), **more, **self._extra}, self.refused)
+        config, profile = request.config, self._profile
+        cap = profile.cap(config.max_tokens, self._effort_of(config))
+        given = {profile.max_tokens_param: cap, **(config.extensions or {}), **self._extra}
+        fields = self._fit(given, self.refused)
         caps = [cap for name in _CAPS if isinstance(cap := fields.get(name), int)]
         # Servers that draw several replies to one request bill for each.
         replies = max(
@@ -160,22 +163,23 @@ class OpenAIEngine:
     def __repr__(self) -> str:
         return f"OpenAIEngine({self.address!r}, model={self.model!r}, endpoint={self.endpoint!r})"
 
+    def _effort_of(self, config: lm15.Config) -> str | None:
+        return config.reasoning.effort if config.reasoning else self._effort
+
     def _body(self, request: lm15.Request) -> dict[str, Any]:
-        config, profile = request.config, self._profile
-        effort = config.reasoning.effort if config.reasoning else self._effort
+        profile, effort = self._profile, self._effort_of(request.config)
+        config = profile.fit(request.config, effort)
         body: dict[str, Any] = {"model": self.model, **self._prompt(request)}
         for name in _SETTINGS:
-            value = getattr(config, name)
-            if value is not None and (profile.accepts_temperature or name not in _SAMPLING):
+            if (value := getattr(config, name)) is not None:
                 body[name] = value
-        body |= self._cap(config)
-        if config.stop and profile.accepts_stop and not profile.thinks_at(effort):
-            body["stop"] = list(
-                config.stop[:4]
-            )  # OpenAI takes no more; the reply is cut on this end anyway
-        if config.response_format is not None and profile.json_schema is not False:
+        if config.max_tokens is not None:
+            body[profile.max_tokens_param] = config.max_tokens
+        if config.stop:
+            body["stop"] = list(config.stop)
+        if config.response_format is not None:
             body["response_format"] = _response_format(config.response_format)
-        if config.logprobs is not None and profile.accepts_temperature:
+        if config.logprobs is not None:
             body["logprobs"] = True if self._chat else config.logprobs
             if self._chat and config.logprobs:
                 body["top_logprobs"] = config.logprobs
@@ -191,26 +195,14 @@ class OpenAIEngine:
                 )
         return body
 
-    def _cap(self, config: lm15.Config) -> dict[str, int]:
-        if config.max_tokens is None:
-            return {}
-        thinks = self._profile.thinks_at(
-            config.reasoning.effort if config.reasoning else self._effort
-        )
-        return {
-            self._profile.max_tokens_param: config.max_tokens
-            + (self._profile.thinking_tokens if thinks else 0)
-        }
-
     def _fit(self, body: Mapping[str, Any], known: Mapping[str, float | None]) -> dict[str, Any]:
         """`body` without the settings that are `known` to be refused, and with no smaller values than are taken."""
         fitted = dict(body)
         for name in known.keys() & body.keys():
-            least, other = known[name], _CAPS.get(name)
-            if least is not None:
-                fitted[name] = max(fitted[name], least)
+            least, other, value = known[name], _CAPS.get(name), fitted.pop(name)
+            if least is not None and value is not None:
+                fitted[name] = max(value, least)
                 continue
-            value = fitted.pop(name)
             if other is not None and other not in known:
                 fitted.setdefault(other, value)
         if self._chat and "logprobs" not in fitted:

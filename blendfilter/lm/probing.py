@@ -113,16 +113,11 @@ class _Prober:
 
     async def _post(self, path: str, body: dict[str, Any]) -> list[Any]:
         data = await self.engine.raw(path, body)
-        found = data.get("choices")
-        if (
-            not isinstance(found, list)
-            or not found
-            or not all(isinstance(each, dict) for each in found)
-        ):
+        choices = _list(data.get("choices"))
+        if not choices or not all(isinstance(choice, dict) for choice in choices):
             raise faults.in_reply(data)
-        if isinstance(data.get("usage"), dict):
-            self.usages.append(data["usage"])
-        return found
+        self.usages.append(_object(data.get("usage")))
+        return choices
 
     async def json_schema(self) -> Finding:
         text = _text((await self._choices(_PROSE, response_format=_FORMAT))[0])
@@ -132,42 +127,31 @@ class _Prober:
             ids = json.loads(text)["ids"]
         except (ValueError, TypeError, KeyError, RecursionError):
             return "no", f"it takes the schema and does not obey it ({_quoted(text)})"
-        fits = isinstance(ids, list) and ids and all(each in (3, 7) for each in ids)
-        return ("yes", "") if fits else ("no", f"JSON, but not by the schema ({_quoted(text)})")
+        fits = isinstance(ids, list) and ids and all(number in (3, 7) for number in ids)
+        return _yes_if(fits, f"JSON, but not by the schema ({_quoted(text)})")
 
     async def logprobs(self) -> Finding:
         chat = self.engine.path.startswith("/chat")
-        scores = (await self._choices(_PROSE, logprobs=True if chat else 1))[0].get("logprobs")
-        tokens = (
-            (scores.get("content") or scores.get("token_logprobs"))
-            if isinstance(scores, dict)
-            else None
+        (choice, *_) = await self._choices(_PROSE, logprobs=True if chat else 1)
+        scores = _object(choice.get("logprobs"))
+        return _yes_if(
+            scores.get("content") or scores.get("token_logprobs"), "the reply holds none"
         )
-        return ("yes", "") if tokens else ("no", "the reply holds none")
 
     async def echo(self) -> Finding:
-        body = {
-            "model": self.engine.model,
-            "prompt": _WORDS,
-            "max_tokens": 1,
-            "echo": True,
-            "logprobs": 1,
-        }
-        choice = (await self._post("/completions", body))[0]
+        body = {"prompt": _WORDS, "max_tokens": 1, "echo": True, "logprobs": 1}
+        (choice, *_) = await self._post("/completions", {"model": self.engine.model, **body})
         if not str(choice.get("text") or "").startswith(_WORDS):
             return "no", "the completions endpoint does not repeat the prompt"
-        logprobs = choice.get("logprobs")
-        scores = logprobs.get("token_logprobs") if isinstance(logprobs, dict) else None
-        if not isinstance(scores, list) or len([each for each in scores if each is not None]) <= 2:
+        scores = _object(choice.get("logprobs")).get("token_logprobs")
+        if len([score for score in _list(scores) if score is not None]) <= 2:
             return "no", "it repeats the prompt without log-probabilities"
         return "yes", "whether they are those of its own tokens, the first score finds out"
 
     async def n(self) -> Finding:
         got = len(await self._choices(_PROSE, config={"temperature": 1.0}, n=2))
-        return (
-            ("yes", "")
-            if got == 2
-            else ("no", f"asked for 2 replies, it gave {got} (blendfilter asks one by one)")
+        return _yes_if(
+            got == 2, f"asked for 2 replies, it gave {got} (blendfilter asks one by one)"
         )
 
     async def seed(self) -> Finding:
@@ -175,58 +159,52 @@ class _Prober:
             _text((await self._choices(_RANDOM, config={"temperature": 1.0, "seed": seed}))[0])
             for seed in (7, 7, 8)
         ]
-        if not first.strip():
+        if not first:
             return "cannot tell", "its replies were empty"
         if first != again:
             return "no", "one seed gave two replies at temperature 1"
-        return (
-            ("yes", "")
-            if first != other
-            else ("cannot tell", "two seeds gave one reply at temperature 1")
-        )
+        return _yes_if(first != other, "two seeds gave one reply at temperature 1", "cannot tell")
 
     async def stop(self) -> Finding:
         text = _text((await self._choices(_WORDS, stop=["charlie"]))[0]).lower()
         if "charlie" in text:
-            return (
-                "no",
-                "it goes on past the stop string (blendfilter cuts the reply; its tokens are paid for)",
-            )
-        return (
-            ("yes", "")
-            if "bravo" in text
-            else ("cannot tell", f"it did not repeat a line ({_quoted(text)})")
+            why = "it goes on past the stop string (blendfilter cuts the reply; its tokens are paid for)"
+            return "no", why
+        return _yes_if(
+            "bravo" in text, f"it did not repeat a line ({_quoted(text)})", "cannot tell"
         )
 
     async def models(self) -> Finding:
-        rows = (await self.engine.raw("/models")).get("data")
-        names = (
-            [str(each.get("id")) for each in rows if isinstance(each, dict)]
-            if isinstance(rows, list)
-            else []
-        )
+        rows = _list((await self.engine.raw("/models")).get("data"))
+        names = [str(_object(row).get("id")) for row in rows]
         if not names:
             return "no", "its list of models is empty"
-        listed = self.engine.model in names
-        return (
-            "yes",
-            ""
-            if listed
-            else f"but not under the name {self.engine.model!r}: it lists {', '.join(names[:3])}",
-        )
+        if self.engine.model in names:
+            return "yes", ""
+        listed = ", ".join(names[:3])
+        return "yes", f"but not under the name {self.engine.model!r}: it lists {listed}"
 
     def usage(self) -> Finding:
-        if any(isinstance(each.get("prompt_tokens"), int) for each in self.usages):
-            return "yes", ""
-        return "no", "replies say no token counts: the ledger cannot count, budgets estimate"
+        counts = any(isinstance(usage.get("prompt_tokens"), int) for usage in self.usages)
+        why = "replies say no token counts: the ledger cannot count, budgets estimate"
+        return _yes_if(counts, why)
 
     def cached(self) -> Finding:
-        details = (each.get("prompt_tokens_details") for each in self.usages)
-        if any(
-            isinstance(each, dict) and each.get("cached_tokens") is not None for each in details
-        ):
-            return "yes", ""
-        return "no", "replies do not say how much of a prompt was cached"
+        details = [_object(usage.get("prompt_tokens_details")) for usage in self.usages]
+        counts = any(detail.get("cached_tokens") is not None for detail in details)
+        return _yes_if(counts, "replies do not say how much of a prompt was cached")
+
+
+def _yes_if(is_so: object, why_not: str, otherwise: Answer = "no") -> Finding:
+    return ("yes", "") if is_so else (otherwise, why_not)
+
+
+def _object(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _quoted(text: str) -> str:
@@ -235,6 +213,5 @@ def _quoted(text: str) -> str:
 
 def _text(choice: Mapping[str, Any]) -> str:
     """A choice's text, without the thinking before it."""
-    message = choice.get("message")
-    text = message.get("content") if isinstance(message, dict) else choice.get("text")
+    text = _object(choice.get("message")).get("content", choice.get("text"))
     return split_thinking(text if isinstance(text, str) else "")[1].strip()

@@ -14,12 +14,16 @@ from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 from blendfilter import http
-from blendfilter.dspy_surface import key_variables, known_providers
+from blendfilter.dspy_surface import key_variables, known_providers, lm15
 from blendfilter.errors import BadArgument, NoKey, UnknownName, guess
 from blendfilter.secrets import Key, checked
 
 THINKING_TOKENS = 4096
 """What is added to a reply's cap where a model thinks, unless its family wants more."""
+MOST_STOPS = 4
+"""Stop strings that are sent: OpenAI takes no more, and a reply is cut on this end anyway."""
+SAMPLING = ("temperature", "top_p", "top_k", "frequency_penalty", "presence_penalty", "logprobs")
+"""What a family refuses that samples as it likes."""
 EFFORTS = ("off", "minimal", "low", "medium", "high")
 """Levels of thinking; `off` is `thinking=False`."""
 
@@ -66,6 +70,32 @@ class Profile:
         if effort is None:
             return self.thinks
         return effort != "off" or (self.thinks and not self.can_stop_thinking)
+
+    def cap(self, asked: int | None, effort: str | None, own: int | None = None) -> int | None:
+        """The cap on a reply's tokens: what is asked, and room for thoughts where it thinks at this effort.
+
+        A cap of the model's own (`own`) that leaves the room already is taken as it is.
+
+        >>> thinking = profile_for("gpt-5")
+        >>> Profile().cap(32, None), thinking.cap(32, None), thinking.cap(32, None, 16000), thinking.cap(9, None, 9)
+        (32, 8224, 16000, 9)
+        """
+        if asked is None or not self.thinks_at(effort) or (own is not None and asked >= own):
+            return asked
+        return max(own or 0, asked + self.thinking_tokens)
+
+    def fit(
+        self, config: lm15.Config, effort: str | None, own_cap: int | None = None
+    ) -> lm15.Config:
+        """`config` without what the family refuses, and with room for thoughts."""
+        changes: dict[str, Any] = {"max_tokens": self.cap(config.max_tokens, effort, own_cap)}
+        takes_stop = self.accepts_stop and not self.thinks_at(effort)
+        changes["stop"] = config.stop[:MOST_STOPS] if takes_stop else ()
+        if not self.accepts_temperature:
+            changes |= dict.fromkeys(SAMPLING)
+        if self.json_schema is False:
+            changes["response_format"] = None
+        return replace(config, **changes)
 
     def steering(self, effort: str | None) -> dict[str, Any]:
         """The request fields that ask for `effort`; none where the family has no switch.
@@ -497,26 +527,11 @@ def addresses_of(api_base: str | Sequence[str] | None) -> tuple[str | None, ...]
 
 def check_address(api_base: str) -> None:
     """Raise `BadArgument`, without a login, where it is none, or holds a query."""
-    import httpx
-
     try:
-        url, parts = httpx.URL(api_base), urlsplit(api_base)
-        good = (
-            url.scheme in ("http", "https")
-            and bool(parts.hostname)
-            and (80 if url.port is None else url.port) > 0
-        )
-        good = (
-            good
-            and (parts.port or 80) < 65536
-            and "@" not in parts.path
-            and not re.search(r"[\s\0]", api_base)
-        )
-    except (
-        httpx.InvalidURL,
-        ValueError,
-        TypeError,
-    ):  # the two read brackets and ports with different care
+        parts = urlsplit(api_base)
+        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        good = good and "@" not in parts.path and not re.search(r"[\s\0]", api_base)
+    except (ValueError, TypeError, AttributeError):
         good = False
     if not good:
         raise BadArgument(

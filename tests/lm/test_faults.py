@@ -174,8 +174,7 @@ def test_no_header_breaks_the_reading_of_retry_after(value: str) -> None:
 )
 def test_lost_late_and_missing_connections_are_told_apart(cause: Exception, kind: str) -> None:
     """Through our client, and through those that a user's own model may call."""
-    of_a_client = isinstance(cause, httpx.HTTPError | openai.OpenAIError)
-    fault = faults.translate(cause) if of_a_client else faults.of_transport(cause)
+    fault = faults.translate(cause)
     assert faults.retryable(fault)
     assert getattr(final(fault), "kind", "refused") == kind
     assert (ADDRESS in str(final(fault)) and "api_base=URL" in str(final(fault))) is (kind == "refused")
