@@ -49,6 +49,7 @@ from blendfilter.retrieval.stored import (
     OFFSETS,
     OFTEN,
     PASSAGES,
+    PassageLines,
     Stored,
     StoredPassages,
     UpdatedPassages,
@@ -231,7 +232,7 @@ class LexicalSearch(Stored):
     def __init__(
         self,
         manifest: Manifest,
-        passages: Sequence[Passage],
+        passages: PassageLines,
         scorer: LexicalScorer,
         path: Path | None,
         analyser: Analyser,

@@ -23,7 +23,7 @@ from blendfilter.retrieval.bm25 import STOP_WORD_LISTS, LexicalSearch, SparseSco
 from blendfilter.retrieval.callables import as_passage
 from blendfilter.retrieval.corpus import IDS
 from blendfilter.retrieval.manifest import UNREADABLE, CorpusInfo, Manifest
-from blendfilter.retrieval.stored import PassageLines, line_offsets
+from blendfilter.retrieval.stored import PassageLines, line_offsets, mapped
 
 KIND = "bm25s"
 PARAMS, VOCABULARY, INDPTR = "params.index.json", "vocab.index.json", "indptr.csc.index.npy"
@@ -87,7 +87,7 @@ class FolderPassages(PassageLines):
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / CORPUS
-        super().__init__(self._path, line_offsets(self._path))
+        super().__init__(mapped(self._path), line_offsets(self._path))
 
     def read(self, at: int, line: bytes) -> Passage:
         """A row in any shape that `as_passage` reads."""

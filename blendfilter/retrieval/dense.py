@@ -17,12 +17,13 @@ import hashlib
 import json
 import os
 import shutil
+import tempfile
 import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Any, BinaryIO, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 
@@ -45,7 +46,13 @@ from blendfilter.retrieval.encoders import (
 )
 from blendfilter.retrieval.manifest import Manifest, building, opening
 from blendfilter.retrieval.on_ray import ENCODING, ChunkFolder, OnRay
-from blendfilter.retrieval.stored import Stored, StoredPassages, UpdatedPassages, gather
+from blendfilter.retrieval.stored import (
+    PassageLines,
+    Stored,
+    StoredPassages,
+    UpdatedPassages,
+    gather,
+)
 
 Kind = Literal["flat", "hnsw", "ivf"]
 KINDS = {
@@ -88,7 +95,7 @@ class Dense(Stored):
     def __init__(
         self,
         manifest: Manifest,
-        passages: Sequence[Passage],
+        passages: PassageLines,
         index: Any,
         encoder: Encoder,
         path: Path | None,
@@ -368,18 +375,15 @@ def encoded(
 
     Warns once, with their number, about passages that are longer than the encoder reads.
     """
-    done, cut, kept = 0, 0, list[Vectors]()
+    done, cut = 0, 0
     # written as a plain file: a full disk is an error here, and a crash in a memory map
-    with open(folder / _VECTORS, "wb") if folder else nullcontext() as file:
+    with open(folder / _VECTORS, "w+b") if folder else tempfile.TemporaryFile() as file:
         for vectors, too_long in _in_steps(passages, encoder, batch_size, range(len(passages))):
+            file.write(vectors.tobytes())
             done, cut = done + len(vectors), cut + too_long
-            if file:
-                file.write(vectors.tobytes())
-            else:
-                kept.append(vectors)
             progress(ENCODING, done, len(passages))
-    _warn_of_cut(cut, len(passages), encoder)
-    return _mapped(folder, len(passages), encoder) if folder else np.concatenate(kept)
+        _warn_of_cut(cut, len(passages), encoder)
+        return _mapped(file, len(passages), encoder)
 
 
 def _warn_of_cut(cut: int, passages: int, encoder: Encoder) -> None:
@@ -391,9 +395,10 @@ def _warn_of_cut(cut: int, passages: int, encoder: Encoder) -> None:
         )
 
 
-def _mapped(folder: Path, passages: int, encoder: Encoder) -> Vectors:
+def _mapped(file: BinaryIO, passages: int, encoder: Encoder) -> Vectors:
+    file.flush()
     shape = (passages, encoder.dimension)
-    return np.asarray(np.memmap(folder / _VECTORS, dtype=np.float32, mode="r", shape=shape))
+    return np.asarray(np.memmap(file, dtype=np.float32, mode="r", shape=shape))
 
 
 class _DenseJob(NamedTuple):
@@ -439,13 +444,13 @@ def encoded_on(
     """`encoded`, by a cluster."""
     chunks.make(on, _DenseChunks, job, len(passages), job.size, progress)
     cut = 0
-    with open(job.folder / _VECTORS, "wb") as file:
+    with open(job.folder / _VECTORS, "w+b") as file:
         for chunk in range(-(-len(passages) // job.size)):
             with open(chunks.path / f"{chunk}.vectors", "rb") as part:
                 shutil.copyfileobj(part, file)
             cut += json.loads((chunks.path / f"{chunk}.json").read_bytes())["cut"]
-    _warn_of_cut(cut, len(passages), encoder)
-    return _mapped(job.folder, len(passages), encoder)
+        _warn_of_cut(cut, len(passages), encoder)
+        return _mapped(file, len(passages), encoder)
 
 
 # --- FAISS ----------------------------------------------------------------------------------------------------------

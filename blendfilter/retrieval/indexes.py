@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Sequence
-from contextvars import ContextVar
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -54,10 +53,6 @@ FOREIGN: dict[tuple[str, ...], str] = {
 }
 """Folders of colbert-ai and bm25s, by files that all such folders have, to what opens them."""
 
-_OPENING: ContextVar[tuple[str, ...]] = ContextVar(
-    "folders over other indexes that are being opened", default=()
-)
-
 _LIKE_AN_ADDRESS = re.compile(r"(?:https?|//|:).*@|[\w.-]+:[0-9]{1,5}/?$", re.IGNORECASE)
 
 
@@ -84,6 +79,7 @@ def open_index(
     *,
     allow_hosts: Sequence[str] = (),
     partial: bool = False,
+    within: tuple[str, ...] = (),
     **options: Any,
 ) -> Retriever:
     """The index in a folder or at an address (`http://…`), of whatever kind it is; `options` are that kind's.
@@ -91,7 +87,8 @@ def open_index(
     Folders that colbert-ai or bm25s made open as they are. A trimmed index may lie over one behind an address: that is
     called where `allow_hosts` name its host (HOST or HOST:PORT), and gets no token but one that is given (`token`).
 
-    With `partial` a sharded index does without the shards that do not answer, and says so of each search.
+    With `partial` a sharded index does without the shards that do not answer, and says so of each search. `within` is
+    for kinds of folder that lie over others: those that are being opened.
 
     Raises `MissingFile`, `BadData` (no index, damaged, too new) and `UnknownName` (a kind that is not registered).
     """
@@ -122,16 +119,12 @@ def open_index(
     if kind not in OVER_ANOTHER:
         return open_kind(address, **options)
     options |= {"allow_hosts": allow_hosts, **({"partial": True} if partial else {})}
-    outer, place = _OPENING.get(), os.path.realpath(folder)
-    if place in outer:
+    place = os.path.realpath(folder)
+    if place in within:
         raise BadData(
-            f"the index at {outer[-1]} lies over itself (by way of {address:.200}): join or trim it again"
+            f"the index at {within[-1]} lies over itself (by way of {address:.200}): join or trim it again"
         )
-    token = _OPENING.set((*outer, place))
-    try:
-        return open_kind(address, **options)
-    finally:
-        _OPENING.reset(token)
+    return open_kind(address, **options, within=(*within, place))
 
 
 def _kind_of(folder: Path) -> str:

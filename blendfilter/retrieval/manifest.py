@@ -126,14 +126,14 @@ def file_hash(path: Path, how: str = "") -> str:
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Write `manifest` into `folder`, listing the files that lie there; it comes last, after all of them."""
-    paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-    names = [path.relative_to(folder).as_posix() for path in paths]
-    whole = manifest.model_copy(
-        update={
-            "files": {name: path.stat().st_size for name, path in zip(names, paths, strict=True)},
-            "hashes": {name: file_hash(path) for name, path in zip(names, paths, strict=True)},
-        }
-    )
+    paths = {
+        path.relative_to(folder).as_posix(): path
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+    sizes = {name: path.stat().st_size for name, path in paths.items()}
+    hashes = {name: file_hash(path) for name, path in paths.items()}
+    whole = manifest.model_copy(update={"files": sizes, "hashes": hashes})
     raw = whole.model_dump(exclude=None if manifest.built_passages else {"built_passages"})
     (folder / MANIFEST).write_text(json.dumps(raw, indent=1) + "\n", encoding="utf-8")
 

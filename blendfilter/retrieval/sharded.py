@@ -39,7 +39,7 @@ from blendfilter.retrieval.base import (
     silent,
 )
 from blendfilter.retrieval.bm25 import BM25, SHARED, Statistics
-from blendfilter.retrieval.corpus import Corpus, passages_of
+from blendfilter.retrieval.corpus import Corpus, IdCheck, passages_of
 from blendfilter.retrieval.indexes import ADDRESSES, build, open_index
 from blendfilter.retrieval.manifest import (
     CorpusInfo,
@@ -50,7 +50,7 @@ from blendfilter.retrieval.manifest import (
     write_manifest,
 )
 from blendfilter.retrieval.remote import Remote, address_of, check_host
-from blendfilter.retrieval.stored import Stored, check_fingerprint, repeated_id
+from blendfilter.retrieval.stored import Stored, check_fingerprint
 
 KIND = "sharded"
 _WHY = "cannot be a shard: its scores depend on what else it holds"
@@ -339,11 +339,7 @@ def _finish(
             for shard, own, place in zip(plain, postings, places, strict=True)
         ]
     made = Sharded(shards)
-    lists = [shard.passages for shard in shards if isinstance(shard, Stored)]
-    if repeated := repeated_id(*lists):  # which ids servers have is not known
-        raise BadData(
-            f"passage id '{repeated[2]}' occurs in two shards: join indexes of different passages"
-        )
+    _check_ids([shard.passages.ids for shard in shards if isinstance(shard, Stored)])
     corpora = [(shard.info().get("corpus") or {}).get("sha256") for shard in shards]
     listed = [
         _Shard(at=at, fingerprint=shard.fingerprint, passages=len(shard))
@@ -358,6 +354,18 @@ def _finish(
     )
     write_manifest(folder, manifest)
     return shards
+
+
+def _check_ids(lists: Sequence[Callable[[], Iterable[str]]]) -> None:
+    """Raise `BadData` where two shards in folders have one id; which ids servers have is not known."""
+    check = IdCheck()
+    for ids in lists:
+        for name in ids():
+            check.add(name)
+    if repeated := check.repeated(lambda: enumerate(chain.from_iterable(ids() for ids in lists))):
+        raise BadData(
+            f"passage id '{repeated[2]}' occurs in two shards: join indexes of different passages"
+        )
 
 
 def open_sharded(

@@ -14,7 +14,8 @@ from abc import abstractmethod
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
-from itertools import chain
+from io import BytesIO
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self, overload
 
@@ -47,9 +48,9 @@ OFTEN = 1000
 _DRIFT = 2  # times as many passages as centroids were trained for: from there on an update says so
 
 _ADDED = "added.jsonl"
-_ID = b'{"id": "'  # how a line begins
+_ID = '{"id": "'  # how a line begins
 _DECODER = json.JSONDecoder()
-_COPIED = 2**22  # bytes at a time
+Numbers = np.typing.NDArray[np.integer[Any]]
 
 
 class Stored(Retriever):
@@ -65,7 +66,7 @@ class Stored(Retriever):
     """The folder's, when it was opened."""
 
     def __init__(
-        self, manifest: Manifest, passages: Sequence[Passage], path: Path | None, limit: str = ""
+        self, manifest: Manifest, passages: PassageLines, path: Path | None, limit: str = ""
     ) -> None:
         if path and len(passages) != manifest.passages:
             count = f"{len(passages):,} passages where its manifest says {manifest.passages:,}"
@@ -263,17 +264,13 @@ def check_fingerprint(folder: AnyPath, manifest: Manifest, fingerprint: str) -> 
 
 
 class PassageLines(Sequence[Passage]):
-    """Passages that are the lines of a file, memory-mapped and read one by one; threads may share it.
+    """Passages that are the lines of a file, read one by one; threads may share it. Subclasses read a line.
 
-    `offsets` say where each line begins, and at the end where the last one ends. Subclasses read a line.
+    `offsets` say where each line begins, and at the end where the last one ends.
     """
 
-    def __init__(self, file: Path, offsets: np.typing.NDArray[np.int64]) -> None:
-        size = file.stat().st_size
-        self._bytes = (
-            np.asarray(np.memmap(file, dtype=np.uint8, mode="r")) if size else np.empty(0, np.uint8)
-        )
-        self.offsets = offsets
+    def __init__(self, data: Numbers, offsets: Numbers) -> None:
+        self._data, self.offsets = data, offsets
 
     @abstractmethod
     def read(self, at: int, line: bytes) -> Passage:
@@ -294,45 +291,36 @@ class PassageLines(Sequence[Passage]):
 
     def line(self, at: int) -> bytes:
         """The line at that position, as it lies in the file."""
-        return self._bytes[self.offsets[at] : self.offsets[at + 1]].tobytes()
+        return self._data[self.offsets[at] : self.offsets[at + 1]].tobytes()
+
+    def ids(self) -> Iterator[str]:
+        """Each passage's id, in order."""
+        return (passage.id for passage in self)
 
 
-def line_offsets(file: Path) -> np.typing.NDArray[np.int64]:
+def mapped(file: Path) -> Numbers:
+    """A file's bytes, memory-mapped."""
+    empty = not file.stat().st_size
+    return np.empty(0, np.uint8) if empty else np.asarray(np.memmap(file, np.uint8, mode="r"))
+
+
+def line_offsets(file: Path) -> Numbers:
     """Where each line of a file begins, and where the last one ends."""
-    offsets = array("q", [0])
     with open(file, "rb") as stream:
-        for line in stream:
-            offsets.append(offsets[-1] + len(line))
-    return np.frombuffer(offsets, dtype=np.int64)
+        return np.fromiter(accumulate(map(len, stream), initial=0), dtype=np.int64)
 
 
-class StoredPassages(PassageLines):
-    """The passages of an index folder by position."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        offsets = np.asarray(np.load(folder / OFFSETS, mmap_mode="r"))
-        super().__init__(folder / PASSAGES, offsets)
+class JsonPassages(PassageLines):
+    """Passages as lines of JSON, as `_encoded` writes them."""
 
     def ids(self) -> Iterator[str]:
         """Each passage's id, in order; quicker than reading whole passages."""
         for at in range(len(self)):
-            line = self.line(at)
+            line = self.line(at).decode("utf-8", "surrogatepass")
             if line.startswith(_ID):
-                yield str(
-                    _DECODER.raw_decode(line.decode("utf-8", "surrogatepass"), len(_ID) - 1)[0]
-                )
+                yield str(_DECODER.raw_decode(line, len(_ID) - 1)[0])
             else:
-                yield self.read(at, line).id
-
-    def blocks(self, positions: np.typing.NDArray[np.int64]) -> Iterator[Any]:
-        """The lines at ascending positions, as bytes of the file that lie side by side in it, a few megabytes each."""
-        for run in np.split(positions, np.flatnonzero(np.diff(positions) != 1) + 1):
-            if len(run):
-                start, end = int(self.offsets[run[0]]), int(self.offsets[run[-1] + 1])
-                yield from (
-                    self._bytes[at : min(at + _COPIED, end)] for at in range(start, end, _COPIED)
-                )
+                yield self[at].id
 
     def since(self, start: int) -> Self:
         """Those from that position on."""
@@ -342,8 +330,21 @@ class StoredPassages(PassageLines):
 
     def read(self, at: int, line: bytes) -> Passage:
         """A line as `_encoded` writes it."""
+        return Passage(**json.loads(line.decode("utf-8", "surrogatepass")))
+
+
+class StoredPassages(JsonPassages):
+    """The passages of an index folder by position."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        offsets = np.asarray(np.load(folder / OFFSETS, mmap_mode="r"))
+        super().__init__(mapped(folder / PASSAGES), offsets)
+
+    def read(self, at: int, line: bytes) -> Passage:
+        """As of any passages; a damaged line is a `BadData`."""
         try:
-            return Passage(**json.loads(line.decode("utf-8", "surrogatepass")))
+            return super().read(at, line)
         except (ValueError, TypeError, RecursionError):
             raise BadData(
                 f"the index at {self._folder} is damaged: passage {at + 1:,} of {PASSAGES} is none; build it again"
@@ -351,7 +352,7 @@ class StoredPassages(PassageLines):
 
 
 class GatheredCorpus(NamedTuple):
-    passages: Sequence[Passage]
+    passages: JsonPassages
     corpus: CorpusInfo
 
 
@@ -369,33 +370,43 @@ def gather(
     """
     path = path_of(corpus) if isinstance(corpus, (str, os.PathLike)) else None
     name = str(getattr(corpus, "name", "")) if path is None else path.name or path.absolute().name
-    digest, offsets, kept = hashlib.sha256(), array("q", [0]), list[Passage]()
-    with open(folder / PASSAGES, "wb") if folder else nullcontext() as file:
-        for count, passage in enumerate(passages_of(corpus), start=1):
-            line = _encoded(passage)
-            digest.update(line)
-            offsets.append(offsets[-1] + len(line))
-            if file:
-                file.write(line)
-            else:
-                kept.append(passage.scored(None))
+    ids = IdCheck()
+
+    def lines() -> Iterator[bytes]:
+        for passage in passages_of(corpus):
+            ids.add(passage.id)
             if visit:
                 visit(passage)
-            if count % OFTEN == 0:
-                progress(READING, count)
-    total = len(offsets) - 1
-    progress(READING, total, total)
-    if not total:
+            if len(ids) % OFTEN == 0:
+                progress(READING, len(ids))
+            yield _encoded(passage)
+
+    passages, sha256 = _written(lines(), folder)
+    progress(READING, len(ids), len(ids))
+    if not len(ids):
         raise EmptyData(f"{corpus_name(name)} has no passages: there is nothing to index")
-    if folder:
-        np.save(folder / OFFSETS, np.asarray(offsets, dtype=np.int64))
-    passages = StoredPassages(folder) if folder else kept
-    if repeated := repeated_id(passages):
+    if repeated := ids.repeated(lambda: enumerate(passages.ids(), start=1)):
         first, other, twice = repeated
         raise BadData(
             f"passage id '{twice}' occurs twice in the corpus: passages {first} and {other}; every id must differ"
         )
-    return GatheredCorpus(passages, CorpusInfo(name=name, sha256=digest.hexdigest()))
+    return GatheredCorpus(passages, CorpusInfo(name=name, sha256=sha256))
+
+
+def _written(lines: Iterable[bytes], folder: Path | None) -> tuple[JsonPassages, str]:
+    """The lines as passages, in a folder or in memory, and the hash over them."""
+    digest, offsets, memory = hashlib.sha256(), array("q", [0]), BytesIO()
+    with open(folder / PASSAGES, "wb") if folder else nullcontext(memory) as file:
+        for line in lines:
+            file.write(line)
+            digest.update(line)
+            offsets.append(offsets[-1] + len(line))
+    places = np.frombuffer(offsets, dtype=np.int64)
+    if folder is None:
+        data = np.frombuffer(memory.getbuffer(), dtype=np.uint8)
+        return JsonPassages(data, places), digest.hexdigest()
+    np.save(folder / OFFSETS, places)
+    return StoredPassages(folder), digest.hexdigest()
 
 
 def _encoded(passage: Passage) -> bytes:
@@ -417,7 +428,7 @@ def _encoded(passage: Passage) -> bytes:
 class UpdatedPassages(NamedTuple):
     """The passages of an update: those of the old index at `kept` (ascending), then the `added` new ones."""
 
-    passages: StoredPassages
+    passages: JsonPassages
     sha256: str
     kept: np.typing.NDArray[np.int64]
     added: int
@@ -425,7 +436,7 @@ class UpdatedPassages(NamedTuple):
     """Old ones that are not kept, replaced ones among them."""
 
     @property
-    def new(self) -> StoredPassages:
+    def new(self) -> JsonPassages:
         """Those that were added."""
         return self.passages.since(len(self.kept))
 
@@ -475,12 +486,13 @@ def _updated_passages(
     """Write the passages of an update into `folder`. Raises as `Stored.update`, and `_NothingChanges`."""
     where = _Positions(old)
     gone = where.of(delete, path)
-    lengths, known = array("q"), 0
-    with open(folder / _ADDED, "wb") as file:
-        for count, passage in enumerate(() if add is None else passages_of(add), start=1):
-            if count % OFTEN == 0:
-                progress(READING, count)
+    ids, known, added = IdCheck(), 0, 0
+    with open(folder / _ADDED, "w+b") as file:
+        for passage in () if add is None else passages_of(add):
             line, at = _encoded(passage), where.find(passage.id)
+            ids.add(passage.id)
+            if len(ids) % OFTEN == 0:
+                progress(READING, len(ids))
             if at is not None and at not in gone:
                 if old.line(at) == line:
                     known += 1
@@ -492,53 +504,28 @@ def _updated_passages(
                     )
                 gone.add(at)
             file.write(line)
-            lengths.append(len(line))
-    if add is not None and not lengths and not known:
-        raise EmptyData("there are no passages to add: is it the right file?")
-    if known:
-        warnings.warn(
-            f"{known:,} passages are in the index already and stay as they are", stacklevel=4
-        )
-    if not lengths and not gone:
-        raise _NothingChanges
-    kept = np.delete(np.arange(len(old), dtype=np.int64), sorted(gone))
-    if not len(kept) and not lengths:
-        raise BadArgument(
-            f"that would delete all {len(old):,} passages of {path}: remove the folder instead"
-        )
-    digest = hashlib.sha256()
-    with open(folder / _ADDED, "rb") as file, open(folder / PASSAGES, "wb") as out:
-        for block in chain(old.blocks(kept), iter(lambda: file.read(_COPIED), b"")):
-            out.write(block)
-            digest.update(block)
+            added += 1
+        if add is not None and not len(ids):
+            raise EmptyData("there are no passages to add: is it the right file?")
+        if known:
+            stay = "passages are in the index already and stay as they are"
+            warnings.warn(f"{known:,} {stay}", stacklevel=4)
+        if not added and not gone:
+            raise _NothingChanges
+        kept = np.delete(np.arange(len(old), dtype=np.int64), sorted(gone))
+        if not len(kept) and not added:
+            raise BadArgument(
+                f"that would delete all {len(old):,} passages of {path}: remove the folder instead"
+            )
+        file.seek(0)
+        passages, sha256 = _written(chain(map(old.line, kept.tolist()), file), folder)
     (folder / _ADDED).unlink()
-    sizes = np.concatenate([np.diff(old.offsets)[kept], np.frombuffer(lengths, dtype=np.int64)])
-    np.save(folder / OFFSETS, np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
-    made = UpdatedPassages(
-        StoredPassages(folder), digest.hexdigest(), kept, len(lengths), len(gone)
-    )
-    if repeated := repeated_id(made.new):
+    made = UpdatedPassages(passages, sha256, kept, added, len(gone))
+    if repeated := ids.repeated(lambda: enumerate(made.new.ids())):
         raise BadData(
             f"passage id '{repeated[2]}' occurs twice among the passages to add: every id must differ"
         )
     return made
-
-
-def ids_of(passages: Sequence[Passage]) -> Iterator[str]:
-    """The ids of passages, in order."""
-    return (
-        passages.ids()
-        if isinstance(passages, StoredPassages)
-        else (passage.id for passage in passages)
-    )
-
-
-def repeated_id(*lists: Sequence[Passage]) -> tuple[int, int, str] | None:
-    """The first id that occurs twice in all the lists together, after its two places (from 1)."""
-    check = IdCheck()
-    for name in chain.from_iterable(map(ids_of, lists)):
-        check.add(name)
-    return check.repeated(lambda: enumerate(chain.from_iterable(map(ids_of, lists)), start=1))
 
 
 def corpus_name(name: str) -> str:

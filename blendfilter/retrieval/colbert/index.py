@@ -48,6 +48,7 @@ from blendfilter.retrieval.stored import (
     UpdatedPassages,
     gather,
     line_offsets,
+    mapped,
 )
 
 DEFAULT = "colbert-ir/colbertv2.0"
@@ -73,7 +74,7 @@ class ColBERT(Stored):
     def __init__(
         self,
         manifest: Manifest,
-        passages: Sequence[Passage],
+        passages: PassageLines,
         path: Path,
         encoder: TokenEncoder,
         effort: SearchEffort | None = None,
@@ -464,7 +465,7 @@ class TsvPassages(PassageLines):
 
     def __init__(self, path: Path) -> None:
         self.path, self.sha256 = path, corpus_hash(path)
-        super().__init__(path, line_offsets(path))
+        super().__init__(mapped(path), line_offsets(path))
 
     def read(self, at: int, line: bytes) -> Passage:
         """A line of number, passage and, if there is one, title."""
