@@ -153,8 +153,9 @@ class Retriever(ABC):
         A search's record holds ids and scores, and the keys under which the journal keeps each passage's text once.
         """
         keys = {query: digest("search", self.fingerprint, query, k) for query in queries}
-        served = {query: _recorded(journal, key) for query, key in keys.items()}
-        missing = [query for query, found in served.items() if found is None]
+        recorded = {query: _recorded(journal, key) for query, key in keys.items()}
+        served = {query: found for query, found in recorded.items() if found is not None}
+        missing = [query for query in keys if query not in served]
         if missing and journal.mode == "replay":
             raise ReplayMiss(
                 f"not in the journal: {who() or 'a search'} searches index {self.fingerprint} for {missing[0][:80]!r}, "
@@ -179,7 +180,7 @@ class Retriever(ABC):
             # a search made twice at once is kept once; `record` mode replaces what an earlier run found
             journal.append(record, new_only=journal.mode != "record")
             served[query] = found
-        return [served[query] or [] for query in queries]
+        return [served[query] for query in queries]
 
     def as_cheap(self, k: int) -> int:
         """To what depth, from `k` up, a search takes no longer than to `k`, and has the same first `k`."""
