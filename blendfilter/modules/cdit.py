@@ -17,7 +17,6 @@ were on file before.
 from __future__ import annotations
 
 import threading
-from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
@@ -40,8 +39,7 @@ from blendfilter.prompting import Prompts
 from blendfilter.records import one_line
 from blendfilter.retrieval.base import Searcher
 from blendfilter.retrieval.callables import as_retriever
-from blendfilter.trimming.opposites import plain_question
-from blendfilter.trimming.overlay import Trimmed, Verdicts, guarded, trim_ranking
+from blendfilter.trimming.overlay import Trimmed, Verdicts, trim_ranking
 from blendfilter.trimming.similar import ByVector, Neighbour, Similar, similar_for
 from blendfilter.trimming.witnesses import (
     FILE,
@@ -148,12 +146,9 @@ class CDIT(RALM):
                 prior.append(known)
             else:
                 new.append((await self._judging(memory, text)).verdicts())
-        votes = Counter[str]()
-        for judged in (*prior, *new):
-            votes.update(judged.accepted)
-            votes.subtract(memory.rejected(judged))
-        near = tuple(Neighbour(at, similarity) for at, (_, similarity) in enumerate(decision.near))
-        verdicts = Verdicts(near, decision.own, votes)
+        near = [Neighbour(at, similarity) for at, (_, similarity) in enumerate(decision.near)]
+        voting = [(judged.accepted, memory.rejected(judged)) for judged in (*prior, *new)]
+        verdicts = Verdicts.of(near, voting, own=decision.own)
         retrieved = await search(overlay.index, query, self.k)
         found = [passage.id for passage in retrieved]
         apart = {
@@ -163,7 +158,7 @@ class CDIT(RALM):
         }
         trimmed = trim_ranking(retrieved, self.k, verdicts, apart, refill=False)
         judged_text, similarity = decision.near[0]
-        hits = trimmed.hits(retrieved, judged_text, similarity, votes)
+        hits = trimmed.hits(retrieved, judged_text, similarity, verdicts.votes)
         status = f"kept {len(trimmed.kept)} of {len(found)} by the verdicts on {judged_text!r}"
         chosen = selection(trimmed.kept, status, flags={"verdicts_reused": 1})
         return chosen, branch_of(hits, chosen)
@@ -263,13 +258,10 @@ class _Memory:
         self.flights = aio.SingleFlight[_Judging]()
         self._lock = threading.Lock()
         self._decisions: dict[str, _Decision] = {}
-        self._sources: list[str] = []  # the questions that are judged, or will be, in order
-        self._same: dict[str, list[str]] = defaultdict(list)
+        # the questions that are judged, or will be, in order
+        self._sources = [judged.question for judged in self.prior.values()]
         self._similar: Similar | None = None
-        self._compared = 0  # how many of the sources the measure has
         self._writer: WitnessWriter | None = None
-        for judged in self.prior.values():
-            self._add_source(judged.question)
 
     @property
     def journal(self) -> Journal | None:
@@ -306,7 +298,7 @@ class _Memory:
             decision = self._compare(text)
         self._decisions[text] = decision
         if not decision.near:
-            self._add_source(text)
+            self._sources.append(text)
         if record is not None:
             return None
         return {"key": key, "kind": "reuse", "question": text, **decision._asdict()}
@@ -324,30 +316,20 @@ class _Memory:
 
     def _compare(self, text: str) -> _Decision:
         """As `Trimmed` finds the verdicts that apply: the question itself, else those near it."""
-        if same := self._same.get(plain_question(text)):
-            return _Decision(
-                True, tuple((each, 1.0) for each in ([text] if text in same else same))
-            )
         overlay = self.overlay
         if self._similar is None:
             self._similar = similar_for(overlay.index, overlay.similar.name)
             if isinstance(self._similar, ByVector):
                 self._similar.encode_ahead([*self._sources, *self.owners, text])
-        self._similar.add(self._sources[self._compared :])
-        self._compared = len(self._sources)
-        near = self._similar.among(text, range(self._compared), floor=overlay.min_similarity)
-        near = guarded(overlay.guard, text, near, lambda at: self._sources[at])
-        return _Decision(False, tuple((self._sources[each.at], each.similarity) for each in near))
+        self._similar.add(self._sources[len(self._similar.questions) :])
+        own, near = self._similar.like(text, floor=overlay.min_similarity, guard=overlay.guard)
+        return _Decision(own, tuple((self._sources[at], similarity) for at, similarity in near))
 
     def rejected(self, judged: JudgedQuestion) -> Collection[str]:
         """What a question rejected; of one on file, what was not undone since."""
         if judged.id in self.prior:
             return self.overlay.witnesses.rejected_by(judged.id)
         return judged.rejected
-
-    def _add_source(self, text: str) -> None:
-        self._sources.append(text)
-        self._same[plain_question(text)].append(text)
 
     def witnesses(self, kept: str, other: str, new: Sequence[JudgedQuestion]) -> int:
         """How many questions separate `other` from `kept`: of those on file before, and of `new` ones."""

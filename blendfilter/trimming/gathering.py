@@ -285,39 +285,23 @@ def plan_questions(
     if similar is not None:
         similar.add(sources)
         min_similarity = similar.min_similarity if min_similarity is None else min_similarity
-
-    kept_by = guard_of(guard)
-
-    def source_of(text: str) -> str | None:
-        """The question whose verdicts hold for this one."""
-        if similar is None or not sources:
-            return None
-        near = similar.nearest(text, floor=min_similarity or 0.0)
-        if near is None or (kept_by is not None and kept_by.apart(text, [sources[near.at]])[0]):
-            return None
-        return sources[near.at]
-
+    how: dict[str, Any] = {"floor": min_similarity, "guard": guard_of(guard)}
     first: dict[str, PlannedQuestion] = {}
     plan: list[PlannedQuestion] = []
     for done, text in enumerate(texts, 1):
-        own = question_id(text)
-        if (earlier := first.get(own)) is not None:  # the same question again
-            planned = PlannedQuestion(own, text, "reuse", earlier.source or own)
-        elif own in judged:
-            planned = PlannedQuestion(own, text, "known")
-        elif (source := source_of(text)) is not None:
-            planned = PlannedQuestion(own, text, "reuse", question_id(source))
-        else:
-            planned = PlannedQuestion(own, text, "judge")
-        if (
-            first.setdefault(own, planned) is planned
-            and planned.kind != "reuse"
-            and similar is not None
-        ):
-            similar.add([text])
-            sources.append(text)
-        plan.append(planned)
         progress(COMPARING, done, len(texts))
+        own = question_id(text)
+        if own in first:  # the same question again
+            plan.append(PlannedQuestion(own, text, "reuse", first[own].source or own))
+            continue
+        planned = PlannedQuestion(own, text, "known" if own in judged else "judge")
+        if similar is not None and own not in judged and (near := similar.like(text, **how)[1]):
+            source = question_id(similar.questions[near[0].at])
+            planned = PlannedQuestion(own, text, "reuse", source)
+        elif similar is not None:
+            similar.add([text])
+        first[own] = planned
+        plan.append(planned)
     return plan
 
 

@@ -22,7 +22,7 @@ for more, and may find better ones.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -43,7 +43,6 @@ from blendfilter.retrieval.dense import Dense
 from blendfilter.retrieval.encoders import Vectors
 from blendfilter.text import counted, shortened
 from blendfilter.trimming.guard import Rules, guard_of
-from blendfilter.trimming.opposites import plain_question
 from blendfilter.trimming.similar import ByVector, Neighbour, Similar, similar_for
 from blendfilter.trimming.witnesses import THRESHOLD, JudgedQuestion, Witnesses
 
@@ -124,6 +123,20 @@ class Verdicts(NamedTuple):
     """Whether it is the query that was judged, and not one near it."""
     votes: Mapping[str, int]
     """For each passage with a verdict how many more accepted it than rejected it."""
+
+    @classmethod
+    def of(
+        cls,
+        near: Sequence[Neighbour],
+        voting: Iterable[tuple[Iterable[str], Iterable[str]]],
+        own: bool,
+    ) -> Verdicts:
+        """Of these questions, by what each of them accepted and rejected."""
+        votes = Counter[str]()
+        for accepted, rejected in voting:
+            votes.update(accepted)
+            votes.subtract(rejected)
+        return cls(tuple(near), own, votes)
 
     @property
     def gone(self) -> list[str]:
@@ -257,9 +270,13 @@ class Trimmed(Retriever):
         self.witnesses = witnesses
         self.threshold = check_count("threshold", threshold)
         self.similar = similar_for(self.index) if similar is None else similar
-        self.min_similarity = check_similarity(
-            self.similar.min_similarity if min_similarity is None else min_similarity
+        self.min_similarity = (
+            self.similar.min_similarity if min_similarity is None else float(min_similarity)
         )
+        if not 0 <= self.min_similarity <= 1:
+            raise BadArgument(
+                f"min_similarity lies between 0 and 1, got {min_similarity!r} (1: the same question only)"
+            )
         self.guard = guard_of(guard)
         self.one_way = one_way
         self.refill = refill
@@ -269,7 +286,6 @@ class Trimmed(Retriever):
         self._rejected = [witnesses.rejected_by(judged.id) for judged in self._judged]
         self._apart: dict[str, set[str]] = defaultdict(set)
         """For each passage those that may go where it is accepted: enough witnesses separate them from it."""
-        self._same: dict[str, list[int]] = defaultdict(list)
         self._judging: dict[str, list[int]] = defaultdict(list)
         if not digest:
             self.fingerprint = self.index.fingerprint
@@ -280,7 +296,6 @@ class Trimmed(Retriever):
                 if len(counting) >= threshold:
                     self._apart[kept].add(other)
         for at, (judged, rejected) in enumerate(zip(self._judged, self._rejected, strict=True)):
-            self._same[plain_question(judged.question)].append(at)
             for passage in (*judged.accepted, *rejected):
                 self._judging[passage].append(at)
         self.similar.add([judged.question for judged in self._judged])
@@ -407,26 +422,19 @@ class Trimmed(Retriever):
         self, query: str, found: Sequence[Passage], vector: Vectors | None
     ) -> Verdicts | None:
         """The verdicts that apply to a query which found these passages; None where none does."""
-        near = [Neighbour(at, 1.0) for at in self._itself(query)]
-        own = bool(near)
-        if not own:
-            # those that have a verdict on a passage found
-            places = sorted({at for passage in found for at in self._judging.get(passage.id, ())})
-            near = self.similar.among(query, places, vector=vector, floor=self.min_similarity)
-            near = guarded(self.guard, query, near, lambda at: self._judged[at].question)
+        # those that have a verdict on a passage found
+        places = sorted({at for passage in found for at in self._judging.get(passage.id, ())})
+        own, near = self.similar.like(
+            whole_characters(one_line(query)),  # as it is stored
+            places=places,
+            vector=vector,
+            floor=self.min_similarity,
+            guard=self.guard,
+        )
         if not near:
             return None
-        votes = Counter[str]()
-        for at, _ in near:
-            votes.update(self._judged[at].accepted)
-            votes.subtract(self._rejected[at])
-        return Verdicts(tuple(near), own, votes)
-
-    def _itself(self, query: str) -> list[int]:
-        """The judged questions that are the query: in the same words alone, where it was judged in these."""
-        text = whole_characters(one_line(query))  # as it is stored
-        same = self._same.get(plain_question(text), [])
-        return [at for at in same if self._judged[at].question == text] or same
+        voting = [(self._judged[at].accepted, self._rejected[at]) for at, _ in near]
+        return Verdicts.of(near, voting, own=own)
 
     # --- explaining ---------------------------------------------------------------------------------------------------
 
@@ -453,9 +461,7 @@ class Trimmed(Retriever):
         if verdicts is not None:
             near = verdicts.near[0]
             return NearestQuestion(self._judged[near.at].question, near.similarity, "")
-        nearest = self.similar.nearest(query)
-        if nearest is None:
-            return NearestQuestion("", 0.0, "no judged question shares anything with it")
+        nearest = self.similar.near(query)[0]
         question = self._judged[nearest.at].question
         if nearest.similarity < self.min_similarity:
             why = (
@@ -477,28 +483,9 @@ class _TrimmedSearch(NamedTuple):
     gone: list[tuple[Passage, int, str]]
 
 
-def guarded(
-    guard: Rules | None, query: str, near: Sequence[Neighbour], text_of: Callable[[int], str]
-) -> list[Neighbour]:
-    """Those of the near questions that the guard does not keep apart from the query."""
-    if guard is None:
-        return list(near)
-    apart = guard.apart(query, [text_of(at) for at, _ in near])
-    return [neighbour for neighbour, why in zip(near, apart, strict=True) if not why]
-
-
 def _deepest(index: Retriever) -> int | None:
     """The depth to which an index may be searched, where it is known."""
     limits = [] if (most := getattr(index, "max_k", None)) is None else [int(most)]
     with suppress(TypeError):  # of unknown size
         limits.append(len(index))
     return min(limits, default=None)
-
-
-def check_similarity(value: float) -> float:
-    """`value` itself. Raises `BadArgument` unless it lies between 0 and 1."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
-        raise BadArgument(
-            f"min_similarity lies between 0 and 1, got {value!r} (1: the same question only)"
-        )
-    return float(value)

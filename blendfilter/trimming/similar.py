@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -32,6 +32,7 @@ from blendfilter.files import write_whole
 from blendfilter.retrieval.analyser import Analyser
 from blendfilter.retrieval.base import Retriever, coarse
 from blendfilter.retrieval.encoders import Encoder, Vectors
+from blendfilter.trimming.guard import Rules
 from blendfilter.trimming.opposites import plain_question
 
 VECTORS_FILE = "vectors.npz"
@@ -56,55 +57,57 @@ class Similar:
     """What else its numbers depend on (an encoder's identity), for a fingerprint."""
 
     def __init__(self) -> None:
-        self._count = 0
-        self._texts: dict[str, int] = {}
-        self._plain: dict[str, int] = {}
+        self.questions: list[str] = []
+        """The judged questions, by their places."""
+        self._same: dict[str, list[int]] = defaultdict(list)
 
     def add(self, questions: Sequence[str]) -> None:
         """Append judged questions."""
-        for question in questions:
-            self._texts.setdefault(question, self._count)
-            self._plain.setdefault(plain_question(question), self._count)
-            self._count += 1
+        for at, question in enumerate(questions, start=len(self.questions)):
+            self._same[question].append(at)
+            if (plain := plain_question(question)) != question:
+                self._same[plain].append(at)
+        self.questions += questions
 
-    def nearest(self, question: str, *, floor: float = 0.0) -> Neighbour | None:
-        """The nearest judged question: itself, else in a polite frame, else the earliest of the most similar ones.
+    def same(self, question: str) -> list[int]:
+        """The places of the judged questions with this very text, else of those in other polite words."""
+        exact = [at for at in self._same.get(question, ()) if self.questions[at] == question]
+        return exact or self._same.get(plain_question(question), [])
 
-        None where none is as near as `floor`, or has anything in common with it.
-        """
-        for at in (self._texts.get(question), self._plain.get(plain_question(question))):
-            if at is not None:
-                return Neighbour(at, 1.0)
-        if not self._count:
-            return None
-        similarities = self._similarities(question, None, None)
-        at = int(np.argmax(similarities))
-        similarity = float(similarities[at])
-        return Neighbour(at, similarity) if similarity > 0 and similarity >= floor else None
-
-    def among(
+    def near(
         self,
         question: str,
-        places: Sequence[int],
+        places: Sequence[int] | None = None,
         *,
         vector: Vectors | None = None,
         floor: float = 0.0,
+        guard: Rules | None = None,
     ) -> list[Neighbour]:
-        """The judged questions at these places that are as near as `floor`, the nearest first.
+        """The judged questions (at these places) that are as near as `floor`, the nearest and earliest first.
 
-        `vector` is the question's, where it is encoded already.
+        Those that `guard` keeps apart are left out. `vector` is the question's, where it is encoded already.
         """
+        places = range(len(self.questions)) if places is None else places
         if not places:
             return []
         similarities = self._similarities(question, np.asarray(places), vector)
         found = zip(places, map(float, similarities), strict=True)
         near = [Neighbour(at, similarity) for at, similarity in found if similarity >= floor]
+        if guard is not None:
+            apart = guard.apart(question, [self.questions[at] for at, _ in near])
+            near = [neighbour for neighbour, why in zip(near, apart, strict=True) if not why]
         return sorted(near, key=lambda neighbour: (-neighbour.similarity, neighbour.at))
 
+    def like(self, question: str, **how: Any) -> tuple[bool, list[Neighbour]]:
+        """Whether it was judged itself, and the questions whose verdicts apply; `how` as for `near`."""
+        if same := self.same(question):
+            return True, [Neighbour(at, 1.0) for at in same]
+        return False, self.near(question, **how)
+
     def _similarities(
-        self, question: str, places: np.typing.NDArray[np.int64] | None, vector: Vectors | None
+        self, question: str, places: np.typing.NDArray[np.int64], vector: Vectors | None
     ) -> Similarities:
-        """From 0 to 1 for each of the places, or of all judged questions."""
+        """From 0 to 1 for each of the places."""
         raise NotImplementedError
 
 
@@ -129,10 +132,10 @@ def similar_for(index: Retriever, name: str = "", *, kept: Path | None = None) -
 class ByWords(Similar):
     """BM25's ratio over the judged questions.
 
-    >>> near = ByWords()
-    >>> near.add(["Who turned on the radio?", "Who built the harbour of Ormskerry?"])
-    >>> near.nearest("Who turned the radio on?", floor=0.8), near.nearest("Was it the radio?", floor=0.8)
-    (Neighbour(at=0, similarity=1.0), None)
+    >>> words = ByWords()
+    >>> words.add(["Who turned on the radio?", "Who built the harbour of Ormskerry?"])
+    >>> words.near("Who turned the radio on?", floor=0.8), words.near("Was it the radio?", floor=0.8)
+    ([Neighbour(at=0, similarity=1.0)], [])
     """
 
     name = "words"
@@ -149,7 +152,7 @@ class ByWords(Similar):
         self._total = 0
 
     def add(self, questions: Sequence[str]) -> None:
-        for at, question in enumerate(questions, start=self._count):
+        for at, question in enumerate(questions, start=len(self.questions)):
             terms = self._terms(question)
             for term, count in Counter(terms).items():
                 self._places[term].append(at)
@@ -165,20 +168,19 @@ class ByWords(Similar):
         return self._analyse(re.sub(r"(?<=[a-z])n't\b", " not", plain))
 
     def _similarities(
-        self, question: str, places: np.typing.NDArray[np.int64] | None, vector: Vectors | None
+        self, question: str, places: np.typing.NDArray[np.int64], vector: Vectors | None
     ) -> Similarities:
         counted = Counter(self._terms(question))
-        if places is None:
-            places = np.arange(self._count)
         scores = np.zeros(len(places))
-        average = (self._total + counted.total()) / (self._count + 1)
+        number = len(self.questions)
+        average = (self._total + counted.total()) / (number + 1)
         norms = K1 * (1 - B + B * np.frombuffer(self._lengths, np.int64)[places] / average)
         own_norm = K1 * (1 - B + B * counted.total() / average)
         own_score = 0.0
         for term, count in counted.items():
             having = len(self._places[term]) if term in self._places else 0
             # the new question is one of the collection, and has the word
-            weight = count * math.log(1 + (self._count - having + 0.5) / (having + 1.5))
+            weight = count * math.log(1 + (number - having + 0.5) / (having + 1.5))
             own_score += weight * count / (count + own_norm)
             if having:
                 owners = np.frombuffer(self._places[term], np.int64)
@@ -228,16 +230,15 @@ class ByVector(Similar):
         super().add(questions)
 
     def _similarities(
-        self, question: str, places: np.typing.NDArray[np.int64] | None, vector: Vectors | None
+        self, question: str, places: np.typing.NDArray[np.int64], vector: Vectors | None
     ) -> Similarities:
         if vector is None:
             vector = self._known.get(_key(question))
         if vector is None:
             (vector,) = self.encoder.encode_queries([question]).vectors
-        rows = np.frombuffer(self._rows).reshape(self._count, -1)
-        some = rows if places is None else rows[places]
+        rows = np.frombuffer(self._rows).reshape(len(self.questions), -1)[places]
         # a sum that a matrix product makes may depend on how many rows it has
-        return np.clip(coarse(np.einsum("ij,j->i", some, _unit(vector))), 0.0, 1.0)
+        return np.clip(coarse(np.einsum("ij,j->i", rows, _unit(vector))), 0.0, 1.0)
 
 
 def _unit(vector: Vectors) -> Similarities:

@@ -22,6 +22,7 @@ from blendfilter.retrieval.analyser import Analyser
 from blendfilter.retrieval.bm25 import BM25
 from blendfilter.retrieval.dense import Dense
 from blendfilter.retrieval.encoders import Encoded, Encoder
+from blendfilter.trimming.guard import Rules
 from blendfilter.trimming.similar import K1, B, ByVector, ByWords, Neighbour, similar_for
 
 WORDS = ["who", "turned", "on", "off", "the", "radio", "pier", "built", "mill", "not", "harbours", "was"]
@@ -55,43 +56,36 @@ def test_words_are_bm25s_ratio(judged: list[str], message: list[str]) -> None:
     near.add(judged[1:])
     for question in message:
         expected = by_formula(judged, question)
-        found = near.nearest(question)
-        if found is None:
-            assert max(expected) == 0
-            continue
-        assert found.similarity == pytest.approx(max(expected), abs=1e-8)
-        nearest = [at for at, each in enumerate(expected) if each >= max(expected) - 1e-8]
-        assert found.at == next((at for at in nearest if judged[at] == question), nearest[0])
+        found = near.near(question)
+        assert [expected[each.at] for each in found] == pytest.approx(sorted(expected, reverse=True), abs=1e-8)
+        assert [each.similarity for each in found] == pytest.approx([expected[each.at] for each in found], abs=1e-8)
+        assert found == sorted(found, key=lambda each: (-each.similarity, each.at))
         for floor in FLOORS:
-            assert near.nearest(question, floor=floor) == (found if found.similarity >= floor else None)
-        among = near.among(question, range(len(judged)))
-        assert [each.similarity for each in among] == pytest.approx(sorted(expected, reverse=True), abs=1e-8)
+            assert near.near(question, floor=floor) == [each for each in found if each.similarity >= floor]
 
 
 def test_words_of_no_judged_question() -> None:
     near = ByWords()
-    assert near.nearest("Who?") is None
+    assert near.near("Who?") == []
     near.add(["Who turned on the radio?"])
-    assert near.nearest("Zebra") is near.nearest("?!") is None
+    assert near.near("Zebra") == near.near("?!") == [Neighbour(0, 0.0)]
 
 
 def test_stop_words_are_words_and_order_is_none() -> None:
     near = ByWords()
     near.add(["Who turned off the radio?", "Who turned on the radio?", "What's not the radio?"])
-    assert near.nearest("Who turned the radio on?") == Neighbour(1, 1.0)
-    assert near.nearest("Who turned the radio off?") == Neighbour(0, 1.0)
-    assert near.nearest("What isn't the radio?") == Neighbour(2, 1.0)
+    assert near.near("Who turned the radio on?")[0] == Neighbour(1, 1.0)
+    assert near.near("Who turned the radio off?")[0] == Neighbour(0, 1.0)
+    assert near.near("What isn't the radio?")[0] == Neighbour(2, 1.0)
 
 
 def test_a_question_is_nearest_to_itself() -> None:
-    """Words in another order are the same words, and `unlike` would refuse the wrong one of the two."""
+    """Words in another order are the same words; then those that the guard does not keep apart."""
     near = ByWords()
     near.add(["Did Mary push Jack?", "Did Jack push Mary?"])
-    for at, question in enumerate(["Did Mary push Jack?", "Did Jack push Mary?"]):
-        assert near.nearest(question, floor=0.9) == Neighbour(at, 1.0)
-    vectors = ByVector(encoder_of({"a": [1, 2], "b": [2, 4]}, 2))
-    vectors.add(["a", "b"])
-    assert vectors.nearest("b") == Neighbour(1, 1.0)
+    for at, question in enumerate(["Did Mary push Jack?", "Please tell me, did Jack push Mary?"]):
+        assert near.like(question, floor=0.9) == (True, [Neighbour(at, 1.0)])
+    assert near.like("Jack, Mary did push?", floor=0.9, guard=Rules()) == (False, [Neighbour(1, 1.0)])
 
 
 def encoder_of(vectors: dict[str, Any], dimension: int) -> Encoder:
@@ -115,10 +109,10 @@ def test_vectors_are_cosines(kept: Any, message: Any) -> None:
     products = message.astype(np.float64) @ kept.T.astype(np.float64)
     cosines = products / np.maximum(np.outer(lengths[1], lengths[0]), 1e-30)
     for row, vector in zip(cosines, message, strict=True):
-        found = near.among("…", range(9), vector=vector)
+        found = near.near("…", vector=vector)
         assert [each.similarity for each in found] == pytest.approx(sorted(row.clip(0, 1), reverse=True), abs=1e-5)
         assert row[found[0].at] == pytest.approx(row.max(), abs=1e-5) or row.max() <= 1e-5
-        assert near.among("…", [3, 5], vector=vector, floor=0.5) == [e for e in found if e.at in (3, 5) and e[1] >= 0.5]
+        assert near.near("…", [3, 5], vector=vector, floor=0.5) == [e for e in found if e.at in (3, 5) and e[1] >= 0.5]
 
 
 def test_which_measure_goes_with_an_index(tmp_path: Path) -> None:
@@ -158,7 +152,7 @@ def test_kept_vectors_are_encoded_once(tmp_path: Path) -> None:
     near = ByVector(second, file)
     near.add(["where?", *sent])
     assert second.encoded == ["where?"]
-    assert near.nearest("when?") == Neighbour(2, 1.0)
+    assert near.near("when?")[0] == Neighbour(2, 1.0)
     assert [path.name for path in tmp_path.iterdir()] == ["vectors.npz"]
 
 
@@ -176,4 +170,4 @@ def test_kept_vectors_that_cannot_be_used_are_done_without(tmp_path: Path, damag
     near = ByVector(again, file)
     near.add(["who?", "when?"])
     assert again.encoded == ["who?", "when?"]
-    assert near.nearest("when?") == Neighbour(1, 1.0)
+    assert near.near("when?")[0] == Neighbour(1, 1.0)
