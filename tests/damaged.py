@@ -65,9 +65,7 @@ def world(root: Path, kinds: tuple[str, ...]) -> None:
             folder = TrimFolder.create(root / base, root / kind, threshold=1, similarity=similarity)
             with WitnessWriter(folder.witnesses) as writer:
                 by = JudgedBy("9f3a", "word", ("phi1",), "some-model", "")
-                writer.verdict(QUERIES[0], "12", True, by)
-                writer.verdict(QUERIES[0], "13", False, by)
-                writer.close(QUERIES[0], ["12", "13"])
+                writer.judge(QUERIES[0], {"12": True, "13": False}, by)
             open_indexes([folder.place])  # keeps the questions' vectors
 
 

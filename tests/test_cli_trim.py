@@ -228,9 +228,7 @@ def test_a_passage_is_shown_with_its_separations(trimmed: Command) -> None:
 def test_a_passage_that_is_gone_from_the_index_is_shown_with_a_note(trimmed: Command) -> None:
     with WitnessWriter(WITNESSES) as writer:  # a passage that an index once had
         by = next(iter(writer.witnesses.judged.values())).by
-        writer.verdict("Who hid the radio?", "gone", False, by)
-        writer.verdict("Who hid the radio?", "on", True, by)
-        writer.close("Who hid the radio?", ["on", "gone"])
+        writer.judge("Who hid the radio?", {"on": True, "gone": False}, by)
     outcome = trimmed("trim", "radio", "--show", "gone")
     assert outcome.code == 0, outcome.err
     assert outcome.out.startswith("passage gone (not found by the index)\n")

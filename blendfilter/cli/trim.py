@@ -401,9 +401,7 @@ def _take_back(folder: TrimFolder, undo: list[str]) -> None:
         for name in undo:
             try:
                 known = question_known(state, name)
-                questions[known] = (
-                    state.judged[known].question if known in state.judged else state.halves[known]
-                )
+                questions[known] = state.judged[known].question
             except UnknownName:
                 if "," not in name:
                     raise

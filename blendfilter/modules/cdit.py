@@ -356,10 +356,7 @@ class _Memory:
             else:
                 return
             if not writer.witnesses.is_judged(question_id(question)):
-                by = judged_by(judge, connect(lm))
-                for passage, verdict in verdicts.items():
-                    writer.verdict(question, passage, verdict, by)
-                writer.close(question, list(verdicts), by)
+                writer.judge(question, verdicts, judged_by(judge, connect(lm)))
 
 
 class _Memories:

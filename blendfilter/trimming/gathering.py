@@ -1,8 +1,8 @@
 """`trim`: judge what an index finds for questions, and gather the witnesses that its overlay drops passages by.
 
-Ma et al. 2024 (CDIT), section 4, Algorithm 1. A verdict is on file as it comes; a question is closed once all of its
-passages have theirs. One whose call failed stays open, and the same call goes on there: what the journal holds is not
-paid for again. The bare index is searched, because a verdict must not depend on earlier ones.
+Ma et al. 2024 (CDIT), section 4, Algorithm 1. A question's verdicts are on file once all of its passages have theirs.
+One whose call failed stays open, and the same command judges it again: what the journal holds is not paid for again.
+The bare index is searched, because a verdict must not depend on earlier ones.
 
 A question that is near enough to an earlier one takes that one's verdicts over, without a call. This depends on the
 questions ahead of it alone, so `plan_questions` decides it before the first call: calls of different questions may
@@ -42,7 +42,7 @@ from blendfilter.filters.cdit import Judge
 from blendfilter.journal import Journal
 from blendfilter.lm.budget import Budget
 from blendfilter.lm.model import ConnectedLM
-from blendfilter.records import Passage, Question, one_line
+from blendfilter.records import Question, one_line
 from blendfilter.retrieval.base import (
     ProgressCallback,
     Retriever,
@@ -157,7 +157,7 @@ async def _trimmed(
         journal = stack.enter_context(Journal(folder.journal))
         stack.enter_context(context.opened(journal))
         before, spent = Witnesses.read(path, folder.pairing), spent_in(journal, prices)
-        session = _JudgingSession(index, folder.k, context, writer, before)
+        session = _JudgingSession(index, folder.k, context, writer)
         known = {
             name: judged
             for name, judged in before.judged.items()
@@ -323,20 +323,9 @@ class _JudgingSession:
     """
 
     def __init__(
-        self,
-        index: Retriever,
-        k: int,
-        context: RunContext,
-        writer: WitnessWriter,
-        before: Witnesses,
+        self, index: Retriever, k: int, context: RunContext, writer: WitnessWriter
     ) -> None:
-        self.index, self.k, self.context, self.writer, self.before = (
-            index,
-            k,
-            context,
-            writer,
-            before,
-        )
+        self.index, self.k, self.context, self.writer = index, k, context, writer
         self.judge, self.lm = cast(Judge, context.module), context.lm
         self.by = judged_by(self.judge, self.lm)
 
@@ -370,48 +359,30 @@ class _JudgingSession:
             dspy.context(lm=self.lm, trace=[], disable_history=True),
         ):
             try:
-                (found,) = await aio.in_thread(self.index.search, [planned.question], self.k)
-                if self.writer.witnesses.is_judged(
-                    planned.id
-                ):  # by another judge, without one verdict
-                    self.writer.undo_question(planned.id)
-                verdicts = await self._verdicts(
-                    planned, list({passage.id: passage for passage in found}.values())
-                )
+                verdicts = await self._verdicts(planned.question)
             except _ENDS_ALL:
                 raise
-            except (
-                BaseException
-            ) as error:  # whatever a call or an index raises is this question's error
+            except BaseException as error:
+                # whatever a call or an index raises is this question's error
                 if self.context.purse is not None:
                     self.context.purse.check()  # it may be what came of a call that was refused
                 logger.debug("question %s failed", planned.id, exc_info=True)
                 return QuestionOutcome(planned, {}, error)
-        self.writer.close(planned.question, list(verdicts))
+        if self.writer.witnesses.is_judged(planned.id):  # by another judge, without one verdict
+            self.writer.undo_question(planned.id)
+        self.writer.judge(planned.question, verdicts, self.by)
         return QuestionOutcome(planned, verdicts)
 
-    async def _verdicts(
-        self, planned: PlannedQuestion, passages: Sequence[Passage]
-    ) -> dict[str, bool | None]:
+    async def _verdicts(self, question: str) -> dict[str, bool | None]:
         """Each passage's verdict, in rank order; all are waited for, even after an error: they are paid for."""
-        half = self.before.half(planned.id, self.by)
-
-        async def one(passage: Passage) -> bool | None:
-            if passage.id in half:
-                return half[passage.id]
-            verdict: bool | None = (
-                await aio.awaiting(self.judge.acall(question=planned.question, passage=passage))
-            ).verdict
-            self.writer.verdict(planned.question, passage.id, verdict, self.by)
-            return verdict
-
-        results: list[Any] = await asyncio.gather(
-            *(one(passage) for passage in passages), return_exceptions=True
-        )
-        errors = [each for each in results if isinstance(each, BaseException)]
+        (found,) = await aio.in_thread(self.index.search, [question], self.k)
+        passages = {passage.id: passage for passage in found}
+        calls = [self.judge.acall(question=question, passage=each) for each in passages.values()]
+        results: list[Any] = await asyncio.gather(*map(aio.awaiting, calls), return_exceptions=True)
+        errors = [result for result in results if isinstance(result, BaseException)]
         if errors:  # what ends the whole session comes before what this question alone met
             raise next((error for error in errors if isinstance(error, _ENDS_ALL)), errors[0])
-        return dict(zip((passage.id for passage in passages), results, strict=True))
+        return {name: result.verdict for name, result in zip(passages, results, strict=True)}
 
 
 def judged_by(judge: Judge, lm: ConnectedLM) -> JudgedBy:

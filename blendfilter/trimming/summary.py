@@ -213,10 +213,9 @@ def state_text(folder: TrimFolder, witnesses: Witnesses) -> str:
     counts = Counter(verdict for question in judged for verdict in question.verdicts.values())
     reached = sum(1 for _ in witnesses.separated(folder.threshold, one_way=folder.one_way))
     judges = Counter(judge_name(question.by) for question in judged if question.by.judge)
-    half = f"; {len(witnesses.halves):,} begun and still open" if witnesses.halves else ""
     lines = [
         f"{folder.place}: an overlay of {folder.base} ({folder.base_fingerprint})",
-        f"questions judged: {len(judged):,}, {folder.k} passages each at most{half}",
+        f"questions judged: {len(judged):,}, {folder.k} passages each at most",
         _verdicts_text(counts[True], counts[False], counts[None]),
         separations_text(
             witnesses.separations(), reached, folder.threshold, one_way=folder.one_way
@@ -242,7 +241,6 @@ def state_text(folder: TrimFolder, witnesses: Witnesses) -> str:
         f"{len(question.rejected):,} rejected, {len(question.silent):,} no verdict"
         for question in judged
     ]
-    listed += [f"  {name} {text!r}: still open" for name, text in witnesses.halves.items()]
     return "\n".join([*lines, *_first(listed)]) + "\n"
 
 

@@ -11,9 +11,10 @@ and rejects passage b is a witness to the separation of a and b. `WitnessWriter`
     {"kind":"closed","question":"5b0c…","passages":["p4","p9"],"at":"2026-…"}
     {"kind":"undone","question":"5b0c…","at":"2026-…"}
 
-Only a closed question counts: half of its verdicts would separate the wrong pairs. An undo (of a question, a pair, all)
-is a line too, so the file tells its whole history, and what was undone can be judged again. It is read whole when an
-index is opened (100,000 separations within a second).
+Only a closed question counts: half of its verdicts would separate the wrong pairs. (Earlier versions wrote verdicts as
+they came; now a question's lines are written together, and the journal of calls keeps the replies until then.) An undo
+(of a question, a pair, all) is a line too, so the file tells its whole history, and what was undone can be judged
+again. It is read whole when an index is opened (100,000 separations within a second).
 
 Differs from the paper: it counts witnesses and keeps none; here each separation names its questions, the judge, the
 model and the time, and any of them can be taken back.
@@ -231,16 +232,6 @@ class Witnesses:
         """Whether a question is closed and not undone, at no cost while questions keep closing."""
         return question_id in self._judged
 
-    def half(self, question_id: str, by: JudgedBy | None = None) -> Mapping[str, bool | None]:
-        """The verdicts so far on a question that is not closed, by passage; with `by`, only that judge's."""
-        half = self._open.get(question_id)
-        return half.verdicts if half and by in (None, half.by) else {}
-
-    @property
-    def halves(self) -> Mapping[str, str]:
-        """The questions that were begun and not closed, id to text."""
-        return {name: half.text for name, half in self._open.items()}
-
     def rejected_by(self, question_id: str) -> frozenset[str]:
         """What a judged question rejected; without the passages of which all its separations were undone.
 
@@ -452,38 +443,22 @@ class WitnessWriter:
             self._log.close()
             raise
 
-    def verdict(self, question: str, passage_id: str, verdict: bool | None, by: JudgedBy) -> None:
-        """One passage's verdict for `question` (its text). Where another judge had begun, `by` begins anew.
+    def judge(self, question: str, verdicts: Mapping[str, bool | None], by: JudgedBy) -> None:
+        """The question (its text) is judged: `verdicts` by passage, in rank order.
 
-        Raises `BadArgument` where the question is closed: undo it first.
+        Raises `BadArgument`: what is no verdict, or a question that is judged already.
         """
         with self._lock:
-            name = self._open_id(question)
-            half = self.witnesses._open.get(name)
-            begins = [] if half and half.by == by else [question_line(question, by)]
-            self._append(*begins, verdict_line(name, passage_id, verdict))
-
-    def close(self, question: str, retrieved: Sequence[str], by: JudgedBy = NO_JUDGE) -> None:
-        """The question (its text) is judged: its verdicts count from here on. `retrieved` are ids in rank order.
-
-        `by` is only needed where nothing was retrieved. Raises `BadArgument`: a passage without a verdict, one named
-        twice, a question that is closed.
-        """
-        with self._lock:
-            name = self._open_id(question)
-            verdicts = self.witnesses.half(name)
-            for passage in retrieved:
-                if passage not in verdicts:
-                    raise BadArgument(
-                        f"passage '{passage}' has no verdict for {question!r}: judge it first"
-                    )
-                if retrieved.count(passage) > 1:
-                    raise BadArgument(f"passage '{passage}' was retrieved twice for {question!r}")
-            begins = [] if name in self.witnesses._open else [question_line(question, by)]
-            self._append(*begins, closed_line(name, retrieved))
+            name = question_id(question)
+            if self.witnesses.is_judged(name):
+                raise BadArgument(
+                    f"{question!r} is judged already ({name}): undo it first, then judge it again"
+                )
+            lines = [verdict_line(name, passage, verdict) for passage, verdict in verdicts.items()]
+            self._append(question_line(question, by), *lines, closed_line(name, list(verdicts)))
 
     def undo_question(self, question: str) -> None:
-        """Take back the verdicts of a question (its id or text), closed or not. Raises `UnknownName`."""
+        """Take back the verdicts of a question (its id or text). Raises `UnknownName`."""
         with self._lock:
             self._append(undone_line(question=question_known(self.witnesses, question)), sync=True)
 
@@ -497,7 +472,7 @@ class WitnessWriter:
     def undo_all(self) -> int:
         """Take back everything; how many questions that were. Nothing is written where nothing is there."""
         with self._lock:
-            known = len(self.witnesses.judged) + len(self.witnesses.halves)
+            known = len(self.witnesses.judged)
             if known:
                 self._append(undone_line(), sync=True)
             return known
@@ -526,14 +501,6 @@ class WitnessWriter:
         if hasattr(self, "_log"):
             self._log.close()
 
-    def _open_id(self, question: str) -> str:
-        name = question_id(question)
-        if self.witnesses.is_judged(name):
-            raise BadArgument(
-                f"{question!r} is judged already ({name}): undo it first, then judge it again"
-            )
-        return name
-
     def _append(self, *records: Mapping[str, Any], sync: bool = False) -> None:
         if self._log.closed:
             raise BadArgument(f"{self.path} is closed and takes no verdicts: open it again")
@@ -548,14 +515,12 @@ class WitnessWriter:
 
 
 def question_known(witnesses: Witnesses, name: str) -> str:
-    """The id of the question, closed or not, with that id or text. Raises `UnknownName` with the nearest one."""
-    texts = {each.id: each.question for each in witnesses.judged.values()} | dict(witnesses.halves)
-    if name.strip() in texts:
-        return name.strip()
+    """The id of the judged question with that id or text. Raises `UnknownName` with the nearest one."""
     wanted = question_text(name)
-    for known, text in texts.items():
-        if text == wanted:
+    for known in (wanted, question_id(wanted)):
+        if witnesses.is_judged(known):
             return known
+    texts = {known: judged.question for known, judged in witnesses.judged.items()}
     near = guess(wanted, [*texts.values(), *texts])
     raise UnknownName(
         f"no judged question '{wanted}'.{near} (blendfilter trim INDEX lists {LISTED} of {len(texts):,})"

@@ -163,9 +163,7 @@ def place(tmp_path: Path) -> Path:
 def trimmed(base: Path, similarity: str) -> Path:
     folder = TrimFolder.create(base, threshold=1, similarity=similarity)
     with WitnessWriter(folder.witnesses) as writer:
-        writer.verdict(WHO_ON, "on", True, BY)
-        writer.verdict(WHO_ON, "off", False, BY)
-        writer.close(WHO_ON, ["on", "off"])
+        writer.judge(WHO_ON, {"on": True, "off": False}, BY)
     return folder.place
 
 

@@ -210,7 +210,7 @@ class Half(Village):
 def test_of_a_half_judged_question_only_what_is_missing_is_asked(index: BM25, folder: TrimFolder) -> None:
     first, second = Half(WHO_ON), Village()
     trimmed_by(first, index, folder, [WHO_ON])
-    assert set(Witnesses.read(folder.witnesses).half(question_id(WHO_ON))) == {"on", "off"}
+    assert not Witnesses.read(folder.witnesses).judged
     trimmed_by(second, index, folder, [WHO_ON])
     assert second.searches == [(WHO_ON, "sold")]
     assert Witnesses.read(folder.witnesses).judged[question_id(WHO_ON)].accepted == ("on",)
@@ -284,14 +284,14 @@ def test_a_full_disk_ends_it_and_the_same_call_goes_on(
     index: BM25, folder: TrimFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What every question would meet alike is no error of one question: no more calls are paid for."""
-    judge, write = Village(), WitnessWriter.verdict
+    judge, write = Village(), WitnessWriter.judge
 
-    def full(writer: WitnessWriter, question: str, passage_id: str, *result: Any) -> None:
+    def full(writer: WitnessWriter, question: str, *result: Any) -> None:
         if question == WHO_OFF:
             raise CannotWrite("no room")
-        write(writer, question, passage_id, *result)
+        write(writer, question, *result)
 
-    monkeypatch.setattr(WitnessWriter, "verdict", full)
+    monkeypatch.setattr(WitnessWriter, "judge", full)
     with pytest.raises(CannotWrite, match="no room"):
         trimmed_by(judge, index, folder, ASKED_FOR)
     monkeypatch.undo()
@@ -342,14 +342,12 @@ def journaled(place: Path) -> Counter[str]:
 
 
 def verdicts(place: Path) -> dict[tuple[str, str], bool | None]:
-    """Every verdict on file, of closed questions and of half-judged ones."""
+    """Every verdict on file."""
     witnesses = Witnesses.read(place / "witnesses.jsonl")
     made: dict[tuple[str, str], bool | None] = {}
     for each in witnesses.judged.values():
         for verdict, names in ((True, each.accepted), (False, each.rejected), (None, each.silent)):
             made |= {(each.id, name): verdict for name in names}
-    for half in witnesses.halves:
-        made |= {(half, name): verdict for name, verdict in witnesses.half(half).items()}
     return made
 
 

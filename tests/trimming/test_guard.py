@@ -138,9 +138,7 @@ def test_the_model_is_part_of_the_fingerprint(tmp_path: Path) -> None:
 
     index = village()
     with WitnessWriter(tmp_path / "witnesses.jsonl") as writer:
-        for passage, verdict in (("on", True), ("off", False)):
-            writer.verdict(WHO_ON, passage, verdict, NO_JUDGE)
-        writer.close(WHO_ON, ["on", "off"])
+        writer.judge(WHO_ON, {"on": True, "off": False}, NO_JUDGE)
     witnesses = Witnesses.read(tmp_path / "witnesses.jsonl")
     models = [pair_model(tmp_path / name, [out]) for name, out in (("yes", 9.0), ("no", -9.0))]
     guards = [True, False, *map(PairModel, models)]

@@ -27,10 +27,7 @@ def witnesses(tmp_path: Path) -> Witnesses:
             ("Who closed the mill?", "p2", STRANGE, OTHER),
             ("When?", "p2", "p3", BY),
         ):
-            writer.verdict(question, won, True, by)
-            writer.verdict(question, lost, False, by)
-            writer.verdict(question, "undecided", None, by)
-            writer.close(question, [won, lost, "undecided"])
+            writer.judge(question, {won: True, lost: False, "undecided": None}, by)
     return Witnesses.read(tmp_path / "witnesses.jsonl")
 
 
@@ -97,9 +94,7 @@ def test_no_cell_is_a_formula(tmp_path: Path) -> None:
     """Ids and questions are others' data, and a spreadsheet runs what begins so; JSON Lines has them as they are."""
     question = '=HYPERLINK("http://x.example","open")'
     with WitnessWriter(tmp_path / "witnesses.jsonl") as writer:
-        for name, verdict in (("+1", True), ("-1", False), ("@a", False), ("\t=1", False), ("a=b", False)):
-            writer.verdict(question, name, verdict, BY)
-        writer.close(question, ["+1", "-1", "@a", "\t=1", "a=b"])
+        writer.judge(question, {"+1": True, **dict.fromkeys(("-1", "@a", "\t=1", "a=b"), False)}, BY)
     witnesses = Witnesses.read(tmp_path / "witnesses.jsonl")
     for name in ("out.csv", "out.jsonl"):
         export(witnesses, tmp_path / name, threshold=1)
@@ -113,9 +108,7 @@ def test_no_cell_is_a_formula(tmp_path: Path) -> None:
 
 def test_half_a_character_is_no_trouble_on_standard_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with WitnessWriter(tmp_path / "witnesses.jsonl") as writer:
-        writer.verdict("Who?", "a\ud800", True, BY)
-        writer.verdict("Who?", "é", False, BY)
-        writer.close("Who?", ["a\ud800", "é"])
+        writer.judge("Who?", {"a\ud800": True, "é": False}, BY)
     witnesses = Witnesses.read(tmp_path / "witnesses.jsonl")
     export(witnesses, "-", threshold=1)
     export(witnesses, tmp_path / "out.jsonl", threshold=1)

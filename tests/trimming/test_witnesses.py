@@ -7,6 +7,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,17 @@ from hypothesis import strategies as st
 
 from blendfilter.errors import BadArgument, BadData, CannotWrite, RunLocked, UnknownName
 from blendfilter.records import one_line
-from blendfilter.trimming.witnesses import JudgedBy, Separation, Witnesses, WitnessWriter, pair_named, question_id
+from blendfilter.trimming.witnesses import (
+    JudgedBy,
+    Separation,
+    Witnesses,
+    WitnessWriter,
+    closed_line,
+    pair_named,
+    question_id,
+    question_line,
+    verdict_line,
+)
 
 BY = JudgedBy("9f3a", "word", ("phi1",), "some-model", "shipped")
 OTHER = JudgedBy("1c77", "components", ("phi1", "phi2"), "another-model", "")
@@ -29,9 +40,7 @@ def path(tmp_path: Path) -> Path:
 
 def judged(writer: WitnessWriter, question: str, by: JudgedBy = BY, **verdicts: bool | None) -> str:
     """Judge and close a question; its id."""
-    for passage, verdict in verdicts.items():
-        writer.verdict(question, passage, verdict, by)
-    writer.close(question, list(verdicts))
+    writer.judge(question, verdicts, by)
     return question_id(question)
 
 
@@ -59,38 +68,27 @@ def test_theorem_1(path: Path) -> None:
     assert (witnesses.judged[q3].rejected, witnesses.judged[q3].by) == (("A",), BY)
 
 
-def test_a_question_counts_once_it_is_closed(path: Path) -> None:
+def test_a_question_counts_once_it_is_closed() -> None:
+    """Files of earlier versions have questions that stopped halfway; another judge's verdicts begin them anew."""
+    state, name = Witnesses(), question_id("Who?")
+    state.apply(question_line("Who?", BY))
+    for passage, verdict in (("a", True), ("b", False)):
+        state.apply(verdict_line(name, passage, verdict))
+    assert (state.separations(), dict(state.judged)) == (0, {})
+    state.apply(question_line("Who?", OTHER))
+    with pytest.raises(LookupError):
+        state.apply(closed_line(name, ["a"]))
+    state.apply(verdict_line(name, "a", False))
+    state.apply(closed_line(name, ["a"]))
+    assert (state.judged[name].by, state.judged[name].rejected) == (OTHER, ("a",))
+
+
+def test_a_question_is_judged_once(path: Path) -> None:
     with WitnessWriter(path) as writer:
-        writer.verdict("Who?", "a", True, BY)
-        writer.verdict("Who?", "b", False, BY)
-    half = Witnesses.read(path)
-    assert (half.half(question_id("Who?")), half.half("0" * 12)) == ({"a": True, "b": False}, {})
-    assert (half.separations(), dict(half.judged), dict(half.halves)) == (0, {}, {question_id("Who?"): "Who?"})
-    with WitnessWriter(path) as writer:  # the next sitting
-        with pytest.raises(BadArgument, match=r"passage 'c' has no verdict for 'Who\?': judge"):
-            writer.close("Who?", ["a", "b", "c"])
-        with pytest.raises(BadArgument, match="passage 'b' was retrieved twice"):
-            writer.close("Who?", ["a", "b", "b"])
-        writer.verdict("Who?", "c", False, BY)
-        writer.close("Who?", ["a", "b", "c"])
-        assert writer.witnesses.half(question_id("Who?")) == {}
+        judged(writer, "Who?", a=True, b=False, c=False)
         with pytest.raises(BadArgument, match=r"is judged already .*: undo it first"):
-            writer.verdict("Who?", "d", True, BY)
+            judged(writer, "Who?", d=True)
     assert Witnesses.read(path).partners("a", 1) == ("b", "c")
-
-
-def test_one_question_has_one_judge(path: Path) -> None:
-    """Where another judge goes on with what one had begun, it begins anew: no entry names the wrong one."""
-    name = question_id("Who?")
-    with WitnessWriter(path) as writer:
-        writer.verdict("Who?", "a", True, BY)
-        writer.verdict("Who?", "b", False, OTHER)
-        assert writer.witnesses.half(name) == writer.witnesses.half(name, OTHER) == {"b": False}
-        assert writer.witnesses.half(name, BY) == {}
-        writer.verdict("Who?", "a", False, OTHER)
-        writer.close("Who?", ["a", "b"])
-    only = Witnesses.read(path).judged[name]
-    assert (only.by, only.accepted, only.rejected) == (OTHER, (), ("a", "b"))
 
 
 def test_a_question_that_was_undone_and_judged_again_rejects_anew(path: Path) -> None:
@@ -118,9 +116,9 @@ def test_every_verdict_is_a_line_with_its_time(path: Path) -> None:
 @pytest.mark.parametrize(("passage", "verdict"), [("a", "True"), ("a", 1), (7, True)])
 def test_what_is_no_verdict_is_never_written(path: Path, passage: Any, verdict: Any) -> None:
     with WitnessWriter(path) as writer, pytest.raises(BadArgument, match="True, False or None"):
-        writer.verdict("Who?", passage, verdict, BY)
+        writer.judge("Who?", {passage: verdict}, BY)
     with WitnessWriter(path) as writer, pytest.raises(BadArgument, match="the question is empty"):
-        writer.verdict(" \n", "a", True, BY)
+        writer.judge(" \n", {"a": True}, BY)
     assert path.read_bytes() == b""
 
 
@@ -148,7 +146,6 @@ QUESTIONS = ("Who runs the mill?", "Who closed the mill?", "mill", "Wer führt\n
 VERDICTS = st.dictionaries(st.sampled_from(PASSAGES), st.sampled_from([True, True, False, False, None]), max_size=4)
 STEPS = st.one_of(
     st.tuples(st.just("judge"), st.sampled_from(QUESTIONS), VERDICTS),
-    st.tuples(st.just("begin"), st.sampled_from(QUESTIONS), VERDICTS),
     st.tuples(st.just("undo"), st.sampled_from(QUESTIONS), st.none()),
     st.tuples(st.just("undo pair"), st.sampled_from(PASSAGES), st.sampled_from(PASSAGES)),
     st.tuples(st.just("undo all"), st.none(), st.none()),
@@ -168,18 +165,15 @@ class Plain:
 
     def __init__(self) -> None:
         self.judged: dict[str, dict[str, bool | None]] = {}
-        self.begun: dict[str, dict[str, bool | None]] = {}
         self.witnesses: dict[frozenset[str], set[str]] = {}
 
-    def close(self, question: str) -> None:
-        verdicts = self.judged[question] = self.begun.pop(question, {})
-        for a in verdicts:
-            for b in verdicts:
-                if verdicts[a] is True and verdicts[b] is False:
-                    self.witnesses.setdefault(frozenset((a, b)), set()).add(question_id(question))
+    def judge(self, question: str, verdicts: dict[str, bool | None]) -> None:
+        self.judged[question] = verdicts
+        for a, b in permutations(verdicts, 2):
+            if verdicts[a] is True and verdicts[b] is False:
+                self.witnesses.setdefault(frozenset((a, b)), set()).add(question_id(question))
 
     def undo(self, question: str) -> None:
-        self.begun.pop(question, None)
         self.judged.pop(question, None)
         for names in self.witnesses.values():
             names.discard(question_id(question))
@@ -215,23 +209,18 @@ class Plain:
 
 def step(writer: WitnessWriter, plain: Plain, kind: str, one: Any, two: Any) -> None:
     """One step in both, as far as it is allowed; what is not is refused."""
-    if kind in ("judge", "begin"):
+    if kind == "judge":
         if one in plain.judged:
             with pytest.raises(BadArgument):
-                writer.close(one, [])
+                writer.judge(one, {}, BY)
             return
-        for passage, verdict in two.items():
-            writer.verdict(one, passage, verdict, BY)
-            plain.begun.setdefault(one, {})[passage] = verdict
-        if kind == "judge":
-            writer.close(one, list(plain.begun.get(one, {})))
-            plain.close(one)
+        writer.judge(one, two, BY)
+        plain.judge(one, two)
     elif kind == "undo all":
         writer.undo_all()
         plain.__init__()  # type: ignore[misc]
     elif kind == "undo":
-        known = one in plain.judged or one in plain.begun
-        refused(not known, lambda: writer.undo_question(one))
+        refused(one not in plain.judged, lambda: writer.undo_question(one))
         plain.undo(one)
     else:
         known = bool(plain.witnesses.pop(frozenset((one, two)), None))
@@ -260,8 +249,6 @@ def agree(state: Witnesses, plain: Plain) -> None:
     assert state.separations() == sum(map(bool, plain.witnesses.values()))
     assert {each.question for each in state.judged.values()} == set(map(one_line, plain.judged))
     assert list(state.judged) == sorted(state.judged)
-    for question, verdicts in plain.begun.items():
-        assert state.half(question_id(question)) == verdicts
 
 
 @contextmanager
@@ -304,11 +291,10 @@ def log(tmp_path: Path) -> Path:
     """One closed question, one that was begun: eight lines."""
     log = tmp_path / "witnesses.jsonl"
     with WitnessWriter(log) as writer:
-        for question in ("Who?", "When?"):
-            for passage in ("a", "b"):
-                writer.verdict(question, passage, passage == "a", BY)
-            if question == "Who?":
-                writer.close(question, ["a", "b"])
+        judged(writer, "Who?", a=True, b=False)
+    begun = [question_line("When?", BY), *(verdict_line(question_id("When?"), name, name == "a") for name in "ab")]
+    with log.open("a", encoding="utf-8") as file:
+        file.writelines(json.dumps(line, separators=(",", ":")) + "\n" for line in begun)
     return log
 
 
@@ -325,7 +311,7 @@ def test_a_torn_last_line_is_dropped_and_then_cut_off(log: Path) -> None:
         if end % 23 == 0:
             with WitnessWriter(log) as writer:
                 assert log.read_bytes() == b"".join(lines[:kept])
-                writer.verdict("Where?", "c", None, BY)
+                writer.judge("Where?", {"c": None}, BY)
             assert Witnesses.read(log).separations() == state.separations()
 
 
@@ -399,7 +385,7 @@ def test_a_sync_that_fails_takes_the_line_back(log: Path, monkeypatch: pytest.Mo
             writer.undo_all()
         assert writer.witnesses.separations() == 1
         assert log.read_bytes() == before
-        writer.verdict("When?", "c", True, BY)
+        writer.judge("When?", {"c": True}, BY)
         with pytest.raises(CannotWrite, match="may not be whole on the disk"):
             writer.close_file()
     WitnessWriter(log)  # it holds no lock
