@@ -23,7 +23,7 @@ from contextlib import nullcontext
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import bm25s
 import numpy as np
@@ -39,6 +39,7 @@ from blendfilter.retrieval.corpus import Corpus, corpus_hash
 from blendfilter.retrieval.manifest import (
     FORMAT,
     Manifest,
+    Settings,
     building,
     discard,
     index_cache,
@@ -212,7 +213,7 @@ class Statistics(NamedTuple):
             having.update(part.having)
         return cls(passages, terms, having)
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> Settings:
         """As a shard's setting, by which shards of one corpus know each other."""
         digest = fingerprint_of(sorted(self.having.items()))
         return {"passages": self.passages, "terms": self.terms, "digest": digest}
@@ -276,14 +277,14 @@ class Lexical(LexicalSearch):
     @classmethod
     @abstractmethod
     def _count(
-        cls, analysed: AnalysedPassages, settings: dict[str, Any], folder: Path | None
+        cls, analysed: AnalysedPassages, settings: Settings, folder: Path | None
     ) -> LexicalScorer:
         """Count the passages; with a `folder`, leave there what `_load` wants."""
 
     @classmethod
     @abstractmethod
     def _load(
-        cls, folder: Path, passages: Sequence[Passage], settings: dict[str, Any], analyse: Analyser
+        cls, folder: Path, passages: Sequence[Passage], settings: Settings, analyse: Analyser
     ) -> LexicalScorer:
         """The scorer of an index folder."""
 
@@ -343,7 +344,7 @@ class Lexical(LexicalSearch):
             scorer = cls._load(folder, passages, settings, analyse)
             return cls(manifest, passages, scorer, folder, analyse)
 
-    def _how(self) -> dict[str, Any]:
+    def _how(self) -> Settings:
         return {"analyser": self.analyser}
 
     @classmethod
@@ -395,7 +396,7 @@ class Lexical(LexicalSearch):
         return build()
 
 
-def settings_of(k1: float, b: float, analyser: Analyser | None) -> dict[str, Any]:
+def settings_of(k1: float, b: float, analyser: Analyser | None) -> Settings:
     """An index's settings, for its manifest. Raises `BadArgument` unless k1 > 0 and 0 <= b <= 1."""
     if not 0 < k1 < float("inf"):
         raise BadArgument(f"BM25's k1 must be above 0, got {k1} (usual: 0.9 to 1.5)")
@@ -421,11 +422,11 @@ class BM25(Lexical):
     """
 
     kind = "bm25"
-    packages: ClassVar[tuple[str, ...]] = ("bm25s", "PyStemmer", "numpy")
+    packages = ("bm25s", "PyStemmer", "numpy")
 
     @classmethod
     def _count(
-        cls, analysed: AnalysedPassages, settings: dict[str, Any], folder: Path | None
+        cls, analysed: AnalysedPassages, settings: Settings, folder: Path | None
     ) -> SparseScorer:
         postings = Postings.of(analysed.words, len(analysed), analysed.blocks)
         if folder:
@@ -435,13 +436,13 @@ class BM25(Lexical):
 
     @classmethod
     def _load(
-        cls, folder: Path, passages: Sequence[Passage], settings: dict[str, Any], analyse: Analyser
+        cls, folder: Path, passages: Sequence[Passage], settings: Settings, analyse: Analyser
     ) -> SparseScorer:
         return SparseScorer.load(folder)
 
     def _write_update(
         self, folder: Path, new: UpdatedPassages, progress: ProgressCallback
-    ) -> dict[str, Any]:
+    ) -> Settings:
         settings = self.manifest.settings
         if SHARED in settings:
             raise BadArgument(
@@ -538,7 +539,7 @@ class SparseScorer:
         rows, starts = self._engine.scores["indices"], self._engine.scores["indptr"]
         return Postings(self.words, starts, rows, self._frequencies, self.passages)
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> Settings:
         """The parameters that it was made with."""
         names = ("k1", "b", "delta", "method", "idf_method")
         return {name: getattr(self._engine, name) for name in names}
@@ -551,24 +552,24 @@ class RankBM25(Lexical):
     """The second BM25 engine, for comparison. Its folder holds the passages alone; opening it counts them again."""
 
     kind = "rank-bm25"
-    packages: ClassVar[tuple[str, ...]] = ("rank-bm25", "PyStemmer", "numpy")
+    packages = ("rank-bm25", "PyStemmer", "numpy")
 
     @classmethod
     def _count(
-        cls, analysed: AnalysedPassages, settings: dict[str, Any], folder: Path | None
+        cls, analysed: AnalysedPassages, settings: Settings, folder: Path | None
     ) -> OkapiScorer:
         return OkapiScorer(LuceneOkapi(analysed.terms(), k1=settings["k1"], b=settings["b"]))
 
     @classmethod
     def _load(
-        cls, folder: Path, passages: Sequence[Passage], settings: dict[str, Any], analyse: Analyser
+        cls, folder: Path, passages: Sequence[Passage], settings: Settings, analyse: Analyser
     ) -> OkapiScorer:
         lists = (analyse(passage.line) for passage in passages)
         return OkapiScorer(LuceneOkapi(lists, k1=settings["k1"], b=settings["b"]))
 
     def _write_update(
         self, folder: Path, new: UpdatedPassages, progress: ProgressCallback
-    ) -> dict[str, Any]:
+    ) -> Settings:
         if not any(self.analyser(passage.line) for passage in new.passages):
             raise EmptyData("not one word would be left to index")
         return self.manifest.settings

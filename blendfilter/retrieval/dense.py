@@ -23,7 +23,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar, Literal, NamedTuple, Self
+from typing import Any, BinaryIO, Literal, NamedTuple, Self
 
 import numpy as np
 
@@ -44,7 +44,7 @@ from blendfilter.retrieval.encoders import (
     lasting,
     load_encoder,
 )
-from blendfilter.retrieval.manifest import Manifest, building, opening
+from blendfilter.retrieval.manifest import Manifest, Settings, building, opening
 from blendfilter.retrieval.on_ray import ENCODING, ChunkFolder, OnRay
 from blendfilter.retrieval.stored import (
     PassageLines,
@@ -84,7 +84,7 @@ class Dense(Stored):
     """
 
     kind = "dense"
-    packages: ClassVar[tuple[str, ...]] = (
+    packages = (
         "faiss-cpu",
         "sentence-transformers",
         "torch",
@@ -155,7 +155,7 @@ class Dense(Stored):
         faiss()
         if on is not None:
             on.check(out)
-        loading: dict[str, Any] = {
+        loading: Settings = {
             "query_encoder": None if query_encoder is None else os.fspath(query_encoder),
             "query_prefix": query_prefix,
             "passage_prefix": passage_prefix,
@@ -237,7 +237,7 @@ class Dense(Stored):
                 index.nprobe = settings["nprobe"]
             return cls(manifest, StoredPassages(folder), index, reader, folder)
 
-    def _how(self) -> dict[str, Any]:
+    def _how(self) -> Settings:
         return {"loaded": self.encoder}
 
     @classmethod
@@ -250,7 +250,7 @@ class Dense(Stored):
 
     def _write_update(
         self, folder: Path, new: UpdatedPassages, progress: ProgressCallback
-    ) -> dict[str, Any]:
+    ) -> Settings:
         """No old passage is encoded again. Without deletions, vectors are added to the index as it is; with them, all
         that stay are added anew: to the cells as they were, or to a new graph."""
         settings = dict(self.manifest.settings)
@@ -325,7 +325,7 @@ class Dense(Stored):
 
 def _encoder_of(
     folder: Path,
-    settings: dict[str, Any],
+    settings: Settings,
     encoder: AnyPath | None,
     query_encoder: AnyPath | None,
     device: str | None,
@@ -407,7 +407,7 @@ class _DenseJob(NamedTuple):
     folder: Path
     chunks: Path
     encoder: str
-    loading: dict[str, Any]
+    loading: Settings
     batch_size: int
 
     @property
@@ -461,7 +461,7 @@ def faiss() -> Any:
     return needed("faiss", "dense", WHY)
 
 
-def settings_of(kind: str, **given: int) -> dict[str, Any]:
+def settings_of(kind: str, **given: int) -> Settings:
     """The settings of that kind of index, out of all `given`. Raises `UnknownName` or `BadArgument`.
 
     >>> settings_of("ivf", m=32, nlist=50, nprobe=5)
@@ -473,7 +473,7 @@ def settings_of(kind: str, **given: int) -> dict[str, Any]:
     return {"index": kind, **counts}
 
 
-def fitted(settings: dict[str, Any], passages: int) -> dict[str, Any]:
+def fitted(settings: Settings, passages: int) -> Settings:
     """The same for that many passages: fewer cells where there are too few vectors to cluster, beside what was wanted.
 
     >>> fitted({"index": "ivf", "nlist": 50, "nprobe": 5}, 193)
@@ -492,7 +492,7 @@ def fitted(settings: dict[str, Any], passages: int) -> dict[str, Any]:
 
 def build_index(
     vectors: Vectors,
-    settings: dict[str, Any],
+    settings: Settings,
     progress: ProgressCallback,
     similarity: Similarity = "dot",
 ) -> Any:

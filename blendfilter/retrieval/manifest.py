@@ -51,6 +51,8 @@ UNREADABLE = (
 """What readers raise for files that are not theirs; a size from a damaged file may be beyond all memory."""
 _TRIES = 20
 T = TypeVar("T")
+Settings = dict[str, Any]
+"""How an index was made, as its manifest says, or what it says of itself: values of JSON by name."""
 
 
 def index_cache() -> Path:
@@ -89,7 +91,7 @@ class Manifest(BaseModel):
     passages: Annotated[int, Field(ge=1)]
     built_passages: Annotated[int, Field(ge=1)] | None = None
     corpus: CorpusInfo
-    settings: dict[str, Any] = {}
+    settings: Settings = {}
     files: dict[Annotated[str, AfterValidator(_inside)], Annotated[int, Field(ge=0)]] = {}
     hashes: dict[str, Annotated[str, Field(pattern=f"^({WHOLE}|{SAMPLED}):[0-9a-f]{{64}}$")]] = {}
     versions: dict[str, str] = {}

@@ -44,6 +44,7 @@ from blendfilter.retrieval.indexes import ADDRESSES, build, open_index
 from blendfilter.retrieval.manifest import (
     CorpusInfo,
     Manifest,
+    Settings,
     building,
     opening,
     read_manifest,
@@ -146,7 +147,7 @@ class Sharded(Retriever):
         """Over the shards that lie in its folder by now. Raises as `open_sharded`: a shard may have changed."""
         return Sharded(parts) if self._reopen is None else self._reopen()
 
-    def info(self) -> dict[str, Any]:
+    def info(self) -> Settings:
         """Kind, fingerprint, number of passages, and the description of each shard."""
         return {
             **super().info(),
@@ -197,7 +198,7 @@ def merged(rankings: Iterable[Sequence[Passage]], k: int, missing: Iterable[str]
     return Hits([hits[at] for at in order], cut=any(map(cut_of, rankings)), missing=missing)
 
 
-def _scale(shard: Retriever) -> dict[str, Any]:
+def _scale(shard: Retriever) -> Settings:
     """What a shard's scores depend on beside a passage and the query. Raises: BadArgument."""
     info = shard.info()
     kind, settings = info.get("of", info["kind"]), info.get("settings") or {}
@@ -275,8 +276,8 @@ def build_sharded(
 
 
 def _with_codec(
-    corpus: Corpus, folder: Path, settings: dict[str, Any], progress: ProgressCallback
-) -> dict[str, Any]:
+    corpus: Corpus, folder: Path, settings: Settings, progress: ProgressCallback
+) -> Settings:
     """The settings of shards whose codec was trained on a sample of the whole corpus."""
     from blendfilter.retrieval.colbert.index import ColBERT
 

@@ -30,6 +30,7 @@ from blendfilter.retrieval.manifest import (
     MANIFEST,
     CorpusInfo,
     Manifest,
+    Settings,
     check_content,
     opening,
     read_manifest,
@@ -59,7 +60,6 @@ class Stored(Retriever):
     `limit` says how long a query its engine reads, for the warning about queries that were cut.
     """
 
-    kind: str
     packages: ClassVar[tuple[str, ...]] = ()
     """Packages whose versions the manifest records."""
     stamp: tuple[int, ...] = ()
@@ -77,7 +77,7 @@ class Stored(Retriever):
         self.fingerprint = manifest.fingerprint
         self._warnings = SearchWarnings(len(passages), limit)
 
-    def info(self) -> dict[str, Any]:
+    def info(self) -> Settings:
         """Kind, fingerprint, number of passages, corpus, settings, and the folder where there is one."""
         fields = self.manifest.model_dump(
             include={"kind", "fingerprint", "passages", "corpus", "settings"}
@@ -96,7 +96,7 @@ class Stored(Retriever):
         """The fingerprint that belongs to a manifest, and to an index in `folder` that lacks nothing else."""
         raise NotImplementedError
 
-    def _how(self) -> dict[str, Any]:
+    def _how(self) -> Settings:
         """What `_read` wants besides, to open the folder's next index as this one was opened."""
         return {}
 
@@ -106,7 +106,7 @@ class Stored(Retriever):
 
     def _write_update(
         self, folder: Path, new: UpdatedPassages, progress: ProgressCallback
-    ) -> dict[str, Any]:
+    ) -> Settings:
         """Write all but the passages and the manifest of the index over `new` into `folder`. Returns its settings."""
         raise NotImplementedError
 
@@ -142,7 +142,7 @@ class Stored(Retriever):
 
     @classmethod
     def _described(
-        cls, gathered: GatheredCorpus, settings: dict[str, Any], folder: Path | None
+        cls, gathered: GatheredCorpus, settings: Settings, folder: Path | None
     ) -> Manifest:
         """The manifest of a new index, written into its folder where there is one."""
         draft = Manifest(
@@ -154,7 +154,7 @@ class Stored(Retriever):
         return cls._sealed(draft, settings, folder)
 
     @classmethod
-    def _sealed(cls, draft: Manifest, settings: dict[str, Any], folder: Path | None) -> Manifest:
+    def _sealed(cls, draft: Manifest, settings: Settings, folder: Path | None) -> Manifest:
         more = {"settings": settings, "versions": versions_of(*cls.packages)}
         manifest = draft.model_copy(update=more)
         fingerprint = cls._fingerprint(manifest, folder)
@@ -411,7 +411,7 @@ def _written(lines: Iterable[bytes], folder: Path | None) -> tuple[JsonPassages,
 
 def _encoded(passage: Passage) -> bytes:
     """One line of `passages.jsonl`. The score is left out: it belongs to a search, not to a corpus."""
-    row: dict[str, Any] = {"id": passage.id, "title": passage.title, "text": passage.text}
+    row: Settings = {"id": passage.id, "title": passage.title, "text": passage.text}
     if passage.metadata:
         row["metadata"] = dict(passage.metadata)
     try:

@@ -21,7 +21,7 @@ from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from blendfilter.errors import BadArgument, BadData, MissingFile
 from blendfilter.extras import needed
@@ -39,7 +39,7 @@ from blendfilter.retrieval.colbert.building import (
 from blendfilter.retrieval.colbert.compat import load_kernels, parts, torch
 from blendfilter.retrieval.colbert.encoder import ColBERTCheckpoint, TokenEncoder
 from blendfilter.retrieval.corpus import Corpus, at_bar, corpus_hash
-from blendfilter.retrieval.manifest import CorpusInfo, Manifest, building, opening
+from blendfilter.retrieval.manifest import CorpusInfo, Manifest, Settings, building, opening
 from blendfilter.retrieval.on_ray import ChunkFolder, OnRay
 from blendfilter.retrieval.stored import (
     PassageLines,
@@ -64,7 +64,7 @@ class ColBERT(Stored):
     """A ColBERT index. `ColBERT.build("corpus.jsonl.gz", "indexes/mine")`, then `open_index("indexes/mine")`."""
 
     kind = "colbert"
-    packages: ClassVar[tuple[str, ...]] = (
+    packages = (
         "colbert-ai",
         "sentence-transformers",
         "torch",
@@ -257,7 +257,7 @@ class ColBERT(Stored):
             passages = StoredPassages(folder)
         return cls(manifest, passages, folder, loaded, how["effort"])
 
-    def _how(self) -> dict[str, Any]:
+    def _how(self) -> Settings:
         gpu = self.encoder.device.type == "cuda"
         return {"gpu": gpu, "effort": self.effort, "loaded": self.encoder}
 
@@ -272,7 +272,7 @@ class ColBERT(Stored):
 
     def _write_update(
         self, folder: Path, new: UpdatedPassages, progress: ProgressCallback
-    ) -> dict[str, Any]:
+    ) -> Settings:
         made = IndexBuild(folder, new.new, self.encoder, batch_size=BATCH_SIZE, progress=progress)
         vectors = made.update(self.path or folder, new.kept)
         return {**self.manifest.settings, "vectors": vectors}
@@ -307,7 +307,7 @@ class ColBERT(Stored):
         positions, scores = self._scorer.rank(settings, vectors.unsqueeze(0))
         return sorted(zip(positions, scores, strict=True), key=lambda hit: (-hit[1], hit[0]))[:k]
 
-    def info(self) -> dict[str, Any]:
+    def info(self) -> Settings:
         """As `Stored.info`, the device it searches on, and what tells its codec from others."""
         about = {"fingerprint": self.fingerprint, "device": self.encoder.device.type}
         return {
