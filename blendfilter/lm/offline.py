@@ -1,58 +1,36 @@
-"""The `offline` reader: no model, no key, no network; the same reply to the same prompt, always.
+"""The `offline` reader: no model, no key, no network, and always the same reply to the same prompt.
 
-It shows the pipeline, not its quality. It truly reads the rendered prompt (docs/prompts.md has the shapes): the last
-line says what is asked (the cue), the block above it has question, knowledge and context, and the reply has the shape
-that this kind of prompt asks for. It raises on no text and takes time linear in its length.
+It shows the pipeline, not its quality. It reads the rendered prompt (docs/prompts.md shows the shapes): the last line,
+the cue, says what is asked, and above it stand the question and its passages. Of the passages it takes the sentences
+that share most with the question, and of these one span, by the kind of question. It raises on no text and takes time
+linear in the prompt's length.
 
-Only line starts count, and a passage is one line ``Title | text``, so words like "Answer:" inside a passage never look
-like a part of the prompt.
+Only line starts count, and a passage is one line, so "Answer:" inside a passage never looks like a part of the prompt.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, takewhile
-from typing import Any
+from functools import lru_cache
+from itertools import islice, takewhile
+from typing import Any, NamedTuple
 from xml.sax.saxutils import escape
 
 from blendfilter.dspy_surface import lm15
 from blendfilter.lm.journaled import prompt_of
-from blendfilter.lm.offline_reading import (
-    STOP_WORDS,
-    UNKNOWN,
-    WORD,
-    ReadSentence,
-    answer_to,
-    bare_title,
-    kind_of,
-    names_in,
-    read_passages,
-    split_line,
-    stem,
-    stems,
-    yes_or_no,
-)
-from blendfilter.text import Choices, choices, sentences
+from blendfilter.text import choices, sentences
 
 NOTHING = "(nothing relevant was found)"
-THINK, RESPONSE = "Let's think step by step.", "### Response:"
-NEEDED, INTERMEDIATE, FINAL = (
-    "Are follow-up questions needed here:",
-    "Intermediate answer:",
-    "So the final answer is:",
-)
-VERDICT, COMPARISON, RELEVANT = "Verdict:", "Comparison:", "Relevant:"
+UNKNOWN = "unknown"
+NEEDED = "Are follow-up questions needed here:"
+INTERMEDIATE = "Intermediate answer:"
+FINAL = "So the final answer is:"
 SUPPORTS, REFUTES, UNDECIDED = "SUPPORTS", "REFUTES", "NOT ENOUGH INFO"
-_OPENS_A_BLOCK = re.compile(
-    r"Question:|Context:|Title:|Knowledge:\s*$|(?:knowledge|sentence|passage) \d+:"
-)
-_REMINDER = re.compile(r" \([^()]{1,80}\):$")
-"""What a cue says of the form of its reply: ``Ids (numbers only):``."""
-_NUMBERED = re.compile(r"(?:knowledge|sentence|passage) (\d{1,6}):(.*)")
-_TITLE, _NO_TITLE = "Title:", "(no title)"
 
 
 def read(prompt: str) -> str:
@@ -64,22 +42,14 @@ def read(prompt: str) -> str:
     'Orm Pier'
     """
     lines = prompt.rstrip().split("\n")
-    lines[-1] = cue = _REMINDER.sub(":", lines[-1].strip())
-    if _RESPOND.match(cue):
+    if re.match(r"Respond with (?:the corresponding output fields|a JSON object)\b", lines[-1]):
         return _fields(lines)
-    if cue in (VERDICT, COMPARISON):
-        opens = [line.partition(":")[0] for line in lines[-4:-1]]
-        if len(opens) > 2 and {"Passage", "Question"} == set(opens[:2]):
-            del lines[-2]  # the line that a second request adds
-        if {"Passage", "Question"} in (set(opens[:2]), set(opens[-2:])):
-            return _consistency(lines)
-    if cue == RELEVANT:
-        return _relevant_alone(lines)
-    if cue in (NEEDED, INTERMEDIATE, FINAL) or _THOUGHT.fullmatch(cue) or _FINISH.fullmatch(cue):
-        return _hop(_transcript(lines))
-    sheet = _response_sheet(lines) if cue == RESPONSE else take_apart(lines)
-    primed = _PRIMED.match(cue)
-    return _REPLIES.get(primed[1] if primed else cue, _answer)(sheet)
+    sheet = take_apart(lines)
+    if sheet.cue in (NEEDED, INTERMEDIATE) or re.fullmatch(r"Thought \d{1,3}:", sheet.cue):
+        return _hop(sheet)
+    if sheet.cue.endswith("Finish["):
+        return f"{_settled(sheet, sheet.passages)}]"
+    return _REPLIES.get(sheet.cue.partition(":")[0], _answer)(sheet)
 
 
 class OfflineEngine:
@@ -101,12 +71,20 @@ class OfflineEngine:
 
 # ---- prompts
 
+_BLOCK = re.compile(r"Question:|Context:|Title:|Knowledge:\s*$|(?:knowledge|sentence|passage) \d+:")
+_LISTED = re.compile(r"(?:(?:knowledge|sentence|passage) \d{1,6}:|Passage:|\[\d{1,6}\] )(.*)")
+_FIRST_TURN = re.compile(rf"{NEEDED}|Thought 1:")
+_TURN = re.compile(
+    rf"{INTERMEDIATE}|{FINAL}|Follow-up:|Knowledge:|(?:Thought|Action|Observation) \d{{1,3}}:"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class PromptSheet:
-    """The last block of a prompt. `cue` is its last line; `instructions` stand above the first block and above the cue.
+    """The last block of a prompt. `cue` is its last line, without the reminder of the form in parentheses.
 
-    `follow_ups` are those of a multi-hop transcript.
+    `instructions` are the lines above the first block and those between the question and the cue. `follow_ups` are
+    those of a multi-hop transcript.
     """
 
     cue: str
@@ -117,33 +95,16 @@ class PromptSheet:
     follow_ups: tuple[str, ...] = ()
 
     @property
-    def offers_none(self) -> bool:
-        return bool(re.search(r"\bnone\b", self.instructions, re.IGNORECASE))
-
-    @property
     def wants_yes_or_no(self) -> bool:
-        """Whether a sentence of the instructions allows nothing else."""
-        parts = re.split(r"\n|(?<=[.!?]) ", self.instructions.lower())
-        only = [
-            part
-            for part in parts
-            if re.search(r"\b(?:only|just|nothing else|either|always|must)\b", part)
-        ]
-        one = [part for part in only if re.search(r"\byes\W{1,3}(?:or\W{1,3})?no\b", part)]
-        return any(
-            not re.search(r"\b(?:names?|phrases?|dates?|numbers?|words)\b", part) for part in one
-        )
-
-    @property
-    def wants_truth(self) -> bool:
-        """Whether the question is a claim, true or false."""
-        return "claim" in self.instructions and bool(
-            re.search(r"(?s)\btrue\b.{1,60}\bfalse\b", self.instructions)
-        )
+        return self.states(r"(?i)\b(?:always|only|write)\b[^.\n]*\byes or no\b")
 
     @property
     def wants_sentences(self) -> bool:
-        return bool(re.search(r"\bplain sentences?\b", self.instructions))
+        return self.states(r"\bplain sentences?\b")
+
+    def states(self, pattern: str) -> bool:
+        """Whether the instructions hold `pattern`."""
+        return re.search(pattern, self.instructions) is not None
 
 
 def take_apart(lines: Sequence[str]) -> PromptSheet:
@@ -153,400 +114,544 @@ def take_apart(lines: Sequence[str]) -> PromptSheet:
     PromptSheet(cue='Answer:', question='What is Ormskerry?', passages=('Ormskerry | A harbour town.',), ...)
     """
     *above, cue = lines
-    cue = _REMINDER.sub(":", cue.strip())
-    at = _last(above, "Question:")
-    if at < 0:
+    cue = re.sub(r" \([^()]{1,80}\):$", ":", cue.strip())
+    hops = re.match(rf"{NEEDED}|{INTERMEDIATE}|{FINAL}|(?:Thought|Action) \d{{1,3}}:", cue)
+    mark = "### Instruction:" if cue == "### Response:" else "Question:"
+    places = [at for at in _places(above, mark) if not hops or _FIRST_TURN.match(lines[at + 1])]
+    if not places:
         question = next((line.strip() for line in reversed(above) if line.strip()), "")
         return PromptSheet(cue, question, instructions="\n".join(above))
-    passages = _knowledge(above, at) or _numbered(above[:at])
-    first = at - len(passages)
-    below = above[at + 1 :]
-    if not passages:  # the papers' order: the question before what is numbered
-        passages = [match[2] for match in map(_NUMBERED.match, below) if match]
-        below = [line for line in below if not _NUMBERED.match(line)]
-    begin = _last(above[:first], "Context:")
-    context = "\n".join(above[begin:first]).removeprefix("Context:").strip() if begin >= 0 else ""
-    instructions = "\n".join([_opening(above), *below])
-    question = above[at].removeprefix("Question:").strip()
+    above, question, below = above[: places[-1]], above[places[-1]], above[places[-1] + 1 :]
+    instructions = [*takewhile(lambda line: not _BLOCK.match(line), above)]
+    if mark != "Question:":  # the question stands below, each of its options on a line
+        options = [*takewhile(re.compile(r"\([A-E]\) ").match, below[1:])]
+        question, below = " ".join([*below[:1], *options]), below[1 + len(options) :]
+        above = above[:-1]
+    passages = _listed([*takewhile(str.strip, reversed(above))][::-1])
+    follow_ups: list[str] = []
+    if hops:
+        found, follow_ups = _transcript(below)
+        passages += found
+    else:
+        passages = passages or _listed(below)
+        instructions += [line for line in below if not _LISTED.match(line)]
+    context = above[at:] if (at := max(_places(above, "Context:"), default=-1)) >= 0 else []
     return PromptSheet(
-        cue, question, tuple(line.strip() for line in passages), context, instructions
+        cue,
+        question.removeprefix("Question:").strip(),
+        tuple(passages),
+        "\n".join(line for line in context if not _LISTED.match(line))
+        .removeprefix("Context:")
+        .strip(),
+        "\n".join(instructions),
+        tuple(follow_ups),
     )
 
 
-def _last(lines: Sequence[str], opening: str) -> int:
-    return next((i for i in range(len(lines) - 1, -1, -1) if lines[i].startswith(opening)), -1)
+def _places(lines: Sequence[str], opening: str) -> list[int]:
+    return [at for at, line in enumerate(lines) if line.startswith(opening)]
 
 
-def _knowledge(lines: Sequence[str], end: int) -> list[str]:
-    """The lines under ``Knowledge:`` above `end`."""
-    block = list(takewhile(str.strip, reversed(lines[:end])))[::-1]
-    found = block[1:] if block and block[0].rstrip() == "Knowledge:" else []
-    return [] if found == [NOTHING] else found
+def _listed(lines: Sequence[str]) -> list[str]:
+    """The passages of a block: all lines under ``Knowledge:``, or the numbered ones, with the titles above them.
 
-
-def _opening(lines: Sequence[str]) -> str:
-    return "\n".join(takewhile(lambda line: not _OPENS_A_BLOCK.match(line), lines))
-
-
-def _numbered(lines: Sequence[str]) -> list[str]:
-    """The lines ``knowledge N: …`` at the end, up to the one with the number 0; a title stands once, above its lines.
-
-    >>> _numbered(["Title: Orm Pier", "sentence 0: It opened in 1871.", "sentence 1: It burned."])
+    >>> _listed(["Title: Orm Pier", "sentence 0: It opened in 1871.", "sentence 1: It burned."])
     ['Orm Pier | It opened in 1871.', 'Orm Pier | It burned.']
     """
+    if lines and re.match(r"(?:Knowledge|Observation \d{1,3}):\s*$", lines[0]):
+        return [line.strip() for line in lines[1:] if line.strip() not in ("", NOTHING)]
     found: list[str] = []
     title = ""
-    for line in [
-        *takewhile(lambda line: line.startswith(_TITLE) or _NUMBERED.match(line), reversed(lines))
-    ][::-1]:
-        if (match := _NUMBERED.match(line)) is None:
-            named = line.removeprefix(_TITLE).strip()
-            title = "" if named == _NO_TITLE else f"{named} | "
-            continue
-        if int(match[1]) == 0:
-            found = []
-        found.append(f"{title}{match[2].strip()}")
+    for line in lines:
+        if line.startswith("Title:"):
+            title = line.removeprefix("Title:").replace("(no title)", "").strip()
+        elif match := _LISTED.match(line):
+            text = match[1].strip()
+            found.append(f"{title} | {text}" if title else text)
     return found
 
 
-def _response_sheet(lines: Sequence[str]) -> PromptSheet:
-    """The parts of a prompt with background and instruction; options belong to the question."""
-    at = max(_last(lines, "### Instruction:"), 0)
-    background = max(_last(lines[:at], "### Background:"), 0)
-    marks = ((line, re.match(r"\[\d{1,6}\] ", line)) for line in lines[background:at])
-    passages = tuple(line[mark.end() :].strip() for line, mark in marks if mark)
-    own = [line.strip() for line in lines[at + 1 : -1]]
-    options = next(
-        (i for i, line in enumerate(own) if i and not re.match(r"\([A-E]\) ", line)), len(own)
+def _transcript(lines: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The passages found so far and the follow-ups asked so far."""
+    turns = [[""]]
+    for line in lines:
+        if _TURN.match(line):
+            turns.append([])
+        turns[-1].append(line)
+    found: list[str] = []
+    follow_ups: list[str] = []
+    for first, *rest in turns:
+        if first.startswith(("Knowledge:", "Observation ")):
+            found += _listed([first, *rest])
+        elif asked := re.match(r"(?:Follow-up:|Action \d{1,3}: Search\[)(.*?)\]?\s*$", first):
+            follow_ups.append(asked[1].strip())
+    return [*dict.fromkeys(found)], follow_ups
+
+
+# ---- words
+
+_WORD = re.compile(r"\w+")
+_STOP_WORDS = frozenset(
+    _WORD.findall(
+        "a an and are as at be been being both but by can could did do does for from had has have he her hers him his "
+        "how if in into is it its many may might much no nor not of on or other same shall she should so some such "
+        "than that the their them then there these they this those to was were what when where which while who whom "
+        "whose why will with would yes you your also one name named called known"
     )
-    return PromptSheet(
-        RESPONSE, " ".join(own[:options]).strip(), passages, "", "\n".join(own[options:])
-    )
+)
+_ENDING = re.compile(r"(?<=\w{3})(?:s|(?<=\w{4})(?:ed|ing))$(?<!ss)")
+_CAPITAL = r"[^\W\d_a-zß-öø-ÿ][\w’'&.-]*"
+_NAME = re.compile(
+    rf"{_CAPITAL}(?:(?: (?:of|the|de|la|le|van|von|for|in|on|at|&)){{0,2}} {_CAPITAL}){{0,9}}"
+)
+_MONTH = "(?:January|February|March|April|May|June|July|August|September|October|November|December)"
+_DATE = re.compile(
+    rf"\b(?:\d{{1,2}} {_MONTH},? \d{{3,4}}|{_MONTH} (?:\d{{1,2}}, ?)?\d{{3,4}}|1\d{{3}}|20\d{{2}})\b"
+)
+_NUMERAL = (
+    "(?:two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|thirteen|fourteen|fifteen|sixteen|seventeen"
+    "|eighteen|nineteen|twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety|hundred)"
+)
+_NUMBER = re.compile(
+    rf"\b(?:\d[\d,]*(?:\.\d+)?|{_NUMERAL}(?:-{_NUMERAL})?)(?: (?:hundred|thousand|million|billion|percent))?\b",
+    re.IGNORECASE,
+)
+_NEGATION = re.compile(
+    r"\b(?:not|never|no|neither|nor|without|unable|cannot)\b|n['’]t\b", re.IGNORECASE
+)
+_LOOKS = {"date": _DATE, "number": _NUMBER}
+_MOST = 60  # matches looked at in one text, so that a text of any length is read at linear cost
+_SENTENCES = 3
 
 
-# ---- what the passages tell
+@lru_cache(maxsize=65536)
+def stem(word: str) -> str:
+    """The form under which words are compared: their first six letters without an ending.
+
+    >>> stem("directed") == stem("Director")
+    True
+    """
+    return _ENDING.sub("", word.lower())[:6]
 
 
-def _reasoning(question: str, lines: tuple[str, ...]) -> str:
-    """The chosen sentences in one line, each with the name of its subject."""
-    chosen = read_passages(question, lines).chosen
-    if not chosen:
-        return (
-            f"Nothing given here tells about this: {question}"
-            if question
-            else "There is no question to answer."
-        )
-    return " ".join(map(_with_subject, chosen))
+def stems(text: str) -> frozenset[str]:
+    """The stems of the content words of `text`.
+
+    >>> sorted(stems("Who directed the two films?"))
+    ['direct', 'film', 'two']
+    """
+    return frozenset(stem(word) for word in _WORD.findall(text.lower()) if word not in _STOP_WORDS)
 
 
-def _with_subject(sentence: ReadSentence) -> str:
-    text = " ".join(sentence.text.split())
-    text = text if text.endswith((".", "!", "?", '."')) else text + "."
-    name = bare_title(sentence.title)
-    return f"{name}: {text}" if name and name not in text else text
+def _content_words(text: str) -> list[str]:
+    words = (word for word in re.findall(r"[\w’'-]+", text) if stems(word))
+    return [*islice(dict.fromkeys(words), 12)]
 
 
-def _relevant(question: str, lines: tuple[str, ...]) -> tuple[int, ...]:
-    """The numbers of the passages in the chain of reasoning, and of those whose overlap comes close to the best."""
+def _names(text: str) -> Iterator[tuple[str, int]]:
+    """The capitalised runs of a text without leading stop words, and where they start."""
+    for match in islice(_NAME.finditer(text), _MOST):
+        words = match[0].split(" ")
+        while words and words[0].lower().strip(".,'’") in _STOP_WORDS:
+            words.pop(0)
+        name = " ".join(words)
+        if clean := name.rstrip(" .,'’&-"):
+            yield clean.removesuffix("'s").removesuffix("’s"), match.end() - len(name)
+
+
+# ---- what the passages say
+
+
+class ReadSentence(NamedTuple):
+    """A sentence, the number and title of its passage, and the stems of its words and of the title."""
+
+    passage: int
+    title: str
+    text: str
+    own: frozenset[str]
+    titled: frozenset[str]
+
+    @property
+    def words(self) -> frozenset[str]:
+        return self.own | self.titled
+
+    @property
+    def line(self) -> str:
+        """The sentence, with the name of its subject."""
+        text = " ".join(self.text.split())
+        text += "" if text.endswith((".", "!", "?", '."')) else "."
+        return f"{self.title}: {text}" if self.title and self.title not in text else text
+
+
+class PassageReading(NamedTuple):
+    """The chosen sentences, the best value of a sentence of each passage, and the weights of the question's words.
+
+    `covered` are the stems of the chosen sentences; `share` is the share of the question's words among them.
+    """
+
+    chosen: tuple[ReadSentence, ...]
+    scores: tuple[float, ...]
+    weights: dict[str, float]
+    covered: frozenset[str]
+    share: float
+
+
+def _title_and_text(line: str) -> tuple[str, str]:
+    """A passage's title, without the bracket that tells it from its namesakes, and its text."""
+    title, bar, text = line.partition(" | ")
+    if not bar:
+        return "", line
+    bare = title.rpartition(" (")[0] if title.endswith(")") else title
+    return bare.strip(), text
+
+
+@lru_cache(maxsize=4096)
+def _sentences(line: str) -> tuple[tuple[str, str, frozenset[str], frozenset[str]], ...]:
+    title, text = _title_and_text(line)
+    titled = stems(title.partition(", ")[0])
+    return tuple((title, part.text, stems(part.text), titled) for part in sentences(text))
+
+
+@lru_cache(maxsize=64)
+def read_passages(question: str, lines: tuple[str, ...]) -> PassageReading:
+    """Choose the sentence that shares most with the question, then those that go on from there.
+
+    A word weighs the more, the fewer sentences have it. After a sentence is chosen, its words weigh little, and
+    sentences about a title that it names weigh more.
+    """
+    listed = [ReadSentence(at, *part) for at, line in enumerate(lines) for part in _sentences(line)]
+    wanted = stems(question)
+    counts = Counter(word for sentence in listed for word in wanted & sentence.words)
+    weights = {word: math.log(1 + len(listed) / count) for word, count in sorted(counts.items())}
+
+    def worth(sentence: ReadSentence, covered: frozenset[str] = frozenset()) -> float:
+        words = wanted & sentence.words
+        # the exact sum, which does not depend on the order of a set
+        return math.fsum(weights[word] * (0.15 if word in covered else 1.0) for word in words)
+
+    def names(one: ReadSentence, other: ReadSentence) -> bool:
+        return bool(other.titled) and other.titled <= one.own and other.titled != one.titled
+
+    values = [worth(sentence) for sentence in listed]
+    scores = [0.0] * len(lines)
+    for sentence, value in zip(listed, values, strict=True):
+        scores[sentence.passage] = max(scores[sentence.passage], value)
+    best = max(values, default=0.0)
+    chosen: list[ReadSentence] = []
+    covered: frozenset[str] = frozenset()
+    while best > 0.0 and len(chosen) < _SENTENCES:
+        at = max(range(len(values)), key=values.__getitem__)
+        if values[at] <= 0.45 * best:
+            break
+        chosen.append(listed[at])
+        covered |= listed[at].words
+        values = [
+            -1.0
+            if other in chosen
+            else worth(other, covered) + (0.3 * best if names(listed[at], other) else 0.0)
+            for other in listed
+        ]
+    share = len(wanted & covered) / max(1, len(wanted))
+    return PassageReading(tuple(chosen), tuple(scores), weights, covered, share)
+
+
+def _relevant(question: str, lines: tuple[str, ...]) -> list[int]:
+    """The numbers of the passages with a chosen sentence, or with a value close to the best."""
     reading = read_passages(question, lines)
-    steps = {sentence.passage for sentence in reading.chosen}
+    chosen = {sentence.passage for sentence in reading.chosen}
     floor = 0.75 * max(reading.scores, default=0.0)
-    return tuple(
-        i
-        for i, score in enumerate(reading.scores)
-        if i in steps or (score > 0.0 and score >= floor)
-    )
+    return [at for at, value in enumerate(reading.scores) if at in chosen or 0.0 < floor <= value]
 
 
-def _settled(sheet: PromptSheet, lines: tuple[str, ...]) -> str:
-    """The answer in the shape that the prompt wants: a letter, a label, sentences, yes or no, or a span."""
-    if (choice := choices(sheet.question)).options:
-        return _option(choice, lines)
-    if sheet.wants_truth:
-        return "true" if _label(sheet.question, lines, False) == SUPPORTS else "false"
-    if re.search(rf"(?s)\b{SUPPORTS}\b.{{1,60}}\b{REFUTES}\b", sheet.instructions):
-        return _label(sheet.question, lines, UNDECIDED in sheet.instructions)
-    if sheet.wants_sentences:
-        chosen = read_passages(sheet.question, lines).chosen
-        own = [sentence for sentence in chosen if sentence.passage == chosen[0].passage]
-        return " ".join(map(_with_subject, own[:2])) or "Nothing given here tells about this."
-    return answer_to(sheet.question, lines, sheet.wants_yes_or_no)
+# ---- answers
+
+_KINDS = {
+    "date": r"\bwhen\b|\b(?:what|which) (?:year|date|month|day|decade)\b|\bdate of\b",
+    "number": r"\bhow (?:many|much|old|long|tall|far|large|big|high|heavy)\b|\b(?:population|number) of\b",
+}
+_AUXILIARY = re.compile(
+    r"[ \"'“]*(?:is|are|was|were|do|does|did|has|have|had|can|could|will|would|should|may|might|must)\b",
+    re.IGNORECASE,
+)
+_EITHER = re.compile(r"\w,? or (?:in |the |an? )?[A-Z\"“]")
+_COMPARES = re.compile(
+    r"\b(?:(first|earlier|earliest|older|oldest|before|already)|(later|latest|younger|youngest|last|after|newer)"
+    r"|(less|fewer|smaller|smallest|shorter|shortest|lower|lowest)"
+    r"|(more|most|(?:larg|bigg|tall|long|high|great|farth|deep|heavi)(?:er|est)))\b",
+    re.IGNORECASE,
+)
+"""Words that ask for the earlier, the later, the smaller or the larger one."""
+_YEAR, _SIZE = re.compile(r"\b[12]\d{3}\b"), re.compile(r"\b(?![12]\d{3}\b)\d[\d,]{0,12}")
 
 
-def _label(claim: str, lines: tuple[str, ...], undecided: bool) -> str:
-    """SUPPORTS where the sentences have most words of the claim, its names and numbers all, and deny nothing."""
-    reading = read_passages(claim, lines)
-    if undecided and reading.share < 0.4:
-        return UNDECIDED
-    telling = (word for word in WORD.findall(claim)[1:] if word[0].isupper() or word[0].isdigit())
-    named = {stem(word) for word in telling if word.lower() not in STOP_WORDS}
-    return SUPPORTS if named <= reading.covered and yes_or_no(claim, lines) else REFUTES
+def kind_of(question: str) -> str:
+    """What a question asks for: `yes or no`, a `date`, a `number`, a `place`, a `person` or a `thing`.
+
+    >>> kind_of("In which year was it built?"), kind_of("Is it old?"), kind_of("Is Orm or Kerry older?")
+    ('date', 'yes or no', 'thing')
+    """
+    if _AUXILIARY.match(question) and not _EITHER.search(question):
+        return "yes or no"
+    matching = (kind for kind, words in _KINDS.items() if re.search(words, question, re.IGNORECASE))
+    return next(matching, "thing")
 
 
-def _option(choice: Choices, lines: tuple[str, ...]) -> str:
-    """The letter of the option whose own words, and the question's, the best sentence has."""
+def answer_to(question: str, lines: tuple[str, ...], yes_or_no: bool = False) -> str:
+    """A short answer: yes or no, one of two things compared, a span of the passages, or "unknown".
 
-    def support(option: str) -> tuple[float, float]:
-        own = stems(option) - stems(choice.stem) or stems(option)
-        shares = (
-            (len(own & sentence.words) / max(1, len(own)), sentence.words)
-            for sentence in read_passages(f"{choice.stem} {option}", lines).chosen
+    >>> answer_to("When did Orm Pier open?", ("Orm Pier | Orm Pier opened in 1871.",))
+    '1871'
+    """
+    if yes_or_no or kind_of(question) == "yes or no":
+        return "yes" if _holds(question, lines) else "no"
+    return _compared(question, lines) or _span(question, lines) or UNKNOWN
+
+
+def _holds(question: str, lines: tuple[str, ...]) -> bool:
+    """Whether the comparison that the question makes holds, or most of its words are found."""
+    first = _comes_first(question, _named(question, lines))
+    return read_passages(question, lines).share >= 0.6 if first is None else first
+
+
+def _compared(question: str, lines: tuple[str, ...]) -> str:
+    """The one of two titles that a comparing question asks for, "" if nothing can be compared."""
+    pair = _named(question, lines)
+    first = _comes_first(question, pair)
+    return "" if first is None else pair[0 if first else 1][0]
+
+
+def _named(question: str, lines: tuple[str, ...]) -> list[tuple[str, str]]:
+    """The titles that the question names, in its order, and their texts."""
+    asked = question.lower()
+    found = [part for part in map(_title_and_text, lines) if part[0] and part[0].lower() in asked]
+    return sorted(found, key=lambda part: asked.find(part[0].lower()))
+
+
+def _comes_first(question: str, pair: Sequence[tuple[str, str]]) -> bool | None:
+    """Whether the first of two texts has the year or size that is asked for, None if they cannot be compared."""
+    compares = _COMPARES.search(question)
+    if compares is None:
+        return None
+    earlier, later, smaller, _ = compares.groups()
+    pattern = _YEAR if earlier or later else _SIZE
+    found = [match for _, text in pair[:2] if (match := pattern.search(text))]
+    if len(found) < 2:
+        return None
+    one, other = (int(match[0].replace(",", "")) for match in found)
+    return None if one == other else (one < other) == bool(earlier or smaller)
+
+
+def _span(question: str, lines: tuple[str, ...]) -> str:
+    """The date, number or name of the chosen sentences that stands nearest to the question's words."""
+    reading = read_passages(question, lines)
+    known, pattern = stems(question), _LOOKS.get(kind_of(question))
+    values = {"": 0.0}
+    for sentence in reading.chosen:
+        telling = reading.weights.keys() - sentence.titled
+        places = [
+            (match.start(), reading.weights[stem(match[0])])
+            for match in _WORD.finditer(sentence.text)
+            if stem(match[0]) in telling
+        ][:_MOST]
+        matches = islice(pattern.finditer(sentence.text), _MOST) if pattern else ()
+        spans = (
+            [(match[0], match.start()) for match in matches]
+            if pattern
+            else [*_names(sentence.text)]
         )
-        return max(
-            ((share * len(stems(choice.stem) & words), share) for share, words in shares),
-            default=(0.0, 0.0),
-        )
-
-    return max(choice.options, key=lambda option: support(option[1]))[0]
+        for text, start in spans:
+            own = stems(text)
+            if own <= known:
+                continue
+            value = 1.0
+            for at, weight in places:
+                value += weight * (1.0 if at < start else 0.8) / (1 + abs(start - at) / 12)
+            # a title that was read about is probably a step of the chain, and a first word no name
+            first_word = start == 0 and " " not in text
+            if first_word or any(own == other.titled for other in reading.chosen):
+                value *= 0.5
+            values[text] = max(values.get(text, 0.0), value)
+    return max(values, key=values.__getitem__)
 
 
 # ---- replies
 
-_SOUGHT = {
-    "person": "the person", "place": "the place", "time": "the date", "count": "the number",
-    "yes_no": "whether this holds", "thing": "the name",
-}  # fmt: skip
-_JUDGED = re.compile(
-    r"^\W{0,8}(?:knowledge|passage)?\W{0,3}(\d{1,6})\b(.*)$", re.IGNORECASE | re.MULTILINE
-)
-_VERDICT = re.compile(r"\W{0,4}(ir)?relevant -", re.IGNORECASE)
-_DENIED = re.compile(r"\b(?:not|irrelevant|unrelated|no)\b", re.IGNORECASE)
-_CONCLUDES = re.compile(r"so the (?:final )?answer is:?|\bfinish\[", re.IGNORECASE)
+
+def _settled(sheet: PromptSheet, lines: tuple[str, ...]) -> str:
+    """The answer in the shape that the prompt wants: a letter, a label, sentences, yes or no, or a span."""
+    choice = choices(sheet.question)
+    if choice.options:
+        found = read_passages(choice.stem, lines).covered
+        return max(choice.options, key=lambda option: len(stems(option[1]) & found))[0]
+    if sheet.states(r"(?s)claim.*\btrue\b.{1,60}\bfalse\b"):
+        return str(_supported(sheet.question, lines)).lower()
+    if sheet.states(rf"(?s)\b{SUPPORTS}\b.{{1,60}}\b{REFUTES}\b"):
+        if sheet.states(UNDECIDED) and read_passages(sheet.question, lines).share < 0.4:
+            return UNDECIDED
+        return SUPPORTS if _supported(sheet.question, lines) else REFUTES
+    if sheet.wants_sentences:
+        chosen = read_passages(sheet.question, lines).chosen
+        return chosen[0].line if chosen else "Nothing given here tells about this."
+    return answer_to(sheet.question, lines, sheet.wants_yes_or_no)
+
+
+def _supported(claim: str, lines: tuple[str, ...]) -> bool:
+    """Whether the sentences have most words of the claim, its names and numbers all, and deny nothing."""
+    telling = [word for word in _WORD.findall(claim)[1:] if word[0].isupper() or word[0].isdigit()]
+    return stems(" ".join(telling)) <= read_passages(claim, lines).covered and _holds(claim, lines)
+
+
+def _reasoning(question: str, lines: tuple[str, ...]) -> str:
+    chosen = read_passages(question, lines).chosen
+    return (
+        " ".join(each.line for each in chosen) or f"Nothing given here tells about this: {question}"
+    )
 
 
 def _think(sheet: PromptSheet) -> str:
-    answer = _settled(sheet, sheet.passages)
-    answer = answer.removesuffix(".") if sheet.wants_sentences else answer
+    answer = _settled(sheet, sheet.passages).removesuffix(".")
     return f"{_reasoning(sheet.question, sheet.passages)}\nSo the answer is {answer}."
 
 
+def _answer(sheet: PromptSheet) -> str:
+    """What the context concludes, else an answer from the passages or the context's own lines."""
+    lines = sheet.passages or tuple(filter(None, map(str.strip, sheet.context.split("\n"))))
+    answer = _concluded(sheet.context) or _settled(sheet, lines)
+    if sheet.wants_sentences:
+        return answer if answer.endswith((".", "!", "?")) else f"{answer}."
+    verdict = re.match(r"(?:yes|no)\b", answer, re.IGNORECASE)
+    if verdict or sheet.wants_yes_or_no:
+        return verdict[0].capitalize() if verdict else "No"
+    return answer[:1] if choices(sheet.question).options else answer
+
+
+def _concluded(reasoning: str) -> str:
+    """What follows the last "So the answer is" of a chain of reasoning, "" if it concludes nothing."""
+    found = [
+        *re.finditer(
+            r"^(?:So the (?:final )?answer is:? ?|Action \d{1,3}: Finish\[)(.*)$",
+            reasoning,
+            re.MULTILINE,
+        )
+    ]
+    return re.sub(r"(?<!\b[A-Z])[.\]]$", "", found[-1][1].strip()) if found else ""
+
+
 def _passage(sheet: PromptSheet) -> str:
-    """A passage from the question's own words: it names what is asked about and claims nothing of it."""
-    words = _content_words(sheet.question)
-    if not words:
-        return "This passage has no subject."
-    subject = _topic(sheet)
-    return (
-        f"This passage is about {subject}. It brings together {_enumerated(words)}. "
-        f"Who knows {subject} can tell {_SOUGHT[kind_of(sheet.question)]} that is asked for."
-    )
+    """A passage of the question's own words: it names the subject and claims nothing of it."""
+    return f"This passage is about {_topic(sheet)}. It brings together {', '.join(_content_words(sheet.question))}."
 
 
 def _topic(sheet: PromptSheet) -> str:
-    """The question's names, at most two; else its first content words."""
-    names = list(dict.fromkeys(names_in(sheet.question)))[:2]
-    return (
-        " and ".join(name[:120] for name in names)
-        or " ".join(_content_words(sheet.question)[:4])
-        or UNKNOWN
-    )
-
-
-def _content_words(question: str) -> list[str]:
-    return list(dict.fromkeys(word for word in re.findall(r"[\w’'-]+", question) if stems(word)))[
-        :12
-    ]
-
-
-def _enumerated(words: list[str]) -> str:
-    return ", ".join(words[:-1]) + " and " + words[-1] if len(words) > 1 else words[0]
+    """The question's names, at most two, else its first content words."""
+    names = [*dict.fromkeys(name[:120] for name, _ in _names(sheet.question))][:2]
+    return " and ".join(names) or " ".join(_content_words(sheet.question)[:4]) or UNKNOWN
 
 
 def _relevance(sheet: PromptSheet) -> str:
-    """One line for each numbered passage: relevant or not, and by which words."""
+    """A line for each passage: relevant or not, and by which words."""
     kept = _relevant(sheet.question, sheet.passages)
-    steps = {sentence.passage for sentence in read_passages(sheet.question, sheet.passages).chosen}
-    wanted = [
-        word
-        for word in dict.fromkeys(WORD.findall(sheet.question))
-        if word.lower() not in STOP_WORDS
-    ]
-    lines = []
+    rows = []
     for number, line in enumerate(sheet.passages):
-        words = [word for word in wanted if stem(word) in stems(line)][:8]
-        why = f"shares {_enumerated(words) if words else 'no word'} with the question"
-        step = ", a step towards the answer" if number in steps else ""
-        lines.append(f"{number}: {'relevant' if number in kept else 'irrelevant'} - {why}{step}")
-    return "\n".join(lines) or "There is no passage to judge."
-
-
-def _found_relevant(judged: str) -> bool:
-    """The verdict of a line of a judgement: it opens it (``relevant - …``), else it is among its first words."""
-    if opened := _VERDICT.match(judged):
-        return not opened[1]
-    return not _DENIED.search(judged[:60].lstrip(" :").partition(":")[0])
+        own = stems(line)
+        shared = [word for word in _content_words(sheet.question) if stems(word) & own]
+        why = f"shares {', '.join(shared) or 'no word'} with the question"
+        rows.append(f"{number}: {'relevant' if number in kept else 'irrelevant'} - {why}")
+    return "\n".join(rows) or "There is no passage to judge."
 
 
 def _ids(sheet: PromptSheet) -> str:
-    """The numbers that the check's reply calls relevant; by overlap where it names none."""
-    count = len(sheet.passages)
-    verdicts = {
-        int(match[1]): _found_relevant(match[2])
-        for match in _JUDGED.finditer(sheet.context)
-        if int(match[1]) < count
+    """The numbers that the check's reply calls relevant, or by overlap if it names none."""
+    offers_none = sheet.states(r"(?i)\bnone\b")
+    judged = re.findall(
+        r"(?im)^\W{0,8}(?:knowledge|passage)?\W{0,3}(\d{1,6})\b(.{0,60})", sheet.context
+    )
+    chosen = {
+        int(number)
+        for number, verdict in judged
+        if not re.search(r"(?i)\b(?:not|irrelevant|unrelated|no)\b", verdict.partition(" - ")[0])
     }
-    chosen = [number for number in sorted(verdicts) if verdicts[number]]
-    if not chosen and not (verdicts and sheet.offers_none):
-        reading = read_passages(sheet.question, sheet.passages)
-        # without a check, few lines are to be kept: none where the chain covers too little of the question
-        if (reading.chosen and reading.share >= 0.3) or sheet.context or not sheet.offers_none:
-            chosen = list(_relevant(sheet.question, sheet.passages))
-    return ", ".join(map(str, chosen)) or ("none" if sheet.offers_none or not count else "0")
-
-
-def _relevant_alone(lines: Sequence[str]) -> str:
-    """Yes where the one passage above the question has a sentence with enough of the question's words."""
-    passage, question = ("", *lines[:-1])[-2:]
-    line = passage.removeprefix("Passage:").strip()
-    reading = read_passages(question.removeprefix("Question:").strip(), (line,))
-    return "Yes" if reading.chosen and reading.share >= 0.3 else "No"
+    kept = [number for number in range(len(sheet.passages)) if number in chosen]
+    if not kept and not (judged and offers_none):
+        kept = _relevant(sheet.question, sheet.passages)
+    return ", ".join(map(str, kept)) or ("none" if offers_none or not sheet.passages else "0")
 
 
 def _judgement(sheet: PromptSheet) -> str:
-    return f"{(check := _relevance(sheet))}\nIds: {_ids(replace(sheet, context=check))}"
+    check = _relevance(sheet)
+    return f"{check}\nIds: {_ids(replace(sheet, context=check))}"
 
 
 def _context(sheet: PromptSheet) -> str:
     """The sentences that bear on the question, word for word."""
-    return (
-        " ".join(each.text for each in read_passages(sheet.question, sheet.passages).chosen)
-        or UNKNOWN
-    )
+    chosen = read_passages(sheet.question, sheet.passages).chosen
+    return " ".join(sentence.text for sentence in chosen) or UNKNOWN
 
 
-def _answer(sheet: PromptSheet) -> str:
-    """What the context concludes; else an answer from the context's or the knowledge's own sentences."""
-    lines = sheet.passages or tuple(
-        line.strip() for line in sheet.context.split("\n") if line.strip()
-    )
-    answer = _concluded(sheet.context) or _settled(sheet, lines)
-    if choices(sheet.question).options:
-        return answer.removesuffix(".")
-    if sheet.wants_sentences:
-        return answer if answer.endswith((".", "!", "?")) else f"{answer}."
-    if sheet.wants_truth:
-        return answer
-    if verdict := re.match(r"(?:yes|no|true|false)\b", answer, re.IGNORECASE):
-        return "Yes" if verdict[0].lower() in ("yes", "true") else "No"
-    return answer_to(sheet.question, lines, True).capitalize() if sheet.wants_yes_or_no else answer
-
-
-def _concluded(reasoning: str) -> str:
-    """What follows the last "So the answer is" of a chain of reasoning, "" where it concludes nothing."""
-    *_, last = None, *_CONCLUDES.finditer(reasoning)
-    if last is None:
-        return ""
-    line = reasoning[last.end() :].strip().partition("\n")[0].strip()
-    if last[0].endswith("["):
-        return line.removesuffix("]").strip()
-    return (
-        line[:-1].rstrip()
-        if line.endswith(".") and not re.search(r"\b(?:[A-Z]|Jr|Sr)\.$", line)
-        else line
-    )
-
-
-_REPLIES: dict[str, Callable[[PromptSheet], str]] = {
-    THINK: _think, "Passage:": _passage, "Topic:": _topic, "Relevance:": _relevance, "Ids:": _ids,
-    "Judgement:": _judgement, "Context:": _context,
-}  # fmt: skip
-_PRIMED = re.compile(r"(Topic:) .")
-"""A cue behind which the reply's opening stands already."""
+def _is_relevant(sheet: PromptSheet) -> str:
+    return "Yes" if read_passages(sheet.question, sheet.passages).share >= 0.3 else "No"
 
 
 # ---- multi-hop transcripts: Self-Ask and ReAct
 
-_THOUGHT, _FINISH = re.compile(r"Thought (\d{1,3}):"), re.compile(r"Action \d{1,3}: Finish\[")
-_BEGINS = re.compile(rf"{NEEDED}|Thought 1:")
-_FOUND = re.compile(r"(?:Knowledge|Observation \d{1,3}):\s*$")
-_FOLLOW_UP = re.compile(r"(?:Follow-up:|Action \d{1,3}: Search\[)(.*?)\]?\s*$")
-_TURN = re.compile(rf"{NEEDED}|{INTERMEDIATE}|{FINAL}|Thought \d{{1,3}}:|Action \d{{1,3}}:")
-_HOPS = 4
-"""Follow-ups after which it answers: one less than a method allows by default, so that it ends by itself."""
+_HOPS = 4  # follow-ups after which it answers: one less than a method allows by default
 
 
 def _hop(sheet: PromptSheet) -> str:
-    """What goes on after a cue of Self-Ask or ReAct: the next follow-up, or the answer."""
-    thought = _THOUGHT.fullmatch(sheet.cue)
-    if not (thought or sheet.cue in (NEEDED, INTERMEDIATE)):
-        return _settled(sheet, sheet.passages) + ("" if sheet.cue == FINAL else "]")
-    if follow_up := _follow_up(sheet):
-        step = f"Action {thought[1]}: Search[{follow_up}]" if thought else f"Follow-up: {follow_up}"
+    """What goes on after a cue: what was found, and the next follow-up or the answer."""
+    number = re.match(r"Thought (\d+):", sheet.cue)
+    follow_up = _follow_up(sheet)
+    answer = "" if follow_up else _settled(sheet, sheet.passages)
+    if number:
+        act = f"Search[{follow_up}]" if follow_up else f"Finish[{answer}]"
+        step = f"Action {number[1]}: {act}"
     else:
-        answer = _settled(sheet, sheet.passages)
-        step = f"Action {thought[1]}: Finish[{answer}]" if thought else f"{FINAL} {answer}"
-    return f"{_found(sheet)}\n{step}"
-
-
-def _transcript(lines: Sequence[str]) -> PromptSheet:
-    """The last block, with every passage in it and the follow-ups so far."""
-    places = (i for i in range(len(lines) - 2, -1, -1) if lines[i].startswith("Question:"))
-    at = next((i for i in places if _BEGINS.match(lines[i + 1])), -1)
-    if at < 0:
-        return take_apart(lines)
-    found = _knowledge(lines, at)
-    follow_ups: list[str] = []
-    inside = False
-    for line in lines[at + 1 : -1]:
-        if follow_up := _FOLLOW_UP.match(line):
-            follow_ups.append(follow_up[1].strip())
-        if _FOUND.match(line):
-            inside = True
-        elif follow_up or _TURN.match(line):
-            inside = False
-        elif inside and line.strip() not in ("", NOTHING):
-            found.append(line)
-    question, instructions = lines[at].removeprefix("Question:").strip(), _opening(lines[:at])
-    passages = tuple(dict.fromkeys(line.strip() for line in found))
-    return PromptSheet(lines[-1].strip(), question, passages, "", instructions, tuple(follow_ups))
-
-
-def _found(sheet: PromptSheet) -> str:
-    """What the passages tell about the newest follow-up; before the first one, that there is one."""
-    if not sheet.follow_ups:
-        return "Yes." if sheet.cue == NEEDED else "Nothing has been looked up yet."
-    about = stems(sheet.follow_ups[-1])
-    chosen = read_passages(sheet.follow_ups[-1], sheet.passages).chosen
-    own = [
-        sentence for sentence in chosen if sentence.title_stems and sentence.title_stems <= about
-    ]
-    return _with_subject((own or chosen)[0]) if chosen else "Nothing that was found tells about it."
+        step = f"Follow-up: {follow_up}" if follow_up else f"{FINAL} {answer}"
+    if sheet.follow_ups:
+        return f"{_reasoning(sheet.follow_ups[-1], sheet.passages)}\n{step}"
+    return f"{'Nothing has been looked up yet.' if number else 'Yes.'}\n{step}"
 
 
 def _follow_up(sheet: PromptSheet) -> str:
     """A question about a name, of the question or of the best sentences, that has no passage yet; "" without one."""
     if len(sheet.follow_ups) >= _HOPS:
         return ""
-    known = [stems(bare_title(split_line(line)[0])) for line in sheet.passages]
-    known += [stems(follow_up) for follow_up in sheet.follow_ups]
+    titles = [_title_and_text(line)[0] for line in sheet.passages]
+    known = stems(" ".join([*titles, *sheet.follow_ups]))
     chosen = read_passages(sheet.question, sheet.passages).chosen[:2]
-    for name in chain(names_in(sheet.question), *(names_in(sentence.text) for sentence in chosen)):
-        own = stems(name)
-        if own and not any(own <= other or (other and other <= own) for other in known):
-            words = [word for word in re.findall(r"\b[a-z]\w+", sheet.question) if stems(word)][:6]
-            regarding = f" regarding {' '.join(dict.fromkeys(words))}" if words else ""
-            return f"What is known about {name[:120]}{regarding}?"
-    return "" if sheet.follow_ups else " ".join(sheet.question.split()) or "What is asked?"
+    for name, _ in _names(" | ".join([sheet.question, *(sentence.text for sentence in chosen)])):
+        if not stems(name) <= known:
+            return f"What is known about {name[:120]}?"
+    return "" if sheet.follow_ups else sheet.question or "What is asked?"
 
 
 # ---- CDIT's judge: is a passage consistent with a question?
 
 _OPPOSITES = (
-    ("predicate", "on", "off"), ("predicate", "open", "close"), ("predicate", "won win", "lost lose"),
-    ("predicate", "up", "down"), ("predicate", "bought buy", "sold sell"), ("predicate", "arrive", "left leave depart"),
-    ("predicate", "begin began start", "end stop cease"), ("predicate", "born", "died"),
-    ("predicate", "rise rose", "fall fell"), ("predicate", "accept", "refuse reject"),
-    ("predicate", "build built", "demolish destroy"), ("adverbial", "before", "after"),
-    ("adverbial", "always", "never"), ("attributive", "old oldest", "new newest"), ("attributive", "first", "last"),
-    ("attributive", "north northern", "south southern"), ("attributive", "east eastern", "west western"),
+    "on/off", "open/close", "won win/lost lose", "up/down", "bought buy/sold sell", "arrive/left leave depart",
+    "begin began start/end stop", "born/died", "rise rose/fall fell", "accept/refuse reject", "build built/destroy",
+    "before/after", "always/never", "old/new", "first/last", "north/south", "east/west",
 )  # fmt: skip
-_NEGATION = re.compile(r"\b(?:not|never|no longer|cannot|without)\b|n['’]t\b", re.IGNORECASE)
-_PREPOSITIONS = WORD.findall("in at on near by from to before after during since until of")
-_ASKING = WORD.findall("who whom whose what which when where why how")
 
 
-def _consistency(lines: Sequence[str]) -> str:
-    """One word, or a line a component and a verdict; words of opposite meaning and names that differ are all it sees.
+def _opposed(question: str, sentence: str) -> tuple[str, str] | None:
+    """Words of question and sentence that say opposite things, None if there are none."""
+    asked, given = (set(map(stem, _WORD.findall(text))) for text in (question, sentence))
+    for pair in _OPPOSITES:
+        one, other = (side.split() for side in pair.split("/"))
+        for left, right in ((one, other), (other, one)):
+            mine = [word for word in left if stem(word) in asked - given]
+            its = [word for word in right if stem(word) in given]
+            if mine and its:
+                return mine[0], its[0]
+    denied = [bool(_NEGATION.search(text)) for text in (question, sentence)]
+    if denied[0] == denied[1]:
+        return None
+    return ("not", "-") if denied[0] else ("-", "not")
+
+
+def _consistency(sheet: PromptSheet) -> str:
+    """One word, or a line a component, a reason and a verdict. It sees opposites, negations and another subject.
 
     >>> print(read("Passage: Radio | Mary turned off the radio.\\nQuestion: Who turned on the radio?\\nComparison:"))
     subject | - | - | unsaid
@@ -555,176 +660,79 @@ def _consistency(lines: Sequence[str]) -> str:
     Reason: Another predicate.
     Verdict: False
     """
-    *above, passage, question, cue = lines
-    if passage.startswith("Question:"):  # the paper's order
-        passage, question = question, passage
-    title, text = split_line(passage.removeprefix("Passage:").strip())
-    question = question.removeprefix("Question:").strip()
-    begin = max(_last(above, "Rules:"), _last(above, "### Rules:"))
-    rules = takewhile(lambda line: line.startswith("- "), above[begin + 1 :])
-    named = [
-        re.sub(r"\([^()]*\)", "", line).partition("Components:")[2].split(",") for line in rules
-    ]
-    found = dict.fromkeys(component.strip(" .") for part in named for component in part)
-    components = list(filter(None, found)) or [
-        "subject",
-        "predicate",
-        "object",
-    ]  # of the paper's phi1
-    asked, given = (
-        [part.text for part in sentences(whole)][:40] or [whole] for whole in (question, text)
-    )
-    compared = [_compared(one, title, other, components) for one in asked for other in given]
-    _, shared, differences = min(compared, key=lambda found: (len(found[2]), -found[0]))
-    if cue.strip() == VERDICT:
-        return str(not differences)
-    rows = []
-    for component in components:
-        if component in differences:
-            rows.append(f"{component} | {' | '.join(differences[component])} | unlike")
-        elif component == "predicate" and shared:
-            rows.append(f"{component} | {' '.join(shared)} | {' '.join(shared)} | alike")
-        else:
-            rows.append(f"{component} | - | - | unsaid")
-    reason = (
-        f"Another {_enumerated(list(differences))}." if differences else "No difference was found."
-    )
-    return "\n".join([*rows, f"Reason: {reason}", f"Verdict: {not differences}"])
+    if not sheet.passages:  # the judge of answers has the same cue
+        return _answer(sheet)
+    title, text = _title_and_text(sheet.passages[-1])
+    parts = [part.text for part in sentences(text)][:_MOST] or [text]
+    wanted = stems(sheet.question)
+    nearest = max(parts, key=lambda part: len(stems(part) & wanted))
+    opposed = _opposed(sheet.question, nearest)
+    if len(wanted & stems(f"{title} {nearest}")) < 0.3 * len(wanted):
+        opposed = opposed or ("-", "something else")
+    if sheet.cue == "Verdict:":
+        return str(opposed is None)
+    rules = re.findall(r"(?m)^- .*Components: (.*)$", sheet.instructions)
+    listed = re.sub(r"\([^()]*\)", "", ",".join(rules)) or "subject, predicate, object"
+    names = dict.fromkeys(re.findall(r"[\w-]+", listed))
+    compared = dict.fromkeys(names, "- | - | unsaid")
+    if opposed and "predicate" in compared:
+        compared["predicate"] = f"{' | '.join(opposed)} | unlike"
+    rows = [f"{name} | {row}" for name, row in compared.items()]
+    reason = "Another predicate." if opposed else "No difference was found."
+    return "\n".join([*rows, f"Reason: {reason}", f"Verdict: {opposed is None}"])
 
 
-def _compared(
-    question: str, title: str, sentence: str, components: Sequence[str]
-) -> tuple[float, list[str], dict[str, tuple[str, str]]]:
-    """The question's words that a sentence has, as share and list; by component what both have where they differ."""
-    wanted, given = stems(question), stems(sentence) | stems(title)
-    shared = [
-        word for word in dict.fromkeys(WORD.findall(question)) if stem(word) in wanted & given
-    ]
-    found: dict[str, tuple[str, str]] = {}
-    # stop words too: on and off are such
-    ours, theirs = (
-        {stem(word): word for word in reversed(WORD.findall(text))} for text in (question, sentence)
-    )
-    for component, *sides in _OPPOSITES:
-        one, other = ([stem(form) for form in side.split()] for side in sides)
-        for left, right in ((one, other), (other, one)):
-            mine, its = (
-                [ours[f] for f in left if f in ours],
-                [theirs[f] for f in right if f in theirs],
-            )
-            if mine and its and not theirs.keys() & set(left):
-                found.setdefault(component, (mine[0], its[0]))
-    denied = [
-        match[0] if (match := _NEGATION.search(text)) else "-" for text in (question, sentence)
-    ]
-    if (denied[0] == "-") != (denied[1] == "-"):
-        found.setdefault("predicate", (denied[0], denied[1]))
-    named, others = _names_and_numbers(question), _names_and_numbers(f"{title} {sentence}")
-    have = {stem(word) for words in others.values() for word in words}
-    for kind, words in named.items():
-        if kind in others and not any(stem(word) in have for word in words):
-            found.setdefault(kind[0], (" ".join(words), " ".join(others[kind])))
-    share = len(wanted & given) / max(1, len(wanted))
-    if share < 0.3:
-        found.setdefault("predicate", (" ".join(sorted(wanted - given)), "something else"))
-    return (
-        share,
-        shared,
-        {component: pair for component, pair in found.items() if component in components},
-    )
+_REPLIES: dict[str, Callable[[PromptSheet], str]] = {
+    "Let's think step by step.": _think, "Passage": _passage, "Topic": _topic, "Relevance": _relevance, "Ids": _ids,
+    "Judgement": _judgement, "Context": _context, "Relevant": _is_relevant, "Verdict": _consistency,
+    "Comparison": _consistency,
+}  # fmt: skip
+"""How a prompt is answered, by its cue."""
 
 
-def _names_and_numbers(text: str) -> dict[tuple[str, bool], list[str]]:
-    """Names and numbers by (component, whether it is a number).
-
-    Behind a preposition they are adverbial; names are the subject up to the first other content word, then the object;
-    numbers attributive.
-    """
-    words = WORD.findall(text)
-    found: dict[tuple[str, bool], list[str]] = {}
-    acted = False
-    for before, word in zip(["", *words], words, strict=False):
-        number, content = word[0].isdigit(), word.lower() not in STOP_WORDS
-        if number or (word[0].isupper() and content and word.lower() not in _ASKING):
-            place = "attributive" if number else "object" if acted else "subject"
-            place = "adverbial" if before.lower() in _PREPOSITIONS else place
-            found.setdefault((place, number), []).append(word)
-        elif content:
-            acted = True
-    return found
-
-
-# ---- prompts of DSPy's own adapters (chat markers, JSON, XML): a user's own module runs offline too
-
-_RESPOND = re.compile(r"Respond with (?:the corresponding output fields|a JSON object)\b")
-_FIELD = re.compile(r"`(?:\[\[ ## (\w{1,80}) ## \]\]|<(\w{1,80})>|(\w{1,80}))`")
-_MARKED = re.compile(r"^(?:\[\[ ## (\w{1,80}) ## \]\]|<(\w{1,80})>)[ \t]*$", re.MULTILINE)
-_DECLARED = re.compile(r"^\d{1,3}\. `(\w{1,80})` \((.{1,500}?)\):", re.MULTILINE)
-_TOOL = re.compile(
-    r"^\s*\(\d{1,3}\) ([^\s.,]{1,80})[.,].{0,2000}?It takes arguments \{'(\w{1,80})'", re.MULTILINE
-)
-_QUESTIONS = ("question", "query", "claim", "prompt", "request", "input", "statement", "text")
+# ---- prompts of DSPy's own adapters (chat markers, JSON, XML), so that a user's own module runs offline too
 
 
 def _fields(lines: Sequence[str]) -> str:
-    """The reply that fills every requested field; its value follows from its type, then from its name."""
+    """The reply that fills every requested field by its type, then by its name."""
     text, request = "\n".join(lines[:-1]), lines[-1]
-    types = dict(_DECLARED.findall(text))
-    outputs = [
-        name for groups in _FIELD.findall(request) if (name := "".join(groups)) != "completed"
-    ]
-    inputs = _inputs(text, types.keys() | {"completed"}, outputs)
-    by_name = (
-        value for word in _QUESTIONS for name, value in inputs.items() if word in name.lower()
-    )
-    question = next(by_name, next(reversed(inputs.values()), ""))
-    passages = [
-        line.strip() for value in inputs.values() if value != question for line in value.split("\n")
-    ]
-    marked = (re.fullmatch(r"\[\d{1,6}\] «(.*)»", line) for line in passages)
-    knowledge = tuple(
-        match[1] if match else line for match, line in zip(marked, passages, strict=True) if line
-    )
+    types = dict(re.findall(r"(?m)^\d{1,3}\. `(\w{1,80})` \((.{1,500}?)\):", text))
+    requested = re.findall(r"`(?:\[\[ ## |<)?(\w{1,80})(?: ## \]\]|>)?`", request)
+    outputs = [name for name in requested if name != "completed"]
+    parts = re.split(r"(?m)^(?:\[\[ ## |<)(\w{1,80})(?: ## \]\]|>)[ \t]*$", text)
+    inputs: dict[str, str] = {}
+    current = ""
+    for name, part in zip(parts[1::2], parts[2::2], strict=True):
+        # a marker that names no declared field belongs to the value that holds it: an agent's trajectory has such
+        if name in types or name == "completed":
+            current, inputs[name] = name, ""
+        inputs[current] = inputs.get(current, "") + part
+    inputs = {
+        name: part.partition("\n</")[0].strip()
+        for name, part in inputs.items()
+        if name not in ("", "completed", *outputs)
+    }
+    asking = ("question", "query", "claim", "prompt", "request", "input", "statement", "text")
+    questions = [inputs[name] for word in asking for name in inputs if word in name.lower()]
+    question = [*questions, *reversed(inputs.values()), ""][0]
+    passages = "\n".join(part for part in inputs.values() if part != question).split("\n")
+    knowledge = tuple(re.sub(r"^\[\d{1,6}\] «(.*)»$", r"\1", line.strip()) for line in passages)
     # of an agent's tools the first, once: it takes one step only
-    tool = (
-        None
-        if re.search(r"^\[\[ ## observation_\d+ ## \]\]", text, re.MULTILINE)
-        else _TOOL.search(text)
+    tool = re.search(
+        r"(?m)^[ \t]*\(\d{1,3}\) [^\s.,]{1,80}[.,].{0,2000}?It takes arguments \{'(\w{1,80})'", text
     )
+    if "[[ ## observation_" in text:
+        tool = None
     values = {
-        name: _value(name, types.get(name, "str"), question, knowledge, tool, inputs)
+        name: _value(name, types.get(name, "str"), question, knowledge, inputs, tool)
         for name in outputs
     }
     if "JSON object" in request[:40]:
         return json.dumps(values, ensure_ascii=False)
     if "XML tags" in request:
-        items = {
-            name: "".join(f"<item>{escape(str(item))}</item>" for item in value)
-            if isinstance(value, list)
-            else escape(_as_text(value))
-            for name, value in values.items()
-        }
-        return "\n".join(f"<{name}>\n{text}\n</{name}>" for name, text in items.items())
-    return "\n\n".join(
-        [
-            *(f"[[ ## {name} ## ]]\n{_as_text(value)}" for name, value in values.items()),
-            "[[ ## completed ## ]]",
-        ]
-    )
-
-
-def _inputs(text: str, known: set[str], outputs: Sequence[str]) -> dict[str, str]:
-    """The last value of each input field: earlier ones are the layout's and the demonstrations'.
-
-    A marker that names no declared field belongs to the value it stands in (an agent's trajectory holds such).
-    """
-    marks = [mark for mark in _MARKED.finditer(text) if (mark[1] or mark[2]) in known]
-    found: dict[str, str] = {}
-    for mark, end in zip(marks, [*(mark.start() for mark in marks[1:]), len(text)], strict=False):
-        name = mark[1] or mark[2]
-        if name not in (*outputs, "completed"):
-            found[name] = text[mark.end() : end].partition(f"\n</{name}>")[0].strip()
-    return found
+        return "\n".join(f"<{name}>\n{_xml(value)}\n</{name}>" for name, value in values.items())
+    filled = [f"[[ ## {name} ## ]]\n{_as_text(value)}" for name, value in values.items()]
+    return "\n\n".join([*filled, "[[ ## completed ## ]]"])
 
 
 def _value(
@@ -732,43 +740,38 @@ def _value(
     kind: str,
     question: str,
     lines: tuple[str, ...],
-    tool: re.Match[str] | None,
     inputs: dict[str, str],
+    tool: re.Match[str] | None,
 ) -> Any:
-    """A value of the type that a field has: read from the passages where the type allows it."""
+    """A value of the type that a field has, from the passages if the type allows it."""
     answer = answer_to(question, lines, kind.startswith("bool"))
-    digits = re.search(r"\d{1,15}(?:\.\d{1,6})?", answer)
-    number = float(digits[0]) if digits else 0.0
     options = re.findall(r"'([^']{0,200})'", kind) if kind.startswith("Literal") else []
     if "finish" in options and len(options) > 1:
-        return next(option for option in options if option != "finish") if tool else "finish"
+        return options[0] if tool else "finish"
     if options:
         near = stems(f"{question} {answer}")
-        return max(
-            options,
-            key=lambda option: (option.lower() == answer.lower(), len(stems(option) & near)),
-        )
-    by_type = {
+        return max(options, key=lambda one: (one.lower() == answer.lower(), len(stems(one) & near)))
+    number = re.search(r"\d{1,15}", answer)
+    instructions = [value for field, value in inputs.items() if "instruction" in field]
+    values = {
         "bool": answer == "yes",
-        "int": int(number),
-        "float": number,
-        "list[int": list(_relevant(question, lines)),
+        "int|float": int(number[0]) if number else 0,
+        r"list\[int": _relevant(question, lines),
         "list": [answer],
-        "dict": {tool[2]: question} if tool else {},
+        "dict": {tool[1]: question} if tool else {},
+        ".*(?:reason|thought)": _reasoning(question, lines),
+        ".*query": question,
+        ".*instruction": [*instructions, question][0],
+        "": answer,
     }
-    by_name = {
-        "reason": _reasoning(question, lines),
-        "thought": _reasoning(question, lines),
-        "query": question,
-        "instruction": next(
-            (value for key, value in inputs.items() if "instruction" in key), question
-        ),
-    }
-    fitting = [value for opening, value in by_type.items() if kind.startswith(opening)]
-    return [*fitting, *(value for word, value in by_name.items() if word in name.lower()), answer][
-        0
-    ]
+    return next(value for like, value in values.items() if re.match(like, f"{kind} {name}".lower()))
 
 
 def _as_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _xml(value: Any) -> str:
+    if isinstance(value, list):
+        return "".join(f"<item>{escape(str(item))}</item>" for item in value)
+    return escape(_as_text(value))

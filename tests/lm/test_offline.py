@@ -68,7 +68,7 @@ class TestReasoning:
         [
             ("Who designed Orm Pier?", "Hanna Vell"),
             ("When did Orm Pier open?", "1890"),
-            ("Where did Hanna Vell die?", "Leith"),
+            ("Where was Hanna Vell born?", "Dunmarrow"),
             ("How many metres long is Kerry Pier?", "214"),
             ("Which pier is older, Orm Pier or Kerry Pier?", "Kerry Pier"),
             ("Are Orm Pier and Kerry Pier both piers?", "yes"),
@@ -282,12 +282,10 @@ BIRTHPLACE = "Where was the designer of Orm Pier born?"
 class TestReAct:
     def test_thoughts_and_actions(self) -> None:
         first = read(f"Ask.\n\nQuestion: {BIRTHPLACE}\nThought 1:")
-        assert first == (
-            "Nothing has been looked up yet.\nAction 1: Search[What is known about Orm Pier regarding designer born?]"
-        )
+        assert first == "Nothing has been looked up yet.\nAction 1: Search[What is known about Orm Pier?]"
         block = f"Question: {BIRTHPLACE}\nThought 1: {first}\nObservation 1:\n{OPENED}\n"
         second = read(f"Ask.\n\n{block}Thought 2:")
-        assert second.endswith("\nAction 2: Search[What is known about Hanna Vell regarding designer born?]")
+        assert second.endswith("\nAction 2: Search[What is known about Hanna Vell?]")
         block += f"Thought 2: {second}\nObservation 2:\n{ENGINEER}\n"
         assert read(f"Ask.\n\n{block}Thought 3: Hm.\nAction 3: Finish[") == "Dunmarrow]"
 
