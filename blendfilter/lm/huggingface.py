@@ -146,7 +146,8 @@ class HuggingFaceEngine:
         cap = request.config.max_tokens
         if cap is None:
             return None
-        return cap + int(self._profile.thinking_tokens if self._thinks(request) else 0)
+        thoughts = self._profile.thinking_tokens if self._thinks(request) else 0
+        return int(cap + thoughts)
 
     def count_tokens(self, text: str) -> int:
         """How many tokens a prompt of this text has, the chat template's own among them; opens no weights."""

@@ -16,7 +16,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from blendfilter.context import JOURNAL, note, rejoined, who
+from blendfilter.context import asker, note, rejoined, who
 from blendfilter.errors import BadArgument, ReplayMiss, check_count
 from blendfilter.journal import Journal, digest
 from blendfilter.records import Passage
@@ -127,7 +127,7 @@ class Retriever(ABC):
     """
 
     fingerprint: str
-    kind = ""
+    kind: str = ""
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         """At most `k` passages for each of `queries`, best first, in the order of `queries`.
@@ -136,7 +136,7 @@ class Retriever(ABC):
         """
         k = check_search(queries, k)
         with rejoined():
-            journal = JOURNAL.get()
+            journal = asker().journal
             found = (
                 self.find(queries, k) if journal is None else self._journaled(journal, queries, k)
             )
