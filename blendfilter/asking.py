@@ -619,7 +619,7 @@ class TaskWording(pydantic.BaseModel):
             or not low <= reply_tokens <= high
         ):
             raise BadArgument(
-                f"reply_tokens (--reply-tokens) is {reply_tokens!r}: give a whole number of tokens from {low} to {high}"
+                f"reply_tokens is {reply_tokens!r}: give a whole number of tokens from {low} to {high}"
             )
         return self.model_copy(update={"reply_tokens": reply_tokens})
 

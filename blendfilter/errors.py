@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 import difflib
 import operator
-import re
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -29,16 +28,12 @@ def guess(name: str, known: Iterable[str]) -> str:
 class BlendFilterError(Exception):
     """Root of the tree. `exit_code` is what the command line ends with.
 
-    Messages are written, and stored, in the words of the command line (``--api-base URL``); `str` gives them in those
-    of the interface at hand. `quoted` is the part that a server or a user's code wrote: it stays as it is.
+    Messages name parameters, with an equals sign behind (`api_base=URL`); the command line prints its options for them.
+    `quoted` is the part that a server or a user's code wrote: it stays as it is.
     """
 
     exit_code = 1
     quoted = ""
-
-    def __str__(self) -> str:
-        before, quoted, after = super().__str__().partition(self.quoted or "\0")
-        return f"{worded(before)}{quoted}{worded(after)}"
 
     def quoting(self, text: str) -> Self:
         """The same error, whose message holds `text` of somebody else."""
@@ -47,110 +42,13 @@ class BlendFilterError(Exception):
 
 
 @contextmanager
-def on_the_command_line() -> Iterator[None]:
-    """Inside the block, messages speak of options (`--api-base`), elsewhere of arguments (`api_base=`)."""
-    before, _Interface.is_command_line = _Interface.is_command_line, True
-    try:
-        yield
-    finally:
-        _Interface.is_command_line = before
-
-
-@contextmanager
 def one_line() -> Iterator[None]:
     """For a script: inside the block, an error of ours is one line on stderr and its exit code, as of the command."""
-    with on_the_command_line():
-        try:
-            yield
-        except BlendFilterError as error:
-            print(f"{Path(sys.argv[0]).stem}: {' '.join(str(error).split())}", file=sys.stderr)
-            sys.exit(error.exit_code)
-
-
-class _Interface:
-    is_command_line = False  # of the whole process: errors come from many threads
-
-
-def worded(message: str) -> str:
-    """A message that names options of ours, in the words of the interface at hand. Commands and quotations stay.
-
-    >>> worded("start it, or give its address (--api-base URL)")
-    'start it, or give its address (api_base=URL)'
-    >>> worded("max_retries (--max-retries) is 'x': blendfilter eval --help, or --endpoint completions, not '--rpm 3'")
-    "max_retries is 'x': blendfilter eval --help, or endpoint='completions', not '--rpm 3'"
-    """
-    return (
-        message
-        if _Interface.is_command_line or "--" not in message
-        else _OPTION.sub(_argument, message)
-    )
-
-
-_NAMES = (
-    "allow-empty-answers|allow-host|api-base|ask-server|batch|batch-dir|batch-window|chat|chunk|concurrency|context|corpus|data|deadline|demos|"
-    "dry-run|encoder|endpoint|exclude|export|filter|filter-endpoint|filter-lm|filter-max-input-tokens|filter-min-score|filter-model|"
-    "filter-unmatched|gradient-checkpointing|host|index|join|json-schema|learning-rate|leave-out|leave-out-compiled|lm|"
-    "max-body|max-calls|max-cost|max-input-tokens|max-k|max-query-chars|max-retries|max-tokens|measure|method|"
-    "methods|metric|micro-tokens|mode|out|overwrite|part|passage-prefix|passage-prompt|pooling|port|prices|program|"
-    "prompts|query-encoder|query-prefix|query-prompt|questions|ray|ray-gpus|ray-workers|reasoning|replace|replay|reply-tokens|rerank-from|"
-    "reuse|rpm|rule|rules|run|runs|scorer|shard|shards|silver|similarity|task|tasks|teacher-lm|thinking|timeout|tpm|train|undo|"
-    "valid|without|wording"
-)
-"""Options of the command line that messages name (tests/test_errors.py holds them against it)."""
-_OPTION = re.compile(
-    rf"""`[^`]*` | (?<!\w)'[^']*'(?!\w) | \bblendfilter\ [a-z-]+\ [^;,()]*  # a command, a quotation
-    | (?:(?P<before>\w+)\ \()? (?<![\w-])--(?P<name>(?:no-)?(?:{_NAMES})) (?![\w-])
-    (?:\ (?P<place>[A-Z]+\b|\d+(?![\w.:])) | \ (?P<word>[\w:]+=\w+ | [\w.:\[\]-]+(?=[,;)]|\ or\b|$)))?
-    (?P<close>\))?""",
-    re.VERBOSE,
-)
-_SWITCHES = frozenset(
-    {"replace", "replay", "overwrite", "thinking", "json-schema", "allow-empty-answers", "dry-run", "leave-out",
-     "gradient-checkpointing", "chat"}
-)  # fmt: skip
-_ARGUMENTS = {
-    "rpm": "requests_per_minute",
-    "ray": "address",
-    "ray-gpus": "gpus",
-    "ray-workers": "workers",
-    "tpm": "tokens_per_minute",
-    "allow-host": "allow_hosts",
-    "teacher-lm": "teacher",
-    "filter-min-score": "min_score",
-    "filter-endpoint": "endpoint",
-    "filter-unmatched": "unmatched",
-    "filter-max-input-tokens": "max_input_tokens",
-    "filter-model": "model",
-    "rerank-from": "depth",
-    "batch": "batch=Batch()",
-    "batch-dir": "Batch(folder=…)",
-    "batch-window": "Batch(window=…)",
-    "max-calls": "Budget(calls=…)",
-    "max-tokens": "Budget(tokens=…)",
-    "max-cost": "Budget(dollars=…)",
-}
-"""Options whose argument has another name."""
-
-
-def _argument(found: re.Match[str]) -> str:
-    """The argument for an option."""
-    option, before, close = found["name"], found["before"], found["close"] or ""
-    if option is None:
-        return found[0]
-    plain, negated = option.removeprefix("no-"), option.startswith("no-")
-    if negated and plain not in _SWITCHES:
-        return found[0]
-    name = _ARGUMENTS.get(plain, plain.replace("-", "_"))
-    if before == name and close:  # named already
-        return name
-    word, place = found["word"], found["place"]
-    if plain in _SWITCHES:
-        text = " ".join([f"{name}={not negated}", *filter(None, (word, place))])
-    elif name.endswith(")"):
-        text = name
-    else:
-        text = f"{name}={place or (repr(word) if word else '')}"
-    return f"{before} ({text}{close}" if before else f"{text}{close}"
+    try:
+        yield
+    except BlendFilterError as error:
+        print(f"{Path(sys.argv[0]).stem}: {' '.join(str(error).split())}", file=sys.stderr)
+        sys.exit(error.exit_code)
 
 
 class AskedWrong(BlendFilterError):
@@ -331,12 +229,9 @@ def check_counts(record: object, names: Iterable[str], least: int = 1) -> None:
 
 
 def words_of(error: BaseException) -> str:
-    """The message of any error, of code that is not ours too: one that cannot be read, or has no end, is no fault.
-
-    Of an error of ours as it was written, so that what is stored does not depend on the interface.
-    """
+    """The message of any error, of code that is not ours too: one that cannot be read, or has no end, is no fault."""
     try:
-        words = Exception.__str__(error) if isinstance(error, BlendFilterError) else str(error)
+        words = str(error)
     except KeyboardInterrupt:
         raise
     except BaseException as unreadable:  # noqa: BLE001 - its own __str__ fails

@@ -130,7 +130,7 @@ def opened(path: AnyPath, *, unpack: bool = True) -> Iterator[BufferedIOBase]:
     except FileNotFoundError:
         raise MissingFile.of(path) from None
     except IsADirectoryError:
-        raise BadData(f"'{path}' is a folder, not a file (an index goes with --index)") from None
+        raise BadData(f"'{path}' is a folder, not a file (an index goes with index=)") from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise BadData(f"'{path}' is damaged gzip ({error}): fetch the file again") from None
     except OSError as error:
@@ -192,7 +192,7 @@ def _rereadable(path: Path) -> Path:
 def _check_free(path: Path) -> None:
     if os.path.lexists(path):
         raise BadArgument(
-            f"there is a file at {path} already: name another, or overwrite it (--overwrite)"
+            f"there is a file at {path} already: name another, or overwrite it (overwrite=True)"
         )
 
 

@@ -322,7 +322,7 @@ class Journal:
             number += os.pread(self._read_fd, min(step, offset - at), at).count(b"\n")
         return BadData(
             f"{self.path}, line {number}: a damaged or edited record; restore the file, or run the command that made "
-            "it without --replay, --max-calls, --max-tokens and --max-cost: it calls the model again"
+            "it without replay=True, calls=, tokens= and dollars=: it calls the model again"
         )
 
     def _read_index(self) -> int:

@@ -180,7 +180,7 @@ def test_a_method_is_compiled_with_another_model_in_its_filter(
 
 def test_a_filter_that_is_compiled_itself_has_one_model(blendfilter: Command) -> None:
     words = ("compile", "cdit", "--task", "hotpotqa", "--data", "sample", "--out", "p.json", "--run", "made")
-    refused(blendfilter(*words, "--judge-lm", "offline"), "cdit is a filter itself, whose model is --lm")
+    refused(blendfilter(*words, "--judge-lm", "offline"), "cdit is a filter itself")
 
 
 def test_trim_has_one_model_which_is_the_judge_by_either_name(
@@ -227,9 +227,9 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             raise MissingFile(f"no model '{name}'")
         engine, identity = (
             OfflineEngine(),
-            {"options": {"weights": "0123456789abcdef"}, "endpoint": settings["endpoint"]},
+            {"options": {"weights": "0123456789abcdef"}, "endpoint": settings.get("endpoint", "chat")},
         )
-        return ConnectedLM(Path(name).name, engine, identity=identity, temperature=settings["temperature"])
+        return ConnectedLM(Path(name).name, engine, identity=identity, temperature=0.0)
 
     monkeypatch.setattr("blendfilter.lm.model.connect", connected)
     return opened
@@ -298,8 +298,11 @@ def test_ask_and_a_plan_have_it_too(blendfilter: Command, here: Path, in_process
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (("--filter", "bider"), "the filter bider is a trained model: name it as model (--filter-model)"),
-        (("--filter", "filco", "--filter-unmatched", "drop"), "unmatched (--filter-unmatched) is for a trained model"),
+        (("--filter", "bider"), "the filter bider is a trained model: name it as --filter-model"),
+        (
+            ("--filter", "filco", "--filter-unmatched", "drop"),
+            "unmatched is for a trained model of FilCo's: name it as --filter-model",
+        ),
         (("--filter", "filco", "--filter-model", "m_gen"), "m_gen was trained as FilCo's generator (it answers: --lm)"),
         (("--filter", "filco", "--filter-model", "m_gen", "--filter-lm", "x"), "--filter-lm and --filter-model both"),
         (("--filter", "bider", "--filter-model", "gone"), "--filter-model: no model 'hf/gone'"),

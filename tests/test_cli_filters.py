@@ -105,7 +105,7 @@ REFUSED: list[tuple[tuple[object, ...], str]] = [
     (("--filter", "full", "--filter-n", 2), "--filter-n is for the filters passage and sentence; full does not take"),
     (("--filter", "sentence", "--filter-n", 0), "n is 0: give a whole number of 1 or more"),
     (("--filter", "sentence", "--filter-by", "embeding"), "no scorer 'embeding'. Did you mean 'embedding'"),
-    (("--filter", "sentence", "--filter-by", "embedding"), r"needs a model \(--filter-model\)"),
+    (("--filter", "sentence", "--filter-by", "embedding"), r"needs a model: name one \(--filter-model\)"),
     (("--filter", "passage", "--filter-by", "cross-encoder", "--filter-model", "gone"), "no cross-encoder 'gone'"),
     (("--method", "cot-retrieval", "--filter-union"), "--filter-union is for blendfilter; cot-retrieval does not"),
     (

@@ -153,9 +153,9 @@ def test_each_engine_gets_the_options_that_were_given(
 @pytest.mark.parametrize(
     ("engine", "words", "stated"),
     [
-        ("bm25", ["--nbits", 2], "--nbits is an option of the engine colbert, not of bm25"),
-        ("bm25", ["--index-type", "flat"], "--index-type is an option of the engine dense, not of bm25"),
-        ("colbert", ["--k1", 1], "--k1 is an option of the engines bm25 and rank-bm25, not of colbert"),
+        ("bm25", ["--nbits", 2], "--nbits is for colbert: take that, or leave it out"),
+        ("bm25", ["--index-type", "flat"], "--index-type is for dense"),
+        ("colbert", ["--k1", 1], "--k1 is for bm25 and rank-bm25"),
         ("dense", [], "the engine dense wants --encoder"),
         ("bm52", ["--nbits", 2], "no engine 'bm52'. Did you mean 'bm25'?"),
     ],
@@ -171,9 +171,9 @@ def test_options_of_another_engine(
 @pytest.mark.parametrize(
     ("words", "stated"),
     [
-        (["--similarity", "l3"], "similarity (--similarity) must be one of cosine, dot, l2, got 'l3'"),
-        (["--pooling", "max"], "pooling (--pooling) must be one of mean, cls, got 'max'"),
-        (["--query-prompt", "q"], "plain has none; give the text, --query-prefix"),
+        (["--similarity", "l3"], "similarity must be one of cosine, dot, l2, got 'l3'"),
+        (["--pooling", "max"], "pooling must be one of mean, cls, got 'max'"),
+        (["--query-prompt", "q"], "--query-prefix takes any text"),
         (["--query-encoder", "gone"], "no encoder 'gone': it is no folder"),
         (["--encoder", "question"], "with --encoder and its question encoder with --query-encoder"),
         (["--encoder", "reranker"], "reranker is no encoder: a BertForSequenceClassification gives scores"),
@@ -368,7 +368,7 @@ def test_a_reranked_run_names_its_model_and_is_replayed_and_repeated(blendfilter
         (("--rerank", lambda: tiny_cross_encoder(outputs=2)), "gives 2 numbers for a text"),
         (("--rerank", tiny_cross_encoder, "--rerank-from", 3, "-k", 4), "-k 4 is more than --rerank-from 3"),
         (("--rerank", tiny_cross_encoder, "--rerank-from", 0), "--rerank-from is 0: give a whole number of 1 or more"),
-        (("--rerank-from", 50), "--rerank-from goes with a model: add --rerank MODEL"),
+        (("--rerank-from", 50), "--rerank-from goes with --rerank: add that"),
     ],
 )
 def test_rerankers_that_are_refused(blendfilter: Command, here: Path, words: Any, stated: str) -> None:
@@ -411,7 +411,7 @@ def test_passages_are_added_to_an_index_and_deleted_from_it(blendfilter: Command
         (["sample", "--add", "sample", "--out", "made"], "the corpus sample makes an index anew; --add and --delete"),
         (["--add", "sample", "--k1", 2, "--out", "made"], "--k1 makes an index anew; --add and --delete change one"),
         (["--add", "sample", "--engine", "bm25", "--out", "made"], "--engine makes an index anew"),
-        (["--delete", "x", "--replace", "--out", "made"], "--replace goes with --add FILE"),
+        (["--delete", "x", "--replace", "--out", "made"], "--replace goes with --add: add that"),
         (["--delete", " ,", "--out", "made"], "--delete ,: there are no ids"),
         (["--delete", "x", "--out", "made"], "no passage 'x' in the index at made: nothing was deleted or added"),
         (["--add", "sample", "--out", "gone"], "no index at gone: build one with"),

@@ -58,7 +58,7 @@ def test_help_shows_at_most_25_options_in_panels_and_the_rest_one_flag_away(blen
 
 def test_what_most_runs_name_stands_in_the_first_help_of_eval(blendfilter: Command) -> None:
     shown = shown_in(blendfilter("eval", "--help").out)
-    common = ["--data", "--corpus", "--limit", "--method", "--filter", "--lm", "--api-base", "--max-cost", "--run"]
+    common = ["--data", "--limit", "--corpus", "--method", "--filter", "--lm", "--api-base", "--max-cost", "--run"]
     assert [option for option in shown if option in common] == common
     assert "--weight-tokens" not in blendfilter("compile", "--help").out
     assert "--weight-tokens" in blendfilter("compile", "--help-all").out

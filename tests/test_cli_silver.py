@@ -136,7 +136,7 @@ def test_cxmi_asks_the_model_that_was_named(blendfilter: Command, here: Path, mo
     outcome = blendfilter(*silver(task="hotpotqa", lm="m", api_base="http://127.0.0.1:9/v1", label="x", threads=2))
     assert outcome.code == 0, outcome.err
     assert outcome.notices == ["blendfilter: no --measure: cxmi, which is the one for hotpotqa"]
-    given = {"api_base": ["http://127.0.0.1:9/v1"], "label": "x", "context": None, "threads": 2}
+    given = {"api_base": ["http://127.0.0.1:9/v1"], "label": "x", "threads": 2}
     assert settings == [{"model": "m", **given}]
     assert [row.target for row in read_silver(here / "out.jsonl")] == TARGETS
     with Journal(here / "out.journal", "replay") as journal:

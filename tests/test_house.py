@@ -42,18 +42,16 @@ def python(*arguments: str) -> subprocess.CompletedProcess[str]:
 # --- public names ---------------------------------------------------------------------------------------------------
 
 
-def typed_names() -> set[str]:
-    """The names that `blendfilter/__init__.py` imports for type checkers."""
-    tree = ast.parse((PACKAGE / "__init__.py").read_text(encoding="utf-8"))
-    (block,) = (node for node in tree.body if isinstance(node, ast.If))
-    return {
-        alias.asname or alias.name for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names
-    }
+def typed_names() -> dict[str, str]:
+    """The names that `blendfilter/__init__.pyi` has for type checkers, and the modules they are in."""
+    tree = ast.parse((PACKAGE / "__init__.pyi").read_text(encoding="utf-8"))
+    found = [node for node in tree.body if isinstance(node, ast.ImportFrom) and node.module != "blendfilter"]
+    return {alias.name: str(node.module) for node in found for alias in node.names}
 
 
 def test_all_is_exact() -> None:
     assert blendfilter.__all__ == sorted(set(blendfilter.__all__))
-    assert set(blendfilter.__all__) == typed_names()
+    assert typed_names() == blendfilter._HOME
     assert set(dir(blendfilter)) == {*blendfilter.__all__, "__version__"}
     with pytest.raises(AttributeError, match="no attribute 'Blendfilter'"):
         _ = blendfilter.Blendfilter

@@ -20,7 +20,7 @@ from blendfilter.asking import Ask
 from blendfilter.errors import BadArgument, BadData, MissingFile, NoKey
 from blendfilter.filters.registry import FILTERS, PLUG_INS, make_filter
 from blendfilter.journal import Journal
-from blendfilter.lm.model import ConnectedLM, Settings, connect
+from blendfilter.lm.model import ConnectedLM, LMSettings, connect
 from blendfilter.lm.prices import read_prices
 from blendfilter.modules.base import ShortAnswer
 from blendfilter.modules.blendfilter import BlendFilter
@@ -205,7 +205,7 @@ def copied(lm: ConnectedLM) -> ConnectedLM:
 def test_each_setting_of_a_model_is_that_of_the_model_made_again(name: str, again: Any, own_prices: Any) -> None:
     value = own_prices if name == "prices" else GIVEN[name]
     if name in OF_A_PROCESS:  # no server takes it: its state is what makes the model again
-        assert Settings(name="local", decoding={}, **{name: value}).state()[name] == value
+        assert LMSettings.model_construct(name="local", decoding={}, **{name: value}).state()[name] == value
         return
     given = {"name": "served", "api_base": PLACE, **(value if name == "defaults" else {name: value})}
     lm = connect(**given)

@@ -5,25 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from blendfilter.cli.app import command
 from blendfilter.cli.console import say, show
 from blendfilter.cli.making import connect_both, maker, retriever, say_what_answers
-from blendfilter.cli.options import (
-    WORDINGS,
-    AllowHost,
-    Corpus,
-    FilterModelOptions,
-    Index,
-    MethodOptions,
-    ModelOptions,
-    PassageOptions,
-    RerankOptions,
-    declared,
-)
+from blendfilter.cli.options import WORDINGS, AnySources, MethodOptions, Models, Sources
 from blendfilter.errors import BadArgument, ModelError
 from blendfilter.records import whole_characters
+from blendfilter.settings import Argument, Decoding, Option
 
 if TYPE_CHECKING:
     import dspy
@@ -34,30 +22,24 @@ _EVENTS = {
 }
 
 
-@command()
-def ask(
-    question: Annotated[str, typer.Argument(help="The question, in quotes.")],
-    how: MethodOptions,
-    model: ModelOptions,
-    filter_model: FilterModelOptions,
-    order: RerankOptions,
-    corpus: Corpus = None,
-    index: Index = None,
-    allow_host: AllowHost = None,
+class AskOptions(Sources, MethodOptions, Models, Decoding, panel="Output"):
+    """The settings of `blendfilter ask`."""
+
+    question: Argument[str]
+    """The question, in quotes."""
     wording: Annotated[
-        str, declared("Method", help=f"Whose prompts: {', '.join(WORDINGS)}.")
-    ] = "hotpotqa",
-    show_trace: Annotated[
-        bool, declared("Output", "--show-trace", help="Queries, passages, what was kept and why.")
-    ] = False,
-    full: Annotated[
-        bool, declared("Output", "--full", help="The trace with every text whole, nothing cut.")
-    ] = False,
-    no_cache: Annotated[
-        bool,
-        declared("Model", "--no-cache", help="Ask the model, though it was asked the same before."),
-    ] = False,
-) -> None:
+        str, Option(panel="Method", help=f"Whose prompts: {', '.join(WORDINGS)}.")
+    ] = "hotpotqa"
+    show_trace: bool = False
+    """Queries, passages, what was kept and why."""
+    full: bool = False
+    """The trace with every text whole, nothing cut."""
+    no_cache: Annotated[bool, Option(panel="Model")] = False
+    """Ask the model, though it was asked the same before."""
+
+
+@command()
+def ask(options: AskOptions) -> None:
     """Answer one question.
 
     Example: blendfilter ask "Who painted …?" --corpus passages.jsonl.gz --lm openai/gpt-4o-mini --show-trace
@@ -65,35 +47,28 @@ def ask(
     import dspy
 
     from blendfilter.context import CARRIED, asker, calls_of, noting
-    from blendfilter.evaluation.run_settings import check_reader
+    from blendfilter.evaluation.checks import check_reader
     from blendfilter.filters.base import with_filter_lm
     from blendfilter.report.trace import WIDTH, trace_text
 
-    if whole_characters(question) != question:
+    if whole_characters(options.question) != options.question:
         raise BadArgument("the question holds bytes that are no UTF-8: write it in UTF-8")
-    connects, connects_filter = connect_both(
-        model, filter_model, cache=False if no_cache else None, how=how
-    )
+    connects, connects_filter = connect_both(options, cache=False if options.no_cache else None)
     lm, filter_lm = connects(), connects_filter()
-    make = maker(how, model, wording, filter_lm)
-    sample = corpus is None and not index and how.method not in ("direct", "cot")
-    sources = PassageOptions(
-        rerank=order.rerank,
-        rerank_from=order.rerank_from,
-        corpus=corpus,
-        index=index,
-        allow_host=allow_host,
-    )
-    module = make(retriever(sources, k=how.k, sample=sample))
+    make = maker(options, options.wording, filter_lm, top_p=options.top_p)
+    searches = options.method not in ("direct", "cot")
+    sample = searches and options.corpus is None and not options.index
+    sources = AnySources(**options.given(Sources))
+    module = make(retriever(sources, k=options.k, sample=sample))
     if filter_lm is not None:
         module = with_filter_lm(module, filter_lm)
     if sample:
         say("no --corpus and no --index: asking the sample world that comes with blendfilter")
-    say_what_answers(model, how.prompts, module)
+    say_what_answers(options, options.prompts, module)
     check_reader(module, lm)
     with noting() as notes, dspy.context(lm=lm, **{CARRIED: asker()}):
         try:
-            prediction = _answered(module, question)
+            prediction = _answered(module, options.question)
         except ModelError as error:
             # Stored errors name no address.
             address = error.address or lm.address or "the model"
@@ -108,12 +83,12 @@ def ask(
                 f"{words} ({', '.join(stages)}): --show-trace shows the calls, and 'blendfilter doctor' with the same "
                 "--lm what to change"
             )
-    if not show_trace and not full:
+    if not options.show_trace and not options.full:
         show(str(prediction.answer))
         return
     if "calls" not in prediction:  # a user's method keeps no count
         prediction["calls"] = [(note.stage, note.key) for note in calls_of(notes)]
-    show(trace_text(prediction, None if full else WIDTH).removesuffix("\n"))
+    show(trace_text(prediction, None if options.full else WIDTH).removesuffix("\n"))
 
 
 def _answered(module: dspy.Module, question: str) -> dspy.Prediction:

@@ -7,11 +7,10 @@ that are gold and others, a method against its task's metric.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
-import typer
+from pydantic import Field
 
 from blendfilter.cli.app import State, command
 from blendfilter.cli.console import Bars, say, show
@@ -28,6 +27,7 @@ from blendfilter.cli.making import (
 from blendfilter.cli.options import (
     METHODS,
     TASKS,
+    AnySources,
     DemosFile,
     FilterModelOptions,
     FilterName,
@@ -35,20 +35,16 @@ from blendfilter.cli.options import (
     Limit,
     MethodOptions,
     ModelOptions,
-    PassageOptions,
+    Models,
     PricesFile,
     PromptsName,
     ReplyTokens,
-    RuleName,
-    RulesFile,
+    RuleOptions,
     SpendingOptions,
-    declared,
-    given,
-    given_values,
-    option,
 )
 from blendfilter.cli.silver import say_left_out
 from blendfilter.errors import BadArgument, UnknownName
+from blendfilter.settings import Argument, Decoding, Option, Rare, Settings
 from blendfilter.table import Table
 
 if TYPE_CHECKING:
@@ -63,117 +59,108 @@ FILTERS: dict[str, Unit] = {"filco": "sentence", "filco-passage": "passage"}
 """What is compiled against silver contexts."""
 JUDGES: dict[str, Mode] = {"cdit": "word", "cdit-components": "components"}
 """What is compiled against gold passages and others; anything else is a method, compiled against answers."""
-WEIGHTS = ("weight_agreement", "weight_answer", "weight_tokens")
-TAKERS = {
-    **dict.fromkeys(("silver", "measure", "allow_empty_answers", *WEIGHTS), tuple(FILTERS)),
-    **dict.fromkeys(("mode", "rule", "rules", "negatives"), tuple(JUDGES)),
-    **dict.fromkeys(("candidates", "trials"), ("mipro",)),
-    "metric_calls": ("gepa",),
-}
-"""Options that only some of what is compiled, or some optimisers, take."""
 Examples = list["dspy.Example"]
 Material = tuple[Any, Examples, Examples, Callable[..., Any], str]
 """The module, the examples it is compiled on and those held back, its metric, and what the recipe calls the measure."""
 
 
-@dataclass(frozen=True)
-class CompileOptions(PassageOptions):
-    """Where the examples come from, how a judge reads them, and the optimiser."""
+class ExampleOptions(AnySources, panel="Data"):
+    """Where the examples come from."""
 
-    data: str | None = option(
-        "Data", "A question file with answers; 'hub' (Hugging Face), or 'sample'."
-    )
-    silver: Path | None = option(
-        "Data",
-        "filco: a file that 'blendfilter silver' made; without it, one is made in the run's folder.",
-    )
-    valid_data: Path | None = option(
-        "Data",
-        "A file of the same kind whose questions are held back, in place of a part of the first.",
-        rare=True,
-    )
-    measure: str | None = option(
-        "Data",
-        "filco: the oracle, strinc or lexical (cxmi: with --silver). Without it: the task's own.",
-        rare=True,
-    )
+    data: str | None = None
+    """A question file with answers; 'hub' (Hugging Face), or 'sample'."""
+    silver: Annotated[Path | None, Option(of=(*FILTERS,))] = None
+    """filco: a file that 'blendfilter silver' made; without it, one is made in the run's folder."""
+    valid_data: Rare[Path | None] = None
+    """A file of the same kind whose questions are held back, in place of a part of the first."""
+    measure: Annotated[str | None, Option(rare=True, of=(*FILTERS,))] = None
+    """filco: the oracle, strinc or lexical (cxmi: with --silver). Without it: the task's own."""
     k: KOfMethod = None
     limit: Limit = None
-    allow_empty_answers: bool = option(
-        "Data",
-        "filco: choose nothing where a question's answers are articles and punctuation alone.",
-        "--allow-empty-answers",
-        default=False,
-        rare=True,
-    )
-    train: int = option("Data", "Questions that are compiled on.", default=40, min=1)
-    valid: int = option(
-        "Data", "Questions held back for the scores before and after.", default=20, min=1, rare=True
-    )
-    seed: int = option("Data", "Of the split and of every random choice.", default=0, rare=True)
-    mode: str | None = option(
-        "Method",
-        "cdit: word (one word, True or False; the default) or components (what was compared too).",
-        rare=True,
-    )
-    rule: RuleName = None
-    rules: RulesFile = None
-    negatives: int | None = option(
-        "Data",
-        "cdit: passages of a question that are not gold (1); gold ones are as many at most.",
-        min=1,
-        rare=True,
-    )
-    optimizer: str = option(
-        "Method",
-        "labeled (training rows as demonstrations), bootstrap (answers of the model that the metric accepts), "
-        "mipro (instructions and demonstrations, searched; wants optuna), gepa (instructions, by reflection).",
-        default="bootstrap",
-    )
-    teacher_lm: str | None = option(
-        "Model",
-        "A better model that fills demonstrations, proposes and reflects. Without it: --lm.",
-    )
-    max_demos: int = option(
-        "Method", "Demonstrations a predictor gets at the most.", default=4, min=0, rare=True
-    )
-    max_demo_tokens: int | None = option(
-        "Method",
-        "Tokens that a predictor's demonstrations may have; the longest are dropped first.",
-        min=0,
-        rare=True,
-    )
-    candidates: int | None = option(
-        "Method",
-        "mipro: instructions, and sets of demonstrations, to choose from (4).",
-        min=2,
-        rare=True,
-    )
-    trials: int | None = option("Method", "mipro: combinations tried (8).", min=1, rare=True)
-    metric_calls: int | None = option(
-        "Method", "gepa: answers measured. Without it: by the data's size.", min=1, rare=True
-    )
-    weight_agreement: float | None = option(
-        "Method", "filco: what agreement with silver counts (1).", rare=True
-    )
-    weight_answer: float | None = option(
-        "Method",
-        "filco: what the F1 of an answer over what was kept counts (0.5); 0 asks for no answer.",
-        rare=True,
-    )
-    weight_tokens: float | None = option(
-        "Method", "filco: what is taken off for the share of words that was kept (0.1).", rare=True
-    )
-    threshold: float | None = option(
-        "Method",
-        "The score from which an answer may become a demonstration (filco 0.55, a method 1).",
-        rare=True,
-    )
+    allow_empty_answers: Annotated[bool, Option(rare=True, of=(*FILTERS,))] = False
+    """filco: choose nothing where a question's answers are articles and punctuation alone."""
+    train: int = Field(40, ge=1)
+    """Questions that are compiled on."""
+    valid: Rare[int] = Field(20, ge=1)
+    """Questions held back for the scores before and after."""
+    seed: Rare[int] = 0
+    """Of the split and of every random choice."""
+    negatives: Annotated[int | None, Option(rare=True, of=(*JUDGES,))] = Field(None, ge=1)
+    """cdit: passages of a question that are not gold (1); gold ones are as many at most."""
 
-    def check(self, what: str, filter: str | None) -> None:
-        """Raise `BadArgument` or `UnknownName` for options that do not go with `what` or the optimiser."""
+
+class SearchOptions(Settings, panel="Method", of=("mipro",)):
+    """How far mipro and gepa search."""
+
+    candidates: Rare[int | None] = Field(None, ge=2)
+    """mipro: instructions, and sets of demonstrations, to choose from (4)."""
+    trials: Rare[int | None] = Field(None, ge=1)
+    """mipro: combinations tried (8)."""
+    metric_calls: Annotated[int | None, Option(rare=True, of=("gepa",))] = Field(None, ge=1)
+    """gepa: answers measured. Without it: by the data's size."""
+
+
+class WeightOptions(Settings, panel="Method", of=(*FILTERS,)):
+    """The weights of FilCo's metric."""
+
+    weight_agreement: Rare[float | None] = None
+    """filco: what agreement with silver counts (1)."""
+    weight_answer: Rare[float | None] = None
+    """filco: what the F1 of an answer over what was kept counts (0.5); 0 asks for no answer."""
+    weight_tokens: Rare[float | None] = None
+    """filco: what is taken off for the share of words that was kept (0.1)."""
+
+
+class CompileOptions(
+    ExampleOptions,
+    RuleOptions,
+    SearchOptions,
+    WeightOptions,
+    Models,
+    Decoding,
+    SpendingOptions,
+    panel="Method",
+):
+    """The settings of `blendfilter compile`."""
+
+    what: Annotated[
+        Argument[str],
+        Option(
+            help="filco, filco-passage (against silver contexts); cdit, cdit-components (against gold passages and "
+            f"others); or a method: {', '.join(METHODS)}."
+        ),
+    ]
+    task: Annotated[str, Option(panel="Data", help=f"{', '.join(TASKS)}.")]
+    out: Annotated[Path, Option(panel="Output")]
+    """The program's file, JSON: --program of ask and eval reads it."""
+    run: Annotated[Path, Option(panel="Output")]
+    """The folder of the journal; the same command again goes on there."""
+    filter: FilterName = None
+    optimizer: str = "bootstrap"
+    """labeled (training rows as demonstrations), bootstrap (answers of the model that the metric accepts),
+    mipro (instructions and demonstrations, searched; wants optuna), gepa (instructions, by reflection)."""
+    max_demos: Rare[int] = Field(4, ge=0)
+    """Demonstrations a predictor gets at the most."""
+    max_demo_tokens: Rare[int | None] = Field(None, ge=0)
+    """Tokens that a predictor's demonstrations may have; the longest are dropped first."""
+    mode: Annotated[str | None, Option(rare=True, of=(*JUDGES,))] = None
+    """cdit: word (one word, True or False; the default) or components (what was compared too)."""
+    threshold: Rare[float | None] = None
+    """The score from which an answer may become a demonstration (filco 0.55, a method 1)."""
+    teacher_lm: Annotated[str | None, Option(panel="Model")] = None
+    """A better model that fills demonstrations, proposes and reflects. Without it: --lm."""
+    prompts: PromptsName = None
+    demos: DemosFile = None
+    reply_tokens: ReplyTokens = None
+    concurrency: Annotated[int, Option(panel="Limits", rare=True)] = Field(4, ge=1)
+    """Model calls in flight."""
+    prices: PricesFile = None
+
+    def check(self) -> None:
+        """Raise `BadArgument` or `UnknownName` for options that do not go together."""
         from blendfilter.compiling.optimisers import OPTIMIZERS
 
+        what = self.what
         if self.optimizer not in OPTIMIZERS:
             raise UnknownName.of("optimiser", self.optimizer, OPTIMIZERS)
         if what not in (*FILTERS, *JUDGES, *METHODS) and ":" not in what:
@@ -181,14 +168,9 @@ class CompileOptions(PassageOptions):
             raise UnknownName.of(
                 "filter or method", what, known, "- or package:Class for one of your own"
             )
-        if filter is not None and what in (*FILTERS, *JUDGES):
-            raise BadArgument(f"--filter is for methods; {what} is a filter itself")
-        for name, takers in TAKERS.items():
-            one = self.optimizer if takers[0] in OPTIMIZERS else what
-            if one not in takers and (options := given(self, name)):
-                raise BadArgument(
-                    f"{options[0]} is for {' and '.join(takers)}; {one} does not take it: leave it"
-                )
+        self.check_given(what, self.optimizer)
+        if what not in JUDGES and (needless := self.given_options(RuleOptions)):
+            raise BadArgument(f"{needless[0]} is for {' and '.join(JUDGES)}: leave it out")
         if what in JUDGES and self.threshold is not None:
             raise BadArgument(
                 f"--threshold is for scores; a verdict of {what} is right or wrong: leave it"
@@ -198,13 +180,20 @@ class CompileOptions(PassageOptions):
             raise BadArgument(
                 f"what is it compiled on? Give --data FILE, 'hub' or 'sample'{or_silver}"
             )
-        of_questions = given(
-            self, "data", "corpus", "index", "retrieved", "k", "limit", "allow_empty_answers"
+        of_questions = self.given_options(
+            "data", "corpus", "index", "retrieved", "k", "limit", "allow_empty_answers"
         )
         if self.silver is not None and of_questions:
             raise BadArgument(
                 f"{of_questions[-1]} is for a silver file to be made; {self.silver} holds its passages: leave it"
             )
+        if self.reply_tokens is not None and what in FILTERS:
+            raise BadArgument(
+                f"--reply-tokens is for reasonings, passages and judgements; {what} replies with ids: leave it out"
+            )
+        needless = self.given_options("filter", FilterModelOptions)
+        if needless and what in (*FILTERS, *JUDGES):
+            raise BadArgument(f"{needless[0]} is for methods; {what} is a filter itself")
 
     def retriever(self, questions: Any) -> Any:
         """What is searched; for the sample's questions, the sample corpus."""
@@ -231,37 +220,7 @@ class CompileOptions(PassageOptions):
 
 
 @command("compile")
-def compile_command(
-    what: Annotated[
-        str,
-        typer.Argument(
-            help="filco, filco-passage (against silver contexts); cdit, cdit-components (against gold passages and "
-            f"others); or a method: {', '.join(METHODS)}."
-        ),
-    ],
-    options: CompileOptions,
-    model: ModelOptions,
-    filter_model: FilterModelOptions,
-    limits: SpendingOptions,
-    *,
-    task: Annotated[str, declared("Data", help=f"{', '.join(TASKS)}.")],
-    out: Annotated[
-        Path,
-        declared("Output", help="The program's file, JSON: --program of ask and eval reads it."),
-    ],
-    run: Annotated[
-        Path,
-        declared("Output", help="The folder of the journal; the same command again goes on there."),
-    ],
-    filter: FilterName = None,
-    prompts: PromptsName = None,
-    demos: DemosFile = None,
-    reply_tokens: ReplyTokens = None,
-    concurrency: Annotated[
-        int, declared("Limits", min=1, rare=True, help="Model calls in flight.")
-    ] = 4,
-    prices: PricesFile = None,
-) -> None:
+def compile_command(options: CompileOptions) -> None:
     """Compile a filter or a method with a DSPy optimiser, and save it as a program.
 
     A filter is compiled against silver contexts, a method against its task's metric, CDIT's judge against gold passages
@@ -277,42 +236,23 @@ def compile_command(
     from blendfilter.compiling.compile import compile_program
     from blendfilter.compiling.programs import check_place, save_program, state_of
 
+    what, task, run, out = options.what, options.task, options.run, options.out
     check_place(out)
-    options.check(what, filter)
-    if reply_tokens is not None and what in FILTERS:
-        raise BadArgument(
-            f"--reply-tokens is for reasonings, passages and judgements; {what} replies with ids: leave it out"
-        )
-    budget = limits.budget()
-    if (named := given(filter_model)) and what in (*FILTERS, *JUDGES):
-        raise BadArgument(
-            f"{named[0]} is for methods; {what} is a filter itself, whose model is --lm"
-        )
-    connects, connects_filter = connect_both(model, filter_model, prices)
+    options.check()
+    budget = options.budget()
+    connects, connects_filter = connect_both(options)
     lm, filter_lm = connects(), connects_filter()
-    teacher = (
-        None if options.teacher_lm is None else connect(ModelOptions(lm=options.teacher_lm), prices)
-    )
+    teacher = None
+    if options.teacher_lm is not None:
+        teacher = connect(ModelOptions(lm=options.teacher_lm), prices=options.prices)
     with Bars() as bars:
         if what in FILTERS:
-            student, train, valid, metric, measure = _filter(
-                what, task, options, prompts, demos, run, bars
-            )
+            student, train, valid, metric, measure = _filter(options, bars)
         elif what in JUDGES:
-            student, train, valid, metric, measure = _judge(
-                what, task, options, prompts, demos, reply_tokens
-            )
+            student, train, valid, metric, measure = _judge(options)
         else:
-            how = MethodOptions(
-                method=what,
-                k=options.k,
-                filter=filter,
-                prompts=prompts,
-                demos=demos,
-                reply_tokens=reply_tokens,
-            )
-            student, train, valid, metric, measure = _method(task, options, how, model)
-        say_what_answers(model, prompts, student)
+            student, train, valid, metric, measure = _method(options)
+        say_what_answers(options, options.prompts, student)
         done = compile_program(
             student,
             train,
@@ -326,8 +266,8 @@ def compile_command(
             seed=options.seed,
             max_demos=options.max_demos,
             max_demo_tokens=options.max_demo_tokens,
-            **given_values(options, "candidates", "trials", "metric_calls"),
-            concurrency=concurrency,
+            **options.given(SearchOptions),
+            concurrency=options.concurrency,
             budget=budget,
             task=task,
             measure=measure,
@@ -349,23 +289,16 @@ def _wording_of(task: str) -> str:
     return wording
 
 
-def _filter(
-    what: str,
-    task: str,
-    options: CompileOptions,
-    prompts: str | None,
-    demos: Path | None,
-    run: Path,
-    progress: Bars,
-) -> Material:
+def _filter(options: CompileOptions, progress: Bars) -> Material:
     from blendfilter.asking import TaskWording
     from blendfilter.compiling.silver import silver_examples, silver_metric
     from blendfilter.filters.registry import make_filter
     from blendfilter.oracles.measures import MEASURES, can_label, measure_for
     from blendfilter.oracles.silver_rows import read_silver
 
-    wording, templates = TaskWording.of(_wording_of(task)).with_demos(demos), prompts_in(prompts)
-    weights = given_values(options, *WEIGHTS, "threshold")
+    what, task, templates = options.what, options.task, prompts_in(options.prompts)
+    wording = TaskWording.of(_wording_of(task)).with_demos(options.demos)
+    weights = options.given(WeightOptions, "threshold")
     metric = silver_metric(
         **{name.removeprefix("weight_"): value for name, value in weights.items()},
         wording=wording,
@@ -378,7 +311,7 @@ def _filter(
         measure, file = _measure_of(options.silver, task, options.measure), options.silver
     else:
         measure = chosen = cast("Measure", options.measure) or measure_for(task)
-        file = _make_silver(task, options, chosen, run / "silver.jsonl", progress)
+        file = _make_silver(options, chosen, progress)
     if options.valid_data is not None:
         _measure_of(options.valid_data, task, measure)
 
@@ -396,26 +329,21 @@ def _filter(
     return student, *options.split(examples(file), examples), metric, measure
 
 
-def _judge(
-    what: str,
-    task: str,
-    options: CompileOptions,
-    prompts: str | None,
-    demos: Path | None,
-    reply_tokens: int | None,
-) -> Material:
+def _judge(options: CompileOptions) -> Material:
     from blendfilter.asking import TaskWording
     from blendfilter.compiling.examples import consistency, consistency_examples
     from blendfilter.filters.cdit import CDITFilter, choose_rules
     from blendfilter.tasks import load
 
-    wording = TaskWording.of(_wording_of(task)).with_demos(demos).with_reply_tokens(reply_tokens)
+    what, task = options.what, options.task
+    wording = TaskWording.of(_wording_of(task)).with_demos(options.demos)
+    wording = wording.with_reply_tokens(options.reply_tokens)
     rules = choose_rules(options.rule or (), options.rules)
     mode = cast(
         "Mode", options.mode or JUDGES[what]
     )  # the judge itself refuses one that it does not know
-    student = CDITFilter(mode, rules, wording=wording, prompts=prompts_in(prompts))
-    say_unshown(demos, student, what)
+    student = CDITFilter(mode, rules, wording=wording, prompts=prompts_in(options.prompts))
+    say_unshown(options.demos, student, what)
 
     def examples(data: str | Path | None, limit: int | None = None) -> Examples:
         questions = load(task, data, limit=limit)
@@ -445,14 +373,17 @@ def _judge(
     )
 
 
-def _method(
-    task: str, options: CompileOptions, how: MethodOptions, model: ModelOptions
-) -> Material:
+def _method(options: CompileOptions) -> Material:
     from blendfilter.compiling.measuring import AcceptingMetric
     from blendfilter.tasks import load
 
+    task = options.task
     questions = load(task, options.data, limit=options.limit)
-    make = maker(how, model, questions.task.wording)
+    how = MethodOptions(
+        method=options.what,
+        **options.given("k", "filter", "prompts", "demos", "reply_tokens"),
+    )
+    make = maker(how, questions.task.wording, top_p=options.top_p)
     halves = options.split(questions.examples(), lambda path: load(task, path).examples())
     module = make(options.retriever(questions))
     metric = (
@@ -481,14 +412,13 @@ def _silver_settings(silver: Path) -> dict[str, Any]:
     return dict(read_recipe(Places.of(silver)).get("settings", {}))
 
 
-def _make_silver(
-    task: str, options: CompileOptions, measure: Measure, out: Path, progress: Bars
-) -> Path:
+def _make_silver(options: CompileOptions, measure: Measure, progress: Bars) -> Path:
     """A silver file in the run's folder."""
     from blendfilter.oracles.oracle import Oracle
     from blendfilter.oracles.silver_making import labelled, make_silver
     from blendfilter.tasks import load
 
+    task, out = options.task, options.run / "silver.jsonl"
     if measure == "cxmi":
         raise BadArgument(
             f"cxmi asks a model that can score: make the file first (blendfilter silver {task} --measure cxmi "

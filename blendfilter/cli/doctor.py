@@ -12,39 +12,36 @@ from blendfilter.cli.app import State, command
 from blendfilter.cli.console import say, show
 from blendfilter.cli.making import connect, prompts_in, say_what_answers
 from blendfilter.cli.options import (
+    AsJson,
     DemosFile,
-    Json,
     MaxBadReplies,
     ModelOptions,
     PricesFile,
     PromptsName,
     SpendingOptions,
-    declared,
 )
 from blendfilter.errors import BadArgument
+from blendfilter.settings import Option
+
+
+class DoctorOptions(ModelOptions, SpendingOptions):
+    """The settings of `blendfilter doctor`."""
+
+    prices: PricesFile = None
+    questions: Annotated[int, Option(panel="Data")] = 20
+    """How many of the sample's questions, spread over its kinds."""
+    run: Annotated[Path | None, Option(panel="Output")] = None
+    """The run's folder; the same command again goes on there. Else a temporary one."""
+    concurrency: Annotated[int, Option(panel="Limits")] = 16
+    """Model calls in flight."""
+    max_bad_replies: MaxBadReplies = 0.05
+    prompts: PromptsName = None
+    demos: DemosFile = None
+    as_json: AsJson = False
 
 
 @command()
-def doctor(
-    model: ModelOptions,
-    limits: SpendingOptions,
-    prices: PricesFile = None,
-    questions: Annotated[
-        int, declared("Data", help="How many of the sample's questions, spread over its kinds.")
-    ] = 20,
-    run: Annotated[
-        Path | None,
-        declared(
-            "Output",
-            help="The run's folder; the same command again goes on there. Else a temporary one.",
-        ),
-    ] = None,
-    concurrency: Annotated[int, declared("Limits", help="Model calls in flight.")] = 16,
-    max_bad_replies: MaxBadReplies = 0.05,
-    prompts: PromptsName = None,
-    demos: DemosFile = None,
-    json: Json = False,
-) -> None:
+def doctor(options: DoctorOptions) -> None:
     """Examine a model: sample questions through BlendFilter, its replies counted, its server probed, what to change.
 
     Example: blendfilter doctor --lm my-model --api-base http://localhost:8000/v1
@@ -53,27 +50,30 @@ def doctor(
     from blendfilter.evaluation.run_status import check_share
     from blendfilter.report.doctor import examine, text_of
 
-    State.goes_on = run is not None
-    budget = limits.budget()
-    if budget is not None and run is None:
+    State.goes_on = options.run is not None
+    budget = options.budget()
+    if budget is not None and options.run is None:
         raise BadArgument(
             "a limit goes with --run DIR: in a temporary folder what was paid for could not go on"
         )
-    check_share(max_bad_replies, "--max-bad-replies")
-    lm = connect(model, prices)
-    templates, wording = prompts_in(prompts), TaskWording.of("hotpotqa").with_demos(demos)
-    say_what_answers(model, prompts)
+    check_share(options.max_bad_replies, "--max-bad-replies")
+    lm = connect(options)
+    templates, wording = (
+        prompts_in(options.prompts),
+        TaskWording.of("hotpotqa").with_demos(options.demos),
+    )
+    say_what_answers(options, options.prompts)
     examination = examine(
         lm,
-        questions=questions,
-        run=run,
-        concurrency=concurrency,
+        questions=options.questions,
+        run=options.run,
+        concurrency=options.concurrency,
         budget=budget,
-        max_bad_replies=max_bad_replies,
+        max_bad_replies=options.max_bad_replies,
         prompts=templates,
         wording=wording,
     )
-    if json:
+    if options.as_json:
         show(dumps(examination.as_dict(), ensure_ascii=False, indent=2))
     else:
         show(text_of(examination).removesuffix("\n"))

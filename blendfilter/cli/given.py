@@ -21,7 +21,7 @@ from blendfilter.errors import BadArgument, BadData, MissingFile, UnknownName, g
 
 SETTINGS = ("Data", "Method", "Model")
 """The panels whose options are settings of a run."""
-NO_SETTINGS = frozenset({"api_base", "filter_api_base", "allow_host", "threads"})
+NO_SETTINGS = frozenset({"api_base", "filter_api_base", "allow_hosts", "threads"})
 """Options in them that are none: where a model or an index is reached, and by how many processors."""
 SOURCES = ("corpus", "index", "retrieved")
 """Options of which one excludes the others: where it is named, those of the file and the run are left out."""
@@ -83,14 +83,15 @@ def settle(ctx: typer.Context) -> None:
     for param in ctx.command.params:
         refusal = ctx.meta.get(_NOT_TAKEN, {}).get(param.name)
         names = SOURCES if param.name in SOURCES else (param.name,)
-        if refusal is not None and not any(_is_given(ctx, name) for name in names):
+        if refusal is not None and not any(is_given(ctx, name) for name in names):
             raise BadArgument(
                 f"{refusal}, which is not taken from a run; repeat {_option(param)} on the command line if you trust "
                 "it, or give another"
             )
 
 
-def _is_given(ctx: typer.Context, name: str) -> bool:
+def is_given(ctx: typer.Context, name: str) -> bool:
+    """Whether an option stands on the command line, in a file or in a run."""
     source = ctx.get_parameter_source(name)
     return source is not None and source.name != "DEFAULT"
 
@@ -138,11 +139,11 @@ def settings_given(ctx: typer.Context) -> dict[str, Any]:
             return hidden(without_login(str(value)) if "://" in str(value) else str(value))
         return value
 
-    given = {}
-    for name, param in _params(ctx).items():
-        if _is_setting(param) and _is_given(ctx, param.name):
-            given[name] = plain(ctx.params[param.name])
-    return given
+    return {
+        _option(param).lstrip("-"): plain(ctx.params[param.name])
+        for param in ctx.command.params
+        if _is_setting(param) and is_given(ctx, param.name)
+    }
 
 
 def _is_setting(param: Any) -> bool:
@@ -154,11 +155,12 @@ def _is_setting(param: Any) -> bool:
 
 
 def _params(ctx: typer.Context) -> dict[str, Any]:
-    """What a file may set, by the names that it is written under: long options without dashes, and arguments."""
+    """What a file may set, by the names that it is written under: options without dashes, and arguments."""
     return {
-        max(param.opts, key=len).lstrip("-"): param
+        spelled.lstrip("-"): param
         for param in ctx.command.params
         if not (isinstance(param, TyperOption) and param.is_eager)
+        for spelled in param.opts
     }
 
 
@@ -172,20 +174,12 @@ def _read(ctx: typer.Context, path: Path) -> dict[str, Any]:
             f'no file {path}: --config takes a TOML file of options, such as lm = "offline"'
         ) from error
     except (OSError, ValueError) as error:
-        if isinstance(error, BadData):
-            raise
         raise BadData(f"{path}: cannot be read as TOML ({error})") from error
 
 
 def _checked(ctx: typer.Context, values: dict[str, Any], where: str) -> dict[str, Any]:
     """`values` by parameter, each as the command line would read it. Raises `UnknownName` and `BadData`."""
     params, read = _params(ctx), dict[str, Any]()
-    params |= {
-        spelled.lstrip("-"): param
-        for param in params.values()
-        for spelled in param.opts
-        if spelled[:2] == "--"
-    }
     for key, value in values.items():
         name = key.replace("_", "-") if key not in params else key
         if name not in params:
@@ -197,15 +191,10 @@ def _checked(ctx: typer.Context, values: dict[str, Any], where: str) -> dict[str
         is_switch = getattr(param, "is_flag", False)
         takes_several = param.nargs != 1 or getattr(param, "multiple", False)
         items = value if isinstance(value, list) and takes_several else [value]
-        if not all(
-            isinstance(item, bool) if is_switch else type(item) in (str, int, float)
-            for item in items
-        ):
-            wanted = (
-                "true or false"
-                if is_switch
-                else "a text or a number" + ", or a list of them" * takes_several
-            )
+        kinds = {bool} if is_switch else {str, int, float}
+        if not {*map(type, items)} <= kinds:
+            wanted = "a text or a number" + ", or a list of them" * takes_several
+            wanted = "true or false" if is_switch else wanted
             raise BadData(f"{where}: {key} = {value!r:.60}: expected {wanted}")
         words = value if is_switch else [*map(str, items)] if takes_several else str(value)
         try:

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from blendfilter.cli.console import Bars, say
 from blendfilter.cli.options import (
+    AnySources,
     FilterModelOptions,
+    FilterOptions,
     JudgeOptions,
+    MethodArguments,
     MethodOptions,
-    ModelOptions,
-    PassageOptions,
-    RerankOptions,
-    given,
-    given_values,
+    Models,
+    Reranking,
+    RuleOptions,
 )
 from blendfilter.errors import BadArgument, BlendFilterError, MissingFile, NoKey
+from blendfilter.settings import CallLimits, Connection, Decoding
 
 if TYPE_CHECKING:
     import dspy
@@ -31,20 +33,25 @@ if TYPE_CHECKING:
     from blendfilter.retrieval.analyser import Analyser
     from blendfilter.retrieval.base import Retriever
 
+M = TypeVar("M", bound="Models")
+Opened = TypeVar("Opened", bound="Retriever | None")
 DEFAULT_K = 5
+NOWHERE = "http://batch.invalid/v1"
+"""The address of a model that only files are written for."""
+WRITING, HUGGING_FACE = ("filco", "bider", "summary"), "hf/"
+"""Filters whose model may be a trained one that writes, and how the name of one in a folder begins."""
 
 
-def connect(
-    model: JudgeOptions, prices: Path | None = None, *, keyless: bool = False, **more: Any
-) -> ConnectedLM:
+def connect(model: JudgeOptions, *, keyless: bool = False, **more: Any) -> ConnectedLM:
     """The model; `keyless`: no call will be made, so that a missing key is no error."""
     from blendfilter.dspy_surface import hide_cut_replies
     from blendfilter.lm.model import connect
 
-    hide_cut_replies(_always)  # reports count and show them
+    hide_cut_replies(lambda: True)  # reports count and show them
     if model.lm is None and model.api_base:
         raise BadArgument(f"which model at {model.api_base[0]}? name it with --lm")
-    connected = partial(connect, model.lm or "offline", prices=prices, **model.settings(), **more)
+    arguments = model.given(Connection, Decoding, "prices") | more
+    connected = partial(connect, model.lm or "offline", **arguments)
     try:
         return connected()
     except NoKey:
@@ -53,129 +60,103 @@ def connect(
         return connected(api_key="none")
 
 
-NOWHERE = "http://batch.invalid/v1"
-"""The address of a model that only files are written for."""
-
-
-def for_files(
-    model: JudgeOptions, filter_model: FilterModelOptions
-) -> tuple[Any, FilterModelOptions]:
+def for_files(models: M) -> M:
     """The models, where nobody is called: a name without a provider that we know needs no address."""
-    if _lacks_address(model.lm, model.api_base):
-        model = replace(model, api_base=[NOWHERE])
-    if _lacks_address(filter_model.filter_lm, filter_model.filter_api_base):
-        filter_model = replace(filter_model, filter_api_base=[NOWHERE])
-    return model, filter_model
+    if _lacks_address(models.lm, models.api_base):
+        models = models.but(api_base=[NOWHERE])
+    if _lacks_address(models.filter_lm, models.filter_api_base):
+        models = models.but(filter_api_base=[NOWHERE])
+    return models
 
 
 def _lacks_address(name: str | None, api_base: list[str] | None) -> bool:
     from blendfilter.lm.model import is_in_process
     from blendfilter.lm.profiles import PROVIDERS
 
-    if name is None or name == "offline" or api_base or is_in_process(name, None):
+    if name in (None, "offline") or api_base or is_in_process(str(name), None):
         return False
-    return name.partition("/")[0] not in PROVIDERS
-
-
-WRITING, HUGGING_FACE = ("filco", "bider", "summary"), "hf/"
-"""Filters whose model may be a trained one that writes, and how the name of one in a folder begins."""
-IN_PROCESS, BEHIND_A_SERVER = (
-    ("context", "threads"),
-    ("timeout", "attempts", "deadline", "rpm", "tpm"),
-)
-"""Options that only one of the two kinds of models takes (a model in this process takes a deadline, too)."""
+    return str(name).partition("/")[0] not in PROVIDERS
 
 
 def connect_both(
-    model: JudgeOptions,
-    filter_model: FilterModelOptions,
-    prices: Path | None = None,
-    *,
-    keyless: bool = False,
-    how: MethodOptions | None = None,
-    **more: Any,
+    models: Models, *, keyless: bool = False, **more: Any
 ) -> tuple[Callable[..., ConnectedLM], Callable[[], ConnectedLM | None]]:
     """What connects the model, and that of the filter; None where it has none of its own.
 
     Both have the decoding settings, the schema and the limits. What only one of them takes is that one's: threads of a
-    model in this process, requests a minute of a server. `more` are arguments of both. A filter of `how` that writes
-    is answered by its trained model.
+    model in this process, requests a minute of a server. `more` are arguments of both. A filter that writes is answered
+    by its trained model.
 
     Raises: BadArgument for options of a filter's model that is not named, or named twice.
     """
-    whose = "--filter-lm" if filter_model.filter_lm is not None else "--filter-model"
-    filter_model = with_trained(filter_model, how)
-    if filter_model.filter_lm is None:
-        if needless := given(filter_model):
+    whose = "--filter-lm" if models.filter_lm is not None else "--filter-model"
+    models = with_trained(models)
+    if models.filter_lm is None:
+        if needless := models.given_options(FilterModelOptions):
             raise BadArgument(
                 f"{needless[0]} is for a model of the filter's own: name it with --filter-lm"
             )
-        return partial(connect, model, prices, keyless=keyless, **more), lambda: None
-    second = replace(
-        model,
-        lm=filter_model.filter_lm,
-        api_base=filter_model.filter_api_base,
+        return partial(connect, models, keyless=keyless, **more), lambda: None
+    of_filter = models.but(
+        lm=models.filter_lm,
+        api_base=models.filter_api_base,
         label="",
         thinking=None,
         reasoning=None,
-        endpoint=filter_model.filter_endpoint or "chat",
+        endpoint=models.filter_endpoint or "chat",
     )
-    first, second = _without_the_others(model, second), _without_the_others(second, model)
+    first, second = _without_the_others(models, of_filter), _without_the_others(of_filter, models)
 
     def connect_second() -> ConnectedLM:
         try:
-            return connect(second, prices, keyless=keyless, **more)
+            return connect(second, keyless=keyless, **more)
         except BlendFilterError as error:
-            line = (
-                str(error)
-                .replace("--api-base", "--filter-api-base")
-                .replace("--endpoint", "--filter-endpoint")
-            )
+            line = re.sub(r"\b(api_base|endpoint)=", r"filter_\1=", str(error))
             error.args = (f"{whose}: {line}",)
             raise
 
-    return partial(connect, first, prices, keyless=keyless, **more), connect_second
+    return partial(connect, first, keyless=keyless, **more), connect_second
 
 
-def with_trained(filter_model: FilterModelOptions, how: MethodOptions | None) -> FilterModelOptions:
-    """The filter's model, which is the trained one where the filter writes and `--filter-model` names that.
+def with_trained(models: M) -> M:
+    """The models, the filter's being the trained one where the filter writes and `--filter-model` names that.
 
     It is asked as it was trained. Raises: BadArgument where `--filter-lm` names another. BadData: its recipe.
     """
-    if how is None or how.filter not in WRITING or how.filter_model is None:
-        return filter_model
-    if filter_model.filter_lm is not None:
+    if (
+        not isinstance(models, FilterOptions)
+        or models.filter not in WRITING
+        or models.filter_model is None
+    ):
+        return models
+    if models.filter_lm is not None:
         raise BadArgument(
-            f"--filter-lm and --filter-model both name the model of {how.filter}: leave one out"
+            f"--filter-lm and --filter-model both name the model of {models.filter}: leave one out"
         )
     from blendfilter.filters.written import endpoint_of
 
-    name = how.filter_model.removeprefix(HUGGING_FACE)
-    endpoint = filter_model.filter_endpoint or endpoint_of(name)
-    return replace(filter_model, filter_lm=f"{HUGGING_FACE}{name}", filter_endpoint=endpoint)
+    name = models.filter_model.removeprefix(HUGGING_FACE)
+    endpoint = models.filter_endpoint or endpoint_of(name)
+    return models.but(filter_lm=f"{HUGGING_FACE}{name}", filter_endpoint=endpoint)
 
 
-def _without_the_others(model: JudgeOptions, other: JudgeOptions) -> JudgeOptions:
+def _without_the_others(model: Models, other: Models) -> Models:
     """`model` without the options that it does not take and `other` does."""
-    others: dict[str, Any] = dict.fromkeys(_refused_by(model) - _refused_by(other))
-    return replace(model, **others)
+    return model.but(**dict.fromkeys(_refused_by(model) - _refused_by(other)))
 
 
 def _refused_by(model: JudgeOptions) -> set[str]:
+    """The options that a model in this process, or one behind a server, does not take."""
     from blendfilter.lm.model import is_in_process
 
-    name = model.lm or "offline"
-    if name == "offline":
-        return {*IN_PROCESS, *BEHIND_A_SERVER}
-    return (
-        {*BEHIND_A_SERVER} - {"deadline"}
-        if is_in_process(name, model.api_base or None)
-        else {*IN_PROCESS}
+    name, of_server, of_process = (
+        model.lm or "offline",
+        {*CallLimits.declared()},
+        {"context", "threads"},
     )
-
-
-def _always() -> bool:
-    return True
+    if name == "offline":
+        return of_server | of_process
+    return of_server - {"deadline"} if is_in_process(name, model.api_base or None) else of_process
 
 
 def say_what_answers(
@@ -188,12 +169,8 @@ def say_what_answers(
     from blendfilter.asking import Ask
 
     if (templates := prompts_in(prompts)) is not None and templates.set_name:
-        asking = (
-            []
-            if module is None
-            else [part.template.name for _, part in module.named_sub_modules(Ask)]
-        )
-        used = sorted({*asking} or templates.names)
+        asking = [] if module is None else [ask for _, ask in module.named_sub_modules(Ask)]
+        used = sorted({ask.template.name for ask in asking} or templates.names)
         of_set = ", ".join(name for name in used if templates[name].of_set) or "none of its prompts"
         own = ", ".join(name for name in used if not templates[name].of_set)
         say(
@@ -214,16 +191,17 @@ def say_unshown(demos: Path | None, module: dspy.Module, name: str) -> None:
     """Say so where `--demos` was given, and `module` shows no demonstrations."""
     from blendfilter.asking import NO_DEMOS
 
-    if (
-        demos is not None
-        and str(demos) != NO_DEMOS
-        and not any(part.demos for _, part in module.named_predictors())
-    ):
-        say(f"--demos changes nothing: {name} shows no demonstrations")
+    if demos in (None, Path(NO_DEMOS)) or any(part.demos for _, part in module.named_predictors()):
+        return
+    say(f"--demos changes nothing: {name} shows no demonstrations")
 
 
 def maker(
-    how: MethodOptions, model: ModelOptions, wording: str, filter_lm: ConnectedLM | None = None
+    how: MethodOptions,
+    wording: str,
+    filter_lm: ConnectedLM | None = None,
+    *,
+    top_p: float | None = None,
 ) -> Callable[[Retriever | None], Any]:
     """What makes the method of its retriever; what is wrong with it is an error now, before a corpus is indexed.
 
@@ -237,39 +215,23 @@ def maker(
     from blendfilter.retrieval.callables import as_retriever
 
     own = ":" in how.method
-    if own and (
-        how.without
-        or how.prompts
-        or how.demos
-        or (how.reply_tokens is not None and how.filter is None)
-    ):
+    arguments = how.given("without", "filter", MethodArguments)
+    ours = ["without", "prompts", "demos", *(["reply_tokens"] if how.filter is None else [])]
+    if own and how.given(*ours):
         raise BadArgument(
             "--without, --prompts, --demos and --reply-tokens are for our own methods; "
             f"{how.method} brings its own prompts"
         )
     if ":" in how.method + (how.filter or ""):
         sys.path.insert(0, "")  # a user's class is looked for in the current folder
-    arguments = given_values(
-        how,
-        "without",
-        "filter",
-        "filter_union",
-        "drop_conclusion",
-        "hops",
-        "style",
-        "iterations",
-        "samples",
-        "rewrite",
-        "max_input_tokens",
-    )
     if not how.without:  # `--without ''` leaves nothing out
         arguments.pop("without", None)
     for argument in arguments:
         # A user's class says itself whether it takes a filter; of an unknown method the name is the error.
         takers = methods_taking(argument)
         if how.method not in takers and (how.method in METHODS or (own and argument != "filter")):
-            raise _not_taken(argument.replace("_", "-"), "", takers, how.method)
-    if how.method == "self-consistency" and model.top_p == 0 and how.samples != 1:
+            raise _not_taken(how, argument, "", takers, how.method)
+    if how.method == "self-consistency" and top_p == 0 and how.samples != 1:
         raise BadArgument(
             "--top-p 0 makes all samples of self-consistency alike: leave it out, or give more"
         )
@@ -303,66 +265,49 @@ def _filter(
     from blendfilter.filters.cdit import choose_rules
     from blendfilter.filters.registry import FILTERS, filters_taking, make_filter
 
-    arguments: dict[str, Any] = {}
-    for name, value in given_values(
-        how,
-        "filter_n",
-        "filter_by",
-        "filter_model",
-        "filter_min_score",
-        "filter_tokens",
-        "filter_unmatched",
-        "filter_max_input_tokens",
-        "rule",
-        "rules",
-    ).items():
-        argument, option = (
-            "rules" if name == "rule" else name.removeprefix("filter_"),
-            name.replace("_", "-"),
-        )
-        takers = filters_taking(argument)
+    arguments = how.given(FilterOptions, RuleOptions)
+    arguments.pop("filter", None)
+    if rules := [name for name in ("rule", "rules") if arguments.pop(name, None)]:
+        arguments["rules"] = None
+    for name in [*arguments]:
+        option = rules[0] if name == "rules" else name
+        takers = filters_taking(name.removeprefix("filter_"))
         if how.filter is None:
-            raise BadArgument(
-                f"--{option} goes with a filter: add --filter {' or --filter '.join(takers)}"
-            )
+            add = " or --filter ".join(takers)
+            raise BadArgument(f"{how.option(option)} goes with a filter: add --filter {add}")
         if how.filter in FILTERS and how.filter not in takers:
-            raise _not_taken(option, "the filters ", takers, how.filter)
-        arguments[argument] = (
-            choose_rules(how.rule or (), how.rules) if argument == "rules" else value
-        )
+            raise _not_taken(how, option, "the filters ", takers, how.filter)
     if how.filter is None:
         return None
-    if how.filter == "bider" or (how.filter in WRITING and "model" in arguments):
+    if rules:
+        arguments["rules"] = choose_rules(how.rule or (), how.rules)
+    if how.filter == "bider" or (how.filter in WRITING and "filter_model" in arguments):
         arguments["lm"] = lm
-    return make_filter(how.filter, wording=wording, prompts=prompts, **arguments)
+    named = {name.removeprefix("filter_"): value for name, value in arguments.items()}
+    return make_filter(how.filter, wording=wording, prompts=prompts, **named)
 
 
-def _not_taken(option: str, kind: str, takers: list[str], name: str) -> BadArgument:
+def _not_taken(
+    how: MethodOptions, argument: str, kind: str, takers: list[str], name: str
+) -> BadArgument:
     *others, last = takers
     listed = f"{', '.join(others)} and {last}" if others else last
-    return BadArgument(f"--{option} is for {kind}{listed}; {name} does not take it")
-
-
-_Opened = TypeVar("_Opened", bound="Retriever | None")
+    return BadArgument(f"{how.option(argument)} is for {kind}{listed}; {name} does not take it")
 
 
 def reranked(
-    order: RerankOptions, opened: Callable[[], _Opened], k: int | None = None
-) -> _Opened | Retriever:
+    order: Reranking, opened: Callable[[], Opened], k: int | None = None
+) -> Opened | Retriever:
     """What `opened` opens, reranked as the options say; `k` is how many passages will be wanted, where that is known.
 
     What is wrong with the options is an error before anything is opened.
     """
     if order.rerank is None:
-        if order.rerank_from is not None:
-            raise BadArgument(
-                "--rerank-from goes with a model: add --rerank MODEL, or leave it out"
-            )
         return opened()
     from blendfilter.errors import check_count
     from blendfilter.retrieval.reranked import DEPTH, Reranked
 
-    depth = DEPTH if order.rerank_from is None else order.rerank_from
+    depth = DEPTH if order.depth is None else order.depth
     check_count("--rerank-from", depth)
     if k is not None and depth < k:
         raise BadArgument(
@@ -377,7 +322,7 @@ def reranked(
 
 
 def retriever(
-    sources: PassageOptions,
+    sources: AnySources,
     questions: Any = None,
     *,
     k: int | None = None,
@@ -395,7 +340,7 @@ def retriever(
 
     index = made()
     before = _fingerprint_in(run) if index is not None and run is not None else ""
-    if index is None or before in ("", index.fingerprint) or given(sources, "index", "retrieved"):
+    if index is None or before in ("", index.fingerprint) or sources.given("index", "retrieved"):
         return index
     old = made(Analyser(form=None))
     return old if old is not None and old.fingerprint == before else index
@@ -410,14 +355,14 @@ def _fingerprint_in(run: Path) -> str:
 
 
 def _opened(
-    sources: PassageOptions, questions: Any, analyser: Analyser | None, *, sample: bool
+    sources: AnySources, questions: Any, analyser: Analyser | None, *, sample: bool
 ) -> Retriever | None:
     from blendfilter.retrieval.bm25 import BM25
     from blendfilter.retrieval.corpus import pooled
     from blendfilter.retrieval.hybrid import open_indexes
     from blendfilter.retrieval.precomputed import Precomputed
 
-    if len(named := given(sources, "corpus", "index", "retrieved")) > 1:
+    if len(named := sources.given_options("corpus", "index", "retrieved")) > 1:
         raise BadArgument(f"{' and '.join(named)} name {len(named)} sources of passages: give one")
     if sources.retrieved is not None:
         hits = Precomputed(
@@ -433,7 +378,7 @@ def _opened(
         return hits
     if sources.index:
         return open_indexes(
-            sources.index, allow_hosts=sources.allow_host or (), partial=sources.partial
+            sources.index, allow_hosts=sources.allow_hosts or (), partial=sources.partial
         )
     corpus = "sample" if sources.corpus is None and sample else sources.corpus
     if corpus is None:

@@ -9,215 +9,121 @@ import typer
 
 from blendfilter.cli.app import State, command
 from blendfilter.cli.console import say, show
-from blendfilter.cli.making import connect_both
-from blendfilter.cli.options import (
-    FilterModelOptions,
-    JudgeOptions,
-    PricesFile,
-    PromptsName,
-    ReplyTokens,
-    declared,
-)
+from blendfilter.cli.making import connect_both, prompts_in
+from blendfilter.cli.options import Models, PricesFile, PromptsName, ReplyTokens
+from blendfilter.settings import Argument, Option, Rare, Settings
 
 if TYPE_CHECKING:
     from blendfilter.lm.model import ConnectedLM
     from blendfilter.reproduce.tables import PaperTable
 
 _INDEX = "[colbert:|bm25:|reranked:|dpr:|flat:|hnsw:|ivf:][TASK=]PLACE"
+_FILE = "[TASK=]FILE"
+
+
+class TableOptions(Settings, panel="Data"):
+    """What a table is measured on."""
+
+    data: Annotated[list[str] | None, Option(metavar="[TASK=]PLACE")] = None
+    """Questions; 'sample' for all tasks; may be repeated."""
+    corpus: Annotated[list[str] | None, Option(metavar=_INDEX)] = None
+    """Passages; 'own': each question's own paragraphs, 'pooled': those of all questions; may be repeated."""
+    index: Annotated[list[str] | None, Option(metavar=_INDEX)] = None
+    """An index's folder or URL; may be repeated."""
+    allow_hosts: Annotated[list[str] | None, Option("--allow-host", rare=True)] = None
+    """A host that a trimmed index may call (HOST or HOST:PORT); may be repeated."""
+    limit: int | None = None
+    """The first N questions (500; BIDER's tables: 1,000)."""
+    repeats: Rare[int] = 1
+    """Answers to each question."""
+    rows: Annotated[list[str] | None, Option("--row", panel="Method", metavar="LABEL")] = None
+    """The rows of this label, FILCO say, and those that they are tested against; may be repeated."""
+    plots: Annotated[bool, Option(panel="Output")] = True
+    """Draw the figures, as SVG and PNG."""
+
+
+class RowSettings(Settings, panel="Method"):
+    """What shapes the methods of its rows."""
+
+    programs: Annotated[list[str] | None, Option("--program", metavar=_FILE, rare=True)] = None
+    """FILCO, or CDIT's judge, speaks as this compiled program (blendfilter compile); may be repeated."""
+    models: Annotated[list[str] | None, Option("--filter-model", metavar="[MODEL:][TASK=]NAME")] = (
+        None
+    )
+    """A model of the rows' filters, by what the table calls it (aligned:nq=models/bider); may be repeated."""
+    demos: Annotated[list[str] | None, Option(metavar=_FILE, rare=True)] = None
+    """A JSON file of demonstrations in place of a task's own (docs/prompts.md shows one); may be repeated."""
+    reply_tokens: ReplyTokens = None
+    measures: Annotated[
+        list[str] | None, Option("--measure", panel="Data", metavar="[TASK=]MEASURE")
+    ] = None
+    """What SILVER is chosen by, in place of the paper's: strinc, lexical or cxmi; may be repeated."""
+    silver: Annotated[list[str] | None, Option(panel="Data", metavar=_FILE, rare=True)] = None
+    """BIDER's synthesis of the questions (blendfilter silver --measure bider), for bider-figure3; may be repeated."""
+    scorer: Annotated[str | None, Option(panel="Model", rare=True)] = None
+    """The model that gives cxmi its log-probabilities; without it the reader itself."""
+    scorer_api_base: Annotated[str | None, Option(panel="Model", rare=True)] = None
+    """A server of that model."""
+    concurrency: Annotated[int, Option(panel="Limits")] = 16
+    """Model calls in flight."""
+
+
+class ReproduceOptions(Models, TableOptions, RowSettings, panel="Output"):
+    """The settings of `blendfilter reproduce`."""
+
+    table: Argument[str | None] = None
+    """table1 to table5, fair, filco-table3, cdit-table2, bider-table1 … (--list), or yourfile.toml."""
+    list_tables: Annotated[bool, Option("--list")] = False
+    """List the tables and figures, and stop."""
+    json_schema: Annotated[bool, Option(panel="Model", rare=True)] = False
+    """Hold the ids to a JSON schema; without it they are free text, as in the paper."""
+    prompts: PromptsName = None
+    prices: PricesFile = None
+    tasks: Annotated[str | None, Option(panel="Data")] = None
+    """Some of the table's tasks, with commas between."""
+    methods: Annotated[str | None, Option(panel="Method")] = None
+    """The rows of these methods alone, with commas between."""
+    runs: Path = Path("runs")
+    """The folder of the runs, and of the table under its name."""
+    plan: bool = False
+    """Say what the runs would cost, and make none."""
 
 
 @command()
-def reproduce(
-    model: JudgeOptions,
-    filter_model: FilterModelOptions,
-    table: Annotated[
-        str | None,
-        typer.Argument(
-            help="table1 to table5, fair, filco-table3, cdit-table2, bider-table1 … (--list), or yourfile.toml."
-        ),
-    ] = None,
-    list_: Annotated[
-        bool, declared("Output", "--list", help="List the tables and figures, and stop.")
-    ] = False,
-    data: Annotated[
-        list[str] | None,
-        declared(
-            "Data",
-            metavar="[TASK=]PLACE",
-            help="Questions; 'sample' for all tasks; may be repeated.",
-        ),
-    ] = None,
-    corpus: Annotated[
-        list[str] | None,
-        declared(
-            "Data",
-            metavar=_INDEX,
-            help="Passages; 'own': each question's own paragraphs, 'pooled': those of all questions; may be repeated.",
-        ),
-    ] = None,
-    index: Annotated[
-        list[str] | None,
-        declared("Data", metavar=_INDEX, help="An index's folder or URL; may be repeated."),
-    ] = None,
-    allow_host: Annotated[
-        list[str] | None,
-        declared(
-            "Data",
-            rare=True,
-            help="A host that a trimmed index may call (HOST or HOST:PORT); may be repeated.",
-        ),
-    ] = None,
-    json_schema: Annotated[
-        bool,
-        declared(
-            "Model",
-            rare=True,
-            help="Hold the ids to a JSON schema; without it they are free text, as in the paper.",
-        ),
-    ] = False,
-    prices: PricesFile = None,
-    measure: Annotated[
-        list[str] | None,
-        declared(
-            "Data",
-            metavar="[TASK=]MEASURE",
-            help="What SILVER is chosen by, in place of the paper's: strinc, lexical or cxmi; may be repeated.",
-        ),
-    ] = None,
-    scorer: Annotated[
-        str | None,
-        declared(
-            "Model",
-            rare=True,
-            help="The model that gives cxmi its log-probabilities; without it the reader itself.",
-        ),
-    ] = None,
-    scorer_api_base: Annotated[
-        str | None, declared("Model", rare=True, help="A server of that model.")
-    ] = None,
-    program: Annotated[
-        list[str] | None,
-        declared(
-            "Method",
-            rare=True,
-            metavar="[TASK=]FILE",
-            help="FILCO, or CDIT's judge, speaks as this compiled program (blendfilter compile); may be repeated.",
-        ),
-    ] = None,
-    trained: Annotated[
-        list[str] | None,
-        declared(
-            "Method",
-            "--filter-model",
-            metavar="[MODEL:][TASK=]NAME",
-            help="A model of the rows' filters, by what the table calls it (aligned:nq=models/bider); may be repeated.",
-        ),
-    ] = None,
-    silver: Annotated[
-        list[str] | None,
-        declared(
-            "Data",
-            rare=True,
-            metavar="[TASK=]FILE",
-            help="BIDER's synthesis of the questions (blendfilter silver --measure bider), for bider-figure3; may be "
-            "repeated.",
-        ),
-    ] = None,
-    prompts: PromptsName = None,
-    demos: Annotated[
-        list[str] | None,
-        declared(
-            "Method",
-            rare=True,
-            metavar="[TASK=]FILE",
-            help="A JSON file of demonstrations in place of a task's own (docs/prompts.md shows one); may be repeated.",
-        ),
-    ] = None,
-    reply_tokens: ReplyTokens = None,
-    limit: Annotated[
-        int | None, declared("Data", help="The first N questions (500; BIDER's tables: 1,000).")
-    ] = None,
-    tasks: Annotated[
-        str | None, declared("Data", help="Some of the table's tasks, with commas between.")
-    ] = None,
-    methods: Annotated[
-        str | None, declared("Method", help="The rows of these methods alone, with commas between.")
-    ] = None,
-    row: Annotated[
-        list[str] | None,
-        declared(
-            "Method",
-            metavar="LABEL",
-            help="The rows of this label, FILCO say, and those that they are tested against; may be repeated.",
-        ),
-    ] = None,
-    concurrency: Annotated[int, declared("Limits", help="Model calls in flight.")] = 16,
-    repeats: Annotated[int, declared("Data", rare=True, help="Answers to each question.")] = 1,
-    runs: Annotated[
-        Path, declared("Output", help="The folder of the runs, and of the table under its name.")
-    ] = Path("runs"),
-    plan: Annotated[
-        bool, declared("Output", "--plan", help="Say what the runs would cost, and make none.")
-    ] = False,
-    plots: Annotated[
-        bool, declared("Output", "--plots/--no-plots", help="Draw the figures, as SVG and PNG.")
-    ] = True,
-) -> None:
+def reproduce(options: ReproduceOptions) -> None:
     """Reproduce a table or figure of a paper: published beside measured, with paired tests, at a known cost.
 
     Example: blendfilter reproduce table4 --data sample --limit 20 (the sample world and the offline reader: free)
     """
-    State.goes_on = (
-        not plan
-    )  # before the imports: these take a second, and one may be stopped in it
-    from blendfilter.prompting import Prompts
+    # before the imports: these take a second, and one may be stopped in it
+    State.goes_on = not options.plan
     from blendfilter.reproduce import RowOptions, list_tables
     from blendfilter.reproduce import reproduce as run
 
-    if list_ or table is None:
+    if options.list_tables or options.table is None:
         show(list_tables())
         return
-
     connects, connects_filter = connect_both(
-        model, filter_model, prices, keyless=plan, json_schema=json_schema
+        options, keyless=options.plan, json_schema=options.json_schema
     )
 
     def reader(of: PaperTable) -> ConnectedLM:
-        named = (model.lm or "offline").rpartition("/")[2].casefold() == of.reader.casefold()
-        own = of.request if named else {}
+        name = (options.lm or "offline").rpartition("/")[2]
+        own = of.request if name.casefold() == of.reader.casefold() else {}
         return connects(extra_body=own or None)
 
-    options = RowOptions(
-        programs=program or (),
-        demos=demos or (),
-        models=trained or (),
-        silver=silver or (),
-        measures=measure or (),
-        scorer=scorer,
-        scorer_api_base=scorer_api_base,
-        prompts=None if prompts is None else Prompts.of(prompts),
-        reply_tokens=reply_tokens,
-        concurrency=concurrency,
-    )
     code = run(
-        table,
+        options.table,
         reader,
-        options,
+        RowOptions(**options.given(RowSettings), prompts=prompts_in(options.prompts)),
         filter_lm=connects_filter(),
         show=show,
         say=say,
-        runs=runs,
-        data=data or (),
-        index=index or (),
-        corpus=corpus or (),
-        allow_hosts=allow_host or (),
-        limit=limit,
-        tasks=_names(tasks),
-        methods=_names(methods),
-        rows=row or None,
-        repeats=repeats,
-        only_plan=plan,
-        plots=plots,
+        runs=options.runs,
+        tasks=_names(options.tasks),
+        methods=_names(options.methods),
+        only_plan=options.plan,
+        **options.given(TableOptions),
     )
     if code:
         raise typer.Exit(code)

@@ -4,28 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from blendfilter.cli.app import State, command
 from blendfilter.cli.console import Bars, say, show
 from blendfilter.cli.making import DEFAULT_K, retriever
-from blendfilter.cli.options import (
-    ApiBase,
-    Context,
-    DemosFile,
-    K,
-    Label,
-    Limit,
-    PassageOptions,
-    Task,
-    Threads,
-    declared,
-    given,
-    option,
-)
+from blendfilter.cli.options import AnySources, DemosFile, K, Limit, Task
 from blendfilter.errors import BadArgument, UnknownName
+from blendfilter.settings import Option, Rare, Settings, Weights
 from blendfilter.table import Table
 
 if TYPE_CHECKING:
@@ -45,131 +33,84 @@ STOPS = {
     "fact too long": "question and answer too long", "no nuggets": "no sentence at all",
     "no answer": "no answer to look for",
 }  # fmt: skip
+FILCO = ("strinc", "lexical", "cxmi")
 SCORERS = "local (SmolLM2), a .gguf file, hf/NAME, or any name with --api-base"
 
 
-@dataclass(frozen=True)
-class ScorerOptions:
+class ScorerOptions(Weights, panel="Model"):
     """The model that CXMI asks, and BIDER's cleaning."""
 
-    lm: str | None = option("Model", f"cxmi, bider: the model that scores: {SCORERS}.", "--lm")
-    api_base: ApiBase = None
-    label: Label = ""
-    context: Context = None
-    threads: Threads = None
+    lm: Annotated[str | None, Option(help=f"cxmi, bider: the model that scores: {SCORERS}.")] = None
     demos: DemosFile = None
 
 
-@dataclass(frozen=True)
-class SynthesisOptions:
+class ThresholdOptions(Settings, panel="Method", of=("bider",)):
+    """BIDER's thresholds."""
+
+    nuggets: int | None = None
+    """bider: sentences that are extracted, K (7)."""
+    lambda_max: Rare[float | None] = None
+    """bider: refinement ends with more support than this (0.5)."""
+    lambda_min: Rare[float | None] = None
+    """bider: refinement ends with less gain in support than this (0.01)."""
+    lambda_lm: Rare[float | None] = None
+    """bider: cleaning drops a sentence with less of the effect than this (0.05)."""
+
+
+class SynthesisOptions(ThresholdOptions, panel="Model", of=("bider",)):
     """BIDER's other models and thresholds."""
 
-    encoder: str | None = option(
-        "Model",
-        "bider: the encoder of sentences, a folder or a hub name; E5 reads its own prefixes.",
-        "--encoder",
-    )
-    nli: str | None = option(
-        "Model",
-        "bider: the entailment model, a folder or a hub name (google/t5_xxl_true_nli_mixture).",
-        "--nli",
-    )
-    query_prefix: str | None = option(
-        "Model",
-        "bider: stands before question and answer for the encoder.",
-        "--query-prefix",
-        rare=True,
-    )
-    passage_prefix: str | None = option(
-        "Model", "bider: stands before a sentence for the encoder.", "--passage-prefix", rare=True
-    )
-    nuggets: int | None = option(
-        "Method", "bider: sentences that are extracted, K (7).", "--nuggets"
-    )
-    lambda_max: float | None = option(
-        "Method",
-        "bider: refinement ends with more support than this (0.5).",
-        "--lambda-max",
-        rare=True,
-    )
-    lambda_min: float | None = option(
-        "Method",
-        "bider: refinement ends with less gain in support than this (0.01).",
-        "--lambda-min",
-        rare=True,
-    )
-    lambda_lm: float | None = option(
-        "Method",
-        "bider: cleaning drops a sentence with less of the effect than this (0.05).",
-        "--lambda-lm",
-        rare=True,
-    )
+    encoder: str | None = None
+    """bider: the encoder of sentences, a folder or a hub name; E5 reads its own prefixes."""
+    nli: str | None = None
+    """bider: the entailment model, a folder or a hub name (google/t5_xxl_true_nli_mixture)."""
+    query_prefix: Rare[str | None] = None
+    """bider: stands before question and answer for the encoder."""
+    passage_prefix: Rare[str | None] = None
+    """bider: stands before a sentence for the encoder."""
+
+
+class SilverOptions(AnySources, ScorerOptions, SynthesisOptions, panel="Data"):
+    """The settings of `blendfilter silver`."""
+
+    task: Task
+    data: str
+    """A question file with answers; 'hub' (Hugging Face), or 'sample', the package's own."""
+    out: Annotated[Path, Option(panel="Output")]
+    """The file to write, JSON Lines; the same command again goes on where it stopped."""
+    measure: str | None = None
+    """strinc (the first sentence with the answer in it), lexical (the most words in common), cxmi (the one that
+    makes the answer likeliest for a model, --lm) or bider (BIDER's synthesis, by --encoder, --nli and --lm).
+    Without it: the task's own, as in FilCo's paper."""
+    k: K = DEFAULT_K
+    limit: Limit = None
+    threshold: Annotated[float | None, Option(panel="Method", of=FILCO)] = None
+    """Choose only sentences that score above this (strinc 0, lexical 0.5, cxmi 0)."""
+    num_sentences: Annotated[int, Option(panel="Method", rare=True, of=FILCO)] = 1
+    """Sentences chosen of all passages together, at most."""
+    batch: Rare[int] = 32
+    """Questions that are scored together."""
+    allow_empty_answers: Rare[bool] = False
+    """Choose nothing where a question's answers are articles and punctuation alone; else it is refused."""
+    tokenizer: Rare[str | None] = None
+    """Whose tokens the summary counts: words, or one of tiktoken's (cl100k_base)."""
+
+    def check(self, chosen: str) -> None:
+        """Raise `BadArgument` or `UnknownName` for options that do not go with the measure."""
+        from blendfilter.oracles.bider import MEASURE
+        from blendfilter.oracles.measures import MEASURES
+
+        if chosen not in (*MEASURES, MEASURE):
+            raise UnknownName.of("measure", chosen, (*MEASURES, MEASURE))
+        self.check_given(chosen)
+        if chosen not in ("cxmi", MEASURE) and (needless := self.given_options(ScorerOptions)):
+            raise BadArgument(
+                f"{chosen} asks no model: leave {needless[0]} out, or take --measure cxmi"
+            )
 
 
 @command()
-def silver(
-    *,
-    task: Task,
-    data: Annotated[
-        str,
-        declared(
-            "Data",
-            help="A question file with answers; 'hub' (Hugging Face), or 'sample', the package's own.",
-        ),
-    ],
-    out: Annotated[
-        Path,
-        declared(
-            "Output",
-            help="The file to write, JSON Lines; the same command again goes on where it stopped.",
-        ),
-    ],
-    measure: Annotated[
-        str | None,
-        declared(
-            "Data",
-            help="strinc (the first sentence with the answer in it), lexical (the most words in common), cxmi (the "
-            "one that makes the answer likeliest for a model, --lm) or bider (BIDER's synthesis, by --encoder, --nli "
-            "and --lm). Without it: the task's own, as in FilCo's paper.",
-        ),
-    ] = None,
-    sources: PassageOptions,
-    k: K = DEFAULT_K,
-    limit: Limit = None,
-    threshold: Annotated[
-        float | None,
-        declared(
-            "Method",
-            help="Choose only sentences that score above this (strinc 0, lexical 0.5, cxmi 0).",
-        ),
-    ] = None,
-    num_sentences: Annotated[
-        int,
-        declared("Method", rare=True, help="Sentences chosen of all passages together, at most."),
-    ] = 1,
-    batch: Annotated[
-        int, declared("Data", rare=True, help="Questions that are scored together.")
-    ] = 32,
-    allow_empty_answers: Annotated[
-        bool,
-        declared(
-            "Data",
-            "--allow-empty-answers",
-            rare=True,
-            help="Choose nothing where a question's answers are articles and punctuation alone; else it is refused.",
-        ),
-    ] = False,
-    tokenizer: Annotated[
-        str | None,
-        declared(
-            "Data",
-            rare=True,
-            help="Whose tokens the summary counts: words, or one of tiktoken's (cl100k_base).",
-        ),
-    ] = None,
-    model: ScorerOptions,
-    synthesis: SynthesisOptions,
-) -> None:
+def silver(options: SilverOptions) -> None:
     """Choose of every question's passages the sentences that hold the answer, by an oracle that knows it.
 
     Without --corpus, --index or --retrieved these are the paragraphs that came with the question (of the sample: its
@@ -183,66 +124,54 @@ def silver(
     from blendfilter.asking import TaskWording
     from blendfilter.lm.tokenisers import tokeniser
     from blendfilter.oracles.bider import MEASURE, Synthesis
-    from blendfilter.oracles.measures import MEASURES, measure_for
+    from blendfilter.oracles.measures import measure_for
     from blendfilter.oracles.oracle import Oracle
     from blendfilter.oracles.silver_making import Places, labelled, make_silver
     from blendfilter.tasks import TASKS, load
 
-    places = Places.of(out)
-    counting = tokeniser(tokenizer)
+    out, task, places = options.out, options.task, Places.of(options.out)
+    counting = tokeniser(options.tokenizer)
     if task not in TASKS:
         raise UnknownName.of("task", task, TASKS)
-    chosen: str = measure or measure_for(task)
-    if chosen not in (*MEASURES, MEASURE):
-        raise UnknownName.of("measure", chosen, (*MEASURES, MEASURE))
-    if chosen not in ("cxmi", MEASURE) and (needless := given(model)):
-        raise BadArgument(
-            f"{chosen} asks no model: leave {needless[0]} out, or take --measure cxmi"
-        )
-    if chosen != MEASURE and (needless := given(synthesis)):
-        raise BadArgument(f"{needless[0]} is BIDER's: take --measure {MEASURE}, or leave it out")
-    if chosen == MEASURE and (threshold is not None or num_sentences != 1):
-        raise BadArgument(
-            f"{MEASURE} chooses by its own thresholds (--nuggets, --lambda-max, --lambda-min, --lambda-lm): leave "
-            f"{'--num-sentences' if threshold is None else '--threshold'} out"
-        )
-    wording = (
-        None if model.demos is None else TaskWording.of(TASKS[task].wording).with_demos(model.demos)
-    )
-    scoring = _scorer(model, task, chosen) if chosen in ("cxmi", MEASURE) else None
+    chosen: str = options.measure or measure_for(task)
+    options.check(chosen)
+    wording = None
+    if options.demos is not None:
+        wording = TaskWording.of(TASKS[task].wording).with_demos(options.demos)
+    scoring = _scorer(options, chosen) if chosen in ("cxmi", MEASURE) else None
     oracle: Oracle | Synthesis
     if scoring is not None and chosen == MEASURE:
-        _check_named(synthesis)
-        questions = load(task, data, limit=limit)  # before models are opened
+        _check_named(options)
+        questions = load(task, options.data, limit=options.limit)  # before models are opened
         labelled(questions, chosen)
-        oracle = _synthesis(task, synthesis, scoring, wording)
+        oracle = _synthesis(options, scoring, wording)
     else:
         oracle = Oracle(
             chosen,  # type: ignore[arg-type]
             task=task,
-            threshold=threshold,
-            num_sentences=num_sentences,
+            threshold=options.threshold,
+            num_sentences=options.num_sentences,
             scorer=scoring,
             wording=wording,
         )
-        questions = load(task, data, limit=limit)
+        questions = load(task, options.data, limit=options.limit)
         labelled(questions, chosen)
-    if measure is None:
+    if options.measure is None:
         say(f"no --measure: {chosen}, which is the one for {task}")
-    searched = retriever(sources, questions, k=k, sample=data == "sample")
+    searched = retriever(options, questions, k=options.k, sample=options.data == "sample")
     finished = places.out.exists()
-    scorers = (
-        oracle.scorers if isinstance(oracle, Synthesis) else () if scoring is None else (scoring,)
-    )
+    scorers: Sequence[KeptScorer] = () if scoring is None else (scoring,)
+    if isinstance(oracle, Synthesis):
+        scorers = oracle.scorers
     with _journaled(scorers, places.journal), Bars() as bars:
         summary = make_silver(
             questions,
             oracle,
             out,
             retriever=searched,
-            k=k,
-            batch=batch,
-            allow_empty_answers=allow_empty_answers,
+            k=options.k,
+            batch=options.batch,
+            allow_empty_answers=options.allow_empty_answers,
             tokeniser=counting,
             progress=bars,
         )
@@ -364,41 +293,35 @@ def _check_named(options: SynthesisOptions) -> None:
 
 
 def _synthesis(
-    task: str, options: SynthesisOptions, scoring: KeptScorer, wording: TaskWording | None
+    options: SilverOptions, scoring: KeptScorer, wording: TaskWording | None
 ) -> Synthesis:
     """BIDER's synthesis by the models that are named."""
     from blendfilter.lm.scoring import scorer
     from blendfilter.oracles.bider import Synthesis, opened
 
-    assert options.encoder is not None and options.nli is not None  # noqa: PT018 - `_check_named` said so
-    nli = scorer(
-        "nli", options.nli
-    )  # its labels are read, and it is refused, before an encoder is loaded
-    thresholds = {
-        name: value
-        for name in ("nuggets", "lambda_max", "lambda_min", "lambda_lm")
-        if (value := getattr(options, name)) is not None
-    }
-    encoder = opened(options.encoder, options.query_prefix, options.passage_prefix)
-    return Synthesis(task, encoder=encoder, nli=nli, scorer=scoring, wording=wording, **thresholds)
+    # its labels are read, and it is refused, before an encoder is loaded
+    nli = scorer("nli", str(options.nli))
+    encoder = opened(str(options.encoder), options.query_prefix, options.passage_prefix)
+    return Synthesis(
+        options.task,
+        encoder=encoder,
+        nli=nli,
+        scorer=scoring,
+        wording=wording,
+        **options.given(ThresholdOptions),
+    )
 
 
-def _scorer(model: ScorerOptions, task: str, measure: str) -> KeptScorer:
+def _scorer(options: SilverOptions, measure: str) -> KeptScorer:
     """The model that scores. Raises: BadArgument, naming what can, and what asks none."""
     from blendfilter.lm.scoring import scorer
 
-    if model.lm is None:
+    if options.lm is None:
         raise BadArgument(
             f"{measure} asks a model how likely it finds the answer: name it (--lm: {SCORERS}); --measure strinc and "
             "lexical ask none"
         )
-    return scorer(
-        model.lm,
-        api_base=model.api_base or None,
-        label=model.label or None,
-        context=model.context,
-        threads=model.threads,
-    )
+    return scorer(options.lm, **options.given(Weights))
 
 
 @contextmanager

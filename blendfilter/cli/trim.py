@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from pydantic import Field
 
 from blendfilter.cli.app import State, command
 from blendfilter.cli.console import Bars, show
 from blendfilter.cli.making import connect, prompts_in, say_unshown, say_what_answers
 from blendfilter.cli.options import (
-    AllowHost,
+    AllowHosts,
     DemosFile,
     Limit,
     MaxRetries,
@@ -21,15 +21,11 @@ from blendfilter.cli.options import (
     PricesFile,
     PromptsName,
     ReplyTokens,
-    RuleName,
-    RulesFile,
+    RuleOptions,
     SpendingOptions,
-    declared,
-    given,
-    given_values,
-    option,
 )
 from blendfilter.errors import BadArgument, BlendFilterError, UnknownName
+from blendfilter.settings import Argument, Option, Rare, Settings
 
 if TYPE_CHECKING:
     from blendfilter.filters.cdit import Judge
@@ -41,133 +37,104 @@ ALL = "ALL"
 """What `--undo` takes for everything."""
 
 
-@dataclass(frozen=True)
-class JudgingOptions:
+class JudgingOptions(RuleOptions, panel="Method"):
     """What is judged, and how."""
 
-    questions: str | None = option(
-        "Data",
-        "Questions whose passages to judge: a file (no answers needed; .txt: one question a line), 'hub', or 'sample'.",
-    )
-    task: str = option(
-        "Data", "Layout of the question file; qa: your own JSON Lines.", default="qa"
-    )
+    questions: Annotated[str | None, Option(panel="Data")] = None
+    """Questions whose passages to judge: a file (no answers needed; .txt: one question a line), 'hub', or
+    'sample'."""
+    task: Annotated[str, Option(panel="Data")] = "qa"
+    """Layout of the question file; qa: your own JSON Lines."""
     limit: Limit = None
-    k: int | None = option(
-        "Method",
-        "Passages to judge for each question (default: the overlay's setting, or 10).",
-        "--k",
-        "-k",
-    )
-    mode: str = option(
-        "Method",
-        "The judge's reply. word: True or False; components: what it compared, its reason, its verdict.",
-        default="word",
-    )
-    rule: RuleName = None
-    rules: RulesFile = None
-    program: Path | None = option(
-        "Method", "A compiled judge (blendfilter compile cdit) of this mode.", rare=True
-    )
-    judge_lm: str | None = option("Model", "The same as --lm, which judges here.", rare=True)
+    k: Annotated[int | None, Option("-k --k")] = None
+    """Passages to judge for each question (default: the overlay's setting, or 10)."""
+    mode: str = "word"
+    """The judge's reply. word: True or False; components: what it compared, its reason, its verdict."""
+    program: Rare[Path | None] = None
+    """A compiled judge (blendfilter compile cdit) of this mode."""
+    judge_lm: Annotated[str | None, Option(panel="Model", rare=True)] = None
+    """The same as --lm, which judges here."""
     prompts: PromptsName = None
     demos: DemosFile = None
     reply_tokens: ReplyTokens = None
-    no_reuse: bool = option(
-        "Method",
-        "Judge every question, even one like a question judged before.",
-        "--no-reuse",
-        default=False,
-        rare=True,
-    )
-    dry_run: bool = option(
-        "Output",
-        "Judge (calls are kept) and show what would be dropped; the overlay stays as it is.",
-        "--dry-run",
-        default=False,
-    )
-    concurrency: int = option("Limits", "Model calls in flight.", default=16, min=1)
+    no_reuse: Rare[bool] = False
+    """Judge every question, even one like a question judged before."""
+    dry_run: Annotated[bool, Option(panel="Output")] = False
+    """Judge (calls are kept) and show what would be dropped; the overlay stays as it is."""
+    concurrency: Annotated[int, Option(panel="Limits")] = Field(16, ge=1)
+    """Model calls in flight."""
     max_retries: MaxRetries = None
 
 
-@dataclass(frozen=True)
-class OverlayOptions:
-    """Settings of an overlay, which it keeps, and what is looked at or undone without a model."""
+class OverlayOptions(Settings, panel="Method"):
+    """Settings of an overlay, which it keeps."""
 
-    threshold: int | None = option(
-        "Method",
-        "Witnesses needed to drop a passage for a question not judged itself, at least 1 (1).",
-    )
-    min_similarity: float | None = option(
-        "Method",
-        "How similar a judged question must be for its verdicts to count; 1: identical.",
-        rare=True,
-    )
-    one_way: bool | None = option(
-        "Method",
-        "Count only witnesses that accepted the passage that stays (the default), or all witnesses of a pair, as "
-        "Theorem 1 does.",
-        "--one-way/--no-one-way",
-        rare=True,
-    )
-    refill: bool | None = option(
-        "Method",
-        "Replace dropped passages by the next ones in the ranking (the default), or return fewer, as the paper does.",
-        "--refill/--no-refill",
-    )
-    pairing: str | None = option(
-        "Method",
-        "Pairs that a judged question separates: theorem (each accepted passage from each rejected one) or algorithm "
-        "(a rejected passage from those accepted above it).",
-        metavar="theorem|algorithm",
-        rare=True,
-    )
-    similar: str | None = option(
-        "Method",
-        "A cross-encoder (duplicate questions or NLI; a folder or a name on the hub) that decides, besides the rules, "
-        "whether two similar questions ask the same; 'rules': the rules alone (the default).",
-        metavar="MODEL",
-        rare=True,
-    )
-    show: str | None = option(
-        "Output",
-        "Show what separates a passage (its id) from others: which questions, and when.",
-        "--show",
-        metavar="PASSAGE",
-    )
-    undo: list[str] | None = option(
-        "Output",
-        "Undo a judged question (its id or text), a pair (ID,ID), or ALL; may be repeated.",
-        metavar="QUERY|PAIR|ALL",
-    )
-    export: str | None = option(
-        "Output",
-        "Write the separated pairs and their witnesses to a file (.jsonl or .csv), or - for the screen.",
-    )
+    threshold: int | None = None
+    """Witnesses needed to drop a passage for a question not judged itself, at least 1 (1)."""
+    min_similarity: Rare[float | None] = None
+    """How similar a judged question must be for its verdicts to count; 1: identical."""
+    one_way: Rare[bool | None] = None
+    """Count only witnesses that accepted the passage that stays (the default), or all witnesses of a pair, as
+    Theorem 1 does."""
+    refill: bool | None = None
+    """Replace dropped passages by the next ones in the ranking (the default), or return fewer, as the paper
+    does."""
+    pairing: Annotated[str | None, Option(metavar="theorem|algorithm", rare=True)] = None
+    """Pairs that a judged question separates: theorem (each accepted passage from each rejected one) or
+    algorithm (a rejected passage from those accepted above it)."""
+    similar: Annotated[str | None, Option(metavar="MODEL", rare=True)] = None
+    """A cross-encoder (duplicate questions or NLI; a folder or a name on the hub) that decides, besides the
+    rules, whether two similar questions ask the same; 'rules': the rules alone (the default)."""
+
+
+class LookingOptions(Settings, panel="Output"):
+    """What is looked at or undone without a model."""
+
+    passage: Annotated[str | None, Option("--show", metavar="PASSAGE")] = None
+    """Show what separates a passage (its id) from others: which questions, and when."""
+    undo: Annotated[list[str] | None, Option(metavar="QUERY|PAIR|ALL")] = None
+    """Undo a judged question (its id or text), a pair (ID,ID), or ALL; may be repeated."""
+    export: str | None = None
+    """Write the separated pairs and their witnesses to a file (.jsonl or .csv), or - for the screen."""
+    overwrite: Annotated[bool, Option(goes_with="export")] = False
+    """With --export: replace a file that is there."""
+
+
+class TrimOptions(JudgingOptions, OverlayOptions, LookingOptions, ModelOptions, SpendingOptions):
+    """The settings of `blendfilter trim`."""
+
+    index: Argument[str]
+    """An index folder, its overlay (INDEX.trimmed), or a server's URL (with --out)."""
+    out: Annotated[Path | None, Option(panel="Output")] = None
+    """The overlay's folder, where it is not INDEX.trimmed."""
+    allow_hosts: AllowHosts = None
+    prices: PricesFile = None
+
+    def check(self) -> None:
+        """Raise `BadArgument` for options that do not go together."""
+        settings = self.given_options(OverlayOptions)
+        actions = self.given_options("questions", "passage", "undo", "export")
+        if self.questions is None:
+            actions += settings
+        if len(actions) > 1 and actions[0] not in settings:
+            raise BadArgument(
+                f"{actions[0]} and {actions[1]} are two things: give one of them, then the other"
+            )
+        judging = self.given_options(JudgingOptions, ModelOptions, SpendingOptions, "prices")
+        if judging and self.questions is None:
+            raise BadArgument(f"{judging[0]} is for judging: add --questions FILE, or leave it out")
+        if self.dry_run and settings:
+            raise BadArgument(
+                f"--dry-run changes nothing, and {settings[0]} would be kept: leave one of them out"
+            )
+        if self.judge_lm is not None and self.lm is not None:
+            raise BadArgument(
+                "--lm and --judge-lm name the same model, the one that judges: give one of them"
+            )
 
 
 @command("trim")
-def trim_command(
-    index: Annotated[
-        str,
-        typer.Argument(
-            help="An index folder, its overlay (INDEX.trimmed), or a server's URL (with --out)."
-        ),
-    ],
-    judging: JudgingOptions,
-    looking: OverlayOptions,
-    model: ModelOptions,
-    limits: SpendingOptions,
-    *,
-    out: Annotated[
-        Path | None, declared("Output", help="The overlay's folder, where it is not INDEX.trimmed.")
-    ] = None,
-    overwrite: Annotated[
-        bool, declared("Output", "--overwrite", help="With --export: replace a file that is there.")
-    ] = False,
-    allow_host: AllowHost = None,
-    prices: PricesFile = None,
-) -> None:
+def trim_command(options: TrimOptions) -> None:
     """Trim an index: let a model judge the passages it finds, and drop the rejected ones from later searches.
 
     The model judges whether each passage found for a question is consistent with it. The same question no longer gets
@@ -180,56 +147,38 @@ def trim_command(
     then: blendfilter search indexes/wiki.trimmed "Who turned on the radio?"
     and: blendfilter trim indexes/wiki --undo "Who turned on the radio?"
     """
-    State.goes_on = judging.questions is not None  # before the imports: these take a second
-    settings = given_values(
-        looking, "threshold", "min_similarity", "one_way", "refill", "pairing", "similar"
-    )
-    actions = [*given(judging, "questions"), *given(looking, "show", "undo", "export")]
-    if len(actions) > 1 or (settings and actions and not State.goes_on):
-        other = actions[1] if len(actions) > 1 else given(looking, *settings)[0]
-        raise BadArgument(
-            f"{actions[0]} and {other} are two things: give one of them, then the other"
-        )
-    needless = [*given(judging), *given(model), *given(limits), *(["--prices"] if prices else [])]
-    if needless and not State.goes_on:
-        raise BadArgument(f"{needless[0]} is for judging: add --questions FILE, or leave it out")
-    if judging.dry_run and settings:
-        raise BadArgument(
-            f"--dry-run changes nothing, and {given(looking)[0]} would be kept: leave one of them out"
-        )
-    if overwrite and looking.export is None:
-        raise BadArgument("--overwrite goes with --export FILE: add that, or leave it out")
+    State.goes_on = options.questions is not None  # before the imports: these take a second
+    options.check()
     from blendfilter.text import counted
     from blendfilter.trimming.folder import TrimFolder
     from blendfilter.trimming.summary import STDOUT, export, state_text
 
-    hosts, place = allow_host or (), _place(index, out)
-    if judging.questions is not None:
-        _judge(index, place, judging, settings, model, limits, prices, hosts)
+    place = _place(options.index, options.out)
+    if options.questions is not None:
+        _judge(options, place)
         return
     folder = TrimFolder.read(place)
-    if looking.show is not None:
-        _show_passage(folder, index, looking.show, hosts)
-    elif looking.undo:
-        _take_back(folder, looking.undo)
-    elif looking.export is not None:
-        out_file = looking.export
-        if out_file != STDOUT and Path(out_file).suffix.lower() not in (".jsonl", ".csv"):
+    if options.passage is not None:
+        _show_passage(folder, options, options.passage)
+    elif options.undo:
+        _take_back(folder, options.undo)
+    elif options.export is not None:
+        file = options.export
+        if file != STDOUT and Path(file).suffix.lower() not in (".jsonl", ".csv"):
             raise BadArgument(
-                f"--export {out_file} is no kind of file: name one that ends in .jsonl or .csv, or - (the screen)"
+                f"--export {file} is no kind of file: name one that ends in .jsonl or .csv, or - (the screen)"
             )
-        witnesses = folder.state()
         count = export(
-            witnesses,
-            out_file,
+            folder.state(),
+            file,
             threshold=folder.threshold,
             one_way=folder.one_way,
-            overwrite=overwrite,
+            overwrite=options.overwrite,
         )
-        if out_file != STDOUT:
-            show(f"{out_file}: {counted(count, 'row')}, one for each witness of each separation")
+        if file != STDOUT:
+            show(f"{file}: {counted(count, 'row')}, one for each witness of each separation")
     else:
-        if settings:  # a trim that is at work takes them up next time
+        if settings := options.given(OverlayOptions):  # a trim at work takes them up next time
             folder = folder.set(**settings)
         show(state_text(folder, folder.state()).rstrip("\n"))
 
@@ -254,50 +203,31 @@ def _place(index: str, out: Path | None) -> Path:
     return out
 
 
-def _named_index(folder: TrimFolder, index: str, allow_hosts: Sequence[str]) -> Retriever:
+def _named_index(folder: TrimFolder, options: TrimOptions) -> Retriever:
     """The index that was named, or, where its overlay was, the one that this names."""
     from blendfilter.retrieval.indexes import open_index
     from blendfilter.trimming.folder import open_base
 
-    if folder.place == Path(index):
-        return open_base(folder.base, folder.place, allow_hosts=allow_hosts)
-    return open_index(index, allow_hosts=allow_hosts)
+    hosts = options.allow_hosts or ()
+    if folder.place == Path(options.index):
+        return open_base(folder.base, folder.place, allow_hosts=hosts)
+    return open_index(options.index, allow_hosts=hosts)
 
 
 # --- judging --------------------------------------------------------------------------------------------------------
 
 
-def _judge(
-    index: str,
-    place: Path,
-    judging: JudgingOptions,
-    settings: dict[str, Any],
-    model: ModelOptions,
-    limits: SpendingOptions,
-    prices: Path | None,
-    allow_hosts: Sequence[str],
-) -> None:
-    from blendfilter.errors import check_count
+def _judge(options: TrimOptions, place: Path) -> None:
     from blendfilter.run_context import RunContext
     from blendfilter.trimming.gathering import trim
 
-    if judging.judge_lm is not None:
-        if model.lm is not None:
-            raise BadArgument(
-                "--lm and --judge-lm name the same model, the one that judges: give one of them"
-            )
-        model = replace(model, lm=judging.judge_lm)
-    check_count("threshold", settings.get("threshold", 1))
-    bounds: dict[str, Any] = {
-        "concurrency": judging.concurrency,
-        "budget": limits.budget(),
-        "max_retries": judging.max_retries,
-    }
-    judge, questions = _judge_of(judging)
-    lm = connect(model, prices)
+    options = options.but(lm=options.lm or options.judge_lm)
+    bounds = {**options.given("concurrency", "max_retries"), "budget": options.budget()}
+    judge, questions = _judge_of(options)
+    lm = connect(options)
     RunContext(lm, **bounds)  # refuses bad limits before there is a folder
-    searched, folder = _opened(index, place, judging.k, settings, allow_hosts)
-    say_what_answers(model, judging.prompts, judge)
+    searched, folder = _opened(options, place)
+    say_what_answers(options, options.prompts, judge)
     with Bars() as bars:
         done = trim(
             searched,
@@ -305,8 +235,8 @@ def _judge(
             judge,
             folder,
             lm=lm,
-            reuse=not judging.no_reuse,
-            dry_run=judging.dry_run,
+            reuse=not options.no_reuse,
+            dry_run=options.dry_run,
             progress=bars,
             **bounds,
         )
@@ -315,7 +245,7 @@ def _judge(
         raise typer.Exit(1)
 
 
-def _judge_of(judging: JudgingOptions) -> tuple[Judge, list[Question | str]]:
+def _judge_of(options: TrimOptions) -> tuple[Judge, list[Question | str]]:
     """The judge, as a compiled program says where one is named, and the questions, of which no answer is looked at."""
     from blendfilter.asking import TaskWording
     from blendfilter.compiling.programs import load_program
@@ -323,41 +253,40 @@ def _judge_of(judging: JudgingOptions) -> tuple[Judge, list[Question | str]]:
     from blendfilter.tasks import TASKS, load
     from blendfilter.tasks.loading import read_questions
 
-    data, task = str(judging.questions), TASKS["qa"]
+    data, task = str(options.questions), TASKS["qa"]
     questions: Sequence[Question | str]
-    if judging.task == "qa" and data not in ("sample", "hub"):
-        questions = [*read_questions(data, limit=judging.limit)]
+    if options.task == "qa" and data not in ("sample", "hub"):
+        questions = [*read_questions(data, limit=options.limit)]
     else:
-        questions = loaded = load(judging.task, data, limit=judging.limit)
+        questions = loaded = load(options.task, data, limit=options.limit)
         task = loaded.task
-    templates, rules = prompts_in(judging.prompts), choose_rules(judging.rule or (), judging.rules)
+    templates, rules = prompts_in(options.prompts), choose_rules(options.rule or (), options.rules)
     wording = (
         TaskWording.of(task.wording)
-        .with_demos(judging.demos)
-        .with_reply_tokens(judging.reply_tokens)
+        .with_demos(options.demos)
+        .with_reply_tokens(options.reply_tokens)
     )
-    filter_ = CDITFilter(judging.mode, rules, wording=wording, prompts=templates)  # type: ignore[arg-type]
-    if judging.program is not None:
-        load_program(filter_, judging.program)
-    say_unshown(judging.demos, filter_, "the judge")
+    filter_ = CDITFilter(options.mode, rules, wording=wording, prompts=templates)  # type: ignore[arg-type]
+    if options.program is not None:
+        load_program(filter_, options.program)
+    say_unshown(options.demos, filter_, "the judge")
     return filter_.judge, [*questions]
 
 
-def _opened(
-    index: str, place: Path, k: int | None, settings: dict[str, Any], allow_hosts: Sequence[str]
-) -> tuple[Retriever, TrimFolder]:
+def _opened(options: TrimOptions, place: Path) -> tuple[Retriever, TrimFolder]:
     """The index and its overlay, with the settings that were given: a new one, or the one that is there."""
     from blendfilter.retrieval.indexes import open_index
     from blendfilter.trimming.folder import TrimFolder
     from blendfilter.trimming.witnesses import WitnessWriter
 
+    settings = options.given(OverlayOptions)
     if not place.exists() or (place.is_dir() and not any(place.iterdir())):
-        searched = open_index(index, allow_hosts=allow_hosts)
-        settings |= {} if k is None else {"k": k}
+        searched = open_index(options.index, allow_hosts=options.allow_hosts or ())
+        settings |= options.given("k")
         return searched, TrimFolder.create(searched, place, **settings)
     folder = TrimFolder.read(place)
-    searched = _named_index(folder, index, allow_hosts)
-    folder.check(searched, k)
+    searched = _named_index(folder, options)
+    folder.check(searched, options.k)
     if settings:
         with WitnessWriter(
             folder.witnesses
@@ -369,7 +298,7 @@ def _opened(
 # --- without a model ------------------------------------------------------------------------------------------------
 
 
-def _show_passage(folder: TrimFolder, index: str, passage: str, allow_hosts: Sequence[str]) -> None:
+def _show_passage(folder: TrimFolder, options: TrimOptions, passage: str) -> None:
     """What a passage is separated from, by whom and when; its text where the index is there."""
     from blendfilter.trimming.summary import found_again, passage_text
 
@@ -377,7 +306,7 @@ def _show_passage(folder: TrimFolder, index: str, passage: str, allow_hosts: Seq
     texts: dict[str, Passage] = {}
     note = ""
     try:
-        searched = _named_index(folder, index, allow_hosts)
+        searched = _named_index(folder, options)
         folder.check(searched)
         texts = found_again(searched, folder.k, witnesses, passage)
     except BlendFilterError as error:

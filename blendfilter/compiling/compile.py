@@ -289,7 +289,7 @@ def _compiled(
                 wanted = ", ".join(error.signature.output_fields)
                 raise WorkFailed(
                     f"{work.teacher.name} proposes nothing: what it replied, where DSPy asks it for {wanted}, cannot "
-                    "be read: name a better model to propose (--teacher-lm), or take the optimiser bootstrap"
+                    "be read: name a better model to propose (teacher=), or take the optimiser bootstrap"
                 ) from error
             finally:
                 watch.check()  # what ended the work comes before what came of it
@@ -383,10 +383,10 @@ def bind(run: str | Path, settings: Mapping[str, Any]) -> None:
         write_whole(path, [json.dumps(settings, indent=2).encode(), b"\n"])
         return
     except ValueError as error:
-        raise BadData(f"{path}: cannot be read ({error}): name another folder (--run)") from None
+        raise BadData(f"{path}: cannot be read ({error}): name another folder (run=)") from None
     if differing := different_settings(known, settings):
         raise RunMismatch(
-            f"{run} was begun with other settings: {differing}. Name another folder (--run)"
+            f"{run} was begun with other settings: {differing}. Name another folder (run=)"
         )
 
 
@@ -398,7 +398,7 @@ def check_replaced(out: str | Path | None, settings: Mapping[str, Any]) -> None:
         recipe = dataclasses.asdict(read_program(out)[1])
     except BadData:
         raise RunMismatch(
-            f"{out} is there, and is no program of this version: name another file (--out)"
+            f"{out} is there, and is no program of this version: name another file (out=)"
         ) from None
     known, results = (
         {name: recipe[name] for name in settings},
@@ -406,5 +406,5 @@ def check_replaced(out: str | Path | None, settings: Mapping[str, Any]) -> None:
     )
     if differing := different_settings(known, settings, ignored=results):
         raise RunMismatch(
-            f"{out} holds a program that was compiled otherwise: {differing}. Name another file (--out), or delete it"
+            f"{out} holds a program that was compiled otherwise: {differing}. Name another file (out=), or delete it"
         )

@@ -33,8 +33,8 @@ def drawn(examples: Sequence[dspy.Example], size: int, seed: int) -> list[dspy.E
     ]
     if len(once) < size:
         raise EmptyData(
-            f"there are {len(once)} different questions, fewer than {size}: give more data, or ask for fewer (--train, "
-            "--valid)"
+            f"there are {len(once)} different questions, fewer than {size}: give more data, or ask for fewer (train=, "
+            "valid=)"
         )
     return random.Random(seed).sample(once, size)
 
@@ -78,7 +78,7 @@ def consistency_examples(
         raise EmptyData(
             f"no question of {questions.source} has both a gold passage and another one among those found: take "
             "questions that name gold passages (hotpotqa, twowiki, or 'gold_titles' of your own), name the corpus that "
-            "these are of (--corpus, --index), or look deeper (-k)"
+            "these are of (corpus=, index=), or look deeper (-k)"
         )
     return made
 

@@ -307,13 +307,13 @@ def _part_for(module: dspy.Module, recipe: ProgramRecipe, path: str | Path) -> d
         )
     raise BadData(
         f"{path}: compiled for {recipe.module}, and this is {kind_of(module)}: name the method, or the filter "
-        "(--filter), that it was compiled for"
+        "(filter=), that it was compiled for"
     )
 
 
 def _check_recipe(part: dspy.Module, recipe: ProgramRecipe, path: str | Path) -> None:
     """Raise `BadData` where `part` has other fields, templates, rules or another wording than the recipe."""
-    wording = f"take the wording of {recipe.task or 'its task'} (eval of that task, ask --wording)"
+    wording = f"take the wording of {recipe.task or 'its task'} (eval of that task, ask wording=)"
     for kind, saved, own, next_move in (
         (
             "the fields ",
@@ -325,13 +325,13 @@ def _check_recipe(part: dspy.Module, recipe: ProgramRecipe, path: str | Path) ->
             "the template ",
             recipe.templates,
             templates_of(part),
-            "leave out what changed it (--prompts, another --filter)",
+            "leave out what changed it (prompts=, another filter=)",
         ),
         (
             "",
             recipe.worded,
             worded_of(part),
-            f"{wording} and the rules (--rule, --rules) that it was compiled under",
+            f"{wording} and the rules (rule=, rules=) that it was compiled under",
         ),
     ):
         for name in {**saved, **own}:

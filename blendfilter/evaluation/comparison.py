@@ -317,7 +317,7 @@ def _with_retrieval(
         ):
             raise RunMismatch(
                 f"run '{label}' has no '{name}' for every question: no gold is known, there is no such query, a model "
-                "wrote what was kept, or the run is older than this figure (evaluate it anew with reuse=, --reuse: no "
+                "wrote what was kept, or the run is older than this figure (evaluate it anew with reuse=: no "
                 "call is paid for twice)"
             )
         rows = [

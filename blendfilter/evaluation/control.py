@@ -21,7 +21,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field, ValidationError
 
 from blendfilter.errors import BadArgument, BadData, MissingFile, words_of
 from blendfilter.evaluation.rows import repeats_in
@@ -31,6 +31,7 @@ from blendfilter.files import open_regular
 from blendfilter.journal import FILE
 from blendfilter.lm.attempts import Gate
 from blendfilter.lm.budget import Budget, BudgetAccount
+from blendfilter.settings import Settings
 
 logger = logging.getLogger(__name__)
 CONTROL = "control.json"
@@ -43,10 +44,10 @@ _TAIL = 1 << 18
 """Bytes of a journal's end in which the last minute's calls are looked for at first."""
 
 
-class Control(BaseModel):
+class Control(Settings):
     """What was asked of a running run; None: nothing, as it was started."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = ConfigDict(strict=True)
     concurrency: int | None = Field(None, ge=1)
     paused: bool = False
     calls: int | None = Field(None, ge=1)
@@ -89,11 +90,7 @@ def tune(run: str | Path, **changes: Any) -> Control:
             f"{opened.folder} was started without a limit of {min(lacking)}, so none is counted: stop it, and give the "
             "limit to the same command"
         )
-    try:
-        wanted = Control.model_validate({**Control.read(opened.folder).model_dump(), **changes})
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        raise BadArgument(f"{first['loc'][0]} of {first['input']}: {first['msg']}") from None
+    wanted = Control.read(opened.folder).but(**changes)
     write_json(opened.folder / CONTROL, wanted.model_dump(exclude_defaults=True))
     return wanted
 

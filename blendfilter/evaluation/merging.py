@@ -59,7 +59,7 @@ def merge(
     shards = _in_order([Run.of(run) for run in each])
     out = path_of(out)
     if out.exists():
-        raise BadArgument(f"{out} is there already: name a new folder for the merged run (--out)")
+        raise BadArgument(f"{out} is there already: name a new folder for the merged run (out=)")
     data = shards[0].settings["data"]
     whole = {
         "source": data["source"],

@@ -298,7 +298,7 @@ def _check_session(place: Path, session: str) -> None:
         now = (place / SESSION).read_text(encoding="ascii")
     except FileNotFoundError:
         raise MissingFile(
-            f"{place} is not there for a worker: name a folder (--run) that all machines share"
+            f"{place} is not there for a worker: name a folder (run=) that all machines share"
         ) from None
     if now != session:
         raise RunLocked(
@@ -535,5 +535,5 @@ def _check_number(run: Path, shards: int) -> None:
     for path in _shards_of(run).glob("*of*"):
         if (found := re.fullmatch(r"\d+of(\d+)", path.name)) and int(found[1]) != shards:
             raise RunMismatch(
-                f"{path.parent} holds shards of {found[1]}: go on with --shards {found[1]}, or name another run"
+                f"{path.parent} holds shards of {found[1]}: go on with shards={found[1]}, or name another run"
             )

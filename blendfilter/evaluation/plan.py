@@ -26,12 +26,12 @@ from blendfilter import aio
 from blendfilter.context import asker
 from blendfilter.dspy_surface import lm15
 from blendfilter.errors import NoKey, check_count
+from blendfilter.evaluation.checks import check_leak, check_reader
 from blendfilter.evaluation.ledger import money
 from blendfilter.evaluation.rows import repeat_of
 from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.run_folder import PREDICTIONS, iterate_rows
 from blendfilter.evaluation.run_loop import AnswerKey
-from blendfilter.evaluation.run_settings import check_reader, check_trained
 from blendfilter.evaluation.runner import as_questions, evaluated
 from blendfilter.files import path_of, paths_of
 from blendfilter.journal import FILE, Journal
@@ -536,7 +536,7 @@ def plan(
     folder = None if run is None else path_of(run)
     judge = None if filter_lm is None else _connected(filter_lm)
     # the rehearsal is another model's
-    check_trained(method, every, [model] if judge is None else [model, judge])
+    check_leak(method, every, [model] if judge is None else [model, judge])
     check_reader(method, model)
     journals = paths_of(reuse)
     spent = Amount()

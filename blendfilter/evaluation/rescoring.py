@@ -178,7 +178,7 @@ def rescore(
         scores = _word_scores(rows, name)
     else:
         raise BadArgument(
-            f"{name} compares words and asks no model: leave the model out, or take --metric {JUDGED}"
+            f"{name} compares words and asks no model: leave the model out, or take metric={JUDGED}"
         )
     by_answer = {key_of(row): score for row, score in zip(rows, scores, strict=True)}
     entry = score_of(
@@ -331,7 +331,7 @@ class AnswerJudge:
     def __init__(self, lm: ConnectedLM, *, prompts: Prompts | str | None = None) -> None:
         self.lm = lm
         if lm.offline:
-            raise BadArgument("the offline reader cannot judge an answer: name a model (--lm)")
+            raise BadArgument("the offline reader cannot judge an answer: name a model (lm=)")
         settings: dict[str, Any] = {
             "temperature": 0.0,
             "max_tokens": SHORT_TOKENS,

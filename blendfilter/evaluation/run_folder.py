@@ -441,8 +441,8 @@ class RunFolder:
         if differing:
             raise RunMismatch(
                 f"a replay does not give the rows of {path} ({len(differing)} differ, first '{differing[0]}'), so "
-                "nothing was replaced: the journal lacks records, or other code reads it; run it without --replay, or "
-                f"delete {PREDICTIONS} to have the rows that the journal gives"
+                "nothing was replaced: the journal lacks records, or other code reads it; run it without replay=True, "
+                f"or delete {PREDICTIONS} to have the rows that the journal gives"
             )
         return write_whole(path, lines)
 
@@ -496,7 +496,7 @@ def check_same(stored: Mapping[str, Any], new: Mapping[str, Any], folder: str) -
         _without_new_arguments(stored, new),
         ignored=("data.source", "repeats"),
         words={
-            "lm.filter": f"the filter's model (--filter-lm) was {was}, now {now}",
+            "lm.filter": f"the filter's model (filter_lm=) was {was}, now {now}",
             "method.code": f"the code of {new['method']['name']}, or what it holds, was changed",
             **{
                 f"metrics_code.{each}": f"the code of the metric {each}, or what it holds, was changed"
@@ -507,7 +507,7 @@ def check_same(stored: Mapping[str, Any], new: Mapping[str, Any], folder: str) -
     if differing:
         raise RunMismatch(
             f"{folder} holds a run with other settings: {differing}. "
-            "Give this run another folder (and --reuse that one, to pay only for what is new)"
+            "Give this run another folder (and reuse= that one, to pay only for what is new)"
         )
     known = repeats_in(stored)
     if repeats_in(new) < known:

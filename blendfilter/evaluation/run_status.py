@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
-from blendfilter.errors import BadArgument, BadData, RunMismatch, worded
+from blendfilter.errors import BadArgument, BadData, RunMismatch
 from blendfilter.evaluation.ledger import LedgerEntry, ledger, stored, taken
 from blendfilter.evaluation.rescoring import NAMES, Rescored, file_of, rescored
 from blendfilter.evaluation.rows import (
@@ -210,7 +210,7 @@ class RunStatus:
             return []
         shares = bad_shares(flags, self.whole_rows()).items()
         return [
-            worded(f"{share.words} of {_WARNED_OF[name]}.")
+            f"{share.words} of {_WARNED_OF[name]}."
             for name, share in shares
             if share.value > self.run.max_bad_replies
         ]

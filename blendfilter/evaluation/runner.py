@@ -13,34 +13,33 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import inspect
 import logging
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec
 
 import dspy
 
 from blendfilter import aio
 from blendfilter.context import asker
 from blendfilter.errors import BadArgument, EmptyData, RunFailed, check_count
+from blendfilter.evaluation.checks import (
+    check_gold_titles,
+    check_leak,
+    check_prompts,
+    check_reader,
+)
 from blendfilter.evaluation.control import steered
 from blendfilter.evaluation.ledger import ledger, stored
 from blendfilter.evaluation.rows import failures, repeats_in, shared_failure, slim, summarise
 from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.run_folder import PREDICTIONS, ROW_FIELDS, RunFolder, iterate_rows
 from blendfilter.evaluation.run_loop import RunLoop, RunProgress
-from blendfilter.evaluation.run_settings import (
-    check_gold_titles,
-    check_leak,
-    check_prompts,
-    check_reader,
-    check_trained,
-    retrievers_of,
-    settings_of,
-    versions,
-)
+from blendfilter.evaluation.run_settings import retrievers_of, settings_of, versions
 from blendfilter.filters.base import with_filter_lm
 from blendfilter.lm.batches import Batch, Batches
 from blendfilter.lm.budget import Budget
@@ -57,7 +56,36 @@ OFFLINE_NOTE = (
 )
 
 
-def evaluate(
+P = ParamSpec("P")
+
+
+def _waiting(work: Callable[P, Coroutine[Any, Any, Run]]) -> Callable[P, Run]:
+    """The coroutine function as one that waits for its run to be done, inside a notebook too."""
+
+    @functools.wraps(work)
+    def evaluate(*args: P.args, **options: P.kwargs) -> Run:
+        return _concluded(aio.run(work(*args, **options), "evaluate", "await aevaluate(…)"))
+
+    return evaluate
+
+
+def _concluded(run: Run) -> Run:
+    """`run`, as `evaluate` returns it. Warns of errors, with the place that called `evaluate`. Raises: RunFailed."""
+    if run.errors:
+        rows = [slim(row) for row in iterate_rows(run.folder / PREDICTIONS)]
+        repeats, move = (
+            repeats_in(run.settings),
+            f"kept in {run.folder}, where the same evaluation asks them again",
+        )
+        if (failure := shared_failure(rows, repeats)) is not None:
+            kind, words = failure
+            raise RunFailed(f"{words}; {move}", kind=kind, folder=str(run.folder))
+        warnings.warn(f"{failures(rows, repeats)}; {move}", stacklevel=3)
+    return run
+
+
+@_waiting
+async def evaluate(
     method: dspy.Module,
     questions: Questions | Sequence[Any],
     *,
@@ -112,67 +140,6 @@ def evaluate(
         is also a demonstration. BudgetSpent: the limit is reached. BatchWritten: calls wait in
         batch files for their answers. ServerRefused, ReplayMiss: see `blendfilter.errors`.
     """
-    return _concluded(aio.run(evaluated(**locals()), "evaluate", "await aevaluate(…)"))
-
-
-async def aevaluate(
-    method: dspy.Module,
-    questions: Questions | Sequence[Any],
-    *,
-    lm: dspy.BaseLM | str | None = None,
-    filter_lm: dspy.BaseLM | str | None = None,
-    run: str | Path | None = None,
-    concurrency: int = CONCURRENCY,
-    reuse: Run | str | Path | Iterable[Run | str | Path] = (),
-    replay: bool = False,
-    repeats: int = 1,
-    budget: Budget | None = None,
-    max_retries: int | None = None,
-    batch: Batch | None = None,
-    seed: int = 0,
-    progress: RunProgress | bool = True,
-    name: str | None = None,
-    metrics: Sequence[str | MetricFunction] | None = None,
-) -> Run:
-    """Evaluate `method` on `questions`, to be awaited on any loop: arguments, result and errors are `evaluate`'s."""
-    return _concluded(await asyncio.wrap_future(aio.submit(evaluated(**locals()))))
-
-
-def _concluded(run: Run) -> Run:
-    """`run`, as `evaluate` returns it. Warns of errors, with the place that called `evaluate`. Raises: RunFailed."""
-    if run.errors:
-        rows = [slim(row) for row in iterate_rows(run.folder / PREDICTIONS)]
-        repeats, move = (
-            repeats_in(run.settings),
-            f"kept in {run.folder}, where the same evaluation asks them again",
-        )
-        if (failure := shared_failure(rows, repeats)) is not None:
-            kind, words = failure
-            raise RunFailed(f"{words}; {move}", kind=kind, folder=str(run.folder))
-        warnings.warn(f"{failures(rows, repeats)}; {move}", stacklevel=3)
-    return run
-
-
-async def evaluated(
-    method: dspy.Module,
-    questions: Questions | Sequence[Any],
-    *,
-    lm: dspy.BaseLM | str | None = None,
-    filter_lm: dspy.BaseLM | str | None = None,
-    run: str | Path | None = None,
-    concurrency: int = CONCURRENCY,
-    reuse: Run | str | Path | Iterable[Run | str | Path] = (),
-    replay: bool = False,
-    repeats: int = 1,
-    budget: Budget | None = None,
-    max_retries: int | None = None,
-    batch: Batch | None = None,
-    seed: int = 0,
-    progress: RunProgress | bool = True,
-    name: str | None = None,
-    metrics: Sequence[str | MetricFunction] | None = None,
-) -> Run:
-    """The finished run whatever became of its questions, for callers that state its errors themselves."""
     check_module(method)
     questions = as_questions(questions)
     if metrics is not None:
@@ -194,7 +161,7 @@ async def evaluated(
     )
     assert context.module is not None
     method, model = context.module, context.model
-    check_trained(method, questions, [model])
+    check_leak(method, questions, [model])
     check_reader(method, model)
     settings = settings_of(
         method, questions, model, filter_lm=judge, seed=seed, name=name, repeats=repeats
@@ -238,10 +205,29 @@ async def evaluated(
     return Run(folder.path)
 
 
+evaluated: Callable[..., Coroutine[Any, Any, Run]] = evaluate.__wrapped__  # type: ignore[attr-defined]
+"""The run whatever became of its questions, to be awaited: for callers that state its errors themselves."""
+
+
+def _awaited(work: Callable[P, Run]) -> Callable[[Any], Callable[P, Coroutine[Any, Any, Run]]]:
+    """A decorator: the function has the arguments of `work`."""
+
+    def decorated(function: Any) -> Any:
+        function.__signature__ = inspect.signature(work)
+        return function
+
+    return decorated
+
+
+@_awaited(evaluate)
+async def aevaluate(*args: Any, **options: Any) -> Run:
+    """Evaluate `method` on `questions`, to be awaited on any loop: arguments, result and errors are `evaluate`'s."""
+    return _concluded(await asyncio.wrap_future(aio.submit(evaluated(*args, **options))))
+
+
 def _check(method: dspy.Module, questions: Questions) -> None:
     """What can be wrong with a method and its questions, looked at before any call is paid for."""
     check_functions(questions)
-    check_leak(method, questions)
     check_prompts(method)
     check_gold_titles(method, questions)
 

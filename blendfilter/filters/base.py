@@ -101,13 +101,13 @@ def with_filter_lm(method: dspy.Module, lm: dspy.BaseLM) -> dspy.Module:
     asking = filter_predictors(copied)
     if not asking:
         raise BadArgument(
-            f"filter_lm (--filter-lm) answers a filter's calls, and no filter of {type(method).__name__} asks a model: "
-            "leave it out, or give the method another filter (--filter)"
+            f"filter_lm answers a filter's calls, and no filter of {type(method).__name__} asks a model: "
+            "leave it out, or give the method another filter"
         )
     for path, predictor in asking.items():
         if predictor.lm is not None and not _same_model(predictor.lm, lm):
             raise BadArgument(
-                f"{path} has a model of its own, {predictor.lm.model}: leave filter_lm (--filter-lm) out, or that one"
+                f"{path} has a model of its own, {predictor.lm.model}: leave filter_lm out, or that one"
             )
         predictor.lm = lm
     return copied

@@ -140,7 +140,7 @@ def rules_of(rules: Sequence[str | Rule], known: Mapping[str, Rule] = RULES) -> 
     for rule in [rules] if isinstance(rules, str | Rule) else rules:
         if isinstance(rule, str):
             if rule not in known:
-                raise UnknownName.of("rule", rule, known, "- or a Rule of your own (--rules FILE)")
+                raise UnknownName.of("rule", rule, known, "- or a Rule of your own (rules=FILE)")
             rule = known[rule]  # noqa: PLW2901
         # Verdicts are kept with the names of their rules: one name must not mean two things.
         elif rule.name in RULES and rule != RULES[rule.name]:

@@ -82,7 +82,7 @@ class _Best(Filter):
     ) -> None:
         super().__init__()
         if min_score is not None and (isinstance(min_score, bool) or not math.isfinite(min_score)):
-            raise BadArgument(f"min_score (--filter-min-score) is a number, got {min_score!r}")
+            raise BadArgument(f"min_score is a number, got {min_score!r}")
         self.n = None if n is None else check_count("n", n)
         self.tokens = None if tokens is None else check_count("tokens", tokens)
         self.model = model
@@ -233,7 +233,7 @@ def scorer_of(by: By, model: str | None = None) -> CandidateScorer:
     elif issubclass(kind := SCORERS[by], _ByModel):
         if model is None:
             raise BadArgument(
-                f"scoring by {by} needs a model (--filter-model): name one, such as {kind.example}"
+                f"scoring by {by} needs a model: name one (model=), such as {kind.example}"
             )
         return kind(model)
     else:

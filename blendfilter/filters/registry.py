@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -13,9 +13,9 @@ import dspy
 from blendfilter.asking import PromptSettings, TaskWording
 from blendfilter.errors import BadArgument, BlendFilterError, UnknownName, words_of
 from blendfilter.filters.base import Filter, check_call
-from blendfilter.filters.cdit import CDITFilter, Rule
+from blendfilter.filters.cdit import CDITFilter
 from blendfilter.filters.compressed import LongLLMLinguaFilter, SelectiveContextFilter
-from blendfilter.filters.extractive import By, FullFilter, PassageFilter, SentenceFilter
+from blendfilter.filters.extractive import FullFilter, PassageFilter, SentenceFilter
 from blendfilter.filters.filco import FilCoFilter
 from blendfilter.filters.knowledge import KnowledgeFilter, OneCallFilter, PointwiseFilter
 from blendfilter.filters.written import BIDERFilter, SummaryFilter, TrainedFilCoFilter, Unmatched
@@ -57,13 +57,11 @@ def _filco(
             adapter=adapter,
         )
     for named, value in (
-        ("unmatched (--filter-unmatched)", unmatched),
-        ("max_input_tokens (--filter-max-input-tokens)", max_input_tokens),
+        ("unmatched", unmatched),
+        ("max_input_tokens", max_input_tokens),
     ):
         if value is not None:
-            raise BadArgument(
-                f"{named} is for a trained model of FilCo's: name it as model (--filter-model)"
-            )
+            raise BadArgument(f"{named} is for a trained model of FilCo's: name it as model=")
     return FilCoFilter(wording=wording, prompts=prompts, adapter=adapter)
 
 
@@ -78,7 +76,7 @@ def _bider(
 ) -> Filter:
     if model is None and lm is None:
         raise BadArgument(
-            f"the filter bider is a trained model: name it as model (--filter-model); {BIDERFilter.made_by} makes one"
+            f"the filter bider is a trained model: name it as model=; {BIDERFilter.made_by} makes one"
         )
     return BIDERFilter(
         model,
@@ -126,21 +124,13 @@ def make_filter(
     wording: TaskWording | str = "hotpotqa",
     prompts: Prompts | str | None = None,
     adapter: dspy.Adapter | None = None,
-    n: int | None = None,
-    by: By | None = None,
-    model: str | None = None,
-    min_score: float | None = None,
-    tokens: int | None = None,
-    rules: Sequence[str | Rule] | None = None,
-    unmatched: Unmatched | None = None,
-    max_input_tokens: int | None = None,
-    lm: dspy.BaseLM | None = None,
+    **arguments: Any,
 ) -> dspy.Module:
     """The filter called `name`, or a `package:Class` of the user's.
 
-    `n`, `by`, `model`, `min_score`, `tokens`, `rules`, `unmatched` and `max_input_tokens` are for those that take them;
-    a user's class is given them, `wording`, `prompts` and `adapter` by name where its arguments are called so. `lm`
-    answers in place of a trained `model`.
+    `arguments` (`n`, `by`, `model`, `min_score`, `tokens`, `rules`, `unmatched`, `max_input_tokens`) are for those that
+    take them; a user's class is given them, `wording`, `prompts` and `adapter` by name where its arguments are called
+    so. `lm` answers in place of a trained `model`.
 
     >>> make_filter("sentence", n=2).arguments()
     {'n': 2, 'by': 'bm25', 'model': None}
@@ -148,18 +138,7 @@ def make_filter(
     Raises:
         UnknownName: no such filter. BadArgument: an argument that it does not take, or a value out of its range.
     """
-    given = {
-        "n": n,
-        "by": by,
-        "model": model,
-        "min_score": min_score,
-        "tokens": tokens,
-        "rules": rules,
-        "unmatched": unmatched,
-        "max_input_tokens": max_input_tokens,
-        "lm": lm,
-    }
-    wanted = {key: value for key, value in given.items() if value is not None}
+    wanted = {key: value for key, value in arguments.items() if value is not None}
     worded = TaskWording.of(wording) if isinstance(wording, str) else wording
     offered: dict[str, Any] = {"wording": worded, "prompts": prompts, "adapter": adapter}
     if ":" in name:

@@ -152,11 +152,11 @@ class WrittenFilter(Filter):
         if (prompt := known.get("prompt")) is not None and prompt != own["prompt"]:
             raise BadArgument(
                 f"{model} was trained with another prompt than {self.template} is here: give the templates that it was "
-                f"trained with (--prompts), or train it again ({self.made_by})"
+                f"trained with (prompts=), or train it again ({self.made_by})"
             )
         if (how := endpoint_of(model)) is not None and how != getattr(lm, "endpoint", how):
             trained = "in its chat template" if how == "chat" else "on raw prompts"
-            raise BadArgument(f"{model} was trained {trained}: ask it so (--filter-endpoint {how})")
+            raise BadArgument(f"{model} was trained {trained}: ask it so (filter_endpoint={how})")
 
     def prompt(
         self,
@@ -239,7 +239,7 @@ class SummaryFilter(WrittenFilter):
     made_by = "a checkpoint that summarises, such as facebook/bart-large-cnn,"
 
 
-_PARTS = {"context": "FilCo's context filter", "generator": "FilCo's generator (it answers: --lm)", "bider": "BIDER",
+_PARTS = {"context": "FilCo's context filter", "generator": "FilCo's generator (it answers: lm=)", "bider": "BIDER",
           "summary": "a summariser"}  # fmt: skip
 
 
@@ -287,7 +287,7 @@ def recipe_of_answerer(lm: dspy.BaseLM) -> dict[str, Any]:
     if (part := recipe.get("part")) in (TrainedFilCoFilter.part, BIDERFilter.part):
         raise BadArgument(
             f"{lm.model} was trained as {worded(part)}: it writes what is to be read, and no answers. Name it as the "
-            "filter's (--filter-model), and one that answers as --lm"
+            "filter's (model=), and one that answers as lm="
         )
     return recipe
 

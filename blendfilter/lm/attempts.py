@@ -209,9 +209,9 @@ class Pace:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.requests_per_minute, self.tokens_per_minute = requests_per_minute, tokens_per_minute
-        for name, option in (("requests_per_minute", "--rpm"), ("tokens_per_minute", "--tpm")):
+        for name in ("requests_per_minute", "tokens_per_minute"):
             if (limit := getattr(self, name)) is not None:
-                setattr(self, name, check_count(f"{name} ({option})", limit))
+                setattr(self, name, check_count(name, limit))
         self._requests = Window(self.requests_per_minute or math.inf, seconds)
         self._tokens = Window(self.tokens_per_minute or math.inf, seconds)
         self._share: float | None = None
@@ -315,7 +315,7 @@ class RetryBudget:
 
     def __init__(self, limit: int | None = None, *, free: int = FREE_RETRIES) -> None:
         if limit is not None:
-            limit = check_count("max_retries (--max-retries)", limit, 0)
+            limit = check_count("max_retries", limit, 0)
         self.limit, self.free = limit, free
         self.used = self.earned = 0
         self._warned = False

@@ -114,7 +114,7 @@ class Batch:
     def __post_init__(self) -> None:
         if not isinstance(self.window, str) or not self.window.strip():
             raise BadArgument(
-                f"a batch window of {self.window!r} (--batch-window): write it as the provider does, 24h"
+                f"a batch window of {self.window!r} (batch_window=): write it as the provider does, 24h"
             )
         if not (isinstance(self.poll, int | float) and self.poll > 0):
             raise BadArgument(f"poll must be a number of seconds above 0, got {self.poll!r}")
@@ -254,8 +254,8 @@ class Batches:
     ) -> None:
         if not isinstance(lm.inner, OpenAIEngine):
             raise BadArgument(
-                f"{lm.name} cannot be asked in batches: that takes one OpenAI-compatible server (--api-base URL), or a "
-                "model's name and a folder for the files (--batch-dir)"
+                f"{lm.name} cannot be asked in batches: that takes one OpenAI-compatible server (api_base=URL), or a "
+                "model's name and a folder for the files (batch_dir=)"
             )
         self.given, self.tell = given, tell
         self.by_files = given.folder is not None
@@ -513,7 +513,7 @@ class Batches:
         for path in sorted(self.folder.glob(f"*{OUTPUT}")):
             if path.name.removesuffix(OUTPUT) not in named:
                 raise BadData(
-                    f"{path} answers no batch of this run: give each run a folder of its own (--batch-dir), or take "
+                    f"{path} answers no batch of this run: give each run a folder of its own (batch_dir=), or take "
                     "the file out"
                 )
 
@@ -691,8 +691,8 @@ class _AtProvider:
             # Outside of the block: the error holds the request, and with it the key.
             if (status := getattr(fault, "status", None)) in (404, 405, 501):
                 raise ServerRefused(
-                    f"{self._address} has no batches (HTTP {status}): leave out --batch, or have files answered "
-                    "(--batch-dir)"
+                    f"{self._address} has no batches (HTTP {status}): leave out batch=, or have files answered "
+                    "(batch_dir=)"
                 )
             final = faults.final(fault, address=self._address)
             if not faults.retryable(fault):

@@ -111,12 +111,12 @@ class Budget:
         for name in ("calls", "tokens"):
             if (value := getattr(self, name)) is not None:
                 object.__setattr__(
-                    self, name, check_count(f"the budget of {name} (--max-{name})", value)
+                    self, name, check_count(f"the budget of {name} ({name}=)", value)
                 )
         number = isinstance(self.dollars, int | float) and not isinstance(self.dollars, bool)
         if self.dollars is not None and not (number and 0 < self.dollars < math.inf):
             raise BadArgument(
-                f"a budget of {self.dollars!r} dollars (--max-cost): give a number above 0"
+                f"a budget of {self.dollars!r} dollars (dollars=): give a number above 0"
             )
 
     def given(self) -> dict[str, float]:
@@ -443,7 +443,7 @@ def marked(journal: Journal) -> Amount:
 def unpriced(name: str) -> BadArgument:
     return BadArgument(
         f"no price is known for the model '{name}', so no limit of dollars can hold it: give its price "
-        "(--prices FILE), or limit the tokens"
+        "(prices=FILE), or limit the tokens"
     )
 
 

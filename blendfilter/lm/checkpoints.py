@@ -309,7 +309,7 @@ def save_checkpoint(loaded: LanguageModel, folder: str | Path) -> Path:
     """
     folder = path_of(folder)
     if folder.exists() and any(folder.iterdir()):
-        raise BadArgument(f"{folder} is there already: name another folder (--out)")
+        raise BadArgument(f"{folder} is there already: name another folder (out=)")
     beside = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     try:
         with quiet_transformers(EXTRA, WHY), writing(folder):
@@ -401,7 +401,7 @@ def load_errors(found: Checkpoint) -> Iterator[None]:
         if "trust_remote_code" in str(error):
             raise BadData(
                 f"the model in {found.path} comes with code of its own, which is never run here: have a server run it "
-                "(--lm NAME --api-base URL), or take a model that transformers knows"
+                "(lm=NAME api_base=URL), or take a model that transformers knows"
             ) from error
         why = str(error).strip().partition("\n")[0][:200] or type(error).__name__
         raise BadData(
@@ -521,7 +521,7 @@ def prompt_ids(
         )
     if not tokenizer.chat_template:
         raise lm15.InvalidRequestError(
-            "this model has no chat template: ask it with raw prompts (--endpoint completions)"
+            "this model has no chat template: ask it with raw prompts (endpoint='completions')"
         )
     known = tokenizer.all_special_tokens
     messages = [

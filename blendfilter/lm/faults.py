@@ -289,12 +289,12 @@ _KINDS = (
     (lm15.ServerError, "server_error"),
 )
 _WORDS: Mapping[str, str] = {
-    NO_CONNECTION: "no model server answers at {where}: {why}; start it, or give its address (--api-base URL)",
+    NO_CONNECTION: "no model server answers at {where}: {why}; start it, or give its address (api_base=URL)",
     NOT_SET_UP: "{where} cannot be asked: {why}",
     "unauthorized": "{where} refuses the key{http}: {why}; {hint}",
     "no_credit": "{where} refuses to go on without credit{http}: {why}; check the account's plan and limits",
-    "no_model": "{where} does not serve this model{http}: {why}; check the model's name (--lm)",
-    "not_found": "{where} has nothing at this path{http}: {why}; check that the address ends in /v1, and --endpoint",
+    "no_model": "{where} does not serve this model{http}: {why}; check the model's name (lm=)",
+    "not_found": "{where} has nothing at this path{http}: {why}; check that the address ends in /v1, and endpoint=",
     "context_too_long": "the prompt is longer than the model's context: {why}",
 }
 

@@ -188,7 +188,7 @@ class HuggingFaceEngine:
         both = loaded.config.is_encoder_decoder
         if len(tokens) - both >= limit:
             raise lm15.ContextLengthError(
-                f"{len(tokens):,} tokens, and {self.model} was opened with a context of {limit:,} (--context)"
+                f"{len(tokens):,} tokens, and {self.model} was opened with a context of {limit:,} (context=)"
             )
         room = limit - (1 if both else len(tokens))
         return tokens, room if cap is None else min(cap, room)
@@ -290,7 +290,7 @@ class _Row:
         deadline = self.call.deadline
         if deadline is not None and time.monotonic() - self._began > deadline:
             raise lm15.TimeoutError(
-                f"no whole reply within the deadline of {deadline:g} s (--deadline): give it more, ask for fewer "
+                f"no whole reply within the deadline of {deadline:g} s (deadline=): give it more, ask for fewer "
                 "tokens, or take a smaller model"
             )
 
@@ -613,7 +613,7 @@ def hugging_face_model(
     """The arguments of the `ConnectedLM` for the model `name`; arguments and errors as of `connect`."""
     options = engine_options(how)
     if json_schema:
-        raise BadArgument(f"{name} holds no reply to a schema: leave out --json-schema")
+        raise BadArgument(f"{name} holds no reply to a schema: leave out json_schema=True")
     plain, own = settings_in(name)
     checkpoint, called = checkpoint_of(plain), name_of(name)
     profile = _profile_of(checkpoint, called)

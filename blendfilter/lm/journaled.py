@@ -125,7 +125,7 @@ class JournaledEngine:
         if self.journal.mode == "replay":
             raise ReplayMiss(
                 f"not in the journal: {who()} asks for call {key[:12]}, which {self.journal.path} does not hold; "
-                "the run changed (prompt, settings, index) or never finished: run it without --replay"
+                "the run changed (prompt, settings, index) or never finished: run it without replay=True"
             )
         return None
 

@@ -155,7 +155,7 @@ class LocalEngine:
         header = read_header(path)
         if endpoint == "chat" and not header.has_chat_template:
             raise BadArgument(
-                f"{path.name} carries no chat template: ask it with raw prompts (--endpoint completions)"
+                f"{path.name} carries no chat template: ask it with raw prompts (endpoint='completions')"
             )
         if context is None:
             context = min(header.trained_context or LONGEST_CONTEXT, LONGEST_CONTEXT)
@@ -185,7 +185,7 @@ class LocalEngine:
                     response = await engine.complete(await self._prepared(engine, request))
             except TimeoutError:
                 raise lm15.TimeoutError(
-                    f"no whole reply within the deadline of {self._deadline:g} s (--deadline): give it more, "
+                    f"no whole reply within the deadline of {self._deadline:g} s (deadline=): give it more, "
                     "ask for fewer tokens, or take a smaller model"
                 ) from None
             except lm15.LM15Error as error:

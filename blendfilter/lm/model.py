@@ -7,12 +7,10 @@ over the bridge. DSPy's own cache and retries are off: the journal is the cache,
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, Literal
 
 import dspy
@@ -37,7 +35,6 @@ from blendfilter.errors import (
     MissingFile,
     UnknownName,
     guess,
-    worded,
 )
 from blendfilter.journal import CallCache, Journal, Mode
 from blendfilter.lm.adopted import (
@@ -72,6 +69,7 @@ from blendfilter.lm.replicas import ReplicatedEngine
 from blendfilter.lm.streamed import ReplyListener
 from blendfilter.lm.thoughts import ThinkingNotice, ThoughtfulEngine
 from blendfilter.secrets import Key, hidden, refuse_keys
+from blendfilter.settings import Connection
 
 logger = logging.getLogger(__name__)
 
@@ -172,19 +170,34 @@ def connect(
     elif prices is not None and not isinstance(prices, Prices):
         raise BadArgument(f"prices is {prices!r:.40}: name a TOML file of prices ('prices.toml')")
     _check_kept(journal, mode, cache)
-    given = {
-        argument: value for argument, value in locals().items() if argument not in _NO_SETTINGS
-    }
-    lm = _opened(
-        Settings(**given, decoding={"temperature": temperature, "top_p": top_p, **defaults})
+    settings = LMSettings.model_construct(
+        name=name,
+        api_base=api_base,
+        api_key=api_key,
+        endpoint=endpoint,
+        label=label,
+        thinking=thinking,
+        reasoning=reasoning,
+        extra_body=extra_body,
+        json_schema=json_schema,
+        prices=prices,
+        cache=cache,
+        timeout=timeout,
+        attempts=attempts,
+        deadline=deadline,
+        requests_per_minute=requests_per_minute,
+        tokens_per_minute=tokens_per_minute,
+        context=context,
+        threads=threads,
+        decoding={"temperature": temperature, "top_p": top_p, **defaults},
     )
+    lm = _opened(settings)
     # The journal is opened last of all: a name that is refused leaves no file and no lock behind.
     if journal is None:
         return lm.with_journal(_user_cache()) if _is_cached(name, cache) else lm
     return lm.with_journal(Journal(journal, mode) if isinstance(journal, str | Path) else journal)
 
 
-_NO_SETTINGS = frozenset({"journal", "mode", "temperature", "top_p", "defaults"})
 _NOT_IN_STATE = frozenset({"api_key", "prices", "decoding"})
 
 
@@ -221,37 +234,42 @@ def _user_cache() -> CallCache | None:
         return None
 
 
-class Settings(SimpleNamespace):
+class LMSettings(Connection):
     """The arguments of `connect` under their names, but for the journal; `decoding` has all that decide a reply.
 
     A connected model keeps them, and whatever makes it again starts from them: `state` is what a file may hold,
-    `secrets` is the rest.
+    `secrets` is the rest. What is wrong with one is said by what takes it.
     """
 
-    def __repr__(self) -> str:
-        return f"Settings({self.state()})"  # without secrets
+    name: str | dspy.BaseLM
+    api_base: str | Sequence[str] | None = None  # type: ignore[assignment]
+    api_key: Key | None = None
+    extra_body: dict[str, Any] | None = None
+    json_schema: bool | None = None
+    prices: Prices | None = None
+    cache: bool | None = None
+    decoding: Mapping[str, Any] = {}
 
-    def given(self) -> set[str]:
+    def __repr_args__(self) -> Any:  # of repr, str and what rich prints: no secrets
+        return self.state().items()
+
+    def changed(self) -> set[str]:
         """The names of those that differ from the defaults; greedy decoding is the default."""
-        plain = {
-            argument.name: argument.default
-            for argument in inspect.signature(connect).parameters.values()
+        of_replies = {
+            name
+            for name, value in self.decoding.items()
+            if value is not None and (name, value) != ("temperature", 0.0)
         }
-        plain |= {
-            "name": self.name,
-            "temperature": None if self.decoding.get("temperature") is None else 0.0,
-        }
-        now = {**vars(self), **self.decoding}
-        return {
-            name for name, value in now.items() if name != "decoding" and value != plain.get(name)
-        }
+        fields = type(self).model_fields
+        own = {name for name, value in self if value != fields[name].default}
+        return own - {"name", "decoding"} | of_replies
 
     def state(self) -> dict[str, Any]:
         """The arguments that connect the same model again, as JSON: no key, no login, and no prices (a user's file).
 
         Those of a user's own `dspy.LM`, which is saved as itself, lack its `name` and how it is spoken to.
         """
-        given = {name: value for name, value in vars(self).items() if value is not None}
+        given = {name: value for name, value in self if value is not None}
         if not isinstance(self.name, str):
             return {name: given[name] for name in ("label", "cache", *_LIMITS) if name in given}
         if "api_base" in given:
@@ -288,7 +306,7 @@ class Settings(SimpleNamespace):
 
     def check_adoptable(self, lm: dspy.BaseLM, allowed: frozenset[str] = frozenset()) -> None:
         """Raise `BadArgument` where settings are given for a model that has its own."""
-        if self.given() - allowed:
+        if self.changed() - allowed:
             raise BadArgument(
                 f"{lm.model} is made already: give its settings where it is made, or use its copy(…)"
             )
@@ -313,7 +331,7 @@ class Settings(SimpleNamespace):
         refuse_keys(self.decoding, "settings")
         refuse_keys(self.extra_body or {}, "extra_body")
         # A mistyped setting would fail at the first call, in words about wire formats, after others were paid for.
-        known = _DECODING | _WIRE | inspect.signature(connect).parameters.keys() - {"defaults"}
+        known = _DECODING | _WIRE | type(self).model_fields.keys()
         if name := min(self.decoding.keys() - known, default=""):
             near = guess(_SHORT.get(name, name), sorted(known))
             raise UnknownName(
@@ -329,8 +347,8 @@ class Settings(SimpleNamespace):
                 )
 
 
-def _opened(settings: Settings) -> ConnectedLM:
-    name, decoding = settings.name, settings.decoding
+def _opened(settings: LMSettings) -> ConnectedLM:
+    name = settings.name
     settings.policy()  # numbers are checked before anything is made of them
     if isinstance(name, ConnectedLM):
         settings.check_adoptable(name)
@@ -357,7 +375,7 @@ def _opened(settings: Settings) -> ConnectedLM:
         )
         _say_what_is_not_steered(settings, made["model"], made["profile"])
         return ConnectedLM(
-            **made, settings=settings, terms=settings.own_price(made["model"]), **decoding
+            **made, settings=settings, terms=settings.own_price(made["model"]), **settings.decoding
         )
     for option in ("context", "threads"):
         if getattr(settings, option) is not None:
@@ -375,14 +393,29 @@ def _opened(settings: Settings) -> ConnectedLM:
             "offline is a reader in this process: name the model that the address serves"
         )
     settings.refuse_limits()
-    identity = {"label": settings.label}
+    return _made(settings, name, OfflineEngine(), settings.own_price(name))
+
+
+def _made(
+    settings: LMSettings,
+    model: str,
+    engine: ModelEngine,
+    terms: CallPolicy,
+    options: Mapping[str, Any] | None = None,
+    **about: Any,
+) -> ConnectedLM:
+    """The model over its engine; `options` are how it is spoken to, which its calls' keys have."""
+    identity: dict[str, Any] = {"label": settings.label}
+    if options is not None:
+        identity |= {"endpoint": settings.endpoint, "options": {**options, "endpoint": None}}
     return ConnectedLM(
-        name,
-        OfflineEngine(),
+        model,
+        engine,
         identity=identity,
         settings=settings,
-        terms=settings.own_price(name),
-        **decoding,
+        terms=terms,
+        **about,
+        **settings.decoding,
     )
 
 
@@ -391,7 +424,7 @@ def is_in_process(name: str, api_base: object = None) -> bool:
     return is_hugging_face(name, api_base) or is_local(name, api_base)
 
 
-def _served(settings: Settings, how: Mapping[str, Any]) -> ConnectedLM:
+def _served(settings: LMSettings, how: Mapping[str, Any]) -> ConnectedLM:
     """A model behind one server, or behind several that share its calls."""
     places = [
         place_of(settings.name, address, settings.api_key)
@@ -410,26 +443,18 @@ def _served(settings: Settings, how: Mapping[str, Any]) -> ConnectedLM:
         for url, _, key in places
     ]
     engine = engines[0] if len(engines) == 1 else ReplicatedEngine(engines)
-    options = {**how, "endpoint": None, "provider": provider, "json_schema": schema or None}
-    return ConnectedLM(
-        model,
-        engine,
-        profile=profile,
-        identity={"label": settings.label, "endpoint": settings.endpoint, "options": options},
-        address=engine.address,
-        settings=settings,
-        terms=settings.policy(model, provider),
-        **settings.decoding,
-    )
+    options = {**how, "provider": provider, "json_schema": schema or None}
+    terms = settings.policy(model, provider)
+    return _made(settings, model, engine, terms, options, profile=profile, address=engine.address)
 
 
-def _through_dspy(settings: Settings, how: Mapping[str, Any]) -> ConnectedLM:
+def _through_dspy(settings: LMSettings, how: Mapping[str, Any]) -> ConnectedLM:
     """A model of a provider that DSPy's own client speaks to, called on our terms."""
-    name, decoding = str(settings.name), settings.decoding
+    name = str(settings.name)
     provider, _, model = name.partition("/")
     if settings.endpoint == "completions":
         raise BadArgument(
-            f"{name} goes through DSPy's client, which sends no raw prompts: leave out --endpoint"
+            f"{name} goes through DSPy's client, which sends no raw prompts: leave out endpoint="
         )
     place = (
         {"api_base": addresses_of(settings.api_base)[0]} if settings.api_base is not None else {}
@@ -452,22 +477,8 @@ def _through_dspy(settings: Settings, how: Mapping[str, Any]) -> ConnectedLM:
         place=address or provider,
         key_hint=hint,
     )
-    options = {
-        **how,
-        "endpoint": None,
-        "provider": provider,
-        "json_schema": settings.json_schema or None,
-    }
-    return ConnectedLM(
-        model,
-        engine,
-        profile=profile,
-        identity={"label": settings.label, "endpoint": settings.endpoint, "options": options},
-        address=address,
-        settings=settings,
-        terms=terms,
-        **decoding,
-    )
+    options = {**how, "provider": provider, "json_schema": settings.json_schema or None}
+    return _made(settings, model, engine, terms, options, profile=profile, address=address)
 
 
 def _priced_by_dspy(price: Price | None, model: str, provider: str | None) -> bool:
@@ -475,13 +486,13 @@ def _priced_by_dspy(price: Price | None, model: str, provider: str | None) -> bo
     return provider is not None and (price is None or price == listed_price(model, provider))
 
 
-def _say_what_is_not_steered(settings: Settings, model: str, profile: Profile) -> None:
+def _say_what_is_not_steered(settings: LMSettings, model: str, profile: Profile) -> None:
     effort = effort_of(settings.thinking, settings.reasoning)
     if settings.endpoint == "chat" and (note := profile.unsteered(effort)):
-        logger.warning("%s: %s", model, worded(note))
+        logger.warning("%s: %s", model, note)
 
 
-def _adopted(settings: Settings, lm: dspy.BaseLM) -> ConnectedLM:
+def _adopted(settings: LMSettings, lm: dspy.BaseLM) -> ConnectedLM:
     """A user's own model, its decoding settings taken over."""
     settings.check_adoptable(lm, frozenset({"label", "prices", "cache", *_LIMITS}))
     given = {name: value for name, value in lm.kwargs.items() if value is not None}
@@ -540,7 +551,7 @@ class ConnectedLM(EngineLM):
         profile: Profile = Profile(),
         identity: Mapping[str, Any] | None = None,
         address: str = "",
-        settings: Settings | None = None,
+        settings: LMSettings | None = None,
         journal: Journal | CallCache | None = None,
         terms: CallPolicy | None = None,
         traffic: Traffic = FREE,
@@ -731,7 +742,7 @@ def connected_again(
     *,
     secret: Mapping[str, Any] = {},
 ) -> ConnectedLM:
-    """The model of a pickle, which is code that its reader trusts; `secret` is what its `Settings.secrets` gave.
+    """The model of a pickle, which is code that its reader trusts; `secret` is what its `LMSettings.secrets` gave.
 
     Raises: as `connect`, `NoKey` for one.
     """

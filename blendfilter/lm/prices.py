@@ -18,7 +18,7 @@ import pydantic.dataclasses
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, StrictBool, ValidationError
 
 from blendfilter.dspy_surface import listed_rates
-from blendfilter.errors import BadData, MissingFile, worded
+from blendfilter.errors import BadData, MissingFile
 from blendfilter.files import path_of, read_whole
 from blendfilter.lm.profiles import PROVIDERS
 
@@ -134,7 +134,7 @@ _LITELLM_NAMES = {"together": "together_ai"}
 def unknown_price(model: str, own: Prices | None) -> str:
     """Why the price of `model` is unknown, in words."""
     if own is None:
-        return worded("no price is known (--prices FILE)")
+        return "no price is known (prices=FILE)"
     return f"no price is known: {own.path} names no model '{model}'"
 
 

@@ -117,14 +117,14 @@ class Profile:
         """What a user who asked for `effort` has to know where no switch is known; else empty.
 
         >>> profile_for("QwQ-32B").unsteered("off")[:62]
-        'no switch that turns its thinking off is known, so --no-thinki'
+        'no switch that turns its thinking off is known, so thinking=Fa'
         """
         if effort is None or self.switch is not None or (effort == "off" and not self.thinks):
             return ""
         what = (
-            "that turns its thinking off is known, so --no-thinking"
+            "that turns its thinking off is known, so thinking=False"
             if effort == "off"
-            else ("for its thinking is known, so --thinking and --reasoning")
+            else ("for its thinking is known, so thinking=True and reasoning=")
         )
         return (
             f"no switch {what} sends nothing; its replies have {self.thinking_tokens:,} tokens more for thoughts. A "
@@ -434,19 +434,19 @@ def place_of(name: str, api_base: str | None, api_key: str | None) -> tuple[str,
         variable = known.key_variable if known and known.key_variable else "BLENDFILTER_API_KEY"
         return api_base, model, _key(api_key, variable)
     if not rest:
-        where = "or say where it is served (--api-base URL)"
+        where = "or say where it is served (api_base=URL)"
         near = guess(name, IN_PROCESS)
         words = f"write provider/model (openai/{name}), {where}"
         raise BadArgument(f"'{name}' names no provider{f'.{near} Or ' if near else ': '}{words}")
     if known is None:
         raise UnknownName(
             f"no provider '{prefix}'.{guess(prefix, {*PROVIDERS, *known_providers()})} (known: {', '.join(_NAMED)}, "
-            f"and others that DSPy knows) - or say where '{name}' is served (--api-base URL)"
+            f"and others that DSPy knows) - or say where '{name}' is served (api_base=URL)"
         )
     key = _key(api_key, known.key_variable)
     if known.key_variable and key == _NO_KEY and not api_key:
         raise NoKey(
-            f"{name} wants a key: set {known.key_variable}, or point --api-base at a server of your own"
+            f"{name} wants a key: set {known.key_variable}, or point api_base= at a server of your own"
         )
     return known.base_url, rest, key
 

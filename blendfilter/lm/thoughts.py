@@ -16,7 +16,6 @@ import logging
 from typing import Any
 
 from blendfilter.dspy_surface import lm15
-from blendfilter.errors import worded
 from blendfilter.lm import faults
 from blendfilter.lm.attempts import ModelEngine, another_attempt
 from blendfilter.lm.budget import tally
@@ -24,10 +23,10 @@ from blendfilter.lm.profiles import THINKING_TOKENS, Profile, split_thinking
 
 logger = logging.getLogger(__name__)
 
-_SWITCH = "--no-thinking asks it not to; where that was given, its server ignores it. --reply-tokens caps long replies"
+_SWITCH = "thinking=False asks it not to; where that was given, its server ignores it. reply_tokens= caps long replies"
 _NO_SWITCH = (
-    "No switch that turns it off is known: --no-thinking sends nothing. Turn it off at its server, or send the "
-    "server's own field: in Python connect(…, extra_body=…). --reply-tokens caps long replies"
+    "No switch that turns it off is known: thinking=False sends nothing. Turn it off at its server, or send the "
+    "server's own field: in Python connect(…, extra_body=…). reply_tokens= caps long replies"
 )
 
 
@@ -111,10 +110,10 @@ class ThoughtfulEngine:
         self.notice.given = True
         line = (
             f"{self.model} thinks before it replies: a reply that its thoughts leave empty or cut is asked for once "
-            f"more, with {THINKING_TOKENS:,} tokens more. --thinking (or --reasoning low) gives every reply that room "
-            f"at once, which saves the second call. {_SWITCH if self.profile.switch else _NO_SWITCH}"
+            f"more, with {THINKING_TOKENS:,} tokens more. thinking=True (or reasoning='low') gives every reply that "
+            f"room at once, which saves the second call. {_SWITCH if self.profile.switch else _NO_SWITCH}"
         )
-        logger.warning("%s", worded(line))
+        logger.warning("%s", line)
 
 
 def thinks(response: lm15.Response) -> bool:

@@ -102,7 +102,7 @@ class CDIT(RALM):
         )
         if not isinstance(self.select, CDITFilter):
             raise BadArgument(
-                f"cdit judges by a CDITFilter (--filter cdit or cdit-components), got {filter!r:.60}"
+                f"cdit judges by a CDITFilter (filter='cdit' or cdit-components), got {filter!r:.60}"
             )
         index, folder = as_retriever(retriever), None
         overlay = index if isinstance(index, Trimmed) else Trimmed(index, Witnesses())

@@ -94,7 +94,7 @@ def make_method(
         raise UnknownName.of("method", name, METHODS, "- or package:Class for one of your own")
     if METHODS[name].retrieves and retriever is None:
         raise BadArgument(
-            f"{name} retrieves: give it passages (--corpus FILE, --corpus pooled or --index DIR)"
+            f"{name} retrieves: give it passages (corpus=FILE, corpus='pooled' or index=DIR)"
         )
     if wanted and not METHODS[name].retrieves:
         raise BadArgument(

@@ -56,7 +56,10 @@ STAGE_NAME = "cxmi"
 """The stage under which a journal keeps CXMI's scores."""
 INSTEAD = "take the measure lexical (compares with the question) or cxmi (asks a model)"
 """What to do where STRINC cannot label."""
-NO_WORDS = "holds nothing but articles and punctuation: drop the row, or choose nothing for it (--allow-empty-answers)"
+NO_WORDS = (
+    "holds nothing but articles and punctuation: drop the row, or choose nothing for it "
+    "(allow_empty_answers=True)"
+)
 NO_QUESTION = Question("", "question", ("answer",))
 Batch = Sequence[tuple[Question, Sequence[Passage]]]
 

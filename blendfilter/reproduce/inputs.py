@@ -25,8 +25,8 @@ from blendfilter.errors import (
     ServerRefused,
     UnknownName,
 )
+from blendfilter.evaluation.checks import check_leak
 from blendfilter.evaluation.plan import spread
-from blendfilter.evaluation.run_settings import check_leak
 from blendfilter.files import path_of
 from blendfilter.filters.base import Filter
 from blendfilter.filters.cdit import CDITFilter
@@ -384,7 +384,7 @@ class RowInputs:
         self.load_program_into(select, row, task, JUDGE)
         if recipes_in(select):
             # no judge is in a row that searches a trimmed index
-            check_leak(select, questions, OTHERS)
+            check_leak(select, questions, (), OTHERS)
         judge = select.judge
         of = (retriever.fingerprint, questions.fingerprint, judge.identity())
         key = digest(*of, self._lm.name, self._lm.identity)

@@ -18,12 +18,13 @@ import dspy
 
 from blendfilter.compiling.programs import recipes_in
 from blendfilter.errors import RunFailed
+from blendfilter.evaluation.checks import check_leak, check_reader
 from blendfilter.evaluation.ledger import money
 from blendfilter.evaluation.plan import Estimator, added, left_of, rehearse, spread
 from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.run_folder import RUN
 from blendfilter.evaluation.run_loop import RunProgress
-from blendfilter.evaluation.run_settings import check_leak, check_reader, check_trained, settings_of
+from blendfilter.evaluation.run_settings import settings_of
 from blendfilter.evaluation.runner import evaluate
 from blendfilter.filters.base import filter_predictors, own_filter_lm
 from blendfilter.journal import FILE, digest
@@ -121,7 +122,7 @@ def runs_of(
     readers = [lm] if filter_lm is None else [lm, filter_lm]
     for task, questions in sources.questions.items():
         # before silver contexts and trimmed indexes, too
-        check_trained(dspy.Module(), questions, readers, OTHERS)
+        check_leak(dspy.Module(), questions, readers, OTHERS)
         for row in table.rows:
             points = _points(table, row, task)
             retriever = sources.indexes[task, table.role(row)] if row.retrieves else None
@@ -137,9 +138,7 @@ def runs_of(
                     continue
                 if method is None:
                     continue
-                if recipes_in(method):
-                    check_leak(method, questions, OTHERS)
-                check_trained(method, questions, (), OTHERS)
+                check_leak(method, questions, (), OTHERS)
                 check_reader(method, lm)
                 model, other = (_sampled(each, point.sampling) for each in (lm, filter_lm))
                 assert model is not None

@@ -159,7 +159,7 @@ class Retriever(ABC):
         if missing and journal.mode == "replay":
             raise ReplayMiss(
                 f"not in the journal: {who() or 'a search'} searches index {self.fingerprint} for {missing[0][:80]!r}, "
-                f"k={k}, which {journal.path} does not hold; run it without --replay"
+                f"k={k}, which {journal.path} does not hold; run it without replay=True"
             )
         answers = self.find(missing, k) if missing else []
         for query, found in zip(missing, answers, strict=True):

@@ -211,7 +211,7 @@ def chunk_size(size: str) -> int:
     """
     match = _SIZE.fullmatch(size.strip())
     if match is None:
-        raise BadArgument(f"--chunk takes a number of words with a w, such as 100w; got '{size}'")
+        raise BadArgument(f"chunk= takes a number of words with a w, such as 100w; got '{size}'")
     return int(match[1])
 
 

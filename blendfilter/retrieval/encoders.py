@@ -41,7 +41,7 @@ MARKS = ("config.json", "modules.json")  # a folder with neither is no encoder
 LAYOUT = "config_sentence_transformers.json"
 _STATED = {"cosine": "cosine", "dot": "dot", "euclidean": "l2"}
 """sentence-transformers' names of similarities, and ours."""
-_SAY = f"--similarity {', '.join(SIMILARITIES[:-1])} or {SIMILARITIES[-1]}"
+_SAY = f"similarity={', '.join(SIMILARITIES[:-1])} or {SIMILARITIES[-1]}"
 _PROMPTS = {"query": ("query",), "document": ("document", "passage", "corpus")}
 _TEXTS = {"query": "queries", "document": "passages"}
 _DPR = {"DPRQuestionEncoder": "query", "DPRContextEncoder": "document"}
@@ -250,9 +250,7 @@ def load_encoder(
     choices = (("similarity", similarity, SIMILARITIES), ("pooling", pooling, POOLINGS))
     for option, given, known in choices:
         if given not in (None, *known):
-            raise BadArgument(
-                f"{option} (--{option}) must be one of {', '.join(known)}, got {given!r}"
-            )
+            raise BadArgument(f"{option} must be one of {', '.join(known)}, got {given!r}")
     for option, length in (("max_length", max_length), ("query_max_length", query_max_length)):
         if length is not None and (isinstance(length, bool) or length < _MINIMUM):
             raise BadArgument(f"{option} must be at least {_MINIMUM} tokens, got {length!r}")
@@ -346,7 +344,9 @@ def _check_kind(folder: Path, task: str, *, alone: bool) -> None:
     if name in _OTHER_KINDS:
         raise BadData(f"{folder} is no dense encoder but {_OTHER_KINDS[name]}; name a dense one")
     if name in _DPR and (alone or _DPR[name] != task):
-        both = "name DPR's context encoder with --encoder and its question encoder with --query-encoder"
+        both = (
+            "name DPR's context encoder with encoder= and its question encoder with query_encoder="
+        )
         raise BadArgument(f"{folder} is a {name}, which encodes {_TEXTS[_DPR[name]]} alone: {both}")
 
 
@@ -428,7 +428,7 @@ def _pool(model: Any, folder: Path, pooling: Pooling | None, stated: str) -> boo
         stated = stated or " and ".join(sorted(modes)) or "no tokens"
     if stated not in ("", pooling):
         raise BadArgument(
-            f"the encoder in {folder} pools {stated} by its own settings, not {pooling}: leave out --pooling"
+            f"the encoder in {folder} pools {stated} by its own settings, not {pooling}: leave out pooling="
         )
     if stated or modes == {pooling}:
         return False
@@ -450,7 +450,7 @@ def _prefix(model: Any, folder: Path, task: str, prefix: str | None, prompt: str
         return next((known[name] for name in _PROMPTS[task] if name in known), "")
     if prompt not in known:
         raise UnknownName.of(
-            "prompt", prompt, known, f"of the encoder in {folder}; --{which}-prefix takes any text"
+            "prompt", prompt, known, f"of the encoder in {folder}; {which}_prefix= takes any text"
         )
     return known[prompt]
 

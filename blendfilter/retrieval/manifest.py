@@ -258,7 +258,7 @@ def building(out: AnyPath, *, overwrite: bool = False, share: bool = False) -> I
         )
     if (target / MANIFEST).exists() and not (overwrite or share):
         raise BadArgument(
-            f"there is an index at {target} already: name another folder, or overwrite it (--overwrite)"
+            f"there is an index at {target} already: name another folder, or overwrite it (overwrite=True)"
         )
     target.parent.mkdir(parents=True, exist_ok=True)
     folder = _sibling(target, "building")

@@ -49,7 +49,7 @@ def connected(address: str) -> Iterator[Any]:
     except (OSError, RuntimeError, ValueError, AssertionError) as error:
         words = " ".join(str(error).split())[:300]
         raise ServerRefused(
-            f"no Ray cluster answers at '{address}' ({words}): start one (ray start --head), or give --ray local"
+            f"no Ray cluster answers at '{address}' ({words}): start one (ray start --head), or give address='local'"
         ).quoting(words) from None
     try:
         yield ray
@@ -82,9 +82,9 @@ class OnRay(NamedTuple):
         if out is None:
             raise BadArgument("an index that a cluster encodes lies in a folder: name one (out)")
         if self.workers is not None:
-            check_count("workers (--ray-workers)", self.workers)
+            check_count("workers", self.workers)
         if self.gpus < 0:
-            raise BadArgument(f"gpus (--ray-gpus) must be at least 0, got {self.gpus!r}")
+            raise BadArgument(f"gpus must be at least 0, got {self.gpus!r}")
 
     def make(
         self,

@@ -212,7 +212,7 @@ def write_hits(
     """
     target = path_of(out)
     if target.is_dir():
-        raise BadArgument(f"{target} is a folder: name a file for the hits (--out hits.jsonl)")
+        raise BadArgument(f"{target} is a folder: name a file for the hits (out='hits.jsonl')")
     rows, cut = list(queries), 0
 
     def written() -> Iterator[bytes]:

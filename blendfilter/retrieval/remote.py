@@ -369,7 +369,7 @@ def check_host(url: str, allow_hosts: Sequence[str], whose: str) -> None:
     name = quoted(f"[{host}]" if ":" in host else host) + ("" if port is None else f":{port}")
     raise BadArgument(
         f"{whose} lies over an index at {name}, and an address out of a file is called only where its host is named: "
-        f"if you trust it, add --allow-host {name}"
+        f"if you trust it, add allow_hosts={name}"
     )
 
 

@@ -116,7 +116,7 @@ class Reranked(Retriever):
         if most is not None and depth > most:
             raise BadArgument(
                 f"the index gives at most {most} passages a query, and {depth} of them are to be "
-                f"reranked: take fewer (--rerank-from {most})"
+                f"reranked: take fewer (depth={most})"
             )
         if not isinstance(model, (str, os.PathLike, Reranker)):
             raise BadArgument(
@@ -141,7 +141,7 @@ class Reranked(Retriever):
         """The `k` best of the index's `depth` passages. Raises `BadArgument` where `k` is above the depth."""
         if k > self.depth:
             raise BadArgument(
-                f"k={k} is more than the {self.depth} passages that are reranked: rerank at least k (--rerank-from {k})"
+                f"k={k} is more than the {self.depth} passages that are reranked: rerank at least k (depth={k})"
             )
         self._warnings.check_k(k)
         depth = self.depth if self._passages is None else min(self.depth, self._passages)

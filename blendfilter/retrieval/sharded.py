@@ -310,7 +310,7 @@ def join(
         )
         if not address and Path(places[-1]).is_relative_to(target):
             raise BadArgument(
-                f"{location} would be replaced by the index over it: name another folder (--out DIR)"
+                f"{location} would be replaced by the index over it: name another folder (out=DIR)"
             )
     opened = [open_index(location) for location in locations]
     with building(out, overwrite=overwrite) as folder:

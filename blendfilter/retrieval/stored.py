@@ -500,7 +500,7 @@ def _updated_passages(
                 if not replace:
                     raise BadData(
                         f"passage id '{passage.id}' is in the index at {path} already, with another title, text or "
-                        "metadata: give it an id of its own, or replace the old one (--replace)"
+                        "metadata: give it an id of its own, or replace the old one (replace=True)"
                     )
                 gone.add(at)
             file.write(line)

@@ -108,7 +108,7 @@ def listen(host: str, port: int, *, token: str | None) -> socket.socket:
         family, *_, address = socket.getaddrinfo(host or "-", port, type=socket.SOCK_STREAM)[0]
     except (OSError, UnicodeError):
         raise BadArgument(
-            f"'{host}' is no address to listen on: give one of this machine's (--host)"
+            f"'{host}' is no address to listen on: give one of this machine's (host=)"
         ) from None
     others = not ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback
     if others and len(token or "") < SHORTEST_TOKEN:
@@ -133,6 +133,6 @@ def listen(host: str, port: int, *, token: str | None) -> socket.socket:
             "is in use" if error.errno == errno.EADDRINUSE else f"cannot be had ({error.strerror})"
         )
         raise BadArgument(
-            f"port {port} on {host} {why}: choose another (--port; 0 is any free one)"
+            f"port {port} on {host} {why}: choose another (port=; 0 is any free one)"
         ) from None
     return listening

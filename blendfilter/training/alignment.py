@@ -27,7 +27,6 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, stdev
@@ -70,7 +69,6 @@ from blendfilter.training.ppo import (
     EXTRA,
     OnStep,
     Policy,
-    PPOSettings,
     StepFigures,
     Text,
     silent_step,
@@ -88,7 +86,7 @@ from blendfilter.training.recipes import (
     versions,
     write_recipe,
 )
-from blendfilter.training.settings import TrainingSettings
+from blendfilter.training.settings import PPOSettings, TrainingSettings
 from blendfilter.training.silver import silver_set
 from blendfilter.training.trainer import GOES_ON, out_of_memory
 
@@ -96,7 +94,7 @@ CONCURRENCY = 8
 """Calls of the reader in flight: as many as a model in this process answers in one go."""
 READER, PICTURE = "reader", "rewards.png"
 HOW = "blendfilter train bider"
-LESS = "read fewer tokens at a time (--micro-tokens), align a smaller refiner, or have a server run the reader"
+LESS = "read fewer tokens at a time (micro_tokens=), align a smaller refiner, or have a server run the reader"
 """What takes less memory."""
 _Z = 1.96
 
@@ -171,11 +169,7 @@ def align_bider(
     recipe_of_answerer(context.model)
     checkpoint = checkpoint_of(distilled)
     start = {"name": str(distilled), "fingerprint": fingerprint(checkpoint)}
-    shaping = {
-        name: value
-        for name, value in asdict(settings).items()
-        if name not in ("micro_tokens", "every")
-    }
+    shaping = settings.model_dump(exclude={"micro_tokens", "every"})
     made: dict[str, Any] = {
         **data.recipe,
         "aligned": True,
@@ -353,8 +347,8 @@ class ReaderReward:
                     raise
                 raise BadArgument(
                     f"the reader cannot read what it is to answer question '{row.id}' from: {error}; align into "
-                    "another folder without its demonstrations (--demos none), without the question (--exclude FILE "
-                    "--leave-out), or with a reader that reads more"
+                    "another folder without its demonstrations (demos='none'), without the question (exclude=FILE "
+                    "leave_out=True), or with a reader that reads more"
                 ) from error
         return f1(answer, row.golden_answers)
 

@@ -59,12 +59,12 @@ def prompt_counter(base: str | Path, settings: TrainingSettings) -> Callable[[st
 
 def _prompt(tokenizer: Any, prompt: str | Sequence[Sequence[str]], chat: bool | None) -> list[int]:
     if chat and not tokenizer.chat_template:
-        raise BadArgument("the base has no chat template: train it with raw prompts (--no-chat)")
+        raise BadArgument("the base has no chat template: train it with raw prompts (chat=False)")
     try:
         return prompt_ids(tokenizer, prompt, chat=chat)
     except lm15.InvalidRequestError as error:
         raise BadData(
-            f"an example cannot be written out: {error}; train it with raw prompts (--no-chat)"
+            f"an example cannot be written out: {error}; train it with raw prompts (chat=False)"
         ) from None
 
 
@@ -107,7 +107,7 @@ def rows_of(
     if not rows:
         raise EmptyData(
             f"each of the {len(examples)} prompts is longer than {settings.max_input_tokens} tokens, or than the "
-            f"{context} that the base reads: raise the cap (--max-input-tokens), or take another base"
+            f"{context} that the base reads: raise the cap (max_input_tokens=), or take another base"
         )
     left_out = len(examples) - len(rows)
     return rows, {"trained_on": len(rows), "left_out_too_long": left_out, "targets_cut": cut}

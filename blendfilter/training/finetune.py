@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,7 @@ from blendfilter.training.examples import Example
 from blendfilter.training.settings import TrainingSettings
 from blendfilter.training.trainer import train_model
 
-_SETTINGS = frozenset(field.name for field in fields(TrainingSettings))
+_SETTINGS = TrainingSettings.model_fields.keys()
 
 
 def finetunable(lm: ConnectedLM, out: str | Path, **settings: Any) -> ConnectedLM:

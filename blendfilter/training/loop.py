@@ -138,8 +138,8 @@ class Watch(transformers.TrainerCallback):
             return
         if not math.isfinite(row["loss"]):
             raise WorkFailed(
-                f"the loss is not a number from step {row['step']} on: lower --learning-rate, and name another "
-                f"folder (--out) or delete {self.folder}"
+                f"the loss is not a number from step {row['step']} on: lower learning_rate=, and name another "
+                f"folder (out=) or delete {self.folder}"
             )
         if state.is_world_process_zero:
             with (self.folder / LOSSES).open("ab") as file:

@@ -39,18 +39,15 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TypeAlias
-
-from pydantic import Field, FiniteFloat, NonNegativeInt, PositiveInt
+from typing import Any, NamedTuple, TypeAlias
 
 from blendfilter.errors import BadArgument, RunMismatch, WorkFailed
 from blendfilter.extras import LazyModule, quiet_transformers
 from blendfilter.files import json_line, path_of, write_whole, writing
 from blendfilter.settings_diff import different_settings
-from blendfilter.training.settings import MICRO_TOKENS, Amount, check_fields
+from blendfilter.training.settings import MICRO_TOKENS, PPOSettings
 
 EXTRA = "train"
 WHY = "training a model"
@@ -59,49 +56,6 @@ REWARDS = "rewards.jsonl"
 Tensor: TypeAlias = Any
 torch: Any = LazyModule("torch", EXTRA, WHY)
 transformers: Any = LazyModule("transformers", EXTRA, WHY)
-Share = Annotated[float, Field(ge=0, le=1)]
-Above0 = Annotated[FiniteFloat, Field(gt=0)]
-
-
-@dataclass(frozen=True)
-class PPOSettings:
-    """How a model is moved; but for `top_k` and `top_p` the settings are ours, for the paper gives none.
-
-    Attributes:
-        steps: how many batches are sampled, paid for and learned from.
-        batch: prompts of a step. epochs: passes over them, a step of the optimiser each.
-        clip: how far the ratio may move from 1 before a gain no longer counts (epsilon of equation 6).
-        gamma, lam: discount, and the decay of later errors in an advantage (lambda).
-        value_coefficient, entropy_coefficient, kl_coefficient: weights of the terms beside the clipped one.
-        learning_rate: of AdamW; constant. max_norm: gradients are scaled down to this norm; 0: never.
-        max_new_tokens: a text is cut here.
-        top_k, top_p: what is sampled from.
-        micro_tokens: tokens that are read at a time, padding included; bounds memory, and changes the weights by
-            rounding alone. None: 512 on a CPU and 16,384 on a GPU.
-        every: steps between two checkpoints.
-        seed: of the order of the prompts and of what is drawn.
-    """
-
-    steps: PositiveInt = 200
-    batch: PositiveInt = 16
-    epochs: PositiveInt = 2
-    clip: Above0 = 0.2
-    gamma: Share = 1.0
-    lam: Share = 0.95
-    value_coefficient: Amount = 0.1
-    entropy_coefficient: Amount = 0.01
-    kl_coefficient: Amount = 0.0
-    learning_rate: Above0 = 1e-5
-    max_norm: Amount = 1.0
-    max_new_tokens: PositiveInt = 128
-    top_k: PositiveInt = 10
-    top_p: Share = 0.95
-    micro_tokens: PositiveInt | None = None
-    every: PositiveInt = 10
-    seed: NonNegativeInt = 0
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
 
 # --- the terms; tensors of the shape (texts, tokens), right of the end mark filled up --------------------------------
@@ -564,9 +518,7 @@ def train_ppo(
         raise BadArgument("kl_coefficient is above 0: give the model at the start as reference")
     folder = path_of(out)
     folder.mkdir(parents=True, exist_ok=True)
-    own = {
-        name: value for name, value in asdict(settings).items() if name not in ("steps", "every")
-    }
+    own = settings.model_dump(exclude={"steps", "every"})
     identity = {"settings": own, "prompts": len(prompts)}
     trained = policy.trained()
     optimizer = torch.optim.AdamW(trained.values(), lr=settings.learning_rate, weight_decay=0.0)
@@ -612,7 +564,7 @@ def _check_finite(step: int, found: Mapping[str, float], trained: Mapping[str, T
     ):
         return
     raise WorkFailed(
-        f"step {step} moved the weights to what is no number: lower --learning-rate, and name another folder (--out)"
+        f"step {step} moved the weights to what is no number: lower learning_rate=, and name another folder (out=)"
     )
 
 

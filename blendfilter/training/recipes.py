@@ -52,7 +52,7 @@ def read_recipe(folder: str | Path, name: str = RECIPE) -> dict[str, Any]:
         recipe = None
     if not isinstance(recipe, dict) or recipe.get("format") != FORMAT:
         raise BadData(
-            f"{path} is there, and is no recipe of a trained model: name another folder (--out)"
+            f"{path} is there, and is no recipe of a trained model: name another folder (out=)"
         )
     return recipe
 
@@ -67,7 +67,7 @@ def new_folder(out: str | Path) -> Path:
     folder = path_of(out)
     if folder.name in ("", ".."):
         raise BadArgument(
-            f"'{out}' names no new folder: give one that is made for the model (--out)"
+            f"'{out}' names no new folder: give one that is made for the model (out=)"
         )
     return folder
 
@@ -83,7 +83,7 @@ def check_recipe(folder: Path, recipe: Mapping[str, Any], name: str = RECIPE) ->
         is_ours = not folder.exists() or (folder / LOCK).exists()  # another process begins there
         if not is_ours and (not folder.is_dir() or any(folder.iterdir())):
             raise BadArgument(
-                f"{folder} is there, and holds no trained model of ours: name another folder (--out)"
+                f"{folder} is there, and holds no trained model of ours: name another folder (out=)"
             )
         return False
     made = {part: value for part, value in known.items() if part not in NO_SETTINGS}
@@ -91,7 +91,7 @@ def check_recipe(folder: Path, recipe: Mapping[str, Any], name: str = RECIPE) ->
     ignored = _LOST if name == RECIPE else ()
     if differing := different_settings(made, asked, ignored=ignored):
         raise RunMismatch(
-            f"{folder} holds a model that was trained otherwise: {differing}. Name another folder (--out), or delete it"
+            f"{folder} holds a model that was trained otherwise: {differing}. Name another folder (out=), or delete it"
         )
     return True
 
@@ -111,7 +111,7 @@ def alone_in(
     folder.mkdir(parents=True, exist_ok=True)
     fd = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
     try:
-        lock(fd, folder, "by another training: wait for it, or name another folder (--out)")
+        lock(fd, folder, "by another training: wait for it, or name another folder (out=)")
         # a finished training renames its folder, or removes it: the lock is then of a file that is gone
         if check_recipe(out, recipe) or not (folder / LOCK).exists():
             raise RunLocked(f"{out} was finished by another training: give the command again")

@@ -99,7 +99,7 @@ def silver_set(
         first = leaked[0]
         raise Leak(
             f"question '{first.id}' ({first.question!r:.200}) is in {silver} and among those to evaluate on, and "
-            f"{len(leaked) - 1} more: leave them out (--leave-out), or take another silver file"
+            f"{len(leaked) - 1} more: leave them out (leave_out=True), or take another silver file"
         )
     kept = [row for row in rows if question_digest(row.question) not in wanted][:limit]
     if not kept:
@@ -118,7 +118,7 @@ def silver_set(
         if not examples:
             raise EmptyData(
                 f"none of the {found} prompts has room for a passage within {settings.max_input_tokens} tokens: "
-                "raise the cap (--max-input-tokens)"
+                "raise the cap (max_input_tokens=)"
             )
     data = {
         "task": task,
@@ -143,7 +143,7 @@ def at_stage(row: SilverRow, stage: Stage) -> SilverRow:
         raise UnknownName.of("stage", stage, STAGES)
     if row.stages is None:
         raise BadArgument(
-            f"question '{row.id}' has no stage {stage}: BIDER's synthesis has stages (--measure bider)"
+            f"question '{row.id}' has no stage {stage}: BIDER's synthesis has stages (measure='bider')"
         )
     candidates, chosen = row.candidates(), getattr(row.stages, stage)
     return replace(row, chosen=tuple(chosen), target=" ".join(candidates[at].text for at in chosen))
@@ -218,13 +218,13 @@ def _origin(silver: Path, part: Part, task: str | None) -> tuple[str, str]:
     known, measure = oracle.get("task") or task, str(oracle.get("measure", ""))
     if task is not None and known != task:
         raise BadArgument(
-            f"{silver} was made for {known}, not for {task}: give --task {known}, or another file"
+            f"{silver} was made for {known}, not for {task}: give task={known}, or another file"
         )
     if measure and (measure == BIDER) != (part == "bider"):
         raise BadArgument(
             f"{silver} was made by the measure {measure}: 'blendfilter train bider' learns from BIDER's synthesis "
-            "(--measure bider), and 'blendfilter train filco' from the oracles of FilCo's"
+            "(measure='bider'), and 'blendfilter train filco' from the oracles of FilCo's"
         )
     if known not in TASKS:
-        raise BadArgument(f"nothing beside {silver} says of which task it is: name it (--task)")
+        raise BadArgument(f"nothing beside {silver} says of which task it is: name it (task=)")
     return str(known), measure

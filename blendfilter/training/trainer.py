@@ -24,7 +24,6 @@ import shutil
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -66,8 +65,8 @@ transformers: Any = LazyModule("transformers", EXTRA, WHY)
 peft: Any = LazyModule("peft", EXTRA, WHY)
 GOES_ON = "make room, and the same command goes on"
 LESS = (
-    "read fewer tokens at a time (--micro-tokens), compute activations again (--gradient-checkpointing), or train an "
-    "adapter (--method lora)"
+    "read fewer tokens at a time (micro_tokens=), compute activations again (gradient_checkpointing=True), or train an "
+    "adapter (method='lora')"
 )
 """What takes less memory."""
 
@@ -105,7 +104,7 @@ def train_model(
         RunMismatch: `out` was made, or begun, otherwise. RunLocked: another process trains there. BadData,
         MissingFile: a base that cannot be trained. WorkFailed: memory ran out, or the loss is not a number.
     """
-    settings = replace(settings or TrainingSettings(), **changes)
+    settings = (settings or TrainingSettings()).but(**changes)
     if not examples:
         raise EmptyData("there is no example to train on")
     needed("accelerate", EXTRA, WHY)

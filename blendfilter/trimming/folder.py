@@ -121,7 +121,7 @@ class TrimFolder(BaseModel):
         place = path_of(out) if out is not None else Path(default_place(base))
         if is_trimmed(place):
             raise BadArgument(
-                f"{place} holds a trimmed index already: go on in it, or name another folder (--out DIR)"
+                f"{place} holds a trimmed index already: go on in it, or name another folder (out=DIR)"
             )
         if base and not is_address(base):
             if place.resolve().is_relative_to(Path(base).resolve()):
@@ -207,7 +207,7 @@ class TrimFolder(BaseModel):
         if k is not None and k != self.k:
             raise RunMismatch(
                 f"{self.place} was made with k={self.k}, not {k}: leave k as it was, or gather in another folder "
-                "(--out DIR)"
+                "(out=DIR)"
             )
         if isinstance(index, Trimmed):
             raise BadArgument(
@@ -216,7 +216,7 @@ class TrimFolder(BaseModel):
         if index.fingerprint != self.base_fingerprint:
             raise BadData(
                 f"{self.place} was made for the index {self.base_fingerprint} ({self.base}), and this one is "
-                f"{index.fingerprint}: name that index, or gather for this one in another folder (--out DIR)"
+                f"{index.fingerprint}: name that index, or gather for this one in another folder (out=DIR)"
             )
 
     def over(
@@ -247,7 +247,7 @@ def default_place(location: str | os.PathLike[str]) -> str:
     if is_address(location):
         plain = address_of(os.fspath(location)).url  # without a login, which no message may name
         raise BadArgument(
-            f"there is no place beside {plain}: name a folder for its witnesses (--out DIR)"
+            f"there is no place beside {plain}: name a folder for its witnesses (out=DIR)"
         )
     path = path_of(location)
     return str(path if path.name and path.name != ".." else path.resolve()) + SUFFIX

@@ -430,12 +430,12 @@ class WitnessWriter:
                 refuse=lambda number: _not_a_line(path, number),
                 contents="verdicts",
                 busy="by another trim or by a writer still open in this process: wait for it or close it, or trim into "
-                "a folder of your own (--out)",
+                "a folder of your own (out=)",
             )
         except OSError as error:
             why = error.strerror or error
             raise BadArgument(
-                f"{path} cannot be written ({why}): trim into a folder of your own (--out DIR)"
+                f"{path} cannot be written ({why}): trim into a folder of your own (out=DIR)"
             ) from error
         try:
             self.witnesses._replay((line for _, line in self._log.lines()), path)
@@ -535,5 +535,5 @@ def pair_named(witnesses: Witnesses, name: str) -> tuple[str, str]:
         if witnesses.witnesses_of(a, b):
             return _pair(a, b)
     raise UnknownName(
-        f"no question separates the pair '{name}' (--export - lists those that are separated)"
+        f"no question separates the pair '{name}' (export='-' lists those that are separated)"
     )

@@ -241,7 +241,7 @@ def test_what_cannot_be_changed_is_said(index: BM25, questions: Questions, tmp_p
     with waiting.under_way():
         for changes, words in [
             ({}, "nothing to change"),
-            ({"concurrency": 0}, "concurrency of 0"),
+            ({"concurrency": 0}, "concurrency is 0"),
             ({"tokens": 500}, "was started without a limit of tokens"),
         ]:
             with pytest.raises(BadArgument, match=words):

@@ -415,7 +415,7 @@ def test_the_actor_counts_what_calls_of_all_shards_took() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--shards", 2], "--shards goes with --ray ADDRESS"),
+        (["--shards", 2], "--shards goes with --ray: add that"),
         (["--ray", "local"], "say in how many, --shards 8"),
         (["--ray", "local", "--shards", 2, "--shard", "1/2"], "leave out --shard"),
         (["--ray", "local", "--shards", 2, "--replay"], "leave out --replay"),

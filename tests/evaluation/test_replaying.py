@@ -13,8 +13,8 @@ from small_world import CountingEngine, done_by, stable
 
 from blendfilter import BM25, BlendFilter, ChainOfThought, Direct, Prompts, Run, evaluate, plan
 from blendfilter.errors import BadArgument, MissingFile, ReplayMiss, RunMismatch
+from blendfilter.evaluation.recorded import RecordedIndex
 from blendfilter.evaluation.run_folder import read_rows, write_rows
-from blendfilter.evaluation.run_settings import RecordedIndex
 from blendfilter.lm.offline import read
 from blendfilter.tasks import Questions
 

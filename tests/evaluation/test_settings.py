@@ -27,19 +27,16 @@ from blendfilter import (
 )
 from blendfilter.asking import TaskWording
 from blendfilter.errors import BadArgument, BadData, EmptyData, Leak, RunMismatch
-from blendfilter.evaluation import run_settings
-from blendfilter.evaluation.run_folder import check_same
-from blendfilter.evaluation.run_settings import (
+from blendfilter.evaluation import checks
+from blendfilter.evaluation.checks import (
     check_gold_titles,
     check_leak,
     check_prompts,
     check_reader,
-    check_trained,
     not_compiled_on,
-    program_digest,
-    retrievers_of,
-    settings_of,
 )
+from blendfilter.evaluation.run_folder import check_same
+from blendfilter.evaluation.run_settings import program_digest, retrievers_of, settings_of
 from blendfilter.filters.cdit import CDITFilter
 from blendfilter.filters.filco import FilCoFilter
 from blendfilter.filters.written import TrainedFilCoFilter
@@ -177,12 +174,12 @@ def test_a_question_that_the_model_was_trained_on(questions: Questions, tmp_path
     trained, other = ScriptedLM([]), ScriptedLM([])
     trained.inner.checkpoint = Checkpoint(tmp_path / "adapter", Checkpoint(tmp_path))  # as that of `hf/…`
     method = Direct(INDEX, filter=FilCoFilter())
-    check_trained(method, questions, [other])
+    check_leak(method, questions, [other])
     with pytest.raises(Leak, match=r"question 'one' \('Which pier\?'\) is one of those that scripted was trained on"):
-        check_trained(method, questions, [trained])
+        check_leak(method, questions, [trained])
     method.select.helpful.lm = trained
     with pytest.raises(Leak):
-        check_trained(method, questions, [other])
+        check_leak(method, questions, [other])
     with pytest.raises(EmptyData, match="all 1 questions"):
         not_compiled_on(method, questions, [other])
     both = load("qa", [{"question": "Which pier?", "answer": "?"}, {"question": "Which hill?", "answer": "Fell"}])
@@ -198,7 +195,7 @@ def test_a_question_that_a_filters_model_was_trained_on_though_a_server_answers(
     write_questions(tmp_path, ["Which PIER?"])
     method = Direct(INDEX, filter=TrainedFilCoFilter(f"hf/{tmp_path}?dtype=bfloat16", lm=ScriptedLM([])))
     with pytest.raises(Leak, match=rf"is one of those that {tmp_path.name} was trained on"):
-        check_trained(method, questions, [])
+        check_leak(method, questions, [])
     with pytest.raises(EmptyData, match="all 1 questions"):
         not_compiled_on(method, questions)
 
@@ -274,7 +271,7 @@ def test_only_the_titles_of_a_small_local_index_are_looked_at(monkeypatch: pytes
         check_gold_titles(Direct(elsewhere), rows)
         check_gold_titles(Direct(Hybrid([INDEX, elsewhere])), rows)
         check_gold_titles(Direct(), rows)
-        monkeypatch.setattr(run_settings, "MOST_TITLES", 1)
+        monkeypatch.setattr(checks, "MOST_TITLES", 1)
         check_gold_titles(Direct(INDEX), rows)
 
 

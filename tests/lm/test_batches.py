@@ -610,7 +610,7 @@ def test_the_command_writes_files_and_goes_on_once_they_are_answered(blendfilter
     ("options", "words"),
     [
         (["--lm", "m", "--batch", "--batch-dir", "f"], "--batch asks the provider, --batch-dir writes files"),
-        (["--lm", "m", "--batch-dir", "f", "--batch-window", "48h"], "--batch-window is the provider's"),
+        (["--lm", "m", "--batch-dir", "f", "--batch-window", "48h"], "--batch-window goes with --batch: add that"),
         (["--lm", "m", "--api-base", "http://a.invalid/v1", "--batch", "--batch-window", " "], "a batch window of ' '"),
         (["--batch"], "offline cannot be asked in batches"),
         (["--lm", "m", "--api-base", "http://a.invalid/v1", "--api-base", "http://b.invalid/v1", "--batch"],

@@ -58,9 +58,9 @@ def tokens(count: int) -> Amount:
 @pytest.mark.parametrize(
     ("limits", "message"),
     [
-        ({"calls": 0}, "calls (Budget(calls=…)) is 0: give a whole number of 1 or more"),
-        ({"tokens": 1.5}, "tokens (Budget(tokens=…)) is 1.5"),
-        ({"dollars": 0}, "0 dollars (Budget(dollars=…)): give a number above 0"),
+        ({"calls": 0}, "calls (calls=) is 0: give a whole number of 1 or more"),
+        ({"tokens": 1.5}, "tokens (tokens=) is 1.5"),
+        ({"dollars": 0}, "0 dollars (dollars=): give a number above 0"),
         ({"dollars": float("nan")}, "nan dollars"),
     ],
 )

@@ -416,9 +416,9 @@ def test_what_is_missing_or_needless_is_one_line(
         ),
         (("bider", "--lm", "local", "--encoder", "e"), "name --nli (an entailment model, such as google/t5_xxl"),
         (("bider", "--lm", "local", "--encoder", "e", "--nli", "nowhere"), "no model 'nowhere'"),
-        (("bider", "--lm", "local", "--threshold", "0.1"), "bider chooses by its own thresholds"),
-        (("bider", "--num-sentences", "2"), "leave --num-sentences out"),
-        (("strinc", "--nli", "n"), "--nli is BIDER's: take --measure bider, or leave it out"),
+        (("bider", "--lm", "local", "--threshold", "0.1"), "--threshold is for strinc and lexical and cxmi"),
+        (("bider", "--num-sentences", "2"), "--num-sentences is for strinc"),
+        (("strinc", "--nli", "n"), "--nli is for bider: take that, or leave it out"),
         (("bidr",), "no measure 'bidr'. Did you mean 'bider'?"),
     ):
         refused(blendfilter(*COMMAND, *words), said)

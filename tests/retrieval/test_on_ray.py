@@ -114,7 +114,7 @@ def test_chunks_of_another_build_are_not_taken(tmp_path: Path) -> None:
     ("options", "words"),
     [
         (["--ray", "local"], "--ray encodes the passages of one colbert or dense index"),
-        (["--ray-workers", 2], "--ray-workers and --ray-gpus go with --ray ADDRESS"),
+        (["--ray-workers", 2], "--ray-workers goes with --ray: add that"),
     ],
 )
 def test_what_a_cluster_does_not_do_is_one_line(options: list[object], words: str, blendfilter: Command) -> None:

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -130,11 +129,11 @@ def test_questions_that_the_refiner_cannot_read_are_left_out_as_they_were_of_its
     assert read_recipe(out)["left_out_no_room"] == 1
     assert {place for step in figures(out) for place in step["places"]} == {*range(8)}
     with pytest.raises(EmptyData, match="each of the 9 prompts has more than 12 tokens"):  # of 512 positions
-        aligned(tmp_path / "other", settings=replace(SETTINGS, max_new_tokens=500))
+        aligned(tmp_path / "other", settings=SETTINGS.but(max_new_tokens=500))
 
 
 def test_the_kl_term_compares_with_the_distilled_model(tmp_path: Path):
-    out = aligned(tmp_path / "out", settings=replace(SETTINGS, kl_coefficient=0.1))
+    out = aligned(tmp_path / "out", settings=SETTINGS.but(kl_coefficient=0.1))
     drifts = [step["kl"] for step in figures(out)]
     assert drifts[0] > 0  # of the second pass over the first batch
     assert max(drifts) < 1
@@ -144,9 +143,9 @@ def test_a_finished_run_is_not_made_again_and_other_settings_are_refused(tmp_pat
     out, lm = aligned(tmp_path / "out"), reader()
     aligned(out, lm)
     assert lm.calls == 0
-    aligned(out, settings=replace(SETTINGS, every=1))  # how often it is kept shapes no weights
+    aligned(out, settings=SETTINGS.but(every=1))  # how often it is kept shapes no weights
     with pytest.raises(RunMismatch, match=r"settings\.clip was 0\.2, now 0\.1"):
-        aligned(out, settings=replace(SETTINGS, clip=0.1))
+        aligned(out, settings=SETTINGS.but(clip=0.1))
 
 
 def test_a_run_whose_reader_went_away_goes_on_to_the_same_weights_and_pays_for_nothing_twice(tmp_path: Path):
@@ -192,7 +191,7 @@ def test_a_run_that_was_stopped_may_go_on_with_fewer_tokens_at_a_time(tmp_path: 
     with pytest.raises(Exception, match="scripted"):
         aligned(tmp_path / "out", lm)
     assert (tmp_path / "out.partial" / "ppo.pt").exists()
-    aligned(tmp_path / "out", settings=replace(SETTINGS, micro_tokens=50))
+    aligned(tmp_path / "out", settings=SETTINGS.but(micro_tokens=50))
     aligned(tmp_path / "out")  # finished
 
 
@@ -240,7 +239,7 @@ from training.aligned import SETTINGS, reader
 def wait(figures, seconds):
     if figures.step >= {last}:
         time.sleep(600)
-align_bider({model!r}, {silver!r}, {out!r}, reader(), replace(SETTINGS, steps=20), device="cpu", demos="none",
+align_bider({model!r}, {silver!r}, {out!r}, reader(), SETTINGS.but(steps=20), device="cpu", demos="none",
             on_step=wait)
 """
 
@@ -348,7 +347,7 @@ def test_the_command_aligns_with_a_reader_says_what_came_of_it_and_goes_on(tmp_p
     code, said = command(*given, "--reader", "offline", "--lora-rank", "4")
     assert (code, "--lora-rank is of the distillation" in said) == (2, True)
     code, said = command(*given[:-1], "--clip", "0.1")
-    assert (code, "--clip is of the alignment: give --align too" in said) == (2, True)
+    assert (code, "--clip goes with --align: add that" in said) == (2, True)
     code, said = command(*given, "--reader", "offline", "--steps", "4", "--batch-size", "4", "--epochs", "1",
                          "--max-target-tokens", "6", "--device", "cpu")  # fmt: skip
     assert code == 0, said
@@ -387,10 +386,10 @@ def test_a_prompt_that_the_reader_cannot_read_names_its_question(tmp_path: Path)
 
 
 def test_gradients_that_are_never_shortened():
-    replace(SETTINGS, max_norm=0.0)
+    SETTINGS.but(max_norm=0.0)
     for name in ("max_norm", "kl_coefficient", "learning_rate"):
         with pytest.raises(BadArgument, match=name):
-            replace(SETTINGS, **{name: float("inf")})
+            SETTINGS.but(**{name: float("inf")})
 
 
 def test_the_command_names_what_it_begins_with_in_one_line(tmp_path: Path):

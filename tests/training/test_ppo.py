@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -310,7 +309,7 @@ def test_each_step_draws_texts_of_its_own(tmp_path: Path):
             texts.append([each.text for each in read])
             return [0.0] * len(read)
 
-        settings = replace(QUICK, steps=3, seed=seed, learning_rate=1e-30)
+        settings = QUICK.but(steps=3, seed=seed, learning_rate=1e-30)
         train_ppo(policy(), [problems(1, 5)[0].prompt] * 8, reward, folder, settings)
         return texts
 
@@ -322,25 +321,25 @@ def test_each_step_draws_texts_of_its_own(tmp_path: Path):
 
 def test_more_steps_go_on_where_fewer_ended(tmp_path: Path):
     whole = trained_in(tmp_path / "whole")
-    trained_in(tmp_path / "two", replace(QUICK, steps=3))
+    trained_in(tmp_path / "two", QUICK.but(steps=3))
     assert same(trained_in(tmp_path / "two"), whole)
 
 
 def test_a_folder_that_was_begun_with_other_settings_is_refused(tmp_path: Path):
     trained_in(tmp_path)
     with pytest.raises(RunMismatch, match=r"settings\.clip was 0\.2, now 0\.3"):
-        trained_in(tmp_path, replace(QUICK, clip=0.3))
+        trained_in(tmp_path, QUICK.but(clip=0.3))
 
 
 def test_weights_that_are_no_numbers_end_it_before_anything_of_them_is_kept(tmp_path: Path):
     with pytest.raises(WorkFailed, match=r"step 1 moved the weights to what is no number: lower learning_rate="):
-        trained_in(tmp_path, replace(QUICK, learning_rate=1e30, every=1))
+        trained_in(tmp_path, QUICK.but(learning_rate=1e30, every=1))
     assert not (tmp_path / "ppo.pt").exists()
     assert not (tmp_path / "rewards.jsonl").exists()
 
 
 def test_every_prompt_is_taken_once_before_any_is_taken_again(tmp_path: Path):
-    trained_in(tmp_path, replace(QUICK, steps=5))  # 5 steps of 8 are two passes over 20
+    trained_in(tmp_path, QUICK.but(steps=5))  # 5 steps of 8 are two passes over 20
     lines = (tmp_path / "rewards.jsonl").read_text().splitlines()
     places = [place for line in lines for place in json.loads(line)["places"]]
     assert sorted(places[:20]) == sorted(places[20:]) == [*range(20)]
@@ -352,7 +351,7 @@ def test_every_prompt_is_taken_once_before_any_is_taken_again(tmp_path: Path):
 )
 def test_a_setting_out_of_its_range_is_refused(tmp_path: Path, wrong: dict[str, Any]):
     with pytest.raises(BadArgument, match=next(iter(wrong))):
-        trained_in(tmp_path, replace(QUICK, **wrong))
+        trained_in(tmp_path, QUICK.but(**wrong))
 
 
 @pytest.mark.slow

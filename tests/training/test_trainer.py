@@ -9,7 +9,6 @@ import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from threading import Barrier
@@ -128,7 +127,7 @@ def test_finished_model_is_not_trained_again_and_another_recipe_is_refused(tmp_p
     train_model(scoring_models.gpt2(), examples(), out, SMALL, device="cpu")
     assert (out / "adapter_model.safetensors").stat().st_mtime_ns == before
     with pytest.raises(RunMismatch, match=r"settings.seed was 0, now 1"):
-        train_model(scoring_models.gpt2(), examples(), out, replace(SMALL, seed=1), device="cpu")
+        train_model(scoring_models.gpt2(), examples(), out, SMALL.but(seed=1), device="cpu")
     with pytest.raises(RunMismatch, match=r"examples.n was 10, now 9"):
         train_model(scoring_models.gpt2(), examples(9), out, SMALL, device="cpu")
 
@@ -164,7 +163,7 @@ def test_example_longer_than_the_context_of_the_base_is_left_out(tmp_path: Path)
     rows = [*examples(3), Example("Knowledge: " + "the sea " * 40 + "\nAnswer:", "the sea " * 40)]
     for model, left_out in ((scoring_models.gpt2(), 0), (scoring_models.gpt2(128), 1), (scoring_models.bart(), 0)):
         out = tmp_path / model.name
-        made = train_model(model, rows, out, replace(SMALL, epochs=1), device="cpu").recipe["result"]
+        made = train_model(model, rows, out, SMALL.but(epochs=1), device="cpu").recipe["result"]
         assert made["left_out_too_long"] == left_out, model.name
 
 
@@ -209,7 +208,7 @@ def test_fewer_tokens_at_a_time_are_the_same_batch(tmp_path: Path) -> None:
     import torch
     from safetensors.torch import load_file
 
-    settings = replace(SMALL, batch_size=8)
+    settings = SMALL.but(batch_size=8)
     for name, tokens in (("whole", 10_000), ("single", 1)):
         train_model(scoring_models.llama(), examples(), tmp_path / name, settings, device="cpu", micro_tokens=tokens)
     assert losses(tmp_path / "single") == pytest.approx(losses(tmp_path / "whole"), rel=1e-4)
@@ -232,7 +231,7 @@ def test_stopped_training_goes_on_to_the_same_weights(model: Any, save_every: in
 
     12 steps, 3 an epoch, the third of two examples, one read at a time; it is stopped at step 8, of the third epoch.
     """
-    settings = replace(SMALL, epochs=4, lora_dropout=0.1)
+    settings = SMALL.but(epochs=4, lora_dropout=0.1)
     train_model(model(), examples(), tmp_path / "whole", settings, device="cpu", micro_tokens=1)
 
     def stop(phase: str, done: int, total: int | None = None) -> None:
@@ -245,7 +244,7 @@ def test_stopped_training_goes_on_to_the_same_weights(model: Any, save_every: in
     assert not (tmp_path / "out").exists()
     assert [each.name for each in (tmp_path / "out.partial").glob("checkpoint-*")] == [f"checkpoint-{newest}"]
     with pytest.raises(RunMismatch, match=r"settings.epochs was 4, now 5"):
-        train_model(model(), examples(), tmp_path / "out", replace(settings, epochs=5), device="cpu")
+        train_model(model(), examples(), tmp_path / "out", settings.but(epochs=5), device="cpu")
     seen = list[int]()
     trained = train_model(
         model(), examples(), tmp_path / "out", settings, device="cpu", micro_tokens=1,
@@ -288,7 +287,7 @@ def test_activations_that_are_computed_again_change_no_step(model: Any, tmp_path
 def test_half_precision_learns_what_full_precision_learns(tmp_path: Path) -> None:
     """The adapter's weights stay in 32 bits."""
     for name in ("float32", "bf16"):
-        train_model(scoring_models.llama(), examples(), tmp_path / name, replace(SMALL, precision=name), device="cpu")
+        train_model(scoring_models.llama(), examples(), tmp_path / name, SMALL.but(precision=name), device="cpu")
     assert losses(tmp_path / "bf16") == pytest.approx(losses(tmp_path / "float32"), rel=0.05)
     from safetensors.torch import load_file
 
@@ -372,7 +371,7 @@ def test_setting_that_cannot_be_is_refused(settings: dict[str, Any], words: str)
 
 
 def test_what_is_refused_before_the_first_step_stands_in_nobodys_way(tmp_path: Path) -> None:
-    model, out, short = scoring_models.gpt2(), tmp_path / "out", replace(SMALL, max_input_tokens=2)
+    model, out, short = scoring_models.gpt2(), tmp_path / "out", SMALL.but(max_input_tokens=2)
     with pytest.raises(EmptyData, match="raise the cap"):
         train_model(model, examples(), out, short, device="cpu")
     assert list(tmp_path.iterdir()) == []
@@ -404,7 +403,7 @@ def test_device_that_is_not_there_is_refused(device: str, tmp_path: Path, monkey
 
 def test_chat_template_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadArgument, match="no chat template"):
-        train_model(scoring_models.gpt2(), examples(), tmp_path / "out", replace(SMALL, chat=True), device="cpu")
+        train_model(scoring_models.gpt2(), examples(), tmp_path / "out", SMALL.but(chat=True), device="cpu")
 
 
 def test_chat_template_that_refuses_is_one_line(tmp_path: Path) -> None:
@@ -413,15 +412,13 @@ def test_chat_template_that_refuses_is_one_line(tmp_path: Path) -> None:
     (base / "tokenizer_config.json").write_text(json.dumps(known | {"chat_template": "{% if %}"}))
     with pytest.raises(BadData, match=r"an example cannot be written out: .* raw prompts"):
         train_model(base, examples(), tmp_path / "out", SMALL, device="cpu")
-    raw = replace(SMALL, chat=False, epochs=1)
+    raw = SMALL.but(chat=False, epochs=1)
     assert train_model(base, examples(4), tmp_path / "out", raw, device="cpu").recipe["result"]["steps"] == 1
 
 
 def test_training_that_diverges_is_not_finished(tmp_path: Path) -> None:
     with pytest.raises(WorkFailed, match=r"the loss is not a number from step \d on: lower learning_rate"):
-        train_model(
-            scoring_models.gpt2(), examples(), tmp_path / "out", replace(SMALL, learning_rate=1e30), device="cpu"
-        )
+        train_model(scoring_models.gpt2(), examples(), tmp_path / "out", SMALL.but(learning_rate=1e30), device="cpu")
     assert not (tmp_path / "out").exists()
     assert all(map(math.isfinite, losses(tmp_path / "out.partial")))
 
@@ -463,7 +460,7 @@ def room_for(size: int) -> Iterator[None]:
 
 def test_a_full_disk_is_called_that_and_with_more_room_the_same_call_ends_well(tmp_path: Path) -> None:
     """The optimiser's state is the largest file of a checkpoint: the first one does not fit."""
-    out, settings = tmp_path / "model", replace(SMALL, epochs=1)
+    out, settings = tmp_path / "model", SMALL.but(epochs=1)
     begin = partial(train_model, scoring_models.llama(), examples(), out, settings, device="cpu", save_every=2)
     with pytest.raises(OSError, match="same command goes on") as raised, room_for(120_000):
         begin()
