@@ -38,14 +38,10 @@ class Table:
 
     def without_empty(self, nothing: Collection[str] = ("",)) -> Table:
         """The table without the columns (but the first) in which no row has anything but `nothing`."""
-        kept = [
-            place
-            for place in range(len(self.header))
-            if place == 0 or any(row[place] not in nothing for row in self.rows)
-        ]
-        header, *rows = ([row[place] for place in kept] for row in (self.header, *self.rows))
-        left = sum(place < self.left for place in kept)
-        return replace(self, header=header, rows=rows, left=left)
+        columns = enumerate(zip(self.header, *self.rows, strict=True))
+        kept = [at for at, (_, *cells) in columns if at == 0 or not {*cells} <= {*nothing}]
+        header, *rows = ([row[at] for at in kept] for row in (self.header, *self.rows))
+        return replace(self, header=header, rows=rows, left=sum(at < self.left for at in kept))
 
     def text(self, width: int | None = None) -> str:
         """Aligned columns; where `width` is too short for them, headings fold, then the widest text column.

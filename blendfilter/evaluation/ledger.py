@@ -181,6 +181,13 @@ def tokens_of(stored: Mapping[str, Any]) -> int | None:
     return None if None in known else int(sum(known))
 
 
+def per_question(run: Run) -> tuple[float, float | None]:
+    """Calls and tokens that a run used for a question, on average; None where the tokens are unknown."""
+    total, n = run.metrics["ledger"]["total"], len(run.rows)
+    tokens = tokens_of(total)
+    return total["calls"] / n, None if tokens is None else tokens / n
+
+
 def money(dollars: float | None) -> str:
     """Dollars; fractions of a cent where there is less than one dollar.
 

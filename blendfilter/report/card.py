@@ -36,7 +36,7 @@ def _parts(run: Run) -> Iterator[str]:
         yield f"<p>{html_of(known.unfinished)}</p>"
     if metrics and not known.failed:
         yield f'<div style="display:flex;gap:2em;margin:.3em 0">{"".join(_scores(metrics["metrics"]))}</div>'
-    if metrics and any(row.get("gold_titles") for row in known.rows):
+    if metrics and any(row["gold_titles"] for row in known.rows):
         yield f'{loss_bar(metrics["losses"], 16)}<div style="margin:.3em 0">{_legend(metrics["losses"])}</div>'
     if run.offline:
         yield f"<div><small>{html_of(OFFLINE)}</small></div>"

@@ -293,22 +293,16 @@ def _of_stage(stage: str, record: Mapping[str, Any]) -> Iterator[Event]:
     text, event = record["reply"] or "", event_of(record)
     if stage in ("ids", "ids_again"):
         prompt = record.get("prompt") or ""
-        k = len(
-            numbered_lines(
-                prompt if isinstance(prompt, str) else "\n".join(part for _, part in prompt)
-            )
-        )
+        turns = [prompt] if isinstance(prompt, str) else [part for _, part in prompt]
+        k = len(numbered_lines("\n".join(turns)))
         status = read_ids(text, k, cut=event == "cut_reply").status
         if stage == "ids_again":
             yield "read_again", status in ("ids", "none")
         else:
-            unread = (
-                "unfinished_ids" if event in ("empty_reply", "cut_reply") else "unparseable_ids"
-            )
-            read_as = {"ids": "read_ids", "none": "explicit_none", "suspect": "suspect_ids"}.get(
-                status, unread
-            )
-            yield from ((name, name == read_as) for name in _READ_AS)
+            read_as = {"ids": "read_ids", "none": "explicit_none", "suspect": "suspect_ids"}
+            unread = event in ("empty_reply", "cut_reply")
+            found = read_as.get(status, "unfinished_ids" if unread else "unparseable_ids")
+            yield from ((name, name == found) for name in _READ_AS)
             yield "negated_ids", status == "suspect" and negates(text)
             yield "restated_range", restates_range(text, k)
     if stage in ("external", "answer"):
@@ -324,10 +318,8 @@ def _read_at_once(stage: str, record: Mapping[str, Any], found: Mapping[str, boo
         return False
     if stage in ("ids", "ids_again"):
         return any(found.get(name, False) for name in ("read_ids", "explicit_none", "read_again"))
-    if stage in (
-        "topic",
-        "short_answer",
-    ):  # the first line counts, and is whole where another one follows
+    if stage in ("topic", "short_answer"):
+        # the first line counts, and is whole where another one follows
         return event != "cut_reply" or "\n" in text
     return event != "cut_reply" and found.get("concluded", True)
 

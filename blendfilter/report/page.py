@@ -26,7 +26,7 @@ from urllib.parse import quote
 
 from blendfilter.errors import BadArgument
 from blendfilter.evaluation.comparison import CORRECT, Comparison, chance, compare, percent
-from blendfilter.evaluation.ledger import tokens_of
+from blendfilter.evaluation.ledger import per_question
 from blendfilter.evaluation.rows import ERROR, LOSSES, key_of
 from blendfilter.evaluation.run import Run, named_runs
 from blendfilter.evaluation.run_folder import REPORT, write_text
@@ -37,12 +37,10 @@ from blendfilter.modules.base import query_words
 from blendfilter.report.card import interval, loss_bar, swatch
 from blendfilter.report.run_text import (
     LOSS_WORDS,
-    OFFLINE,
     PARTIAL,
-    UPPER_BOUND,
     ledger_table,
+    remarks,
     retrieval_table,
-    unsearched,
 )
 from blendfilter.report.trace import reasons_of
 from blendfilter.retrieval.base import Trim
@@ -142,23 +140,22 @@ def _entry(
     row: Mapping[str, Any], others: Sequence[Mapping[str, Any] | None], metrics: Sequence[str]
 ) -> Any:
     """A row in the list of questions that a page shows at once: what to search, to filter by and to open."""
-    flags = row.get("flags") or {}
     entry = {
         "id": row["id"],
-        "question": row.get("question", ""),
-        "answer": row.get("answer"),
-        "golden": list(row.get("golden_answers") or []),
-        "scores": [row.get(name, 0.0) for name in metrics],
-        "right": bool(row.get("correct")),
-        "loss": row["loss"] if row.get("loss") in LOSSES else "",
-        "unread": sum(flags.get(name, 0) for name in ("unparseable_ids", "suspect_ids")),
+        "question": row["question"],
+        "answer": row["answer"],
+        "golden": row["golden_answers"],
+        "scores": [row[name] for name in metrics],
+        "right": row["correct"],
+        "loss": row["loss"],
+        "unread": sum(row["flags"].get(name, 0) for name in ("unparseable_ids", "suspect_ids")),
         "error": row["error"] is not None,
     }
     if "repeat" in row:
         entry["repeat"] = row["repeat"]
     if others:
         entry["others"] = [
-            [other.get("answer"), bool(other.get("correct"))] if other else None for other in others
+            [other["answer"], other["correct"]] if other else None for other in others
         ]
     return entry
 
@@ -294,13 +291,7 @@ def _notes(known: RunStatus) -> Iterator[str]:
         yield PARTIAL if known.rows else "Nothing is answered yet."
         if known.paid and not known.rows:
             yield f"{known.paid[0].upper()}{known.paid[1:]}."
-    if known.run.offline:
-        yield OFFLINE
-    if known.run.reads_gold:
-        yield UPPER_BOUND
-    yield from known.warnings
-    yield from unsearched(known)
-    yield from known.outdated
+    yield from remarks(known)
 
 
 def _recipe(known: RunStatus) -> list[tuple[str, str]]:
@@ -359,8 +350,7 @@ def _side_by_side(runs: Mapping[str, RunStatus], compared: Comparison) -> Table:
         correct = found.get((label, CORRECT), row)
         score, errors = known.metrics["metrics"][metric], known.run.errors
         value = f"{percent(score['value'])} ± {percent((score['high'] - score['low']) / 2)}"
-        total, n = known.metrics["ledger"]["total"], len(known.rows)
-        spent = tokens_of(total)
+        calls, spent = per_question(known.run)
         change = ""
         if row.difference is not None:  # not of the first run, nor of one that failed
             change = f"{percent(row.difference, '+')} [{percent(row.low, '+')}, {percent(row.high, '+')}]"
@@ -376,8 +366,8 @@ def _side_by_side(runs: Mapping[str, RunStatus], compared: Comparison) -> Table:
                 "" if correct.won is None else f"{correct.won} / {correct.lost}",
                 chance(tested.p, ""),
                 chance(tested.p_holm, "") if len(runs) > 2 else "",
-                f"{total['calls'] / n:.1f}",
-                "-" if spent is None else f"{spent / n:,.0f}",
+                f"{calls:.1f}",
+                "-" if spent is None else f"{spent:,.0f}",
             ]
         )
     header = ["run", "method", "model", _heading(metric), "errors", "difference", "won / lost"]
@@ -392,7 +382,7 @@ def _side_by_side(runs: Mapping[str, RunStatus], compared: Comparison) -> Table:
 def _loss_bars(label: str, known: RunStatus) -> dict[str, Any]:
     """One run's bar, and its parts as (key, words, swatch, count, %)."""
     losses, rows = known.metrics["losses"], len(known.rows)
-    gold = sum(bool(row.get("gold_titles")) for row in known.rows)
+    gold = sum(bool(row["gold_titles"]) for row in known.rows)
     notes = [f"Every one of the {rows} answers counts."] if known.repeats > 1 else []
     names: Sequence[str] = LOSSES
     words = LOSS_WORDS
@@ -459,43 +449,34 @@ class Traces:
 
     def add(self, row: Mapping[str, Any]) -> None:
         """The trace of one row of `predictions.jsonl`."""
-        titles = row.get("gold_titles") or []
+        titles, queries, stored = row["gold_titles"], row["queries"], row["branches"]
         gold = {folded(title) for title in titles}
-        rows, queries = row.get("branches") or {}, row.get("queries") or {}
-        branches = [
-            self._branch(name, queries.get(name), rows.get(name), gold)
-            for name in {**queries, **rows}
-        ]
+        names = {**queries, **stored}
         calls = [(stage, self._journal.read_call(key)) for stage, key in row["calls"]]
-        retrieved = {
-            branch["name"]: (rows.get(branch["name"]) or {}).get("retrieved") or []
-            for branch in branches
-        }
+        retrieved = {name: stored[name]["retrieved"] if name in stored else [] for name in names}
         judged_for, reasons = judgements(calls, retrieved)
-        for branch in branches:
-            branch["reasons"] = reasons[branch["name"]]
+        branches = [
+            self._branch(name, queries.get(name), stored.get(name), gold)
+            | {"reasons": reasons[name]}
+            for name in names
+        ]
         found: dict[str, str] = {}
         for query in queries.values():
             found = self._stored.of(query) | found
-        spans = row.get("spans") or {}
-        knowledge = [
-            self._marked(name, found, {name}, gold, spans) for name in row.get("knowledge") or []
-        ]
+        spans = row.get("spans", {})
+        knowledge = [self._marked(name, found, {name}, gold, spans) for name in row["knowledge"]]
+        written = [text for text in row.get("written", []) if isinstance(text, str)]
         self._traces.append(
             {
                 "branches": branches,
                 "knowledge": knowledge,
-                "written": [
-                    self._pieces.of(text)
-                    for text in row.get("written") or []
-                    if isinstance(text, str)
-                ],
+                "written": list(map(self._pieces.of, written)),
                 "gold": self._gold(titles, branches, knowledge),
                 "calls": [
                     self._call(*call, names) for call, names in zip(calls, judged_for, strict=True)
                 ],
-                "retrieval": row.get("retrieval") or {},
-                "flags": {name: count for name, count in (row.get("flags") or {}).items() if count},
+                "retrieval": row["retrieval"],
+                "flags": {name: count for name, count in row["flags"].items() if count},
                 "error": row["error"],
             }
         )
@@ -507,21 +488,18 @@ class Traces:
     def _branch(
         self, name: str, query: str | None, row: Mapping[str, Any] | None, gold: set[str]
     ) -> dict[str, Any]:
-        branch = row or {}
-        found, kept, spans = (
-            self._stored.of(query),
-            set(branch.get("kept") or []),
-            branch.get("spans") or {},
-        )
+        branch = row or {"retrieved": [], "kept": [], "ids_read": ""}
+        found, kept = self._stored.of(query), set(branch["kept"])
+        spans, trim = branch.get("spans", {}), branch.get("trim")
         return {
             "name": name,
             "words": query_words(name),
             "query": self._pieces.of(query or ""),
-            "read": branch.get("ids_read") or "",
+            "read": branch["ids_read"] or "",
             "searched": row is not None,
-            "trim": Trim.model_validate(branch["trim"]).line if branch.get("trim") else "",
+            "trim": Trim.model_validate(trim).line if trim else "",
             "passages": [
-                self._marked(one, found, kept, gold, spans) for one in branch.get("retrieved") or []
+                self._marked(one, found, kept, gold, spans) for one in branch["retrieved"]
             ],
         }
 

@@ -27,7 +27,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from blendfilter.errors import BadArgument, MissingExtra, RunMismatch, UnknownName
-from blendfilter.evaluation.ledger import latency, tokens_of
+from blendfilter.evaluation.ledger import latency, per_question
 from blendfilter.evaluation.rows import ERROR
 from blendfilter.evaluation.run import READS_GOLD, Run, Runs, named_runs
 from blendfilter.evaluation.run_passages import input_tokens
@@ -112,15 +112,14 @@ class RunPoint(NamedTuple):
 def point_of(label: str, run: Run) -> RunPoint:
     """A run's place in the headline plot."""
     score = next(iter(run.metrics["metrics"].values()))
-    total, n = run.metrics["ledger"]["total"], len(run.rows)
-    tokens = tokens_of(total)
+    calls, tokens = per_question(run)
     return RunPoint(
         label,
         score["value"],
         score["low"],
         score["high"],
-        calls=total["calls"] / n,
-        tokens=math.nan if tokens is None else tokens / n,
+        calls=calls,
+        tokens=math.nan if tokens is None else tokens,
         seconds=latency(run).median,
         bound=run.reads_gold,
         errors=run.errors,
@@ -198,7 +197,7 @@ def _bar_parts(runs: Iterable[Run]) -> dict[str, str]:
     """The parts of a bar; where no run's questions name their gold, only right and wrong; errors if there are any."""
     runs = list(runs)
     parts = {name: LOSS_WORDS[name] for name in LOSS_STYLES}
-    if not any(row.get("gold_titles") for run in runs for row in run.rows):
+    if not any(row["gold_titles"] for run in runs for row in run.rows):
         parts = {"right": "right", "answered_wrong": "wrong (no gold titles known)"}
         parts[ERROR] = LOSS_WORDS[ERROR]
     if not any(run.errors for run in runs):

@@ -52,13 +52,7 @@ def _parts(status: RunStatus) -> Iterator[str | Table]:
     yield status.headline
     if status.failures:
         yield f"FAILED: {status.failures}."
-    if run.offline:
-        yield OFFLINE
-    if run.reads_gold:
-        yield UPPER_BOUND
-    yield from (f"Warning: {line}" for line in status.warnings)
-    yield from unsearched(status)
-    yield from status.outdated
+    yield from remarks(status)
     limits = [
         f"${spent:.4f} of ${limit:g}" if name == "dollars" else f"{spent:,} of {limit:,} {name}"
         for name, (spent, limit) in status.limits.items()
@@ -89,7 +83,18 @@ def _figures(status: RunStatus) -> Iterator[str | Table]:
         yield _errors(status)
 
 
-def unsearched(status: RunStatus) -> Iterator[str]:
+def remarks(status: RunStatus) -> Iterator[str]:
+    """What a reader of its figures must know, finished or not."""
+    if status.run.offline:
+        yield OFFLINE
+    if status.run.reads_gold:
+        yield UPPER_BOUND
+    yield from (f"Warning: {line}" for line in status.warnings)
+    yield from _unsearched(status)
+    yield from status.outdated
+
+
+def _unsearched(status: RunStatus) -> Iterator[str]:
     """The searches for a question alone that the index failed in."""
     for name, count in Counter(
         name for row in status.rows for name in row.get("unsearched", ())

@@ -253,10 +253,10 @@ def _panels(result: TableResult, lines: Sequence[ResultLine], files: Sequence[Pa
         label = ", ".join(filter(None, (row, line.label))) + " †" * line.bound
         rows.setdefault(label, len(rows))
         panels.setdefault(name, {}).setdefault(label, []).append(line)
-    drawn = _curves if table.kind == "sweep" else _bars
     columns = min(3, len(panels))
+    draw_panel = partial(_panel, rows=rows, curves=table.kind == "sweep")
     return plots.draw(
-        [partial(drawn, title=name, series=series, rows=rows) for name, series in panels.items()],
+        [partial(draw_panel, title=name, series=panel) for name, panel in panels.items()],
         *files,
         size=(1.2 + 1.9 * columns, 0.8 + 1.7 * math.ceil(len(panels) / columns)),
         title=f"{table.name}: {lines[0].n} questions",
@@ -264,43 +264,33 @@ def _panels(result: TableResult, lines: Sequence[ResultLine], files: Sequence[Pa
     )
 
 
-Series = Mapping[str, Sequence[ResultLine]]
-"""The lines of each row of a panel, by the row's label."""
-
-
-def _bars(axes: Axes, title: str, series: Series, rows: Mapping[str, int]) -> None:
-    """A bar a row; hatched where the row reads the answer."""
+def _panel(
+    axes: Axes,
+    title: str,
+    series: Mapping[str, Sequence[ResultLine]],
+    rows: Mapping[str, int],
+    curves: bool,
+) -> None:
+    """A curve or a bar for each of the `series`, hatched where a row reads the answer; `rows`: the places of labels."""
     axes.set_title(title)
     for label, lines in series.items():
-        for line in lines:
-            scale = 100 if format_of(line.measure).digits is None else 1
-            reach = [[scale * (line.value - line.low)], [scale * (line.high - line.value)]]
-            axes.bar(
-                [rows[label]],
-                [scale * line.value],
-                yerr=reach,
-                label=label,
-                color=_colour(rows[label]),
-                edgecolor="white",
-                hatch="//" * line.bound,
-                error_kw={"elinewidth": 0.6, "ecolor": "#444444"},
-            )
-    axes.set_xticks([])
-    axes.grid(visible=False, axis="x")
-
-
-def _curves(axes: Axes, title: str, series: Series, rows: Mapping[str, int]) -> None:
-    axes.set_title(title)
-    for label, lines in series.items():
-        colour = _colour(rows[label])
-        marker = plots.MARKERS[rows[label] % len(plots.MARKERS)]
-        xs = [int(line.point.removeprefix("K=")) for line in lines]
-        low, high = [100 * line.low for line in lines], [100 * line.high for line in lines]
-        axes.fill_between(xs, low, high, color=colour, alpha=0.15, linewidth=0)
-        values = [100 * line.value for line in lines]
-        axes.plot(xs, values, label=label, color=colour, marker=marker, markersize=4)
-    axes.set(xlabel="K, passages a query")
-
-
-def _colour(at: int) -> str:
-    return plots.SERIES[at % len(plots.SERIES)]
+        at = rows[label]
+        colour = plots.SERIES[at % len(plots.SERIES)]
+        scale = 100 if format_of(lines[0].measure).digits is None else 1
+        values, low, high = (
+            [scale * getattr(line, name) for line in lines] for name in ("value", "low", "high")
+        )
+        if curves:
+            xs = [int(line.point.removeprefix("K=")) for line in lines]
+            marker = plots.MARKERS[at % len(plots.MARKERS)]
+            axes.fill_between(xs, low, high, color=colour, alpha=0.15, linewidth=0)
+            axes.plot(xs, values, label=label, color=colour, marker=marker, markersize=4)
+        else:
+            hatch = "//" * lines[0].bound
+            axes.bar(at, values[0], label=label, color=colour, hatch=hatch, edgecolor="white")
+            axes.vlines(at, low[0], high[0], color="#444444", linewidth=0.6)
+    if curves:
+        axes.set(xlabel="K, passages a query")
+    else:
+        axes.set_xticks([])
+        axes.grid(visible=False, axis="x")

@@ -20,7 +20,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from blendfilter.evaluation.ledger import busy_seconds, tokens_of
+from blendfilter.evaluation.ledger import busy_seconds, per_question
 from blendfilter.evaluation.rows import KEPT, kept_known, repeats_in, retrieval_known
 from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.run_passages import AnswerContext, contexts
@@ -33,8 +33,9 @@ from blendfilter.oracles.silver_making import supported
 from blendfilter.oracles.silver_rows import figures_of
 from blendfilter.records import Passage, Question
 from blendfilter.report import plots
+from blendfilter.report.run_text import trimmed
 from blendfilter.reproduce.inputs import JUDGING_STAGES
-from blendfilter.reproduce.runs import LeftOut, PlannedPoint, TablePlace, TableRun
+from blendfilter.reproduce.runs import LeftOut, TablePlace, TableRun
 from blendfilter.reproduce.tables import FigureFormat, PaperTable, format_of
 from blendfilter.tasks import TASKS
 
@@ -202,7 +203,7 @@ def line_of(
     value, low, high = ends
     printed = one.row.printed(one.task, one.point.k)
     published = getattr(printed, measure, None)
-    calls, tokens = (0.0, None) if run is None else a_question(run)
+    calls, tokens = (0.0, None) if run is None else per_question(run)
     known = run is not None and not run.failed and format_of(measure).digits is None
     return ResultLine(
         task=one.task,
@@ -239,13 +240,6 @@ def _lines_left_out(
             published = printed.model_dump(exclude={"imp", "gains"}, exclude_none=True)
         others = dict.fromkeys(line.measure for line in lines if line.task == one.task)
         yield from (line_of(one, measure) for measure in others or published)
-
-
-def a_question(run: Run) -> tuple[float, float | None]:
-    """Calls and tokens that a run used for a question, on average; None where the tokens are unknown."""
-    total, n = run.metrics["ledger"]["total"], len(run.rows)
-    tokens = tokens_of(total)
-    return total["calls"] / n, None if tokens is None else tokens / n
 
 
 def with_gain(line: ResultLine, before: Values, after: Values, *, p_values: bool) -> ResultLine:
@@ -301,7 +295,7 @@ def _best_of(pairs: Pairs) -> Iterator[ResultLine]:
         points = list(row)
         first, run = points[0]
         scores = [values_of(_scores(each)) for _, each in points]
-        spent = [a_question(each) for _, each in points]
+        spent = [per_question(each) for _, each in points]
         tokens = [each for _, each in spent if each is not None]
         for (metric, _), values in scores[0].items():
             yield line_of(first, metric, run, _interval(metric, values), "one answer")
@@ -405,9 +399,14 @@ def _readings(table: PaperTable, one: TableRun, run: Run, of: TokenCounter) -> I
         yield from judging(run)
     elif kind == "latency":
         yield from latency(run)
-    elif kind in _OF_CONTEXTS:
+    elif kind in ("sides", "support", "precision", "tokens", "refined", "alignment"):
         for context, question in _contexts(one, run):
-            yield from _OF_CONTEXTS[kind](one.task, context, question, of)
+            if kind == "sides":
+                yield from _sides(one.task, context, question)
+            elif kind == "support":
+                yield from _support(one.task, context, question, of)
+            elif not context.failed:  # else it is unknown: not even that it was empty
+                yield from _left(kind, context, question, of)
 
 
 def _scores(run: Run) -> Iterator[Reading]:
@@ -434,12 +433,7 @@ def _retrieval(run: Run) -> Iterator[Reading]:
                 yield Reading(measure, row["id"], figures.get(measure, 0.0))
 
 
-# What was to be read when an answer failed is unknown: not even that it was empty.
-
-
-def _sides(
-    task: str, each: AnswerContext, question: Question, _: TokenCounter
-) -> Iterator[Reading]:
+def _sides(task: str, each: AnswerContext, question: Question) -> Iterator[Reading]:
     """An answer's scores, on the side of its question; on the other one it has none."""
     support = _supported(task, question, each)
     for side, here in (("positive", True), ("negative", False)):
@@ -465,51 +459,28 @@ def _support(
         yield Reading("positive_precision", name, fmean(precise))
 
 
-def _precision(
-    _: str, each: AnswerContext, question: Question, of: TokenCounter
+def _left(
+    kind: str, each: AnswerContext, question: Question, of: TokenCounter
 ) -> Iterator[Reading]:
-    if not each.failed:
-        name = each.row["id"]
-        figures = figures_of(each.kept, question.question, question.golden_answers[0], of)
-        yield Reading("output_precision", name, figures.precision)
-        yield Reading("where_kept", name, _HAS_NONE if figures.empty else figures.not_empty)
-        yield Reading("by_characters", name, figures.characters)
-        yield Reading("empty", name, figures.empty)
-
-
-def _tokens(_: str, each: AnswerContext, question: Question, of: TokenCounter) -> Iterator[Reading]:
-    if not each.failed:
-        figures = figures_of(each.kept, question.question, question.golden_answers[0], of)
-        yield Reading("context_tokens", each.row["id"], figures.tokens)
-        yield Reading("answer_prompt", each.row["id"], each.tokens.prompt)
-
-
-def _refined(_: str, each: AnswerContext, __: Question, of: TokenCounter) -> Iterator[Reading]:
-    """Tokens of what is left, without the question."""
-    if not each.failed:
+    """What a filter left: its precision, its tokens, or whether an answer stands in it, and in which sentence."""
+    name, answers = each.row["id"], question.golden_answers
+    if kind == "refined":
         text = "\n".join(passage.line for passage in each.kept)
-        yield Reading("refined_tokens", each.row["id"], float(of.count(text)) if text else 0.0)
-
-
-def _alignment(
-    _: str, each: AnswerContext, question: Question, __: TokenCounter
-) -> Iterator[Reading]:
-    """Whether an answer stands in what is left, and in which sentence."""
-    if not each.failed:
-        name, place = each.row["id"], first_gold(each.kept, question.golden_answers)
-        yield Reading("gold_in_output", name, gold_in(each.kept, question.golden_answers))
-        yield Reading("gold_position", name, _HAS_NONE if place is None else float(place))
-
-
-_OF_CONTEXTS = {
-    "sides": _sides,
-    "support": _support,
-    "precision": _precision,
-    "tokens": _tokens,
-    "refined": _refined,
-    "alignment": _alignment,
-}
-"""The kinds of tables that measure what was read for each answer."""
+        yield Reading("refined_tokens", name, of.count(text) if text else 0)
+    elif kind == "alignment":
+        place = first_gold(each.kept, answers)
+        yield Reading("gold_in_output", name, gold_in(each.kept, answers))
+        yield Reading("gold_position", name, _HAS_NONE if place is None else place)
+    else:
+        figures = figures_of(each.kept, question.question, answers[0], of)
+        if kind == "tokens":
+            yield Reading("context_tokens", name, figures.tokens)
+            yield Reading("answer_prompt", name, each.tokens.prompt)
+        else:
+            yield Reading("output_precision", name, figures.precision)
+            yield Reading("where_kept", name, _HAS_NONE if figures.empty else figures.not_empty)
+            yield Reading("by_characters", name, figures.characters)
+            yield Reading("empty", name, figures.empty)
 
 
 def gold_in(kept: Sequence[Passage], answers: Iterable[str]) -> float:
@@ -607,36 +578,6 @@ def _notes(table: PaperTable, pairs: Pairs, counting: TokenCounter) -> Iterator[
             if empty := sum(not row["knowledge"] for row in answered):
                 counts = f"empty for {empty:,} of {len(answered):,} answers"
                 yield f"{one.task}: {one.label}: {counts}: no upper bound there, for nothing was read"
-    yield from _dropped(table, pairs)
-
-
-def _dropped(table: PaperTable, pairs: Pairs) -> Iterator[str]:
-    """A line a trimmed run: how many of the bare index's passages it no longer gives for the question itself.
-
-    There is none where the bare index was not run.
-    """
-
-    def place_of(one: TableRun) -> tuple[str, str, PlannedPoint]:
-        return one.task, table.role(one.row), one.point
-
-    bare = {
-        place_of(one): run for one, run in reversed(pairs) if one.row.retrieves and not one.trimmed
-    }
-    found: dict[str, str] = {}
     for one, run in pairs:
-        if one.trimmed and place_of(one) in bare:
-            whole, left = _retrieved(bare[place_of(one)]), _retrieved(run)
-            if gone := [len(whole[name] - left[name]) for name in whole if name in left]:
-                counts = f"{fmean(gone):.2f} ({100 * fmean(map(bool, gone)):.0f} % of the questions lose any)"
-                what = "passages of the bare index dropped for a question"
-                found.setdefault(run.name, f"{one.task}: {one.label}: {what}: {counts}")
-    yield from found.values()
-
-
-def _retrieved(run: Run) -> dict[str, set[str]]:
-    """The passages that a run's questions brought by themselves, by question."""
-    return {
-        row["id"]: set(row["branches"]["q"]["retrieved"])
-        for row in run.rows
-        if "q" in row["branches"]
-    }
+        if one.trimmed:
+            yield from (f"{one.task}: {one.label}: {line}" for line in trimmed(run.rows))
