@@ -1,7 +1,7 @@
 """The report as HTML: one file for a run of up to 1,000 answers, a folder of pages for a longer one.
 
-`report.html` needs nothing but itself: no request leaves it. Above 1,000 answers the file leads to a folder of its
-name, `report/`, with all questions on `index.html` and their traces on pages of 500.
+`report.html` needs nothing but itself: no request leaves it. Above 1,000 answers the file lists all questions, and
+their traces are on pages of 500 in a folder of its name, `report/`.
 
 Everything a page shows of questions is data in it: the list as JSON, the traces packed (deflate, base64) until one is
 opened. Scripts put texts into the page as text alone, and the page's policy lets nothing else run or load. The same run
@@ -97,43 +97,37 @@ def write_report(run: Run, others: Sequence[Run] = (), path: Path | None = None)
     ]
     shared = {"run": run.name, "metrics": metrics, "beside": [other.run.name for other in beside]}
     folder = path.with_suffix("")
-
-    def page(
-        data: Mapping[str, Any],
-        traces: str = "",
-        parts: Sequence[Part] = (),
-        part: Part | None = None,
-    ) -> str:
-        return _render(
-            "page.html", head=head, data={**shared, **data}, traces=traces, parts=parts, part=part
-        )
-
-    if len(entries) <= SINGLE:
-        write_text(path, page({"rows": entries, "first": 0}, next(_packed_traces(known), "")))
-        _clear(folder)
-        return path
-    folder.mkdir(exist_ok=True)
+    firsts = range(0, len(entries), PAGE) if len(entries) > SINGLE else ()
     parts = [
         Part(
             f"questions-{number}.html",
             f"questions {first + 1} to {min(first + PAGE, len(entries))}",
             first,
         )
-        for number, first in enumerate(range(0, len(entries), PAGE), 1)
+        for number, first in enumerate(firsts, 1)
     ]
     names = [part.file for part in parts]
-    _check_ours(*(folder / name for name in names), folder / "index.html")
-    for part, traces in zip(parts, _packed_traces(known), strict=True):
+    _check_ours(*(folder / name for name in names))
+    links = {"parts": parts, "whole": _address(path), "folder": _address(folder)}
+    traces = _packed_traces(known)
+    for part in parts:
+        folder.mkdir(exist_ok=True)
         rows = entries[part.first : part.first + PAGE]
-        write_text(
-            folder / part.file, page({"rows": rows, "first": part.first}, traces, parts, part)
-        )
-    index = {"rows": entries, "first": 0, "pages": names, "size": PAGE}
-    write_text(folder / "index.html", page(index, parts=parts))
-    target = quote(os.fsencode(f"{folder.name}/index.html"))
-    write_text(path, _render("leading.html", head=head, target=target))
-    _clear(folder, {*names, "index.html"})
+        data = shared | {"rows": rows, "first": part.first}
+        page = _render(data, head=head, traces=next(traces), part=part, **links)
+        write_text(folder / part.file, page)
+    data = shared | {"rows": entries, "first": 0}
+    if parts:
+        data |= {"pages": [f"{links['folder']}/{name}" for name in names], "size": PAGE}
+    own = "" if parts else next(traces, "")
+    write_text(path, _render(data, head=head, traces=own, part=None, **links))
+    _clear(folder, names)
     return path
+
+
+def _address(path: Path) -> str:
+    """The name of a file or folder in a link."""
+    return quote(os.fsencode(path.name))
 
 
 def _entry(
@@ -192,7 +186,7 @@ def inlined(value: Any) -> str:
     return text
 
 
-def _render(template: str, **values: Any) -> str:
+def _render(data: Mapping[str, Any], **values: Any) -> str:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     folder = files("blendfilter.report") / "assets"
@@ -207,15 +201,13 @@ def _render(template: str, **values: Any) -> str:
     script = "\n".join(
         (folder / name).read_text("utf-8") for name in ("data.js", "trace.js", "list.js")
     )
-    if "data" in values:
-        values["data"] = inlined(values["data"])
     # Nothing loads, and only this very style and script apply.
     policy = (
         f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
-    page = environment.get_template(template).render(
-        **values, style=style, script=script, policy=policy
+    page = environment.get_template("page.html").render(
+        **values, data=inlined(data), style=style, script=script, policy=policy
     )
     return page.replace("\0", "\N{REPLACEMENT CHARACTER}")
 
@@ -229,7 +221,7 @@ def _hash(text: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 
-def _clear(folder: Path, kept: Collection[str] = ()) -> None:
+def _clear(folder: Path, kept: Collection[str]) -> None:
     """Take away the pages of an earlier report that this one does not have."""
     for path in [*folder.glob("questions-*.html"), *folder.glob("index.html")]:
         if path.name not in kept and _is_ours(path):

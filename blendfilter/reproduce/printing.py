@@ -10,7 +10,6 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blendfilter.errors import BadArgument
 from blendfilter.evaluation.comparison import NO_P_VALUE, chance, percent, rounded
 from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.run_folder import write_json, write_text
@@ -65,15 +64,9 @@ def plain(result: TableResult) -> dict[str, Any]:
 
 
 def write(result: TableResult, folder: Path) -> list[Path]:
-    """`table.md` and `table.json` in `folder`. Raises `BadArgument` where another `table.md` is there than ours."""
+    """Write `table.md` and `table.json` into `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     as_markdown, as_json = folder / "table.md", folder / "table.json"
-    if as_markdown.exists() and not as_markdown.read_bytes().startswith(
-        f"# {result.table.name}: ".encode()
-    ):
-        raise BadArgument(
-            f"{as_markdown} is there, and is no table of this kind: move it away, or name other --runs"
-        )
     write_text(as_markdown, markdown(result))
     write_json(as_json, plain(result))
     return [as_markdown, as_json]

@@ -278,12 +278,12 @@ def test_a_long_run_is_a_folder_of_pages(run: Callable[[str], Run], small_pages:
     path = blend.html()
     folder = blend.folder / "report"
     assert path == blend.folder / "report.html"
-    assert "report/index.html" in path.read_text("utf-8")
     names = ["questions-1.html", "questions-2.html", "questions-3.html"]
-    assert sorted(each.name for each in folder.iterdir()) == ["index.html", *names]
-    index = read_page(folder / "index.html")
+    assert sorted(each.name for each in folder.iterdir()) == names
+    index = read_page(path)
     assert index.traces is None
-    assert (index.data["pages"], index.data["size"]) == (names, 3)
+    assert (index.data["pages"], index.data["size"]) == ([f"report/{name}" for name in names], 3)
+    assert 'href="../report.html"' in (folder / names[0]).read_text("utf-8")
     assert [entry["id"] for entry in index.data["rows"]] == [row["id"] for row in blend.rows]
     assert blend.metrics["signature"] in index.text
     parts = [read_page(folder / name) for name in names]
@@ -302,9 +302,7 @@ def test_pages_that_are_no_more_are_taken_away(
     mine.write_text("my notes")
     monkeypatch.setattr(pages, "PAGE", 4)
     blend.html()
-    assert sorted(path.name for path in folder.iterdir()) == [
-        "index.html", "questions-1.html", "questions-2.html", mine.name,
-    ]  # fmt: skip
+    assert sorted(path.name for path in folder.iterdir()) == ["questions-1.html", "questions-2.html", mine.name]
     monkeypatch.setattr(pages, "SINGLE", 1000)
     blend.html()
     assert [path.name for path in folder.iterdir()] == [mine.name], "what is not a report's is left"

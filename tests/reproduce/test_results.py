@@ -16,7 +16,7 @@ from reproduce_world import HEAD, JUDGED_HEAD, ROWS, consistent_for_odd, made, w
 from small_world import CountingEngine
 
 from blendfilter import Run, compare, load
-from blendfilter.errors import BadArgument, RunFailed
+from blendfilter.errors import RunFailed
 from blendfilter.evaluation.run_passages import contexts
 from blendfilter.evaluation.statistics import holm
 from blendfilter.journal import Journal, digest
@@ -463,13 +463,6 @@ def test_a_priced_judge_has_its_dollars_and_a_failed_question_is_left_out(tmp_pa
 def test_the_offline_reader_gets_no_p_and_every_form_says_so(small: PaperTable, tmp_path: Path) -> None:
     result = made(small, tmp_path / "runs").result
     assert all(line.p is None for line in result.lines)
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "table.md").write_text("# My own table")
-    with pytest.raises(BadArgument, match="is there, and is no table of this kind"):
-        printing.write(result, tmp_path / "out")
-    assert (tmp_path / "out" / "table.md").read_text() == "# My own table"
-    (tmp_path / "out" / "table.md").unlink()
-    printing.write(result, tmp_path / "out")
     forms = [path.read_text(encoding="utf-8") for path in printing.write(result, tmp_path / "out")]
     for form in (printing.text(result), *forms):
         assert "no p-value" in form
