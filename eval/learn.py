@@ -322,7 +322,7 @@ def main() -> None:
     parser.add_argument("--generator", type=int, default=GENERATOR, help="those of the generator (2000)")
     parser.add_argument("--epochs", type=int, default=1, help="passes of a training over its questions (1)")
     parser.add_argument("--precision", default="float32", help="of training; bf16 is faster on some processors")
-    parser.add_argument("--dtype", default="float32", help="of reading and answering; int8 takes half the time")
+    parser.add_argument("--dtype", default="float32", help="of reading and answering; bfloat16 is faster")
     parser.add_argument("--batch-size", type=int, help="replies that are written at a time (8); a GPU writes 64")
     parser.add_argument("--steps", type=int, default=STEPS, help="steps of the alignment (200)")
     parser.add_argument("--only", nargs="*", default=[""], help="parts, by their names or how these begin")

@@ -305,7 +305,7 @@ def main() -> None:
     parser.add_argument("--words", type=int, default=60, help="words of a paragraph at most (60)")
     parser.add_argument("--threads", type=int, default=2, help="processor threads of the model (2)")
     parser.add_argument("--precision", default="float32", help="of training; bf16 is faster on some processors")
-    parser.add_argument("--dtype", default="float32", help="of reading and answering; int8 takes half the time")
+    parser.add_argument("--dtype", default="float32", help="of reading and answering; bfloat16 is faster")
     parser.add_argument("--batch-size", type=int, default=16, help="replies that are written at a time (16)")
     parser.add_argument("--only", action="append", default=[], help="a part, such as train, hotpotqa, twowiki/direct")
     parser.add_argument("--lm", help="another model in place of the trained one (offline: to try the script)")
