@@ -11,9 +11,10 @@ kept as a plain list.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import anyio
@@ -26,6 +27,38 @@ from blendfilter.context import CallNote, asker, noting, rejoined
 from blendfilter.errors import BadArgument
 from blendfilter.records import Passage, WrittenText
 from blendfilter.retrieval.callables import as_passage
+
+
+class SharedModel:
+    """A model that `load(*settings)` gives: loaded when it is first needed, shared by the copies that optimisers make.
+
+    `with model as loaded:` one thread uses it at a time.
+    """
+
+    def __init__(self, load: Callable[..., Any], *settings: Any) -> None:
+        self._load, self._settings = load, settings
+        self._turn = threading.RLock()
+
+    @cached_property
+    def _loaded(self) -> Any:
+        return self._load(*self._settings)
+
+    def __enter__(self) -> Any:
+        self._turn.acquire()
+        try:
+            return self._loaded
+        except BaseException:
+            self._turn.release()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self._turn.release()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._load, *self._settings)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> SharedModel:
+        return self
 
 
 class Signed:

@@ -19,10 +19,8 @@ from __future__ import annotations
 
 import contextlib
 import io
-import threading
 import warnings
 from collections.abc import Sequence
-from functools import cached_property
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, ClassVar
@@ -31,59 +29,24 @@ import dspy
 
 from blendfilter import aio
 from blendfilter.errors import MissingExtra, MissingFile, check_count, words_of
-from blendfilter.filters.base import Filter, selection
+from blendfilter.filters.base import Filter, SharedModel, selection
 from blendfilter.lm.tokenisers import RULE
 from blendfilter.records import Passage, WrittenText, one_line
 from blendfilter.retrieval.callables import as_passage
 
 
-class _Compressor:
-    """A package's compressor: loaded when it is first needed, shared by copies, used by one thread at a time."""
-
-    def __init__(self, *settings: Any) -> None:
-        self.settings = settings
-        self._turn = threading.Lock()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), self.settings
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> _Compressor:
-        return self
-
-    @cached_property
-    def loaded(self) -> Any:
-        """The package's own object."""
-        raise NotImplementedError
-
-    def __call__(self, question: str, lines: list[str]) -> str:
-        """What is left of the passages' lines."""
-        self.load()
-        with self._turn:
-            return self.shorten(question, lines)
-
-    def load(self) -> None:
-        """Make `loaded`, without what the packages write to the terminal meanwhile."""
-        with self._turn, contextlib.redirect_stdout(io.StringIO()):
-            _ = self.loaded
-
-    def shorten(self, question: str, lines: list[str]) -> str:
-        raise NotImplementedError
-
-
 class _Compressed(Filter):
-    """Keeps what a compressor leaves of all passages together, as one text."""
+    """Keeps what a package's compressor leaves of all passages together, as one text."""
 
     writes_text = True
     package: ClassVar[str]
-    module: ClassVar[str]
     install: ClassVar[str]
     """The command that installs the package."""
-    compressor: _Compressor
+    compressor: SharedModel
 
     def __init__(self, tokens: int) -> None:
         super().__init__()
-        tokens = check_count("tokens", tokens)
-        self.tokens = tokens
+        self.tokens = check_count("tokens", tokens)
 
     def arguments(self) -> dict[str, Any]:
         """The budget, and the package's version."""
@@ -93,61 +56,38 @@ class _Compressed(Filter):
             return {"tokens": self.tokens, "package": self.package}
 
     def prepare(self) -> None:
-        self.compressor.load()
+        with self.compressor:
+            pass
 
     async def aforward(self, question: str, passages: Sequence[Passage]) -> dspy.Prediction:
         """What is left of them; the package works in a thread."""
         lines = [passage.line for passage in map(as_passage, passages) if passage.text.strip()]
         if not lines:
             return selection()
-        left = one_line(await aio.in_thread(self.compressor, question, lines))
+        left = one_line(await aio.in_thread(self.shorten, question, lines))
         before, after = (round(RULE.count(text)) for text in (" ".join(lines), left))
         return selection(
             [WrittenText(left)] if left else [], f"kept {after} of {before} tokens", f"left: {left}"
         )
 
+    def shorten(self, question: str, lines: list[str]) -> str:
+        """What is left of the passages' lines."""
+        raise NotImplementedError
 
-def _imported(kind: type[_Compressed]) -> Any:
-    """The package's module. Raises: MissingExtra, with the command that installs it."""
+
+def _made(kind: type[_Compressed], maker: str, **settings: Any) -> Any:
+    """The package's own object, without what it writes to the terminal meanwhile."""
     try:
-        return import_module(kind.module)
+        module = import_module(kind.package.replace("-", "_"))
+        with contextlib.redirect_stdout(io.StringIO()):
+            return getattr(module, maker)(**settings)
     except ModuleNotFoundError as error:
         raise MissingExtra(f"{kind.__name__} needs '{error.name}': {kind.install}") from None
-
-
-# --- LongLLMLingua ----------------------------------------------------------------------------------------------------
-
-
-class _LongLLMLingua(_Compressor):
-    @cached_property
-    def loaded(self) -> Any:
-        model, _ = self.settings
-        made = _imported(LongLLMLinguaFilter).PromptCompressor
-        torch = import_module("torch")
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-        try:
-            # its own default would run code that comes with a checkpoint
-            return made(
-                model_name=model, device_map=device, model_config={"trust_remote_code": False}
-            )
-        except (OSError, ValueError) as error:
-            raise MissingFile(f"llmlingua cannot load {model}: {words_of(error)[:200]}") from error
-
-    def shorten(self, question: str, lines: list[str]) -> str:
-        _, tokens = self.settings
-        done = self.loaded.compress_prompt(
-            lines,
-            question=question,
-            target_token=tokens,
-            rank_method="longllmlingua",
-            concate_question=False,
-            condition_in_question="after_condition",
-            condition_compare=True,
-            reorder_context="sort",
-            dynamic_context_compression_ratio=0.3,
-            context_budget="+100",
-        )
-        return str(done["compressed_prompt"])
+    except (OSError, ValueError) as error:
+        what = settings.get("model_name", "what it reads with")
+        raise MissingFile(
+            f"{kind.package} cannot load {what}: {words_of(error)[:200]} ({kind.install})"
+        ) from error
 
 
 class LongLLMLinguaFilter(_Compressed):
@@ -162,42 +102,47 @@ class LongLLMLinguaFilter(_Compressed):
             or prepared.
     """
 
-    package, module, install = "llmlingua", "llmlingua", "pip install llmlingua"
+    package, install = "llmlingua", "pip install llmlingua"
 
     def __init__(self, *, model: str = "NousResearch/Llama-2-7b-hf", tokens: int = 180) -> None:
         super().__init__(tokens)
         self.model = model
-        self.compressor = _LongLLMLingua(model, tokens)
+        self.compressor = SharedModel(_long_llm_lingua, model)
 
     def arguments(self) -> dict[str, Any]:
         """The same, and the model."""
         return {**super().arguments(), "model": self.model}
 
-
-# --- Selective-Context ------------------------------------------------------------------------------------------------
-
-
-class _SelectiveContext(_Compressor):
-    @cached_property
-    def loaded(self) -> Any:
-        made = _imported(SelectiveContextFilter).SelectiveContext
-        try:
-            return made(model_type="gpt2", lang="en")
-        except OSError as error:  # transformers for gpt2, spaCy for its English pipeline
-            raise MissingFile(
-                f"selective-context cannot load what it reads with: {words_of(error)[:200]} "
-                f"({SelectiveContextFilter.install})"
-            ) from error
-
     def shorten(self, question: str, lines: list[str]) -> str:
-        (tokens,) = self.settings
-        text = "\n".join(lines)
-        dropped = 1 - tokens / RULE.count(text)
-        if dropped <= 0:
-            return text
-        with warnings.catch_warnings():  # a phrase without a token of its own has a mean of nothing
-            warnings.simplefilter("ignore", RuntimeWarning)
-            return str(self.loaded(text, reduce_ratio=dropped, reduce_level="phrase")[0])
+        with self.compressor as compressor:
+            done = compressor.compress_prompt(
+                lines,
+                question=question,
+                target_token=self.tokens,
+                rank_method="longllmlingua",
+                concate_question=False,
+                condition_in_question="after_condition",
+                condition_compare=True,
+                reorder_context="sort",
+                dynamic_context_compression_ratio=0.3,
+                context_budget="+100",
+            )
+        return str(done["compressed_prompt"])
+
+
+def _long_llm_lingua(model: str) -> Any:
+    try:
+        cuda = import_module("torch").cuda.is_available()
+    except ModuleNotFoundError:  # the package will say so
+        cuda = False
+    return _made(
+        LongLLMLinguaFilter,
+        "PromptCompressor",
+        model_name=model,
+        device_map="cuda" if cuda else "cpu",
+        # its own default would run code that comes with a checkpoint
+        model_config={"trust_remote_code": False},
+    )
 
 
 class SelectiveContextFilter(_Compressed):
@@ -211,9 +156,23 @@ class SelectiveContextFilter(_Compressed):
             Both when it is first used, or prepared.
     """
 
-    package, module = "selective-context", "selective_context"
+    package = "selective-context"
     install = "pip install --no-deps selective-context, pip install spacy nltk, python -m spacy download en_core_web_sm"
 
     def __init__(self, *, tokens: int = 220) -> None:
         super().__init__(tokens)
-        self.compressor = _SelectiveContext(tokens)
+        self.compressor = SharedModel(_selective_context)
+
+    def shorten(self, question: str, lines: list[str]) -> str:
+        text = "\n".join(lines)
+        dropped = 1 - self.tokens / RULE.count(text)
+        if dropped <= 0:
+            return text
+        with self.compressor as compressor, warnings.catch_warnings():
+            # a phrase without a token of its own has a mean of nothing
+            warnings.simplefilter("ignore", RuntimeWarning)
+            return str(compressor(text, reduce_ratio=dropped, reduce_level="phrase")[0])
+
+
+def _selective_context() -> Any:
+    return _made(SelectiveContextFilter, "SelectiveContext", model_type="gpt2", lang="en")

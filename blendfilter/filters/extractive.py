@@ -26,27 +26,22 @@ from __future__ import annotations
 
 import inspect
 import math
-import threading
 from collections.abc import Callable, Sequence
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import dspy
 
 from blendfilter import aio
 from blendfilter.errors import BadArgument, UnknownName, check_count
-from blendfilter.filters.base import Filter, selection
+from blendfilter.filters.base import Filter, SharedModel, selection
 from blendfilter.lm.tokenisers import RULE
 from blendfilter.oracles.candidates import Candidate, excerpts, passages_of, sentences_of
 from blendfilter.records import Passage
 from blendfilter.retrieval.analyser import Analyser
 from blendfilter.retrieval.bm25 import LuceneOkapi, OkapiScorer
 from blendfilter.retrieval.callables import as_passage, name_of
-from blendfilter.retrieval.encoders import Encoder, load_encoder
+from blendfilter.retrieval.encoders import load_encoder
 from blendfilter.text import shortened
-
-if TYPE_CHECKING:
-    from blendfilter.retrieval.reranked import CrossEncoderReranker
 
 Scores: TypeAlias = list[float]
 ScoreFunction: TypeAlias = Callable[[str, Sequence[str]], Sequence[float]]
@@ -301,30 +296,27 @@ class _ByModel(CandidateScorer):
     example: str
 
     def __init__(self, model: str) -> None:
-        self.model = model
-        self._turn = threading.RLock()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.model,)
+        self.shared = SharedModel(self.load, model)
 
     def prepare(self) -> None:
-        with self._turn:
-            _ = self._loaded
-
-    @cached_property
-    def _loaded(self) -> Any:
-        raise NotImplementedError
+        with self.shared:
+            pass
 
     def __call__(self, question: str, texts: Sequence[str]) -> Scores:
         """Equal texts have equal scores to the last bit, which padding beside others would change."""
         once = list(dict.fromkeys(texts))
         if not once:
             return []
-        with self._turn:
-            scores = dict(zip(once, self._score(question, once), strict=True))
+        with self.shared as loaded:
+            scores = dict(zip(once, self.score(loaded, question, once), strict=True))
         return [scores[text] for text in texts]
 
-    def _score(self, question: str, texts: list[str]) -> Scores:
+    @staticmethod
+    def load(model: str) -> Any:
+        raise NotImplementedError
+
+    @staticmethod
+    def score(loaded: Any, question: str, texts: list[str]) -> Scores:
         raise NotImplementedError
 
 
@@ -334,13 +326,14 @@ class ByEmbedding(_ByModel):
     name = "embedding"
     example = "sentence-transformers/all-MiniLM-L6-v2"
 
-    @cached_property
-    def _loaded(self) -> Encoder:
-        return load_encoder(self.model, similarity="cosine")
+    @staticmethod
+    def load(model: str) -> Any:
+        return load_encoder(model, similarity="cosine")
 
-    def _score(self, question: str, texts: list[str]) -> Scores:
-        (query,) = self._loaded.encode_queries([question]).vectors
-        return [float(cosine) for cosine in self._loaded.encode_passages(texts).vectors @ query]
+    @staticmethod
+    def score(loaded: Any, question: str, texts: list[str]) -> Scores:
+        (query,) = loaded.encode_queries([question]).vectors
+        return [float(cosine) for cosine in loaded.encode_passages(texts).vectors @ query]
 
 
 class ByCrossEncoder(_ByModel):
@@ -349,14 +342,16 @@ class ByCrossEncoder(_ByModel):
     name = "cross-encoder"
     example = "cross-encoder/ms-marco-MiniLM-L6-v2"
 
-    @cached_property
-    def _loaded(self) -> CrossEncoderReranker:
+    @staticmethod
+    def load(model: str) -> Any:
         from blendfilter.retrieval.reranked import CrossEncoderReranker
 
-        return CrossEncoderReranker(self.model)
+        return CrossEncoderReranker(model)
 
-    def _score(self, question: str, texts: list[str]) -> Scores:
-        return self._loaded.scores([question], [texts]).scores[0]
+    @staticmethod
+    def score(loaded: Any, question: str, texts: list[str]) -> Scores:
+        scores: Scores = loaded.scores([question], [texts]).scores[0]
+        return scores
 
 
 SCORERS: dict[str, type[CandidateScorer]] = {
