@@ -43,10 +43,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from blendfilter.errors import BadArgument, RunMismatch, WorkFailed
+from blendfilter.errors import BadArgument, WorkFailed
 from blendfilter.extras import LazyModule, quiet_transformers
 from blendfilter.files import json_line, path_of, write_whole, writing
-from blendfilter.settings_diff import different_settings
 from blendfilter.training.settings import MICRO_TOKENS, PPOSettings
 
 EXTRA = "train"
@@ -251,7 +250,7 @@ class Policy:
             eos_token_id=self.ends,
             pad_token_id=self._filler,
             bos_token_id=getattr(config, "bos_token_id", None),
-            decoder_start_token_id=self._start,
+            decoder_start_token_id=getattr(config, "decoder_start_token_id", None),
             use_cache=True,
         )
         with torch.no_grad(), self._generating(how), quiet_transformers(EXTRA, WHY):
@@ -299,11 +298,11 @@ class Policy:
         from blendfilter.training.loop import logits_at
 
         ids, mask = self._prompts(texts.prompts)
-        before = texts.tokens[:, :-1]  # the last one is written and not read
         if self.model.config.is_encoder_decoder:
-            start = torch.full((len(before), 1), self._start, device=self.device)
-            how = {"input_ids": ids, "decoder_input_ids": torch.cat([start, before], dim=1)}
+            begun = self.model.prepare_decoder_input_ids_from_labels(labels=texts.tokens)
+            how = {"input_ids": ids, "decoder_input_ids": begun}
         else:
+            before = texts.tokens[:, :-1]  # the last one is written and not read
             ids = torch.cat([ids, before], dim=1)
             mask = torch.cat([mask, torch.ones_like(before)], dim=1)
             how = {"input_ids": ids, "position_ids": (mask.cumsum(dim=-1) - 1).clamp(min=0)}
@@ -325,13 +324,6 @@ class Policy:
     def _filler(self) -> int:
         pad = self.tokenizer.pad_token_id
         return int(self.ends[0] if pad is None else pad)
-
-    @property
-    def _start(self) -> int | None:
-        """What an encoder-decoder's text begins with."""
-        stated: int | None = self.model.generation_config.decoder_start_token_id
-        own: int | None = getattr(self.model.config, "decoder_start_token_id", None)
-        return own if stated is None else stated
 
     @contextmanager
     def _generating(self, how: Any) -> Iterator[None]:
@@ -502,15 +494,15 @@ def train_ppo(
 
     The folder `out` takes `rewards.jsonl`, a line a step, and every few steps `ppo.pt`, from where the same call
     resumes after a kill, to the same weights (on a CPU, with as many threads): what a step draws, and which prompts it
-    takes, follows from `seed` and its number alone. A finished folder is not trained on; the policy gets its weights.
+    takes, follows from `seed` and its number alone. (The caller sees to it that the settings are the same.) A finished
+    folder is not trained on; the policy gets its weights.
 
     Args:
         prompts: token ids. Every prompt is taken once before any is taken again.
         reference: the model at the start, for the KL term; needed where `kl_coefficient` is above 0.
 
     Raises:
-        RunMismatch: the folder was begun with other settings. BadArgument: no prompts, or no reference.
-        What `reward` raises; the same call resumes.
+        BadArgument: no prompts, or no reference. What `reward` raises; the same call resumes.
     """
     if not prompts or not all(prompts):
         raise BadArgument("PPO needs prompts, each of one token at least")
@@ -518,11 +510,9 @@ def train_ppo(
         raise BadArgument("kl_coefficient is above 0: give the model at the start as reference")
     folder = path_of(out)
     folder.mkdir(parents=True, exist_ok=True)
-    own = settings.model_dump(exclude={"steps", "every"})
-    identity = {"settings": own, "prompts": len(prompts)}
     trained = policy.trained()
     optimizer = torch.optim.AdamW(trained.values(), lr=settings.learning_rate, weight_decay=0.0)
-    figures = _resumed(folder, identity, trained, optimizer)
+    figures = _resumed(folder, trained, optimizer)
     for step in range(len(figures) + 1, settings.steps + 1):
         started = time.monotonic()
         places = _places(len(prompts), step, settings)
@@ -553,7 +543,7 @@ def train_ppo(
         with (folder / REWARDS).open("ab") as file:
             file.write(json_line(figures[-1]._asdict()))
         if step % settings.every == 0 or step == settings.steps:
-            _keep(folder, identity, trained, optimizer, step)
+            _keep(folder, trained, optimizer, step)
         on_step(figures[-1], time.monotonic() - started)
     return figures
 
@@ -601,7 +591,6 @@ def _shuffled(n: int, seed: int, number: int) -> list[int]:
 
 def _keep(
     folder: Path,
-    identity: Mapping[str, Any],
     trained: Mapping[str, Tensor],
     optimizer: Any,
     step: int,
@@ -609,7 +598,6 @@ def _keep(
     """The checkpoint, whole or not at all."""
     weights = {name: each.detach().cpu() for name, each in trained.items()}
     kept = {
-        "identity": json.dumps(identity),
         "weights": weights,
         "optimizer": optimizer.state_dict(),
         "step": step,
@@ -622,21 +610,13 @@ def _keep(
     temporary.replace(folder / CHECKPOINT)
 
 
-def _resumed(
-    folder: Path, identity: Mapping[str, Any], trained: Mapping[str, Tensor], optimizer: Any
-) -> list[StepFigures]:
+def _resumed(folder: Path, trained: Mapping[str, Tensor], optimizer: Any) -> list[StepFigures]:
     """Put the weights of the checkpoint into place; the figures of its steps. Empty where there is none."""
     path, rewards = folder / CHECKPOINT, folder / REWARDS
     if not path.exists():
         rewards.unlink(missing_ok=True)
         return []
     kept = torch.load(path, weights_only=True)
-    begun = json.loads(kept["identity"])
-    if differing := different_settings(begun, identity, ignored=["settings.micro_tokens", "bound"]):
-        raise RunMismatch(
-            f"{folder} was begun with other settings: {differing}. Name another folder, or delete {CHECKPOINT} and "
-            f"{REWARDS} to begin anew"
-        )
     with rewards.open("rb") as file:
         lines = [*islice(file, int(kept["step"]))]
     with torch.no_grad():

@@ -17,7 +17,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -128,18 +128,9 @@ def alone_in(
 
 
 def versions() -> dict[str, str]:
-    """Of the packages that a training rests on; "" of one that is not installed."""
-    return {
-        name: _version(name)
-        for name in ("blendfilter", "torch", "transformers", "peft", "accelerate")
-    }
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return ""
+    """Of the packages that a training rests on."""
+    names = ("blendfilter", "torch", "transformers", "peft", "accelerate")
+    return {name: version(name) for name in names}
 
 
 def draw_steps(values: Sequence[float], path: Path, label: str) -> None:

@@ -107,7 +107,8 @@ def train_model(
     settings = (settings or TrainingSettings()).but(**changes)
     if not examples:
         raise EmptyData("there is no example to train on")
-    needed("accelerate", EXTRA, WHY)
+    for package in ("accelerate", "peft"):
+        needed(package, EXTRA, WHY)
     out = new_folder(out)
     partial = out.with_name(f"{out.name}.partial")
     checkpoint = checkpoint_of(base)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from training.toy import END, PAD, Letters, Paid, copier, problems, untaught
 
-from blendfilter.errors import BadArgument, RunMismatch, WorkFailed
+from blendfilter.errors import BadArgument, WorkFailed
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -323,12 +323,6 @@ def test_more_steps_go_on_where_fewer_ended(tmp_path: Path):
     whole = trained_in(tmp_path / "whole")
     trained_in(tmp_path / "two", QUICK.but(steps=3))
     assert same(trained_in(tmp_path / "two"), whole)
-
-
-def test_a_folder_that_was_begun_with_other_settings_is_refused(tmp_path: Path):
-    trained_in(tmp_path)
-    with pytest.raises(RunMismatch, match=r"settings\.clip was 0\.2, now 0\.3"):
-        trained_in(tmp_path, QUICK.but(clip=0.3))
 
 
 def test_weights_that_are_no_numbers_end_it_before_anything_of_them_is_kept(tmp_path: Path):
