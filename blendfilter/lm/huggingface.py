@@ -143,11 +143,10 @@ class HuggingFaceEngine:
 
     def reply_cap(self, request: lm15.Request) -> int | None:
         """How many tokens a reply can have at the most; None: as many as the context leaves."""
-        cap = request.config.max_tokens
-        if cap is None:
-            return None
-        thoughts = self._profile.thinking_tokens if self._thinks(request) else 0
-        return int(cap + thoughts)
+        cap: int | None = request.config.max_tokens
+        if cap is None or not self._thinks(request):
+            return cap
+        return cap + self._profile.thinking_tokens
 
     def count_tokens(self, text: str) -> int:
         """How many tokens a prompt of this text has, the chat template's own among them; opens no weights."""

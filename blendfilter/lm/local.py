@@ -15,9 +15,9 @@ import struct
 import threading
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 from blendfilter import aio
 from blendfilter.dspy_surface import lm15
@@ -41,6 +41,7 @@ from blendfilter.lm.journaled import prompt_of
 from blendfilter.lm.openai import OpenAIEngine
 from blendfilter.lm.profiles import Profile, profile_for
 
+T = TypeVar("T")
 EXTRA = "local"
 WHY = "a GGUF model in this process"
 LONGEST_CONTEXT = 8192
@@ -48,6 +49,7 @@ LONGEST_CONTEXT = 8192
 CACHE_MIB = 512
 """Memory for the beginnings of earlier prompts, which are read once."""
 _WITHOUT_DECODER = frozenset({"t5", "t5encoder", "clip"})
+_LONGEST_STOP = 10.0
 _A_DAY = 86_400.0
 """Seconds until a reply is given up where no deadline was set."""
 
@@ -182,16 +184,12 @@ class LocalEngine:
             tally().waits(time.perf_counter() - came)  # its turn is no time of the model's
             try:
                 async with asyncio.timeout(self._deadline):
-                    response = await engine.complete(await self._prepared(engine, request))
+                    response = await self._server.answering(self._answer(engine, request))
             except TimeoutError:
                 raise lm15.TimeoutError(
                     f"no whole reply within the deadline of {self._deadline:g} s (deadline=): give it more, "
                     "ask for fewer tokens, or take a smaller model"
                 ) from None
-            except lm15.LM15Error as error:
-                if self._server.stopped:
-                    raise WorkFailed(CLOSED) from error
-                raise
         data = {**(response.provider_data or {}), "address": ADDRESS}
         return dataclasses.replace(response, model=self.model, provider_data=data)
 
@@ -211,6 +209,9 @@ class LocalEngine:
 
     def _engine_at(self, address: str) -> OpenAIEngine:
         return OpenAIEngine(f"{address}/v1", self._server.key, model=self.model, **self._how)
+
+    async def _answer(self, engine: OpenAIEngine, request: lm15.Request) -> lm15.Response:
+        return await engine.complete(await self._prepared(engine, request))
 
     async def _prepared(self, engine: OpenAIEngine, request: lm15.Request) -> lm15.Request:
         """The request as the server is to read it: names of control tokens as text, and no setting of the server's."""
@@ -275,6 +276,7 @@ class _Server:
         self._path, self._context, self._threads = path, context, threads
         self._lock = threading.Lock()
         self.key = secrets.token_urlsafe(24)
+        self._calls: dict[asyncio.Future[Any], asyncio.AbstractEventLoop] = {}
         self.server: Any = None
         self.stopped = False
 
@@ -287,10 +289,40 @@ class _Server:
                 self.server = self._opened(needed("xllamacpp", EXTRA, WHY))
             return str(self.server.listening_address)
 
+    async def answering(self, call: Coroutine[Any, Any, T]) -> T:
+        """The result of a call to it. Raises: WorkFailed where it is stopped meanwhile."""
+        task = asyncio.ensure_future(call)
+        self._calls[task] = asyncio.get_running_loop()
+        try:
+            return await task
+        except asyncio.CancelledError:
+            if self.stopped:
+                raise WorkFailed(CLOSED) from None
+            raise
+        finally:
+            task.cancel()
+            del self._calls[task]
+
     def stop(self) -> None:
         """Stop it, whatever it is writing, and free the memory."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            self._stop()
+        else:  # it may be the loop whose calls are to end first
+            threading.Thread(target=self._stop).start()
+
+    def _stop(self) -> None:
+        self.stopped = True
+        for task, loop in [*self._calls.items()]:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(task.cancel)
+        # the server ends when all connections that it answers on are closed
+        latest = time.monotonic() + _LONGEST_STOP
+        while self._calls and time.monotonic() < latest:
+            time.sleep(0.01)
         with self._lock:
-            self.stopped, self.server = True, None
+            self.server = None
 
     def _opened(self, xllamacpp: Any) -> Any:
         how = xllamacpp.CommonParams()

