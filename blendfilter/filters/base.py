@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -27,6 +27,8 @@ from blendfilter.context import CallNote, asker, noting, rejoined
 from blendfilter.errors import BadArgument
 from blendfilter.records import Passage, WrittenText
 from blendfilter.retrieval.callables import as_passage
+
+T = TypeVar("T")
 
 
 class SharedModel:
@@ -182,6 +184,16 @@ def selection(
     return dspy.Prediction(
         **{"kept": list(kept), "status": status, "reason": reason, "flags": {}, **more}
     )
+
+
+async def judged_apart(
+    passages: Sequence[Passage], judge: Callable[[Passage], Coroutine[Any, Any, T]]
+) -> list[T]:
+    """What `judge` says of each passage, side by side; of those that read the same, once."""
+    async with aio.Steps() as steps:
+        by_line = {passage.line: passage for passage in passages}
+        started = {line: steps.start(judge(passage)) for line, passage in by_line.items()}
+    return [await started[passage.line] for passage in passages]
 
 
 def _own_call(select: dspy.Module) -> str | None:

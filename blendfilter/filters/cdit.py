@@ -32,7 +32,6 @@ from typing import Any, Literal, NamedTuple, get_args
 import dspy
 
 from blendfilter import aio, resources
-from blendfilter.aio import Steps
 from blendfilter.asking import (
     REPLY_TOKENS,
     SHORT_TOKENS,
@@ -45,7 +44,7 @@ from blendfilter.asking import (
 from blendfilter.context import setting
 from blendfilter.errors import BadArgument, BadData, MissingFile, UnknownName
 from blendfilter.files import read_whole
-from blendfilter.filters.base import Filter, Signed, selection
+from blendfilter.filters.base import Filter, Signed, judged_apart, selection
 from blendfilter.filters.ids import unfenced
 from blendfilter.filters.knowledge import (
     PredictorReply,
@@ -73,6 +72,7 @@ COMPONENTS: Mapping[str, str] = {
 }
 """The components that our rules compare, and what each is. A user's rule may name others."""
 _COMPONENT = re.compile(r"[^\W\d_]+(?:[ -][^\W\d_]+){0,3}")
+_NAME = re.compile(r"[^+,\s](?:[^+,]*[^+,\s])?")
 _EXAMPLE = (
     'write [[rule]] with name = "…", components = ["subject", "predicate"] and sentence = "…"'
 )
@@ -87,25 +87,22 @@ class Rule:
     sentence: str
 
     def __post_init__(self) -> None:
-        for field in ("name", "sentence"):
-            value = getattr(self, field)
-            if not isinstance(value, str) or not value.strip():
-                raise BadArgument(f"a rule's {field} is text, got {value!r:.60}")
+        words = [] if isinstance(self.components, str) else [*self.components]
+        sound = all(isinstance(text, str) and text.strip() for text in (self.name, self.sentence))
+        sound = sound and all(isinstance(x, str) and _COMPONENT.fullmatch(x) for x in words)
         # Names are written into records and lists of verdicts, several of them as phi1+phi2.
-        if not self.name.isprintable() or self.name != self.name.strip() or {*self.name} & {*"+,"}:
-            raise BadArgument(
-                f"{self.name!r:.60} is no name of a rule: give a word or two, without '+' or ','"
-            )
-        components = self.components
-        if isinstance(components, str) or not all(
-            isinstance(x, str) and _COMPONENT.fullmatch(x) for x in components
+        if not (
+            sound
+            and _NAME.fullmatch(self.name)
+            and self.name.isprintable()
+            and words
+            and len({word.casefold() for word in words}) == len(words)
         ):
             raise BadArgument(
-                f"the rule '{self.name}' has components {components!r:.60}: give a list of words"
+                "a rule has a name (a word or two, without '+' or ','), components (words, each once) and a sentence: "
+                f"got {self.name!r:.40}, {self.components!r:.60}, {self.sentence!r:.40}"
             )
-        if not components or len({each.casefold() for each in components}) < len(components):
-            raise BadArgument(f"the rule '{self.name}' has no components, or one of them twice")
-        object.__setattr__(self, "components", tuple(components))
+        object.__setattr__(self, "components", tuple(words))
 
     @property
     def line(self) -> str:
@@ -621,13 +618,9 @@ class CDITFilter(Filter):
         passages = [as_passage(passage) for passage in passages]
         if not passages:
             return selection(verdicts=[])
-        async with Steps() as steps:
-            started = {
-                line: steps.start(self.judge.acall(question=question, passage=passage))
-                for line, passage in {passage.line: passage for passage in passages}.items()
-            }
-        by_line = {line: await step for line, step in started.items()}
-        judged = [by_line[passage.line] for passage in passages]
+        judged = await judged_apart(
+            passages, lambda passage: self.judge.acall(question=question, passage=passage)
+        )
         verdicts = [each.verdict for each in judged]
         kept = [
             passage
@@ -635,7 +628,8 @@ class CDITFilter(Filter):
             if verdict is not False
         ]
         silent = verdicts.count(None)
-        flags = Counter(event for each in by_line.values() for event in each.flags)
+        asked = {passage.line: result for passage, result in zip(passages, judged, strict=True)}
+        flags = Counter(event for result in asked.values() for event in result.flags)
         status = f"kept {len(kept)} of {len(verdicts)}" + (
             f", {silent} without a verdict" if silent else ""
         )

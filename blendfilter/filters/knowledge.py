@@ -25,11 +25,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import dspy
 
-from blendfilter.aio import Steps
 from blendfilter.asking import (
     JUDGEMENT_TOKENS,
     SHORT_TOKENS,
@@ -39,7 +39,7 @@ from blendfilter.asking import (
     TaskWording,
 )
 from blendfilter.context import setting
-from blendfilter.filters.base import Filter, noted, selection
+from blendfilter.filters.base import Filter, judged_apart, noted, selection
 from blendfilter.filters.ids import IdsRead, in_own_words, read_ids, read_plain, unfenced
 from blendfilter.lm.profiles import split_thinking
 from blendfilter.prompting import Prompts
@@ -304,13 +304,7 @@ class PointwiseFilter(Filter):
         passages = [as_passage(passage) for passage in passages]
         if not passages:
             return selection(verdicts=[])
-        async with Steps() as steps:
-            by_line = {passage.line: passage for passage in passages}
-            started = {
-                line: steps.start(self._judged(question, passage))
-                for line, passage in by_line.items()
-            }
-        verdicts = [await started[passage.line] for passage in passages]
+        verdicts = await judged_apart(passages, partial(self._judged, question))
         reason = "\n".join(f"{at}: {_SPOKEN[verdict]}" for at, verdict in enumerate(verdicts))
         silent = len(
             {passage.line for passage, each in zip(passages, verdicts, strict=True) if each is None}

@@ -44,22 +44,21 @@ UNIT = Rule("unit", ("unit of measure",), "Both give the number in the same unit
 
 class TestRule:
     @pytest.mark.parametrize(
-        ("values", "message"),
+        "values",
         [
-            (("own", (), "Same."), "the rule 'own' has no components, or one of them twice"),
-            (("", ("unit",), "Same."), "a rule's name is text, got ''"),
-            (("two\nlines", ("unit",), "Same."), r"'two\nlines' is no name of a rule: give a word or two"),
-            (("phi1+phi2", ("unit",), "Same."), "'phi1+phi2' is no name of a rule"),
-            (("own", ("unit", "Unit"), "Same."), "or one of them twice"),
-            (("own", ("unit",), " "), "a rule's sentence is text, got ' '"),
-            (("own", "subject", "Same."), "has components 'subject': give a list of words"),
-            (("own", ("a | b",), "Same."), "has components ('a | b',): give a list of words"),
+            ("own", (), "Same."),
+            ("", ("unit",), "Same."),
+            ("two\nlines", ("unit",), "Same."),
+            ("phi1+phi2", ("unit",), "Same."),
+            ("own", ("unit", "Unit"), "Same."),
+            ("own", ("unit",), " "),
+            ("own", "subject", "Same."),
+            ("own", ("a | b",), "Same."),
         ],
     )
-    def test_what_is_no_rule(self, values: tuple[Any, Any, Any], message: str) -> None:
-        with pytest.raises(BadArgument) as error:
+    def test_what_is_no_rule(self, values: tuple[Any, Any, Any]) -> None:
+        with pytest.raises(BadArgument, match=r"a rule has a name .*: got '") as error:
             Rule(*values)
-        assert message in str(error.value)
         assert "\n" not in str(error.value)
 
 
@@ -97,7 +96,7 @@ class TestFile:
             ("rule = ['phi1']", "rule 1: .* must be a mapping"),
             (GOOD + "[[rule]]\nname = 'a'\ncomponents = ['unit']\n", "rule 3: .*'sentence'"),
             (GOOD + "[[rule]]\nname = 'a'\ncomponent = ['unit']\n", "rule 3: .*'component'"),
-            (GOOD + "[[rule]]\nname = 'a'\ncomponents = []\nsentence = 'S.'\n", "rule 3: the rule 'a' has no compo"),
+            (GOOD + "[[rule]]\nname = 'a'\ncomponents = []\nsentence = 'S.'\n", "rule 3: a rule has a name"),
             (GOOD + GOOD, "the rule 'unit' is given twice"),
             (GOOD + "[[rule]]\nname = 'phi1'\ncomponents = ['unit']\nsentence = 'S.'\n", "a rule 'phi1' is there"),
         ],
