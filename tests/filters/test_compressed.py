@@ -56,6 +56,9 @@ class SelectiveContext:
         return " ".join(words[: round(len(words) * (1 - reduce_ratio))]), []
 
 
+pytest.importorskip("transformers", reason="compressors of other packages stand on it")
+
+
 @pytest.fixture(autouse=True)
 def packages(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, kind in (("llmlingua", PromptCompressor), ("selective_context", SelectiveContext)):

@@ -9,6 +9,7 @@ import pickle
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +163,7 @@ class TestNames:
             scorer_of(by)
 
 
+@pytest.mark.skipif(find_spec("sentence_transformers") is None, reason="needs the extra [dense]")
 class TestModels:
     def test_embeddings_are_compared_by_their_cosine(self) -> None:
         """The question's own text has the cosine 1; a paraphrase is nearer than what merely shares a word."""

@@ -252,7 +252,7 @@ def test_a_model_reads_as_it_was_trained(
     if settings is None or settings["chat"] is None:
         BIDERFilter(model, lm=asked)
         return
-    with pytest.raises(BadArgument, match=rf"m was trained .*: ask it so \(endpoint='{endpoint}'\)"):
+    with pytest.raises(BadArgument, match=rf"m was trained .*: ask it so \(endpoint {endpoint}\)"):
         BIDERFilter(model, lm=asked)
 
 
@@ -284,7 +284,7 @@ def test_filco_by_name_is_the_trained_one_where_a_model_is_named(tmp_path: Path)
     assert isinstance(make_filter("filco", model=str(tmp_path / "m"), lm=model), TrainedFilCoFilter)
     select = make_filter("bider", model=str(tmp_path / "m"), lm=model, unmatched="drop", max_input_tokens=512)
     assert select.arguments() == {"unmatched": "drop", "filter_max_input_tokens": 512}
-    with pytest.raises(BadArgument, match="name it as model; blendfilter train bider makes one"):
+    with pytest.raises(BadArgument, match="name it as model=; blendfilter train bider makes one"):
         make_filter("bider")
     with pytest.raises(BadArgument, match="unmatched is for a trained model"):
         make_filter("filco", unmatched="drop")

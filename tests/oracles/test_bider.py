@@ -407,6 +407,7 @@ def test_the_command_shows_every_step(blendfilter: Command, tmp_path: Path, monk
 def test_what_is_missing_or_needless_is_one_line(
     blendfilter: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    pytest.importorskip("xllamacpp", reason="needs the extra [local]")
     here = world(tmp_path, monkeypatch)
     for words, said in (
         (("bider",), "bider asks a model how likely it finds the answer: name it (--lm"),
