@@ -11,11 +11,11 @@ from __future__ import annotations
 import datetime
 import email.utils
 import json
+import math
 import re
 import time
 import zlib
-from collections.abc import Awaitable, Callable, Mapping
-from contextvars import ContextVar
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -35,65 +35,39 @@ class TooLarge(Exception):
         super().__init__(f"the reply is larger than {limit >> 20} MiB, and was not read to its end")
 
 
-class Body:
-    """The body of a reply: raw pieces in, unpacked bytes out, never more than `limit` of either.
+def bounded(reply: httpx.Response, limit: int = LARGEST, seconds: float | None = None) -> bytes:
+    """The unpacked body of a streamed reply, read within so many bytes, packed and unpacked, and `seconds`.
 
     Raises:
-        TooLarge: from `add`, as soon as the bound is passed. httpx.DecodingError: it is not packed as it claims.
-    """
-
-    def __init__(self, headers: Mapping[str, str], limit: int = LARGEST) -> None:
-        import httpx
-
-        self._damaged = httpx.DecodingError
-        packing = headers.get("content-encoding", "").strip().lower()
-        if packing not in ("", "identity", "gzip", "deflate"):
-            raise self._damaged(
-                f"the reply is packed as {packing[:20]!r}, which the request does not accept"
-            )
-        self._unpacker = (
-            zlib.decompressobj(47) if packing in ("gzip", "deflate") else None
-        )  # 47: of either header
-        self._limit, self._came = limit, 0
-        self.content = bytearray()
-
-    def add(self, piece: bytes) -> None:
-        """The next piece, as it came."""
-        self._came += len(piece)
-        if self._unpacker is not None:
-            try:
-                left = self._limit - len(self.content) + 1
-                piece = b"" if self._unpacker.eof else self._unpacker.decompress(piece, left)
-            except zlib.error as error:
-                raise self._damaged(f"the reply is damaged ({error})") from None
-        self.content += piece
-        if (
-            max(len(self.content), self._came) > self._limit
-        ):  # what comes may unpack to nothing, and yet have no end
-            self.content.clear()
-            raise TooLarge(self._limit)
-
-
-ARRIVING: ContextVar[Callable[[bytearray], Awaitable[None]] | None] = ContextVar(
-    "blendfilter_arriving", default=None
-)
-"""Called with the whole body so far of a good reply, while a client reads it."""
-
-
-def bounded(reply: httpx.Response, limit: int = LARGEST, seconds: float | None = None) -> bytes:
-    """The body of a streamed reply, read within so many bytes and `seconds`.
-
-    Raises: TooLarge; httpx.ReadTimeout where it is not whole in time; and what httpx raises.
+        TooLarge: as soon as the bound is passed.
+        httpx.ReadTimeout, httpx.DecodingError: it is not whole in time, or not packed as it claims.
     """
     import httpx
 
-    over = None if seconds is None else time.monotonic() + seconds
-    body = Body(reply.headers, limit)
+    packing = reply.headers.get("content-encoding", "").strip().lower()
+    if packing not in ("", "identity", "gzip", "deflate"):
+        raise httpx.DecodingError(
+            f"the reply is packed as {packing[:20]!r}, which the request does not accept"
+        )
+    # 47: zlib finds out which of the two headers there is
+    unpacker = zlib.decompressobj(47) if packing in ("gzip", "deflate") else None
+    over = math.inf if seconds is None else time.monotonic() + seconds
+    content, came = bytearray(), 0
     for piece in reply.iter_raw():
-        body.add(piece)
-        if over is not None and time.monotonic() > over:
+        came += len(piece)
+        if unpacker is None:
+            content += piece
+        elif not unpacker.eof:
+            try:
+                content += unpacker.decompress(piece, limit - len(content) + 1)
+            except zlib.error as error:
+                raise httpx.DecodingError(f"the reply is damaged ({error})") from None
+        # what comes may unpack to nothing, and yet have no end
+        if max(len(content), came) > limit:
+            raise TooLarge(limit)
+        if time.monotonic() > over:
             raise httpx.ReadTimeout("the reply did not end in time", request=reply.request)
-    return bytes(body.content)
+    return bytes(content)
 
 
 def json_of(content: bytes | str) -> Any:

@@ -9,6 +9,7 @@ import sys
 import zlib
 from pathlib import Path
 
+import httpx
 import pytest
 from hostile_server import Endless, hostile, packed, said
 
@@ -152,19 +153,19 @@ def test_what_an_index_server_answers_is_one_line(status: str, head: str, body: 
 
 
 def test_junk_behind_a_packed_body_is_bounded_too() -> None:
-    body = http.Body({"content-encoding": "gzip"}, limit=1000)
-    body.add(packed(0))
-    for _ in range(9):
-        body.add(b"x" * 100)
+    def reply(junk: int) -> httpx.Response:
+        pieces = iter([packed(0), *[b"x" * 100] * junk])
+        return httpx.Response(200, headers={"content-encoding": "gzip"}, content=pieces)
+
+    http.bounded(reply(9), limit=1000)
     with pytest.raises(http.TooLarge):
-        body.add(b"x" * 100)
+        http.bounded(reply(10), limit=1000)
 
 
 @pytest.mark.parametrize("packing", ["deflate", "gzip", ""])
 def test_an_honest_body_is_unpacked_in_whatever_pieces(packing: str) -> None:
     text = said()
     packers = {"gzip": gzip.compress, "deflate": zlib.compress, "": bytes}
-    data, body = packers[packing](text), http.Body({"content-encoding": packing})
-    for at in range(0, len(data), 7):
-        body.add(data[at : at + 7])
-    assert body.content == text
+    data = packers[packing](text)
+    pieces = (data[at : at + 7] for at in range(0, len(data), 7))
+    assert http.bounded(httpx.Response(200, headers={"content-encoding": packing}, content=pieces)) == text
