@@ -295,16 +295,15 @@ def _best_of(pairs: Pairs) -> Iterator[ResultLine]:
         points = list(row)
         first, run = points[0]
         scores = [values_of(_scores(each)) for _, each in points]
-        spent = [per_question(each) for _, each in points]
-        tokens = [each for _, each in spent if each is not None]
+        calls, tokens = zip(*(per_question(each) for _, each in points), strict=True)
         for (metric, _), values in scores[0].items():
             yield line_of(first, metric, run, _interval(metric, values), "one answer")
         for key in scores[0]:  # of several repeats, the first
             best = [max(values[key][name][0] for values in scores) for name in scores[0][key]]
             yield replace(
                 line_of(first, key[0], run, interval(best, seed=0), f"best of {len(points)}"),
-                calls=sum(calls for calls, _ in spent),
-                tokens=sum(tokens) if len(tokens) == len(points) else None,
+                calls=sum(calls),
+                tokens=None if None in tokens else sum(tokens),
                 published=None,
                 difference=None,
                 failed=all(each.failed for _, each in points),
