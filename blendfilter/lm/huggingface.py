@@ -51,6 +51,7 @@ from blendfilter.lm.in_process import (
     connected_arguments,
     engine_options,
     seed_of,
+    too_late,
 )
 from blendfilter.lm.journaled import prompt_of
 from blendfilter.lm.outcome import concluded
@@ -269,7 +270,9 @@ class _Row:
         Raises:
             lm15.InvalidRequestError: NaN. lm15.TimeoutError: the deadline is over.
         """
-        self._check_clock()
+        deadline = self.call.deadline
+        if deadline is not None and time.monotonic() - self._began > deadline:
+            raise too_late(deadline)
         if self.call.cancelled:
             self.finish = "length"
             return
@@ -284,14 +287,6 @@ class _Row:
             self.finish = "stop"
         elif len(self.written) >= self.cap:
             self.finish = "length"
-
-    def _check_clock(self) -> None:
-        deadline = self.call.deadline
-        if deadline is not None and time.monotonic() - self._began > deadline:
-            raise lm15.TimeoutError(
-                f"no whole reply within the deadline of {deadline:g} s (deadline=): give it more, ask for fewer "
-                "tokens, or take a smaller model"
-            )
 
     def _chosen(self, logits: Any) -> int:
         torch = needed("torch", EXTRA, WHY)
@@ -576,11 +571,7 @@ def settings_in(name: str) -> tuple[str, dict[str, Any]]:
 def could_be(name: str, called: str | None) -> bool:
     """Whether a model that is gone and was asked for by `name` may have been called so."""
     plain = settings_in(name)[0].removeprefix(HUGGING_FACE)
-    return called in (
-        plain,
-        Path(plain).name,
-        Path(plain).stem if plain.lower().endswith(".gguf") else plain,
-    )
+    return called in (plain, Path(plain).name, Path(plain).stem)
 
 
 def name_of(name: str) -> str:

@@ -36,6 +36,7 @@ from blendfilter.lm.in_process import (
     gguf_file,
     gguf_fingerprint,
     seed_of,
+    too_late,
 )
 from blendfilter.lm.journaled import prompt_of
 from blendfilter.lm.openai import OpenAIEngine
@@ -186,10 +187,7 @@ class LocalEngine:
                 async with asyncio.timeout(self._deadline):
                     response = await self._server.answering(self._answer(engine, request))
             except TimeoutError:
-                raise lm15.TimeoutError(
-                    f"no whole reply within the deadline of {self._deadline:g} s (deadline=): give it more, "
-                    "ask for fewer tokens, or take a smaller model"
-                ) from None
+                raise too_late(self._deadline) from None
         data = {**(response.provider_data or {}), "address": ADDRESS}
         return dataclasses.replace(response, model=self.model, provider_data=data)
 

@@ -45,54 +45,16 @@ Kept = TypeVar("Kept", bound=KeptScorer)
 
 
 @overload
-def scorer(
-    model: Literal["nli"],
-    name: str | Path,
-    *,
-    journal: Journal | str | Path | None = None,
-    mode: Mode = "auto",
-    device: str | None = None,
-    dtype: str | None = None,
-    batch_tokens: int | None = None,
-    batch_size: int | None = None,
-) -> EntailmentScorer: ...
+def scorer(model: Literal["nli"], name: str | Path, **settings: Any) -> EntailmentScorer: ...
 @overload
-def scorer(
-    model: str | Path | dspy.BaseLM = LOCAL,
-    *,
-    journal: Journal | str | Path | None = None,
-    mode: Mode = "auto",
-    api_base: str | Sequence[str] | None = None,
-    api_key: str | None = None,
-    label: str | None = None,
-    concurrency: int | None = None,
-    device: str | None = None,
-    dtype: str | None = None,
-    batch_tokens: int | None = None,
-    batch_size: int | None = None,
-    context: int | None = None,
-    threads: int | None = None,
-    bos: bool | None = None,
-    control: bool | None = None,
-) -> KeptScorer: ...
+def scorer(model: str | Path | dspy.BaseLM = LOCAL, **settings: Any) -> KeptScorer: ...
 def scorer(
     model: str | Path | dspy.BaseLM = LOCAL,
     name: str | Path | None = None,
     *,
     journal: Journal | str | Path | None = None,
     mode: Mode = "auto",
-    api_base: str | Sequence[str] | None = None,
-    api_key: str | None = None,
-    label: str | None = None,
-    concurrency: int | None = None,
-    device: str | None = None,
-    dtype: str | None = None,
-    batch_tokens: int | None = None,
-    batch_size: int | None = None,
-    context: int | None = None,
-    threads: int | None = None,
-    bos: bool | None = None,
-    control: bool | None = None,
+    **settings: Any,
 ) -> KeptScorer:
     """What gives the log-probabilities of continuations under `model`; `scorer("nli", NAME)` those of entailment.
 
@@ -114,21 +76,7 @@ def scorer(
         BadArgument: a model that gives no log-probabilities; a setting that this kind of model does not have.
         MissingFile, BadData: no such model file or folder. UnknownName: no such provider. MissingExtra: its package.
     """
-    given: dict[str, Any] = {
-        "api_base": api_base,
-        "api_key": api_key,
-        "label": label,
-        "concurrency": concurrency,
-        "device": device,
-        "dtype": dtype,
-        "batch_tokens": batch_tokens,
-        "batch_size": batch_size,
-        "context": context,
-        "threads": threads,
-        "bos": bos,
-        "control": control,
-    }
-    settings = {name: value for name, value in given.items() if value is not None}
+    settings = {setting: value for setting, value in settings.items() if value is not None}
     if model == NLI or name is not None:
         return _kept(EntailmentScorer, _entailment(model, name, settings), journal, mode)
     backend = (
