@@ -1,4 +1,4 @@
-"""Language models for tests of scoring, made here with random weights: decoder-only, encoder-decoder, an encoder.
+"""Language models for tests of scoring, made here with random weights: decoder-only and encoder-decoder.
 
 Each is a Hugging Face folder, one a process and kind, with a byte-level BPE tokeniser trained here on a few
 sentences, so that tokens merge, cut characters and begin with spaces as real ones do. Nothing is downloaded.
@@ -130,15 +130,6 @@ def bart() -> Path:
                     encoder_layers=2, decoder_layers=2, encoder_attention_heads=4, decoder_attention_heads=4,
                     encoder_ffn_dim=64, decoder_ffn_dim=64, max_position_embeddings=256,
                     decoder_start_token_id=EOS)  # fmt: skip
-
-
-@cache
-def encoder() -> Path:
-    """BERT with its output layer: it looks at both sides of a token."""
-    from transformers import BertConfig, BertLMHeadModel
-
-    return _written("bert", BertLMHeadModel, BertConfig, hidden_size=32, num_hidden_layers=2,
-                    num_attention_heads=2, intermediate_size=64, max_position_embeddings=64)  # fmt: skip
 
 
 @cache

@@ -548,7 +548,7 @@ def settings_in(name: str) -> tuple[str, dict[str, Any]]:
     """The name without its settings, and those: `device`, `dtype`, `batch_size`.
 
     Raises:
-        UnknownName: no such setting. BadArgument: a batch that is no number, a dtype that is unknown.
+        UnknownName: no such setting. BadArgument: a batch that is no number.
 
     >>> settings_in("hf/Qwen/Qwen3-8B?dtype=bfloat16&batch_size=16")
     ('hf/Qwen/Qwen3-8B', {'dtype': 'bfloat16', 'batch_size': 16})
@@ -564,7 +564,6 @@ def settings_in(name: str) -> tuple[str, dict[str, Any]]:
                     f"batch_size is '{value}': give a number of replies (hf/NAME?batch_size=16)"
                 )
             settings[setting] = int(value)
-    check_dtype(settings.get("dtype"))
     return plain, settings
 
 
@@ -605,6 +604,7 @@ def hugging_face_model(
     if json_schema:
         raise BadArgument(f"{name} holds no reply to a schema: leave out json_schema=True")
     plain, own = settings_in(name)
+    check_dtype(own.get("dtype"))
     checkpoint, called = checkpoint_of(plain), name_of(name)
     profile = _profile_of(checkpoint, called)
     engine = HuggingFaceEngine(

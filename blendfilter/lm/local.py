@@ -197,7 +197,7 @@ class LocalEngine:
 
     def count_tokens(self, text: str) -> int:
         """How many tokens a prompt of this text has, the chat template's own among them; starts the server."""
-        return len(aio.run(self._tokens(self._started(), text), "count_tokens"))
+        return len(self._tokens(text))
 
     def _started(self) -> OpenAIEngine:
         address = self._server.start()
@@ -209,9 +209,9 @@ class LocalEngine:
         return OpenAIEngine(f"{address}/v1", self._server.key, model=self.model, **self._how)
 
     async def _answer(self, engine: OpenAIEngine, request: lm15.Request) -> lm15.Response:
-        return await engine.complete(await self._prepared(engine, request))
+        return await engine.complete(await self._prepared(request))
 
-    async def _prepared(self, engine: OpenAIEngine, request: lm15.Request) -> lm15.Request:
+    async def _prepared(self, request: lm15.Request) -> lm15.Request:
         """The request as the server is to read it: names of control tokens as text, and no setting of the server's."""
         config = request.config
         more: dict[str, Any] = {
@@ -227,7 +227,8 @@ class LocalEngine:
         else:
             prompt = prompt_of(request)
             rows = [["user", prompt]] if isinstance(prompt, str) else prompt
-            tokens = await self._tokens(engine, "\n\n".join(text for _, text in rows))
+            text = "\n\n".join(text for _, text in rows)
+            tokens = await aio.in_thread(self._tokens, text)
             if not tokens:
                 raise lm15.InvalidRequestError("the prompt is empty")
             more["prompt"] = tokens
@@ -237,15 +238,19 @@ class LocalEngine:
                 more["json_schema"] = wanted.get("schema", {"type": "object"})
         return dataclasses.replace(request, config=dataclasses.replace(config, extensions=more))
 
-    async def _tokens(self, engine: OpenAIEngine, text: str) -> list[int]:
+    def _tokens(self, text: str) -> list[int]:
         """The tokens of a prompt; names of control tokens in it are text."""
-        root = engine.address.removesuffix("/v1")
-        body: dict[str, Any] = {"content": text, "add_special": True, "parse_special": False}
-        if self._chat:
-            messages = [{"role": "user", "content": broken_up(text)}]
-            rendered = await engine.raw(f"{root}/apply-template", {"messages": messages})
-            body = {"content": rendered["prompt"], "parse_special": True}
-        return list((await engine.raw(f"{root}/tokenize", body))["tokens"])
+        import httpx
+
+        address, key = self._server.start(), self._server.key
+        headers = {"Authorization": f"Bearer {key}"}
+        with httpx.Client(base_url=address, headers=headers, trust_env=False, timeout=60) as client:
+            body: dict[str, Any] = {"content": text, "add_special": True, "parse_special": False}
+            if self._chat:
+                messages = [{"role": "user", "content": broken_up(text)}]
+                rendered = client.post("/apply-template", json={"messages": messages}).json()
+                body = {"content": rendered["prompt"], "parse_special": True}
+            return list(client.post("/tokenize", json=body).json()["tokens"])
 
 
 def _without_control_tokens(request: lm15.Request) -> lm15.Request:

@@ -23,7 +23,7 @@ from small_world import Command, journaled, stable
 from blendfilter.errors import BadArgument, BadData, MissingExtra, MissingFile, UnknownName, WorkFailed
 from blendfilter.lm import huggingface
 from blendfilter.lm.checkpoints import checkpoint_of, fingerprint, open_tokenizer, prompt_ids
-from blendfilter.lm.huggingface import HuggingFaceEngine, name_of, settings_in
+from blendfilter.lm.huggingface import HuggingFaceEngine, could_be, name_of, settings_in
 from blendfilter.lm.model import ConnectedLM, connect
 from blendfilter.lm.profiles import profile_for
 from blendfilter.lm.scoring import scorer
@@ -428,6 +428,7 @@ class TestConnecting:
         assert not connect(f"hf/{folder}", cache=False).profile.small
 
     def test_names(self, tmp_path: Path) -> None:
+        assert could_be("hf/m?dtype=int8", "m")  # a run of 0.2.0 replays without the model
         assert settings_in("hf/a/b?device=cuda:1") == ("hf/a/b", {"device": "cuda:1"})
         assert (name_of("hf/Qwen/Qwen3-8B"), name_of("hf/./runs/m"), name_of(f"hf/{tmp_path}")) == (
             "Qwen/Qwen3-8B", "m", tmp_path.name,

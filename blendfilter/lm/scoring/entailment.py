@@ -147,21 +147,10 @@ class Classifier(InProcess):
         batch_size: pairs of a batch, at most.
     """
 
-    def __init__(
-        self,
-        name: str | Path,
-        entailed: int,
-        *,
-        device: str | None = None,
-        dtype: str | None = None,
-        batch_tokens: int | None = None,
-        batch_size: int | None = None,
-    ) -> None:
+    def __init__(self, name: str | Path, entailed: int, **settings: Any) -> None:
         super().__init__()
-        self.model = PairClassifier(
-            name, device=device, dtype=dtype, batch_tokens=batch_tokens, batch_size=batch_size
-        )
-        self.name, self._entailed, self._dtype = self.model.name, entailed, dtype
+        self.model = PairClassifier(name, **settings)
+        self.name, self._entailed, self._dtype = self.model.name, entailed, settings.get("dtype")
 
     @cached_property
     def identity(self) -> Mapping[str, Any]:
