@@ -111,8 +111,8 @@ def seed_of(given: int, prompt: Any) -> int:
 def too_late(deadline: float) -> lm15.TimeoutError:
     """The error of a reply that took longer than `deadline` seconds."""
     return lm15.TimeoutError(
-        f"no whole reply within the deadline of {deadline:g} s (deadline=): give it more, ask for fewer tokens, or take "
-        "a smaller model"
+        f"no whole reply within the deadline of {deadline:g} s (deadline=): give it more, ask for fewer tokens, or "
+        "take a smaller model"
     )
 
 

@@ -187,7 +187,7 @@ class LocalEngine:
                 async with asyncio.timeout(self._deadline):
                     response = await self._server.answering(self._answer(engine, request))
             except TimeoutError:
-                raise too_late(self._deadline) from None
+                raise too_late(self._deadline or _A_DAY) from None
         data = {**(response.provider_data or {}), "address": ADDRESS}
         return dataclasses.replace(response, model=self.model, provider_data=data)
 
