@@ -16,11 +16,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from email.parser import BytesParser
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import urlsplit
 from zlib import crc32
 
+from http_server import Answer, Request, answering
 from model_server import Model, options, reader_for
 
 
@@ -92,7 +92,7 @@ class BatchServer:
         return 404, {"error": {"message": f"Invalid URL ({method} {path})"}}
 
     def uploaded(self, payload: bytes, headers: Any) -> dict[str, Any]:
-        head = f"Content-Type: {headers['Content-Type']}\r\n\r\n".encode()
+        head = f"Content-Type: {headers['content-type']}\r\n\r\n".encode()
         message = BytesParser(policy=email.policy.default).parsebytes(head + payload)
         parts = {part.get_param("name", header="content-disposition"): part for part in message.iter_parts()}
         assert parts["purpose"].get_content().strip() == "batch"
@@ -165,36 +165,13 @@ def batching(**how: Any) -> Iterator[BatchServer]:
     """The server, on a port of its own."""
     server = BatchServer(**how)
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    def answer(request: Request) -> Answer:
+        path = urlsplit(request.path).path
+        status, body = server.handle(request.method, path, request.content, request.headers)
+        torn = bool(server.broken) and path.endswith("/content")
+        server.broken -= torn
+        return Answer(status, body, torn=torn)
 
-        def answer(self) -> None:
-            payload = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            status, body = server.handle(self.command, urlsplit(self.path).path, payload, self.headers)
-            content = body if isinstance(body, bytes) else json.dumps(body).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            if server.broken and self.path.endswith("/content"):
-                server.broken -= 1
-                content, self.close_connection = content[: len(content) // 2], True
-            self.wfile.write(content)
-
-        do_GET = do_POST = answer  # noqa: N815 - the library's names
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    class Quiet(ThreadingHTTPServer):
-        def handle_error(self, request: Any, client_address: Any) -> None:
-            """A client that was killed."""
-
-    with Quiet(("127.0.0.1", 0), Handler) as http:
-        thread = threading.Thread(target=http.serve_forever, args=(0.02,), daemon=True)
-        thread.start()
-        server.url = f"http://127.0.0.1:{http.server_address[1]}/v1"
-        try:
-            yield server
-        finally:
-            http.shutdown()
+    with answering(answer) as url:
+        server.url = f"{url}/v1"
+        yield server

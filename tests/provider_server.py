@@ -6,12 +6,11 @@ A thread on loopback: ``with playing() as server`` gives its `url`, and `server.
 
 from __future__ import annotations
 
-import json
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
+
+from http_server import Answer, Request, answering
 
 
 class Seen(NamedTuple):
@@ -97,34 +96,9 @@ def playing(
     """A running server, stopped at the end of the block."""
     provider = ProviderServer(reply, failures, refuse)
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        disable_nagle_algorithm = True
+    def answer(request: Request) -> Answer:
+        status, body = provider.answer(Seen(request.path.partition("?")[0], dict(request.headers), request.body))
+        return Answer(status, body, {"retry-after": "0"} if status in (429, 529) else {})
 
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or b"{}")
-            headers = {name.lower(): value for name, value in self.headers.items()}
-            status, answer = provider.answer(Seen(self.path.partition("?")[0], headers, body))
-            payload = json.dumps(answer).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(payload)))
-            if status in (429, 529):
-                self.send_header("Retry-After", "0")
-            self.end_headers()
-            self.wfile.write(payload)
-
-        def log_message(self, format: str, *args: Any) -> None:
-            """Nothing: a test's output is its own."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    provider.url = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
+    with answering(answer) as provider.url:
         yield provider
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

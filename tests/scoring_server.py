@@ -6,15 +6,14 @@ model computes, so a scorer over it and one over the folder must agree. It count
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cached_property
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from http_server import Answer, answering
 from scoring_models import MARKS
 
 BEHAVIOURS = (
@@ -151,37 +150,10 @@ class Served:
         return {chr(byte): byte for byte in view} | {chr(256 + at): byte for at, byte in enumerate(hidden)}
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
-    served: Served
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        status, reply = self.served.answer(self.path, body)
-        data = json.dumps(reply).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        with suppress(OSError):  # whoever asked may be gone
-            self.wfile.write(data)
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
 @contextmanager
 def serving(folder: Path, behave: str = "echo") -> Iterator[Served]:
     """A server of that behaviour, for the length of the block."""
     served = Served(folder, behave)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"served": served}))
-    served.url = f"http://127.0.0.1:{server.server_address[1]}/v1"
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-    try:
+    with answering(lambda request: Answer(*served.answer(request.path, request.body))) as url:
+        served.url = f"{url}/v1"
         yield served
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

@@ -6,8 +6,10 @@ import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
+
+from http_server import Answer, answering
 
 DIED = b'data: {"error": {"message": "the provider died", "code": 502}}\n\n'
 PATIENCE = 20.0
@@ -36,19 +38,19 @@ class Streaming:
         self.bodies: list[dict[str, Any]] = []
         self.url = ""
 
-    def answer(self, body: dict[str, Any], handler: BaseHTTPRequestHandler) -> None:
+    def answer(self, body: dict[str, Any], handler: BaseHTTPRequestHandler) -> Answer | None:
         self.bodies.append(body)
         chat = "messages" in body
         pieces = self.reply(body["messages"][-1]["content"] if chat else body["prompt"])
         usage = {"prompt_tokens": 7, "completion_tokens": len(pieces), "total_tokens": 7 + len(pieces)}
         if self.refuses and self.refuses in body:
             error = {"message": f"Unsupported parameter: '{self.refuses}'", "param": self.refuses}
-            return send(handler, 400, json.dumps({"error": {**error, "code": "unsupported_parameter"}}))
+            return Answer(400, {"error": {**error, "code": "unsupported_parameter"}})
         if self.plain or not body.get("stream"):
             text = "".join(pieces)
             said = {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
             choice = {"index": 0, "finish_reason": "stop", **said}
-            return send(handler, 200, json.dumps({"id": "1", "choices": [choice], "usage": usage}))
+            return Answer(200, {"id": "1", "choices": [choice], "usage": usage})
         handler.send_response(200)
         handler.send_header("Content-Type", "text/event-stream")
         handler.send_header("Connection", "close")
@@ -81,36 +83,10 @@ def event(handler: BaseHTTPRequestHandler, data: dict[str, Any]) -> None:
     handler.wfile.flush()
 
 
-def send(handler: BaseHTTPRequestHandler, status: int, text: str) -> None:
-    handler.send_response(status)
-    handler.send_header("Content-Type", "application/json")
-    handler.send_header("Content-Length", str(len(text.encode())))
-    handler.end_headers()
-    handler.wfile.write(text.encode())
-
-
 @contextmanager
 def streaming(reply: Callable[[str], Sequence[str]], **how: Any) -> Iterator[Streaming]:
     """Such a server, on a thread, inside the block."""
     model = Streaming(reply, **how)
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        disable_nagle_algorithm = True
-
-        def do_POST(self) -> None:
-            model.answer(json.loads(self.rfile.read(int(self.headers["Content-Length"]))), self)
-
-        def log_message(self, *_: Any) -> None: ...
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-    thread.start()
-    try:
-        model.url = f"http://127.0.0.1:{server.server_address[1]}/v1"
+    with answering(lambda request: model.answer(request.body, request.handler)) as url:
+        model.url = f"{url}/v1"
         yield model
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

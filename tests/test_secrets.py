@@ -12,10 +12,9 @@ import logging
 import os
 import subprocess
 import sys
-import threading
 import traceback
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -24,6 +23,7 @@ import dspy
 import pytest
 from batch_server import BatchServer, batching
 from dspy import lm15
+from http_server import Answer, Request, answering
 from hypothesis import given
 from hypothesis import strategies as st
 from index_server import served
@@ -65,15 +65,20 @@ def echo(auth: str) -> str:
     return f"{auth} {base64.b64encode(auth.encode()).decode()} {quote(KEY, safe='')} {KEY} {forms(KEY)[6]}"
 
 
-class Careless(BaseHTTPRequestHandler):
+MODES = ("well", "400", "401", "429", "500", "page", "late", "reply")
+
+
+class Server:
     """A model server that echoes the header it was sent, in whatever way its `mode` says."""
 
-    protocol_version = "HTTP/1.1"
+    url = ""
 
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers.get("content-length", 0)))
-        auth, mode = self.headers.get("authorization", ""), self.server.mode  # type: ignore[attr-defined]
-        self.server.seen.append(auth)  # type: ignore[attr-defined]
+    def __init__(self, mode: str) -> None:
+        self.mode, self.seen = mode, list[str]()
+
+    def answer(self, request: Request) -> Answer:
+        auth, mode = request.headers.get("authorization", ""), self.mode
+        self.seen.append(auth)
         result = echo(auth) if mode == "reply" else "So the answer is Tolm."
         status, body = 200, json.dumps({"choices": [{"message": {"content": result}, "finish_reason": "stop"}]})
         if mode in ("400", "401", "429"):
@@ -84,33 +89,15 @@ class Careless(BaseHTTPRequestHandler):
             status, body = 500, f"panic: {echo(auth)}"
         elif mode == "late":
             body = json.dumps({"error": {"message": echo(auth)}})
-        self.send_response(status)
-        for name, value in (("x-echo", echo(auth)), ("retry-after", "0"), ("content-length", str(len(body)))):
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(body.encode())
-
-    def log_message(self, *args: Any) -> None:
-        """Nothing on stderr."""
+        return Answer(status, body.encode(), {"x-echo": echo(auth), "retry-after": "0"})
 
 
-MODES = ("well", "400", "401", "429", "500", "page", "late", "reply")
-
-
-class Server(ThreadingHTTPServer):
-    """`Careless` on a port of its own."""
-
-    daemon_threads = True
-
-    def __init__(self, mode: str) -> None:
-        super().__init__(("127.0.0.1", 0), Careless)
-        self.mode, self.seen = mode, list[str]()
-        self.url = f"http://127.0.0.1:{self.server_address[1]}/v1"
-        threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
-
-    def __exit__(self, *args: Any) -> None:
-        self.shutdown()
-        super().__exit__(*args)
+@contextmanager
+def careless(mode: str) -> Iterator[Server]:
+    server = Server(mode)
+    with answering(server.answer) as url:
+        server.url = f"{url}/v1"
+        yield server
 
 
 class Kept(logging.Handler):
@@ -209,7 +196,7 @@ def test_no_key_is_left_by_a_run(
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     method, questions = BlendFilter(index, k=2), load("hotpotqa", "sample", limit=1)
-    with Server(mode) as server:
+    with careless(mode) as server:
         lm = hasty(model(how, server.url, monkeypatch))
         error = ""
         try:
@@ -237,7 +224,7 @@ def test_no_key_is_left_by_a_run(
 def test_no_key_is_shown_by_what_holds_it(
     how: str, index: BM25, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Server("well") as server:
+    with careless("well") as server:
         lm = hasty(model(how, server.url, monkeypatch))
         lm("hello")
         method = BlendFilter(index, k=2)
@@ -252,7 +239,7 @@ def test_no_key_is_shown_by_what_holds_it(
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["400", "reply"])
 def test_no_key_is_left_by_the_command_line(mode: str, tmp_path: Path) -> None:
-    with Server(mode) as server:
+    with careless(mode) as server:
         words = ["--debug", "eval", "hotpotqa", "--data", "sample", "--corpus", "sample", "--limit", "1", "--lm", "m",
                  "--api-base", server.url, "--run", str(tmp_path / "run"), "--method", "direct"]  # fmt: skip
         ended = subprocess.run(
@@ -298,47 +285,18 @@ def test_what_a_users_own_code_raises_is_kept_without_keys(tmp_path: Path) -> No
 # --- every path beside plain calls, with a server that echoes
 
 
-class Echoing(BaseHTTPRequestHandler):
-    """A server that writes the key it was sent into every field and header of what it answers but those in `clean`.
+@contextmanager
+def echoing(answer: Callable[[str, dict[str, Any]], tuple[int, Any]]) -> Iterator[str]:
+    """The address of a server that writes the key it was sent into every header of what `answer` gives."""
 
-    `answer` of its server gives status and body for a path and a request.
-    """
+    def answered(request: Request) -> Answer:
+        status, content = answer(request.path, request.body)
+        auth = echo(request.headers.get("authorization", ""))
+        where = f"/v1{request.path}?key={quote(KEY, safe='')}"
+        return Answer(status, content, {"retry-after": auth, "set-cookie": f"{KEY}=1", "location": where})
 
-    protocol_version = "HTTP/1.1"
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers.get("content-length", 0))) or b"{}")
-        status, content = self.server.answer(self.path, body)  # type: ignore[attr-defined]
-        content = content if isinstance(content, bytes) else json.dumps(content).encode()
-        self.send_response(status)
-        said = echo(self.headers.get("authorization", ""))
-        where = f"/v1{self.path}?key={quote(KEY, safe='')}"
-        for name, value in (("retry-after", said), ("set-cookie", f"{KEY}=1"), ("location", where)):
-            self.send_header(name, value)
-        self.send_header("content-length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    do_GET = do_POST  # noqa: N815 - the library's names
-
-    def log_message(self, *args: Any) -> None:
-        """Nothing on stderr."""
-
-
-class EchoServer(ThreadingHTTPServer):
-    """`Echoing` on a port of its own."""
-
-    daemon_threads = True
-
-    def __init__(self, answer: Callable[[str, dict[str, Any]], tuple[int, Any]]) -> None:
-        super().__init__(("127.0.0.1", 0), Echoing)
-        self.answer = answer
-        self.url = f"http://127.0.0.1:{self.server_address[1]}/v1"
-        threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
-
-    def __exit__(self, *args: Any) -> None:
-        self.shutdown()
-        super().__exit__(*args)
+    with answering(answered) as url:
+        yield f"{url}/v1"
 
 
 def reply(text: str = "Tolm", **more: Any) -> dict[str, Any]:
@@ -351,9 +309,9 @@ def reply(text: str = "Tolm", **more: Any) -> dict[str, Any]:
     return {"id": said, "model": said, "object": said, "system_fingerprint": KEY, "choices": [choice], "usage": usage}
 
 
-def asked(server: EchoServer, folder: Path, **more: Any) -> str:
+def asked(url: str, folder: Path, **more: Any) -> str:
     """What a run and a call say, with a key that the server echoes."""
-    lm = hasty(connect("m", api_base=server.url, api_key=KEY, **more))
+    lm = hasty(connect("m", api_base=url, api_key=KEY, **more))
     try:
         done = evaluate(Direct(), load("qa", "sample", limit=2), lm=lm, run=folder / "run", progress=False)
         done.html()
@@ -363,23 +321,23 @@ def asked(server: EchoServer, folder: Path, **more: Any) -> str:
 
 
 def in_fields(folder: Path) -> str:
-    with EchoServer(lambda path, body: (200, reply())) as server:
-        return asked(server, folder)
+    with echoing(lambda path, body: (200, reply())) as url:
+        return asked(url, folder)
 
 
 def in_the_way_a_reply_ends(folder: Path) -> str:
-    with EchoServer(lambda path, body: (200, reply(finish_reason=KEY))) as server:
-        return asked(server, folder)
+    with echoing(lambda path, body: (200, reply(finish_reason=KEY))) as url:
+        return asked(url, folder)
 
 
 def in_redirects(folder: Path) -> str:
-    with EchoServer(lambda path, body: (307, b"")) as server:
-        return asked(server, folder)
+    with echoing(lambda path, body: (307, b"")) as url:
+        return asked(url, folder)
 
 
 def in_headers_of_a_refusal(folder: Path) -> str:
-    with EchoServer(lambda path, body: (429, {"error": KEY})) as server:
-        return asked(server, folder)
+    with echoing(lambda path, body: (429, {"error": KEY})) as url:
+        return asked(url, folder)
 
 
 def in_a_stream(folder: Path) -> str:
@@ -395,8 +353,8 @@ def in_a_stream(folder: Path) -> str:
         listeners = [dspy.streaming.StreamListener("answer")]
         return [each async for each in dspy.streamify(program, stream_listeners=listeners)(question="Which?")]
 
-    with EchoServer(answer) as server:
-        lm = hasty(connect("m", api_base=server.url, api_key=KEY))
+    with echoing(answer) as url:
+        lm = hasty(connect("m", api_base=url, api_key=KEY))
         with dspy.context(lm=lm):
             pieces = asyncio.run(follow(dspy.Predict("question -> answer")))
     streamed = "".join(piece.chunk for piece in pieces if isinstance(piece, dspy.streaming.StreamResponse))
@@ -408,22 +366,22 @@ def in_what_a_server_can_do(folder: Path) -> str:
     def answer(path: str, body: dict[str, Any]) -> tuple[int, Any]:
         return 200, {"data": [{"id": KEY}], "tokens": KEY, "count": KEY} if "chat" not in path else reply(KEY)
 
-    with EchoServer(answer) as server:
-        lm = hasty(connect("m", api_base=server.url, api_key=KEY))
+    with echoing(answer) as url:
+        lm = hasty(connect("m", api_base=url, api_key=KEY))
         return f"{probe(lm)}{tokeniser_for(lm, ask_server=True)}"
 
 
 def in_scores(folder: Path) -> str:
-    with EchoServer(lambda path, body: (200, reply(KEY))) as server:
-        scores = scorer("m", api_base=server.url, api_key=KEY, journal=folder / "scores")
+    with echoing(lambda path, body: (200, reply(KEY))) as url:
+        scores = scorer("m", api_base=url, api_key=KEY, journal=folder / "scores")
         with pytest.raises(BlendFilterError) as refused:
             scores.score([("The old man", " walked")])
     return written_of(refused.value)
 
 
 def in_verdicts(folder: Path) -> str:
-    with EchoServer(lambda path, body: (200, reply(f"CORRECT {KEY}"))) as server:
-        lm = hasty(connect("m", api_base=server.url, api_key=KEY))
+    with echoing(lambda path, body: (200, reply(f"CORRECT {KEY}"))) as url:
+        lm = hasty(connect("m", api_base=url, api_key=KEY))
         done = evaluate(Direct(), load("qa", "sample", limit=2), lm="offline", run=folder / "run", progress=False)
         scored = done.rescore("llm-judge", lm=lm)
     return f"{scored}{scored.rows}"
@@ -439,8 +397,8 @@ def in_an_index(folder: Path) -> str:
         return 200, found if "search" in path else {**about, "index": {"kind": TOKEN, "settings": {TOKEN: TOKEN}}}
 
     secrets.know(KEY)  # which the server echoes besides
-    with EchoServer(answer) as server:
-        remote = open_index(server.url.removesuffix("/v1"), token=TOKEN)
+    with echoing(answer) as url:
+        remote = open_index(url.removesuffix("/v1"), token=TOKEN)
         questions = load("qa", "sample", limit=2)
         done = evaluate(Direct(remote, k=1), questions, lm="offline", run=folder / "run", progress=False)
     return f"{done.rows}{remote.info()}{remote!r}"
@@ -589,7 +547,7 @@ def test_a_short_secret_is_hidden_where_it_stands_alone_however_it_is_written(
 
 
 def test_a_key_of_any_length_is_hidden_in_errors(tmp_path: Path) -> None:
-    with Server("400") as server:
+    with careless("400") as server:
         lm = hasty(connect("m", api_base=server.url, api_key="q7", journal=tmp_path / "run"))
         with pytest.raises(BlendFilterError) as refused:
             lm("hello")
@@ -624,7 +582,7 @@ def test_no_key_is_in_the_local_variables_of_a_refusal(
 
 
 def test_what_litellm_logs_holds_no_key(tmp_path: Path, logs: Kept) -> None:
-    with Server("reply") as server:
+    with careless("reply") as server:
         lm = hasty(connect(dspy.LM("openai/m", api_base=server.url, api_key=KEY, engine="litellm")))
         lm("hello")
     assert any(line.startswith("LiteLLM") and "[key]" in line for line in logs.lines)
