@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from blendfilter.dspy_surface import lm15
-from blendfilter.errors import BadArgument, BadData, EmptyData
+from blendfilter.errors import BadData, EmptyData
 from blendfilter.lm.checkpoints import open_tokenizer, positions_of, prompt_ids, raw_text
 from blendfilter.training.settings import TrainingSettings
 
@@ -58,8 +58,6 @@ def prompt_counter(base: str | Path, settings: TrainingSettings) -> Callable[[st
 
 
 def _prompt(tokenizer: Any, prompt: str | Sequence[Sequence[str]], chat: bool | None) -> list[int]:
-    if chat and not tokenizer.chat_template:
-        raise BadArgument("the base has no chat template: train it with raw prompts (chat=False)")
     try:
         return prompt_ids(tokenizer, prompt, chat=chat)
     except lm15.InvalidRequestError as error:

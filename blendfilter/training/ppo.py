@@ -502,10 +502,8 @@ def train_ppo(
         reference: the model at the start, for the KL term; needed where `kl_coefficient` is above 0.
 
     Raises:
-        BadArgument: no prompts, or no reference. What `reward` raises; the same call resumes.
+        BadArgument: no reference. What `reward` raises; the same call resumes.
     """
-    if not prompts or not all(prompts):
-        raise BadArgument("PPO needs prompts, each of one token at least")
     if settings.kl_coefficient and reference is None:
         raise BadArgument("kl_coefficient is above 0: give the model at the start as reference")
     folder = path_of(out)

@@ -402,7 +402,7 @@ def test_device_that_is_not_there_is_refused(device: str, tmp_path: Path, monkey
 
 
 def test_chat_template_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadArgument, match="no chat template"):
+    with pytest.raises(BadData, match="no chat template"):
         train_model(scoring_models.gpt2(), examples(), tmp_path / "out", SMALL.but(chat=True), device="cpu")
 
 
