@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from blendfilter.context import asker, note, rejoined, who
 from blendfilter.errors import BadArgument, ReplayMiss, check_count
@@ -337,6 +337,12 @@ class SearchWarnings:
         if kind not in self._given:
             self._given.add(kind)
             warnings.warn(message, stacklevel=5)
+
+
+def first_fault(error: ValidationError) -> str:
+    """The first thing that a model refuses in a value: where, and why."""
+    fault = error.errors()[0]
+    return f"{'.'.join(map(str, fault['loc'])) or 'the whole of it'}: {fault['msg']}"
 
 
 # --- records of a journal --------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from blendfilter.errors import BadArgument, BadData, EmptyData, UnknownName
 from blendfilter.files import AnyPath, path_of, sha256_of
 from blendfilter.records import Passage
 from blendfilter.retrieval.analyser import BM25S_PATTERN, PATTERNS, Analyser
-from blendfilter.retrieval.base import fingerprint_of
+from blendfilter.retrieval.base import fingerprint_of, first_fault
 from blendfilter.retrieval.bm25 import STOP_WORD_LISTS, LexicalSearch, SparseScorer
 from blendfilter.retrieval.callables import as_passage
 from blendfilter.retrieval.corpus import IDS
@@ -130,8 +130,7 @@ def _recorded(folder: Path) -> _Analysis:
     try:
         found = _Analysis.model_validate_json(path.read_bytes())
     except ValidationError as error:
-        first = error.errors()[0]
-        why = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        why = first_fault(error)
         raise BadData(f"{path} is no record of an analyser ({why}): correct it") from None
     if found.pattern not in PATTERNS:
         raise BadData(

@@ -40,7 +40,6 @@ SUFFIXES = (".txt", *MARKUP)
 WORDS = 100
 """The length of a passage in the DPR split of Wikipedia, and in most that came after."""
 _BOM = "\ufeff"
-_SIZE = re.compile(r"([1-9][0-9]{0,8})w")
 _WORD = re.compile(r"\S+")
 _CLOSING = "\"'”’»)]"
 _LINE = re.compile(r"[^\n]*(?:\n|\Z)")
@@ -209,7 +208,7 @@ def chunk_size(size: str) -> int:
     >>> chunk_size("100w")
     100
     """
-    match = _SIZE.fullmatch(size.strip())
+    match = re.fullmatch(r"([1-9][0-9]{0,8})w", size.strip())
     if match is None:
         raise BadArgument(f"chunk= takes a number of words with a w, such as 100w; got '{size}'")
     return int(match[1])

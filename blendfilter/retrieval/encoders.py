@@ -45,25 +45,32 @@ _SAY = f"similarity={', '.join(SIMILARITIES[:-1])} or {SIMILARITIES[-1]}"
 _PROMPTS = {"query": ("query",), "document": ("document", "passage", "corpus")}
 _TEXTS = {"query": "queries", "document": "passages"}
 _DPR = {"DPRQuestionEncoder": "query", "DPRContextEncoder": "document"}
-_NO_VECTORS = (
+RERANKER, SPARSE, LATE, ENCODER = "reranker", "sparse encoder", "late interaction", "encoder"
+LANGUAGE_MODEL = "language model"
+_WITH_LABELS = (
     "ForSequenceClassification",
     "ForTokenClassification",
     "ForQuestionAnswering",
     "DPRReader",
 )
-_OTHER_KINDS = {
-    "CrossEncoder": "a reranker: it reads a query and a passage together",
-    "SparseEncoder": "a sparse encoder",
-    "MultiVectorEncoder": "one of late interaction: it gives a vector a token",
-    "HF_ColBERT": "a ColBERT checkpoint, for the engine colbert",
+_NO_ENCODERS = {
+    RERANKER: "a reranker: it gives scores for a query and a passage that it reads together",
+    SPARSE: "a sparse encoder",
+    LATE: "a checkpoint of late interaction: it gives a vector a token, for the engine colbert",
 }
 _MINIMUM = 8  # tokens; below, little is left of a text beside the two marks around it
 _ENDLESS = 10**9
-_ON_THE_HUB = re.compile(r"\w[\w.-]*/[\w.-]+")
 _OTHER_BUILDS = ("onnx", "openvino")
 _NOT_WANTED = [
-    "onnx/*", "openvino/*", "*.onnx", "*.h5", "*.msgpack", "*.ot", "*.gguf", "*.tflite",
-]  # fmt: skip
+    "onnx/*",
+    "openvino/*",
+    "*.onnx",
+    "*.h5",
+    "*.msgpack",
+    "*.ot",
+    "*.gguf",
+    "*.tflite",
+]
 _SETTINGS_FILES = {
     *MARKS, LAYOUT, "sentence_bert_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
     "added_tokens.json", "vocab.txt", "vocab.json", "merges.txt", "spiece.model", "sentencepiece.bpe.model",
@@ -146,35 +153,27 @@ class Encoder:
         """
         # padding changes last bits; a batch of short queries gains nothing on a CPU, and much on a GPU
         batch_size = 1 if self._queries.model.device.type == "cpu" else 64
-        reading = self.reading
-        return self._encode(
-            self._queries, queries, reading.query_prefix, reading.query_limit, batch_size
-        )
+        return self._encode(self._queries, queries, batch_size)
 
     def encode_passages(self, passages: Sequence[str], batch_size: int = 64) -> Encoded:
         """The same for passages. Texts of like length are encoded together, `batch_size` at a time."""
-        reading = self.reading
-        return self._encode(
-            self._passages, passages, reading.passage_prefix, reading.max_length, batch_size
-        )
+        return self._encode(self._passages, passages, batch_size)
 
-    def _encode(
-        self, side: _Side, texts: Sequence[str], prefix: str, limit: int | None, batch_size: int
-    ) -> Encoded:
+    def _encode(self, side: _Side, texts: Sequence[str], batch_size: int) -> Encoded:
         if not texts:
             return Encoded(np.empty((0, self.dimension), dtype=np.float32), [])
         # half a character has no UTF-8, and tokenizers want UTF-8
         plain, cut = [whole_characters(text) for text in texts], [False] * len(texts)
         with self._turn:
-            if limit is not None and side.can_cut:
-                setattr(side.reader, side.length, limit)  # both sides may share one tokenizer
+            if side.limit is not None:
+                setattr(side.reader, side.length, side.limit)  # both sides may share a tokenizer
                 # the marks at both ends included
-                marked, how = [prefix + text for text in plain], {"verbose": False}
+                marked, how = [side.prefix + text for text in plain], {"verbose": False}
                 tokens = side.reader.tokenizer(marked, truncation=False, padding=False, **how)
-                cut = [len(ids) > limit for ids in tokens["input_ids"]]
+                cut = [len(ids) > side.limit for ids in tokens["input_ids"]]
             vectors: Vectors = side.encode(
                 plain,
-                prompt=prefix,
+                prompt=side.prefix,
                 batch_size=batch_size,
                 show_progress_bar=False,
                 normalize_embeddings=self.reading.similarity == "cosine",
@@ -187,30 +186,30 @@ class Encoder:
 
 
 class _Side:
-    """What encodes queries, or passages (`task`: query, document): a model and the module in it that reads the text."""
+    """What encodes queries, or passages (`task`: query, document): a model, the module in it that reads the text, what
+    stands before a text, and how many tokens are read: those wanted, else what the checkpoint and its positions allow.
+    """
 
-    def __init__(self, model: Any, task: str, folder: Path) -> None:
-        self.model = model
+    def __init__(
+        self, model: Any, task: str, folder: Path, prefix: str, wanted: int | None
+    ) -> None:
+        self.model, self.prefix = model, prefix
         self.reader = _routed(model[0], task, folder)
         self.encode = model.encode_query if task == "query" else model.encode_document
-        # a bag of words has no end
-        self.can_cut = callable(getattr(self.reader, "tokenizer", None))
         self.title_mark: str = getattr(self.reader, "title_mark", "")
         own = f"{task}_length"
         self.length = own if getattr(self.reader, own, None) is not None else "max_seq_length"
-
-    def limit(self, wanted: int | None, name: str) -> int | None:
-        """Tokens read of a text: those wanted, else what the checkpoint says and its positions allow."""
         positions = positions_of(self.reader)
         if wanted is not None and positions is not None and wanted > positions:
             raise BadArgument(
-                f"max_length={wanted} is more than the encoder {name} can read: {positions} tokens"
+                f"max_length={wanted} is more than the encoder in {folder} can read: {positions} tokens"
             )
-        if not self.can_cut or wanted is not None:
-            return wanted if self.can_cut else None
         # a tokenizer that knows no limit states a number of thirty digits, or infinity
         limits = (getattr(self.reader, self.length, None), positions)
-        return min((int(limit) for limit in limits if limit and limit < _ENDLESS), default=None)
+        least = min((int(limit) for limit in limits if limit and limit < _ENDLESS), default=None)
+        # a bag of words has no end
+        ends = callable(getattr(self.reader, "tokenizer", None))
+        self.limit = (wanted or least) if ends else None
 
 
 def load_encoder(
@@ -263,22 +262,23 @@ def load_encoder(
             _check_kind(place, task, alone=one)
         answering, pooled = _load(folder, pooling, device)
         asking, asks_pooled = (answering, pooled) if one else _load(asker, pooling, device)
-    passages, queries = _Side(answering, "document", folder), _Side(asking, "query", asker)
     sizes = [model.get_embedding_dimension() for model in (answering, asking)]
     if sizes[0] != sizes[1]:
         raise BadArgument(
             f"the encoder {name} gives vectors of {sizes[0]} numbers, and the query encoder {query_encoder} of "
             f"{sizes[1]}: they do not belong together"
         )
-    limit = passages.limit(max_length, name)
-    query_limit = queries.limit(query_max_length or max_length, query_encoder or name)
+    before = _prefix(answering, folder, "document", passage_prefix, passage_prompt)
+    passages = _Side(answering, "document", folder, before, max_length)
+    before = _prefix(asking, asker, "query", query_prefix, query_prompt)
+    queries = _Side(asking, "query", asker, before, query_max_length or max_length)
     options = EncodingOptions(
-        _prefix(asking, asker, "query", query_prefix, query_prompt),
-        _prefix(answering, folder, "document", passage_prefix, passage_prompt),
+        queries.prefix,
+        passages.prefix,
         similarity or _similarity({folder: answering, asker: asking}),
-        limit,
+        passages.limit,
         pooling if pooled or asks_pooled else None,
-        query_limit if query_limit != limit else None,
+        queries.limit if queries.limit != passages.limit else None,
     )
     whole = name if one else f"{name} (queries: {query_encoder})"
     folders = [folder] if one else [folder, asker]
@@ -302,10 +302,10 @@ def _identity(options: EncodingOptions, folders: Sequence[Path]) -> str:
 def _load(folder: Path, pooling: Pooling | None, device: str | None) -> tuple[Any, bool]:
     """The model in `folder`, whole, and whether `pooling` changed how it pools."""
     library: Any = needed("sentence_transformers", "dense", WHY)
-    architecture = _architecture(folder)
+    kind = kind_of(folder)
     try:
-        if architecture in _DPR:
-            model = library.SentenceTransformer(modules=[_dpr(folder, architecture)], device=device)
+        if kind in _DPR:
+            model = library.SentenceTransformer(modules=[_dpr(folder, kind)], device=device)
         else:
             model = library.SentenceTransformer(str(folder), device=device, local_files_only=True)
         model = model.float().eval()  # in 32 bits wherever it runs, so that a GPU and a CPU agree
@@ -313,8 +313,8 @@ def _load(folder: Path, pooling: Pooling | None, device: str | None) -> tuple[An
         raise
     except Exception as error:  # whatever torch, tokenizers and safetensors raise
         raise cannot_load(f"the encoder in {folder}", error) from error
-    check_whole(model, folder)
-    return model, _pool(model, folder, pooling, "cls" if architecture in _DPR else "")
+    check_whole(model)
+    return model, _pool(model, folder, pooling, "cls" if kind in _DPR else "")
 
 
 def cannot_load(what: str, error: Exception) -> BadData:
@@ -323,12 +323,19 @@ def cannot_load(what: str, error: Exception) -> BadData:
     return BadData(f"{what} cannot be loaded ({why}): is it whole?")
 
 
-def _architecture(folder: Path) -> str:
-    """What the model is by its own word: sentence-transformers' kind of model, or transformers' class."""
-    if (folder / MARKS[1]).is_file():
-        return str(settings_in(folder / LAYOUT, {}).get("model_type", ""))
-    names = settings_in(folder / MARKS[0], {}).get("architectures")
-    return str(names[0]) if isinstance(names, list) and names else ""
+def kind_of(folder: Path) -> str:
+    """What a checkpoint is by its own word, or the class of its transformer, or nothing where it does not say."""
+    modules, stated = module_kinds(folder), settings_in(folder / LAYOUT, {}).get("model_type")
+    names = settings_in(folder / MARKS[0], {}).get("architectures") or [""]
+    name = str(names[0])
+    by_token = "Dense" in modules and "Pooling" not in modules and stated != "CrossEncoder"
+    if name == "HF_ColBERT" or stated in ("ColBERT", "MultiVectorEncoder") or by_token:
+        return LATE
+    if stated == "CrossEncoder" or (not modules and name.endswith(_WITH_LABELS)):
+        return RERANKER
+    if stated or modules:
+        return SPARSE if stated == "SparseEncoder" else ENCODER
+    return LANGUAGE_MODEL if name.endswith("ForCausalLM") else name
 
 
 def _check_kind(folder: Path, task: str, *, alone: bool) -> None:
@@ -336,18 +343,14 @@ def _check_kind(folder: Path, task: str, *, alone: bool) -> None:
 
     `task` says what it is to encode, and `alone` that it is to encode queries and passages.
     """
-    name = _architecture(folder)
-    if name.endswith(_NO_VECTORS):
-        raise BadData(
-            f"{folder} is no encoder: a {name} gives scores or labels and no vectors; name an encoder"
-        )
-    if name in _OTHER_KINDS:
-        raise BadData(f"{folder} is no dense encoder but {_OTHER_KINDS[name]}; name a dense one")
-    if name in _DPR and (alone or _DPR[name] != task):
+    kind = kind_of(folder)
+    if kind in _NO_ENCODERS:
+        raise BadData(f"{folder} is no encoder but {_NO_ENCODERS[kind]}; name an encoder")
+    if kind in _DPR and (alone or _DPR[kind] != task):
         both = (
             "name DPR's context encoder with encoder= and its question encoder with query_encoder="
         )
-        raise BadArgument(f"{folder} is a {name}, which encodes {_TEXTS[_DPR[name]]} alone: {both}")
+        raise BadArgument(f"{folder} is a {kind}, which encodes {_TEXTS[_DPR[kind]]} alone: {both}")
 
 
 def settings_in(path: Path, nothing: Any) -> Any:
@@ -364,14 +367,6 @@ def module_kinds(folder: Path) -> list[str]:
     """The kinds of a model's modules, if it is laid out for sentence-transformers."""
     rows = settings_in(folder / MARKS[1], [])
     return [str(row.get("type")).rpartition(".")[2] for row in rows if isinstance(row, dict)]
-
-
-def is_late(folder: Path) -> bool:
-    """Whether a model laid out for sentence-transformers gives a vector a token, by PyLate's word or the library's."""
-    kinds, stated = module_kinds(folder), settings_in(folder / LAYOUT, {}).get("model_type")
-    if stated in ("ColBERT", "MultiVectorEncoder"):
-        return bool(kinds)
-    return stated != "CrossEncoder" and "Dense" in kinds and "Pooling" not in kinds
 
 
 def lasting(name: AnyPath) -> str:
@@ -487,54 +482,44 @@ def _routed(module: Any, task: str, folder: Path) -> Any:
     return module
 
 
-def check_whole(model: Any, folder: Path) -> None:
+def check_whole(model: Any) -> None:
     """Raise `BadData` where weights of a model of sentence-transformers' were made up, because its files lack them."""
     bodies = [module.auto_model for module in model.modules() if hasattr(module, "auto_model")]
     # nothing that pools token vectors looks at BERT's pooler, and many encoders come without it
-    missing = [name for name in missing_weights(bodies, folder) if "pooler" not in name.split(".")]
+    missing = [name for name in missing_weights(bodies) if "pooler" not in name.split(".")]
     if missing:
         raise BadData(
-            f"the encoder in {folder} is not whole: {len(missing)} of its weights are missing, "
+            f"the encoder in {bodies[0].name_or_path} is not whole: {len(missing)} of its weights are missing, "
             f"{missing[0]} first; fetch or save it again"
         )
 
 
-def missing_weights(bodies: Sequence[Any], folder: Path) -> list[str]:
-    """The parameters of transformers that no file in `folder` has: the library takes random numbers for them.
+def missing_weights(bodies: Sequence[Any]) -> list[str]:
+    """The weights of a model's transformers that its files lack: the library takes random numbers for them.
 
-    Two models with the same names, as of a `Router`, want each name twice.
+    Two transformers with the same names, as of a `Router`, want each name twice.
     """
-    stored = Counter[str]()
-    for path in _weights(folder):
-        stored.update(map(_todays_name, _names_in(path)))
+    folder, stored = Path(bodies[0].name_or_path if bodies else ""), Counter[str]()
+    for path in _weights(folder, ".safetensors") if bodies else ():
+        with needed("safetensors", "dense", WHY).safe_open(path, "numpy") as header:
+            stored.update(header.keys())
     missing = list[str]()
     for body in bodies:
         # with or without the name of the model under its head
         outer = f"{body.base_model_prefix}."
         for name, _ in body.named_parameters():
             ways = (name, name.removeprefix(outer), outer + name)
-            found = next((way for way in ways if stored[way]), None)
-            if found is None:
-                missing.append(name)
-            else:
-                stored[found] -= 1
-    return sorted(missing)
-
-
-def _todays_name(name: str) -> str:
-    """A weight's name in files of old BERTs, which TensorFlow's names shine through."""
-    return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace(
-        "LayerNorm.beta", "LayerNorm.bias"
-    )
-
-
-def _names_in(path: Path) -> Sequence[str]:
-    """The names of the weights in a file: the header of safetensors, or the keys of a pickle."""
-    if path.suffix == ".safetensors":
-        with needed("safetensors", "dense", WHY).safe_open(path, "numpy") as weights:
-            return [*weights.keys()]
-    torch = needed("torch", "dense", WHY)
-    return [*torch.load(path, map_location="meta", weights_only=True)]
+            found = next((way for way in ways if stored[way]), name)
+            missing += [] if stored[found] else [name]
+            stored[found] -= 1
+    if missing and len(bodies) == 1:
+        # pickles have no header, and some checkpoints other names, which the library alone knows
+        rows = settings_in(folder / MARKS[1], [])
+        own = [str(row["path"]) for row in rows if str(row["type"]).endswith(".Transformer")]
+        place, how = folder.joinpath(*own[:1]), {"output_loading_info": True}
+        _, report = type(bodies[0]).from_pretrained(place, local_files_only=True, **how)
+        missing = [*report["missing_keys"]]
+    return sorted(missing) if stored or len(bodies) == 1 else []
 
 
 def positions_of(reader: Any) -> int | None:
@@ -564,7 +549,7 @@ def encoder_folder(name: str, what: str = "encoder") -> Path:
     folder = Path(name).expanduser()
     if not folder.is_dir():
         hub: Any = needed("huggingface_hub", "dense", WHY)
-        if not _ON_THE_HUB.fullmatch(name) or Path(name).exists():
+        if not re.fullmatch(r"\w[\w.-]*/[\w.-]+", name) or Path(name).exists():
             raise MissingFile(
                 f"no {what} '{name}': it is no folder, and names on the hub read owner/name"
             )
@@ -592,9 +577,10 @@ def files_hash(folder: Path) -> str:
     """sha256 over whatever makes the encoder what it is; its place, its read-me and its other builds do not count."""
     whole = hashlib.sha256()
     inside = _files(folder)
-    counting = {*_weights(folder, ".bin"), *(p for p in inside if p.name in _SETTINGS_FILES)}
+    # weights that are saved twice are read from safetensors, so those count
+    weights = _weights(folder, ".safetensors") or _weights(folder, ".bin")
     for path in inside:
-        if path in counting:
+        if path in weights or path.name in _SETTINGS_FILES:
             name = path.relative_to(folder).as_posix()
             whole.update(f"{name}\0{sha256_of(path)}\n".encode())
     return whole.hexdigest()
@@ -612,8 +598,5 @@ def _files(folder: Path) -> list[Path]:
     ]
 
 
-def _weights(folder: Path, other: str = "pytorch_model") -> list[Path]:
-    """The files of weights: safetensors, or where there are none, the files that have `other` in their names."""
-    inside = _files(folder)
-    safe = [path for path in inside if path.suffix == ".safetensors"]
-    return safe or [path for path in inside if other in path.name]
+def _weights(folder: Path, suffix: str) -> list[Path]:
+    return [path for path in _files(folder) if path.suffix == suffix]

@@ -53,7 +53,7 @@ FOREIGN: dict[tuple[str, ...], str] = {
 }
 """Folders of colbert-ai and bm25s, by files that all such folders have, to what opens them."""
 
-_LIKE_AN_ADDRESS = re.compile(r"(?:https?|//|:).*@|[\w.-]+:[0-9]{1,5}/?$", re.IGNORECASE)
+_LIKE_AN_ADDRESS = r"(?i)(?:https?|//|:).*@|[\w.-]+:[0-9]{1,5}/?$"
 
 
 def build(engine: str, corpus: Corpus, out: AnyPath | None = None, **settings: Any) -> Retriever:
@@ -99,7 +99,7 @@ def open_index(
             address, **options
         )
     folder = path_of(address)
-    if _LIKE_AN_ADDRESS.search(address) and not folder.exists():
+    if re.search(_LIKE_AN_ADDRESS, address) and not folder.exists():
         raise MissingFile(
             f"no index at {http.without_login(address)}: if a server is meant, write http://host:port"
         )

@@ -25,6 +25,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from blendfilter import resources
 from blendfilter.errors import BadArgument, BadData, BlendFilterError, IndexChanged, MissingFile
 from blendfilter.files import AnyPath, path_of, sha256_of, writing
+from blendfilter.retrieval.base import first_fault
 
 MANIFEST = "manifest.json"
 FORMAT = 1
@@ -220,9 +221,8 @@ def _parse(path: Path) -> Manifest:
     try:
         return Manifest.model_validate(raw)
     except ValidationError as error:
-        first = error.errors()[0]
-    where = ".".join(map(str, first["loc"])) or "the whole file"
-    raise BadData(f"{path} is not an index's manifest: {where}: {first['msg']}; {_REMOVE}")
+        why = first_fault(error)
+    raise BadData(f"{path} is not an index's manifest: {why}; {_REMOVE}")
 
 
 @contextmanager
@@ -400,9 +400,9 @@ def sweep(target: Path) -> None:
 
     An old index that was put aside comes back where its successor never came to stand in its place.
     """
-    names = re.compile(rf"\.{re.escape(target.name)}\.(building|old)-[0-9a-f]{{12}}")
+    names = rf"\.{re.escape(target.name)}\.(building|old)-[0-9a-f]{{12}}"
     for folder in sorted(target.parent.glob(".*")) if target.parent.is_dir() else ():
-        left = names.fullmatch(folder.name)
+        left = re.fullmatch(names, folder.name)
         lock = _locked(folder) if left else None
         if left is None or lock is None:
             continue

@@ -24,7 +24,7 @@ from pydantic import BaseModel, Field, ValidationError
 from blendfilter import http, secrets
 from blendfilter.errors import BadArgument, BadData, IndexChanged, ServerRefused, check_count
 from blendfilter.records import Passage
-from blendfilter.retrieval.base import Hits, Retriever, SearchWarnings, Trim
+from blendfilter.retrieval.base import Hits, Retriever, SearchWarnings, Trim, first_fault
 
 SERVER = "blendfilter"
 """How `/info` states that a server is ours."""
@@ -189,9 +189,8 @@ class Remote(Retriever):
         try:
             return model.model_validate(reply)
         except ValidationError as error:
-            first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the whole reply"
-        raise BadData(f"{self.url} answered what cannot be read: {quoted(where)}: {first['msg']}")
+            why = first_fault(error)
+        raise BadData(f"{self.url} answered what cannot be read: {quoted(why)}")
 
 
 # --- requests -------------------------------------------------------------------------------------------------------

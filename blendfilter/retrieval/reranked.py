@@ -36,17 +36,17 @@ from blendfilter.retrieval.base import (
 )
 from blendfilter.retrieval.callables import as_retriever
 from blendfilter.retrieval.encoders import (
-    LAYOUT,
-    MARKS,
+    ENCODER,
+    LANGUAGE_MODEL,
+    LATE,
+    SPARSE,
     cannot_load,
     encoder_folder,
     files_hash,
-    is_late,
+    kind_of,
     lasting,
     missing_weights,
-    module_kinds,
     positions_of,
-    settings_in,
 )
 
 DEPTH = 100
@@ -209,18 +209,13 @@ def load_reranker(name: str, *, device: str | None = None) -> Reranker:
     Raises: MissingFile, BadData.
     """
     folder = encoder_folder(name, "reranker")
-    kinds, stated = module_kinds(folder), settings_in(folder / LAYOUT, {}).get("model_type")
-    architectures = settings_in(folder / MARKS[0], {}).get("architectures") or ["nothing"]
-    if is_late(folder) or "HF_ColBERT" in architectures:
+    kind = kind_of(folder)
+    if kind == LATE:
         return LateInteractionReranker(name, device=device)
-    if stated is None and kinds:
-        stated = "SentenceTransformer"
-    if stated not in (None, "CrossEncoder"):
+    if kind in (ENCODER, SPARSE, LANGUAGE_MODEL):
         raise BadData(
-            f"{name} is an encoder ({stated}) and no reranker: name one, such as {EXAMPLES}"
+            f"{name} is a model of another kind ({kind}) and no reranker: name one, such as {EXAMPLES}"
         )
-    if stated is None and str(architectures[0]).endswith("ForCausalLM"):
-        raise BadData(f"{name} is a language model and no reranker: name one, such as {EXAMPLES}")
     return CrossEncoderReranker(name, device=device)
 
 
@@ -241,13 +236,13 @@ class CrossEncoderReranker(Reranker):
                 self._model = library.CrossEncoder(
                     str(folder), device=device, local_files_only=True
                 )
+                missing = missing_weights([self._model.model])
         except (ImportError, MemoryError):
             raise
         except Exception as error:  # whatever torch, tokenizers and safetensors raise
             raise cannot_load(f"the cross-encoder in {folder}", error) from error
         self._model.float().eval()  # in 32 bits wherever it runs, so that a GPU and a CPU agree
-        # an encoder is no cross-encoder: its head would be made up
-        if missing := missing_weights([self._model.model], folder):
+        if missing:  # an encoder is no cross-encoder: its head would be made up
             raise BadData(
                 f"{name} is no cross-encoder, or not whole: {len(missing)} of its weights are missing, "
                 f"{missing[0]} first"

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 
 from blendfilter.errors import BadArgument, BadData, ServerRefused
 from blendfilter.files import AnyPath, path_of
@@ -231,10 +231,6 @@ class _Shard(BaseModel):
     passages: int
 
 
-class _Settings(BaseModel):
-    shards: list[_Shard]
-
-
 def build_sharded(
     corpus: Callable[[], Corpus],
     out: AnyPath,
@@ -351,7 +347,7 @@ def _finish(
         fingerprint=made.fingerprint,
         passages=len(made),
         corpus=CorpusInfo(name=f"{len(shards)} shards", sha256=fingerprint_of(corpora)),
-        settings=_Settings(shards=listed).model_dump(),
+        settings={"shards": [shard.model_dump() for shard in listed]},
     )
     write_manifest(folder, manifest)
     return shards
@@ -386,7 +382,7 @@ def open_sharded(
     place = path_of(folder)
     manifest, shards = read_manifest(place), list[Retriever]()
     with opening(place):
-        listed = _Settings.model_validate(manifest.settings).shards
+        listed = TypeAdapter(list[_Shard]).validate_python(manifest.settings.get("shards"))
     for at, fingerprint, passages in (
         (shard.at, shard.fingerprint, shard.passages) for shard in listed
     ):

@@ -213,11 +213,11 @@ WRONG_KINDS: dict[str, tuple[Any, dict[str, Any], type[Exception], str]] = {
         "is a DPRContextEncoder, which encodes passages alone",
     ),
     "a context encoder alone": (lambda: tiny_dpr(CONTEXT), {}, BadArgument, "encodes passages alone"),
-    "a reranker": (tiny_cross_encoder, {}, BadData, "is no encoder: a BertForSequenceClassification gives scores"),
+    "a reranker": (tiny_cross_encoder, {}, BadData, "is no encoder but a reranker: it gives scores"),
     "a reranker of sentence-transformers": (
-        lambda: tiny_sentence_encoder(model_type="CrossEncoder"), {}, BadData, "is no dense encoder but a reranker",
+        lambda: tiny_sentence_encoder(model_type="CrossEncoder"), {}, BadData, "is no encoder but a reranker",
     ),
-    "a ColBERT checkpoint": (tiny_colbert, {}, BadData, "is no dense encoder but a ColBERT checkpoint"),
+    "a ColBERT checkpoint": (tiny_colbert, {}, BadData, "is no encoder but a checkpoint of late interaction"),
     "a query encoder that is not there": (
         tiny_bert, {"query_encoder": lambda: "/no/such"}, MissingFile, "no encoder '/no/such'",
     ),

@@ -29,13 +29,14 @@ from blendfilter.files import AnyPath, sha256_of
 from blendfilter.records import whole_characters
 from blendfilter.retrieval.colbert.compat import torch
 from blendfilter.retrieval.encoders import (
+    LATE,
     LAYOUT,
     MARKS,
     cannot_load,
     check_whole,
     encoder_folder,
     files_hash,
-    is_late,
+    kind_of,
     lasting,
     module_kinds,
     positions_of,
@@ -78,7 +79,7 @@ class ColBERTCheckpoint:
             )
         of_colbert_ai = "HF_ColBERT" in (config.get("architectures") or ())
         self.stanford = of_colbert_ai and (not kinds or (self.folder / SETTINGS).is_file())
-        if not self.stanford and not is_late(self.folder):
+        if not self.stanford and (not kinds or kind_of(self.folder) != LATE):
             why = "it has no projection of its tokens"
             why = "a bi-encoder, with one vector a text" if "Pooling" in kinds else why
             raise BadData(
@@ -102,7 +103,8 @@ class ColBERTCheckpoint:
             with quiet_transformers("colbert", _WHY), self._place() as place:
                 own = {"device": str(device), "local_files_only": True}
                 model = library.MultiVectorEncoder(place, **own).float().eval()
-        except (MemoryError, ImportError):
+                check_whole(model)
+        except (MemoryError, ImportError, BadData):
             raise
         except Exception as error:  # transformers has an exception for each fault
             if error.args == ("linear.weight",):
@@ -110,7 +112,6 @@ class ColBERTCheckpoint:
                     f"{self.name} is no ColBERT checkpoint: it has no projection (linear.weight)"
                 ) from None
             raise cannot_load(f"the checkpoint {self.name}", error) from error
-        check_whole(model, self.folder)
         return model
 
     @contextmanager
