@@ -79,7 +79,7 @@ def test_the_same_again_calls_no_model_and_more_questions_are_added(trimmed: Com
     before = WITNESSES.read_bytes()
     outcome = trimmed(*TRIM)
     assert outcome.out.startswith("questions: 3; judged 0, judged before 3, ")
-    assert "judge: 0 calls, 0 tokens in, 0 out (in all sessions: " in outcome.out
+    assert "judge: 0 calls, 0 tokens (in all sessions: " in outcome.out
     assert WITNESSES.read_bytes() == before
     lines(here / "more.jsonl", [{"id": "m", "question": "Who sold the radio of the kitchen?", "answer": "Hal"}])
     assert trimmed("trim", "radio.trimmed", "--questions", "more.jsonl", "--lm", "offline").code == 0

@@ -239,8 +239,12 @@ class SummaryFilter(WrittenFilter):
     made_by = "a checkpoint that summarises, such as facebook/bart-large-cnn,"
 
 
-_PARTS = {"context": "FilCo's context filter", "generator": "FilCo's generator (it answers: lm=)", "bider": "BIDER",
-          "summary": "a summariser"}  # fmt: skip
+_PARTS = {
+    "context": "FilCo's context filter",
+    "generator": "FilCo's generator (it answers: lm=)",
+    "bider": "BIDER",
+    "summary": "a summariser",
+}
 
 
 def worded(part: str) -> str:
@@ -339,33 +343,29 @@ def looked_up(reply: str, passages: Sequence[Passage], *, cut: bool = False) -> 
 
 
 def _joined(found: Sequence[_Place | str], passages: Sequence[Passage]) -> list[Passage]:
-    parts: list[Passage] = []
-    at = 0
-    while at < len(found):
-        first, end = found[at], at + 1
-        if isinstance(first, str):
-            while end < len(found) and isinstance(found[end], str):
-                end += 1
-            parts.append(WrittenText(" ".join(str(each) for each in found[at:end])))
+    runs: list[list[Any]] = []
+    for item in found:
+        if runs and _goes_on(item, runs[-1][-1]):
+            runs[-1].append(item)
         else:
-            places, passage = [first], passages[first.passage]
-            while end < len(found) and _goes_on(found[end], places[-1]):
-                places.append(found[end])  # type: ignore[arg-type]
-                end += 1
-            source = passage.source if isinstance(passage, Excerpt) else passage
-            parts.append(Excerpt.of(source, [place[1:] for place in places]).scored(passage.score))
-        at = end
-    return list({_identity(part): part for part in parts}.values())  # written twice is read once
+            runs.append([item])
+    parts = [_part(run, passages) for run in runs]
+    once = {(part.id, getattr(part, "spans", ())): part for part in parts}
+    return list(once.values())  # written twice is read once
 
 
-def _identity(part: Passage) -> tuple[Any, ...]:
-    return part.id, part.spans if isinstance(part, Excerpt) else ()
+def _part(run: Sequence[Any], passages: Sequence[Passage]) -> Passage:
+    if isinstance(run[0], str):
+        return WrittenText(" ".join(run))
+    passage = passages[run[0].passage]
+    source = passage.source if isinstance(passage, Excerpt) else passage
+    return Excerpt.of(source, [place[1:] for place in run]).scored(passage.score)
 
 
-def _goes_on(place: _Place | str, before: _Place) -> bool:
-    return (
-        isinstance(place, _Place) and place.passage == before.passage and place.start >= before.end
-    )
+def _goes_on(item: _Place | str, before: _Place | str) -> bool:
+    if isinstance(item, str) or isinstance(before, str):
+        return isinstance(item, str) and isinstance(before, str)
+    return item.passage == before.passage and item.start >= before.end
 
 
 def _place_of(

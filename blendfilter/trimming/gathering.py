@@ -215,7 +215,7 @@ async def _trimmed(
         rejects=after.rejects(),
         threshold=folder.threshold,
         one_way=folder.one_way,
-        spent=total.since(spent),
+        spent=total - spent,
         total=total,
         errors=tuple(errors),
         dropped=_would_drop(index, texts, folder, guard, before, after) if dry_run else None,

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from blendfilter.errors import UnknownName, guess
 from blendfilter.files import path_of, write_whole
 from blendfilter.journal import Journal
+from blendfilter.lm.budget import NOTHING, Amount
 from blendfilter.lm.prices import Prices, cost_of, price_in
 from blendfilter.records import Passage
 from blendfilter.retrieval.base import Retriever
@@ -30,49 +31,15 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """What a spreadsheet takes for the beginning of a formula, or reads over to find one."""
 
 
-class CallCosts(NamedTuple):
-    """Calls of models in a journal, their tokens, and dollars: None where any call's price is unknown."""
-
-    calls: int = 0
-    tokens_in: int = 0
-    tokens_out: int = 0
-    cost: float | None = 0.0
-
-    def since(self, earlier: CallCosts) -> CallCosts:
-        """What was added to `earlier`."""
-        calls, tokens_in, tokens_out = (
-            now - then for now, then in zip(self[:3], earlier[:3], strict=True)
-        )
-        cost = None if self.cost is None or earlier.cost is None else self.cost - earlier.cost
-        return CallCosts(calls, tokens_in, tokens_out, cost if calls else 0.0)
-
-    def words(self) -> str:
-        """In words.
-
-        >>> CallCosts(1200, 345_000, 1200, 0.021).words()
-        '1,200 calls, 345,000 tokens in, 1,200 out, $0.0210'
-        """
-        cost = (
-            ", price unknown" if self.cost is None else f", ${self.cost:.4f}" if self.cost else ""
-        )
-        return f"{counted(self.calls, 'call')}, {self.tokens_in:,} tokens in, {self.tokens_out:,} out{cost}"
-
-
-def spent_in(journal: Journal, prices: Prices | None = None) -> CallCosts:
-    """What a journal's answered calls took; one that was repeated counts again."""
-    calls = tokens_in = tokens_out = 0
-    total: float | None = 0.0
+def spent_in(journal: Journal, prices: Prices | None = None) -> Amount:
+    """What a journal's answered calls took; a price that is unknown counts nothing."""
+    total = NOTHING
     for record in journal.records("call"):
-        if record.get("error") or record.get("reused"):
-            continue
-        cost = cost_of(record, price_in(record, prices) if prices is not None else None)
-        if cost is None and not record.get("address"):
-            cost = 0.0  # it was answered in this process
-        calls += 1
-        tokens_in += record.get("tokens_in") or 0
-        tokens_out += record.get("tokens_out") or 0
-        total = None if cost is None or total is None else total + cost
-    return CallCosts(calls, tokens_in, tokens_out, total)
+        if not (record.get("error") or record.get("reused")):
+            cost = cost_of(record, price_in(record, prices) if prices is not None else None)
+            tokens = (record.get("tokens_in") or 0) + (record.get("tokens_out") or 0)
+            total += Amount(1, tokens, cost or 0.0)
+    return total
 
 
 class FailedQuestion(NamedTuple):
@@ -122,8 +89,8 @@ class Trimming:
     rejects: bool
     threshold: int
     one_way: bool
-    spent: CallCosts
-    total: CallCosts
+    spent: Amount
+    total: Amount
     errors: tuple[FailedQuestion, ...]
     dropped: tuple[WouldDrop, ...] | None
 
