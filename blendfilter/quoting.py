@@ -245,11 +245,6 @@ def attributions(words: str) -> list[str]:
     return [found[0] for found in _ATTRIBUTED.finditer(words)] if QUOTED in words else []
 
 
-def unattributed(words: str) -> str:
-    """`words` less these."""
-    return _ATTRIBUTED.sub(" ", words)
-
-
 def reported(words: str, at: int) -> bool:
     """Whether what begins `at` a place in `words` is reported of a passage, with no more than a few words between.
 

@@ -42,8 +42,6 @@ _INSIDE = tuple(
     for pattern in (
         r"\A\s*(?:```|~~~)\w*[^\S\n]*\n(?P<inside>.*?)(?:\n[^\S\n]*+(?:```|~~~).*)?\Z",
         r"\A\s*\\text\w*\{(?P<inside>[^{}]*)\}\s*\Z",
-        r"\A\s*\$++(?P<inside>[^$]*)\$++\.?\s*\Z",
-        r"\A\s*\\\((?P<inside>[^()\\]*)\\\)\.?\s*\Z",
     )
 )
 # At the beginning of a line, behind a cue at most: what stands inside a sentence may be a passage's.
@@ -113,7 +111,6 @@ _QUOTED = re.compile(
 )
 _QUOTES = re.compile("[>\"“„«‘'`~]")
 _A_CUE = re.compile(r"\b(?:answer|topic)\b", re.IGNORECASE)
-_OPENS_A_FENCE = re.compile(r"\s*+(?:```|~~~)\w*+\s*+")
 # Only the cue itself: "The answer is that …" is a sentence.
 _REPEATED_CUE = re.compile(
     r"\A(?:[#>]+\s*)?[*_]{0,3}(?:(?:(?:final|short)\s+)?answer|response)[^\S\n]*+"
@@ -187,7 +184,7 @@ def short_reply(reply: str) -> str:
             lines = lines[
                 next((at for at in range(len(lines) - 1, -1, -1) if _CUE.match(lines[at])), 0) :
             ]
-    lines = [line.strip() for line in lines if line.strip() and not _OPENS_A_FENCE.fullmatch(line)]
+    lines = [line.strip() for line in lines if line.strip()]
     return next((value for line in _concluding(lines) if (value := _bare(line))), "")
 
 
@@ -304,9 +301,6 @@ _BOTH = re.compile(
     r"\b(?:yes|true)(?:\s*/\s*|\s+(?:or|and|nor)\s+)(?:no|false)\b|\bno(?:\s*/\s*|\s+(?:or|and|nor)\s+)yes\b",
     re.IGNORECASE,
 )
-_NO_DOUBT = re.compile(
-    r"\b(?:there\s+is\s+)?(?:no|without(?:\s+(?:a|any))?)\s+(?:doubt|question)\b", re.IGNORECASE
-)
 _AFTER_NO = (
     r"(?:it|he|she|they|we|this|that|these|those|there|the|a|an|because|since|as|for|his|her|its|their|and|or|if|not"
     r"|never|although|though|when|while|in|at|on|by|according)\b"
@@ -346,9 +340,6 @@ _NEXT_EXAMPLE = re.compile(
     r"\n[^\S\n]*+(?:question|context|passage|claim|knowledge)(?: \d{1,3})?\s*:", re.IGNORECASE
 )
 """Where a model goes on with an example of its own."""
-_EXPLAINED = re.compile(
-    r"\n[^\S\n]*+(?:explanation|reason(?:ing|s)?|justification)\s*:", re.IGNORECASE
-)
 
 
 def _without_next_example(text: str) -> str:
@@ -368,11 +359,7 @@ def verdict(text: str) -> str | None:
     ('yes', 'no', None)
     """
     text = _without_next_example(unwrapped(text))
-    for part in dict.fromkeys((_EXPLAINED.split(text, 1)[0], text)):
-        for own in _own_claims(part):
-            if found := _yes_or_no(_NO_DOUBT.sub(" ", own)):
-                return found
-    return None
+    return next(filter(None, map(_yes_or_no, _own_claims(text))), None)
 
 
 def _own_claims(text: str) -> Iterator[str]:
@@ -656,10 +643,6 @@ _TERM = re.compile(
     r"|[A-E]\s+is\s+an?\s)",
 )
 """What begins with a letter that is no option's."""
-_CHOSEN = re.compile(
-    r"^[^\w\n]{0,4}(?:(?:the|my|final|correct|best|so)\W{1,3}){0,4}(?:answer|choice|option|letter)\b[^\n]*",
-    re.I | re.M,
-)
 _LINE_OR_SENTENCE = re.compile(r"(?<=[.!?;])\s|\n|\bbut\b", re.IGNORECASE)
 
 
@@ -680,14 +663,8 @@ def choice(text: str) -> str | None:
 
 
 def _chosen(text: str) -> set[str]:
-    if alone := _ALONE.fullmatch(text):
-        return {alone[1].upper()}
-    found = _letters_in(text)
-    if len(found) > 1:  # the options, one by one, and the answer below them
-        return next(
-            filter(None, (_letters_in(line[0]) for line in [*_CHOSEN.finditer(text)][-1:])), found
-        )
-    return found
+    alone = _ALONE.fullmatch(text)
+    return {alone[1].upper()} if alone else _letters_in(text)
 
 
 def _letters_in(text: str) -> set[str]:

@@ -193,9 +193,6 @@ _ONE_WORD = re.compile(
     rf"{_MARKS}(?:-\s++)?{_MARKS}(?:(?:final\s+)?(?:verdict|answer){_IN_BRACKETS}{_MARKS}:{_MARKS})?(true|false){_MARKS}\.?{_MARKS}",
     re.IGNORECASE,
 )
-_VERDICT = re.compile(
-    rf"{_MARKS}(?:-\s++)?{_MARKS}(?:final\s+)?verdict{_IN_BRACKETS}{_MARKS}:", re.IGNORECASE
-)
 _REASON = re.compile(rf"{_MARKS}(?:-\s++)?{_MARKS}reason{_MARKS}:{_MARKS}(.*)", re.IGNORECASE)
 _FENCE = re.compile(r"\s*```\w*\s*")
 _RULER = re.compile(r"[\s|:-]+")
@@ -276,7 +273,7 @@ def _of_lines(lines: Iterable[str], components: Sequence[str]) -> JudgeReply:
     for line in chain.from_iterable(map(str.splitlines, lines)):
         if not line.strip() or _FENCE.fullmatch(line) or _RULER.fullmatch(line):
             continue
-        if _VERDICT.match(line) or _verdict_alone(line) is not None:
+        if _verdict_alone(line) is not None:
             verdicts.append(_verdict_alone(line))
             settled = True
         elif (row := _row(line, components)) is not None:

@@ -99,11 +99,9 @@ _IN_CONTEXT = [  # the letter that a group becomes beside its neighbours
     (r"(K)", "k"),
     (r"(D)", "d"),
     (r"u(i)", "c"),  # "step 2"
-    (r"u(I)", "j"),  # "step 1, 3 gives …"
     (r"(?<!n)(i)(?=O|u|[kr]?n(?!,?[iI]))", "c"),  # "2 of them", "3 relevant passages"
     (r"O(i)", "c"),  # "2 of 5"
     (r"(?<![nre])(i)(?=B)|(?<!n)(i)(?=k*w)", "j"),  # "3 lighthouses", "2 are relevant"
-    (r"gB(i)", "j"),  # "these are 2"
     (
         r"(?:w[bBO]?|v[^.,:?iIE]{0,9})([iI])",
         "j",
@@ -115,7 +113,6 @@ _IN_CONTEXT = [  # the letter that a group becomes beside its neighbours
     (r"(Nk?n)(?![,iI])|(N)(?=r)", "o"),  # "no passage"
     (r"([xN][^.,:?iIjahdozr]{0,5}k)", "d"),  # "does not help"
     (r"(?<![^:iI,.])(N)(?![^,.:])", "d"),  # "0: no"
-    (r"(N)", "x"),
 ]
 _ROWS = re.compile(r"[iI](?:[,nc]*[iI])*|.")
 _BESIDE_WORDS = re.compile(r"(?:^|(?<=[.,:?]))[^.,:?]*[wv][^.,:?KD]*[KD]?")
@@ -203,7 +200,6 @@ _RULES = [  # what a clause says: the first rule that is found among its letters
     ("count", r"j"),
     ("state", r"^(?=.*d)[^ia]*+a[^ie]*+e[^i]*+i|o[^ie]*+e[^i]*+i"),  # "none except 2"
     ("all but", r"a[^ie]*+e[^i]*+i"),
-    ("doubt", rf"{_in_order('e', 'i')}|^b.*i"),
     ("words", r"o[^i]*r|^[^i]*r[^i]*(?:d|x$)"),  # "none of the others", "the rest is not"
     ("rest kept", r"^[^iw]*r[^iw]*k"),
     (
@@ -221,7 +217,6 @@ _RULES = [  # what a clause says: the first rule that is found among its letters
     ("aside", r"i"),
     ("drop", r"^[^wcvh?]*d[^cvh?]*$"),  # of the id before it
     ("keep", r"^[^wcvh?]*k[^cvh?]*$"),
-    ("isnt", r"[xzdr]"),
     ("words", r""),
 ]
 _FOUND = [(kind, re.compile(rule)) for kind, rule in _RULES]

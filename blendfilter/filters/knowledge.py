@@ -85,12 +85,6 @@ _VERDICT_FIRST = re.compile(rf"[^\w\n]{{0,6}}{_VERDICT}\b", re.IGNORECASE)
 _VERDICT_APART = re.compile(
     rf"[:,;|\u2013\u2014-][^\w\n]{{0,4}}(?:so\s|thus\s)?(?:it is\s)?{_VERDICT}\b", re.IGNORECASE
 )
-_VERDICT_LAST = re.compile(rf"{_VERDICT}[^\w\n]{{0,6}}$", re.IGNORECASE)
-_IN_DOUBT = re.compile(
-    r"\b(?:may|might|could|maybe|perhaps|possibly|potentially|partially|partly|somewhat|indirectly|slightly|neither|nor"
-    r"|or|whether|if|not)\b",
-    re.IGNORECASE,
-)
 
 
 class Topic(dspy.Signature):
@@ -595,12 +589,6 @@ def _verdict(line: str) -> bool | None:
     found = list(_VERDICT_APART.finditer(about))
     if item["mark"] and (first := _VERDICT_FIRST.match(about)):
         found.append(first)
-    if (item["mark"] or item["noun"]) and (
-        last := _VERDICT_LAST.search(about)
-    ):  # not "2 passages are relevant"
-        if _IN_DOUBT.search(re.split("[.:;,]", about[: last.start()])[-1]):
-            return None
-        found.append(last)
     verdicts = {not (verdict["not"] or verdict["ir"]) for verdict in found}
     return verdicts.pop() if len(verdicts) == 1 else None
 
