@@ -14,7 +14,7 @@ from blendfilter.evaluation.rescoring import read_verdict as read_judges_verdict
 from blendfilter.filters.cdit import read_comparison, read_verdict
 from blendfilter.filters.filco import unquoted
 from blendfilter.filters.ids import negates, read_ids, restates_range
-from blendfilter.filters.knowledge import read_judgement, unreached
+from blendfilter.filters.judgements import read_judgement, unreached
 from blendfilter.lm.journaled import is_refusal
 from blendfilter.lm.offline import read
 from blendfilter.lm.profiles import reply_so_far, split_thinking

@@ -46,7 +46,7 @@ from blendfilter.errors import BadArgument, BadData, MissingFile, UnknownName
 from blendfilter.files import read_whole
 from blendfilter.filters.base import Filter, Signed, judged_apart, selection
 from blendfilter.filters.ids import unfenced
-from blendfilter.filters.knowledge import (
+from blendfilter.filters.requests import (
     PredictorReply,
     holds_to_schema,
     object_schema,

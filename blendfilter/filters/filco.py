@@ -22,7 +22,7 @@ import dspy
 from blendfilter.asking import SHORT_TOKENS, STOP, PromptSettings, TaskWording
 from blendfilter.errors import UnknownName
 from blendfilter.filters.base import Filter, selection
-from blendfilter.filters.knowledge import ask_ids, choose_ids
+from blendfilter.filters.requests import ask_ids, choose_ids
 from blendfilter.oracles.candidates import Candidate, excerpts, passages_of, sentences_of
 from blendfilter.prompting import Prompts
 from blendfilter.records import Passage, one_line

@@ -12,14 +12,9 @@ from isle import CHECK, LINES, PASSAGES, QUESTION, REPLIES
 from scripted import ScriptedLM, response, scripted
 
 from blendfilter.asking import TaskWording
-from blendfilter.filters.knowledge import (
-    KnowledgeFilter,
-    OneCallFilter,
-    PointwiseFilter,
-    ids_schema,
-    read_judgement,
-    unreached,
-)
+from blendfilter.filters.judgements import read_judgement, unreached
+from blendfilter.filters.knowledge import KnowledgeFilter, OneCallFilter, PointwiseFilter
+from blendfilter.filters.requests import ids_schema
 from blendfilter.lm.profiles import Profile
 from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.prompting import Prompts

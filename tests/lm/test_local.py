@@ -22,7 +22,7 @@ from small_world import Command, journaled, stable
 from blendfilter import aio
 from blendfilter.context import CallSample, setting
 from blendfilter.errors import BadArgument, BadData, MissingExtra, MissingFile, WorkFailed
-from blendfilter.filters.knowledge import ids_schema, schema_of
+from blendfilter.filters.requests import ids_schema, schema_of
 from blendfilter.lm import in_process
 from blendfilter.lm.in_process import gguf_file, gguf_fingerprint, seed_of
 from blendfilter.lm.journaled import prompt_of
