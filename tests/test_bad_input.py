@@ -81,7 +81,7 @@ def test_k_above_the_corpus_works_and_says_so(blendfilter: Command, here: Path) 
     outcome = blendfilter(*evaluation(k=50))
     assert outcome.code == 0
     (notice,) = [line for line in outcome.notices if line.startswith("blendfilter: ")]
-    assert "k=50" in notice
+    assert "-k 50" in notice
     assert "at most 6 passages" in notice
     rows = [json.loads(line) for line in (here / "run/predictions.jsonl").read_text().splitlines()]
     assert all(1 <= len(row["branches"]["q"]["retrieved"]) <= 6 for row in rows)

@@ -436,7 +436,7 @@ def _prefix(model: Any, folder: Path, task: str, prefix: str | None, prompt: str
     which = "query" if task == "query" else "passage"
     if prefix is not None and prompt is not None:
         raise BadArgument(
-            f"--{which}-prefix and --{which}-prompt both say what stands before {_TEXTS[task]}: give one"
+            f"{which}_prefix= and {which}_prompt= both say what stands before {_TEXTS[task]}: give one"
         )
     if prefix is not None:
         return prefix

@@ -243,7 +243,7 @@ def passage_text(
     if not counts:
         near = guess(passage, {name for question in judged.values() for name in question.verdicts})
         raise UnknownName(
-            f"no judged question retrieved a passage '{passage}'.{near} (--export - lists those that are separated)"
+            f"no judged question retrieved a passage '{passage}'.{near} (export='-' lists those that are separated)"
         )
     separations = list[tuple[int, str]]()
     for other in witnesses.partners(passage, 1):

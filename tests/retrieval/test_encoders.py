@@ -85,7 +85,7 @@ def test_a_sentence_transformers_folder_says_itself_how_it_is_read() -> None:
 def test_a_similarity_that_is_none_of_ours_must_be_replaced(tmp_path: Path) -> None:
     folder = changed(minilm_package(), tmp_path)
     (folder / "config_sentence_transformers.json").write_text('{"similarity_fn_name": "manhattan"}')
-    with pytest.raises(BadArgument, match=r"wants the similarity 'manhattan': say similarity='cosine', dot or l2"):
+    with pytest.raises(BadArgument, match=r"wants the similarity 'manhattan': say similarity=cosine, dot or l2"):
         load_encoder(str(folder))
     assert load_encoder(str(folder), similarity="dot").reading.similarity == "dot"
 
