@@ -236,14 +236,11 @@ class Pace:
         self, entry: WindowEntry, response: lm15.Response | None, error: BaseException | None
     ) -> None:
         """Count what the attempt really took; where that is unknown, its estimate stands."""
-        if response is None:
-            took = 0 if getattr(error, "provider_code", None) == faults.NO_CONNECTION else None
-        elif (
-            tokens_in := response.usage.input_tokens
-        ) is None or response.usage.output_tokens is None:
-            took = None
+        if response is not None:
+            counts = response.usage.input_tokens, response.usage.output_tokens
+            took = None if None in counts else _stated(response)
         else:
-            took = tokens_in + response.usage.output_tokens
+            took = 0 if faults.is_unreached(error) else None
         if took is not None and entry.bound:
             self.settle(entry, took, answered=response is not None)
 
@@ -400,8 +397,7 @@ class AttemptingEngine:
             error = error_of(state)
             if isinstance(error, lm15.LM15Error):
                 error.attempts = state.attempt_number
-            unreached = getattr(error, "provider_code", None) == faults.NO_CONNECTION
-            self._reached = self._reached or not unreached
+            self._reached = self._reached or not faults.is_unreached(error)
             return error is not None and faults.retryable(error)
 
         def is_over(state: tenacity.RetryCallState) -> bool:

@@ -318,7 +318,7 @@ class BudgetMeter:
         account = tally()
         if response is not None:
             took = self._taken(bound, response) - self._regained(account, bound, response)
-        elif getattr(error, "provider_code", None) == faults.NO_CONNECTION:
+        elif faults.is_unreached(error):
             took = NOTHING
             account.attempts -= 1
         elif error is not None and _refused(error):
@@ -454,13 +454,15 @@ def _refused(error: BaseException) -> bool:
     if not isinstance(error, lm15.LM15Error):
         return False
     status: int | None = getattr(error, "status", None)
-    if status is not None:
-        return (
-            400 <= status < 500 and status != 408
-        )  # after a 408 the call may have been made all the same
-    return isinstance(error, _NOT_SENT)
+    if status is None:
+        return isinstance(error, _NOT_SENT)
+    return 400 <= status < 500 and status != 408  # after a 408 the call may have been made
 
 
 _NOT_SENT = (
-    lm15.InvalidRequestError, lm15.AuthError, lm15.BillingError, lm15.RateLimitError, lm15.UnsupportedFeatureError,
-)  # fmt: skip
+    lm15.InvalidRequestError,
+    lm15.AuthError,
+    lm15.BillingError,
+    lm15.RateLimitError,
+    lm15.UnsupportedFeatureError,
+)

@@ -79,7 +79,9 @@ def is_of_a_client(error: object) -> bool:
 
 
 def is_unreached(error: object) -> bool:
-    """Whether it says that no connection came about."""
+    """Whether an error, a client's or ours, says that no connection came about: no model was called."""
+    if getattr(error, "provider_code", None) == NO_CONNECTION:
+        return True
     kinds = _named("httpx", "ConnectError", "ConnectTimeout", "UnsupportedProtocol")
     return isinstance(error, (*kinds, transports.ConnectError, ConnectionRefusedError))
 

@@ -91,7 +91,7 @@ class _Prober:
         try:
             return Probe(name, *await ask())
         except lm15.LM15Error as error:
-            if getattr(error, "provider_code", None) == faults.NO_CONNECTION:
+            if faults.is_unreached(error):
                 raise faults.final(error, address=self.engine.address, stage="probe") from None
             message = str(faults.describe(error)["message"])
             return Probe(

@@ -75,7 +75,7 @@ class ReplicatedEngine:
             try:
                 response: lm15.Response = await replica.engine.complete(request)
             except BaseException as error:
-                unreached = getattr(error, "provider_code", None) == faults.NO_CONNECTION
+                unreached = faults.is_unreached(error)
                 self._failed(replica, epoch, error, unreached)
                 failed_at.add(address)
                 if unreached and len(refused) + 1 < len(self._replicas):
