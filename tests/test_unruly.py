@@ -27,24 +27,31 @@ NAMED: Mapping[str, set[str]] = {
         "rambling",
         "long_answer",
         "not_yes_no",
+        "unread_verdict",
+        "no_verdict",
+        "unread_sentences",
     },
     "markdown": {"markdown"},
     "thinks": {"thinking"},
-    "thinks_aloud": {"thinks_aloud", "rambling", "long_answer", "not_yes_no"},
-    "negates": {"suspect_ids", "negated_ids"},
-    "restates": {"unparseable_ids", "restated_range"},
+    "thinks_aloud": {"thinks_aloud", "rambling", "long_answer", "not_yes_no", "unread_verdict", "no_verdict"},
+    "negates": {"suspect_ids", "negated_ids", "unread_sentences"},
+    "restates": {"unparseable_ids", "restated_range", "unread_sentences", "unparseable_sentences"},
     "refuses": {
         "unparseable_ids",
         "refused_reply",
         "no_conclusion",
         "long_answer",
         "not_yes_no",
+        "unread_verdict",
+        "no_verdict",
+        "unread_sentences",
+        "unparseable_sentences",
     },
-    "cut": {"cut_reply", "no_conclusion", "not_yes_no"},
-    "empty": {"empty_reply", "no_conclusion", "not_yes_no"},
+    "cut": {"cut_reply", "no_conclusion", "not_yes_no", "unread_verdict", "no_verdict", "unread_sentences"},
+    "empty": {"empty_reply", "no_conclusion", "not_yes_no", "unread_verdict", "no_verdict", "unread_sentences"},
 }
 """What `doctor` names in each mood, beside what the filter keeps."""
-BAD = {"restates", "refuses", "cut", "empty"}
+BAD = {"rambles", "thinks_aloud", "restates", "refuses", "cut", "empty"}
 KEPT = {"keeps_all", "gold_dropped"}
 READ_AS = ("read_ids", "explicit_none", "suspect_ids", "unparseable_ids", "unfinished_ids")
 

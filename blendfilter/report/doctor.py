@@ -1,8 +1,9 @@
 """`examine`: does a model do what the pipeline asks? Sample questions, counted replies, a probed server, advice.
 
-The questions are a run like any other, journaled and resumable. The probes are not journaled: they are about the server
-as it is now. What is counted, and what is advised, is data (`doctor.toml`). `findings` names what is wrong, the worst
-first, with the options that mend it; `text_of` prints an examination, 80 columns wide at most and without colour.
+The questions are a run like any other, journaled and resumable; so are the short cases of CDIT's judge and FilCo's
+filter (`doctor_cases`), beside the run. The probes are not journaled: they are about the server as it is now. What is
+counted, and what is advised, is data (`doctor.toml`). `findings` names what is wrong, the worst first, with the options
+that mend it; `text_of` prints an examination, 80 columns wide at most and without colour.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import textwrap
 import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,7 +23,7 @@ import dspy
 from blendfilter import aio
 from blendfilter.asking import TaskWording
 from blendfilter.errors import BadArgument
-from blendfilter.evaluation.ledger import LedgerEntry
+from blendfilter.evaluation.ledger import LedgerEntry, ledger
 from blendfilter.evaluation.run import MAX_BAD_REPLIES, Run
 from blendfilter.evaluation.run_loop import RunProgress
 from blendfilter.evaluation.run_passages import Passages
@@ -39,6 +40,7 @@ from blendfilter.modules.multi_hop import conclusion
 from blendfilter.prompting import Prompts
 from blendfilter.quoting import LONGEST_REPLY
 from blendfilter.records import Question
+from blendfilter.report.doctor_cases import SENTENCES, CaseOutcome, ask_cases
 from blendfilter.report.run_text import cost, share
 from blendfilter.resources import sample
 from blendfilter.retrieval.bm25 import BM25
@@ -121,6 +123,7 @@ class Examination:
                 for stage, shares in self.seen.stages.items()
             },
             "errors": dict(self.seen.errors),
+            "cases": {"count": self.seen.cases, "errors": dict(self.seen.case_errors)},
             "ledger": {
                 **total.stored(),
                 "tokens_cached": total.tokens_cached if total.cached_of else None,
@@ -155,7 +158,7 @@ def examine(
     Args:
         questions: how many of the sample's, spread over its kinds.
         run: the run's folder, where the same call goes on; a temporary one by default.
-        budget: what the questions may take; the probes, a few tiny calls, come on top.
+        budget: what the questions may take; the short cases and the probes, some thirty tiny calls, come on top.
         max_bad_replies: the share of unparseable, empty or cut replies above which it is not healthy.
         prompts, wording: other templates, other demonstrations, as in `BlendFilter`.
 
@@ -176,7 +179,8 @@ def examine(
         progress=RunProgress([]) if progress is True else progress,
     )
     done = aio.run(work, "examine", "await asyncio.to_thread(examine, …)")
-    counts, probes = count_replies(RunStatus(done)), probe(model)
+    cases = ask_cases(model, done.folder, concurrency, _DATA)
+    counts, probes = count_replies(RunStatus(done), cases), probe(model)
     return Examination(done, model.name, counts, probes, list(findings(counts, max_bad_replies)))
 
 
@@ -223,7 +227,7 @@ _READ_AS = ("read_ids", "explicit_none", "suspect_ids", "unparseable_ids", "unfi
 class ReplyCounts:
     """What replies were like: shares by the names of `SHARES`; by stage `read_at_once` and what may befall any reply.
 
-    `errors` are questions by the error's kind.
+    `errors` are questions by the error's kind. The short cases beside the questions have figures of their own.
     """
 
     questions: int
@@ -231,14 +235,17 @@ class ReplyCounts:
     stages: Mapping[str, Mapping[str, Share]]
     errors: Mapping[str, int]
     entries: Mapping[str, LedgerEntry]
+    cases: int = 0
+    case_errors: Mapping[str, int] = field(default_factory=dict)
+    case_entries: Mapping[str, LedgerEntry] = field(default_factory=dict)
 
 
 Event = tuple[str, bool]
 """What may happen, and whether it did."""
 
 
-def count_replies(known: RunStatus) -> ReplyCounts:
-    """Count what a run's replies were like."""
+def count_replies(known: RunStatus, cases: Sequence[CaseOutcome] = ()) -> ReplyCounts:
+    """Count what a run's replies were like, and those to short cases beside it."""
     events: list[Event] = []
     stages = defaultdict[str, list[Event]](list)
     rows = list(known.whole_rows())
@@ -253,13 +260,31 @@ def count_replies(known: RunStatus) -> ReplyCounts:
                     stages[stage] += [*of_any, (AT_ONCE, at_once)]
                     events += [*of_any, *of_stage]
             events += [*_filtered(row, passages), *_answered(row)]
+    for case in cases:
+        events += case.events.items()
+        if not case.error:
+            what = "sentences" if case.stage == SENTENCES else "verdict"
+            events += [
+                (f"read_{what}", case.read_at_once),
+                (f"unread_{what}", not case.read_at_once),
+            ]
+        stages[case.stage].append((AT_ONCE, case.read_at_once))
+        for asked in case.records:
+            stages[case.stage] += _any_reply(asked)
     shares = _shares(events)
+    records = {record["key"]: record for case in cases for record in case.records}
+    calls = ({"calls": [(case.stage, key) for key in case.calls]} for case in cases)
+    case_entries = ledger(calls, records.get)
+    del case_entries["total"]
     return ReplyCounts(
         questions=len(rows),
         shares={name: shares.get(name, Share(0, 0)) for name in SHARES},
         stages={stage: _shares(found) for stage, found in stages.items()},
         errors=Counter(row["error"]["kind"] for row in rows if row["error"]),
         entries=known.entries,
+        cases=len(cases),
+        case_errors=Counter(case.error for case in cases if case.error),
+        case_entries=case_entries,
     )
 
 
@@ -351,10 +376,14 @@ def _answered(row: Mapping[str, Any]) -> Iterator[Event]:
 def findings(counts: ReplyCounts, limit: float = MAX_BAD_REPLIES) -> Iterator[Finding]:
     """Everything worth a line: errors, then bad replies above `limit`, then habits. None is a clean bill."""
     advice = _DATA["advice"]
-    for kind, count in counts.errors.items():
-        words = f"{Share(count, counts.questions).words} of questions ended in an error ({kind})"
-        move = "the run's report shows the server's words (--run DIR)"
-        yield Finding("errors", True, words, advice.get(kind, move))
+    for what, of, errors in (
+        ("questions", counts.questions, counts.errors),
+        ("short cases", counts.cases, counts.case_errors),
+    ):
+        for kind, count in errors.items():
+            words = f"{Share(count, of).words} of {what} ended in an error ({kind})"
+            move = "the report and the journal of the run show the server's words (--run DIR)"
+            yield Finding("errors", True, words, advice.get(kind, move))
     for name, habit in sorted(SHARES.items(), key=lambda pair: not pair[1].bad):
         seen = counts.shares[name]
         if habit.is_worth_a_line(seen, limit):
@@ -424,11 +453,11 @@ def _stage_table(counts: ReplyCounts) -> Table:
         "refused_reply": "refused",
         "ran_on": "ran on",
     }
-    first = [shares[AT_ONCE] for shares in counts.stages.values()]
+    first = [shares[AT_ONCE] for stage, shares in counts.stages.items() if stage in counts.entries]
     at_once = Share(sum(each.count for each in first), sum(each.of for each in first))
     stages = {**counts.stages, "total": {**counts.shares, AT_ONCE: at_once}}
     rows = []
-    for stage, entry in counts.entries.items():
+    for stage, entry in {**counts.entries, **counts.case_entries}.items():
         shares = defaultdict(lambda: Share(0, 0), stages.get(stage, {}))
         calls = max(entry.calls, 1)
         rows.append(

@@ -73,6 +73,43 @@ def test_the_limit_moves_what_is_healthy(tmp_path: Path) -> None:
         examine(lm, max_bad_replies=5)
 
 
+def test_short_cases_say_whether_it_judges_and_names_sentences(tmp_path: Path) -> None:
+    """Of a lost race it says nothing at first and True then; sentences it names when it is asked again."""
+
+    def reply(stage: str, prompt: str) -> str:
+        if stage == "consistent" and "lost the boat race" in prompt:
+            return "Hard to tell."
+        return {"consistent_again": "True", "helpful": "I cannot say."}.get(stage) or read(prompt)
+
+    lm = ScriptedLM(reply)
+    result = examine(lm, questions=2, run=tmp_path / "run", progress=False)
+    shares = {name: (share.count, share.of) for name, share in result.seen.shares.items()}
+    assert (shares["read_verdict"], shares["unread_verdict"], shares["no_verdict"]) == ((6, 8), (2, 8), (0, 8))
+    assert shares["wrong_verdict"] == (2, 8)
+    assert (shares["read_sentences"], shares["unparseable_sentences"]) == ((0, 3), (3, 3))
+    assert shares["dropped_sentence"] == (0, 3)
+    assert {each.name for each in result.findings if each.bad} == {"unparseable_sentences"}
+    assert {each.name for each in result.findings} >= {"unread_verdict", "wrong_verdict", "unread_sentences"}
+    assert not result.healthy
+    rows = {line.split("  ")[0]: line for line in text_of(result).splitlines()}
+    assert re.match(r"cdit word +5 +75\.0 % ", rows["cdit word"])
+    assert re.match(r"filco sentences +6 +0\.0 % ", rows["filco sentences"])
+    calls = lm.calls
+    assert examine(lm, questions=2, run=tmp_path / "run", progress=False).seen == result.seen
+    assert lm.calls == calls, "the short cases are journaled as the questions are"
+
+
+def test_a_short_case_that_fails_is_bad_and_the_others_go_on(tmp_path: Path) -> None:
+    def reply(stage: str, prompt: str) -> Any:
+        return ModelError("gone", kind="server_error", stage=stage) if stage == "helpful" else read(prompt)
+
+    result = examine(ScriptedLM(reply), questions=2, run=tmp_path / "run", progress=False)
+    (found,) = result.findings
+    assert (found.bad, found.told) == (True, "27.3 % (3 of 11) of short cases ended in an error (server_error)")
+    assert result.seen.shares["read_verdict"].words == "100.0 % (8 of 8)"
+    assert result.as_dict()["cases"] == {"count": 11, "errors": {"server_error": 3}}
+
+
 @pytest.mark.parametrize("mood", ["mixed", "thinks"])
 def test_it_is_told_in_80_columns_without_colour(mood: str, tmp_path: Path) -> None:
     with unruly.serve(mood) as address:
@@ -155,3 +192,6 @@ def test_from_where_on_a_habit_is_worth_a_line(name: str, most: int, found: str)
     assert [*findings(seen(**{name: Share(0, 0) for name in SHARES}))] == []
     assert [*findings(seen(**{name: Share(most, 100)}))] == []
     assert [(each.name, each.bad) for each in findings(seen(**{name: Share(most + 1, 100)}))] == [(found, False)]
+
+
+# --- FilCo ------------------------------------------------------------------------------------------------------------
