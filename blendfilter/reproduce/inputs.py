@@ -149,7 +149,7 @@ class RowInputs:
         }
         if self._silver and not any("stage" in each for each in settings):
             raise BadArgument(
-                f"no row of {table.name} reads a stage of BIDER's synthesis: leave --silver out"
+                f"no row of {table.name} reads a stage of BIDER's synthesis: leave silver= out"
             )
         self._measures: dict[str, Measure] = {}
         for given in self._given("--measure", options.measures):
@@ -161,7 +161,7 @@ class RowInputs:
         for given in self._given("--filter-model", options.models, r"\w[\w-]*"):
             if not table.models:
                 raise BadArgument(
-                    f"no filter of {table.name} has a model of its own: leave --filter-model {given.value} out"
+                    f"no filter of {table.name} has a model of its own: leave models='{given.value}' out"
                 )
             table.named("model", filter(None, [given.prefix]), table.models)
             if not given.prefix and len(table.models) > 1:

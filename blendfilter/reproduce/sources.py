@@ -116,8 +116,8 @@ def gather(
         for row in rows if own else ():
             if row.method not in QUESTION_ONLY:
                 raise BadArgument(
-                    f"{row.method} searches for more than the question, and --corpus {OWN} holds what was found for "
-                    f"the questions of {task} alone: name an index, or leave it out (--methods)"
+                    f"{row.method} searches for more than the question, and corpus={OWN} holds what was found for "
+                    f"the questions of {task} alone: name an index, or leave it out (methods=)"
                 )
         questions, dropped = _questions(task, files, table.n if limit is None else limit, own)
         if dropped:
@@ -142,12 +142,10 @@ def _questions(task: str, files: Sequence[Given], limit: int, own: bool) -> tupl
     named = [file for file in files if file.task == task] or for_all
     if not named:
         raise BadArgument(
-            f"where are the questions of {task}? Add --data {task}=FILE, or leave it out with --tasks"
+            f"where are the questions of {task}? Add data='{task}=FILE', or leave it out with tasks="
         )
     if len(named) > 1:
-        raise BadArgument(
-            f"--data names the questions of {task} {len(named)} times: name them once"
-        )
+        raise BadArgument(f"data= names the questions of {task} {len(named)} times: name them once")
     there = load(task, named[0].value, limit=None if own else limit)
     if not own:
         return there, 0
@@ -216,8 +214,8 @@ def _best(passages: Sequence[Given], task: str, role: Role) -> Given:
     nearest = next(filter(None, ranked), [])
     if not nearest:
         raise BadArgument(
-            f"which index is {role} for {task}? Add --index {role}:{task}=DIR, --corpus {task}=FILE for BM25, or "
-            f"--corpus {task}=own for the question's own paragraphs"
+            f"which index is {role} for {task}? Add index='{role}:{task}=DIR', corpus='{task}=FILE' for BM25, or "
+            f"corpus='{task}=own' for the question's own paragraphs"
         )
     if len(nearest) > 1:
         both = " and ".join(place.value for place in nearest[:2])

@@ -135,7 +135,7 @@ def test_a_model_that_was_named_must_be_there(
 
 def test_a_table_without_models_takes_none_and_one_that_is_not_listed_is_an_error(tmp_path: Path) -> None:
     plain = written(tmp_path, HEAD.partition("[models]")[0] + '[[rows]]\nlabel = "All"\nmethod = "direct"\n')
-    with pytest.raises(BadArgument, match=r"no filter of small has a model of its own: leave model= x out"):
+    with pytest.raises(BadArgument, match=r"no filter of small has a model of its own: leave models='x' out"):
         wanted(plain, tmp_path, models=["x"])
     with pytest.raises(BadData, match=r"no model 'neer'\. Did you mean 'near'\?.* in models"):
         written(tmp_path, (HEAD + ROWS).replace('filter_model = "near"', 'filter_model = "neer"'))
