@@ -50,7 +50,6 @@ from blendfilter.tasks import load
 from blendfilter.tasks.base import Questions
 from blendfilter.text import folded, normalize_answer
 
-QUESTIONS = 20
 WIDTH = 80
 RAMBLES, LONG = 12, 6
 """More words than this in a short reply; more words than this in the answer that is read from it."""
@@ -144,7 +143,7 @@ def _with_interval(share: Share) -> dict[str, Any]:
 def examine(
     lm: dspy.BaseLM | str,
     *,
-    questions: int = QUESTIONS,
+    questions: int = 20,
     run: str | Path | None = None,
     concurrency: int = CONCURRENCY,
     budget: Budget | None = None,

@@ -38,6 +38,7 @@ from blendfilter.report.card import interval, loss_bar, swatch
 from blendfilter.report.run_text import (
     LOSS_WORDS,
     PARTIAL,
+    heading,
     ledger_table,
     remarks,
     retrieval_table,
@@ -315,7 +316,7 @@ def _score(name: str, score: Mapping[str, Any], note: str) -> dict[str, str]:
     """One metric of one run, in %."""
     value, low, high = score["value"], score["low"], score["high"]
     return {
-        "name": _heading(name),
+        "name": heading(name),
         "value": percent(value),
         "low": percent(low),
         "high": percent(high),
@@ -323,10 +324,6 @@ def _score(name: str, score: Mapping[str, Any], note: str) -> dict[str, str]:
         "picture": interval(value, low, high),
         "note": note,
     }
-
-
-def _heading(metric: str) -> str:
-    return metric.upper() if len(metric) <= 3 else metric
 
 
 def _side_by_side(runs: Mapping[str, RunStatus], compared: Comparison) -> Table:
@@ -362,7 +359,7 @@ def _side_by_side(runs: Mapping[str, RunStatus], compared: Comparison) -> Table:
                 "-" if spent is None else f"{spent:,.0f}",
             ]
         )
-    header = ["run", "method", "model", _heading(metric), "errors", "difference", "won / lost"]
+    header = ["run", "method", "model", heading(metric), "errors", "difference", "won / lost"]
     header += ["p", "Holm", "calls", "tokens"]
     notes = [
         "Calls and tokens are a question's; differences are from the first run, in points, with a 95 % interval.",

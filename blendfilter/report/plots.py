@@ -17,7 +17,7 @@ never on a front.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -33,7 +33,7 @@ from blendfilter.evaluation.run import READS_GOLD, Run, Runs, named_runs
 from blendfilter.evaluation.run_passages import input_tokens
 from blendfilter.extras import needed
 from blendfilter.files import path_of, writing
-from blendfilter.report.run_text import LOSS_WORDS
+from blendfilter.report.run_text import LOSS_WORDS, heading
 from blendfilter.table import Table
 
 if TYPE_CHECKING:
@@ -41,10 +41,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, VERMILLION, PURPLE = (
-    "#000000", "#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7",
-)  # fmt: skip
-GREY = "#767676"
+BLACK, GREY, ORANGE, SKY = "#000000", "#767676", "#E69F00", "#56B4E9"
+GREEN, BLUE, VERMILLION, PURPLE = "#009E73", "#0072B2", "#D55E00", "#CC79A7"
 SERIES = (BLUE, VERMILLION, GREEN, ORANGE, PURPLE, SKY, BLACK)
 MARKERS = "os^v<>P"
 OFFLINE = "offline reader: shows the pipeline, not quality"
@@ -193,13 +191,12 @@ def _loss_bars(axes: Axes, named: Mapping[str, Run]) -> None:
     axes.grid(visible=False)
 
 
-def _bar_parts(runs: Iterable[Run]) -> dict[str, str]:
+def _bar_parts(runs: Collection[Run]) -> dict[str, str]:
     """The parts of a bar; where no run's questions name their gold, only right and wrong; errors if there are any."""
-    runs = list(runs)
     parts = {name: LOSS_WORDS[name] for name in LOSS_STYLES}
     if not any(row["gold_titles"] for run in runs for row in run.rows):
-        parts = {"right": "right", "answered_wrong": "wrong (no gold titles known)"}
-        parts[ERROR] = LOSS_WORDS[ERROR]
+        wrong = "wrong (no gold titles known)"
+        parts = {"right": "right", "answered_wrong": wrong, ERROR: LOSS_WORDS[ERROR]}
     if not any(run.errors for run in runs):
         del parts[ERROR]
     return parts
@@ -355,13 +352,12 @@ def _draw_scores(found: Frontier, costs: Sequence[str], *paths: str | Path) -> l
     notes = ["lines: 95 % intervals", "filled: none is as good for less"]
     if any(point.bound for point in found.dots):
         notes.append("diamond: reads the answer, a bound")
-    metric = found.metric.upper() if len(found.metric) < 3 else found.metric
     return draw(
         [partial(_scatter, points=found.dots, cost=cost) for cost in known],
         *paths,
         size=(7.4, max(3.4, 1 + 0.14 * len(found.dots))),
         title=found.title,
-        label=f"{metric} (%)",
+        label=f"{heading(found.metric)} (%)",
         notes=notes,
         offline=found.offline,
     )

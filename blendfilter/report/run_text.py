@@ -122,6 +122,11 @@ def trimmed(rows: Iterable[PredictionRow]) -> Iterator[str]:
         )
 
 
+def heading(metric: str) -> str:
+    """A metric as tables and plots are headed: EM, F1, accuracy."""
+    return metric.upper() if len(metric) <= 3 else metric
+
+
 def variant_words(name: str) -> str:
     """What a retrieval variant is called in reports; a query keeps its own name.
 
