@@ -157,8 +157,7 @@ def plot(runs: Runs, path: str | Path, kind: str = "headline") -> Path:
 
 def headline(runs: Runs, *paths: str | Path) -> list[Path]:
     """The leading metric against calls, tokens and latency, a point a run, into every file of `paths`."""
-    found = _scored(runs, point_of)
-    return _draw_scores(found, PANELS, *paths)
+    return _draw_scores(_scored(runs, point_of), PANELS, *paths)
 
 
 def losses(runs: Runs, *paths: str | Path) -> list[Path]:
