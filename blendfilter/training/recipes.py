@@ -114,6 +114,7 @@ def alone_in(
         lock(fd, folder, "by another training: wait for it, or name another folder (out=)")
         # a finished training renames its folder, or removes it: the lock is then of a file that is gone
         if check_recipe(out, recipe) or not (folder / LOCK).exists():
+            shutil.rmtree(folder, ignore_errors=True)  # made a moment ago
             raise RunLocked(f"{out} was finished by another training: give the command again")
         if not check_recipe(folder, recipe, BEGUN):
             write_recipe(folder, recipe, BEGUN)
