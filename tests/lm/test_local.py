@@ -282,7 +282,7 @@ class TestEndings:
     def test_a_deadline_ends_a_call(self) -> None:
         """1,500 tokens take longer; without a deadline they would be the reply."""
         short = LocalEngine(weights(), context=2048, deadline=0.3)
-        with pytest.raises(lm15.TimeoutError, match=r"no whole reply within the deadline of 0\.3 s \(--deadline\)"):
+        with pytest.raises(lm15.TimeoutError, match=r"no whole reply within the deadline of 0\.3 s \(deadline=\)"):
             reply(request("Tell a long story of the sea.", max_tokens=1500, temperature=1.0), short)
 
     def test_a_cancelled_call_makes_room(self) -> None:
