@@ -206,7 +206,7 @@ class TestCalls:
 
     def test_a_prompt_longer_than_the_context_is_refused(self) -> None:
         small = opened(made.taught(), context=64)
-        with pytest.raises(lm15.ContextLengthError, match=r"and tiny was opened with a context of 64 \(--context\)"):
+        with pytest.raises(lm15.ContextLengthError, match=r"and tiny was opened with a context of 64 \(context=\)"):
             reply(request("One, " * 40), small)
         done = reply(request("One, two,", max_tokens=200), small)
         assert (done.usage.input_tokens or 0) + (done.usage.output_tokens or 0) == 64
