@@ -90,7 +90,7 @@ class Similar:
         places = range(len(self.questions)) if places is None else places
         if not places:
             return []
-        similarities = self._similarities(question, np.asarray(places), vector)
+        similarities = self._similarities(question, places, vector)
         found = zip(places, map(float, similarities), strict=True)
         near = [Neighbour(at, similarity) for at, similarity in found if similarity >= floor]
         if guard is not None:
@@ -105,7 +105,7 @@ class Similar:
         return False, self.near(question, **how)
 
     def _similarities(
-        self, question: str, places: np.typing.NDArray[np.int64], vector: Vectors | None
+        self, question: str, places: Sequence[int], vector: Vectors | None
     ) -> Similarities:
         """From 0 to 1 for each of the places."""
         raise NotImplementedError
@@ -146,19 +146,17 @@ class ByWords(Similar):
     def __init__(self) -> None:
         super().__init__()
         self._analyse = Analyser(stop_words=())
-        self._places: dict[str, array[int]] = defaultdict(lambda: array("q"))
-        self._counts: dict[str, array[int]] = defaultdict(lambda: array("q"))
-        self._lengths = array("q")
+        self._counted: list[tuple[Counter[str], int]] = []
+        """Of each judged question its words and how many these are."""
+        self._having = Counter[str]()
         self._total = 0
 
     def add(self, questions: Sequence[str]) -> None:
-        for at, question in enumerate(questions, start=len(self.questions)):
-            terms = self._terms(question)
-            for term, count in Counter(terms).items():
-                self._places[term].append(at)
-                self._counts[term].append(count)
-            self._lengths.append(len(terms))
-            self._total += len(terms)
+        for question in questions:
+            counted = Counter(self._terms(question))
+            self._counted.append((counted, counted.total()))
+            self._having.update(counted.keys())
+            self._total += counted.total()
         super().add(questions)
 
     def _terms(self, question: str) -> list[str]:
@@ -168,27 +166,28 @@ class ByWords(Similar):
         return self._analyse(re.sub(r"(?<=[a-z])n't\b", " not", plain))
 
     def _similarities(
-        self, question: str, places: np.typing.NDArray[np.int64], vector: Vectors | None
+        self, question: str, places: Sequence[int], vector: Vectors | None
     ) -> Similarities:
         counted = Counter(self._terms(question))
-        scores = np.zeros(len(places))
-        number = len(self.questions)
-        average = (self._total + counted.total()) / (number + 1)
-        norms = K1 * (1 - B + B * np.frombuffer(self._lengths, np.int64)[places] / average)
-        own_norm = K1 * (1 - B + B * counted.total() / average)
-        own_score = 0.0
+        number = len(self.questions) + 1
+        average = (self._total + counted.total()) / number
+        weights = dict[str, float]()
         for term, count in counted.items():
-            having = len(self._places[term]) if term in self._places else 0
-            # the new question is one of the collection, and has the word
-            weight = count * math.log(1 + (number - having + 0.5) / (having + 1.5))
-            own_score += weight * count / (count + own_norm)
-            if having:
-                owners = np.frombuffer(self._places[term], np.int64)
-                where = np.minimum(np.searchsorted(owners, places), having - 1)
-                counts = np.frombuffer(self._counts[term], np.int64)[where]
-                counts = np.where(owners[where] == places, counts, 0)
-                scores += weight * counts / (counts + norms)
-        return np.minimum(1.0, coarse(scores / own_score)) if counted else scores
+            having = self._having[term] + 1  # the new question has the word, too
+            weights[term] = count * math.log(1 + (number - having + 0.5) / (having + 0.5))
+
+        def score(document: Counter[str], length: int) -> float:
+            norm = K1 * (1 - B + B * length / average)
+            total = 0.0
+            for term, weight in weights.items():
+                if count := document.get(term):
+                    total += weight * count / (count + norm)
+            return total
+
+        scores = np.array([score(*self._counted[at]) for at in places])
+        if not counted:
+            return scores
+        return np.minimum(1.0, coarse(scores / score(counted, counted.total())))
 
 
 class ByVector(Similar):
@@ -230,13 +229,13 @@ class ByVector(Similar):
         super().add(questions)
 
     def _similarities(
-        self, question: str, places: np.typing.NDArray[np.int64], vector: Vectors | None
+        self, question: str, places: Sequence[int], vector: Vectors | None
     ) -> Similarities:
         if vector is None:
             vector = self._known.get(_key(question))
         if vector is None:
             (vector,) = self.encoder.encode_queries([question]).vectors
-        rows = np.frombuffer(self._rows).reshape(len(self.questions), -1)[places]
+        rows = np.frombuffer(self._rows).reshape(len(self.questions), -1)[np.asarray(places)]
         # a sum that a matrix product makes may depend on how many rows it has
         return np.clip(coarse(np.einsum("ij,j->i", rows, _unit(vector))), 0.0, 1.0)
 
