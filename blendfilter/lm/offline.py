@@ -621,7 +621,9 @@ def _follow_up(sheet: PromptSheet) -> str:
     chosen = read_passages(sheet.question, sheet.passages).chosen[:2]
     for name, _ in _names(" | ".join([sheet.question, *(sentence.text for sentence in chosen)])):
         if not stems(name) <= known:
-            return f"What is known about {name[:120]}?"
+            words = [word for word in _content_words(sheet.question) if word.islower()][:6]
+            regarding = f" regarding {' '.join(words)}" if words else ""
+            return f"What is known about {name[:120]}{regarding}?"
     return "" if sheet.follow_ups else sheet.question or "What is asked?"
 
 

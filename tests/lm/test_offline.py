@@ -282,10 +282,11 @@ BIRTHPLACE = "Where was the designer of Orm Pier born?"
 class TestReAct:
     def test_thoughts_and_actions(self) -> None:
         first = read(f"Ask.\n\nQuestion: {BIRTHPLACE}\nThought 1:")
-        assert first == "Nothing has been looked up yet.\nAction 1: Search[What is known about Orm Pier?]"
+        assert first.startswith("Nothing has been looked up yet.\nAction 1: Search[")
+        assert first.endswith("Search[What is known about Orm Pier regarding designer born?]")
         block = f"Question: {BIRTHPLACE}\nThought 1: {first}\nObservation 1:\n{OPENED}\n"
         second = read(f"Ask.\n\n{block}Thought 2:")
-        assert second.endswith("\nAction 2: Search[What is known about Hanna Vell?]")
+        assert second.endswith("\nAction 2: Search[What is known about Hanna Vell regarding designer born?]")
         block += f"Thought 2: {second}\nObservation 2:\n{ENGINEER}\n"
         assert read(f"Ask.\n\n{block}Thought 3: Hm.\nAction 3: Finish[") == "Dunmarrow]"
 

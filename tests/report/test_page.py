@@ -129,7 +129,8 @@ def test_the_checks_words_stand_under_their_passages(run: Callable[[str], Run]) 
     page = page_of(run("blend"))
     for trace in traces_of(page):
         checks = [call for call in trace["calls"] if call["stage"].endswith("check")]
-        assert sorted(name for call in checks for name in call["of"]) == ["q", "q_ex", "q_in"]
+        of = sorted(name for call in checks for name in call["of"])
+        assert of == ["q", "q_ex", "q_in"], "each query has one check"
         for branch in trace["branches"]:
             (reply,) = [page.joined(call["reply"]) for call in checks if branch["name"] in call["of"]]
             for number, (reason, marked) in enumerate(zip(branch["reasons"], branch["passages"], strict=True)):
