@@ -70,7 +70,8 @@ BOM = b"\xef\xbb\xbf"
 LONGEST = 64 << 20
 """Bytes of one item of a JSON list, one line or one document, once unpacked: a small file may unpack to gigabytes."""
 _DEEPEST = 500
-_OPENS, _CLOSES = frozenset({"start_map", "start_array"}), frozenset({"end_map", "end_array"})
+_OPENS = frozenset({"start_map", "start_array"})
+_CLOSES = frozenset({"end_map", "end_array"})
 Refuse = Callable[[int], BadData]
 """The error for a line that is not of a log, by its number from 1."""
 HEX = ord("#")
@@ -173,9 +174,8 @@ def _rereadable(path: Path) -> Path:
         return path  # for whoever opens it to say
     if not stat.S_ISFIFO(status.st_mode):
         return path
-    if not str(path).startswith(
-        ("/dev/", "/proc/")
-    ):  # it may be filled again, and nothing says when
+    # it may be filled again, and nothing says when
+    if not str(path).startswith(("/dev/", "/proc/")):
         raise BadData(
             f"'{path}' is a named pipe, and data is read more than once: name a file, or write <(cat {path})"
         )
@@ -277,9 +277,8 @@ def write_whole(path: Path, pieces: Iterable[bytes], *, overwrite: bool = True) 
             os.fsync(file.fileno())
         if not overwrite:
             try:
-                os.link(
-                    temporary, path
-                )  # in one step: what has come there meanwhile is not replaced
+                # in one step: what has come there meanwhile is not replaced
+                os.link(temporary, path)
                 return
             except OSError:  # it has, or this file system has no hard links
                 _check_free(path)
@@ -461,9 +460,8 @@ def is_torn(tail: bytes, begins: bytes) -> bool:
 def _is_prefix(data: bytes) -> bool:
     """Whether `data` is the beginning of one JSON value, or all of it."""
     try:
-        text = codecs.getincrementaldecoder("utf-8")().decode(
-            data
-        )  # half a character at the end is left out
+        # half a character at the end is left out
+        text = codecs.getincrementaldecoder("utf-8")().decode(data)
         _, end = json.JSONDecoder().raw_decode(text)
     except json.JSONDecodeError as error:
         # What is missing is missed at the end. A string without an end is missed where it begins.
@@ -529,13 +527,11 @@ class AppendOnly:
         busy: str,
         first: bytes = b"",
     ) -> None:
-        self.path, self._begins, self._first, self._refuse, self._contents = (
-            path,
-            begins,
-            first,
-            refuse,
-            contents,
-        )
+        self.path = path
+        self._begins = begins
+        self._first = first
+        self._refuse = refuse
+        self._contents = contents
         path.parent.mkdir(parents=True, exist_ok=True)
         check_regular(path)
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)

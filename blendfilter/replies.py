@@ -456,9 +456,8 @@ def true_or_false(reply: str) -> bool | None:
     ):
         return None
     words = own_words(text).words
-    if QUOTED in words[slice(*found.span("word"))] and names_a_speaker(
-        words
-    ):  # "True", says the passage
+    # "True", says the passage
+    if QUOTED in words[slice(*found.span("word"))] and names_a_speaker(words):
         return None
     value = found["word"].casefold() == "true"
     rest = words[found.end("word") :]

@@ -308,7 +308,8 @@ def _filter(options: CompileOptions, progress: Bars) -> Material:
     if options.measure is not None and options.measure not in MEASURES:
         raise UnknownName.of("measure", options.measure, MEASURES)
     if options.silver is not None:
-        measure, file = _measure_of(options.silver, task, options.measure), options.silver
+        measure = _measure_of(options.silver, task, options.measure)
+        file = options.silver
     else:
         measure = chosen = cast("Measure", options.measure) or measure_for(task)
         file = _make_silver(options, chosen, progress)
@@ -339,9 +340,8 @@ def _judge(options: CompileOptions) -> Material:
     wording = TaskWording.of(_wording_of(task)).with_demos(options.demos)
     wording = wording.with_reply_tokens(options.reply_tokens)
     rules = choose_rules(options.rule or (), options.rules)
-    mode = cast(
-        "Mode", options.mode or JUDGES[what]
-    )  # the judge itself refuses one that it does not know
+    # the judge itself refuses one that it does not know
+    mode = cast("Mode", options.mode or JUDGES[what])
     student = CDITFilter(mode, rules, wording=wording, prompts=prompts_in(options.prompts))
     say_unshown(options.demos, student, what)
 

@@ -58,10 +58,8 @@ def doctor(options: DoctorOptions) -> None:
         )
     check_share(options.max_bad_replies, "--max-bad-replies")
     lm = connect(options)
-    templates, wording = (
-        prompts_in(options.prompts),
-        TaskWording.of("hotpotqa").with_demos(options.demos),
-    )
+    templates = prompts_in(options.prompts)
+    wording = TaskWording.of("hotpotqa").with_demos(options.demos)
     say_what_answers(options, options.prompts)
     examination = examine(
         lm,

@@ -233,9 +233,8 @@ def _ids(given: str) -> list[str]:
     """The ids of --delete. Raises `EmptyData` where there are none."""
     from blendfilter.files import lines, path_of
 
-    if os.path.isfile(
-        path_of(given)
-    ):  # and False for what is too long for a name; a `Path` would raise
+    # and False for what is too long for a name; a `Path` would raise
+    if os.path.isfile(path_of(given)):
         ids = [line.text.strip() for line in lines(given)]
     else:
         ids = [name.strip() for name in given.split(",")]
@@ -309,9 +308,8 @@ def _show_hits(opening: Callable[[], Any], query: str, k: int) -> None:
         show(f"{rank}\t{score}\t{passage.id}\t{passage.line}")
     for line in () if explained is None else explained.lines():
         say(line)
-    if (
-        explained is None and (trim := trim_of(found)) is not None
-    ):  # of a trimmed index that is reranked
+    # of a trimmed index that is reranked
+    if explained is None and (trim := trim_of(found)) is not None:
         say(f"trimmed before: {', '.join(trim.dropped)}; without --rerank it says why")
 
 

@@ -105,7 +105,8 @@ def connect_both(
         reasoning=None,
         endpoint=models.filter_endpoint or "chat",
     )
-    first, second = _without_the_others(models, of_filter), _without_the_others(of_filter, models)
+    first = _without_the_others(models, of_filter)
+    second = _without_the_others(of_filter, models)
 
     def connect_second() -> ConnectedLM:
         try:
@@ -149,11 +150,9 @@ def _refused_by(model: JudgeOptions) -> set[str]:
     """The options that a model in this process, or one behind a server, does not take."""
     from blendfilter.lm.model import is_in_process
 
-    name, of_server, of_process = (
-        model.lm or "offline",
-        {*CallLimits.declared()},
-        {"context", "threads"},
-    )
+    name = model.lm or "offline"
+    of_server = {*CallLimits.declared()}
+    of_process = {"context", "threads"}
     if name == "offline":
         return of_server | of_process
     return of_server - {"deadline"} if is_in_process(name, model.api_base or None) else of_process
@@ -368,9 +367,8 @@ def _opened(
         hits = Precomputed(
             sources.retrieved, {question.id: question.question for question in questions}
         )
-        if missing := hits.missing(
-            question.question for question in questions
-        ):  # before any model is called
+        # before any model is called
+        if missing := hits.missing(question.question for question in questions):
             raise BadArgument(
                 f"{sources.retrieved} holds no hits for {len(missing)} of {len(questions)} questions, the first of "
                 f"them {missing[0][:80]!r}: search for them too, or ask fewer (--limit)"

@@ -260,7 +260,8 @@ def _judge_of(options: TrimOptions) -> tuple[Judge, list[Question | str]]:
     else:
         questions = loaded = load(options.task, data, limit=options.limit)
         task = loaded.task
-    templates, rules = prompts_in(options.prompts), choose_rules(options.rule or (), options.rules)
+    templates = prompts_in(options.prompts)
+    rules = choose_rules(options.rule or (), options.rules)
     wording = (
         TaskWording.of(task.wording)
         .with_demos(options.demos)
@@ -288,9 +289,8 @@ def _opened(options: TrimOptions, place: Path) -> tuple[Retriever, TrimFolder]:
     searched = _named_index(folder, options)
     folder.check(searched, options.k)
     if settings:
-        with WitnessWriter(
-            folder.witnesses
-        ):  # where another one writes, or the file is damaged, the settings stay
+        # where another one writes, or the file is damaged, the settings stay
+        with WitnessWriter(folder.witnesses):
             folder = folder.set(**settings)
     return searched, folder
 

@@ -400,10 +400,8 @@ def check_replaced(out: str | Path | None, settings: Mapping[str, Any]) -> None:
         raise RunMismatch(
             f"{out} is there, and is no program of this version: name another file (out=)"
         ) from None
-    known, results = (
-        {name: recipe[name] for name in settings},
-        ["settings.demos", "settings.demos_dropped"],
-    )
+    known = {name: recipe[name] for name in settings}
+    results = ["settings.demos", "settings.demos_dropped"]
     if differing := different_settings(known, settings, ignored=results):
         raise RunMismatch(
             f"{out} holds a program that was compiled otherwise: {differing}. Name another file (out=), or delete it"

@@ -92,9 +92,8 @@ class CompilationWatch(BaseCallback):
         """Sort what a module raised: the end of the work, or a failed answer."""
         if call_id in self._open and isinstance(exception, Exception):
             if isinstance(exception, BlendFilterError | OSError) and not for_good(exception):
-                self.stop(
-                    exception
-                )  # of the system: a connection of the module's own, a file that is gone
+                # of the system: a connection of the module's own, a file that is gone
+                self.stop(exception)
             self.failed.append(exception)
 
 
@@ -261,9 +260,8 @@ def score(
         failure_score=0.0,
     )(program)
     metric.watch.check()
-    failed = sum(
-        not prediction for _, prediction, _ in result.results
-    )  # what DSPy puts where there is none
+    # what DSPy puts where there is none
+    failed = sum(not prediction for _, prediction, _ in result.results)
     if failed == len(examples) and metric.watch.failed:
         first = metric.watch.failed[0]
         why = f"{type(first).__name__}: {words_of(first)}"

@@ -87,9 +87,8 @@ class ProgramRecipe:
     task: str
     measure: str
     optimizer: str
-    settings: Mapping[
-        str, Any
-    ]  # what the optimiser was given, the metric's weights, and what was dropped
+    # what the optimiser was given, the metric's weights, and what was dropped
+    settings: Mapping[str, Any]
     lm: str
     teacher: str
     seed: int  # of the split and the optimiser
@@ -98,9 +97,8 @@ class ProgramRecipe:
     data: Mapping[str, Any]  # fingerprints and sizes of the training and the held-back set
     fields: Mapping[str, list[str]]  # of every predictor
     templates: Mapping[str, str]  # of every predictor, with their digests
-    worded: Mapping[
-        str, str
-    ]  # what the task's wording sets beside the prompts, and a judge's rules, by part
+    # what the task's wording sets beside the prompts, and a judge's rules, by part
+    worded: Mapping[str, str]
     trained_on: tuple[str, ...]
     """Digests of all questions that it was compiled on, also before: an evaluation on one of them is refused."""
     versions: Mapping[str, str]
@@ -160,9 +158,8 @@ def worded_of(module: dspy.Module) -> dict[str, str]:
         if switched := [words[not value] for words, value in switches if isinstance(value, bool)]:
             worded[name] = ", ".join(switched)
         if isinstance(part, Judge):  # a verdict given under one rule misleads under another
-            rules = sorted(
-                part.rules, key=lambda rule: rule.name
-            )  # all of them must be met, in whatever order
+            # all of them must be met, in whatever order
+            rules = sorted(part.rules, key=lambda rule: rule.name)
             digest = _digest("\n".join(rule.line for rule in rules))[:8]
             worded[name] = f"the rules {'+'.join(rule.name for rule in rules)} ({digest})"
     return worded

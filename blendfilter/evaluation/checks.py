@@ -66,9 +66,8 @@ def learned(
     The method's programs, `models`, the method's own models and those of its filters that a server answers for; what an
     adapter stands on counts.
     """
-    for recipe in recipes_in(
-        method
-    ):  # what it was compiled on, and what chose among its candidates
+    # what it was compiled on, and what chose among its candidates
+    for recipe in recipes_in(method):
         yield f"the program of {recipe.module} was compiled on", set(recipe.trained_on)
     for lm in (*models, *connected_lms(method).values()):
         checkpoint = getattr(lm.inner, "checkpoint", None)
@@ -180,9 +179,8 @@ def check_gold_titles(method: dspy.Module, questions: Questions) -> None:
     else:
         return
     counts = f"{len(missing)} of {len(gold)} gold titles are the title of no passage"
-    warnings.warn(
-        f"{counts}, so they count as never retrieved; {example}", stacklevel=1
-    )  # wherever it is called
+    # wherever it is called
+    warnings.warn(f"{counts}, so they count as never retrieved; {example}", stacklevel=1)
 
 
 def _letters(title: str) -> str:

@@ -197,9 +197,8 @@ class Comparison:
             if row.smallest is not None:
                 least = f"{100 * row.smallest:.1f} points is the least that reaches p < .05"
             yield f"{name}: with {(row.won or 0) + (row.lost or 0)} questions won or lost, {least}"
-        if (
-            not several
-        ):  # what so many questions find four times out of five, whatever came out here
+        # what so many questions find four times out of five, whatever came out here
+        if not several:
             cases = [(share, detectable_difference(self.n, share)) for share in ASSUMED]
             found = [
                 f"{100 * least:.1f} points if {100 * share:.0f} % are won or lost"

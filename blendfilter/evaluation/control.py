@@ -116,7 +116,9 @@ def _remove(path: Path) -> None:
 
 
 async def _watch(folder: Path, gate: Gate, purse: BudgetAccount | None) -> None:
-    started, budget, seen = gate.limit, purse.budget if purse is not None else Budget(), Control()
+    started = gate.limit
+    budget = purse.budget if purse is not None else Budget()
+    seen = Control()
     warned = ""
     while True:
         await asyncio.sleep(EVERY)

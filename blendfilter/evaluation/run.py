@@ -89,7 +89,8 @@ class Run:
     def metrics(self) -> dict[str, Any]:
         """`metrics.json`."""
         if not self.finished:
-            rows, repeats = read_rows(self.folder / PREDICTIONS), repeats_in(self.settings)
+            rows = read_rows(self.folder / PREDICTIONS)
+            repeats = repeats_in(self.settings)
             answers = self.settings["data"]["n"] * repeats
             raise MissingFile(
                 f"{self.folder} is not finished: {how_far(rows, answers, repeats)}, {answers - len(rows)} missing; "

@@ -73,10 +73,8 @@ def _concluded(run: Run) -> Run:
     """`run`, as `evaluate` returns it. Warns of errors, with the place that called `evaluate`. Raises: RunFailed."""
     if run.errors:
         rows = [slim(row) for row in iterate_rows(run.folder / PREDICTIONS)]
-        repeats, move = (
-            repeats_in(run.settings),
-            f"kept in {run.folder}, where the same evaluation asks them again",
-        )
+        repeats = repeats_in(run.settings)
+        move = f"kept in {run.folder}, where the same evaluation asks them again"
         if (failure := shared_failure(rows, repeats)) is not None:
             kind, words = failure
             raise RunFailed(f"{words}; {move}", kind=kind, folder=str(run.folder))

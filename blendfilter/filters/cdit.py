@@ -481,7 +481,8 @@ class Judge(dspy.Module):
         again = copy.copy(self.consistent)
         again.name = "consistent_again"
         if isinstance(again.adapter, TemplateAdapter):
-            name, prompts = f"{self.consistent.template.name}_again", again.adapter.prompts
+            name = f"{self.consistent.template.name}_again"
+            prompts = again.adapter.prompts
             again.adapter, again.template = TemplateAdapter(name, prompts), prompts[name]
         return again
 

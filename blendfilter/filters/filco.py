@@ -75,7 +75,8 @@ class FilCoFilter(Filter):
         self.unit = unit
         self.offer_none = offer_none
         self.json_schema = json_schema
-        settings, template = PromptSettings.of(wording, prompts, adapter), f"filco/{unit}s"
+        settings = PromptSettings.of(wording, prompts, adapter)
+        template = f"filco/{unit}s"
         # A base model goes on with another example, whose numbers are not its reply.
         stop = [*STOP, "\n\nTitle:", f"\n\n{unit} 0:"]
         self.helpful = settings.predictor("helpful", Helpful, template, SHORT_TOKENS, stop=stop)

@@ -102,10 +102,8 @@ _IN_CONTEXT = [  # the letter that a group becomes beside its neighbours
     (r"(?<!n)(i)(?=O|u|[kr]?n(?!,?[iI]))", "c"),  # "2 of them", "3 relevant passages"
     (r"O(i)", "c"),  # "2 of 5"
     (r"(?<![nre])(i)(?=B)|(?<!n)(i)(?=k*w)", "j"),  # "3 lighthouses", "2 are relevant"
-    (
-        r"(?:w[bBO]?|v[^.,:?iIE]{0,9})([iI])",
-        "j",
-    ),  # "the year is 3", "says that the ids are 0 and 1"
+    # "the year is 3", "says that the ids are 0 and 1"
+    (r"(?:w[bBO]?|v[^.,:?iIE]{0,9})([iI])", "j"),
     (r"t[^i.]{0,6}(i)", "c"),  # "Total: 2"
     (r"[iIkd]([,:])(?=r)|(,)(?=n?[iI]:)", "."),  # "0: relevant, others: irrelevant"
     (r"^(N),", "P"),  # "No, wait"
@@ -145,9 +143,8 @@ def _coded(line: str, k: int) -> tuple[str, list[tuple[int, ...]]]:
         if form == "range":
             first, last = (int(number) for number in re.findall(r"\d+", text))
             row = tuple(range(first, last + 1))
-            tokens.append(
-                ("I", row) if first <= last < k else ("Q" if first < k else "c", ())
-            )  # "0, 3 - 2 of them"
+            # "0, 3 - 2 of them"
+            tokens.append(("I", row) if first <= last < k else ("Q" if first < k else "c", ()))
         elif form == "number":
             parts = text.split(",") if k > 100 else [text]  # "12,150" of hundreds
             whole = all(re.fullmatch("0|[1-9][0-9]{0,3}", part) for part in parts)
@@ -220,9 +217,8 @@ _RULES = [  # what a clause says: the first rule that is found among its letters
     ("words", r""),
 ]
 _FOUND = [(kind, re.compile(rule)) for kind, rule in _RULES]
-_IN_DOUBT = re.compile(
-    r"^[^kd]*i|^[nc]+$|[kd].*[h?i]|[h?].*[kd]|[QP]"
-)  # what says nothing clear of a label
+# what says nothing clear of a label
+_IN_DOUBT = re.compile(r"^[^kd]*i|^[nc]+$|[kd].*[h?i]|[h?].*[kd]|[QP]")
 _ONE_SUBJECT = re.compile(
     r"[^ikd]*[kd][^ikd]*i[^ikd]*"  # "relevant: 0"
     r"|[^i]*i(?:(?!,?[kd][np]{0,2}[b:]n?i|[,nlxe]{0,3}i)[^i])*"  # "0 is relevant"
@@ -401,9 +397,8 @@ _DOUBTED = re.compile(  # verdicts by half, scores and orders, second thoughts, 
 def _read(text: str, k: int, cut: bool) -> IdsRead:
     if re.search(r"\d", text) and _DOUBTED.search(text):
         return _SUSPECT
-    if re.search(
-        rf"\{{\s*[{QUOTED}\"]", text
-    ):  # an object that is not whole, or whose names are quoted
+    # an object that is not whole, or whose names are quoted
+    if re.search(rf"\{{\s*[{QUOTED}\"]", text):
         return _UNPARSEABLE
     lines = filter(str.strip, _lines(text.replace("’", "'")))
     said = [(line, clauses) for line in lines if (clauses := [*_clauses(line, k)])]
@@ -478,14 +473,12 @@ def _together(said: Sequence[_Clause], k: int) -> IdsRead:
             continue
         if kind == "all" and not ("g" in clause.letters and spoken):
             kind, ids = "state", dict.fromkeys(range(k))
-            if (
-                0 < len({each for some in named.values() for each in some}) < k
-            ):  # "0 is a light. All are relevant"
+            # "0 is a light. All are relevant"
+            if 0 < len({each for some in named.values() for each in some}) < k:
                 return _SUSPECT
         if kind not in ("ids", "state"):
-            also = (
-                stated if kind == "keep" and "y" in clause.letters else None
-            )  # "2 is relevant as well"
+            # "2 is relevant as well"
+            also = stated if kind == "keep" and "y" in clause.letters else None
             (also or named.setdefault(kind, {})).update(ids)
         elif (
             stated
@@ -497,7 +490,8 @@ def _together(said: Sequence[_Clause], k: int) -> IdsRead:
                 named["doubt"] = {}  # "Ids: 0", and below it "Ids: 3"
             stated = ids
         elif stated is None or last is _ANNOUNCED or re.search("p|n[b:]", clause.letters):
-            named, stated = {kind: named[kind] for kind in ("keep", "drop") if kind in named}, ids
+            named = {kind: named[kind] for kind in ("keep", "drop") if kind in named}
+            stated = ids
         elif last.kind == kind == "ids" and len(last.ids) == len(ids) == 1:
             stated |= ids
         elif not ids.keys() <= stated.keys() or (stated and not ids):
@@ -510,9 +504,8 @@ def _together(said: Sequence[_Clause], k: int) -> IdsRead:
             else _UNPARSEABLE
         )
     drops = named.get("drop", {}).keys()
-    bound = (
-        named.keys() if stated is None else {"keep", "mention", "aside"}
-    )  # what must be among the ids
+    # what must be among the ids
+    bound = named.keys() if stated is None else {"keep", "mention", "aside"}
     ids = _judged(named, k) if stated is None else stated
     unsettled = (stated is None and not ids and len(drops) < k) or (
         "rest kept" in named and (stated or not drops)

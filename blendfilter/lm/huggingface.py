@@ -451,16 +451,16 @@ class _Writer:
                     self._write(again[start : start + half])
 
     def _generate(self, rows: Sequence[_Row]) -> None:
-        torch, transformers = needed("torch", EXTRA, WHY), needed("transformers", EXTRA, WHY)
+        torch = needed("torch", EXTRA, WHY)
+        transformers = needed("transformers", EXTRA, WHY)
         assert self.loaded is not None
         model, device = self.loaded.model, self.loaded.device
         width = max(len(row.prompt) for row in rows)
         ids, seen = [], []
         for row in rows:
             text, padding = len(row.prompt), width - len(row.prompt)
-            if (
-                self.loaded.config.is_encoder_decoder
-            ):  # an encoder may count its positions from the first column
+            # an encoder may count its positions from the first column
+            if self.loaded.config.is_encoder_decoder:
                 ids.append(row.prompt + [self._pad] * padding)
                 seen.append([1] * text + [0] * padding)
             else:

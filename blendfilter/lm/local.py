@@ -164,10 +164,14 @@ class LocalEngine:
             context = min(header.trained_context or LONGEST_CONTEXT, LONGEST_CONTEXT)
         else:
             check_context(context, header.trained_context, path.name)
-        self.path, self.context, self.threads = path, context, check_count("threads", threads)
+        self.path = path
+        self.context = context
+        self.threads = check_count("threads", threads)
         self.model, self.fingerprint = path.stem, gguf_fingerprint(path)
         self._how = {"endpoint": endpoint, "profile": profile, "timeout": _A_DAY, **steering}
-        self._chat, self._deadline, self._process = endpoint == "chat", deadline, os.getpid()
+        self._chat = endpoint == "chat"
+        self._deadline = deadline
+        self._process = os.getpid()
         self._server = _Server(path, context, self.threads)
         self._engine = self._engine_at("http://127.0.0.1")  # its port is known once it is started
         self._turns = weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock]()

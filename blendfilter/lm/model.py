@@ -161,9 +161,8 @@ def connect(
     >>> connect("offline").name
     'offline'
     """
-    api_key = (
-        Key(api_key) if api_key else None
-    )  # before anything may fail: a traceback shows local variables
+    # before anything may fail: a traceback shows local variables
+    api_key = Key(api_key) if api_key else None
     extra_body = dict(extra_body) if extra_body else None
     if isinstance(prices, str | Path):
         prices = read_prices(prices)
@@ -310,9 +309,8 @@ class LMSettings(Connection):
             raise BadArgument(
                 f"{lm.model} is made already: give its settings where it is made, or use its copy(…)"
             )
-        if (
-            getattr(lm, "model_type", "") == "text"
-        ):  # DSPy refuses every call: it hands such a model no request
+        # DSPy refuses every call: it hands such a model no request
+        if getattr(lm, "model_type", "") == "text":
             raise BadArgument(
                 f"{lm.model} is a text-completion model, which DSPy asks only by itself: connect it by its name, "
                 "connect('provider/model', endpoint='completions')"
@@ -464,9 +462,8 @@ def _through_dspy(settings: LMSettings, how: Mapping[str, Any]) -> ConnectedLM:
     lm = dspy.LM(name, cache=False, num_retries=0, **place, **({"api_key": key} if key else {}))
     profile = dataclasses.replace(profile_for(model), json_schema=settings.json_schema)
     address = address_of(lm)
-    seller = (
-        provider if not address or provider in AT_OWN_ADDRESS else None
-    )  # a gateway has prices of its own
+    # a gateway has prices of its own
+    seller = provider if not address or provider in AT_OWN_ADDRESS else None
     terms = settings.policy(model, seller)
     engine = AdoptedEngine(
         lm,
@@ -571,9 +568,8 @@ class ConnectedLM(EngineLM):
         terms = self.terms
         if traffic.batches is not None:
             engine, terms, traffic = traffic.batches.taking(engine, terms, traffic)
-        raw = (
-            self.identity.get("endpoint") == "completions"
-        )  # a base model has no thoughts of its own
+        # a base model has no thoughts of its own
+        raw = self.identity.get("endpoint") == "completions"
         called = on_terms(
             engine if raw else ThoughtfulEngine(engine, model, profile, self.notice), terms, traffic
         )
@@ -604,10 +600,8 @@ class ConnectedLM(EngineLM):
             callbacks=self.callbacks,
             **{name: value for name, value in self.kwargs.items() if value is not None},
         )
-        made.provider, made.finetuning_model = (
-            self.provider,
-            self.finetuning_model,
-        )  # what DSPy trains it by
+        # what DSPy trains it by
+        made.provider, made.finetuning_model = (self.provider, self.finetuning_model)
         return made
 
     def copy(self, **changes: Any) -> ConnectedLM:

@@ -168,10 +168,8 @@ _FAMILIES: tuple[tuple[str, Profile], ...] = (
     (r"grok-(?:4|code)", _GROK),
     (r"nemotron-nano-\d+b-v2|nemotron-[\w.-]*v1[._]5|minimax-m\d", _OPEN),
     (r"deepseek-(?:r\d|reasoner)|qwq|magistral|glm-z1", _OPEN),
-    (
-        r"(?:think|thinking|reason|reasoning|reasoner)(?![a-z])",
-        _OPEN,
-    ),  # kimi-k2-thinking, phi-4-reasoning, …
+    # kimi-k2-thinking, phi-4-reasoning, …
+    (r"(?:think|thinking|reason|reasoning|reasoner)(?![a-z])", _OPEN),
 )
 _COMPILED = tuple(
     (re.compile(rf"(?:^|[^a-z0-9])(?:{pattern})"), profile) for pattern, profile in _FAMILIES
@@ -253,11 +251,8 @@ _TAIL = r"\b[^<]{0,120}(?:<\|constrain\|>[^<]{0,40})?(?:<\|message\|>|\Z)"
 # What opens thoughts, what closes them (or opens the reply itself), and what else stands around a reply. These are the
 # formats that the reasoning parsers of vLLM, SGLang and llama.cpp know.
 _MARKS: tuple[tuple[str, str, str], ...] = (
-    (
-        rf"<{_TAG}>",
-        rf"</{_TAG}>",
-        "",
-    ),  # DeepSeek, Qwen, GLM, MiniMax, Nemotron, EXAONE, Seed-OSS, LongCat, …
+    # DeepSeek, Qwen, GLM, MiniMax, Nemotron, EXAONE, Seed-OSS, LongCat, …
+    (rf"<{_TAG}>", rf"</{_TAG}>", ""),
     (r"\[THINK\]", r"\[/THINK\]", ""),  # Mistral
     (r"◁think▷", r"◁/think▷", ""),  # Kimi
     (
@@ -297,14 +292,13 @@ _WORDS: tuple[tuple[re.Pattern[str], re.Pattern[str]], ...] = (
         ),
         re.compile(r"assistantfinal(?: ?json(?=\s*[\[{]))?"),
     ),
+    # Granite
     (
         re.compile(r"\s*Here(?:'s| is) my thought process:"),
         re.compile(r"Here(?:'s| is) my response:"),
-    ),  # Granite
-    (
-        re.compile(r"\s*Here are my reasoning steps:"),
-        re.compile(r"\[BEGIN FINAL RESPONSE\]"),
-    ),  # Apriel
+    ),
+    # Apriel
+    (re.compile(r"\s*Here are my reasoning steps:"), re.compile(r"\[BEGIN FINAL RESPONSE\]")),
     (
         # Where a field follows, the two are fields of DSPy's XMLAdapter, which asks for them.
         re.compile(r"\s*<reasoning>(?!.*</reasoning>\s*<\w)", re.DOTALL),
@@ -357,9 +351,8 @@ def split_thinking(text: str) -> tuple[str, str]:
         kind = mark.lastgroup
         channels = channels or "<|c" in mark[0]
         if kind == "ends":
-            if (
-                not channels
-            ):  # other families end their turns with such a token, and the next may follow
+            # other families end their turns with such a token, and the next may follow
+            if not channels:
                 continue
             kind = "closes" if thinking else "around"
         if kind == "closes":  # it makes thinking of what stands before it, opened or not

@@ -124,11 +124,9 @@ def _measured(model: str, calls: Iterable[Mapping[str, Any]]) -> TokenCounter | 
     number = tokens = size = 0
     for call in calls:
         if call.get("model") == model and call.get("tokens_in"):
-            number, tokens, size = (
-                number + 1,
-                tokens + call["tokens_in"],
-                size + bytes_of(text_of(call["prompt"])),
-            )
+            number = number + 1
+            tokens = tokens + call["tokens_in"]
+            size = size + bytes_of(text_of(call["prompt"]))
     if number < ENOUGH or not size:
         return None
     name = f"{tokens / size:.3f} tokens a byte, as {number:,} earlier calls of {model} were counted"
@@ -156,9 +154,8 @@ def of_openai(model: str) -> TokenCounter | None:
     try:
         from tiktoken.model import encoding_name_for_model
 
-        name = encoding_name_for_model(model).removesuffix(
-            "_harmony"
-        )  # which differs in control tokens alone
+        # which differs in control tokens alone
+        name = encoding_name_for_model(model).removesuffix("_harmony")
     except (ImportError, KeyError):
         return None
     return _encoding(name) if name in _ENCODINGS else None

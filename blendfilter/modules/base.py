@@ -348,7 +348,8 @@ class MethodPrediction(dspy.Prediction):
         return same
 
     def _repr_html_(self) -> str:
-        branches, lines = self.get("branches") or {}, [f"<b>{_text(self.get('answer'))}</b>"]
+        branches = self.get("branches") or {}
+        lines = [f"<b>{_text(self.get('answer'))}</b>"]
         for name, query in (self.get("queries") or {}).items():
             lines.append(
                 f"<code>{_text(name)}</code> <small>{_text(query_words(name))}</small> {_text(query)}"

@@ -55,9 +55,8 @@ QUERIES = ("q", "q_ex", "q_in")
 """The three queries in the order of their union."""
 
 Retrieved: TypeAlias = tuple[str, list[Passage]]  # a query and its passages
-Filtered: TypeAlias = tuple[
-    dict[str, Branch], list[Passage], list[dspy.Prediction]
-]  # branches, kept, the filter's own
+# branches, kept, the filter's own
+Filtered: TypeAlias = tuple[dict[str, Branch], list[Passage], list[dspy.Prediction]]
 
 _CONCLUSION = re.compile(
     rf"[*_]{{0,3}}\b{THEREFORE}(?:(?:final|correct) )?answer(?: is\b|[*_ ]{{0,4}}:)", re.IGNORECASE

@@ -140,7 +140,9 @@ class CDIT(RALM):
     async def _by_verdicts(
         self, memory: _Memory, query: str, decision: _Decision
     ) -> tuple[dspy.Prediction, Branch]:
-        overlay, prior, new = memory.overlay, list[JudgedQuestion](), list[JudgedQuestion]()
+        overlay = memory.overlay
+        prior = list[JudgedQuestion]()
+        new = list[JudgedQuestion]()
         for text, _ in decision.near:
             if (known := memory.prior.get(question_id(text))) is not None:
                 prior.append(known)
@@ -190,9 +192,9 @@ class CDIT(RALM):
                     passage.id: verdict
                     for passage, verdict in zip(retrieved, chosen.verdicts, strict=True)
                 }
-                judging.chosen, judging.judged = (
-                    (chosen, branch_of(retrieved, chosen)),
-                    JudgedQuestion(question_id(question), question, passages, NO_JUDGE, ""),
+                judging.chosen = (chosen, branch_of(retrieved, chosen))
+                judging.judged = JudgedQuestion(
+                    question_id(question), question, passages, NO_JUDGE, ""
                 )
                 if asker().repeat == 1:
                     lm = dspy.settings.lm
@@ -246,9 +248,8 @@ class _Memory:
         self, overlay: Trimmed, folder: TrimFolder | None, journal: Journal | None
     ) -> None:
         self.overlay, self.folder = overlay, folder
-        self._journal = (
-            None if journal is None else ref(journal)
-        )  # which keeps the memory, not the other way round
+        # which keeps the memory, not the other way round
+        self._journal = None if journal is None else ref(journal)
         self.prior = dict(overlay.witnesses.judged)
         self.owners: dict[str, str] = {}
         """The run's questions, one line each, and the id of the first that has these words."""

@@ -125,10 +125,8 @@ class Direct(_Baseline):
             return str((await self.direct.acall(question=question)).answer), ""
         lines = [passage.line for passage in knowledge]
         if self.max_input_tokens is not None:
-            whole, lines = (
-                lines,
-                self.direct.fitted(knowledge, self.max_input_tokens, question=question),
-            )
+            whole = lines
+            lines = self.direct.fitted(knowledge, self.max_input_tokens, question=question)
             if lines != whole:
                 note("", "input_cut")
         return str((await self.direct.acall(question=question, knowledge=lines)).answer), ""

@@ -61,12 +61,10 @@ class IterRetGen(RetrievingMethod):
         return {"k": self.k, "iterations": self.iterations, **super().arguments()}
 
     async def answer(self, question: str) -> dspy.Prediction:
-        reasoning, queries, branches, chosen = (
-            "",
-            dict[str, str](),
-            dict[str, Branch](),
-            list[dspy.Prediction](),
-        )
+        reasoning = ""
+        queries = dict[str, str]()
+        branches = dict[str, Branch]()
+        chosen = list[dspy.Prediction]()
         more = await topic_for(self.select, question)
         for t in range(1, self.iterations + 1):
             name = "q" if t == 1 else f"iter_{t}"

@@ -40,9 +40,8 @@ def _cdit(
     prompts: Prompts | str | None = None,
     adapter: dspy.Adapter | None = None,
 ) -> dspy.Module:
-    from blendfilter.modules.cdit import (
-        CDIT,
-    )  # and with it the rules of trimming: a tenth of a second at every start
+    # and with it the rules of trimming: a tenth of a second at every start
+    from blendfilter.modules.cdit import CDIT
 
     return CDIT(
         retriever, k, filter=filter, rewrite=rewrite, task=task, prompts=prompts, adapter=adapter

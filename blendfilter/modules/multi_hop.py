@@ -387,9 +387,8 @@ def read_hop(reply: str) -> Hop:
     following, concluding = _first_of(text, _FOLLOWING, _CONCLUDING)
     end = len(text)
     enough = False
-    if following and _NOTHING_MORE.fullmatch(
-        _first_line(text[following.end() :])[0]
-    ):  # "Follow-up: none"
+    # "Follow-up: none"
+    if following and _NOTHING_MORE.fullmatch(_first_line(text[following.end() :])[0]):
         end, following, enough = following.start(), None, True
     if concluding and _undecided(text[concluding.end() :], bool(following)):
         concluding = None
@@ -483,9 +482,8 @@ def second_reply(form: Form, turn: int, reply: str) -> Hop:
     if hop.follow_up or hop.final or hop.enough:
         return hop
     hop = form.read(f"{form.again.format(turn=turn)} {text}")
-    statement = hop.follow_up.endswith((".", "!")) and not _TELLS_TO.match(
-        hop.follow_up
-    )  # "I cannot say."
+    # "I cannot say."
+    statement = hop.follow_up.endswith((".", "!")) and not _TELLS_TO.match(hop.follow_up)
     return Hop(text) if statement or not any((hop.follow_up, hop.final, hop.enough)) else hop
 
 

@@ -163,7 +163,8 @@ def _sets_of_facts(question: Question) -> Sequence[Sequence[tuple[str, int]]]:
 def _sentence_at(question: Question, title: str, at: int) -> str | None:
     """A sentence of the question's own paragraphs; None where it is not there."""
     for passage in question.context:
-        own, first = passage.metadata.get("sentences") or (), passage.metadata.get("sent_id") or 0
+        own = passage.metadata.get("sentences") or ()
+        first = passage.metadata.get("sent_id") or 0
         if (
             folded(passage.title) == folded(title)
             and isinstance(first, int)
@@ -229,7 +230,9 @@ class Synthesis(Chooser):
             if not 0 <= value <= 1:
                 raise BadArgument(f"{name} is a probability or a share, from 0 to 1: got {value}")
         self.task, self.nuggets = task, nuggets
-        self.lambda_max, self.lambda_min, self.lambda_lm = lambda_max, lambda_min, lambda_lm
+        self.lambda_max = lambda_max
+        self.lambda_min = lambda_min
+        self.lambda_lm = lambda_lm
         self.nli = nli
         self.encoder = (
             opened(encoder, query_prefix, passage_prefix)

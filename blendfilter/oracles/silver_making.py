@@ -107,9 +107,8 @@ def make_silver(
         allowed = [
             q for q in asked if allow_empty_answers and q.golden_answers and oracle.fault_of(q)
         ]
-        oracle.check(
-            question for question in asked if question not in allowed
-        )  # before a file is made
+        # before a file is made
+        oracle.check(question for question in asked if question not in allowed)
         _make(asked, oracle, searched, k, batch, places, settings, progress)
         check_settings(places, settings)
     counting = tokeniser or default_tokeniser()

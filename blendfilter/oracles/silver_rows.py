@@ -122,7 +122,8 @@ class SilverRow:
         found = []
         for sentence in self.sentences:
             passage = self.passages[sentence.passage]
-            text, title = passage.text[sentence.start : sentence.end], one_line(passage.title)
+            text = passage.text[sentence.start : sentence.end]
+            title = one_line(passage.title)
             line = f"{title} | {one_line(text)}" if title else one_line(text)
             found.append(Candidate(sentence.passage, sentence.start, sentence.end, text, line))
         return found

@@ -254,7 +254,8 @@ def count_replies(known: RunStatus, cases: Sequence[CaseOutcome] = ()) -> ReplyC
             for named, key in row["calls"]:
                 record, stage = journal.read_call(key), stage_of(named)
                 if record is not None and "reply" in record:
-                    of_any, of_stage = list(_any_reply(record)), list(_of_stage(stage, record))
+                    of_any = list(_any_reply(record))
+                    of_stage = list(_of_stage(stage, record))
                     at_once = _read_at_once(stage, record, dict(of_stage))
                     stages[stage] += [*of_any, (AT_ONCE, at_once)]
                     events += [*of_any, *of_stage]

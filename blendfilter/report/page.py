@@ -379,7 +379,8 @@ def _loss_bars(label: str, known: RunStatus) -> dict[str, Any]:
         notes.append(
             "No gold titles are known: where questions are lost cannot be told, only which are right."
         )
-        names, words = ("answered_wrong", "right", ERROR), LOSS_WORDS | {"answered_wrong": "wrong"}
+        names = ("answered_wrong", "right", ERROR)
+        words = LOSS_WORDS | {"answered_wrong": "wrong"}
     elif gold < rows:
         notes.append(f"Gold titles are known for {gold} of {rows}; the others count as kept.")
     parts = [

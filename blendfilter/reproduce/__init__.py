@@ -127,7 +127,8 @@ def reproduce(
     done = do(every, concurrency=options.concurrency, repeats=repeats, say=say)
     result = results.result(paper, every, done, notes=notes, left_out=left_out)
     # tables of another model, other questions, rows or repeats lie elsewhere
-    most, name = max(len(run.questions) for run in every), file_name(lm.name.rpartition("/")[2])
+    most = max(len(run.questions) for run in every)
+    name = file_name(lm.name.rpartition("/")[2])
     key = digest(sorted({run.folder.name for run in every}))[:8]
     place = runs / f"{paper.name}-{name}-{most}-{key}"
     written = printing.write(result, place)

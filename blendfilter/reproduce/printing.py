@@ -85,9 +85,8 @@ def notes(result: TableResult) -> Iterator[str]:
         yield f"† {UPPER_BOUND}"
     if any(line.difference is not None for line in lines):
         of = table.n if table.published_n is None else table.published_n
-        widest = 196 * math.sqrt(
-            0.25 / of
-        )  # a half right is the widest; a mean of shares varies no more
+        # a half right is the widest; a mean of shares varies no more
+        widest = 196 * math.sqrt(0.25 / of)
         of_so_many = f"{of} questions" if table.published_n is None else f"{of:,} questions or more"
         yield "vs published: measured - published, in points; no test belongs to it"
         yield f"published: of {of_so_many}, so uncertain too (up to ± {widest:.1f} points); the difference by both"

@@ -308,7 +308,8 @@ class Lexical(LexicalSearch):
         Raises `EmptyData`, `BadData` (two passages with one id), `BadArgument`.
         """
         settings = settings_of(k1, b, analyser)
-        analyse, analysed = Analyser.from_settings(settings["analyser"]), AnalysedPassages()
+        analyse = Analyser.from_settings(settings["analyser"])
+        analysed = AnalysedPassages()
         place = nullcontext() if out is None else building(out, overwrite=overwrite, share=share)
         with place as folder:
             gathered = gather(

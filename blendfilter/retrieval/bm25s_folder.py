@@ -26,7 +26,9 @@ from blendfilter.retrieval.manifest import UNREADABLE, CorpusInfo, Manifest
 from blendfilter.retrieval.stored import PassageLines, line_offsets, mapped
 
 KIND = "bm25s"
-PARAMS, VOCABULARY, INDPTR = "params.index.json", "vocab.index.json", "indptr.csc.index.npy"
+PARAMS = "params.index.json"
+VOCABULARY = "vocab.index.json"
+INDPTR = "indptr.csc.index.npy"
 CORPUS = "corpus.jsonl"
 ANALYSER = "analyser.json"
 _ARRAYS = ("data.csc.index.npy", "indices.csc.index.npy", INDPTR)

@@ -89,9 +89,8 @@ def _own(searcher: Any) -> list[Any]:
     parts: list[Any] = [str(getattr(searcher, "url", ""))]
     if collection := getattr(searcher, "_weaviate_collection_name", None):  # DSPy's `WeaviateRM`
         parts.append(str(collection))
-    corpus = getattr(
-        searcher, "corpus", None
-    )  # DSPy's `Embeddings`, which finds as many as its own k says
+    # DSPy's `Embeddings`, which finds as many as its own k says
+    corpus = getattr(searcher, "corpus", None)
     if isinstance(corpus, list) and all(isinstance(text, str) for text in corpus):
         parts += [digest("corpus", *corpus), getattr(searcher, "k", None)]
     return parts
@@ -148,10 +147,8 @@ def as_passage(item: Any) -> Passage:
 def _from_mapping(row: Mapping[str, Any]) -> Passage:
     name = next((row[key] for key in IDS if row.get(key) is not None), None)
     titles = [row[key] for key in TITLES if row.get(key) is not None]
-    own_title, own_text = (
-        cell(next(filter(None, titles), *titles[:1] or [None])),
-        plain(row.get("text")),
-    )
+    own_title = cell(next(filter(None, titles), *titles[:1] or [None]))
+    own_text = plain(row.get("text"))
     if isinstance(own_text, list) and all(isinstance(part, str) for part in own_text):
         own_text = " ".join(own_text)  # sentences
     if isinstance(row.get("contents"), str):

@@ -158,9 +158,8 @@ def _in_memory(corpus: Any) -> Iterator[Passage]:
         raise BadArgument(
             f"a corpus is a path or a list, each item {SHAPES}; got {type(corpus).__name__}"
         )
-    plain = (
-        value.toDict() if hasattr(value, "toDict") else value for value in corpus
-    )  # a `dspy.Example`
+    # a `dspy.Example`
+    plain = (value.toDict() if hasattr(value, "toDict") else value for value in corpus)
     rows = (JsonRow(f"passage {at + 1} of the corpus", at, value) for at, value in enumerate(plain))
     return (passage for _, passage in _readable(_from_rows(rows)))
 
@@ -341,9 +340,8 @@ def _from_object(row: JsonRow, id_name: str | None, text_name: str) -> _MaybePla
     )
     if isinstance(text, list) and all(isinstance(part, str) for part in text):
         parts = [stripped for part in text if (stripped := part.strip())]
-        text = " ".join(
-            parts[1:] if title_name != TITLES[0] and parts[:1] == [title] else parts
-        )  # KILT's first is it
+        # KILT's first is it
+        text = " ".join(parts[1:] if title_name != TITLES[0] and parts[:1] == [title] else parts)
     if not isinstance(text, str) or not isinstance(title, str):
         wrong = title_name if isinstance(text, str) else text_name
         raise BadData(
@@ -390,9 +388,8 @@ def _placed(
 
 # --- lines of columns -----------------------------------------------------------------------------------------------
 
-_NAME_OF_COLUMN = re.compile(
-    r"[^\W\d]\w*(?:[ ./-]\w+){0,3}|"
-)  # the first one is often empty: row numbers
+# the first one is often empty: row numbers
+_NAME_OF_COLUMN = re.compile(r"[^\W\d]\w*(?:[ ./-]\w+){0,3}|")
 _BARE_WORD = re.compile(r"[^\W\d]+")
 _STILL_OPEN = re.compile(r'[^"]*+(?:""[^"]*+)*+')
 """What a quoted cell may hold, with a quote written as two."""

@@ -313,9 +313,8 @@ class Dense(Stored):
 
     def vectors(self, positions: Sequence[int]) -> Vectors:
         """The vectors of the passages at those places of the corpus."""
-        if hasattr(
-            self.faiss, "make_direct_map"
-        ):  # an IVF index wants a map for that, made at the first call
+        # an IVF index wants a map for that, made at the first call
+        if hasattr(self.faiss, "make_direct_map"):
             with self._mapping:
                 if self.faiss.direct_map.no():
                     self.faiss.make_direct_map()
@@ -545,9 +544,8 @@ def cells_digest(index: Any) -> str:
 def graph_digest(index: Any) -> str:
     """16 hex digits of an HNSW graph's links: threads add nodes as they come, so two builds may differ."""
     links = index.hnsw.neighbors
-    seen = faiss().rev_swig_ptr(
-        links.data(), links.size()
-    )  # a view: millions of passages have gigabytes of links
+    # a view: millions of passages have gigabytes of links
+    seen = faiss().rev_swig_ptr(links.data(), links.size())
     return hashlib.sha256(seen).hexdigest()[:16]
 
 
@@ -566,9 +564,8 @@ def nearest(index: Any, queries: Vectors, k: int) -> list[tuple[list[int], list[
         batch = index.search_and_reconstruct(block, min(index.ntotal, most + _SPARE))
         for query, scores, positions, vectors in zip(block, *batch, strict=True):
             exact = query.astype(np.float64)
-            length = (
-                float(np.linalg.norm(exact)) if l2 else 0.0
-            )  # a distance's noise goes by the vectors' lengths
+            # a distance's noise goes by the vectors' lengths
+            length = float(np.linalg.norm(exact)) if l2 else 0.0
             # FAISS fills up with -1 where it finds fewer
             while (
                 len(scores) < widest

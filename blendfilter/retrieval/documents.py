@@ -111,9 +111,8 @@ def text_files(folder: Path) -> list[Path]:
     refuse_index(folder)
     files, others = list[Path](), 0
     for parent, folders, names in os.walk(folder, onerror=reraise):
-        folders[:] = sorted(
-            name for name in folders if not name.startswith(".")
-        )  # links are not followed
+        # links are not followed
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
         for path in (Path(parent, name) for name in sorted(names)):
             text = (
                 path.suffix.lower() in SUFFIXES
@@ -241,9 +240,8 @@ def chunk(text: str, words: int = WORDS) -> list[TextRange]:
                 1 for _ in takewhile(lambda last: last.heading, reversed(open_))
             )
             size = close(keep=0 if block.heading else headings_at_the_end)
-            if (
-                size + len(rest) > words and size * 2 > words
-            ):  # headings so long that little would stand below them
+            # headings so long that little would stand below them
+            if size + len(rest) > words and size * 2 > words:
                 size = close()
             while len(rest) > (room := words - size):
                 end = _sentence_end(text, rest, room)

@@ -45,7 +45,10 @@ _SAY = f"similarity={', '.join(SIMILARITIES[:-1])} or {SIMILARITIES[-1]}"
 _PROMPTS = {"query": ("query",), "document": ("document", "passage", "corpus")}
 _TEXTS = {"query": "queries", "document": "passages"}
 _DPR = {"DPRQuestionEncoder": "query", "DPRContextEncoder": "document"}
-RERANKER, SPARSE, LATE, ENCODER = "reranker", "sparse encoder", "late interaction", "encoder"
+RERANKER = "reranker"
+SPARSE = "sparse encoder"
+LATE = "late interaction"
+ENCODER = "encoder"
 LANGUAGE_MODEL = "language model"
 _WITH_LABELS = (
     "ForSequenceClassification",
@@ -325,7 +328,8 @@ def cannot_load(what: str, error: Exception) -> BadData:
 
 def kind_of(folder: Path) -> str:
     """What a checkpoint is by its own word, or the class of its transformer, or nothing where it does not say."""
-    modules, stated = module_kinds(folder), settings_in(folder / LAYOUT, {}).get("model_type")
+    modules = module_kinds(folder)
+    stated = settings_in(folder / LAYOUT, {}).get("model_type")
     names = settings_in(folder / MARKS[0], {}).get("architectures") or [""]
     name = str(names[0])
     by_token = "Dense" in modules and "Pooling" not in modules and stated != "CrossEncoder"
@@ -377,7 +381,8 @@ def lasting(name: AnyPath) -> str:
 
 def _dpr(folder: Path, architecture: str) -> Any:
     """DPR's question or context encoder as a module of sentence-transformers'."""
-    torch, transformers = needed("torch", "dense", WHY), needed("transformers", "dense", WHY)
+    torch = needed("torch", "dense", WHY)
+    transformers = needed("transformers", "dense", WHY)
 
     class DPR(torch.nn.Module):  # type: ignore[name-defined]  # torch is imported when first used
         def __init__(self) -> None:

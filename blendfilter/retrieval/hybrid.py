@@ -74,10 +74,8 @@ class Hybrid(Retriever):
                     [replace(p, id=f"{p.id}@{at}") for p in hits]
                     for at, hits in enumerate(rankings[1:], 2)
                 ]
-            cut, missing = (
-                any(map(cut_of, rankings)),
-                dict.fromkeys(chain.from_iterable(map(missing_of, rankings))),
-            )
+            cut = any(map(cut_of, rankings))
+            missing = dict.fromkeys(chain.from_iterable(map(missing_of, rankings)))
             found.append(Hits(fuse(apart, k, self.constant, self._key), cut=cut, missing=missing))
         return found
 

@@ -103,9 +103,8 @@ def open_index(
         raise MissingFile(
             f"no index at {http.without_login(address)}: if a server is meant, write http://host:port"
         )
-    if not os.path.exists(
-        folder / MANIFEST
-    ):  # and False where looking is not permitted; a `Path` would raise
+    # and False where looking is not permitted; a `Path` would raise
+    if not os.path.exists(folder / MANIFEST):
         for marks, opener in FOREIGN.items():
             if all(os.path.isfile(folder / name) for name in marks):
                 index: Retriever = _named(opener)(address, **options)

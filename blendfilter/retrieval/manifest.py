@@ -285,9 +285,8 @@ def _put(folder: Path, target: Path, overwrite: bool, share: bool) -> None:
     if overwrite and target.exists():
         _sync(folder)
         if not _exchanged(folder, target):
-            old = target.rename(
-                _sibling(target, "old")
-            )  # a kill here: the next `sweep` restores it
+            # a kill here: the next `sweep` restores it
+            old = target.rename(_sibling(target, "old"))
             folder.rename(target)
             shutil.rmtree(old, ignore_errors=True)
         return

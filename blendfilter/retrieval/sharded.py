@@ -173,7 +173,10 @@ class AbsentShard(Retriever):
     def __init__(
         self, url: str, fingerprint: str, passages: int, again: Callable[[], Retriever]
     ) -> None:
-        self.url, self.fingerprint, self._passages, self._again = url, fingerprint, passages, again
+        self.url = url
+        self.fingerprint = fingerprint
+        self._passages = passages
+        self._again = again
         self._found: Retriever | None = None
 
     def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:

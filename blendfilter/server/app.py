@@ -167,9 +167,8 @@ class Service:
     ) -> list[Sequence[Passage]]:
         """Search, unless the client leaves: one that gave up and asks again must not wait behind its first request."""
         searching = asyncio.ensure_future(self.batcher.find(index.search, queries, k))
-        leaving = asyncio.ensure_future(
-            request.receive()
-        )  # behind the body, only a disconnect can come
+        # behind the body, only a disconnect can come
+        leaving = asyncio.ensure_future(request.receive())
         await asyncio.wait((searching, leaving), return_when=asyncio.FIRST_COMPLETED)
         leaving.cancel()
         if not searching.done():

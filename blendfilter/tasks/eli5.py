@@ -43,7 +43,8 @@ def parse(row: JsonRow) -> Question:
     value = mapping(row)
     if "title" in value:
         read = checked(Eli5Record, row)
-        texts, votes = read.answers.text, read.answers.score or [0] * len(read.answers.text)
+        texts = read.answers.text
+        votes = read.answers.score or [0] * len(read.answers.text)
         if len(votes) != len(texts):
             raise BadData(
                 f"{row.where}: field 'answers' is wrong: {len(texts)} texts and {len(votes)} scores"

@@ -149,9 +149,8 @@ def _listed(title: str = "", *others: str) -> BeforeValidator:
     def listed(value: Any) -> Any:
         if value is None or isinstance(value, str):
             return () if value is None else (value,)
-        if isinstance(
-            value, set | frozenset
-        ):  # DSPy's HotPotQA has its gold titles so; a run is to be the same twice
+        # DSPy's HotPotQA has its gold titles so; a run is to be the same twice
+        if isinstance(value, set | frozenset):
             return sorted(value)
         if not (title and isinstance(value, Mapping)):
             return value
@@ -375,9 +374,8 @@ def question(
         answers = answers_of(columns)
     except ValueError as error:
         raise BadData(f"{row.where}: {error}") from None
-    fields = {
-        name: value for name, value in fields.items() if value is not None
-    }  # what the hub has for "not there"
+    # what the hub has for "not there"
+    fields = {name: value for name, value in fields.items() if value is not None}
     fields = {
         name: value for name, value in fields.items() if folded_name(name) not in _NOT_METADATA
     }

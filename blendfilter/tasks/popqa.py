@@ -27,9 +27,8 @@ def parse(row: JsonRow) -> Question:
     """A row in the official layout, with or without passages, or any other. Raises `BadData`."""
     value = mapping(row)
     if "possible_answers" in value:
-        views = {
-            name: str(cell(value.get(name))) for name in ("s_pop", "o_pop")
-        }  # text in the table, else numbers
+        # text in the table, else numbers
+        views = {name: str(cell(value.get(name))) for name in ("s_pop", "o_pop")}
         value = {
             **value,
             **{name: int(number) for name, number in views.items() if number.isdecimal()},

@@ -85,7 +85,8 @@ def rows_of(
     """The examples as the trainer takes them, and how many were left out or cut."""
     rows: list[dict[str, list[int]]] = []
     cut = 0
-    seq2seq, context = bool(config.is_encoder_decoder), positions_of(config) or float("inf")
+    seq2seq = bool(config.is_encoder_decoder)
+    context = positions_of(config) or float("inf")
     if tokenizer.eos_token_id is None:
         raise BadData(
             "the tokeniser has no mark that ends a text (EOS): a model cannot learn where to stop"

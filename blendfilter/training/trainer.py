@@ -193,10 +193,8 @@ def _trained(
     if method == "lora":
         model = _adapted(model, base.removeprefix(HUGGING_FACE), settings, seq2seq)
     # the tokeniser that is saved stays as it is: many have no token to fill up with
-    tokenizer.pad_token, tokenizer.padding_side = (
-        tokenizer.pad_token or tokenizer.eos_token,
-        "right",
-    )
+    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
+    tokenizer.padding_side = "right"
     watch = Watch(folder, settings.keep, progress)
     trainer = TargetTrainer(
         model=model,

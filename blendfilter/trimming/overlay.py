@@ -380,11 +380,12 @@ class Trimmed(Retriever):
         """Each query's search. They are ranked together; one that comes out short is ranked again, deeper."""
         depth = self._depth(k, self.index.as_cheap(k)) if self.refill else k
         encoded = None
+        # one encoding serves the index and the measure
         if (
             isinstance(self.index, Dense)
             and isinstance(self.similar, ByVector)
             and self.similar.encoder is self.index.encoder
-        ):  # one encoding serves the index and the measure
+        ):
             encoded = self.index.encoded_queries(queries)
             rankings: Sequence[list[Passage]] = self.index.near(encoded, depth)
         else:

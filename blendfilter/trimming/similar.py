@@ -256,7 +256,9 @@ def _read_vectors(path: Path, encoder: Encoder) -> dict[str, Vectors]:
     """What the file has of this encoder; nothing where it is gone, damaged or another encoder's."""
     try:
         with np.load(path, allow_pickle=False) as kept:
-            identity, names, vectors = str(kept["identity"]), kept["names"], kept["vectors"]
+            identity = str(kept["identity"])
+            names = kept["names"]
+            vectors = kept["vectors"]
     except Exception:  # noqa: BLE001  # a flipped bit says another compression, a password, a size beyond memory
         return {}
     fits = identity == encoder.identity and vectors.shape == (len(names), encoder.dimension)

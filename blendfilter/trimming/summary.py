@@ -247,7 +247,8 @@ def passage_text(
         )
     separations = list[tuple[int, str]]()
     for other in witnesses.partners(passage, 1):
-        won, lost = witnesses.witnesses_for(passage, other), witnesses.witnesses_for(other, passage)
+        won = witnesses.witnesses_for(passage, other)
+        lost = witnesses.witnesses_for(other, passage)
         count = max(len(won), len(lost)) if folder.one_way else len(won) + len(lost)
         separations.append((count, other))
     reached = sum(count >= folder.threshold for count, _ in separations)
@@ -262,7 +263,8 @@ def passage_text(
     ]
     for count, other in sorted(separations, key=lambda separation: -separation[0]):
         state = "the threshold is reached" if count >= folder.threshold else "below the threshold"
-        won, lost = witnesses.witnesses_for(passage, other), witnesses.witnesses_for(other, passage)
+        won = witnesses.witnesses_for(passage, other)
+        lost = witnesses.witnesses_for(other, passage)
         witnessed = counted(len(won) + len(lost), "witness", "witnesses")
         if folder.one_way:
             witnessed += f" ({len(won):,} for {passage}, {len(lost):,} for {other})"

@@ -152,7 +152,8 @@ def _named(name: str, settings: dict[str, Any]) -> Backend:
 
 
 def _served(name: str, settings: dict[str, Any]) -> Backend:
-    addresses, key = addresses_of(settings.pop("api_base", None)), settings.pop("api_key", None)
+    addresses = addresses_of(settings.pop("api_base", None))
+    key = settings.pop("api_key", None)
     places = [place_of(name, address, key) for address in addresses]
     engines = [
         EchoEngine(url, own, model=model, endpoint="completions") for url, model, own in places

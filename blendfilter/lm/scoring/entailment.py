@@ -150,7 +150,9 @@ class Classifier(InProcess):
     def __init__(self, name: str | Path, entailed: int, **settings: Any) -> None:
         super().__init__()
         self.model = PairClassifier(name, **settings)
-        self.name, self._entailed, self._dtype = self.model.name, entailed, settings.get("dtype")
+        self.name = self.model.name
+        self._entailed = entailed
+        self._dtype = settings.get("dtype")
 
     @cached_property
     def identity(self) -> Mapping[str, Any]:
@@ -308,9 +310,8 @@ class PairClassifier:
         model, tokenizer = self._loaded
         stated = getattr(model.config, "max_position_embeddings", None) or _ENDLESS
         table = getattr(getattr(model.base_model, "embeddings", None), "position_embeddings", None)
-        padding = getattr(
-            table, "padding_idx", None
-        )  # RoBERTa counts its positions from behind its padding's
+        # RoBERTa counts its positions from behind its padding's
+        padding = getattr(table, "padding_idx", None)
         return int(
             min(
                 stated - (0 if padding is None else padding + 1),
@@ -321,7 +322,8 @@ class PairClassifier:
 
     @cached_property
     def _loaded(self) -> tuple[Any, Any]:
-        transformers, place = needed("transformers", EXTRA, WHY), torch_device(self._device)
+        transformers = needed("transformers", EXTRA, WHY)
+        place = torch_device(self._device)
         check_dtype(self._dtype)
         check_sentencepiece(self.folder)
         found = Checkpoint(self.folder)

@@ -237,23 +237,19 @@ class PairTokeniser:
         backend = tokenizer.backend_tokenizer
         processor = backend.post_processor
         state = b"" if processor is None else processor.__getstate__()
-        if (
-            _TRIMS in state
-        ):  # offsets would leave white space out, and a token would seem to end before it
+        # offsets would leave white space out, and a token would seem to end before it
+        if _TRIMS in state:
             processor.__setstate__(state.replace(_TRIMS, _TRIMS.replace(b"true", b"false")))
             backend.post_processor = processor
-        marked, plain = (
-            tokenizer("a")["input_ids"],
-            tokenizer("a", add_special_tokens=False)["input_ids"],
-        )
+        marked = tokenizer("a")["input_ids"]
+        plain = tokenizer("a", add_special_tokens=False)["input_ids"]
         starts = (
             at
             for at in range(len(marked) - len(plain) + 1)
             if marked[at : at + len(plain)] == plain
         )
-        own = tuple(
-            marked[: next(starts, 0)]
-        )  # the marks that the tokeniser puts in front of a text by itself
+        # the marks that the tokeniser puts in front of a text by itself
+        own = tuple(marked[: next(starts, 0)])
         if bos and self._bos is None:
             raise BadArgument(f"{name} has no mark that begins a text (BOS): leave bos out")
         put = (self._bos,) if bos and self._bos is not None and self._bos not in own else ()

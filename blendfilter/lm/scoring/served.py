@@ -235,7 +235,8 @@ def given_tokens(response: lm15.Response) -> GivenTokens:
     elif isinstance(scores, Mapping):
         words, logprobs = (list(scores.get(name) or ()) for name in ("tokens", "token_logprobs"))
         generated = response.usage.output_tokens or 0
-        words, logprobs = words[: len(words) - generated], logprobs[: len(logprobs) - generated]
+        words = words[: len(words) - generated]
+        logprobs = logprobs[: len(logprobs) - generated]
     whole = len(words) == len(logprobs) and all(isinstance(word, str | None) for word in words)
     numbers = all(isinstance(value, int | float | None) for value in logprobs)
     return GivenTokens(words, logprobs) if whole and numbers else GivenTokens([], [])

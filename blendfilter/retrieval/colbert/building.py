@@ -439,7 +439,8 @@ def trained(
     residuals = (left_out - centroids[closest_centroids(left_out, centroids)]).cpu()
     buckets = 2**config.nbits
     steps = torch.arange(buckets) / buckets
-    cutoffs, weights = residuals.quantile(steps[1:]), residuals.quantile(steps + 0.5 / buckets)
+    cutoffs = residuals.quantile(steps[1:])
+    weights = residuals.quantile(steps + 0.5 / buckets)
     return codec_class()(
         config=config,
         centroids=centroids,

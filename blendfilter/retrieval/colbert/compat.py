@@ -33,9 +33,8 @@ from blendfilter.extras import LazyModule, needed
 from blendfilter.retrieval.manifest import index_cache
 
 logger = logging.getLogger(__name__)
-torch: Any = LazyModule(
-    "torch", "colbert", "a ColBERT index"
-)  # the class and its documentation are there without it
+# the class and its documentation are there without it
+torch: Any = LazyModule("torch", "colbert", "a ColBERT index")
 _loading = threading.RLock()
 
 KERNELS = (
@@ -68,10 +67,8 @@ class ColBERTParts(NamedTuple):
 @functools.cache
 def parts() -> ColBERTParts:
     """colbert-ai, imported and patched once. Raises `MissingExtra` where it is not installed."""
-    tokenizers, method = (
-        os.environ.get("TOKENIZERS_PARALLELISM", ""),
-        multiprocessing.get_start_method(allow_none=True),
-    )
+    tokenizers = os.environ.get("TOKENIZERS_PARALLELISM", "")
+    method = multiprocessing.get_start_method(allow_none=True)
     # it imports GitPython, which raises where git is not installed; and without faiss it prints that on stdout
     quiet = _environment(GIT_PYTHON_REFRESH="quiet", TOKENIZERS_PARALLELISM=tokenizers)
     with _loading, quiet, redirect_stdout(io.StringIO()):
@@ -81,10 +78,8 @@ def parts() -> ColBERTParts:
             if hasattr(module, "tqdm"):
                 module.tqdm = SimpleNamespace(tqdm=lambda things, *_, **__: things)
         multiprocessing.set_start_method(method, force=True)
-        storage, codecs = (
-            modules["colbert.search.index_storage"],
-            modules["colbert.indexing.codecs.residual"],
-        )
+        storage = modules["colbert.search.index_storage"]
+        codecs = modules["colbert.indexing.codecs.residual"]
         codecs.ResidualCodec.decompress_residuals = staticmethod(decompress)
         codecs.ResidualCodec.packbits = staticmethod(packbits)
         codecs.ResidualCodec.loaded_extensions = True
@@ -129,9 +124,8 @@ def load_kernels() -> None:
         _environment(TORCH_EXTENSIONS_DIR=str(folder), PATH=path),
         open(folder / ".building", "w", encoding="utf-8") as lock,
     ):
-        fcntl.flock(
-            lock, fcntl.LOCK_EX
-        )  # one process at a time, and the lock does not outlive its holder
+        # one process at a time, and the lock does not outlive its holder
+        fcntl.flock(lock, fcntl.LOCK_EX)
         for kernel in KERNELS:  # we hold the lock, so the process that wrote these has died
             (folder / kernel / "lock").unlink(missing_ok=True)
         if len(list(folder.glob("*/*.so"))) < len(KERNELS):

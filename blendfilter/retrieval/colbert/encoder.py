@@ -45,14 +45,8 @@ from blendfilter.retrieval.encoders import (
 
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 SETTINGS = "artifact.metadata"
-READ = (
-    "config.json",
-    SETTINGS,
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "vocab.txt",
-    *WEIGHTS,
-)  # what counts
+# what counts
+READ = ("config.json", SETTINGS, "tokenizer.json", "tokenizer_config.json", "vocab.txt", *WEIGHTS)
 DOC_MAXLEN = 220  # tokens read of a passage, unless a checkpoint that colbert-ai does not read states its own
 QUERY_MAXLEN = 32
 UNLIMITED = 8_192  # tokens that are read by a model which counts no positions
@@ -72,7 +66,8 @@ class ColBERTCheckpoint:
     def __init__(self, name: AnyPath) -> None:
         self.folder = encoder_folder(os.fspath(name), "checkpoint")
         self.name = lasting(name)
-        config, kinds = settings_in(self.folder / MARKS[0], {}), module_kinds(self.folder)
+        config = settings_in(self.folder / MARKS[0], {})
+        kinds = module_kinds(self.folder)
         if config.get("auto_map") is not None:
             raise BadData(
                 f"the checkpoint {self.name} brings Python code of its own (auto_map), which is not run"

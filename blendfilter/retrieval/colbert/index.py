@@ -424,7 +424,8 @@ def open_plaid(
             )
         settings = {name: config[name] for name in _PLAID_SETTINGS if name in config}
         partitions = metadata["num_partitions"]
-    named, place = checkpoint or config.get("checkpoint"), collection or config.get("collection")
+    named = checkpoint or config.get("checkpoint")
+    place = collection or config.get("collection")
     if not named or not place:
         lacks = "collection" if named else "checkpoint"
         raise BadArgument(
