@@ -139,6 +139,7 @@ ROW = b'{"a": 1}\n'
         ("a.zst", b"\x28\xb5\x2f\xfd\x04", "packed by Zstandard.*unzstd"),
         ("a.pdf", b"%PDF-1.7\n", "a PDF.*pdftotext"),
     ],
+    ids=lambda value: "data" if isinstance(value, bytes) else None,  # an archive holds the second it was made in
 )
 def test_a_file_of_another_kind_is_named_with_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, data: bytes, words: str
