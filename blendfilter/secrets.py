@@ -40,9 +40,15 @@ hold of its own accord (`POSTGRES_PASSWORD=postgres`): hiding it would make resu
 _HIDDEN = "[key]"
 _IN_ENVIRONMENT = re.compile(r"(?:^|_)(?:API_?KEY|TOKEN|SECRET(?:_ACCESS_KEY)?|PASSWORD)$")
 _LOGGERS = (
-    "aiohttp.client", "httpx", "httpcore.connection", "httpcore.http11", "httpcore.http2", "httpcore.proxy",
-    "openai._base_client", "LiteLLM",
-)  # fmt: skip
+    "aiohttp.client",
+    "httpx",
+    "httpcore.connection",
+    "httpcore.http11",
+    "httpcore.http2",
+    "httpcore.proxy",
+    "openai._base_client",
+    "LiteLLM",
+)
 _lock = threading.Lock()
 _known: frozenset[str] = frozenset()
 

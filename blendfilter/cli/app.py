@@ -201,11 +201,14 @@ def _help_all(ctx: typer.Context, value: bool) -> None:
 Config = Annotated[
     Path | None,
     typer.Option(
-        "--config", metavar="FILE.toml", help="Options from a TOML file, by their long names (api-base = \"…\"); those "
+        "--config",
+        metavar="FILE.toml",
+        help='Options from a TOML file, by their long names (api-base = "…"); those '
         "of the command line go before (--no-replay before replay = true). Paths in it are from the folder you are in.",
-        is_eager=True, callback=from_file,
+        is_eager=True,
+        callback=from_file,
     ),
-]  # fmt: skip
+]
 HelpAll = Annotated[
     bool,
     typer.Option(

@@ -30,9 +30,17 @@ from blendfilter.lm.prices import Price, cost_of, rated, stated
 from blendfilter.records import whole_characters
 
 _PARAMETERS = (
-    "temperature", "top_p", "top_k", "max_tokens", "seed", "frequency_penalty", "presence_penalty",
-    "response_format", "logprobs", "extensions",
-)  # fmt: skip
+    "temperature",
+    "top_p",
+    "top_k",
+    "max_tokens",
+    "seed",
+    "frequency_penalty",
+    "presence_penalty",
+    "response_format",
+    "logprobs",
+    "extensions",
+)
 
 
 class JournaledEngine:

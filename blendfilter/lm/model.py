@@ -76,17 +76,55 @@ logger = logging.getLogger(__name__)
 ATTEMPT = 120.0
 """Seconds that one attempt at a server may take by default."""
 _LIMITS = ("timeout", "attempts", "deadline", "requests_per_minute", "tokens_per_minute")
-_DECODING = frozenset({
-    "temperature", "top_p", "top_k", "max_tokens", "max_completion_tokens", "seed", "stop", "n", "rollout_id",
-    "presence_penalty", "frequency_penalty", "logprobs", "top_logprobs", "reasoning_effort", "response_format",
-})  # fmt: skip
+_DECODING = frozenset(
+    {
+        "temperature",
+        "top_p",
+        "top_k",
+        "max_tokens",
+        "max_completion_tokens",
+        "seed",
+        "stop",
+        "n",
+        "rollout_id",
+        "presence_penalty",
+        "frequency_penalty",
+        "logprobs",
+        "top_logprobs",
+        "reasoning_effort",
+        "response_format",
+    }
+)
 """What decides a reply, beside the prompt: taken over from a user's own `dspy.LM`."""
-_WIRE = frozenset({
-    "num_generations", "callbacks", "logit_bias", "metadata", "moderation", "prediction", "provider", "verbosity",
-    "service_tier", "store", "user", "user_id", "safety_identifier", "tools", "tool_choice", "parallel_tool_calls",
-    "functions", "function_call", "prompt_cache", "prompt_cache_key", "prompt_cache_retention", "prompt_cache_options",
-    "reasoning_format", "enable_thinking", "chat_template_kwargs",
-})  # fmt: skip
+_WIRE = frozenset(
+    {
+        "num_generations",
+        "callbacks",
+        "logit_bias",
+        "metadata",
+        "moderation",
+        "prediction",
+        "provider",
+        "verbosity",
+        "service_tier",
+        "store",
+        "user",
+        "user_id",
+        "safety_identifier",
+        "tools",
+        "tool_choice",
+        "parallel_tool_calls",
+        "functions",
+        "function_call",
+        "prompt_cache",
+        "prompt_cache_key",
+        "prompt_cache_retention",
+        "prompt_cache_options",
+        "reasoning_format",
+        "enable_thinking",
+        "chat_template_kwargs",
+    }
+)
 """What DSPy hands on as well."""
 _SHORT = {"rpm": "requests_per_minute", "tpm": "tokens_per_minute", "max_new_tokens": "max_tokens"}
 

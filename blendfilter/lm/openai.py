@@ -29,8 +29,15 @@ E = TypeVar("E", bound="OpenAIEngine")
 
 _ESSENTIAL = frozenset({"model", "messages", "prompt"})
 _SETTINGS = (
-    "temperature", "top_p", "top_k", "frequency_penalty", "presence_penalty", "seed", "service_tier", "store",
-)  # fmt: skip
+    "temperature",
+    "top_p",
+    "top_k",
+    "frequency_penalty",
+    "presence_penalty",
+    "seed",
+    "service_tier",
+    "store",
+)
 """What a request's config and the wire call by the same name."""
 _CAPS = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
 

@@ -28,10 +28,23 @@ from blendfilter.retrieval.callables import as_passage, as_retriever
 from blendfilter.text import folded, html_of, shortened
 
 FLAGS = (
-    "unparseable_ids", "explicit_none", "suspect_ids", "empty_knowledge", "empty_reply", "cut_reply", "query_cut",
-    "invented_observation", "hops_exhausted", "unreadable_hop", "repeated_hop", "refused_reply", "unread_verdict",
-    "no_verdict", "contradicted_verdict", "cut_judgement",
-)  # fmt: skip
+    "unparseable_ids",
+    "explicit_none",
+    "suspect_ids",
+    "empty_knowledge",
+    "empty_reply",
+    "cut_reply",
+    "query_cut",
+    "invented_observation",
+    "hops_exhausted",
+    "unreadable_hop",
+    "repeated_hop",
+    "refused_reply",
+    "unread_verdict",
+    "no_verdict",
+    "contradicted_verdict",
+    "cut_judgement",
+)
 """The events that a method counts per question."""
 RARE_FLAGS = ("verdicts_reused", "not_in_passages", "input_cut", "partial_search", "prompt_cut")
 """Flags of single methods, filters, indexes or servers: written to a file only where they occur."""

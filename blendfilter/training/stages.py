@@ -78,10 +78,18 @@ METHODS = (
 """What is run by default: together they send every prompt of these methods and filters."""
 SHARES: Mapping[str, float] = MappingProxyType(
     {
-        "relevant": 0.30, "check": 0.16, "judge": 0.10, "ids": 0.05, "external": 0.10, "answer": 0.10, "direct": 0.09,
-        "short_answer": 0.05, "internal": 0.03, "topic": 0.02,
+        "relevant": 0.30,
+        "check": 0.16,
+        "judge": 0.10,
+        "ids": 0.05,
+        "external": 0.10,
+        "answer": 0.10,
+        "direct": 0.09,
+        "short_answer": 0.05,
+        "internal": 0.03,
+        "topic": 0.02,
     }
-)  # fmt: skip
+)
 """The share of each stage in the examples: the filter's steps decide most, and those of one passage are short."""
 
 
