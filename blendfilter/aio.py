@@ -103,7 +103,13 @@ class _Selector(selectors.DefaultSelector):
 
     def __init__(self, loop: _Loop) -> None:
         super().__init__()
-        self._loop = loop
+        self._loop, self._process = loop, os.getpid()
+
+    def unregister(self, fileobj: Any) -> selectors.SelectorKey:
+        """As the base class; but a forked process, which closes its copies, shares what its parent waits for."""
+        if self._process != os.getpid():
+            return self.get_key(fileobj)
+        return super().unregister(fileobj)
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         watchers = self._loop.watchers

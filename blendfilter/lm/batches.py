@@ -69,7 +69,7 @@ from blendfilter.lm import faults
 from blendfilter.lm.attempts import CallPolicy, Retry, Traffic
 from blendfilter.lm.budget import tally
 from blendfilter.lm.clients import ServerReply
-from blendfilter.lm.openai import OpenAIEngine
+from blendfilter.lm.openai import OpenAIEngine, servers_of
 from blendfilter.secrets import hidden, hidden_in
 
 if TYPE_CHECKING:
@@ -252,7 +252,7 @@ class Batches:
     def __init__(
         self, given: Batch, lm: Any, run: Path, tell: Callable[[str], None] = logger.info
     ) -> None:
-        if not isinstance(lm.inner, OpenAIEngine):
+        if len(servers_of(lm.inner)) != 1:
             raise BadArgument(
                 f"{lm.name} cannot be asked in batches: that takes one OpenAI-compatible server (api_base=URL), or a "
                 "model's name and a folder for the files (batch_dir=)"
@@ -293,7 +293,7 @@ class Batches:
         self, engine: Any, terms: CallPolicy, traffic: Traffic
     ) -> tuple[Any, CallPolicy, Traffic]:
         """The engine, its terms and its traffic in batches; a model that has no batches is asked as ever, meanwhile."""
-        if not isinstance(engine, OpenAIEngine):
+        if len(servers_of(engine)) != 1:
             return engine, terms, replace(traffic, beside=self.gatherer)
         transport = BatchTransport(self, engine)
         return (

@@ -124,6 +124,11 @@ class OpenAIEngine:
             error.key_hint = getattr(self._key, "hint", "")
             raise
 
+    @property
+    def servers(self) -> tuple[OpenAIEngine, ...]:
+        """The servers that answer for the model, one engine each."""
+        return (self,)
+
     def body_of(self, request: lm15.Request) -> dict[str, Any]:
         """What `request` is sent as, less what the server is known to refuse."""
         return self._fit(self._body(request), self.refused)
@@ -293,6 +298,11 @@ class OpenAIEngine:
             },
         )
         return concluded(request, response, data, key=self._key)
+
+
+def servers_of(engine: Any) -> tuple[OpenAIEngine, ...]:
+    """The OpenAI-compatible servers behind an engine; none behind one of another kind."""
+    return tuple(getattr(engine, "servers", ()))
 
 
 def split_login(url: str) -> tuple[str, dict[str, str]]:

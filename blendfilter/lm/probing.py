@@ -17,7 +17,7 @@ from blendfilter.dspy_surface import lm15
 from blendfilter.errors import ServerRefused
 from blendfilter.lm import faults
 from blendfilter.lm.model import ConnectedLM
-from blendfilter.lm.openai import OpenAIEngine
+from blendfilter.lm.openai import OpenAIEngine, servers_of
 from blendfilter.lm.profiles import split_thinking
 
 Answer = Literal["yes", "no", "cannot tell"]
@@ -55,9 +55,8 @@ def probe(lm: ConnectedLM) -> list[Probe]:
     Raises:
         ServerRefused: the server is not there, or refuses the key.
     """
-    engines = getattr(lm.inner, "engines", None) or [lm.inner]
-    engine = next((each for each in engines if isinstance(each, OpenAIEngine)), None)
-    return [] if engine is None else aio.run(_Prober(engine).probes(), "probe", "in another thread")
+    servers = servers_of(lm.inner)
+    return aio.run(_Prober(servers[0]).probes(), "probe", "in another thread") if servers else []
 
 
 class _Prober:

@@ -54,16 +54,16 @@ class ReplicatedEngine:
     def __init__(
         self, engines: Sequence[Any], *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self.engines = tuple(engines)
-        self.model = str(self.engines[0].model)
-        self.address = ", ".join(engine.address for engine in self.engines)
-        self._replicas = [_Replica(engine) for engine in self.engines]
+        self.servers = tuple(engines)
+        self.model = str(self.servers[0].model)
+        self.address = ", ".join(engine.address for engine in self.servers)
+        self._replicas = [_Replica(engine) for engine in self.servers]
         self._clock = clock
         self._lock = threading.Lock()
 
     def reply_cap(self, request: lm15.Request) -> int | None:
         """Tokens that a reply can have at the most, whichever of them answers; None: one of them sends no cap."""
-        caps = [engine.reply_cap(request) for engine in self.engines]
+        caps = [engine.reply_cap(request) for engine in self.servers]
         return None if None in caps else max(caps)
 
     async def complete(self, request: lm15.Request) -> lm15.Response:
@@ -135,4 +135,4 @@ class ReplicatedEngine:
                 replica.epoch += 1
 
     def __repr__(self) -> str:
-        return f"ReplicatedEngine({list(self.engines)!r})"
+        return f"ReplicatedEngine({list(self.servers)!r})"

@@ -24,6 +24,7 @@ from blendfilter import aio
 from blendfilter.dspy_surface import lm15
 from blendfilter.errors import MissingFile, UnknownName
 from blendfilter.lm.offline import OfflineEngine
+from blendfilter.lm.openai import servers_of
 from blendfilter.lm.tokens import bytes_of
 
 if TYPE_CHECKING:
@@ -96,9 +97,10 @@ def tokeniser_for(
 
 
 def _served(lm: ConnectedLM) -> TokenCounter | None:
-    engine: Any = next(iter(getattr(lm.inner, "engines", ())), lm.inner)  # replicas serve one model
-    if not hasattr(engine, "raw"):
+    servers = servers_of(lm.inner)
+    if not servers:
         return None
+    engine = servers[0]  # all of them serve one model
     root = engine.address.removesuffix("/v1")
 
     def count(text: str) -> float:

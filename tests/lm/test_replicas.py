@@ -211,7 +211,7 @@ def test_what_one_of_the_servers_refuses_bounds_a_call_to_any_of_them() -> None:
     assert isinstance(lm.inner, ReplicatedEngine)
     wanted = lm15.Request(model="m", messages=(lm15.Message.user("q"),), config=lm15.Config(max_tokens=32))
     assert lm.inner.reply_cap(wanted) == 32
-    second = lm.inner.engines[1]
+    second = lm.inner.servers[1]
     for name in ("max_tokens", "max_completion_tokens"):
         second.refused[name] = None
     assert lm.inner.reply_cap(wanted) is None

@@ -29,7 +29,7 @@ from blendfilter.lm.huggingface import HuggingFaceEngine, settings_in
 from blendfilter.lm.in_process import LOCAL, is_local
 from blendfilter.lm.local import LocalEngine
 from blendfilter.lm.model import ConnectedLM
-from blendfilter.lm.openai import OpenAIEngine
+from blendfilter.lm.openai import servers_of
 from blendfilter.lm.profiles import PROVIDERS, addresses_of, place_of
 from blendfilter.lm.replicas import ReplicatedEngine
 from blendfilter.lm.scoring.base import Backend, Score
@@ -115,10 +115,8 @@ def _connected(lm: dspy.BaseLM, settings: dict[str, Any]) -> Backend:
         return _made(HuggingFace, inner.checkpoint, settings)
     if isinstance(inner, LocalEngine):
         return _made(HuggingFace, inner.path, settings)
-    engines = inner.engines if isinstance(inner, ReplicatedEngine) else (inner,)
-    if not isinstance(lm, ConnectedLM) or not all(
-        isinstance(engine, OpenAIEngine) for engine in engines
-    ):
+    engines = servers_of(inner)
+    if not isinstance(lm, ConnectedLM) or not engines:
         raise BadArgument(
             f"{getattr(lm, 'name', lm.model)} gives no log-probabilities of given text; {CAN}"
         )
