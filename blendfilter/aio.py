@@ -199,7 +199,9 @@ def _streams_from_here() -> bool:
 
 def on_loop_thread() -> bool:
     return (
-        _state is not None and _state[0] == os.getpid() and threading.current_thread() is _state[2]
+        _state is not None
+        and _state[0] == os.getpid()
+        and threading.current_thread() is _state[2]
     )
 
 
@@ -307,7 +309,9 @@ async def awaiting(work: Awaitable[T]) -> T:
         running = None
         with suppress(RuntimeError):  # no loop runs in this thread
             running = asyncio.current_task()
-        if task is None or task is not running:  # the coroutine is closed, from outside of its task
+        if (
+            task is None or task is not running
+        ):  # the coroutine is closed, from outside of its task
             raise
         raise CodeFailed.by(error) from error
     except _UNCARRIED as error:
@@ -323,9 +327,8 @@ async def together() -> AsyncIterator[asyncio.TaskGroup]:
             yield group
     except BaseExceptionGroup as several:
         first = several.exceptions[0]
-    if (
-        first is not None
-    ):  # outside of the block above: an error must not have the group that holds it for a context
+    # outside of the block above: an error must not have the group that holds it for a context
+    if first is not None:
         raise first
 
 
@@ -490,7 +493,9 @@ class Steps:
 
     async def __aexit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         with self._asker:
-            ended = await self._ended(cancel=error is not None and not isinstance(error, Exception))
+            ended = await self._ended(
+                cancel=error is not None and not isinstance(error, Exception)
+            )
             ambient, notes = dspy.settings.trace, asker().notes
             for step in ended:
                 if ambient is not None:

@@ -18,7 +18,12 @@ import pydantic
 
 from blendfilter import aio, resources
 from blendfilter.context import setting
-from blendfilter.dspy_surface import FieldStream, answers_asynchronously, listeners_of, streaming_to
+from blendfilter.dspy_surface import (
+    FieldStream,
+    answers_asynchronously,
+    listeners_of,
+    streaming_to,
+)
 from blendfilter.errors import BadArgument, BadData, MissingFile, UnknownName
 from blendfilter.files import path_of, read_whole
 from blendfilter.journal import digest
@@ -201,7 +206,9 @@ class Ask(dspy.Predict):
 
     def _held(self, inputs: Mapping[str, Any]) -> bool:
         """Whether the reply to one call is held to a JSON schema."""
-        return {**self.config, **(inputs.get("config") or {})}.get("response_format") is not None
+        return {**self.config, **(inputs.get("config") or {})}.get(
+            "response_format"
+        ) is not None
 
     def _adapter_for(self, inputs: Mapping[str, Any]) -> dspy.Adapter:
         """The adapter of one call: a template knows where the reply is held to a JSON schema."""
@@ -374,7 +381,9 @@ def fitted(passages: Sequence[Passage], fits: Callable[[list[str]], bool]) -> li
 def _class_of(stage: str) -> type[Ask]:
     """`Ask` under the name of a stage."""
     return types.new_class(
-        stage, (Ask,), exec_body=lambda body: body.update(__module__=__name__, __doc__=Ask.__doc__)
+        stage,
+        (Ask,),
+        exec_body=lambda body: body.update(__module__=__name__, __doc__=Ask.__doc__),
     )
 
 
@@ -437,7 +446,9 @@ class Demonstration(pydantic.BaseModel):
     @pydantic.model_validator(mode="after")
     def _hops_find_what_is_there(self) -> Self:
         if any(number >= len(self.knowledge) for hop in self.hops for number in hop.knowledge):
-            raise ValueError(f"a hop's knowledge is numbered from 0 to {len(self.knowledge) - 1}")
+            raise ValueError(
+                f"a hop's knowledge is numbered from 0 to {len(self.knowledge) - 1}"
+            )
         return self
 
     @property
@@ -495,7 +506,13 @@ class Demonstration(pydantic.BaseModel):
             ]
             ids = dumps({"ids": self.relevant})
             judgement = dumps({"judgements": judged, "ids": self.relevant}, ensure_ascii=False)
-        return {**fields, "relevance": lines, "context": lines, "ids": ids, "judgement": judgement}
+        return {
+            **fields,
+            "relevance": lines,
+            "context": lines,
+            "ids": ids,
+            "judgement": judgement,
+        }
 
     def found(self, hop: WorkedHop) -> list[str]:
         return [self.knowledge[number] for number in hop.knowledge]
@@ -651,7 +668,9 @@ class TaskWording(pydantic.BaseModel):
             }
             predictor.reply_tokens = self.reply_tokens
         if name in FEW_SHOT:
-            predictor.task_demos = demonstrations(predictor, [worked(demo) for demo in self.demos])
+            predictor.task_demos = demonstrations(
+                predictor, [worked(demo) for demo in self.demos]
+            )
             predictor.demos = [*predictor.task_demos]
         if "answer" not in predictor.signature.output_fields:
             return predictor
@@ -789,7 +808,9 @@ def check_state(module: dspy.Module, state: Mapping[str, Any]) -> None:
 def reply_tokens_of(module: dspy.Module) -> dict[str, int]:
     """The cap of long replies, as a run's setting `reply_tokens`; nothing where it is the usual one."""
     caps = {
-        ask.reply_tokens for _, ask in module.named_sub_modules(Ask) if ask.reply_tokens is not None
+        ask.reply_tokens
+        for _, ask in module.named_sub_modules(Ask)
+        if ask.reply_tokens is not None
     }
     return {"reply_tokens": max(caps)} if caps else {}
 

@@ -105,7 +105,12 @@ class EngineLM(dspy.LM):
 
     def __init__(self, name: str, engine: Any, async_engine: Any, **defaults: Any) -> None:
         super().__init__(
-            name, engine=engine, async_engine=async_engine, cache=False, num_retries=0, **defaults
+            name,
+            engine=engine,
+            async_engine=async_engine,
+            cache=False,
+            num_retries=0,
+            **defaults,
         )
 
     async def samples(
@@ -259,7 +264,9 @@ def hide_cut_replies(when: Callable[[], bool]) -> None:
     3.5: the logger's name is not announced; without it the line is there beside ours.
     """
     _HIDING.add(when)
-    logging.getLogger("dspy.clients.lm").addFilter(_passes)  # one that is there is not added again
+    logging.getLogger("dspy.clients.lm").addFilter(
+        _passes
+    )  # one that is there is not added again
 
 
 _HIDING = set[Callable[[], bool]]()
@@ -267,7 +274,8 @@ _HIDING = set[Callable[[], bool]]()
 
 def _passes(record: logging.LogRecord) -> bool:
     return not (
-        str(record.msg).startswith("LM response was truncated") and any(when() for when in _HIDING)
+        str(record.msg).startswith("LM response was truncated")
+        and any(when() for when in _HIDING)
     )
 
 
@@ -355,7 +363,9 @@ def listed_rates(provider: str, model: str) -> Rates | None:
     """
     listed = _listed()
     bare = (
-        model.removeprefix("converse/").removeprefix("invoke/") if provider == "bedrock" else model
+        model.removeprefix("converse/").removeprefix("invoke/")
+        if provider == "bedrock"
+        else model
     )
     for name in (f"{provider}/{model}", model, bare):
         entry = listed.get(name)
@@ -423,7 +433,8 @@ class TextAdapter(dspy.Adapter):
         if self.delegates:
             return cast("list[dict[str, Any]]", chat_adapter().format(signature, demos, inputs))
         return [
-            {"role": role, "content": text} for role, text in self.turns(signature, demos, inputs)
+            {"role": role, "content": text}
+            for role, text in self.turns(signature, demos, inputs)
         ]
 
     def parse(self, signature: Any, completion: str) -> dict[str, Any]:
@@ -604,5 +615,7 @@ def configured_index(part: Any) -> Any:
     """
     kind = getattr(dspy, "Retrieve", None)
     return (
-        getattr(dspy.settings, "rm", None) if kind is not None and isinstance(part, kind) else part
+        getattr(dspy.settings, "rm", None)
+        if kind is not None and isinstance(part, kind)
+        else part
     )

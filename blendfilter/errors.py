@@ -59,7 +59,9 @@ class AskedWrong(BlendFilterError):
     def _render_traceback_(self) -> list[str]:
         """What IPython shows: one line, because no traceback into this package helps (`%tb` has it all the same)."""
         line = f"{type(self).__name__}: {self}"
-        return ["".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line)]
+        return [
+            "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line)
+        ]
 
 
 class UnknownName(AskedWrong):
@@ -74,7 +76,9 @@ class UnknownName(AskedWrong):
         """
         names = sorted(known)
         listed = f" (known: {', '.join(names)})" if names else ""
-        return cls(f"no {kind} '{name}'.{guess(name, names)}{listed}{' ' + where if where else ''}")
+        return cls(
+            f"no {kind} '{name}'.{guess(name, names)}{listed}{' ' + where if where else ''}"
+        )
 
 
 class MissingFile(AskedWrong):
@@ -164,7 +168,9 @@ class RunFailed(WorkFailed):
         super().__init__(message)
         self.kind = kind
         self.folder = folder
-        if not isinstance(globals().get(kind), type):  # a fault of a server, or of a user's code
+        if not isinstance(
+            globals().get(kind), type
+        ):  # a fault of a server, or of a user's code
             self.quoted = message
 
 
@@ -236,7 +242,9 @@ def words_of(error: BaseException) -> str:
         raise
     except BaseException as unreadable:  # noqa: BLE001 - its own __str__ fails
         return f"(its message cannot be read: {type(unreadable).__name__})"
-    return words if len(words) <= _LONGEST else f"{words[:_LONGEST]}… ({len(words):,} characters)"
+    return (
+        words if len(words) <= _LONGEST else f"{words[:_LONGEST]}… ({len(words):,} characters)"
+    )
 
 
 def copied(error: E) -> E:

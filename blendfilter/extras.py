@@ -48,11 +48,11 @@ def quiet_transformers(extra: str, why: str) -> Iterator[None]:
     Raises:
         MissingExtra: it is not installed.
     """
-    reports, encoders = (
-        needed("transformers.utils.logging", extra, why),
-        logging.getLogger("sentence_transformers"),
-    )
-    level, bars, others = reports.get_verbosity(), reports.is_progress_bar_enabled(), encoders.level
+    reports = needed("transformers.utils.logging", extra, why)
+    encoders = logging.getLogger("sentence_transformers")
+    level = reports.get_verbosity()
+    bars = reports.is_progress_bar_enabled()
+    others = encoders.level
     reports.set_verbosity_error()
     encoders.setLevel(logging.ERROR)
     reports.disable_progress_bar()

@@ -144,7 +144,9 @@ def _check_kind(beginning: bytes, path: AnyPath) -> None:
         if re.match(mark, beginning):
             is_excel = Path(path).suffix.lower() == ".xlsx"  # a zip archive too
             kind, command = _EXCEL if is_excel else named
-            raise BadData(f"'{path}' is {kind}, which is not read: try {command.format(path=path)}")
+            raise BadData(
+                f"'{path}' is {kind}, which is not read: try {command.format(path=path)}"
+            )
 
 
 def read_whole(path: AnyPath) -> bytes:
@@ -289,7 +291,9 @@ def write_whole(path: Path, pieces: Iterable[bytes], *, overwrite: bool = True) 
 
 def paths_of(given: AnyPath | Iterable[AnyPath]) -> list[Path]:
     """Paths of one or several; one by itself is no sequence of letters."""
-    return [path_of(path) for path in ((given,) if isinstance(given, str | os.PathLike) else given)]
+    return [
+        path_of(path) for path in ((given,) if isinstance(given, str | os.PathLike) else given)
+    ]
 
 
 @contextmanager
@@ -310,7 +314,9 @@ def writing(
 
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_CUT = re.compile(r"inline_container\.cc.*unexpected pos|\d+ requested and \d+ written", re.DOTALL)
+_CUT = re.compile(
+    r"inline_container\.cc.*unexpected pos|\d+ requested and \d+ written", re.DOTALL
+)
 """What torch and NumPy say of a file that took less than they wrote."""
 
 
@@ -350,7 +356,9 @@ def parsed(text: str, where: str) -> Any:
 
 def too_long(what: str) -> str:
     """Why something larger than anything of its kind is refused."""
-    return f"{what} is longer than {LONGEST >> 20} MiB: is it the right file? If so, break it up"
+    return (
+        f"{what} is longer than {LONGEST >> 20} MiB: is it the right file? If so, break it up"
+    )
 
 
 def list_values(stream: BufferedIOBase, name: str, *, inside: bool = False) -> Iterator[Any]:
@@ -389,7 +397,9 @@ def list_values(stream: BufferedIOBase, name: str, *, inside: bool = False) -> I
                 f"{name}: the JSON list ends in item {count + 1}, cut off: fetch the file again"
             ) from None
         hint = ": write null for NaN" if "NaN" in str(error) else ""
-        raise BadData(f"{name}, item {count + 1}: does not parse as JSON ({fault}){hint}") from None
+        raise BadData(
+            f"{name}, item {count + 1}: does not parse as JSON ({fault}){hint}"
+        ) from None
 
 
 class _Bounded:
@@ -453,7 +463,8 @@ def is_torn(tail: bytes, begins: bytes) -> bool:
     written = tail.rstrip(b"\0")
     pairs = zip(written, begins, strict=False)
     return all(
-        byte in b"0123456789abcdef" if wanted == HEX else byte == wanted for byte, wanted in pairs
+        byte in b"0123456789abcdef" if wanted == HEX else byte == wanted
+        for byte, wanted in pairs
     ) and _is_prefix(written)
 
 

@@ -32,7 +32,9 @@ class TooLarge(Exception):
     """A reply that goes on beyond its bound; what came of it was thrown away."""
 
     def __init__(self, limit: int) -> None:
-        super().__init__(f"the reply is larger than {limit >> 20} MiB, and was not read to its end")
+        super().__init__(
+            f"the reply is larger than {limit >> 20} MiB, and was not read to its end"
+        )
 
 
 def bounded(reply: httpx.Response, limit: int = LARGEST, seconds: float | None = None) -> bytes:
@@ -88,7 +90,9 @@ def seconds_to_wait(headers: Mapping[str, str]) -> float | None:
     (2.5, None, None)
     """
     for name, unit in (("retry-after-ms", 1000), ("retry-after", 1)):
-        if re.fullmatch(r"[0-9]{1,12}(?:\.[0-9]{1,12})?", value := headers.get(name, "").strip()):
+        if re.fullmatch(
+            r"[0-9]{1,12}(?:\.[0-9]{1,12})?", value := headers.get(name, "").strip()
+        ):
             return float(value) / unit
     until = _moment(headers.get("retry-after", ""))
     # By the server's own clock, where it tells it: this one may be minutes off.

@@ -201,7 +201,9 @@ class Journal:
                 state = "open for replay" if self.mode == "replay" else "closed"
                 raise BadArgument(f"{self.path} is {state} and takes no records")
             if new_only:
-                lines = [(key, line) for key, line in dict(lines).items() if key not in self._index]
+                lines = [
+                    (key, line) for key, line in dict(lines).items() if key not in self._index
+                ]
             self._log.append(b"".join(line for _, line in lines))
             for key, line in lines:
                 self._index[key] = self._end
@@ -474,7 +476,9 @@ def _line(record: Mapping[str, Any]) -> bytes:
 def _is_sound(line: bytes) -> bool:
     """Whether a line ends with its own check."""
     check = _CHECK.fullmatch(line[-_CHECK_LENGTH:])
-    return check is not None and int(check[1], 16) == zlib.crc32(memoryview(line)[:-_CHECK_LENGTH])
+    return check is not None and int(check[1], 16) == zlib.crc32(
+        memoryview(line)[:-_CHECK_LENGTH]
+    )
 
 
 def _read_line(fd: int, offset: int) -> bytes:

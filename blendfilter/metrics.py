@@ -231,7 +231,8 @@ def retrieval(titles: Iterable[str], question: Question) -> Retrieval | None:
     found = list(dict.fromkeys(map(folded, titles)))
     annotators = [gold for gold in question.evidence or (question.gold_titles,) if gold]
     return max(
-        (_against(found, {folded(title) for title in gold}) for gold in annotators), default=None
+        (_against(found, {folded(title) for title in gold}) for gold in annotators),
+        default=None,
     )
 
 

@@ -109,7 +109,9 @@ class Template:
     def keeps_its_words(self) -> bool:
         """Whether a task's instructions are not applied: a user's template that has some, or that renders none."""
         return (
-            self.overridden and not self.of_set and (self.instructs or not self.takes_instructions)
+            self.overridden
+            and not self.of_set
+            and (self.instructs or not self.takes_instructions)
         )
 
 
@@ -154,7 +156,9 @@ class Prompts:
                 )
             for name in found:
                 if name not in self.names:
-                    raise UnknownName.of("prompt", name, self.names, f"(found in {self.override})")
+                    raise UnknownName.of(
+                        "prompt", name, self.names, f"(found in {self.override})"
+                    )
             self._folders = [self.override, own]
             self._instructions = self._instructions_in(self.override / INSTRUCTIONS)
         self._environment = SandboxedEnvironment(
@@ -178,7 +182,9 @@ class Prompts:
         """`prompts` themselves, those of a set or a folder, or (None) the package's own."""
         if isinstance(prompts, Prompts):
             return prompts
-        return _known_prompts(prompts) if prompts is None or prompts in SETS else Prompts(prompts)
+        return (
+            _known_prompts(prompts) if prompts is None or prompts in SETS else Prompts(prompts)
+        )
 
     @property
     def overridden(self) -> list[str]:
@@ -250,10 +256,13 @@ class Prompts:
         tree = self._environment.parse(source)
         variables = jinja2.meta.find_undeclared_variables(tree)
         macros = (
-            macro for macro in tree.find_all(nodes.Macro) if macro.name == "default_instructions"
+            macro
+            for macro in tree.find_all(nodes.Macro)
+            if macro.name == "default_instructions"
         )
         texts = (
-            "".join(part.data for part in macro.find_all(nodes.TemplateData)) for macro in macros
+            "".join(part.data for part in macro.find_all(nodes.TemplateData))
+            for macro in macros
         )
         # As DSPy reads a signature's instructions, or the two would not be equal.
         instructions = next((inspect.cleandoc(text.strip()) for text in texts), "")
@@ -268,7 +277,8 @@ class Prompts:
 
     def _find(self, name: str) -> Path | None:
         return next(
-            (path for folder in self._folders if (path := folder / f"{name}.j2").is_file()), None
+            (path for folder in self._folders if (path := folder / f"{name}.j2").is_file()),
+            None,
         )
 
     @cached_property
@@ -394,8 +404,14 @@ class TemplateAdapter(TextAdapter):
         same = {name: inputs[name] for name in OPTIONAL_FIELDS - {"topic"} if name in inputs}
         messages = list[tuple[str, str]]()
         for demo in self._complete(signature, demos):
-            shown = {**same, "topic": "", **{name: demo[name] for name in inputs if name in demo}}
-            said = {name: value for name, value in shown.items() if name in signature.input_fields}
+            shown = {
+                **same,
+                "topic": "",
+                **{name: demo[name] for name in inputs if name in demo},
+            }
+            said = {
+                name: value for name, value in shown.items() if name in signature.input_fields
+            }
             messages.append(("user", self.render(signature, [], said)))
             messages.append(("assistant", whole_characters(str(demo[reply]).strip())))
         return [*messages, ("user", self.render(signature, [], inputs))]
@@ -413,7 +429,9 @@ class TemplateAdapter(TextAdapter):
         """
         template = self.template
         if template is None:
-            raise BadArgument("this adapter has no template: name one, TemplateAdapter('direct')")
+            raise BadArgument(
+                "this adapter has no template: name one, TemplateAdapter('direct')"
+            )
         if signature.instructions != template.instructions and not template.takes_instructions:
             raise BadData(
                 f"{template.path} does not render {{{{ instructions }}}}: this program's instructions would be lost; "
@@ -422,7 +440,9 @@ class TemplateAdapter(TextAdapter):
         try:
             told = {"answer_form": _answer_form(signature), "json": self.json, **inputs}
             text = template.compiled.render(
-                instructions=signature.instructions, demos=self._complete(signature, demos), **told
+                instructions=signature.instructions,
+                demos=self._complete(signature, demos),
+                **told,
             )
             return whole_characters(text.strip())
         except jinja2.UndefinedError as error:

@@ -43,9 +43,7 @@ _MARKED = re.compile(
     re.MULTILINE,
 )
 _FENCE = re.compile(r"[^\S\n]{0,3}(`{3,}|~{3,})")
-_NAMED = (
-    r"(?:knowledge|passage|observation|sentence|piece|text|document|context|title|article|source)s?"
-)
+_NAMED = r"(?:knowledge|passage|observation|sentence|piece|text|document|context|title|article|source)s?"
 _SOURCES = rf"(?:{_NAMED}|(?:it|which|that|this)s?)"
 _SAYING = (
     r"(?:says?|said|saying|states?|stated|reads?|claims?|claimed|writes?|wrote|tells?|told|contain(?:s|ed)?|includes?|quotes?"
@@ -93,10 +91,10 @@ _WRITTEN = re.compile(
     re.IGNORECASE,
 )
 """What stands in a passage, without a verb of speaking."""
-_SPEAKS = r"(?:(?:say|state|read|write|tell|declare|insist|assert|note|suggest|call)s?|claims)\b"
-_TO_THE_TURN = (
-    r"(?:(?!,?\s(?:but|however|so|yet|though|although|whereas|therefore|thus|hence)\b)[^.;!?\n])*+"
+_SPEAKS = (
+    r"(?:(?:say|state|read|write|tell|declare|insist|assert|note|suggest|call)s?|claims)\b"
 )
+_TO_THE_TURN = r"(?:(?!,?\s(?:but|however|so|yet|though|although|whereas|therefore|thus|hence)\b)[^.;!?\n])*+"
 _REPORTED = re.compile(
     rf"\b(?:{_NAMED}|it)\b[^\w\n]{{0,3}}(?:#?\d{{1,4}}\b[^\w\n]{{0,3}})?(?:(?:also|even|itself|only|just|then|here|falsely|explicitly)\s){{0,2}}"
     rf"{_SPEAKS}{_TO_THE_TURN}",

@@ -126,7 +126,9 @@ class Passage:
         if not (type(id) is type(title) is type(text) is str):
             id, title, text = cell(id), cell(title), cell(text)
         if text is None:
-            raise TypeError("a Passage takes a text (and title=…), or an id, a title and a text")
+            raise TypeError(
+                "a Passage takes a text (and title=…), or an id, a title and a text"
+            )
         put = object.__setattr__  # the way into a frozen record
         put(self, "id", content_id(title or "", text) if id is None else id)
         put(self, "title", title or "")
@@ -198,7 +200,13 @@ class Excerpt(Passage):
         spans = tuple(Span(start, end, text[start:end]) for start, end in joined)
         kept = " ".join(span.text for span in spans)
         return cls(
-            source.id, source.title, kept, source.score, source.metadata, source=source, spans=spans
+            source.id,
+            source.title,
+            kept,
+            source.score,
+            source.metadata,
+            source=source,
+            spans=spans,
         )
 
     def joined(self, other: Excerpt) -> Excerpt:

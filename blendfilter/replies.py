@@ -72,7 +72,8 @@ _CUE = re.compile(
     re.IGNORECASE,
 )
 _FORM = re.compile(
-    r"\A(?:\([^()\n]{1,60}\)\s*:|\(?one or a few words\)?\s*:?)[*_]{0,3}\s*(?=\S)", re.IGNORECASE
+    r"\A(?:\([^()\n]{1,60}\)\s*:|\(?one or a few words\)?\s*:?)[*_]{0,3}\s*(?=\S)",
+    re.IGNORECASE,
 )
 """The reminder of the form that stands in a cue, repeated without the cue."""
 _WITH_REASONS = re.compile(
@@ -89,7 +90,8 @@ _TAGS = re.compile(r"</?(?:b|i|em|strong|p|answer|final_answer)>", re.IGNORECASE
 _TITLE = re.compile(r"Answers? (?:Is|Would Be|Should Be)\b[^:]*\Z")
 """Words of a title where a cue would have small letters."""
 _PROMPT = re.compile(
-    r"[*_#\s]{0,4}(?:(?:next )?question|context|knowledge|q)(?:\s\d{1,3})?[*_]{0,3}:", re.IGNORECASE
+    r"[*_#\s]{0,4}(?:(?:next )?question|context|knowledge|q)(?:\s\d{1,3})?[*_]{0,3}:",
+    re.IGNORECASE,
 )
 """A part of a prompt: an echo where the reply begins, and else the beginning of an invented example."""
 _POLITE = re.compile(
@@ -102,7 +104,8 @@ _REASONS = re.compile(
 _OPTION = re.compile(rf"\W{{0,4}}[{LETTERS}](?:[).:]|\*\*)\s")
 _SENTENCE = re.compile(r"(?:\S+\s+){2,}\S+[.!]|not\s.*", re.IGNORECASE | re.DOTALL)
 _HEADING = re.compile(
-    r"(?:#+\s*[*_]{0,3}|[*_]{2,3})?(?:(?:final|short)\s+)?(?:answer|topic)[*_]{0,3}", re.IGNORECASE
+    r"(?:#+\s*[*_]{0,3}|[*_]{2,3})?(?:(?:final|short)\s+)?(?:answer|topic)[*_]{0,3}",
+    re.IGNORECASE,
 )
 _BOLD = re.compile(r"([*_]{1,3})(?P<inner>[^*]+)\1(?P<dot>\.?)")
 _BULLET = re.compile(r"\A(?:[-•>]|\*(?=\s))\s+")
@@ -128,7 +131,9 @@ def unwrapped(reply: str) -> str:
     text = without_reports(_one_turn(reply[:LONGEST_REPLY])).strip()
     if "\\boxed" in text or "<" in text:
         marked = [*_MARKED.finditer(own_words(text).words)][-1:]  # the last one counts
-        text = text[slice(*marked[0].span(marked[0].lastgroup or 0))].strip() if marked else text
+        text = (
+            text[slice(*marked[0].span(marked[0].lastgroup or 0))].strip() if marked else text
+        )
     for pattern in _INSIDE:
         if found := pattern.match(text):
             text = found["inside"].strip()
@@ -156,7 +161,9 @@ def _field(text: str) -> tuple[str | None, str]:
     )
     if values and isinstance(values[0], list) and len(values[0]) == 1:
         values = values[0]
-    value = str(values[0]).strip() if values and isinstance(values[0], str | int | float) else None
+    value = (
+        str(values[0]).strip() if values and isinstance(values[0], str | int | float) else None
+    )
     return value, text[end:].strip()
 
 
@@ -219,7 +226,9 @@ def _concluding(lines: list[str]) -> list[str]:
         lines = [re.sub(r"\AA:\s+", "", lines[echoed]), *lines[echoed + 1 :]]
     elif len(lines) > 1 and _POLITE.fullmatch(lines[0]):
         lines = lines[1:]
-    invented = next((at for at, line in enumerate(lines[1:], 1) if _PROMPT.match(line)), len(lines))
+    invented = next(
+        (at for at, line in enumerate(lines[1:], 1) if _PROMPT.match(line)), len(lines)
+    )
     lines = lines[:invented]
     if len(lines) < 2 or _CUE.match(lines[0]):
         return lines
@@ -250,7 +259,11 @@ def _bare(line: str) -> str:
         cue = None
     rest = _FORM.sub("", _BULLET.sub("", line[cue.end() :] if cue else line))
     rest = _TAGS.sub("", rest)
-    if cue and (again := _REPEATED_CUE.match(rest) or _CUE.match(rest)) and again.end() < len(rest):
+    if (
+        cue
+        and (again := _REPEATED_CUE.match(rest) or _CUE.match(rest))
+        and again.end() < len(rest)
+    ):
         rest = rest[again.end() :]
     if cue and "*" in cue[0] and not rest.startswith("*"):
         rest = rest.rstrip("*")  # "**Answer: X**"
@@ -290,7 +303,9 @@ _MAY_BE_A_TOKEN = re.compile(r"[<\[][^>\]]{0,24}\Z")
 
 # --- yes or no, true or false -----------------------------------------------------------------------------------------
 
-_CLOSED = r"(?:yes|no|true|false|supports|supported|refutes|refuted|not enough info(?:rmation)?)"
+_CLOSED = (
+    r"(?:yes|no|true|false|supports|supported|refutes|refuted|not enough info(?:rmation)?)"
+)
 _EITHER = re.compile(
     r"\([^()\n]{0,60}\b(?:or|/)\s[^()\n]{0,60}\)\s*:?"  # "Answer (Yes or No):"
     rf"|\A\W*(?:the answer is:?\s*)?{_CLOSED}(?:,\s*{_CLOSED})*,?(?:\s*/\s*|\s+or\s+){_CLOSED}\s*:",
@@ -408,7 +423,9 @@ _VERDICT = re.compile(
     r"(?P<word>true|false)\b(?P<rest>.*)",
     re.IGNORECASE | re.DOTALL,
 )
-_GOES_ON = re.compile(r"(?P<marks>[\"'”’»`*_)\]}]*)(?:\s*[.!:;,(\n]|\s[-–—]\s|\s*\Z)", re.DOTALL)
+_GOES_ON = re.compile(
+    r"(?P<marks>[\"'”’»`*_)\]}]*)(?:\s*[.!:;,(\n]|\s[-–—]\s|\s*\Z)", re.DOTALL
+)
 _TAKES_BACK = re.compile(
     r"[\W_]*(?:(?:only\s+)?(?:in part|part(?:ly|ially)|mostly|largely|somewhat)|to (?:some|a certain) extent"
     r"|but|although|though"
@@ -517,7 +534,9 @@ _NEGATION = re.compile(
     r"|n['’]t\b",
     re.IGNORECASE,
 )
-_CLAUSE_END = re.compile(r"(?<=[.!?;:])\s|\n|\b(?:but|so|therefore|thus|hence)\b", re.IGNORECASE)
+_CLAUSE_END = re.compile(
+    r"(?<=[.!?;:])\s|\n|\b(?:but|so|therefore|thus|hence)\b", re.IGNORECASE
+)
 _UNTRUE = re.compile(
     r"(?<!may )(?<!might )(?<!could )(?:\bnot|n't)\s+(?:(?:at all|really|actually)\s+)?true\b|\buntrue\b",
     re.IGNORECASE,
@@ -571,7 +590,9 @@ def _labels_in(clause: str) -> Iterator[str]:
     for match in _LABEL.finditer(clause):
         if match["NEI"] or match["few"]:
             yield LABELS[2]
-        elif not match["none"] and match.start() < denied and not _hedged(clause, match.start()):
+        elif (
+            not match["none"] and match.start() < denied and not _hedged(clause, match.start())
+        ):
             yield LABELS[0] if match["SUPPORTS"] else LABELS[1]
 
 

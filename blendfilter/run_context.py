@@ -193,4 +193,6 @@ def with_lms_connected(method: dspy.Module) -> dspy.Module:
 
 def connected_lms(method: dspy.Module) -> dict[str, ConnectedLM]:
     """Its models that are connected, by name."""
-    return {found.name: found.lm for found in lms_of(method) if isinstance(found.lm, ConnectedLM)}
+    return {
+        found.name: found.lm for found in lms_of(method) if isinstance(found.lm, ConnectedLM)
+    }

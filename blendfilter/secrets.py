@@ -130,7 +130,9 @@ def hidden_so_far(text: str) -> str:
         return safe
     longest, beginnings = _beginnings(known)
     for at in range(max(0, len(safe) - longest), len(safe) - LEAST + 1):
-        if any(form.startswith(safe[at:]) for form in beginnings.get(safe[at : at + LEAST], ())):
+        if any(
+            form.startswith(safe[at:]) for form in beginnings.get(safe[at : at + LEAST], ())
+        ):
             return safe[:at]
     return safe
 
@@ -184,7 +186,9 @@ def _forms(secret: str, long: bool) -> set[str]:
     if long:
         encoded = {_inside_base64(secret.encode(), before) for before in range(3)}
     else:  # too short to be found inside
-        whole = (base64.b64encode(text.encode()).decode() for text in (secret, f"Bearer {secret}"))
+        whole = (
+            base64.b64encode(text.encode()).decode() for text in (secret, f"Bearer {secret}")
+        )
         encoded = {form.rstrip("=") for form in whole}
     return _escaped(secret) | encoded | {form.translate(_FOR_ADDRESSES) for form in encoded}
 

@@ -77,7 +77,9 @@ class Settings(BaseModel):
             except ValidationError as error:
                 first = error.errors(include_url=False)[0]
                 name, value, why = first["loc"][0], first["input"], first["msg"]
-                raise BadArgument(f"{name} is {value!r:.80}: {why[:1].lower()}{why[1:]}") from None
+                raise BadArgument(
+                    f"{name} is {value!r:.80}: {why[:1].lower()}{why[1:]}"
+                ) from None
 
     @classmethod
     def declared(cls) -> dict[str, Option]:
@@ -89,7 +91,9 @@ class Settings(BaseModel):
         found = {}
         for name, owner in owners.items():
             if (field := cls.model_fields.get(name)) is not None:
-                found[name] = Option(f"--{name.replace('_', '-')}", help=field.description or "")
+                found[name] = Option(
+                    f"--{name.replace('_', '-')}", help=field.description or ""
+                )
                 for mark in (owner.about, *field.metadata):
                     if isinstance(mark, Option):
                         vars(found[name]).update(
@@ -99,7 +103,9 @@ class Settings(BaseModel):
 
     def given(self, *of: str | type[Settings]) -> dict[str, Any]:
         """The fields that were given, by name: those of the groups and names in `of`, or all. No switch that is off."""
-        names = [name for one in of for name in ([one] if isinstance(one, str) else one.declared())]
+        names = [
+            name for one in of for name in ([one] if isinstance(one, str) else one.declared())
+        ]
         found = {}
         for name in self.declared():
             value, default = getattr(self, name), type(self).model_fields[name].default

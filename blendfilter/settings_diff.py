@@ -27,7 +27,9 @@ def different_settings(
     "lm.name was 'a', now 'b'"
     """
     differing = [pair for pair in _pairs(stored, asked) if pair[0] not in ignored]
-    found = [words.get(path, f"{path} was {was!r}, now {now!r}") for path, was, now in differing]
+    found = [
+        words.get(path, f"{path} was {was!r}, now {now!r}") for path, was, now in differing
+    ]
     return "; ".join(found[:FIRST]) + (
         f"; and {len(found) - FIRST} more" if len(found) > FIRST else ""
     )

@@ -64,7 +64,9 @@ class Table:
         below = ["", *map(_visible, self.notes)] if self.notes else []
         return "\n".join([*above, *(line for folded in lines for line in folded), *below])
 
-    def _layout(self, cells: Sequence[Sequence[str]], width: int | None) -> tuple[list[int], str]:
+    def _layout(
+        self, cells: Sequence[Sequence[str]], width: int | None
+    ) -> tuple[list[int], str]:
         """The width of each column, and the gap between two."""
         sizes = [max(map(len, column)) for column in zip(*cells, strict=True)]
         gaps = len(sizes) - 1
@@ -137,7 +139,9 @@ class Table:
         out = StringIO()
         writer = csv.writer(out, lineterminator="\r\n")
         for row in (self.header, *self.rows):
-            texts = (f"'{cell}" if cell.startswith(_FORMULA) else cell for cell in row[: self.left])
+            texts = (
+                f"'{cell}" if cell.startswith(_FORMULA) else cell for cell in row[: self.left]
+            )
             writer.writerow([*texts, *row[self.left :]])
         return out.getvalue()
 

@@ -78,9 +78,9 @@ def question_digest(question: str) -> str:
     >>> question_digest("Who keeps the light?") == question_digest("who keeps THE light")
     True
     """
-    return hashlib.sha256(normalize_answer(question).encode("utf-8", "surrogatepass")).hexdigest()[
-        :16
-    ]
+    return hashlib.sha256(
+        normalize_answer(question).encode("utf-8", "surrogatepass")
+    ).hexdigest()[:16]
 
 
 def tokens(text: str) -> list[str]:
@@ -186,7 +186,8 @@ def sentences(text: str) -> list[Sentence]:
     ends = (
         match.end()
         for match in _BREAK.finditer(text)
-        if match["mark"] is None or (_ends(text, match) and not _GOES_ON.match(text, match.end()))
+        if match["mark"] is None
+        or (_ends(text, match) and not _GOES_ON.match(text, match.end()))
     )
     for end in (*ends, len(text)):
         piece = text[start:end]
@@ -278,7 +279,11 @@ def choices(question: str) -> Choices:
         text = _TEXT.match(question, found.end())
         mark = _Mark(found.start(), found.end(), text.end() if text else len(question) + 1)
         row = rows[found[1]] = [mark, *rows.get(_FOLLOWING.get(found[1], ""), [])]
-        if found[1] == LETTERS[0] and len(row) > max(1, len(best)) and _whole(row, len(question)):
+        if (
+            found[1] == LETTERS[0]
+            and len(row) > max(1, len(best))
+            and _whole(row, len(question))
+        ):
             best = row
     if not best:
         return Choices(question.strip())

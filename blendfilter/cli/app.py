@@ -235,7 +235,9 @@ def command(
 
 def command_group(name: str, help: str) -> typer.Typer:
     """A group of commands: `blendfilter NAME COMMAND`."""
-    _made[name] = typer.Typer(name=name, help=help, cls=CommandGroup, no_args_is_help=True, **PLAIN)
+    _made[name] = typer.Typer(
+        name=name, help=help, cls=CommandGroup, no_args_is_help=True, **PLAIN
+    )
     return _made[name]
 
 
@@ -338,7 +340,9 @@ def _main() -> None:
         _fail(f"{error.format_message().rstrip('.')} ({name} --help shows what it takes)", 2)
     except (KeyboardInterrupt, typer.Abort):
         what = (
-            "the same command goes on where it was" if State.goes_on else "nothing of it was kept"
+            "the same command goes on where it was"
+            if State.goes_on
+            else "nothing of it was kept"
         )
         _fail(f"stopped; {what}", INTERRUPTED)
     except BrokenPipeError:
@@ -353,7 +357,9 @@ def _main() -> None:
         if isinstance(error, OSError):  # a full disk, a folder without permission to write
             _fail(f"{error.filename or 'the system says'}: {error.strerror or error}", 1)
         # an error that no code foresaw: name the files and folders that the command was given
-        given = [word for word in sys.argv[1:] if not word.startswith("-") and os.path.exists(word)]
+        given = [
+            word for word in sys.argv[1:] if not word.startswith("-") and os.path.exists(word)
+        ]
         about = f"{', '.join(given)}: " if given else ""
         what = f"{type(error).__name__}: {str(error)[:300]}"
         _fail(

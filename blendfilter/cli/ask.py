@@ -73,9 +73,7 @@ def ask(options: AskOptions) -> None:
             # Stored errors name no address.
             address = error.address or lm.address or "the model"
             where = ", ".join([address, *([f"stage '{error.stage}'"] if error.stage else [])])
-            line = (
-                f"{where}: {error}; blendfilter doctor says what the model does and what to change"
-            )
+            line = f"{where}: {error}; blendfilter doctor says what the model does and what to change"
             raise ModelError(line, kind=error.kind, stage=error.stage) from error
     for event, words in _EVENTS.items():
         if stages := list(dict.fromkeys(note.stage for note in notes if note.event == event)):

@@ -276,7 +276,9 @@ def compile_command(options: CompileOptions) -> None:
             progress=bars,
         )
     save_program(done.program, out, done.recipe)
-    scored = "balanced accuracy, {} pairs held back" if what in JUDGES else "score on {} held back"
+    scored = (
+        "balanced accuracy, {} pairs held back" if what in JUDGES else "score on {} held back"
+    )
     _summarise(done, out, scored, changed=state_of(done.program) != state_of(student))
 
 

@@ -116,9 +116,15 @@ def _take_named_source(ctx: typer.Context) -> None:
 
 def _sources(ctx: typer.Context) -> list[str]:
     """The command's sources of passages that exclude each other; `reproduce` has one for each task."""
-    params = {param.name: param for param in ctx.command.params if isinstance(param, TyperOption)}
+    params = {
+        param.name: param for param in ctx.command.params if isinstance(param, TyperOption)
+    }
     corpus = params.get("corpus")
-    return [] if corpus is None or corpus.multiple else [name for name in SOURCES if name in params]
+    return (
+        []
+        if corpus is None or corpus.multiple
+        else [name for name in SOURCES if name in params]
+    )
 
 
 def _before(file: Mapping[str, Any], run: Mapping[str, Any]) -> dict[str, Any]:
@@ -168,7 +174,9 @@ def _read(ctx: typer.Context, path: Path) -> dict[str, Any]:
     from blendfilter.files import path_of
 
     try:
-        return _checked(ctx, tomllib.loads(path_of(path).read_text(encoding="utf-8")), str(path))
+        return _checked(
+            ctx, tomllib.loads(path_of(path).read_text(encoding="utf-8")), str(path)
+        )
     except FileNotFoundError as error:
         raise MissingFile(
             f'no file {path}: --config takes a TOML file of options, such as lm = "offline"'
@@ -200,6 +208,8 @@ def _checked(ctx: typer.Context, values: dict[str, Any], where: str) -> dict[str
         try:
             param.process_value(ctx, words)
         except typer.BadParameter as error:
-            raise BadData(f"{where}: {key} = {value!r:.60}: {error.message.rstrip('.')}") from error
+            raise BadData(
+                f"{where}: {key} = {value!r:.60}: {error.message.rstrip('.')}"
+            ) from error
         read[param.name] = words
     return read

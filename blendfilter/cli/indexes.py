@@ -283,7 +283,9 @@ def search(options: SearchOptions) -> None:
 
     def opened() -> Any:
         hosts = options.allow_hosts or ()
-        return reranked(options, lambda: open_index(options.index, allow_hosts=hosts), options.k)
+        return reranked(
+            options, lambda: open_index(options.index, allow_hosts=hosts), options.k
+        )
 
     if options.query is not None:
         _show_hits(opened, options.query, options.k)
@@ -364,7 +366,9 @@ def _query(row: JsonRow) -> dict[str, Any]:
             f"{row.where}: expected an object with a 'question' or 'query', found {row.value!r:.60}"
         )
     ids = [
-        fields[name] for name in ("id", "_id", "qid", "question_id") if fields.get(name) is not None
+        fields[name]
+        for name in ("id", "_id", "qid", "question_id")
+        if fields.get(name) is not None
     ]
     return {**({"id": ids[0]} if ids else {}), "question": text.strip()}
 

@@ -155,7 +155,9 @@ def _refused_by(model: JudgeOptions) -> set[str]:
     of_process = {"context", "threads"}
     if name == "offline":
         return of_server | of_process
-    return of_server - {"deadline"} if is_in_process(name, model.api_base or None) else of_process
+    return (
+        of_server - {"deadline"} if is_in_process(name, model.api_base or None) else of_process
+    )
 
 
 def say_what_answers(
@@ -170,7 +172,9 @@ def say_what_answers(
     if (templates := prompts_in(prompts)) is not None and templates.set_name:
         asking = [] if module is None else [ask for _, ask in module.named_sub_modules(Ask)]
         used = sorted({ask.template.name for ask in asking} or templates.names)
-        of_set = ", ".join(name for name in used if templates[name].of_set) or "none of its prompts"
+        of_set = (
+            ", ".join(name for name in used if templates[name].of_set) or "none of its prompts"
+        )
         own = ", ".join(name for name in used if not templates[name].of_set)
         say(
             f"--prompts {prompts}: the papers' shape in {of_set}{f'; ours in {own}' if own else ''}"
@@ -190,7 +194,9 @@ def say_unshown(demos: Path | None, module: dspy.Module, name: str) -> None:
     """Say so where `--demos` was given, and `module` shows no demonstrations."""
     from blendfilter.asking import NO_DEMOS
 
-    if demos in (None, Path(NO_DEMOS)) or any(part.demos for _, part in module.named_predictors()):
+    if demos in (None, Path(NO_DEMOS)) or any(
+        part.demos for _, part in module.named_predictors()
+    ):
         return
     say(f"--demos changes nothing: {name} shows no demonstrations")
 
@@ -228,7 +234,9 @@ def maker(
     for argument in arguments:
         # A user's class says itself whether it takes a filter; of an unknown method the name is the error.
         takers = methods_taking(argument)
-        if how.method not in takers and (how.method in METHODS or (own and argument != "filter")):
+        if how.method not in takers and (
+            how.method in METHODS or (own and argument != "filter")
+        ):
             raise _not_taken(how, argument, "", takers, how.method)
     if how.method == "self-consistency" and top_p == 0 and how.samples != 1:
         raise BadArgument(
@@ -335,11 +343,17 @@ def retriever(
     from blendfilter.retrieval.analyser import Analyser
 
     def made(analyser: Analyser | None = None) -> Retriever | None:
-        return reranked(sources, lambda: _opened(sources, questions, analyser, sample=sample), k)
+        return reranked(
+            sources, lambda: _opened(sources, questions, analyser, sample=sample), k
+        )
 
     index = made()
     before = _fingerprint_in(run) if index is not None and run is not None else ""
-    if index is None or before in ("", index.fingerprint) or sources.given("index", "retrieved"):
+    if (
+        index is None
+        or before in ("", index.fingerprint)
+        or sources.given("index", "retrieved")
+    ):
         return index
     old = made(Analyser(form=None))
     return old if old is not None and old.fingerprint == before else index
@@ -349,7 +363,9 @@ def _fingerprint_in(run: Path) -> str:
     """The fingerprint of the index that the run in a folder searched; empty where there is no run, or not one index."""
     from blendfilter.evaluation.run_folder import RUN, read_json
 
-    found = read_json(run / RUN)["settings"].get("retrievers") if (run / RUN).is_file() else None
+    found = (
+        read_json(run / RUN)["settings"].get("retrievers") if (run / RUN).is_file() else None
+    )
     return str(found[0]["fingerprint"]) if found and len(found) == 1 else ""
 
 
@@ -362,7 +378,9 @@ def _opened(
     from blendfilter.retrieval.precomputed import Precomputed
 
     if len(named := sources.given_options("corpus", "index", "retrieved")) > 1:
-        raise BadArgument(f"{' and '.join(named)} name {len(named)} sources of passages: give one")
+        raise BadArgument(
+            f"{' and '.join(named)} name {len(named)} sources of passages: give one"
+        )
     if sources.retrieved is not None:
         hits = Precomputed(
             sources.retrieved, {question.id: question.question for question in questions}

@@ -113,7 +113,9 @@ MaxBadReplies = Annotated[
 Html = Annotated[
     bool,
     Option(
-        panel="Output", rare=True, help="Write the run as a page too, report.html in its folder."
+        panel="Output",
+        rare=True,
+        help="Write the run as a page too, report.html in its folder.",
     ),
 ]
 AsJson = Annotated[
@@ -306,5 +308,7 @@ class BatchOptions(Settings, panel="Limits"):
         if self.batch_dir is not None:
             return Batch(self.batch_dir)
         return (
-            Batch(window=self.batch_window or Batch.window, poll=self.poll) if self.batch else None
+            Batch(window=self.batch_window or Batch.window, poll=self.poll)
+            if self.batch
+            else None
         )

@@ -47,9 +47,9 @@ class RowSettings(Settings, panel="Method"):
 
     programs: Annotated[list[str] | None, Option("--program", metavar=_FILE, rare=True)] = None
     """FILCO, or CDIT's judge, speaks as this compiled program (blendfilter compile); may be repeated."""
-    models: Annotated[list[str] | None, Option("--filter-model", metavar="[MODEL:][TASK=]NAME")] = (
-        None
-    )
+    models: Annotated[
+        list[str] | None, Option("--filter-model", metavar="[MODEL:][TASK=]NAME")
+    ] = None
     """A model of the rows' filters, by what the table calls it (aligned:nq=models/bider); may be repeated."""
     demos: Annotated[list[str] | None, Option(metavar=_FILE, rare=True)] = None
     """A JSON file of demonstrations in place of a task's own (docs/prompts.md shows one); may be repeated."""
@@ -130,4 +130,6 @@ def reproduce(options: ReproduceOptions) -> None:
 
 
 def _names(words: str | None) -> list[str] | None:
-    return None if words is None else [word.strip() for word in words.split(",") if word.strip()]
+    return (
+        None if words is None else [word.strip() for word in words.split(",") if word.strip()]
+    )

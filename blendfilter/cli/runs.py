@@ -223,7 +223,9 @@ def eval(ctx: typer.Context, options: EvalOptions) -> None:
         all_questions, questions = questions, not_compiled_on(module, questions, models)
         left_out = len(all_questions) - len(questions)
         of = (
-            "the model was trained on" if options.program is None else "the program was compiled on"
+            "the model was trained on"
+            if options.program is None
+            else "the program was compiled on"
         )
         say(f"{left_out} questions that {of} are left out, {len(questions)} are asked")
     if options.shard is not None:

@@ -40,7 +40,9 @@ SCORERS = "local (SmolLM2), a .gguf file, hf/NAME, or any name with --api-base"
 class ScorerOptions(Weights, panel="Model"):
     """The model that CXMI asks, and BIDER's cleaning."""
 
-    lm: Annotated[str | None, Option(help=f"cxmi, bider: the model that scores: {SCORERS}.")] = None
+    lm: Annotated[
+        str | None, Option(help=f"cxmi, bider: the model that scores: {SCORERS}.")
+    ] = None
     demos: DemosFile = None
 
 
@@ -256,7 +258,9 @@ def _show_synthesis(found: SynthesisSummary, n: int) -> None:
             f"{100 * stage.tokens / full.tokens:.0f} %" if full.tokens else "-",
             f"{100 * stage.holds:.1f} %",
             f"{100 * stage.words:.1f} %",
-            f"{stage.words_per_token / full.words_per_token:.2f}" if full.words_per_token else "-",
+            f"{stage.words_per_token / full.words_per_token:.2f}"
+            if full.words_per_token
+            else "-",
         ]
         for name, stage in found.stages.items()
     ]
@@ -284,7 +288,11 @@ def _check_named(options: SynthesisOptions) -> None:
         f"{name} ({what})"
         for name, what, value in (
             ("--encoder", "an encoder, such as intfloat/e5-base-v2", options.encoder),
-            ("--nli", "an entailment model, such as google/t5_xxl_true_nli_mixture", options.nli),
+            (
+                "--nli",
+                "an entailment model, such as google/t5_xxl_true_nli_mixture",
+                options.nli,
+            ),
         )
         if value is None
     ]

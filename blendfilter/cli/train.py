@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from blendfilter.training.trainer import Trained
 
 train = command_group(
-    "train", "Fine-tune filters and generators; on several GPUs by torchrun or accelerate launch."
+    "train",
+    "Fine-tune filters and generators; on several GPUs by torchrun or accelerate launch.",
 )
 TARGET_TOKENS = 512
 """Of a stage's target, by default."""
@@ -120,7 +121,9 @@ class AlignmentOptions(PPOTerms, ReaderOptions, panel="Method", goes_with="align
     """Text that was written and no passage has: keep (the default), or drop."""
 
 
-class BiderOptions(SilverOptions, TrainingOptions, AlignmentOptions, SpendingOptions, panel="Data"):
+class BiderOptions(
+    SilverOptions, TrainingOptions, AlignmentOptions, SpendingOptions, panel="Data"
+):
     """The settings of `blendfilter train bider`."""
 
     stage: Annotated[str, Option(metavar="extracted|refined|cleaned|by_target", rare=True)] = (
@@ -142,7 +145,9 @@ def train_bider(options: BiderOptions) -> None:
         _align(options)
         return
     if needless := options.given_options(SpendingOptions):
-        raise BadArgument(f"{needless[0]} is of the alignment: give --align too, or leave it out")
+        raise BadArgument(
+            f"{needless[0]} is of the alignment: give --align too, or leave it out"
+        )
     _train("bider", options, "silver", options.stage)
 
 

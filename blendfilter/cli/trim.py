@@ -100,7 +100,9 @@ class LookingOptions(Settings, panel="Output"):
     """With --export: replace a file that is there."""
 
 
-class TrimOptions(JudgingOptions, OverlayOptions, LookingOptions, ModelOptions, SpendingOptions):
+class TrimOptions(
+    JudgingOptions, OverlayOptions, LookingOptions, ModelOptions, SpendingOptions
+):
     """The settings of `blendfilter trim`."""
 
     index: Argument[str]
@@ -122,7 +124,9 @@ class TrimOptions(JudgingOptions, OverlayOptions, LookingOptions, ModelOptions, 
             )
         judging = self.given_options(JudgingOptions, ModelOptions, SpendingOptions, "prices")
         if judging and self.questions is None:
-            raise BadArgument(f"{judging[0]} is for judging: add --questions FILE, or leave it out")
+            raise BadArgument(
+                f"{judging[0]} is for judging: add --questions FILE, or leave it out"
+            )
         if self.dry_run and settings:
             raise BadArgument(
                 f"--dry-run changes nothing, and {settings[0]} would be kept: leave one of them out"

@@ -187,7 +187,10 @@ def compile_program(
         "mipro": {"candidates": candidates, "trials": trials},
         "gepa": {"metric_calls": metric_calls},
     }
-    tokens = {"max_demo_tokens": max_demo_tokens, "tokeniser": tokeniser_for(context.model).name}
+    tokens = {
+        "max_demo_tokens": max_demo_tokens,
+        "tokeniser": tokeniser_for(context.model).name,
+    }
     weights = (
         metric.weights()
         if hasattr(metric, "weights")
@@ -305,7 +308,9 @@ def _compiled(
         watch.interrupt()
         raise
     except (SystemExit, asyncio.CancelledError) as error:
-        _let_finish(context.gate)  # a program that calls sys.exit() ends the work, not this process
+        _let_finish(
+            context.gate
+        )  # a program that calls sys.exit() ends the work, not this process
         raise CodeFailed.by(error) from error
     raise ended  # outside of the block: an error must not have for its context what came of it
 
@@ -321,7 +326,9 @@ def _let_finish(gate: Gate) -> None:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Inside the block DSPy, GEPA and optuna, which print to standard output and draw bars, are silent."""
-    levels = {logger: logger.level for logger in map(logging.getLogger, ("dspy", "gepa", "optuna"))}
+    levels = {
+        logger: logger.level for logger in map(logging.getLogger, ("dspy", "gepa", "optuna"))
+    }
     drawn = tqdm.tqdm.__init__
     tqdm.tqdm.__init__ = functools.partialmethod(drawn, disable=True)
     try:

@@ -28,9 +28,9 @@ from blendfilter.text import folded, question_digest
 
 def drawn(examples: Sequence[dspy.Example], size: int, seed: int) -> list[dspy.Example]:
     """Examples of `size` different questions, drawn by `seed`. Raises `EmptyData` where there are not so many."""
-    once = list({question_digest(question_in(each)): each for each in reversed(examples)}.values())[
-        ::-1
-    ]
+    once = list(
+        {question_digest(question_in(each)): each for each in reversed(examples)}.values()
+    )[::-1]
     if len(once) < size:
         raise EmptyData(
             f"there are {len(once)} different questions, fewer than {size}: give more data, or ask for fewer (train=, "
@@ -68,9 +68,9 @@ def consistency_examples(
     made = []
     for question, some in zip(questions, hits, strict=True):
         # passages that read the same are taken once
-        found = list({each.line: each for each in reversed([*some, *question.context])}.values())[
-            ::-1
-        ]
+        found = list(
+            {each.line: each for each in reversed([*some, *question.context])}.values()
+        )[::-1]
         if pairs := _pairs(question, lines, found, negatives, seed):
             example = dspy.Example(id=question.id, question=question.question, pairs=pairs)
             made.append(example.with_inputs("question"))
@@ -110,7 +110,11 @@ def _pairs(
 
 
 def consistency(
-    example: Any, prediction: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
+    example: Any,
+    prediction: Any,
+    trace: Any = None,
+    pred_name: Any = None,
+    pred_trace: Any = None,
 ) -> float | bool | dspy.Prediction:
     """Whether a `CDITFilter` judged the passage of an example as it should; for a predictor, with feedback.
 
@@ -129,7 +133,9 @@ def consistency(
             else right and "unread_verdict" not in (prediction.get("flags") or {})
         )
     words = (
-        "Nothing could be read as a verdict." if verdict is None else f"The verdict was {verdict}."
+        "Nothing could be read as a verdict."
+        if verdict is None
+        else f"The verdict was {verdict}."
     )
     if right:
         return dspy.Prediction(score=1.0, feedback=f"{words} That is right.")

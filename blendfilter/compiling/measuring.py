@@ -225,7 +225,9 @@ class CountedMetric:
         score = _number(self.metric(example, prediction))
         golden = example.get("golden_answers") or example.get("answer") or ()
         listed = "; ".join(map(str, golden)) if isinstance(golden, list | tuple) else golden
-        answer = prediction.get("answer") if isinstance(prediction, dspy.Prediction) else prediction
+        answer = (
+            prediction.get("answer") if isinstance(prediction, dspy.Prediction) else prediction
+        )
         wanted = f", the right one is: {listed}" if listed else ""
         return dspy.Prediction(
             score=score,

@@ -122,7 +122,9 @@ def _teaching(rows: Sequence[dspy.Example], student: dspy.Module) -> list[dspy.E
     outputs = {
         name for _, each in student.named_predictors() for name in each.signature.output_fields
     }
-    return [row for row in rows if not any(name in row and row[name] is None for name in outputs)]
+    return [
+        row for row in rows if not any(name in row and row[name] is None for name in outputs)
+    ]
 
 
 def _labelled_kept(work: OptimiserWork, compiled: dspy.Module) -> dspy.Module:
@@ -145,7 +147,9 @@ _SEARCHES = {"mipro": "optuna", "gepa": "gepa"}
 """Optimisers that choose among candidates, and the package that each needs."""
 
 
-def optimiser_called(name: str, student: dspy.Module, train: Sequence[dspy.Example]) -> Optimiser:
+def optimiser_called(
+    name: str, student: dspy.Module, train: Sequence[dspy.Example]
+) -> Optimiser:
     """The optimiser of that name. Raises where it is missing or could change nothing."""
     if name not in OPTIMIZERS:
         raise UnknownName.of("optimiser", name, OPTIMIZERS)
@@ -175,7 +179,8 @@ def complete(row: Mapping[str, Any], predictor: dspy.Predict) -> bool:
     """Whether a row fills a predictor's fields; an empty list fills none."""
     inputs = [name for name in predictor.signature.input_fields if name not in OPTIONAL_FIELDS]
     return all(
-        row.get(name) not in (None, []) for name in [*inputs, *predictor.signature.output_fields]
+        row.get(name) not in (None, [])
+        for name in [*inputs, *predictor.signature.output_fields]
     )
 
 
@@ -190,15 +195,17 @@ def reduced(row: Mapping[str, Any], predictor: dspy.Predict) -> dspy.Example:
     inputs = list(predictor.signature.input_fields)
     names = [*inputs, *predictor.signature.output_fields]
     marked = {"augmented": True} if row.get("augmented") else {}
-    return dspy.Example(**marked, **{name: row[name] for name in names if name in row}).with_inputs(
-        *inputs
-    )
+    return dspy.Example(
+        **marked, **{name: row[name] for name in names if name in row}
+    ).with_inputs(*inputs)
 
 
 def keep_own_fields(module: dspy.Module) -> None:
     """Reduce every predictor's demonstrations, and leave out those that do not fill its fields, or show no ids."""
     for _, predictor in module.named_predictors():
-        own = (reduced(demo, predictor) for demo in predictor.demos if complete(demo, predictor))
+        own = (
+            reduced(demo, predictor) for demo in predictor.demos if complete(demo, predictor)
+        )
         predictor.demos = [demo for demo in own if _with_plain_ids(demo)]
 
 

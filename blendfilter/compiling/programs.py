@@ -76,7 +76,9 @@ class PairedScores:
         (0.0625, 0.03125)
         """
         changed, fewer = self.better + self.worse, min(self.better, self.worse)
-        return min(1.0, 2 * sum(math.comb(changed, k) for k in range(fewer + 1)) / (1 << changed))
+        return min(
+            1.0, 2 * sum(math.comb(changed, k) for k in range(fewer + 1)) / (1 << changed)
+        )
 
 
 @dataclass(frozen=True)
@@ -136,7 +138,9 @@ def fields_of(module: dspy.Module) -> dict[str, list[str]]:
 
 def templates_of(module: dspy.Module) -> dict[str, str]:
     """The template of every predictor that speaks through one, and the digest of its text."""
-    return {name: f"{each.template.name} {each.template.digest}" for name, each in _asks(module)}
+    return {
+        name: f"{each.template.name} {each.template.digest}" for name, each in _asks(module)
+    }
 
 
 def _asks(module: dspy.Module) -> list[tuple[str, Ask]]:
@@ -155,7 +159,9 @@ def worded_of(module: dspy.Module) -> dict[str, str]:
     for path, part in module.named_sub_modules():
         name = path.removeprefix("self").strip(".") or kind_of(part)
         switches = [(words, getattr(part, switch, None)) for switch, words in _SWITCHES.items()]
-        if switched := [words[not value] for words, value in switches if isinstance(value, bool)]:
+        if switched := [
+            words[not value] for words, value in switches if isinstance(value, bool)
+        ]:
             worded[name] = ", ".join(switched)
         if isinstance(part, Judge):  # a verdict given under one rule misleads under another
             # all of them must be met, in whatever order
@@ -204,7 +210,10 @@ def state_of(program: dspy.Module) -> dict[str, Any]:
 def save_program(program: dspy.Module, path: str | Path, recipe: ProgramRecipe) -> Path:
     """Write `program` with its recipe: the same ones, the same bytes. Raises `BadArgument` where `path` is a folder."""
     path = check_place(path)
-    metadata = {"dependency_versions": dependency_versions(), "recipe": dataclasses.asdict(recipe)}
+    metadata = {
+        "dependency_versions": dependency_versions(),
+        "recipe": dataclasses.asdict(recipe),
+    }
     written = json_line(
         {**state_of(program), "metadata": metadata}, indent=2, default=dataclasses.asdict
     )
@@ -310,7 +319,9 @@ def _part_for(module: dspy.Module, recipe: ProgramRecipe, path: str | Path) -> d
 
 def _check_recipe(part: dspy.Module, recipe: ProgramRecipe, path: str | Path) -> None:
     """Raise `BadData` where `part` has other fields, templates, rules or another wording than the recipe."""
-    wording = f"take the wording of {recipe.task or 'its task'} (eval of that task, ask wording=)"
+    wording = (
+        f"take the wording of {recipe.task or 'its task'} (eval of that task, ask wording=)"
+    )
     for kind, saved, own, next_move in (
         (
             "the fields ",
@@ -359,4 +370,6 @@ def _check_state(part: dspy.Module, state: Mapping[str, Any], path: str | Path) 
                 f"{_AGAIN}"
             )
         if saved["lm"]:
-            raise BadData(f"{path}: '{name}' names a model, which a program never does: {_AGAIN}")
+            raise BadData(
+                f"{path}: '{name}' names a model, which a program never does: {_AGAIN}"
+            )

@@ -52,7 +52,8 @@ def silver_examples(rows: Iterable[SilverRow], unit: Unit = "sentence") -> list[
         candidates = candidates_of(row.passages, unit)
         starts = unit != "passage"
         wanted = {
-            (each.passage, each.start * starts) for each in (row.sentences[at] for at in row.chosen)
+            (each.passage, each.start * starts)
+            for each in (row.sentences[at] for at in row.chosen)
         }
         chosen = [
             at
@@ -124,10 +125,10 @@ class SilverMetric:
                 answer = str(self.answerer(knowledge=lines, question=example.question).answer)
             right = f1(answer, example.golden_answers)
             golden = "; ".join(example.golden_answers)
-            feedback += (
-                f" Over what was kept the answer given was '{answer}', the right one is: {golden}"
-            )
-        gained = (self.agreement * agreement + self.answer * right) / (self.agreement + self.answer)
+            feedback += f" Over what was kept the answer given was '{answer}', the right one is: {golden}"
+        gained = (self.agreement * agreement + self.answer * right) / (
+            self.agreement + self.answer
+        )
         score = max(0.0, gained - self.tokens * share)
         if pred_name is not None:
             return dspy.Prediction(score=score, feedback=feedback)
@@ -177,7 +178,9 @@ def silver_metric(
         )
     answerer = None
     if answer > 0:
-        answerer = Direct(as_retriever(lambda query, k: []), task=wording, prompts=prompts).direct
+        answerer = Direct(
+            as_retriever(lambda query, k: []), task=wording, prompts=prompts
+        ).direct
     return SilverMetric(agreement, answer, tokens, threshold, answerer)
 
 

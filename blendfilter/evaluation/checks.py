@@ -145,7 +145,9 @@ def check_gold_titles(method: dspy.Module, questions: Questions) -> None:
     index is nearly the same (in case, spacing, punctuation, a letter), or where the index has none of them. Only a
     local index of `MOST_TITLES` passages at the most is looked at.
     """
-    gold = dict.fromkeys(folded(title) for question in questions for title in question.gold_titles)
+    gold = dict.fromkeys(
+        folded(title) for question in questions for title in question.gold_titles
+    )
     retrievers = retrievers_of(method)
     stored = [held for index in retrievers for held in _holding(index)]
     if (
@@ -160,7 +162,9 @@ def check_gold_titles(method: dspy.Module, questions: Questions) -> None:
     )
     missing = [title for title in gold if title not in known]
     letters = {_letters(title): title for title in known}
-    near = [(title, letters[_letters(title)]) for title in missing if _letters(title) in letters]
+    near = [
+        (title, letters[_letters(title)]) for title in missing if _letters(title) in letters
+    ]
     if len(missing) * len(known) <= _MOST_PAIRS:
         near += [
             (title, other)

@@ -121,14 +121,24 @@ class Comparison:
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON: fractions to 6 decimals, p-values to 6 significant digits (so that none becomes 0)."""
         rows = [
-            {name: rounded(name, value) for name, value in asdict(row).items()} for row in self.rows
+            {name: rounded(name, value) for name, value in asdict(row).items()}
+            for row in self.rows
         ]
         return asdict(self) | {"rows": rows, "notes": self.notes}
 
     def _cells(self) -> list[list[str]]:
         several = len({row.run for row in self.rows}) > 2  # one comparison needs no correction
         lines = [
-            ["", "value", "diff", "95 % interval", "won/lost", "p", *["Holm"] * several, "errors"]
+            [
+                "",
+                "value",
+                "diff",
+                "95 % interval",
+                "won/lost",
+                "p",
+                *["Holm"] * several,
+                "errors",
+            ]
         ]
         blank = [""] * (len(lines[0]) - 3)
         for run, group in groupby(self.rows, key=lambda row: row.run):
@@ -285,7 +295,9 @@ def _with_rescored(
     tables = {label: _with_retrieval(label, run.rows, metrics) for label, run in runs.items()}
     lines = []
     for name in metrics:
-        lacking = [label for label, rows in tables.items() if not all(name in row for row in rows)]
+        lacking = [
+            label for label, rows in tables.items() if not all(name in row for row in rows)
+        ]
         found = {label: rescored(runs[label], name) for label in lacking}
         for label, scores in found.items():
             tables[label] = [row | {name: scores.rows[key_of(row)]} for row in tables[label]]
@@ -329,7 +341,9 @@ def _judge_of(found: Rescored) -> str:
     if found.judge is None:
         return ""
     more = "".join(
-        f" {name} {value}" for name, value in found.judge.items() if name not in ("lm", "prompt")
+        f" {name} {value}"
+        for name, value in found.judge.items()
+        if name not in ("lm", "prompt")
     )
     return f"{found.judge['lm']}/{found.judge['prompt']}{more}"
 
@@ -378,7 +392,9 @@ def compare_predictions(
         }
 
     measured = {measure: of_all(measure) for measure in dict.fromkeys(metrics)}
-    if not any(_right_or_wrong(measure, *scores.values()) for measure, scores in measured.items()):
+    if not any(
+        _right_or_wrong(measure, *scores.values()) for measure, scores in measured.items()
+    ):
         measured[CORRECT] = of_all(CORRECT)
     rows: list[ComparisonRow] = []
     for measure, scores in measured.items():
@@ -427,9 +443,15 @@ def _tested(row: ComparisonRow, before: Answers, after: Answers, seed: int) -> C
     """`row` with what compares its scores (`after`) with the baseline's (`before`)."""
     difference, low, high, p = paired_bootstrap(before, after, seed=seed)
     row = replace(row, difference=difference, low=low, high=high, p=p)
-    if not _right_or_wrong(row.measure, before, after) or len(before[0]) > 1 or len(after[0]) > 1:
+    if (
+        not _right_or_wrong(row.measure, before, after)
+        or len(before[0]) > 1
+        or len(after[0]) > 1
+    ):
         return row
-    lost, won, p = mcnemar_exact([answer for (answer,) in before], [answer for (answer,) in after])
+    lost, won, p = mcnemar_exact(
+        [answer for (answer,) in before], [answer for (answer,) in after]
+    )
     return replace(
         row, won=won, lost=lost, p=p, smallest=smallest_difference(won + lost, len(after))
     )
@@ -464,7 +486,9 @@ def _by_id(label: str, rows: Sequence[Mapping[str, Any]]) -> Predictions:
             raise BadData(
                 f"run '{label}' has {len(answers)} of {most} answers to question '{id}'; finish it first"
             )
-    return {id: [answers[repeat] for repeat in sorted(answers)] for id, answers in table.items()}
+    return {
+        id: [answers[repeat] for repeat in sorted(answers)] for id, answers in table.items()
+    }
 
 
 def _check_questions(baseline: str, first: Predictions, label: str, other: Predictions) -> None:
@@ -485,7 +509,9 @@ def _score(label: str, row: Mapping[str, Any], measure: str) -> float:
     value = 0 if row.get("error") else row.get(measure)
     if not isinstance(value, int | float):
         what = f"run '{label}' has no '{measure}' for question '{row['id']}'"
-        raise RunMismatch(f"{what}; compare runs of one task, by measures that all of them hold")
+        raise RunMismatch(
+            f"{what}; compare runs of one task, by measures that all of them hold"
+        )
     return float(value)
 
 
@@ -505,7 +531,9 @@ def recipe_differences(records: Mapping[str, Record]) -> list[str]:
     """
     lines = []
     for name, read in _RECIPE.items():
-        lines += differing_values(name, {label: read(record) for label, record in records.items()})
+        lines += differing_values(
+            name, {label: read(record) for label, record in records.items()}
+        )
     for name in ("program", "code"):
         lines += differing_values(name, _of_one_method(records, name))
     lines += _decoding({label: record["settings"]["lm"] for label, record in records.items()})
@@ -526,7 +554,8 @@ def _decoding(models: Mapping[str, Mapping[str, Any]], of: str = "") -> list[str
     lines = []
     for name in dict.fromkeys(name for parameters in decoding.values() for name in parameters):
         values = {
-            label: str(parameters.get(name, "as served")) for label, parameters in decoding.items()
+            label: str(parameters.get(name, "as served"))
+            for label, parameters in decoding.items()
         }
         lines += differing_values(f"{of}{name}", values)
     return lines

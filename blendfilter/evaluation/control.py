@@ -58,7 +58,9 @@ class Control(Settings):
     def read(cls, folder: Path) -> Control:
         """That of a run's folder; nothing where there is no such file. Raises: BadData."""
         try:
-            with open_regular(folder / CONTROL) as file:  # on the run's loop, which must not wait
+            with open_regular(
+                folder / CONTROL
+            ) as file:  # on the run's loop, which must not wait
                 return cls.model_validate_json(file.read(_LARGEST))
         except FileNotFoundError:
             return cls()
@@ -79,7 +81,9 @@ def tune(run: str | Path, **changes: Any) -> Control:
     """
     opened = Run.of(run)
     if not changes:
-        raise BadArgument("nothing to change: give concurrency, paused, calls, tokens or dollars")
+        raise BadArgument(
+            "nothing to change: give concurrency, paused, calls, tokens or dollars"
+        )
     if not in_progress(opened.folder):
         raise BadArgument(
             f"{opened.folder} is not in progress: its next session takes the options of eval"
@@ -174,7 +178,9 @@ def running(folders: Iterable[str | Path] = ()) -> list[Running]:
     elif _LOCKS.exists():
         found = sorted({*_writers()})
     else:
-        raise BadArgument("this system does not say which runs are in progress: name their folders")
+        raise BadArgument(
+            "this system does not say which runs are in progress: name their folders"
+        )
     return [state for folder, pid in found if (state := _state(folder, pid)) is not None]
 
 

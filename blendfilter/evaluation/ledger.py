@@ -101,7 +101,9 @@ class LedgerEntry:
     def stored(self, *, by_model: bool = False) -> dict[str, Any]:
         """What `metrics.json` keeps."""
         cost = self.whole_cost
-        models = {name: entry.stored() for name, entry in self.models.items()} if by_model else {}
+        models = (
+            {name: entry.stored() for name, entry in self.models.items()} if by_model else {}
+        )
         return {
             "calls": self.calls,
             "tokens_in": None if self.without_tokens else self.tokens_in,

@@ -40,7 +40,9 @@ _OWN = ("data.fingerprint", "data.n", "data.shard.number", "data.source")
 
 
 def merge(
-    *runs: Run | str | Path | Sequence[Run | str | Path], out: str | Path, prices: OwnPrices = None
+    *runs: Run | str | Path | Sequence[Run | str | Path],
+    out: str | Path,
+    prices: OwnPrices = None,
 ) -> Run:
     """One run of the finished runs of all shards (or lists of them), in any order, in the new folder `out`.
 
@@ -59,7 +61,9 @@ def merge(
     shards = _in_order([Run.of(run) for run in each])
     out = path_of(out)
     if out.exists():
-        raise BadArgument(f"{out} is there already: name a new folder for the merged run (out=)")
+        raise BadArgument(
+            f"{out} is there already: name a new folder for the merged run (out=)"
+        )
     data = shards[0].settings["data"]
     whole = {
         "source": data["source"],
@@ -131,7 +135,11 @@ def _join(joined: Journal, journal: Journal) -> None:
     own = set[str]()
     for record in journal.records():
         key = record["key"]
-        if key in own or key not in joined or (_failed(joined.read(key)) and not _failed(record)):
+        if (
+            key in own
+            or key not in joined
+            or (_failed(joined.read(key)) and not _failed(record))
+        ):
             own.add(key)
             joined.append(record)
 
@@ -192,7 +200,8 @@ def _rows(
             )
             whose = f", which is {owner}'s" if owner not in ("", run.name) else ""
             raise _other_rows(
-                run, f"has a row of question '{row['id']}'{whose}, in the place of '{ids[place]}'"
+                run,
+                f"has a row of question '{row['id']}'{whose}, in the place of '{ids[place]}'",
             )
         yield row
     for left, run in zip(rows, shards, strict=True):

@@ -163,7 +163,9 @@ def evaluate_on_ray(
                 payload, models, paces, asked, where, limit, retried, session, os.getcwd()
             )
 
-        watch = _Watch({number: path / PREDICTIONS for number, path in folders.items()}, progress)
+        watch = _Watch(
+            {number: path / PREDICTIONS for number, path in folders.items()}, progress
+        )
         progress.start(len(questions) * repeats, watch.known())
         try:
             _all(ray, start, spent, budget, watch, len(questions) * repeats, _shards_of(folder))
@@ -277,7 +279,11 @@ def _evaluate_shard(
         limits = {"budget": budget, "max_retries": max_retries}
         with setting(options=options):
             work = evaluated(
-                method, pickle.loads(questions), run=place, progress=False, **{**given, **limits}
+                method,
+                pickle.loads(questions),
+                run=place,
+                progress=False,
+                **{**given, **limits},
             )
             aio.run(work, "evaluate")
     except BlendFilterError as raised:

@@ -207,7 +207,9 @@ def rehearse(
         concurrency=CONCURRENCY if rounds is None else MOST_LINES,
     )
     return aio.run(
-        work if rounds is None else rounds.over(work), "plan", "await asyncio.to_thread(plan, …)"
+        work if rounds is None else rounds.over(work),
+        "plan",
+        "await asyncio.to_thread(plan, …)",
     ), made
 
 
@@ -286,7 +288,9 @@ class Estimator:
         if lm.name not in self._counters:
             self._models[lm.name] = lm
             calls = _successful_calls(self._journals)
-            self._counters[lm.name] = tokeniser_for(lm, ask_server=self._ask_server, calls=calls)
+            self._counters[lm.name] = tokeniser_for(
+                lm, ask_server=self._ask_server, calls=calls
+            )
         count = self._counters[lm.name].count
         here, past = count(call.reply), self._replies.get((lm.name, call.stage), [])
         expected: float = sum(past) / len(past) if past else here
@@ -372,7 +376,9 @@ class RunPlan:
     failed: int  # of the sampled ones
     tokenisers: Mapping[str, str]  # whose tokens, by the model's name
     prices: Mapping[str, str]  # in words, by the model's name
-    seconds: float | None  # at `concurrency`, as earlier calls took; None: no earlier call is known
+    seconds: (
+        float | None
+    )  # at `concurrency`, as earlier calls took; None: no earlier call is known
     paced: float | None  # seconds that the model's limits a minute take in any case
     concurrency: int
     budget: Budget | None = None
@@ -407,7 +413,9 @@ class RunPlan:
             [*_cells(stage), ", ".join(stage.models) if parts else "-"] for stage in self.stages
         ]
         rows += [[*_cells(stage), ""] for stage in (self.total, *parts)]
-        table = Table([*_HEADER, "model"], rows, notes=list(self.notes()), totals=1 + len(parts))
+        table = Table(
+            [*_HEADER, "model"], rows, notes=list(self.notes()), totals=1 + len(parts)
+        )
         return table.without_empty(("-", ""))
 
     def notes(self) -> Iterator[str]:
@@ -472,7 +480,9 @@ class RunPlan:
                 verdict = "it is not known whether that is enough"
             elif expected > left:
                 share = max(0.0, 100 * left / expected)
-                verdict = f"not enough, the run will stop at about {share:.0f} % of what is left"
+                verdict = (
+                    f"not enough, the run will stop at about {share:.0f} % of what is left"
+                )
             else:
                 verdict = (
                     "enough"
@@ -487,7 +497,12 @@ def _cells(stage: PlannedStage) -> Iterator[str]:
     yield stage.stage
     yield f"{stage.fewest}" if stage.fewest == stage.most else f"{stage.fewest} to {stage.most}"
     yield f"{stage.calls:,}"
-    for number in (stage.tokens_in, stage.tokens_in_most, stage.tokens_out, stage.tokens_out_most):
+    for number in (
+        stage.tokens_in,
+        stage.tokens_in_most,
+        stage.tokens_out,
+        stage.tokens_out_most,
+    ):
         yield "-" if number is None else f"{number:,}"
     yield from map(money, (stage.cost, stage.cost_most))
 
@@ -649,7 +664,9 @@ def _stage(
     for figure in FIGURES:
         value = added(estimates, figure)
         scaled = None if value is None else factor * value
-        figures[figure] = scaled if scaled is None or figure.startswith("cost") else round(scaled)
+        figures[figure] = (
+            scaled if scaled is None or figure.startswith("cost") else round(scaled)
+        )
     counted = Counter(estimate.call.turn for estimate in estimates)
     numbers = [counted[key] for key in sampled] or [0]
     measured = all(estimate.measured for estimate in estimates)

@@ -34,7 +34,9 @@ def recorded_index(run: Path, gone: AskedWrong) -> RecordedIndex | None:
     """The index that the run in that folder used; None where it used none, or several. Raises as `Run` does."""
     known = Run(run).settings.get("retrievers") or []
     return (
-        RecordedIndex(known[0]["kind"], known[0]["fingerprint"], gone) if len(known) == 1 else None
+        RecordedIndex(known[0]["kind"], known[0]["fingerprint"], gone)
+        if len(known) == 1
+        else None
     )
 
 

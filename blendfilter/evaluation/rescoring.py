@@ -259,7 +259,9 @@ def _disagrees(found: Rescored, rows: Sequence[Mapping[str, Any]]) -> bool:
     if abs(fmean(map(fmean, by_question.values())) - found.value) > NEAR:
         return True
     scores = _word_scores(rows, found.metric) if found.metric in METRICS else []
-    return any(found.rows[key_of(row)] != score for row, score in zip(rows, scores, strict=False))
+    return any(
+        found.rows[key_of(row)] != score for row, score in zip(rows, scores, strict=False)
+    )
 
 
 def file_of(run: Run, name: str) -> Path:
@@ -275,7 +277,9 @@ def _word_scores(rows: Sequence[Mapping[str, Any]], name: str) -> list[float]:
     score = metric(name)
     # An error has no answer. An empty one would do where nothing is left of a golden answer ("A") after normalising.
     return [
-        round(0.0 if row["error"] else score(row["answer"] or "", row["golden_answers"]), DIGITS)
+        round(
+            0.0 if row["error"] else score(row["answer"] or "", row["golden_answers"]), DIGITS
+        )
         for row in rows
     ]
 

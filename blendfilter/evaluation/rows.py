@@ -112,7 +112,9 @@ def answered(
         BadArgument: there is no `answer`, or knowledge that cannot be read as passages.
     """
     there = (
-        "answer" in prediction if isinstance(prediction, Mapping) else hasattr(prediction, "answer")
+        "answer" in prediction
+        if isinstance(prediction, Mapping)
+        else hasattr(prediction, "answer")
     )
     if not there and not isinstance(prediction, str):
         what = type(prediction).__name__
@@ -124,7 +126,9 @@ def answered(
     read = [as_passage(item) for item in field_of(prediction, "knowledge") or []]
     knowledge = _joined(read)
     written = any(isinstance(each, WrittenText) for each in read)
-    retrieved = union(branch.retrieved for branch in branches.values()) if branches else knowledge
+    retrieved = (
+        union(branch.retrieved for branch in branches.values()) if branches else knowledge
+    )
     passages: dict[str, Iterable[Passage]] = {
         name: branch.retrieved for name, branch in branches.items()
     }
@@ -172,10 +176,14 @@ def answered(
         **_written(read),
         "retrieval": figures,
         "loss": loss(
-            correct, _titles(retrieved), _titles(held), question.evidence or (question.gold_titles,)
+            correct,
+            _titles(retrieved),
+            _titles(held),
+            question.evidence or (question.gold_titles,),
         ),
         "calls": [[note.stage, note.key] for note in calls_of(notes)],
-        "flags": dict.fromkeys(FLAGS, 0) | dict(field_of(prediction, "flags") or _events(notes)),
+        "flags": dict.fromkeys(FLAGS, 0)
+        | dict(field_of(prediction, "flags") or _events(notes)),
         "error": None,
         **({"unsearched": unsearched} if unsearched else {}),
     }
@@ -250,7 +258,11 @@ def misscored(row: PredictionRow, metrics: Iterable[str]) -> bool:
     answer = None if row["error"] else row["answer"]
     return any(
         row.get(name)
-        != (0.0 if answer is None else round(metric(name)(answer, row["golden_answers"]), DIGITS))
+        != (
+            0.0
+            if answer is None
+            else round(metric(name)(answer, row["golden_answers"]), DIGITS)
+        )
         for name in metrics
         if name in METRICS
     )
@@ -320,7 +332,9 @@ def failures(rows: Iterable[Mapping[str, Any]], repeats: int = 1) -> str:
     return f"{len(ended)} of {total} {of} ended in an error and {counting} as 0: {counts} ({first})"
 
 
-def shared_failure(rows: Iterable[Mapping[str, Any]], repeats: int = 1) -> tuple[str, str] | None:
+def shared_failure(
+    rows: Iterable[Mapping[str, Any]], repeats: int = 1
+) -> tuple[str, str] | None:
     """The kind and the words of the error that every answer ended in; None where any was given, or kinds differ."""
     kinds, words, total = set[str](), "", 0
     for row in rows:
@@ -394,7 +408,10 @@ def _written(passages: Sequence[Passage]) -> PredictionRow:
         "written": [
             passage.text
             if isinstance(passage, WrittenText)
-            else [passage.id, [[span.start, span.end] for span in getattr(passage, "spans", ())]]
+            else [
+                passage.id,
+                [[span.start, span.end] for span in getattr(passage, "spans", ())],
+            ]
             for passage in passages
         ]
     }
@@ -453,11 +470,15 @@ def summarise(
         "flags": counts["flags"],
         "losses": counts["losses"],
         "ledger": ledger,
-        "signature": signature(settings, metrics, counts["n"], counts["flags"]["errors"], made_by),
+        "signature": signature(
+            settings, metrics, counts["n"], counts["flags"]["errors"], made_by
+        ),
     }
 
 
-def with_errors_apart(metrics: Mapping[str, Any], rows: Iterable[PredictionRow]) -> dict[str, Any]:
+def with_errors_apart(
+    metrics: Mapping[str, Any], rows: Iterable[PredictionRow]
+) -> dict[str, Any]:
     """`metrics.json` of a version that counted an error as a question whose gold was not found, counted as now."""
     if not (errors := metrics["flags"].get("errors")):
         return {**metrics, "losses": {**metrics["losses"], "error": 0}}
@@ -542,7 +563,9 @@ def score_of(rows: Sequence[PredictionRow], name: str, seed: int) -> dict[str, f
 
 
 def _grouped(
-    rows: Sequence[PredictionRow], name: str, by: Callable[[PredictionRow], Any] = itemgetter("id")
+    rows: Sequence[PredictionRow],
+    name: str,
+    by: Callable[[PredictionRow], Any] = itemgetter("id"),
 ) -> list[list[float]]:
     groups: dict[Any, list[float]] = {}
     for row in rows:
@@ -561,7 +584,13 @@ def _retrieval(rows: Sequence[PredictionRow]) -> dict[str, dict[str, float]]:
     for name in sorted({name for row in known for name in row["retrieval"]}, key=_place):
         fixed = name in VARIANTS
         figures = [row["retrieval"][name] for row in known if name in row["retrieval"]]
-        n = sum(map(kept_known, known)) if name == KEPT else len(known) if fixed else len(figures)
+        n = (
+            sum(map(kept_known, known))
+            if name == KEPT
+            else len(known)
+            if fixed
+            else len(figures)
+        )
         found[name] = {
             measure: round(math.fsum(figure[measure] for figure in figures) / n, DIGITS)
             for measure in MEASURES

@@ -57,7 +57,9 @@ class Run:
     def __init__(self, folder: AnyPath) -> None:
         self.folder = path_of(folder)
         if not self.folder.is_dir():
-            raise MissingFile(f"no run folder at {self.folder}: name one that an evaluation made")
+            raise MissingFile(
+                f"no run folder at {self.folder}: name one that an evaluation made"
+            )
         self.record = read_json(self.folder / RUN)
         self.settings: dict[str, Any] = self.record["settings"]
         self.max_bad_replies = MAX_BAD_REPLIES

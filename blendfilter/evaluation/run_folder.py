@@ -258,9 +258,9 @@ def read_json(path: Path, shape: type[Any] | None = None) -> dict[str, Any]:
     try:
         with open_regular(path) as file:
             value = json.loads(file.read())
-        TypeAdapter(shape or (_RecordFile if path.name == RUN else _MetricsFile)).validate_python(
-            value
-        )
+        TypeAdapter(
+            shape or (_RecordFile if path.name == RUN else _MetricsFile)
+        ).validate_python(value)
     except FileNotFoundError as error:
         raise MissingFile(
             f"no run there: {path} is missing; name a folder that an evaluation made"
@@ -339,11 +339,15 @@ def _not_a_row(path: Path, number: int, why: str = "") -> BadData:
 class RunFolder:
     """The folder `run`, or a temporary one, for a run with these settings; a replay wants one that holds a run."""
 
-    def __init__(self, run: str | Path | None, settings: dict[str, Any], *, replay: bool) -> None:
+    def __init__(
+        self, run: str | Path | None, settings: dict[str, Any], *, replay: bool
+    ) -> None:
         if run is None and replay:
             raise BadArgument("a replay needs the run's folder: run=…")
         # Named by the method in a temporary folder of its own: comparisons show a run by its folder's name.
-        self.path = path_of(run if run is not None else tempfile.mkdtemp(prefix="blendfilter-run-"))
+        self.path = path_of(
+            run if run is not None else tempfile.mkdtemp(prefix="blendfilter-run-")
+        )
         if run is None:
             self.path /= (
                 re.sub(
@@ -364,7 +368,9 @@ class RunFolder:
         if path.is_file():
             check_same(read_json(path)["settings"], self.settings, str(self.path))
         elif self.path.exists() and not self.path.is_dir():
-            raise BadArgument(f"{self.path} is a file, not a folder: name a folder for this run")
+            raise BadArgument(
+                f"{self.path} is a file, not a folder: name a folder for this run"
+            )
         elif self.path.is_dir() and {
             item for item in self.path.iterdir() if item.name != FILE
         } - set(self._stale()):
@@ -435,7 +441,9 @@ class RunFolder:
             key_of(row)
             for row in iterate_rows(path, metrics)
             # An error, a row without a search, and one whose scores are not its answer's need not be kept.
-            if row["error"] is None and not row.get("unsearched") and not misscored(row, metrics)
+            if row["error"] is None
+            and not row.get("unsearched")
+            and not misscored(row, metrics)
             if (new := replayed.get(key_of(row))) and not _says_all(new, row)
         ]
         if differing:
@@ -517,7 +525,9 @@ def check_same(stored: Mapping[str, Any], new: Mapping[str, Any], folder: str) -
         )
 
 
-def _without_new_arguments(stored: Mapping[str, Any], new: Mapping[str, Any]) -> Mapping[str, Any]:
+def _without_new_arguments(
+    stored: Mapping[str, Any], new: Mapping[str, Any]
+) -> Mapping[str, Any]:
     """`new` without the method's arguments that came after `stored` was made and are off: it ran without them."""
     method = new.get("method") or {}
     known = (stored.get("method") or {}).get("arguments") or {}
@@ -526,7 +536,9 @@ def _without_new_arguments(stored: Mapping[str, Any], new: Mapping[str, Any]) ->
         for name, value in (method.get("arguments") or {}).items()
         if value or name in known
     }
-    return {**new, "method": {**method, "arguments": arguments}} if "arguments" in method else new
+    return (
+        {**new, "method": {**method, "arguments": arguments}} if "arguments" in method else new
+    )
 
 
 def _says_all(new: Any, stored: Any) -> bool:

@@ -173,7 +173,11 @@ class RunLoop:
                 and not misscored(row, self.task.metrics)
             )
             # A row whose calls the journal does not have (it was cut or exchanged) would leave the ledger wrong.
-            if key in self.slots and whole and all(self._is_kept(call) for _, call in row["calls"]):
+            if (
+                key in self.slots
+                and whole
+                and all(self._is_kept(call) for _, call in row["calls"])
+            ):
                 kept[key] = self._line(row, key)
         return kept
 
@@ -226,9 +230,12 @@ class RunLoop:
         line = self.done[key] = self._line(row, key)
         if self.appender is not None:
             self.appender.add(line)
-        records = [record for _, call in row["calls"] if (record := self.journal.read_call(call))]
+        records = [
+            record for _, call in row["calls"] if (record := self.journal.read_call(call))
+        ]
         tokens = sum(
-            (record.get("tokens_in") or 0) + (record.get("tokens_out") or 0) for record in records
+            (record.get("tokens_in") or 0) + (record.get("tokens_out") or 0)
+            for record in records
         )
         self.progress.advance(row, tokens)
         self.admission.answered(row)
@@ -271,7 +278,9 @@ class RunLoop:
         ):
             return {}
         k = self.method.arguments().get("k") if isinstance(self.method, Method) else None
-        wanted = len(branches) * (k if isinstance(k, int) and k else len(branches[QUERY].retrieved))
+        wanted = len(branches) * (
+            k if isinstance(k, int) and k else len(branches[QUERY].retrieved)
+        )
         try:
             size = len(self.index)
         except TypeError:  # a function, a server
@@ -346,7 +355,8 @@ class Admission:
             return
         records = [self._read(key) for key in dict.fromkeys(key for _, key in row["calls"])]
         took = sum(
-            (taken(record) for record in records if record and not record.get("reused")), NOTHING
+            (taken(record) for record in records if record and not record.get("reused")),
+            NOTHING,
         )
         if took != NOTHING:
             self._known += 1
@@ -363,7 +373,9 @@ class RunProgress:
     `show` is off. `gate`: what the calls pass, which may allow fewer in flight than its limit.
     """
 
-    def __init__(self, metrics: Sequence[str], gate: Gate | None = None, show: bool = True) -> None:
+    def __init__(
+        self, metrics: Sequence[str], gate: Gate | None = None, show: bool = True
+    ) -> None:
         self.gate, self.show, self.bar = gate, show, None
         self.sums = dict.fromkeys(metrics, 0.0)
         self.total = self.before = self.seen = self.errors = self.tokens = 0

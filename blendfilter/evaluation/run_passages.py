@@ -139,7 +139,10 @@ def rankings(run: Run) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Sequenc
             ranked |= {UNION: together or kept, "kept": kept}
             yield (
                 row,
-                {name: [passage.title for passage in listed] for name, listed in ranked.items()},
+                {
+                    name: [passage.title for passage in listed]
+                    for name, listed in ranked.items()
+                },
             )
 
 
@@ -151,7 +154,9 @@ def _retrieved(passages: Passages, row: Mapping[str, Any]) -> dict[str, Passage]
         for name, branch in row["branches"].items()
     ]
     found = {}
-    for query, ids in queries if row["error"] is None else [(question, [*passages.of(question)])]:
+    for query, ids in (
+        queries if row["error"] is None else [(question, [*passages.of(question)])]
+    ):
         by_query = passages.of(query)
         for name in ids:
             if (passage := _passage(passages, by_query, name)) is not None:
@@ -160,7 +165,11 @@ def _retrieved(passages: Passages, row: Mapping[str, Any]) -> dict[str, Passage]
 
 
 def _kept(
-    run: Run, passages: Passages, row: Mapping[str, Any], read: Any, found: Mapping[str, Passage]
+    run: Run,
+    passages: Passages,
+    row: Mapping[str, Any],
+    read: Any,
+    found: Mapping[str, Passage],
 ) -> Passage:
     """What the answerer read of a passage, whose id or entry in `written` is `read`; or what a model wrote itself."""
     if row.get("written") and isinstance(read, str):
@@ -171,10 +180,17 @@ def _kept(
 
 
 def _whole(
-    run: Run, passages: Passages, row: Mapping[str, Any], name: str, found: Mapping[str, Passage]
+    run: Run,
+    passages: Passages,
+    row: Mapping[str, Any],
+    name: str,
+    found: Mapping[str, Passage],
 ) -> Passage:
     return _known(
-        run, row, name, found.get(name) or _passage(passages, passages.of(row["question"]), name)
+        run,
+        row,
+        name,
+        found.get(name) or _passage(passages, passages.of(row["question"]), name),
     )
 
 

@@ -151,7 +151,9 @@ def _made_of(made: Any, within: tuple[Any, ...] = (), *, attribute: bool = False
     part = functools.partial(_made_of, within=(*within, made), attribute=attribute)
     parts: Any
     if isinstance(made, Mapping):
-        parts = sorted(([repr(key), part(value)] for key, value in made.items()), key=itemgetter(0))
+        parts = sorted(
+            ([repr(key), part(value)] for key, value in made.items()), key=itemgetter(0)
+        )
     elif isinstance(made, list | tuple):
         parts = [*map(part, made)]
     elif isinstance(made, Set):
@@ -212,15 +214,17 @@ def program_digest(method: dspy.Module) -> str:
         for name, ask in asking.items()
         if ask.raw.demos
     }
-    return digest(state, templates, *([unusual] if unusual else []), *([raw] if raw else []))[:12]
+    return digest(state, templates, *([unusual] if unusual else []), *([raw] if raw else []))[
+        :12
+    ]
 
 
 def prompts_of(method: dspy.Module) -> dict[str, str]:
     """The set whose templates the method speaks through, as a run's setting `prompts`; nothing where all are ours."""
     asking = asked_by(method).values()
-    names = {ask.template.of_set for ask in asking if isinstance(ask.adapter, TemplateAdapter)} - {
-        ""
-    }
+    names = {
+        ask.template.of_set for ask in asking if isinstance(ask.adapter, TemplateAdapter)
+    } - {""}
     return {"prompts": "+".join(sorted(names))} if names else {}
 
 
@@ -229,7 +233,8 @@ def parameters_of(method: dspy.Module) -> dict[str, Any]:
     known = dict(method.named_parameters())
     found = {id(part) for part in known.values()}
     parts = (
-        (path.removeprefix("self."), part) for path, part in method.named_sub_modules(dspy.Predict)
+        (path.removeprefix("self."), part)
+        for path, part in method.named_sub_modules(dspy.Predict)
     )
     return known | {name: part for name, part in parts if id(part) not in found}
 

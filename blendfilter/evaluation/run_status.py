@@ -153,7 +153,9 @@ class RunStatus:
             return ""
         questions = self.run.record.get("notes", {}).get("questions", [])
         answered = {key_of(row) for row in self.rows}
-        repeats = [{"repeat": n} for n in range(1, self.repeats + 1)] if self.repeats > 1 else [{}]
+        repeats = (
+            [{"repeat": n} for n in range(1, self.repeats + 1)] if self.repeats > 1 else [{}]
+        )
         keys = (key_of({"id": id} | repeat) for repeat in repeats for id in questions)
         missing = [key for key in keys if key not in answered]
         ids = f"; missing: {', '.join(missing[:_SHOWN_IDS])}" if missing else ""
@@ -191,7 +193,9 @@ class RunStatus:
     def disagreements(self) -> list[str]:
         """Where the run's files contradict each other: they were edited or damaged. A line each; no call is made."""
         lines = []
-        wrong = [key_of(row) for row in self.rows if misscored(row, self.run.settings["metrics"])]
+        wrong = [
+            key_of(row) for row in self.rows if misscored(row, self.run.settings["metrics"])
+        ]
         mend = "the same command again makes it anew, from the journal"
         if wrong:
             lines.append(

@@ -146,7 +146,9 @@ async def evaluate(
         raise BadArgument(
             f"a row of a run has a field '{min(taken)}': call that metric something else"
         )
-    repeats = check_count("repeats", repeats)  # else it would only fail after calls were paid for
+    repeats = check_count(
+        "repeats", repeats
+    )  # else it would only fail after calls were paid for
     seed = check_count("seed", seed, 0)
     concurrency = check_count("concurrency", concurrency)
     _check(method, questions)
@@ -155,7 +157,12 @@ async def evaluate(
     judge = None if filter_lm is None else connect(filter_lm)
     module = method if judge is None else with_filter_lm(method, judge)
     context = RunContext(
-        lm, module, concurrency=concurrency, budget=budget, max_retries=max_retries, replay=replay
+        lm,
+        module,
+        concurrency=concurrency,
+        budget=budget,
+        max_retries=max_retries,
+        replay=replay,
     )
     assert context.module is not None
     method, model = context.module, context.model
@@ -196,7 +203,9 @@ async def evaluate(
         folder.write_predictions(lines)
         del lines, loop  # read back row by row: a long run's rows would fill the memory
         path = folder.path / PREDICTIONS
-        prices = {each.name: each.terms.prices for each in (*connected_lms(method).values(), model)}
+        prices = {
+            each.name: each.terms.prices for each in (*connected_lms(method).values(), model)
+        }
         entries = ledger(iterate_rows(path), journal.read_call, prices)
         rows = [*map(slim, iterate_rows(path))]
         folder.write_metrics(summarise(rows, settings, stored(entries)))
@@ -247,7 +256,9 @@ def _notes(
     notes |= {} if judge is None else {"filter_address": judge.address}
     notes |= {} if budget is None else {"budget": budget.given()}
     if reranked := [
-        index.info()["settings"] for index in retrievers_of(method) if isinstance(index, Reranked)
+        index.info()["settings"]
+        for index in retrievers_of(method)
+        if isinstance(index, Reranked)
     ]:
         notes["reranked"] = reranked
     return notes

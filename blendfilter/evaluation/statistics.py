@@ -125,7 +125,9 @@ def bootstrap_interval(values: Scores, *, seed: int, resamples: int = RESAMPLES)
     return Interval(float(scores.mean()), *_ends(means, scores, (0.0, 1.0)))
 
 
-def paired_bootstrap(a: Scores, b: Scores, *, seed: int, resamples: int = RESAMPLES) -> PairedTest:
+def paired_bootstrap(
+    a: Scores, b: Scores, *, seed: int, resamples: int = RESAMPLES
+) -> PairedTest:
     """The mean of b - a over the same questions, with its percentile interval and a two-sided p.
 
     p asks how often a bootstrap mean lies as far from the observed difference as that lies from 0:
@@ -229,7 +231,9 @@ def detectable_difference(n: int, discordant: float) -> float | None:
     root = n + sure**2 - wanted**2
     if root < 0:
         return None
-    least = math.sqrt(discordant) * (wanted * math.sqrt(n) + sure * math.sqrt(root)) / (n + sure**2)
+    least = (
+        math.sqrt(discordant) * (wanted * math.sqrt(n) + sure * math.sqrt(root)) / (n + sure**2)
+    )
     return least if least <= discordant else None
 
 
@@ -243,7 +247,10 @@ def paired_means(a: Array, b: Array, seed: int, resamples: int) -> Array:
     if a.ndim == b.ndim == 1:
         differences = b - a
         return np.concatenate(
-            [differences[places].mean(axis=1) for places in drawn_places(b.size, seed, resamples)]
+            [
+                differences[places].mean(axis=1)
+                for places in drawn_places(b.size, seed, resamples)
+            ]
         )
     # one stream each; the same whichever side is drawn
     before, after = (_Drawn(a, seed, 1), _Drawn(b, seed, a.ndim))

@@ -89,7 +89,9 @@ class Filter(dspy.Module):
     writes_text = False
     """Whether it may keep `WrittenText`, which stands in none of the passages."""
 
-    def forward(self, question: str, passages: Sequence[Passage], **more: Any) -> dspy.Prediction:
+    def forward(
+        self, question: str, passages: Sequence[Passage], **more: Any
+    ) -> dspy.Prediction:
         return aio.run(
             self.aforward(question=question, passages=passages, **more), type(self).__name__
         )
@@ -230,7 +232,9 @@ async def ask_filter(
             through as it is.
     """
     if _own_call(select) == "aforward":
-        returned = await aio.awaiting(select.acall(question=question, passages=passages, **more))
+        returned = await aio.awaiting(
+            select.acall(question=question, passages=passages, **more)
+        )
     elif _own_call(select) is None:
         raise BadArgument(
             f"the filter {type(select).__name__} says nothing: write its aforward, or its forward"

@@ -88,7 +88,9 @@ class Rule:
 
     def __post_init__(self) -> None:
         words = [] if isinstance(self.components, str) else [*self.components]
-        sound = all(isinstance(text, str) and text.strip() for text in (self.name, self.sentence))
+        sound = all(
+            isinstance(text, str) and text.strip() for text in (self.name, self.sentence)
+        )
         sound = sound and all(isinstance(x, str) and _COMPONENT.fullmatch(x) for x in words)
         # Names are written into records and lists of verdicts, several of them as phi1+phi2.
         if not (
@@ -119,13 +121,17 @@ class Rule:
         return f"{sentence if sentence.endswith(('.', '!', '?')) else sentence + '.'} Components: {named}."
 
 
-PHI1 = Rule("phi1", ("subject", "predicate", "object"), "The same subject, predicate and object.")
+PHI1 = Rule(
+    "phi1", ("subject", "predicate", "object"), "The same subject, predicate and object."
+)
 PHI2 = Rule("phi2", ("attributive", "adverbial"), "The same attributives and adverbials.")
 RULES: Mapping[str, Rule] = {rule.name: rule for rule in (PHI1, PHI2)}
 """The rules by name."""
 
 
-def rules_of(rules: Sequence[str | Rule], known: Mapping[str, Rule] = RULES) -> tuple[Rule, ...]:
+def rules_of(
+    rules: Sequence[str | Rule], known: Mapping[str, Rule] = RULES
+) -> tuple[Rule, ...]:
     """These rules, all of which must hold; names are those of `known`.
 
     >>> [rule.name for rule in rules_of(["phi1", Rule("mine", ("unit",), "Both give the same unit.")])]
@@ -137,7 +143,9 @@ def rules_of(rules: Sequence[str | Rule], known: Mapping[str, Rule] = RULES) -> 
     for rule in [rules] if isinstance(rules, str | Rule) else rules:
         if isinstance(rule, str):
             if rule not in known:
-                raise UnknownName.of("rule", rule, known, "- or a Rule of your own (rules=FILE)")
+                raise UnknownName.of(
+                    "rule", rule, known, "- or a Rule of your own (rules=FILE)"
+                )
             rule = known[rule]  # noqa: PLW2901
         # Verdicts are kept with the names of their rules: one name must not mean two things.
         elif rule.name in RULES and rule != RULES[rule.name]:
@@ -199,7 +207,9 @@ _RULER = re.compile(r"[\s|:-]+")
 _AROUND = " \t*_`\"'“”-"
 _ALIKE = {
     **dict.fromkeys(("alike", "similar", "same", "true", "open"), True),
-    **dict.fromkeys(("unlike", "not alike", "dissimilar", "different", "opposite", "false"), False),
+    **dict.fromkeys(
+        ("unlike", "not alike", "dissimilar", "different", "opposite", "false"), False
+    ),
 }
 """What a row may say of its component; anything else, `unsaid` among it, is neither."""
 _UNLIKE = re.compile(r"(?:unlike|not alike)\b")
@@ -407,7 +417,9 @@ class Judge(dspy.Module):
         self.json_schema = json_schema
         self.components = components_of(self.rules)
         room = REPLY_TOKENS + _ROW_TOKENS * max(0, len(self.components) - 3)
-        signature, tokens = (Consistent, SHORT_TOKENS) if mode == "word" else (ComparedWith, room)
+        signature, tokens = (
+            (Consistent, SHORT_TOKENS) if mode == "word" else (ComparedWith, room)
+        )
         # A base model goes on with another example.
         shared: dict[str, Any] = {
             "prompts": prompts,
@@ -432,7 +444,11 @@ class Judge(dspy.Module):
         passage = as_passage(passage)
         if not passage.line.strip():
             return dspy.Prediction(
-                verdict=None, reason="there is no text to judge", compared=[], reply="", flags={}
+                verdict=None,
+                reason="there is no text to judge",
+                compared=[],
+                reply="",
+                flags={},
             )
         config: dict[str, Any] = {}
         if self.mode == "components" and holds_to_schema(self.json_schema, self.consistent):
@@ -533,7 +549,9 @@ def worked_examples(components: Sequence[str], *, json: bool = False) -> list[di
         cells = {component: row["compared"][component] for component in components}
         unlike = [component for component, (*_, found) in cells.items() if found == "unlike"]
         reason = (
-            row["reasons"][unlike[0]] if unlike else "No component that the rules name is unlike."
+            row["reasons"][unlike[0]]
+            if unlike
+            else "No component that the rules name is unlike."
         )
         rows = [" | ".join([component, *cells[component]]) for component in components]
         comparison = "\n".join([*rows, f"Reason: {reason}", f"Verdict: {not unlike}"])
@@ -543,7 +561,8 @@ def worked_examples(components: Sequence[str], *, json: bool = False) -> list[di
                 for name, each in cells.items()
             }
             comparison = dumps(
-                {"comparison": sides, "reason": reason, "verdict": not unlike}, ensure_ascii=False
+                {"comparison": sides, "reason": reason, "verdict": not unlike},
+                ensure_ascii=False,
             )
         examples.append(
             {
@@ -604,7 +623,12 @@ class CDITFilter(Filter):
     ) -> None:
         super().__init__()
         self.judge = Judge(
-            mode, rules, json_schema=json_schema, wording=wording, prompts=prompts, adapter=adapter
+            mode,
+            rules,
+            json_schema=json_schema,
+            wording=wording,
+            prompts=prompts,
+            adapter=adapter,
         )
 
     def arguments(self) -> dict[str, Any]:
@@ -631,13 +655,17 @@ class CDITFilter(Filter):
         status = f"kept {len(kept)} of {len(verdicts)}" + (
             f", {silent} without a verdict" if silent else ""
         )
-        reason = "\n".join(f"knowledge {at}: {_grounds(each)}" for at, each in enumerate(judged))
+        reason = "\n".join(
+            f"knowledge {at}: {_grounds(each)}" for at, each in enumerate(judged)
+        )
         return selection(kept, status, reason, flags=dict(flags), verdicts=verdicts)
 
 
 def _grounds(judged: dspy.Prediction) -> str:
     """A verdict on one line, with its grounds where there are some."""
-    verdict = {True: "consistent", False: "inconsistent", None: "no verdict, kept"}[judged.verdict]
+    verdict = {True: "consistent", False: "inconsistent", None: "no verdict, kept"}[
+        judged.verdict
+    ]
     unlike = "; ".join(
         f"{each.component}: {each.question or '-'} / {each.passage or '-'}"
         for each in judged.compared

@@ -67,7 +67,9 @@ class _Compressed(Filter):
         left = one_line(await aio.in_thread(self.shorten, question, lines))
         before, after = (round(RULE.count(text)) for text in (" ".join(lines), left))
         return selection(
-            [WrittenText(left)] if left else [], f"kept {after} of {before} tokens", f"left: {left}"
+            [WrittenText(left)] if left else [],
+            f"kept {after} of {before} tokens",
+            f"left: {left}",
         )
 
     def shorten(self, question: str, lines: list[str]) -> str:

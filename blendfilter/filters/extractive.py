@@ -76,7 +76,9 @@ class _Best(Filter):
         tokens: int | None = None,
     ) -> None:
         super().__init__()
-        if min_score is not None and (isinstance(min_score, bool) or not math.isfinite(min_score)):
+        if min_score is not None and (
+            isinstance(min_score, bool) or not math.isfinite(min_score)
+        ):
             raise BadArgument(f"min_score is a number, got {min_score!r}")
         self.n = None if n is None else check_count("n", n)
         self.tokens = None if tokens is None else check_count("tokens", tokens)

@@ -32,7 +32,18 @@ Unit = Literal["sentence", "passage"]
 _MARKS = ".!?…\"'”’)]"
 _WORDS = re.compile(r"[^\W\d_]{2,}")
 _NO_WORDS = frozenset(
-    {"sentence", "sentences", "passage", "passages", "knowledge", "id", "ids", "and", "none", "to"}
+    {
+        "sentence",
+        "sentences",
+        "passage",
+        "passages",
+        "knowledge",
+        "id",
+        "ids",
+        "and",
+        "none",
+        "to",
+    }
 )
 
 
@@ -86,7 +97,11 @@ class FilCoFilter(Filter):
 
     def arguments(self) -> dict[str, Any]:
         """Its three switches."""
-        return {"unit": self.unit, "offer_none": self.offer_none, "json_schema": self.json_schema}
+        return {
+            "unit": self.unit,
+            "offer_none": self.offer_none,
+            "json_schema": self.json_schema,
+        }
 
     async def aforward(self, question: str, passages: Sequence[Passage]) -> dspy.Prediction:
         """What is kept, as excerpts or whole passages."""
@@ -152,6 +167,9 @@ def unquoted(reply: str, lines: Iterable[str]) -> str:
     titles = {f"Title: {title}" for _, title, bar, _ in parts if bar}
     reply = "\n".join("" if line.strip(" *") in titles else line for line in reply.split("\n"))
     for part in sorted(quotable, key=len, reverse=True):
-        if part in reply and len({word.lower() for word in _WORDS.findall(part)} - _NO_WORDS) > 2:
+        if (
+            part in reply
+            and len({word.lower() for word in _WORDS.findall(part)} - _NO_WORDS) > 2
+        ):
             reply = reply.replace(part, "")
     return reply

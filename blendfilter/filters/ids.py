@@ -86,7 +86,9 @@ _MARKS = {
     ",": ",&/",
     "q": QUOTED,
 }
-_CLASS = {word.replace("_", " "): code for code, words in _WORDS.items() for word in words.split()}
+_CLASS = {
+    word.replace("_", " "): code for code, words in _WORDS.items() for word in words.split()
+}
 _CLASS |= {mark: code for code, marks in _MARKS.items() for mark in marks}
 _TOKEN = re.compile(
     r"(?P<range>(?<![\w./-])\d{1,4}\s{0,3}(?:-|–|—|to\b|through\b)\s{0,3}\d{1,4}(?![\w%-]|[.,/]\d))"
@@ -127,7 +129,10 @@ _AROUND = [  # ticked and empty boxes; tokens of chat templates and markdown; br
     (re.compile(r"\[[xX]\]"), " ✓ "),
     (re.compile(r"\[\s*\]"), " none "),
     (re.compile(r"</?s>|<\|?/?\w{1,20}\|?>|[*_`#~$\\{}\"]+"), " "),
-    (re.compile(rf"^\W*((?:{_NOUN}\s)?\d{{1,4}})\s*[)\]]\s*(?!and\b|or\b)(?=[^\W\d])"), r"\1: "),
+    (
+        re.compile(rf"^\W*((?:{_NOUN}\s)?\d{{1,4}})\s*[)\]]\s*(?!and\b|or\b)(?=[^\W\d])"),
+        r"\1: ",
+    ),
 ]
 _SET_OFF = re.compile(r"[][)<*_`#~$\\{}\"]|context|judge", re.IGNORECASE)
 """Without any of these a line has nothing of the kind."""
@@ -201,7 +206,9 @@ _RULES = [  # what a clause says: the first rule that is found among its letters
     ("rest kept", r"^[^iw]*r[^iw]*k"),
     (
         "doubt",
-        "|".join(_in_order(*letters) for letters in ("od", "do", "ax", "kdi", "ikd", "idk", "dki")),
+        "|".join(
+            _in_order(*letters) for letters in ("od", "do", "ax", "kdi", "ikd", "idk", "dki")
+        ),
     ),
     ("state", r"^[^i]*o[^i]*$|^[^i]*a[^i]*d|^[zgnpbk:]*z[zgnpbk:]*$"),  # nothing
     ("all", r"^[angbpyl:]*a[angbpyl:]*$|^[^i]*a[^i]*k[^i]*$"),
@@ -260,7 +267,11 @@ def _clauses(line: str, k: int) -> Iterator[_Clause]:
         for found in _ONE_SUBJECT.finditer(letters, start, end):
             named = tuple(each for some in ids[found.start() : found.end()] for each in some)
             clause = _clause(found[0], named, k)
-            if clause.kind == "ids" and found.start() and letters[found.start() - 1] not in ".:":
+            if (
+                clause.kind == "ids"
+                and found.start()
+                and letters[found.start() - 1] not in ".:"
+            ):
                 clause = clause._replace(kind="aside")  # "0 contradicts 1"
             yield clause
 
@@ -411,7 +422,9 @@ def _read(text: str, k: int, cut: bool) -> IdsRead:
 
 def _ends_with(k: int, text: str) -> bool:
     """Whether a list in a reply ends with `k`, which is the last number where one counts from 1."""
-    return re.search(rf"\d(?![^\S\n]*+\d)(?:[\s,]|\band\b)++{k}\W*(?:$|[.;\n])", text) is not None
+    return (
+        re.search(rf"\d(?![^\S\n]*+\d)(?:[\s,]|\band\b)++{k}\W*(?:$|[.;\n])", text) is not None
+    )
 
 
 def _lines(text: str) -> list[str]:
@@ -511,7 +524,12 @@ def _together(said: Sequence[_Clause], k: int) -> IdsRead:
         "rest kept" in named and (stated or not drops)
     )
     left = {each for kind in bound for each in named.get(kind, ())} - drops - ids.keys()
-    if unsettled or left or "doubt" in named or (drops | named.get("isnt", {}).keys()) & ids.keys():
+    if (
+        unsettled
+        or left
+        or "doubt" in named
+        or (drops | named.get("isnt", {}).keys()) & ids.keys()
+    ):
         return _SUSPECT
     return IdsRead(tuple(ids), "ids" if ids else "none")
 
@@ -536,7 +554,9 @@ def _read_json(reply: str, k: int) -> IdsRead | None:
     lines, at = list[str](), start.start()
     try:
         while opened := re.compile(r"[\s,]*(?=[\[{])").match(reply, at):
-            value, at = json.JSONDecoder(object_pairs_hook=_once).raw_decode(reply, opened.end())
+            value, at = json.JSONDecoder(object_pairs_hook=_once).raw_decode(
+                reply, opened.end()
+            )
             lines += _in_words(value)
     except (ValueError, RecursionError):
         return None

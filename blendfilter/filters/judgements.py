@@ -33,9 +33,12 @@ _ITEM = re.compile(
 )
 """The number that opens a passage's judgement."""
 _ITEMS = re.compile(
-    r"\n|(?<=[.;])[^\S\n]{1,3}(?=(?:(?:knowledge|passage|sentence) )?\d{1,4}\s?[:)])", re.IGNORECASE
+    r"\n|(?<=[.;])[^\S\n]{1,3}(?=(?:(?:knowledge|passage|sentence) )?\d{1,4}\s?[:)])",
+    re.IGNORECASE,
 )
-_VERDICT = r"(?P<not>(?:\bnot|n['\u2019]t)\s(?:directly\s|very\s|really\s)?)?\b(?P<ir>ir)?relevant"
+_VERDICT = (
+    r"(?P<not>(?:\bnot|n['\u2019]t)\s(?:directly\s|very\s|really\s)?)?\b(?P<ir>ir)?relevant"
+)
 _VERDICT_FIRST = re.compile(rf"[^\w\n]{{0,6}}{_VERDICT}\b", re.IGNORECASE)
 _VERDICT_APART = re.compile(
     rf"[:,;|\u2013\u2014-][^\w\n]{{0,4}}(?:so\s|thus\s)?(?:it is\s)?{_VERDICT}\b", re.IGNORECASE
@@ -98,7 +101,9 @@ def _by_verdicts(text: str, k: int) -> IdsRead:
     if not (below := "\n".join(lines[k:])):
         return IdsRead(relevant, "ids") if relevant else UNPARSEABLE
     read = read_plain(below, k)
-    return read if read.status in ("ids", "none") and {*read.ids} == {*relevant} else UNPARSEABLE
+    return (
+        read if read.status in ("ids", "none") and {*read.ids} == {*relevant} else UNPARSEABLE
+    )
 
 
 def _inside_a_judgement(text: str, at: int) -> bool:

@@ -135,7 +135,9 @@ class KnowledgeFilter(Filter):
         self.topic = settings.predictor("topic", Topic, "blendfilter/topic", SHORT_TOKENS)
         self.check = settings.predictor("check", Check, "blendfilter/check", JUDGEMENT_TOKENS)
         self.ids = settings.predictor("ids", Ids, "blendfilter/ids", SHORT_TOKENS)
-        self.ids_again = settings.predictor("ids_again", Ids, "blendfilter/ids_again", SHORT_TOKENS)
+        self.ids_again = settings.predictor(
+            "ids_again", Ids, "blendfilter/ids_again", SHORT_TOKENS
+        )
 
     def arguments(self) -> dict[str, Any]:
         """Its three switches."""
@@ -199,8 +201,12 @@ class OneCallFilter(Filter):
         self.offer_none = offer_none
         self.json_schema = json_schema
         settings = PromptSettings.of(wording, prompts, adapter)
-        self.judge = settings.predictor("judge", CheckAndIds, "blendfilter/judge", _JUDGE_TOKENS)
-        self.ids_again = settings.predictor("ids_again", Ids, "blendfilter/ids_again", SHORT_TOKENS)
+        self.judge = settings.predictor(
+            "judge", CheckAndIds, "blendfilter/judge", _JUDGE_TOKENS
+        )
+        self.ids_again = settings.predictor(
+            "ids_again", Ids, "blendfilter/ids_again", SHORT_TOKENS
+        )
 
     def arguments(self) -> dict[str, Any]:
         """Its two switches."""
@@ -273,7 +279,11 @@ class PointwiseFilter(Filter):
         verdicts = await judged_apart(passages, partial(self._judged, question))
         reason = "\n".join(f"{at}: {_SPOKEN[verdict]}" for at, verdict in enumerate(verdicts))
         silent = len(
-            {passage.line for passage, each in zip(passages, verdicts, strict=True) if each is None}
+            {
+                passage.line
+                for passage, each in zip(passages, verdicts, strict=True)
+                if each is None
+            }
         )
         flags = {"no_verdict": silent} if silent else {}
         kept = [

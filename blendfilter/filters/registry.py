@@ -18,7 +18,12 @@ from blendfilter.filters.compressed import LongLLMLinguaFilter, SelectiveContext
 from blendfilter.filters.extractive import FullFilter, PassageFilter, SentenceFilter
 from blendfilter.filters.filco import FilCoFilter
 from blendfilter.filters.knowledge import KnowledgeFilter, OneCallFilter, PointwiseFilter
-from blendfilter.filters.written import BIDERFilter, SummaryFilter, TrainedFilCoFilter, Unmatched
+from blendfilter.filters.written import (
+    BIDERFilter,
+    SummaryFilter,
+    TrainedFilCoFilter,
+    Unmatched,
+)
 from blendfilter.prompting import Prompts
 
 
@@ -150,7 +155,9 @@ def make_filter(
         if argument not in taken:
             takers = ", ".join(filters_taking(argument))
             raise BadArgument(f"the filter {name} takes no {argument}: {takers} do")
-    return FILTERS[name](**{key: value for key, value in offered.items() if key in taken}, **wanted)
+    return FILTERS[name](
+        **{key: value for key, value in offered.items() if key in taken}, **wanted
+    )
 
 
 def filter_of(filter: Filter | str | None, settings: PromptSettings) -> Filter | None:
@@ -186,7 +193,9 @@ def make_own(
         UnknownName: no such package or class. BadArgument: it cannot be made so, or is no `dspy.Module`.
     """
     made, wanted = _imported(name, kind), wanted or {}
-    taken = {} if isinstance(made, dspy.Module) else parameters_of(made) if callable(made) else {}
+    taken = (
+        {} if isinstance(made, dspy.Module) else parameters_of(made) if callable(made) else {}
+    )
     takes_all = any(parameter.kind == parameter.VAR_KEYWORD for parameter in taken.values())
     for argument in wanted:
         if argument not in taken and not takes_all:
@@ -242,9 +251,9 @@ def _imported(name: str, kind: ModuleKind) -> Any:
         ) from error
     except (Exception, SystemExit) as error:  # whatever a user's code raises
         reason = f"{type(error).__name__}: {words_of(error)}"
-        raise BadArgument(f"module '{module_name}' cannot be imported ({reason}): {MEND}").quoting(
-            reason
-        ) from error
+        raise BadArgument(
+            f"module '{module_name}' cannot be imported ({reason}): {MEND}"
+        ).quoting(reason) from error
     if not hasattr(module, attribute):
         own = [
             each

@@ -64,7 +64,9 @@ async def ask_ids(
     config: dict[str, Any] = {"max_tokens": room(SHORT_TOKENS, 4, k)}
     held, offer_none = holds_to_schema(json_schema, predictor), inputs["offer_none"]
     if held:
-        config["response_format"] = schema_of("ids", {"ids": ids_schema(k, offer_none=offer_none)})
+        config["response_format"] = schema_of(
+            "ids", {"ids": ids_schema(k, offer_none=offer_none)}
+        )
     reply = await reply_of(predictor, **inputs, config=config)
     read = read_ids(own(reply.text), k, cut=reply.cut)
     return permitted(read, held=held, offer_none=offer_none), reply.whole

@@ -98,10 +98,16 @@ class SilverFilter(Filter):
                 f"{path} has no rows that its measure could label: is it the right file?"
             )
         contexts = sorted(
-            (question, sorted(context.places.items()), *([context.order] if context.order else []))
+            (
+                question,
+                sorted(context.places.items()),
+                *([context.order] if context.order else []),
+            )
             for question, context in self.chosen.items()
         )
-        self.fingerprint = digest(contexts, *([sorted(self.unlabelled)] if self.unlabelled else []))
+        self.fingerprint = digest(
+            contexts, *([sorted(self.unlabelled)] if self.unlabelled else [])
+        )
 
     def arguments(self) -> dict[str, Any]:
         """A digest of the file: another file's contexts are another run."""
@@ -134,7 +140,9 @@ class SilverFilter(Filter):
             if (excerpt := self._of(passage, context.places)) is not None
         ]
         if context.order is not None:
-            kept = [_excerpt(given[key], places) for key, places in context.order if key in given]
+            kept = [
+                _excerpt(given[key], places) for key, places in context.order if key in given
+            ]
         return selection(
             kept, f"kept {len(kept)} of {len(passages)}" if passages else "empty", UPPER_BOUND
         )
@@ -145,7 +153,9 @@ class SilverFilter(Filter):
         places = context.get(_key(passage))
         if places is None and not self.partly:
             what = (
-                "has another text in" if any(passage.id == id for id, _ in context) else "is not in"
+                "has another text in"
+                if any(passage.id == id for id, _ in context)
+                else "is not in"
             )
             raise BadArgument(
                 f"passage '{passage.id}' {what} {self.file}: make the file over the same index, with the same k"
@@ -156,7 +166,9 @@ class SilverFilter(Filter):
 def _excerpt(passage: Passage, places: tuple[tuple[int, int], ...]) -> Passage:
     # What an index gives as a piece of a longer text is a passage of its own in a silver file.
     source = (
-        passage if type(passage) is Passage else Passage(passage.id, passage.title, passage.text)
+        passage
+        if type(passage) is Passage
+        else Passage(passage.id, passage.title, passage.text)
     )
     return Excerpt.of(source, places).scored(passage.score)
 
@@ -175,7 +187,8 @@ def _context(row: SilverRow, stage: Stage) -> _Context:
         return _Context(
             places,
             tuple(
-                (_key(one.source), tuple((at.start, at.end) for at in one.spans)) for one in kept
+                (_key(one.source), tuple((at.start, at.end) for at in one.spans))
+                for one in kept
             ),
         )
     for at in row.chosen:

@@ -168,7 +168,9 @@ class WrittenFilter(Filter):
 
         `count` gives the tokens of a prompt, the chat template's own among them; by default as the model counts them.
         """
-        return self.write.render(knowledge=self.lines(question, passages, count), question=question)
+        return self.write.render(
+            knowledge=self.lines(question, passages, count), question=question
+        )
 
     def lines(
         self,
@@ -191,7 +193,8 @@ class WrittenFilter(Filter):
             reply = str((await self.write.acall(knowledge=lines, question=question)).context)
             # That nothing helps is a reply as good as any.
             notes[:] = [
-                each._replace(event="") if each.event == "empty_reply" else each for each in notes
+                each._replace(event="") if each.event == "empty_reply" else each
+                for each in notes
             ]
         if not reply.strip():
             return selection((), "none", flags={"explicit_none": 1, **cut})
@@ -203,7 +206,9 @@ class WrittenFilter(Filter):
             if self.unmatched == "keep" or not isinstance(each, WrittenText)
         ]
         # Never a line that begins with a number: a trace would set it under the passage of that number.
-        return selection(kept, "written", f"wrote: {one_line(reply)}", flags={**unmatched, **cut})
+        return selection(
+            kept, "written", f"wrote: {one_line(reply)}", flags={**unmatched, **cut}
+        )
 
 
 class TrainedFilCoFilter(WrittenFilter):
@@ -328,7 +333,9 @@ def looked_up(reply: str, passages: Sequence[Passage], *, cut: bool = False) -> 
         for passage in passages
     ]
     written = [
-        sentence.text for part in _without_titles(reply, passages) for sentence in sentences(part)
+        sentence.text
+        for part in _without_titles(reply, passages)
+        for sentence in sentences(part)
     ]
     found: list[_Place | str] = []
     taken: dict[_Place, None] = {}
@@ -382,7 +389,9 @@ def _place_of(
     last = next(reversed(taken), None)
     if last is not None and (after := [place for place in places if _goes_on(place, last)]):
         return after[0]
-    return next((place for place in places if place not in taken), places[0] if places else None)
+    return next(
+        (place for place in places if place not in taken), places[0] if places else None
+    )
 
 
 def _without_titles(reply: str, passages: Sequence[Passage]) -> Iterator[str]:

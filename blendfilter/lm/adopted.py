@@ -48,7 +48,8 @@ _FAULTS: Mapping[type[BaseException], type[lm15.LM15Error]] = {
 """What engines call DSPy's errors; those in between have the same name there, but for an LM before it."""
 
 _SECRET = re.compile(
-    r"(?:^|(?<!cache)[-_ ])key$|token(?:_provider)?$|(?:auth|pass|passphrase|query)$", re.IGNORECASE
+    r"(?:^|(?<!cache)[-_ ])key$|token(?:_provider)?$|(?:auth|pass|passphrase|query)$",
+    re.IGNORECASE,
 )
 """Names of a model's settings that are as secret as its key, beside those that `secrets` knows."""
 _ADDRESS = re.compile(r"://(?:[^/?#\s]*@)?([^?#\s]*)(?:[?#]\S*)?")
@@ -63,8 +64,19 @@ _SPELLED: Mapping[str, tuple[str, ...]] = {
         "response_schema",
         "responseSchema",
     ),
-    "max_tokens": ("max_tokens", "max_completion_tokens", "max_output_tokens", "maxOutputTokens"),
-    "reasoning": ("reasoning_effort", "reasoning", "thinking", "thinkingConfig", "thinking_config"),
+    "max_tokens": (
+        "max_tokens",
+        "max_completion_tokens",
+        "max_output_tokens",
+        "maxOutputTokens",
+    ),
+    "reasoning": (
+        "reasoning_effort",
+        "reasoning",
+        "thinking",
+        "thinkingConfig",
+        "thinking_config",
+    ),
 }
 """What providers call the settings that a call can do without, and its cap, in refusals too."""
 _REPLIES = ("choices", "candidates", "content", "stop_reason", "delta", "output")
@@ -116,7 +128,9 @@ class AdoptedEngine:
         """The model's response. Raises: lm15 errors; `MissingExtra` where DSPy lacks a package for this model."""
 
         def fit(known: Mapping[str, float | None]) -> lm15.Request:
-            return replace(request, model=self.lm.model, config=self._fit(request.config, known))
+            return replace(
+                request, model=self.lm.model, config=self._fit(request.config, known)
+            )
 
         async def ask(sent: lm15.Request) -> lm15.Response:
             return self._read(request, *await self._asked(sent, request.config.stop))
@@ -142,7 +156,9 @@ class AdoptedEngine:
         try:
             with unobserved(self._telling(stop)) as entries:
                 if answers_asynchronously(self._inner):
-                    response: lm15.Response = await aio.awaiting(self._inner.acall(request=sent))
+                    response: lm15.Response = await aio.awaiting(
+                        self._inner.acall(request=sent)
+                    )
                 else:
                     response = await aio.in_thread(partial(self._inner, request=sent))
         except LMError as error:
@@ -187,18 +203,16 @@ class AdoptedEngine:
             elif name != "max_tokens":  # a cap is raised, and never left out
                 changes[name] = _UNSET.get(name)
         if fields := {**self._extra, **(config.extensions or {})}:
-            changes["extensions"] = deepcopy(
-                fields
-            )  # litellm writes into the objects that it is given
+            # litellm writes into the objects that it is given
+            changes["extensions"] = deepcopy(fields)
         return replace(config, **changes)
 
     def _holds_reply(self, body: Mapping[str, Any]) -> bool:
         """Whether a silent response is a reply: DSPy makes one of a body without choices, too."""
         if not body or (not called_by_dspy(self.lm) and "choices" not in body):
             return True
-        if (
-            body.get("object") == "chat.completion.chunk"
-        ):  # the last event of a stream counts tokens, and has no choice
+        # the last event of a stream counts tokens, and has no choice
+        if body.get("object") == "chat.completion.chunk":
             return (body.get("usage") or {}).get("completion_tokens") != 0
         return any(body.get(name) for name in _REPLIES)
 
@@ -222,7 +236,8 @@ class AdoptedEngine:
         response = concluded(request, replace(response, provider_data=data), body)
         data, changes = dict(response.provider_data or {}), dict[str, Any]()
         counted = entry.get("usage") or {}
-        tokens_in, tokens_out = counted.get("prompt_tokens"), counted.get("completion_tokens")
+        tokens_in = counted.get("prompt_tokens")
+        tokens_out = counted.get("completion_tokens")
         usage = response.usage
         if (
             isinstance(tokens_in, int)
@@ -234,10 +249,8 @@ class AdoptedEngine:
             )
         cost = stated(entry.get("cost")) if self._estimate else None
         if cost is not None and stated(data.get("cost")) is None:
-            data |= {
-                "cost": round(cost, 12),
-                "cost_by": "dspy",
-            }  # as exact as prices are: sums of floats are not
+            # as exact as prices are: sums of floats are not
+            data |= {"cost": round(cost, 12), "cost_by": "dspy"}
         return replace(response, **changes, provider_data=data)
 
 
@@ -330,7 +343,9 @@ def address_of(lm: dspy.BaseLM) -> str:
     parts = _parts_of(lm)
     if not parts.netloc:
         return http.without_login(_place_of(lm))
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
+    return parts._replace(
+        netloc=parts.netloc.rpartition("@")[2], query="", fragment=""
+    ).geturl()
 
 
 def profile_of(lm: dspy.BaseLM) -> Profile:
@@ -365,20 +380,25 @@ def config_for(lm: Any, config: Mapping[str, Any]) -> dict[str, Any]:
     """
     if isinstance(getattr(lm, "profile", None), Profile):
         return dict(config)
-    settings, profile, fitted = getattr(lm, "kwargs", None) or {}, family_of(lm), dict(config)
+    settings = getattr(lm, "kwargs", None) or {}
+    profile = family_of(lm)
+    fitted = dict(config)
     effort = config.get("reasoning_effort") or settings.get("reasoning_effort")
     if "stop" in fitted and (profile.thinks_at(effort) or not profile.accepts_stop):
         fitted["stop"] = None
     if not profile.accepts_temperature:
         fitted |= {name: None for name in SAMPLING if name in fitted}
         if any(
-            (fitted.get(name) or settings.get(name) or 1) > 1 for name in ("n", "num_generations")
+            (fitted.get(name) or settings.get(name) or 1) > 1
+            for name in ("n", "num_generations")
         ):
             fitted["temperature"] = (
                 1.0  # what such a family samples at, and takes: DSPy puts 0.7 in the place of None
             )
     if (asked := config.get("max_tokens")) is not None:
-        spelled = "max_completion_tokens" if "max_completion_tokens" in settings else "max_tokens"
+        spelled = (
+            "max_completion_tokens" if "max_completion_tokens" in settings else "max_tokens"
+        )
         fitted |= {
             "max_tokens": None,
             spelled: profile.cap(asked, effort, settings.get(spelled)),

@@ -101,7 +101,9 @@ class Gate:
         self._decreases = 0
         self._held = False
         self._lock = threading.Lock()
-        self._queue: WaitingQueue[None, bool] = WaitingQueue(self._grant, self._leave, self._lock)
+        self._queue: WaitingQueue[None, bool] = WaitingQueue(
+            self._grant, self._leave, self._lock
+        )
 
     @property
     def allowed(self) -> int:
@@ -129,12 +131,17 @@ class Gate:
         return self._decreases
 
     def after(
-        self, ticket: int, response: lm15.Response | None = None, error: BaseException | None = None
+        self,
+        ticket: int,
+        response: lm15.Response | None = None,
+        error: BaseException | None = None,
     ) -> None:
         """Give the place back, and learn from what came of it."""
         with self._lock:
             if response is not None:
-                step = 1 / self._share / (CAUTION if int(self._share) == self._too_many - 1 else 1)
+                step = (
+                    1 / self._share / (CAUTION if int(self._share) == self._too_many - 1 else 1)
+                )
                 self._share = min(float(self.limit), self._share + step)
             elif faults.throttled(error) and ticket == self._decreases:
                 self._too_many = int(self._share)
@@ -190,9 +197,8 @@ class Window:
 
     def correct(self, entry: WindowEntry, amount: float) -> None:
         """It was `amount` really."""
-        if (
-            self._entries and entry.at >= self._entries[0].at
-        ):  # what has left the window is forgotten
+        # what has left the window is forgotten
+        if self._entries and entry.at >= self._entries[0].at:
             self._total += amount - entry.amount
             entry.amount = amount
 
@@ -208,7 +214,8 @@ class Pace:
         seconds: float = SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.requests_per_minute, self.tokens_per_minute = requests_per_minute, tokens_per_minute
+        self.requests_per_minute = requests_per_minute
+        self.tokens_per_minute = tokens_per_minute
         for name in ("requests_per_minute", "tokens_per_minute"):
             if (limit := getattr(self, name)) is not None:
                 setattr(self, name, check_count(name, limit))
@@ -291,12 +298,16 @@ class Retry:
             if seconds is not None and not (
                 isinstance(seconds, int | float) and 0 < seconds < math.inf
             ):
-                raise BadArgument(f"{name} must be a number of seconds above 0, got {seconds!r}")
+                raise BadArgument(
+                    f"{name} must be a number of seconds above 0, got {seconds!r}"
+                )
 
     def wait(self, error: BaseException, attempt: int) -> float:
         """Seconds between an attempt, the first being 1, that ended in `error` and the next."""
         backoff = min(self.wait_max, self.wait_first * 2.0 ** min(attempt - 1, 32))
-        return max(getattr(error, "retry_after", None) or 0.0, backoff) * random.uniform(1.0, 1.25)
+        return max(getattr(error, "retry_after", None) or 0.0, backoff) * random.uniform(
+            1.0, 1.25
+        )
 
 
 class RetryBudget:
@@ -369,7 +380,10 @@ class AttemptingEngine:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.inner, self.meters, self.retry, self.retries = inner, tuple(meters), retry, retries
+        self.inner = inner
+        self.meters = tuple(meters)
+        self.retry = retry
+        self.retries = retries
         self._price = price
         self._sleep, self._clock = sleep, clock
         self._reached = False
@@ -461,9 +475,8 @@ class AttemptingEngine:
         except BaseException as error:
             leave(None, error)
             raise
-        if (
-            account.refusal is not None and account.first is not None
-        ):  # the first reply stands: none of it is lost
+        # the first reply stands: none of it is lost
+        if account.refusal is not None and account.first is not None:
             response, account.first = account.first, None
             account.lost -= _stated(response)
             leave(None, account.refusal)

@@ -208,7 +208,12 @@ class Line:
     def text(self) -> bytes:
         """As it stands in the file."""
         return json_line(
-            {"custom_id": self.id, "method": "POST", "url": f"/v1{self.path}", "body": self.body}
+            {
+                "custom_id": self.id,
+                "method": "POST",
+                "url": f"/v1{self.path}",
+                "body": self.body,
+            }
         )
 
 
@@ -268,7 +273,9 @@ class Batches:
         self._sent_before: dict[str, _Sent] = {}
         self._known: dict[str, Outcome] = {}
         self._number = itertools.count(1)
-        self._singly: set[str] = set()  # asked without a batch: where that fails, it waits for one
+        self._singly: set[str] = (
+            set()
+        )  # asked without a batch: where that fails, it waits for one
 
     @contextlib.asynccontextmanager
     async def opened(self, journal: Journal) -> AsyncIterator[Batches]:
@@ -345,9 +352,8 @@ class Batches:
             taken = self.gatherer.waiting[: self._most - out]
             for lines in _parted(taken):
                 self._send(lines)
-            del self.gatherer.waiting[
-                : len(taken)
-            ]  # they wait on until all are written, or would wait for ever
+            # they wait on until all are written, or would wait for ever
+            del self.gatherer.waiting[: len(taken)]
         if self.by_files and (waiting or out):
             self._stop()
 
@@ -395,13 +401,18 @@ class Batches:
         run = digest(str(self._journal.path.parent.resolve()))[:6]
         for number in self._number:
             name = f"{run}-{number:04}"
-            if not (self.folder / f"{name}{INPUT}").exists() and _key_of(name) not in self._journal:
+            if (
+                not (self.folder / f"{name}{INPUT}").exists()
+                and _key_of(name) not in self._journal
+            ):
                 return name
         raise AssertionError
 
     def _stop(self) -> None:
         """What waits has been written: nothing more can be done before it is answered."""
-        files = [self.folder / f"{sent.name}{INPUT}" for sent in self._out.values() if sent.lines]
+        files = [
+            self.folder / f"{sent.name}{INPUT}" for sent in self._out.values() if sent.lines
+        ]
         written = sum(self.rounds)
         what = (
             f"{counted(written, 'call was', 'calls were')} written"
@@ -488,9 +499,8 @@ class Batches:
             key = record["key"]
             if record["kind"] == "batch":
                 name = record["name"]
-                if not _NAME.fullmatch(
-                    name
-                ):  # a run may be anybody's, and its files are found by this name
+                # a run may be anybody's, and its files are found by this name
+                if not _NAME.fullmatch(name):
                     raise BadData(
                         f"{self._journal.path}: {name!r:.80} is not the name of a batch: restore the file"
                     )
@@ -522,9 +532,8 @@ class Batches:
         found = dict[str, Outcome]()
         for row in self._rows(self.folder / f"{sent.name}{OUTPUT}"):
             id, outcome = _read(row, sent)
-            if (
-                id not in found or found[id].status != _OK
-            ):  # a line may be answered twice, and was paid for once
+            # a line may be answered twice, and was paid for once
+            if id not in found or found[id].status != _OK:
                 found[id] = outcome
         return found
 
@@ -577,7 +586,9 @@ class Batches:
                 return self._resolve(sent, {})
         outcomes = self._outcomes(sent)
         answered = sum(outcome.status == _OK for outcome in outcomes.values())
-        self.tell(f"batch {sent.name}: {done.status}, {answered:,} of {len(sent.ids):,} answered")
+        self.tell(
+            f"batch {sent.name}: {done.status}, {answered:,} of {len(sent.ids):,} answered"
+        )
         return self._resolve(sent, outcomes)
 
     async def _refused(self, sent: _Sent, done: Any) -> None:
@@ -588,8 +599,12 @@ class Batches:
         too_much = any("limit" in code for code in codes) and len(sent.ids) > 1
         if not too_much:
             self.use_up(sent.name)
-            refused = f"batch {hidden(sent.id or '')} was refused: {words or 'without a reason'}"
-            raise ServerRefused(f"{refused}; the same command sends its calls again").quoting(words)
+            refused = (
+                f"batch {hidden(sent.id or '')} was refused: {words or 'without a reason'}"
+            )
+            raise ServerRefused(f"{refused}; the same command sends its calls again").quoting(
+                words
+            )
         self._most = max(1, min(self._most, len(sent.ids)) // 2)
         self.tell(
             f"batch {sent.name}: refused ({words}); from here on at most {self._most:,} calls are out at a time"
@@ -686,7 +701,10 @@ class _AtProvider:
                 if any(f"/{each}/" in str(error.request.url) for each in ("batches", "files")):
                     raise
                 fault = faults.translate(error, key=self._client.api_key)
-            except (openai.APIError, httpx.HTTPError) as error:  # the latter: a file that broke off
+            except (
+                openai.APIError,
+                httpx.HTTPError,
+            ) as error:  # the latter: a file that broke off
                 fault = faults.translate(error, key=self._client.api_key)
             # Outside of the block: the error holds the request, and with it the key.
             if (status := getattr(fault, "status", None)) in (404, 405, 501):
@@ -700,7 +718,9 @@ class _AtProvider:
                 raise final if isinstance(final, ServerRefused) else refusal
             if not self._warned:
                 self._warned = True
-                logger.warning("%s: %s; it is tried again until it answers", self._address, final)
+                logger.warning(
+                    "%s: %s; it is tried again until it answers", self._address, final
+                )
             await asyncio.sleep(min(FORGIVING, self._given.poll * 2))
 
 
@@ -711,7 +731,11 @@ class BatchTransport:
         self.batches, self.engine = batches, engine
 
     async def send(
-        self, method: str, path: str, body: Mapping[str, Any] | None = None, arriving: Any = None
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        arriving: Any = None,
     ) -> ServerReply:
         """The reply as if it had come by itself. Raises: lm15 errors; as `Batches.answer`."""
         asked, batches = dict(body or {}), self.batches
@@ -772,7 +796,11 @@ def _key_of(name: str) -> str:
 def _read(row: JsonRow, sent: _Sent) -> tuple[str, Outcome]:
     """A line of answers to a batch: its id, and what became of it. Raises: BadData."""
     match row.value:
-        case {"custom_id": str(id), "response": {"status_code": int(status), "body": body}, **rest}:
+        case {
+            "custom_id": str(id),
+            "response": {"status_code": int(status), "body": body},
+            **rest,
+        }:
             fault = rest.get("error")
             if fault and (body is None or status == _OK):  # half a reply may stand beside it
                 status, body = (500 if status == _OK else status), {"error": fault}

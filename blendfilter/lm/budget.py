@@ -235,9 +235,8 @@ class BudgetAccount:
             self.reserved += wanted
             return wanted
         if self.reserved.calls == 0:
-            self._stopped = self._why(
-                wanted
-            )  # or a smaller call would slip through while the run is being ended
+            # or a smaller call would slip through while the run is being ended
+            self._stopped = self._why(wanted)
             raise BudgetSpent(self._stopped)
         return None
 
@@ -291,13 +290,17 @@ class BudgetMeter:
         self._cap: Callable[[lm15.Request], int | None] = getattr(
             engine, "reply_cap", lambda r: r.config.max_tokens
         )
-        self._purse, self._priced, self._price = purse, price is not None, price or Price(0, 0)
+        self._purse = purse
+        self._priced = price is not None
+        self._price = price or Price(0, 0)
         self._excess = NOTHING
 
     async def before(self, request: lm15.Request) -> Bound:
         """Wait until the attempt fits. Raises: BudgetSpent; BadArgument where it has no bound and needs one."""
         prompt, reply = at_most(request), self._cap(request)
-        whole = Amount(1, prompt + (reply or 0), self._price.of(prompt, reply or 0)) + self._excess
+        whole = (
+            Amount(1, prompt + (reply or 0), self._price.of(prompt, reply or 0)) + self._excess
+        )
         least = at_least(part for message in request.messages for part in message.parts)
         if self._purse is not None:
             limits = self._purse.budget
@@ -336,10 +339,8 @@ class BudgetMeter:
         lost_in = 0 if usage.input_tokens is not None else bound.prompt
         lost_out = 0 if usage.output_tokens is not None else bound.reply or 0
         tally().lost += lost_in + lost_out
-        tokens_in, tokens_out = (
-            lost_in or usage.input_tokens or 0,
-            lost_out or usage.output_tokens or 0,
-        )
+        tokens_in = lost_in or usage.input_tokens or 0
+        tokens_out = lost_out or usage.output_tokens or 0
         # A count too small for its text is in the ledger as stated, and voids no limit: it is charged at its bound.
         if 0 < tokens_in < bound.least:
             tokens_in = bound.prompt
@@ -361,7 +362,9 @@ class BudgetMeter:
             return NOTHING
         for lost in account.unheard:
             left = (
-                Amount(1, tokens_in + (lost.reply or 0), self._price.of(tokens_in, lost.reply or 0))
+                Amount(
+                    1, tokens_in + (lost.reply or 0), self._price.of(tokens_in, lost.reply or 0)
+                )
                 + lost.excess
             )
             regained += (lost.whole - left).most(NOTHING)
@@ -412,7 +415,8 @@ def spent_in(journal: Journal, prices: Mapping[str, Price | None], budget: Budge
         first = record.get("first") or {}
         first_in, first_out = first.get("tokens_in") or 0, first.get("tokens_out") or 0
         unheard = lost - first_in - first_out  # what the first reply took is in the call's cost
-        cost, price = stated(record.get("cost")), rated(prices.get(record["model"]), record)
+        cost = stated(record.get("cost"))
+        price = rated(prices.get(record["model"]), record)
         if price is not None:
             paid = price.of(tokens_in, tokens_out, record.get("tokens_cached") or 0)
             paid += price.of(first_in, first_out, first.get("tokens_cached") or 0)
@@ -424,7 +428,9 @@ def spent_in(journal: Journal, prices: Mapping[str, Price | None], budget: Budge
             and tokens_in + tokens_out + lost
         ):
             raise unpriced(record["model"])
-        summed += Amount(record.get("attempts") or 1, tokens_in + tokens_out + lost, cost or 0.0)
+        summed += Amount(
+            record.get("attempts") or 1, tokens_in + tokens_out + lost, cost or 0.0
+        )
     return summed.most(marked(journal))
 
 

@@ -45,7 +45,16 @@ ADAPTER = "adapter_config.json"
 RECIPE = "recipe.json"
 QUESTIONS = "questions.txt"
 DTYPES = ("float32", "bfloat16", "float16")
-_UNWANTED = ["onnx/*", "openvino/*", "*.onnx", "*.h5", "*.msgpack", "*.ot", "*.gguf", "*.tflite"]
+_UNWANTED = [
+    "onnx/*",
+    "openvino/*",
+    "*.onnx",
+    "*.h5",
+    "*.msgpack",
+    "*.ot",
+    "*.gguf",
+    "*.tflite",
+]
 _READ_WHOLE = 2**20
 _CHUNK, _CHUNKS = 2**16, 64
 _WEIGHTS = (".safetensors", ".bin")
@@ -172,7 +181,9 @@ def _base_of(folder: Path, above: tuple[Path, ...]) -> Checkpoint:
     recipe = read_json(folder / RECIPE).get("base")
     recipe = recipe if isinstance(recipe, dict) else {"name": recipe}
     named = read_json(folder / ADAPTER).get("base_model_name_or_path")
-    names = [str(name).removeprefix(HUGGING_FACE) for name in (named, recipe.get("name")) if name]
+    names = [
+        str(name).removeprefix(HUGGING_FACE) for name in (named, recipe.get("name")) if name
+    ]
     if not names:
         raise BadData(
             f"the adapter in {folder} names no base: write it into {ADAPTER} (base_model_name_or_path)"
@@ -228,12 +239,19 @@ def fingerprint(of: str | Path | Checkpoint) -> str:
     for path in sorted(found.path.rglob("*")):
         place = path.relative_to(found.path)
         in_training = place.parts[0].startswith("checkpoint-")
-        if path.suffix not in _PARTS or path.name in _NO_PARTS or in_training or not path.is_file():
+        if (
+            path.suffix not in _PARTS
+            or path.name in _NO_PARTS
+            or in_training
+            or not path.is_file()
+        ):
             continue
         if path.name == ADAPTER:
             settings = read_json(path)
             settings.pop("base_model_name_or_path", None)
-            whole.update(f"{place.as_posix()}\0{json.dumps(settings, sort_keys=True)}\n".encode())
+            whole.update(
+                f"{place.as_posix()}\0{json.dumps(settings, sort_keys=True)}\n".encode()
+            )
             continue
         size = path.stat().st_size
         whole.update(f"{place.as_posix()}\0{size}\n".encode())
@@ -250,7 +268,9 @@ def trained_on(of: str | Path | Checkpoint) -> frozenset[str]:
 
     Of a folder without weights, whose model a server has, the folder's own. Raises: as `checkpoint_of`.
     """
-    served = isinstance(of, Path) and not any((of / name).exists() for name in (CONFIG, ADAPTER))
+    served = isinstance(of, Path) and not any(
+        (of / name).exists() for name in (CONFIG, ADAPTER)
+    )
     found = of if isinstance(of, Checkpoint) else None if served else checkpoint_of(of)
     below = trained_on(found.base) if found and found.base else frozenset[str]()
     try:
@@ -263,9 +283,13 @@ def trained_on(of: str | Path | Checkpoint) -> frozenset[str]:
         return below
 
 
-def write_questions(folder: Path, questions: Iterable[str], earlier: Iterable[str] = ()) -> None:
+def write_questions(
+    folder: Path, questions: Iterable[str], earlier: Iterable[str] = ()
+) -> None:
     """The digests of training questions as a file; `earlier` are those of the model that was trained."""
-    digests = sorted({*earlier, *(question_digest(question) for question in questions if question)})
+    digests = sorted(
+        {*earlier, *(question_digest(question) for question in questions if question)}
+    )
     write_whole(folder / QUESTIONS, [f"{digest}\n".encode() for digest in digests])
 
 
@@ -333,7 +357,9 @@ def torch_device(device: str | None = None) -> Any:
     except RuntimeError:
         raise BadArgument(f"no device '{device}': write cpu, cuda or cuda:1") from None
     if place.type == "cuda" and (place.index or 0) >= torch.cuda.device_count():
-        raise BadArgument(f"no device '{device}': torch sees {torch.cuda.device_count()} GPUs here")
+        raise BadArgument(
+            f"no device '{device}': torch sees {torch.cuda.device_count()} GPUs here"
+        )
     return place
 
 
@@ -341,7 +367,9 @@ def _opened(found: Checkpoint, place: Any, dtype: str | None) -> LanguageModel:
     if found.base is not None:
         loaded = _opened(found.base, place, dtype)
         own = open_tokenizer(found) if _has_vocabulary(found.path) else loaded.tokenizer
-        return loaded._replace(model=_merged(loaded.model, found), tokenizer=own, checkpoint=found)
+        return loaded._replace(
+            model=_merged(loaded.model, found), tokenizer=own, checkpoint=found
+        )
     transformers, tokenizer = needed("transformers", EXTRA, WHY), open_tokenizer(found)
     with quiet_transformers(EXTRA, WHY), load_errors(found):
         config = open_config(found)
@@ -423,14 +451,18 @@ def check_files(found: Checkpoint) -> None:
 def _check_kind(found: Checkpoint, architectures: Any) -> None:
     for name in architectures if isinstance(architectures, list) else ():
         if str(name).endswith(_WRITES_NOTHING):
-            raise BadData(f"the model in {found.path} writes nothing ({name}): name one that does")
+            raise BadData(
+                f"the model in {found.path} writes nothing ({name}): name one that does"
+            )
 
 
 def open_config(of: str | Path | Checkpoint) -> Any:
     """The configuration of a checkpoint, without its weights; an adapter's is its base's. Raises: as that."""
     found = (of if isinstance(of, Checkpoint) else checkpoint_of(of)).root
     with quiet_transformers(EXTRA, WHY), load_errors(found):
-        config = needed("transformers", EXTRA, WHY).AutoConfig.from_pretrained(**where_of(found))
+        config = needed("transformers", EXTRA, WHY).AutoConfig.from_pretrained(
+            **where_of(found)
+        )
     _check_kind(found, config.architectures)
     return config
 
@@ -441,7 +473,9 @@ def positions_of(config: Any) -> int | None:
     T5's are, and its `n_positions` is the length of the texts that it was trained on.
     """
     config = config.get_text_config()
-    values = (getattr(config, name, None) for name in ("max_position_embeddings", "max_seq_len"))
+    values = (
+        getattr(config, name, None) for name in ("max_position_embeddings", "max_seq_len")
+    )
     return next((value for value in values if isinstance(value, int) and value > 0), None)
 
 
@@ -453,7 +487,9 @@ def open_tokenizer(of: str | Path | Checkpoint) -> Any:
     if not found.is_gguf:
         _check_vocabulary(found.path)
     with quiet_transformers(EXTRA, WHY), load_errors(found):
-        return needed("transformers", EXTRA, WHY).AutoTokenizer.from_pretrained(**where_of(found))
+        return needed("transformers", EXTRA, WHY).AutoTokenizer.from_pretrained(
+            **where_of(found)
+        )
 
 
 def _has_vocabulary(folder: Path) -> bool:
@@ -463,7 +499,9 @@ def _has_vocabulary(folder: Path) -> bool:
 
 def _check_vocabulary(folder: Path) -> None:
     if not _has_vocabulary(folder):  # transformers would make one up, of a few marks
-        raise BadData(f"no tokeniser in {folder}: save it there too (tokenizer.save_pretrained)")
+        raise BadData(
+            f"no tokeniser in {folder}: save it there too (tokenizer.save_pretrained)"
+        )
     check_sentencepiece(folder)
 
 
@@ -515,9 +553,9 @@ def prompt_ids(
     rows = [["user", prompt]] if isinstance(prompt, str) else prompt
     if not (bool(tokenizer.chat_template) if chat is None else chat):
         return list(
-            tokenizer(whole_characters(raw_text(prompt)), split_special_tokens=True, verbose=False)[
-                "input_ids"
-            ]
+            tokenizer(
+                whole_characters(raw_text(prompt)), split_special_tokens=True, verbose=False
+            )["input_ids"]
         )
     if not tokenizer.chat_template:
         raise lm15.InvalidRequestError(

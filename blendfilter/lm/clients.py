@@ -50,8 +50,12 @@ class ServerClient:
         headers: sent with every request, in the place of those that are sent otherwise.
     """
 
-    def __init__(self, base_url: str, key: str, timeout: float, headers: Mapping[str, str]) -> None:
-        self._base, self._key, self._timeout = base_url.rstrip("/"), key or "none", timeout
+    def __init__(
+        self, base_url: str, key: str, timeout: float, headers: Mapping[str, str]
+    ) -> None:
+        self._base = base_url.rstrip("/")
+        self._key = key or "none"
+        self._timeout = timeout
         self._login = dict(headers)
         self._headers = {
             "Accept": "application/json",

@@ -46,7 +46,9 @@ _CAP_TOO_LARGE = re.compile(
     r"(?:.{0,200}?(\d{1,9}) input tokens)?",
     re.IGNORECASE | re.DOTALL,
 )
-_NO_ROOM = re.compile(r"(?:max_tokens|output limit) (?:or [a-z ]{1,30})?was reached", re.IGNORECASE)
+_NO_ROOM = re.compile(
+    r"(?:max_tokens|output limit) (?:or [a-z ]{1,30})?was reached", re.IGNORECASE
+)
 _KEYS = re.compile(r"\b(?:sk|gsk|pk|xai|hf)[-_][\w*.-]{8,}|\bbearer\s+\S{8,}", re.IGNORECASE)
 _MODERATED = re.compile(r"moderat|flagged|content.?(?:policy|filter)|safety", re.IGNORECASE)
 _CLASSES: Mapping[int, type[Any]] = {
@@ -169,7 +171,9 @@ def _of_status(
     elif code == "model_not_found" or (status in (400, 404) and _NO_MODEL.search(message)):
         kind = lm15.UnsupportedModelError
     else:
-        kind = _CLASSES.get(status, lm15.ServerError if status >= 500 else lm15.InvalidRequestError)
+        kind = _CLASSES.get(
+            status, lm15.ServerError if status >= 500 else lm15.InvalidRequestError
+        )
     if issubclass(kind, lm15.RateLimitError | lm15.ServerError):
         facts["retry_after"] = http.seconds_to_wait(headers)
     fault: lm15.LM15Error = kind(message, **facts)
@@ -178,7 +182,9 @@ def _of_status(
 
 
 def _too_long(status: int, code: str, message: str) -> bool:
-    if large := _CAP_TOO_LARGE.search(message):  # unless it is the prompt that takes the context up
+    if large := _CAP_TOO_LARGE.search(
+        message
+    ):  # unless it is the prompt that takes the context up
         return int(large[2] or 0) > int(large[1] or 0)
     return code in _CONTEXT_CODES or (
         status in (400, 413, 422, 500) and _CONTEXT.search(message) is not None
@@ -216,7 +222,9 @@ def cleaned(text: str, key: str = "") -> str:
 
 def left_no_room(fault: lm15.LM15Error) -> bool:
     """Whether a request is refused because its cap was used up before the reply had begun: OpenAI says so as a 400."""
-    return isinstance(fault, lm15.InvalidRequestError) and _NO_ROOM.search(str(fault)) is not None
+    return (
+        isinstance(fault, lm15.InvalidRequestError) and _NO_ROOM.search(str(fault)) is not None
+    )
 
 
 def cap_too_large(fault: lm15.LM15Error) -> bool:

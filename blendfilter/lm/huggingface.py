@@ -24,7 +24,13 @@ from urllib.parse import parse_qsl
 
 from blendfilter import aio
 from blendfilter.dspy_surface import lm15
-from blendfilter.errors import BadArgument, BlendFilterError, UnknownName, WorkFailed, check_count
+from blendfilter.errors import (
+    BadArgument,
+    BlendFilterError,
+    UnknownName,
+    WorkFailed,
+    check_count,
+)
 from blendfilter.extras import needed, quiet_transformers
 from blendfilter.lm.budget import tally
 from blendfilter.lm.checkpoints import (
@@ -170,7 +176,9 @@ class HuggingFaceEngine:
     def _read(self, request: lm15.Request, loaded: LanguageModel) -> tuple[list[int], int]:
         """The prompt's tokens, and how many the reply may have."""
         _check_text_only(request)
-        switches = self._profile.steering(self._effort_for(request)).get("chat_template_kwargs", {})
+        switches = self._profile.steering(self._effort_for(request)).get(
+            "chat_template_kwargs", {}
+        )
         prompt = prompt_of(request)
         if self._chat:
             tokens = prompt_ids(loaded.tokenizer, prompt, switches=switches)
@@ -357,7 +365,9 @@ class _Writer:
         self.thread = aio.Threads(1, "blendfilter-hf-model")
         self.loaded: LanguageModel | None = None
         self._closed = False
-        self._turn = threading.RLock()  # closing may come from a collection in the thread itself
+        self._turn = (
+            threading.RLock()
+        )  # closing may come from a collection in the thread itself
 
     def answer(self, call: _Call) -> None:
         """Answer a call and what else waits, as far as it fits into the batch."""
@@ -374,7 +384,9 @@ class _Writer:
                 return
             if len(self.waiting) < self.size:
                 time.sleep(_GATHERING)
-            self._write([self.waiting.popleft() for _ in range(min(self.size, len(self.waiting)))])
+            self._write(
+                [self.waiting.popleft() for _ in range(min(self.size, len(self.waiting)))]
+            )
 
     def close(self) -> None:
         """End what is written after its token, and free the memory."""
@@ -444,7 +456,9 @@ class _Writer:
             half = self.size = len(rows) // 2 or self._wanted
             if len(rows) > 1:
                 logger.warning(
-                    "memory is too short for %s replies at a time: %s from here on", len(rows), half
+                    "memory is too short for %s replies at a time: %s from here on",
+                    len(rows),
+                    half,
                 )
                 again = [row.call for row in rows]
                 for start in range(0, len(again), half):
@@ -476,7 +490,9 @@ class _Writer:
                         row.write(own)
                     except lm15.LM15Error as error:
                         row.call.error, row.finish = error, "error"
-                chosen[at, row.written[-1] if row.written and not row.finish else self._pad] = 0.0
+                chosen[at, row.written[-1] if row.written and not row.finish else self._pad] = (
+                    0.0
+                )
             return chosen
 
         def are_over(given: Any, *_: Any, **__: Any) -> Any:

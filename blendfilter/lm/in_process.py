@@ -185,5 +185,7 @@ def remembered(known: Mapping[str, Any], gone: AskedWrong) -> dict[str, Any]:
         "model": known["name"],
         "engine": MissingEngine(gone),
         "profile": dataclasses.replace(profile_for(known["name"]), json_schema=schema),
-        "identity": {key: known[key] for key in ("label", "endpoint", "options") if key in known},
+        "identity": {
+            key: known[key] for key in ("label", "endpoint", "options") if key in known
+        },
     }

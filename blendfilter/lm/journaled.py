@@ -68,8 +68,13 @@ class JournaledEngine:
         price: Price | None = None,
     ) -> None:
         self.inner = inner
-        self.model, self.label, self.endpoint, self.address = model, label, endpoint, address
-        self.options = {name: value for name, value in (options or {}).items() if value is not None}
+        self.model = model
+        self.label = label
+        self.endpoint = endpoint
+        self.address = address
+        self.options = {
+            name: value for name, value in (options or {}).items() if value is not None
+        }
         self.journal = journal
         self.price = price
         self._flights: SingleFlight[dict[str, Any]] = SingleFlight()
@@ -92,7 +97,9 @@ class JournaledEngine:
             "sample": [sample.rollout_id, sample.i, *([repeat] if repeat > 1 else [])],
         }
         key = (
-            digest(hashed, self.address) if isinstance(self.journal, CallCache) else digest(hashed)
+            digest(hashed, self.address)
+            if isinstance(self.journal, CallCache)
+            else digest(hashed)
         )
         called = False
 
@@ -112,12 +119,15 @@ class JournaledEngine:
         note(key, event_of(record))
         if record.get("prompt_cut"):
             note("", "prompt_cut")
-        response = replace(_response(record, self.model), provider_data={"cost": record["cost"]})
-        if called or not isinstance(
-            self.journal, CallCache
-        ):  # a run that is resumed reads what the first one read
+        response = replace(
+            _response(record, self.model), provider_data={"cost": record["cost"]}
+        )
+        # a run that is resumed reads what the first one read
+        if called or not isinstance(self.journal, CallCache):
             return response
-        return replace(response, provider_data={"cost": 0.0, CACHE_HIT: True}, usage=lm15.Usage())
+        return replace(
+            response, provider_data={"cost": 0.0, CACHE_HIT: True}, usage=lm15.Usage()
+        )
 
     def _found(self, key: str) -> dict[str, Any] | None:
         """The record that the journal's mode may serve; None: the model is to be called."""
@@ -161,7 +171,9 @@ class JournaledEngine:
                     address=getattr(fault, "address", self.address),
                     stage=asker().stage,
                 )
-        if isinstance(final, ServerRefused):  # no model was called, so there is nothing to record
+        if isinstance(
+            final, ServerRefused
+        ):  # no model was called, so there is nothing to record
             raise final  # outside of the block: the server's message may hold the key, and is no part of this error
         record = {
             "key": key,
@@ -199,7 +211,9 @@ def _text(parts: Any) -> str:
 
 def _parameters(request: lm15.Request) -> dict[str, Any]:
     config = request.config
-    given = {name: value for name in _PARAMETERS if (value := getattr(config, name)) is not None}
+    given = {
+        name: value for name in _PARAMETERS if (value := getattr(config, name)) is not None
+    }
     if config.stop:
         given["stop"] = list(config.stop)
     if config.reasoning is not None:
@@ -279,7 +293,8 @@ def _paid(responses: Iterable[lm15.Response], price: Price | None) -> dict[str, 
     total: dict[str, Any] = {"cost": 0.0}
     for response in responses:
         data = response.provider_data or {}
-        told, by_us = stated(data.get("cost")), cost_of(_tokens(response), rated(price, data))
+        told = stated(data.get("cost"))
+        by_us = cost_of(_tokens(response), rated(price, data))
         by_price = by_us is not None and by_us > (told or 0.0)
         cost = by_us if told is None or by_price else told
         if cost is None:
@@ -300,12 +315,16 @@ def _paid(responses: Iterable[lm15.Response], price: Price | None) -> dict[str, 
 def _response(record: Mapping[str, Any], model: str) -> lm15.Response:
     if "response" in record:
         return response_of(record["response"])
-    parts: list[Any] = [lm15.ThinkingPart(text=record["reasoning"])] if record["reasoning"] else []
+    parts: list[Any] = (
+        [lm15.ThinkingPart(text=record["reasoning"])] if record["reasoning"] else []
+    )
     scores = record.get("logprobs")
     return lm15.Response(
         id=None,
         model=model,
-        message=lm15.Message(role="assistant", parts=(*parts, lm15.TextPart(text=record["reply"]))),
+        message=lm15.Message(
+            role="assistant", parts=(*parts, lm15.TextPart(text=record["reply"]))
+        ),
         finish_reason=record["finish"],
         usage=lm15.Usage(
             input_tokens=record["tokens_in"],

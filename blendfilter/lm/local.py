@@ -71,7 +71,11 @@ def read_header(path: Path) -> GgufHeader:
     except (struct.error, ValueError, KeyError, MemoryError, OverflowError):
         raise BadData(f"{path} is no GGUF file, or not complete") from None
     architecture = str(found.get("general.architecture", ""))
-    if "bert" in architecture or "embedding" in architecture or architecture in _WITHOUT_DECODER:
+    if (
+        "bert" in architecture
+        or "embedding" in architecture
+        or architecture in _WITHOUT_DECODER
+    ):
         raise BadData(
             f"{path} holds a model that does not write text ({architecture}): name one that does"
         )
@@ -173,7 +177,9 @@ class LocalEngine:
         self._deadline = deadline
         self._process = os.getpid()
         self._server = _Server(path, context, self.threads)
-        self._engine = self._engine_at("http://127.0.0.1")  # its port is known once it is started
+        self._engine = self._engine_at(
+            "http://127.0.0.1"
+        )  # its port is known once it is started
         self._turns = weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock]()
         self.close = weakref.finalize(self, self._server.stop)
         """Stops the server; called when the engine is collected, and when the process ends."""
@@ -248,8 +254,14 @@ class LocalEngine:
 
         address, key = self._server.start(), self._server.key
         headers = {"Authorization": f"Bearer {key}"}
-        with httpx.Client(base_url=address, headers=headers, trust_env=False, timeout=60) as client:
-            body: dict[str, Any] = {"content": text, "add_special": True, "parse_special": False}
+        with httpx.Client(
+            base_url=address, headers=headers, trust_env=False, timeout=60
+        ) as client:
+            body: dict[str, Any] = {
+                "content": text,
+                "add_special": True,
+                "parse_special": False,
+            }
             if self._chat:
                 messages = [{"role": "user", "content": broken_up(text)}]
                 rendered = client.post("/apply-template", json={"messages": messages}).json()
@@ -271,7 +283,8 @@ def _without_control_tokens(request: lm15.Request) -> lm15.Request:
         )
 
     messages = tuple(
-        dataclasses.replace(message, parts=cleaned(message.parts)) for message in request.messages
+        dataclasses.replace(message, parts=cleaned(message.parts))
+        for message in request.messages
     )
     return dataclasses.replace(request, messages=messages, system=cleaned(request.system))
 

@@ -46,7 +46,15 @@ from blendfilter.lm.adopted import (
     secrets_of,
     state_of,
 )
-from blendfilter.lm.attempts import FREE, CallPolicy, ModelEngine, Pace, Retry, Traffic, on_terms
+from blendfilter.lm.attempts import (
+    FREE,
+    CallPolicy,
+    ModelEngine,
+    Pace,
+    Retry,
+    Traffic,
+    on_terms,
+)
 from blendfilter.lm.huggingface import hugging_face_model, is_hugging_face
 from blendfilter.lm.in_process import is_local
 from blendfilter.lm.journaled import JournaledEngine
@@ -126,7 +134,11 @@ _WIRE = frozenset(
     }
 )
 """What DSPy hands on as well."""
-_SHORT = {"rpm": "requests_per_minute", "tpm": "tokens_per_minute", "max_new_tokens": "max_tokens"}
+_SHORT = {
+    "rpm": "requests_per_minute",
+    "tpm": "tokens_per_minute",
+    "max_new_tokens": "max_tokens",
+}
 
 
 def connect(
@@ -205,7 +217,9 @@ def connect(
     if isinstance(prices, str | Path):
         prices = read_prices(prices)
     elif prices is not None and not isinstance(prices, Prices):
-        raise BadArgument(f"prices is {prices!r:.40}: name a TOML file of prices ('prices.toml')")
+        raise BadArgument(
+            f"prices is {prices!r:.40}: name a TOML file of prices ('prices.toml')"
+        )
     _check_kept(journal, mode, cache)
     settings = LMSettings.model_construct(
         name=name,
@@ -232,7 +246,9 @@ def connect(
     # The journal is opened last of all: a name that is refused leaves no file and no lock behind.
     if journal is None:
         return lm.with_journal(_user_cache()) if _is_cached(name, cache) else lm
-    return lm.with_journal(Journal(journal, mode) if isinstance(journal, str | Path) else journal)
+    return lm.with_journal(
+        Journal(journal, mode) if isinstance(journal, str | Path) else journal
+    )
 
 
 _NOT_IN_STATE = frozenset({"api_key", "prices", "decoding"})
@@ -310,11 +326,13 @@ class LMSettings(Connection):
         if not isinstance(self.name, str):
             return {name: given[name] for name in ("label", "cache", *_LIMITS) if name in given}
         if "api_base" in given:
-            addresses = [split_login(address or "")[0] for address in addresses_of(self.api_base)]
+            addresses = [
+                split_login(address or "")[0] for address in addresses_of(self.api_base)
+            ]
             given["api_base"] = addresses[0] if len(addresses) == 1 else addresses
-        return {name: value for name, value in given.items() if name not in _NOT_IN_STATE} | dict(
-            self.decoding
-        )
+        return {
+            name: value for name, value in given.items() if name not in _NOT_IN_STATE
+        } | dict(self.decoding)
 
     def secrets(self) -> dict[str, Any]:
         """What `state` must not have and the model is called with: the key that was given, addresses with a login."""
@@ -411,7 +429,10 @@ def _opened(settings: LMSettings) -> ConnectedLM:
         )
         _say_what_is_not_steered(settings, made["model"], made["profile"])
         return ConnectedLM(
-            **made, settings=settings, terms=settings.own_price(made["model"]), **settings.decoding
+            **made,
+            settings=settings,
+            terms=settings.own_price(made["model"]),
+            **settings.decoding,
         )
     for option in ("context", "threads"):
         if getattr(settings, option) is not None:
@@ -481,7 +502,9 @@ def _served(settings: LMSettings, how: Mapping[str, Any]) -> ConnectedLM:
     engine = engines[0] if len(engines) == 1 else ReplicatedEngine(engines)
     options = {**how, "provider": provider, "json_schema": schema or None}
     terms = settings.policy(model, provider)
-    return _made(settings, model, engine, terms, options, profile=profile, address=engine.address)
+    return _made(
+        settings, model, engine, terms, options, profile=profile, address=engine.address
+    )
 
 
 def _through_dspy(settings: LMSettings, how: Mapping[str, Any]) -> ConnectedLM:
@@ -493,7 +516,9 @@ def _through_dspy(settings: LMSettings, how: Mapping[str, Any]) -> ConnectedLM:
             f"{name} goes through DSPy's client, which sends no raw prompts: leave out endpoint="
         )
     place = (
-        {"api_base": addresses_of(settings.api_base)[0]} if settings.api_base is not None else {}
+        {"api_base": addresses_of(settings.api_base)[0]}
+        if settings.api_base is not None
+        else {}
     )
     key, hint = key_of(name, settings.api_key)
     # The decoding settings are those of the model around it, which sends them with every call.
@@ -538,7 +563,9 @@ def _adopted(settings: LMSettings, lm: dspy.BaseLM) -> ConnectedLM:
     left = sorted(
         given.keys() - _DECODING - CONNECTION_SETTINGS - ({"extra_body"} if extra else set())
     )
-    if left:  # they may be secrets (aws_secret_access_key), and what a call is given is journaled
+    if (
+        left
+    ):  # they may be secrets (aws_secret_access_key), and what a call is given is journaled
         logger.warning(
             "settings of your own %s that are not passed on: %s", lm.model, ", ".join(left)
         )
@@ -555,7 +582,10 @@ def _adopted(settings: LMSettings, lm: dspy.BaseLM) -> ConnectedLM:
             lm, profile=profile, estimate=_priced_by_dspy(terms.price, name, place), place=where
         ),
         profile=profile,
-        identity={"label": settings.label, **({"options": {"extra_body": extra}} if extra else {})},
+        identity={
+            "label": settings.label,
+            **({"options": {"extra_body": extra}} if extra else {}),
+        },
         address=address,
         settings=settings,
         terms=terms,
@@ -609,13 +639,18 @@ class ConnectedLM(EngineLM):
         # a base model has no thoughts of its own
         raw = self.identity.get("endpoint") == "completions"
         called = on_terms(
-            engine if raw else ThoughtfulEngine(engine, model, profile, self.notice), terms, traffic
+            engine if raw else ThoughtfulEngine(engine, model, profile, self.notice),
+            terms,
+            traffic,
         )
         journaled = JournaledEngine(
             called, model=model, address=address, journal=journal, price=terms.price, **in_keys
         )
         super().__init__(
-            f"blendfilter/{model}", _Synchronous(journaled), _Asynchronous(journaled), **defaults
+            f"blendfilter/{model}",
+            _Synchronous(journaled),
+            _Asynchronous(journaled),
+            **defaults,
         )
         self.name, self.journal = model, journal
         hide_cut_replies(_noted)
@@ -687,7 +722,9 @@ class ConnectedLM(EngineLM):
     supported_params = property(lambda self: self._ability("supported_params", set()))
 
     def _ability(self, name: str, unknown: Any) -> Any:
-        return getattr(self.inner.lm, name) if isinstance(self.inner, AdoptedEngine) else unknown
+        return (
+            getattr(self.inner.lm, name) if isinstance(self.inner, AdoptedEngine) else unknown
+        )
 
     async def acall(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
         """As `dspy.LM.acall`: `cache=False` makes the call though the cache has it. Raises: as `EngineLM.acall`."""
@@ -707,7 +744,9 @@ class ConnectedLM(EngineLM):
                 return await self._one(CallSample(rollout_id), ask)
             # All of them, even after an error: a replay must ask for exactly the calls that were made.
             async with aio.Steps() as steps:
-                started = [steps.start(self._one(CallSample(rollout_id, i), ask)) for i in range(n)]
+                started = [
+                    steps.start(self._one(CallSample(rollout_id, i), ask)) for i in range(n)
+                ]
                 return [output for step in started for output in await step]
 
     async def _one(self, sample: CallSample, ask: Callable[[], Awaitable[Any]]) -> Any:

@@ -58,7 +58,9 @@ class OfflineEngine:
     async def complete(self, request: lm15.Request) -> lm15.Response:
         """The reader's reply; never fails."""
         prompt = prompt_of(request)
-        text = prompt if isinstance(prompt, str) else "\n\n".join(message for _, message in prompt)
+        text = (
+            prompt if isinstance(prompt, str) else "\n\n".join(message for _, message in prompt)
+        )
         reply = read(text)
         return lm15.Response(
             id=None,
@@ -71,7 +73,9 @@ class OfflineEngine:
 
 # ---- prompts
 
-_BLOCK = re.compile(r"Question:|Context:|Title:|Knowledge:\s*$|(?:knowledge|sentence|passage) \d+:")
+_BLOCK = re.compile(
+    r"Question:|Context:|Title:|Knowledge:\s*$|(?:knowledge|sentence|passage) \d+:"
+)
 _LISTED = re.compile(r"(?:(?:knowledge|sentence|passage) \d{1,6}:|Passage:|\[\d{1,6}\] )(.*)")
 _FIRST_TURN = re.compile(rf"{NEEDED}|Thought 1:")
 _TURN = re.compile(
@@ -204,7 +208,9 @@ _CAPITAL = r"[^\W\d_a-zß-öø-ÿ][\w’'&.-]*"
 _NAME = re.compile(
     rf"{_CAPITAL}(?:(?: (?:of|the|de|la|le|van|von|for|in|on|at|&)){{0,2}} {_CAPITAL}){{0,9}}"
 )
-_MONTH = "(?:January|February|March|April|May|June|July|August|September|October|November|December)"
+_MONTH = (
+    "(?:January|February|March|April|May|June|July|August|September|October|November|December)"
+)
 _DATE = re.compile(
     rf"\b(?:\d{{1,2}} {_MONTH},? \d{{3,4}}|{_MONTH} (?:\d{{1,2}}, ?)?\d{{3,4}}|1\d{{3}}|20\d{{2}})\b"
 )
@@ -240,7 +246,9 @@ def stems(text: str) -> frozenset[str]:
     >>> sorted(stems("Who directed the two films?"))
     ['direct', 'film', 'two']
     """
-    return frozenset(stem(word) for word in _WORD.findall(text.lower()) if word not in _STOP_WORDS)
+    return frozenset(
+        stem(word) for word in _WORD.findall(text.lower()) if word not in _STOP_WORDS
+    )
 
 
 def _content_words(text: str) -> list[str]:
@@ -319,10 +327,14 @@ def read_passages(question: str, lines: tuple[str, ...]) -> PassageReading:
     A word weighs the more, the fewer sentences have it. After a sentence is chosen, its words weigh little, and
     sentences about a title that it names weigh more.
     """
-    listed = [ReadSentence(at, *part) for at, line in enumerate(lines) for part in _sentences(line)]
+    listed = [
+        ReadSentence(at, *part) for at, line in enumerate(lines) for part in _sentences(line)
+    ]
     wanted = stems(question)
     counts = Counter(word for sentence in listed for word in wanted & sentence.words)
-    weights = {word: math.log(1 + len(listed) / count) for word, count in sorted(counts.items())}
+    weights = {
+        word: math.log(1 + len(listed) / count) for word, count in sorted(counts.items())
+    }
 
     def worth(sentence: ReadSentence, covered: frozenset[str] = frozenset()) -> float:
         words = wanted & sentence.words
@@ -360,7 +372,9 @@ def _relevant(question: str, lines: tuple[str, ...]) -> list[int]:
     reading = read_passages(question, lines)
     chosen = {sentence.passage for sentence in reading.chosen}
     floor = 0.75 * max(reading.scores, default=0.0)
-    return [at for at, value in enumerate(reading.scores) if at in chosen or 0.0 < floor <= value]
+    return [
+        at for at, value in enumerate(reading.scores) if at in chosen or 0.0 < floor <= value
+    ]
 
 
 # ---- answers
@@ -381,7 +395,8 @@ _COMPARES = re.compile(
     re.IGNORECASE,
 )
 """Words that ask for the earlier, the later, the smaller or the larger one."""
-_YEAR, _SIZE = re.compile(r"\b[12]\d{3}\b"), re.compile(r"\b(?![12]\d{3}\b)\d[\d,]{0,12}")
+_YEAR = re.compile(r"\b[12]\d{3}\b")
+_SIZE = re.compile(r"\b(?![12]\d{3}\b)\d[\d,]{0,12}")
 
 
 def kind_of(question: str) -> str:
@@ -392,7 +407,9 @@ def kind_of(question: str) -> str:
     """
     if _AUXILIARY.match(question) and not _EITHER.search(question):
         return "yes or no"
-    matching = (kind for kind, words in _KINDS.items() if re.search(words, question, re.IGNORECASE))
+    matching = (
+        kind for kind, words in _KINDS.items() if re.search(words, question, re.IGNORECASE)
+    )
     return next(matching, "thing")
 
 
@@ -423,7 +440,9 @@ def _compared(question: str, lines: tuple[str, ...]) -> str:
 def _named(question: str, lines: tuple[str, ...]) -> list[tuple[str, str]]:
     """The titles that the question names, in its order, and their texts."""
     asked = question.lower()
-    found = [part for part in map(_title_and_text, lines) if part[0] and part[0].lower() in asked]
+    found = [
+        part for part in map(_title_and_text, lines) if part[0] and part[0].lower() in asked
+    ]
     return sorted(found, key=lambda part: asked.find(part[0].lower()))
 
 
@@ -497,14 +516,19 @@ def _settled(sheet: PromptSheet, lines: tuple[str, ...]) -> str:
 
 def _supported(claim: str, lines: tuple[str, ...]) -> bool:
     """Whether the sentences have most words of the claim, its names and numbers all, and deny nothing."""
-    telling = [word for word in _WORD.findall(claim)[1:] if word[0].isupper() or word[0].isdigit()]
-    return stems(" ".join(telling)) <= read_passages(claim, lines).covered and _holds(claim, lines)
+    telling = [
+        word for word in _WORD.findall(claim)[1:] if word[0].isupper() or word[0].isdigit()
+    ]
+    return stems(" ".join(telling)) <= read_passages(claim, lines).covered and _holds(
+        claim, lines
+    )
 
 
 def _reasoning(question: str, lines: tuple[str, ...]) -> str:
     chosen = read_passages(question, lines).chosen
     return (
-        " ".join(each.line for each in chosen) or f"Nothing given here tells about this: {question}"
+        " ".join(each.line for each in chosen)
+        or f"Nothing given here tells about this: {question}"
     )
 
 
@@ -569,7 +593,9 @@ def _ids(sheet: PromptSheet) -> str:
     chosen = {
         int(number)
         for number, verdict in judged
-        if not re.search(r"(?i)\b(?:not|irrelevant|unrelated|no)\b", verdict.partition(" - ")[0])
+        if not re.search(
+            r"(?i)\b(?:not|irrelevant|unrelated|no)\b", verdict.partition(" - ")[0]
+        )
     }
     kept = [number for number in range(len(sheet.passages)) if number in chosen]
     if not kept and not (judged and offers_none):
@@ -619,7 +645,9 @@ def _follow_up(sheet: PromptSheet) -> str:
     titles = [_title_and_text(line)[0] for line in sheet.passages]
     known = stems(" ".join([*titles, *sheet.follow_ups]))
     chosen = read_passages(sheet.question, sheet.passages).chosen[:2]
-    for name, _ in _names(" | ".join([sheet.question, *(sentence.text for sentence in chosen)])):
+    for name, _ in _names(
+        " | ".join([sheet.question, *(sentence.text for sentence in chosen)])
+    ):
         if not stems(name) <= known:
             words = [word for word in _content_words(sheet.question) if word.islower()][:6]
             regarding = f" regarding {' '.join(words)}" if words else ""
@@ -721,7 +749,8 @@ def _fields(lines: Sequence[str]) -> str:
     knowledge = tuple(re.sub(r"^\[\d{1,6}\] «(.*)»$", r"\1", line.strip()) for line in passages)
     # of an agent's tools the first, once: it takes one step only
     tool = re.search(
-        r"(?m)^[ \t]*\(\d{1,3}\) [^\s.,]{1,80}[.,].{0,2000}?It takes arguments \{'(\w{1,80})'", text
+        r"(?m)^[ \t]*\(\d{1,3}\) [^\s.,]{1,80}[.,].{0,2000}?It takes arguments \{'(\w{1,80})'",
+        text,
     )
     if "[[ ## observation_" in text:
         tool = None
@@ -732,7 +761,9 @@ def _fields(lines: Sequence[str]) -> str:
     if "JSON object" in request[:40]:
         return json.dumps(values, ensure_ascii=False)
     if "XML tags" in request:
-        return "\n".join(f"<{name}>\n{_xml(value)}\n</{name}>" for name, value in values.items())
+        return "\n".join(
+            f"<{name}>\n{_xml(value)}\n</{name}>" for name, value in values.items()
+        )
     filled = [f"[[ ## {name} ## ]]\n{_as_text(value)}" for name, value in values.items()]
     return "\n\n".join([*filled, "[[ ## completed ## ]]"])
 
@@ -752,7 +783,9 @@ def _value(
         return options[0] if tool else "finish"
     if options:
         near = stems(f"{question} {answer}")
-        return max(options, key=lambda one: (one.lower() == answer.lower(), len(stems(one) & near)))
+        return max(
+            options, key=lambda one: (one.lower() == answer.lower(), len(stems(one) & near))
+        )
     number = re.search(r"\d{1,15}", answer)
     instructions = [value for field, value in inputs.items() if "instruction" in field]
     values = {
@@ -766,7 +799,9 @@ def _value(
         ".*instruction": [*instructions, question][0],
         "": answer,
     }
-    return next(value for like, value in values.items() if re.match(like, f"{kind} {name}".lower()))
+    return next(
+        value for like, value in values.items() if re.match(like, f"{kind} {name}".lower())
+    )
 
 
 def _as_text(value: Any) -> str:

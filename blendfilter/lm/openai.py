@@ -106,7 +106,9 @@ class OpenAIEngine:
 
         async def ask(fitted: dict[str, Any]) -> lm15.Response:
             if listener is None:
-                return self._answer(request, await self._clients.send("POST", self.path, fitted))
+                return self._answer(
+                    request, await self._clients.send("POST", self.path, fitted)
+                )
             events = ReplyEvents()
 
             async def arriving(content: bytearray) -> None:
@@ -116,7 +118,9 @@ class OpenAIEngine:
             reply = await self._clients.send("POST", self.path, fitted, arriving)
             events.take(reply.content, whole=True)
             # A body that is no stream, or one that broke off, is read as it is, and is an error.
-            return self._answer(request, reply._replace(content=events.whole() or reply.content))
+            return self._answer(
+                request, reply._replace(content=events.whole() or reply.content)
+            )
 
         try:
             return await self.refused.around(lambda known: self._fit(body, known), ask, _named)
@@ -173,7 +177,9 @@ class OpenAIEngine:
         return other
 
     def __repr__(self) -> str:
-        return f"OpenAIEngine({self.address!r}, model={self.model!r}, endpoint={self.endpoint!r})"
+        return (
+            f"OpenAIEngine({self.address!r}, model={self.model!r}, endpoint={self.endpoint!r})"
+        )
 
     def _effort_of(self, config: lm15.Config) -> str | None:
         return config.reasoning.effort if config.reasoning else self._effort
@@ -203,11 +209,15 @@ class OpenAIEngine:
             ) in more.items():  # objects (`chat_template_kwargs`) are joined, not replaced
                 old = body.get(name)
                 body[name] = (
-                    {**old, **value} if isinstance(old, dict) and isinstance(value, dict) else value
+                    {**old, **value}
+                    if isinstance(old, dict) and isinstance(value, dict)
+                    else value
                 )
         return body
 
-    def _fit(self, body: Mapping[str, Any], known: Mapping[str, float | None]) -> dict[str, Any]:
+    def _fit(
+        self, body: Mapping[str, Any], known: Mapping[str, float | None]
+    ) -> dict[str, Any]:
         """`body` without the settings that are `known` to be refused, and with no smaller values than are taken."""
         fitted = dict(body)
         for name in known.keys() & body.keys():
@@ -312,7 +322,9 @@ def split_login(url: str) -> tuple[str, dict[str, str]]:
         return url, {}
     name, password = unquote(parts.username or ""), unquote(parts.password or "")
     secrets.know(password)
-    header = {"Authorization": f"Basic {base64.b64encode(f'{name}:{password}'.encode()).decode()}"}
+    header = {
+        "Authorization": f"Basic {base64.b64encode(f'{name}:{password}'.encode()).decode()}"
+    }
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl(), header
 
 
@@ -335,7 +347,9 @@ def _json_of(content: bytes) -> dict[str, Any]:
     except ValueError:
         data = None
     if not isinstance(data, dict):
-        raise lm15.TransportError(f"the reply is not JSON, or is cut off ({len(content)} bytes)")
+        raise lm15.TransportError(
+            f"the reply is not JSON, or is cut off ({len(content)} bytes)"
+        )
     return data
 
 
@@ -371,7 +385,9 @@ def logprobs_of(stated: Any) -> tuple[lm15.TokenLogprob, ...] | None:
         )
     else:  # the completions endpoint: parallel lists, alternatives as {token: score}
         tokens = stated.get("tokens") or []
-        tops = ((top or {}).items() for top in stated.get("top_logprobs") or [None] * len(tokens))
+        tops = (
+            (top or {}).items() for top in stated.get("top_logprobs") or [None] * len(tokens)
+        )
         scored = zip(tokens, stated.get("token_logprobs") or [], tops, strict=False)
     found = [
         lm15.TokenLogprob(
@@ -384,7 +400,9 @@ def logprobs_of(stated: Any) -> tuple[lm15.TokenLogprob, ...] | None:
 
 
 def _count(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    return (
+        value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    )
 
 
 def _object(value: Any) -> Mapping[str, Any]:

@@ -14,7 +14,14 @@ from blendfilter.dspy_surface import lm15
 from blendfilter.lm import faults
 from blendfilter.lm.profiles import cut_at_stop, split_thinking
 
-OF_A_REPLY = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+OF_A_REPLY = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
 """What reading a reply may raise, whatever stands in it."""
 
 Ending = Literal["stop", "length", "tool_call", "content_filter"]

@@ -90,7 +90,9 @@ class Prices:
         return family if family and family.snapshots else None
 
 
-def price_of(model: str, provider: str | None = None, own: Prices | None = None) -> Price | None:
+def price_of(
+    model: str, provider: str | None = None, own: Prices | None = None
+) -> Price | None:
     """What `model` costs at `provider` (None: at a user's address), by the user's file, ours, and then litellm's.
 
     >>> price_of("gpt-4o-mini", "openai")
@@ -218,8 +220,12 @@ def read_prices(path: str | Path) -> Prices:
     except ValueError as error:
         raise BadData(f"{path}: not TOML ({error}); {_EXAMPLE}") from error
     for name, price in data.models.items():
-        if any(0 < dollars < LEAST for dollars in (price.input, price.output, price.cached or 0)):
-            raise BadData(f"{path}, models, {name}: a price for one token? Give it for a million")
+        if any(
+            0 < dollars < LEAST for dollars in (price.input, price.output, price.cached or 0)
+        ):
+            raise BadData(
+                f"{path}, models, {name}: a price for one token? Give it for a million"
+            )
     return Prices(path, str(data.date), data.models)
 
 

@@ -35,7 +35,10 @@ _SCHEMA = {
     "required": ["ids"],
     "additionalProperties": False,
 }
-_FORMAT = {"type": "json_schema", "json_schema": {"name": "ids", "strict": True, "schema": _SCHEMA}}
+_FORMAT = {
+    "type": "json_schema",
+    "json_schema": {"name": "ids", "strict": True, "schema": _SCHEMA},
+}
 _PROSE = "Write one short sentence about the sea."
 _WORDS = "Repeat this line word for word: alpha bravo charlie delta echo foxtrot"
 _RANDOM = "Write a random number of eight digits, and nothing else."
@@ -56,7 +59,9 @@ def probe(lm: ConnectedLM) -> list[Probe]:
         ServerRefused: the server is not there, or refuses the key.
     """
     servers = servers_of(lm.inner)
-    return aio.run(_Prober(servers[0]).probes(), "probe", "in another thread") if servers else []
+    return (
+        aio.run(_Prober(servers[0]).probes(), "probe", "in another thread") if servers else []
+    )
 
 
 class _Prober:
@@ -162,7 +167,9 @@ class _Prober:
             return "cannot tell", "its replies were empty"
         if first != again:
             return "no", "one seed gave two replies at temperature 1"
-        return _yes_if(first != other, "two seeds gave one reply at temperature 1", "cannot tell")
+        return _yes_if(
+            first != other, "two seeds gave one reply at temperature 1", "cannot tell"
+        )
 
     async def stop(self) -> Finding:
         text = _text((await self._choices(_WORDS, stop=["charlie"]))[0]).lower()

@@ -22,7 +22,14 @@ THINKING_TOKENS = 4096
 """What is added to a reply's cap where a model thinks, unless its family wants more."""
 MOST_STOPS = 4
 """Stop strings that are sent: OpenAI takes no more, and a reply is cut on this end anyway."""
-SAMPLING = ("temperature", "top_p", "top_k", "frequency_penalty", "presence_penalty", "logprobs")
+SAMPLING = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "frequency_penalty",
+    "presence_penalty",
+    "logprobs",
+)
 """What a family refuses that samples as it likes."""
 EFFORTS = ("off", "minimal", "low", "medium", "high")
 """Levels of thinking; `off` is `thinking=False`."""
@@ -54,9 +61,9 @@ class Profile:
     max_tokens_param: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     thinks: bool = False
     thinking_tokens: int = THINKING_TOKENS
-    switch: Literal["reasoning_effort", "enable_thinking", "thinking", "thinking_budget"] | None = (
-        None
-    )
+    switch: (
+        Literal["reasoning_effort", "enable_thinking", "thinking", "thinking_budget"] | None
+    ) = None
     off: str = "none"
     can_stop_thinking: bool = False
     json_schema: bool | None = None
@@ -155,7 +162,10 @@ _FAMILIES: tuple[tuple[str, Profile], ...] = (
     (r"qwen-?3[\w.-]*thinking", _OPEN),
     (r"qwen-?3", _ENABLED),
     (r"deepseek-v3\.[1-9]|granite-3\.[23]", replace(_ENABLED, thinks=False, switch="thinking")),
-    (r"gemini-2\.5-flash-lite", replace(_GEMINI, thinks=False, off="none", can_stop_thinking=True)),
+    (
+        r"gemini-2\.5-flash-lite",
+        replace(_GEMINI, thinks=False, off="none", can_stop_thinking=True),
+    ),
     (r"gemini-2\.5-flash", replace(_GEMINI, off="none", can_stop_thinking=True)),
     (r"gemini-(?:2\.5|[3-9])", _GEMINI),
     (r"glm-5\.[3-9]", replace(_OPEN, switch="reasoning_effort", off="low")),
@@ -185,7 +195,9 @@ def profile_for(model: str) -> Profile:
     (True, False)
     """
     name = model.lower()
-    family = next((profile for pattern, profile in _COMPILED if pattern.search(name)), Profile())
+    family = next(
+        (profile for pattern, profile in _COMPILED if pattern.search(name)), Profile()
+    )
     sizes = [float(number) * _UNITS[unit] for number, unit in _SIZE.findall(name)]
     return replace(family, small=True) if sizes and max(sizes) < 1e9 else family
 
@@ -260,7 +272,11 @@ _MARKS: tuple[tuple[str, str, str], ...] = (
         r"<\|close\|>think<\|sep\|>|<\|open\|>response<\|sep\|>",
         r"<\|close\|>(?:response|message)<\|sep\|>",
     ),
-    (rf"{_HEAD}(?:analysis|commentary){_TAIL}", rf"{_HEAD}final{_TAIL}", ""),  # harmony: gpt-oss
+    (
+        rf"{_HEAD}(?:analysis|commentary){_TAIL}",
+        rf"{_HEAD}final{_TAIL}",
+        "",
+    ),  # harmony: gpt-oss
     (r"<\|channel>(?:thought\b)?\s?", r"<channel\|>", r"<turn\|>"),  # Gemma 4
     (
         r"<\|START_THINKING\|>",  # Cohere
@@ -276,7 +292,9 @@ _MARKS: tuple[tuple[str, str, str], ...] = (
     (r"<\|think\|>", r"<\|content\|>", ""),  # Solar
     ("", r"\[BEGIN FINAL RESPONSE\]", r"\[END FINAL RESPONSE\]"),  # Apriel
 )
-_OPENS, _CLOSES, _AROUND = ("|".join(filter(None, column)) for column in zip(*_MARKS, strict=True))
+_OPENS, _CLOSES, _AROUND = (
+    "|".join(filter(None, column)) for column in zip(*_MARKS, strict=True)
+)
 _MARK = re.compile(
     rf"(?=[<\[◁])(?:(?P<opens>{_OPENS})|(?P<closes>{_CLOSES})|(?P<around>{_AROUND})"
     r"|(?P<ends><\|(?:end|return|call)\|>))",
@@ -430,7 +448,9 @@ def place_of(name: str, api_base: str | None, api_key: str | None) -> tuple[str,
         where = "or say where it is served (api_base=URL)"
         near = guess(name, IN_PROCESS)
         words = f"write provider/model (openai/{name}), {where}"
-        raise BadArgument(f"'{name}' names no provider{f'.{near} Or ' if near else ': '}{words}")
+        raise BadArgument(
+            f"'{name}' names no provider{f'.{near} Or ' if near else ': '}{words}"
+        )
     if known is None:
         raise UnknownName(
             f"no provider '{prefix}'.{guess(prefix, {*PROVIDERS, *known_providers()})} (known: {', '.join(_NAMED)}, "
@@ -462,7 +482,11 @@ def spoken_by_dspy(name: str, api_base: str | Sequence[str] | None) -> bool:
     False
     """
     prefix, _, rest = name.partition("/")
-    if not rest or prefix in PROVIDERS or (api_base is not None and prefix not in AT_OWN_ADDRESS):
+    if (
+        not rest
+        or prefix in PROVIDERS
+        or (api_base is not None and prefix not in AT_OWN_ADDRESS)
+    ):
         return False
     return prefix in known_providers()
 
@@ -490,9 +514,12 @@ def _key(given: str | None, variable: str) -> Key:
     found = given or os.environ.get(variable)
     if not found:
         return Key(
-            _NO_KEY, f"none was given: set {variable}" if variable else "none was given (api_key=)"
+            _NO_KEY,
+            f"none was given: set {variable}" if variable else "none was given (api_key=)",
         )
-    what = "the key that was given (api_key=)" if given else f"the key in the variable {variable}"
+    what = (
+        "the key that was given (api_key=)" if given else f"the key in the variable {variable}"
+    )
     checked(key := Key(found, f"check {what}"), what)
     return key
 
@@ -507,7 +534,9 @@ def addresses_of(api_base: str | Sequence[str] | None) -> tuple[str | None, ...]
         return (None,)
     given = [api_base] if isinstance(api_base, str) else list(api_base)
     if not given:
-        raise BadArgument("api_base is an empty list: name at least one address, or leave it out")
+        raise BadArgument(
+            "api_base is an empty list: name at least one address, or leave it out"
+        )
     for address in given:
         check_address(address)
     addresses = tuple(address.rstrip("/") for address in given)

@@ -121,9 +121,8 @@ def refused(
     unknown = _is_unknown(fault, message)
     if name == "temperature" and value == 0 and not unknown:
         return name, NEARLY_ZERO
-    if (
-        status == 500
-    ):  # a server that looks at nothing says so of a temperature; its other faults pass
+    # a server that looks at nothing says so of a temperature; its other faults pass
+    if status == 500:
         return None
     if name in _CAPS and not unknown:
         stated = _LEAST.search(message)

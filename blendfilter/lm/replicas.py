@@ -87,7 +87,9 @@ class ReplicatedEngine:
                         # How long this server wants to be left alone is not how long the call must wait, where
                         # another is free.
                         now = self._clock()
-                        if error.retry_after and any(other.ready(now) for other in self._replicas):
+                        if error.retry_after and any(
+                            other.ready(now) for other in self._replicas
+                        ):
                             error.retry_after = None
                 raise
             with self._lock:
@@ -106,7 +108,13 @@ class ReplicatedEngine:
         def rank(replica: _Replica) -> tuple[float, ...]:
             ready, address = replica.ready(now), replica.engine.address
             unrested = 0.0 if ready else replica.rests_until - now
-            return address in refused, not ready, address in failed_at, unrested, replica.in_flight
+            return (
+                address in refused,
+                not ready,
+                address in failed_at,
+                unrested,
+                replica.in_flight,
+            )
 
         with self._lock:
             now = self._clock()
@@ -115,7 +123,9 @@ class ReplicatedEngine:
             chosen.in_flight += 1
             return chosen, chosen.epoch
 
-    def _failed(self, replica: _Replica, epoch: int, error: BaseException, unreached: bool) -> None:
+    def _failed(
+        self, replica: _Replica, epoch: int, error: BaseException, unreached: bool
+    ) -> None:
         with self._lock:
             replica.in_flight -= 1
             # A call that is cancelled may have met its deadline here; of a refused request the server is not the cause.
@@ -130,7 +140,9 @@ class ReplicatedEngine:
                 wanted = min(
                     (getattr(error, "retry_after", None) or 0.0) if busy else 0.0, REST_MAX
                 )
-                replica.rests_until = max(replica.rests_until, self._clock() + max(seconds, wanted))
+                replica.rests_until = max(
+                    replica.rests_until, self._clock() + max(seconds, wanted)
+                )
                 replica.rests = min(replica.rests + 1, 8)
                 replica.epoch += 1
 

@@ -74,7 +74,8 @@ class ThoughtfulEngine:
         ):
             return outcome
         raised = dataclasses.replace(
-            request, config=dataclasses.replace(request.config, max_tokens=cap + THINKING_TOKENS)
+            request,
+            config=dataclasses.replace(request.config, max_tokens=cap + THINKING_TOKENS),
         )
         await another_attempt(outcome, raised)
         return await self._with_room(raised, outcome)
@@ -82,7 +83,9 @@ class ThoughtfulEngine:
     def reply_cap(self, request: lm15.Request) -> int | None:
         """Tokens that the reply of one attempt has at the most; None: it is sent without a cap."""
         of_inner: Any = getattr(self.inner, "reply_cap", None)
-        cap: int | None = of_inner(request) if of_inner is not None else request.config.max_tokens
+        cap: int | None = (
+            of_inner(request) if of_inner is not None else request.config.max_tokens
+        )
         return cap
 
     async def _with_room(
@@ -123,7 +126,9 @@ def thinks(response: lm15.Response) -> bool:
         isinstance(part, lm15.ThinkingPart) and part.text for part in parts
     ):
         return True
-    return any(split_thinking(part.text)[0] for part in parts if isinstance(part, lm15.TextPart))
+    return any(
+        split_thinking(part.text)[0] for part in parts if isinstance(part, lm15.TextPart)
+    )
 
 
 def _spoken(response: lm15.Response) -> bool:

@@ -49,7 +49,8 @@ class TokenCounter:
 
 WORDS = "words"
 RULE = TokenCounter(
-    f"words times {TOKENS_A_WORD} (a rule of thumb)", lambda text: len(text.split()) * TOKENS_A_WORD
+    f"words times {TOKENS_A_WORD} (a rule of thumb)",
+    lambda text: len(text.split()) * TOKENS_A_WORD,
 )
 
 

@@ -85,7 +85,11 @@ def believed(
     if cached and tokens_in is not None and tokens_in < least:
         whole = tokens_in + cached + (usage.cache_write_tokens or 0)
         tokens_in = whole if whole >= least else tokens_in
-    counts = {"tokens_in": tokens_in, "tokens_out": usage.output_tokens, "tokens_cached": cached}
+    counts = {
+        "tokens_in": tokens_in,
+        "tokens_out": usage.output_tokens,
+        "tokens_cached": cached,
+    }
     bounds = {
         "tokens_in": min(1, least),
         "tokens_out": min(1, at_least(response.message.parts)),
@@ -117,7 +121,9 @@ def believed(
         cache_read_tokens=counts["tokens_cached"],
     )
     return replace(
-        response, usage=usage, provider_data={**data, **({"disbelieved": wrong} if wrong else {})}
+        response,
+        usage=usage,
+        provider_data={**data, **({"disbelieved": wrong} if wrong else {})},
     )
 
 
@@ -128,7 +134,9 @@ def noted(value: Any) -> str:
     ('-1', 'True', '1000000000000000000000000…', 'dict')
     """
     plain = (
-        secrets.hidden(str(value)) if isinstance(value, int | float | str) else type(value).__name__
+        secrets.hidden(str(value))
+        if isinstance(value, int | float | str)
+        else type(value).__name__
     )
     return plain if len(plain) <= 25 else f"{plain[:25]}…"
 
@@ -143,6 +151,8 @@ def _of_parts(parts: str | Iterable[Any]) -> int:
         return bytes_of(parts)
     total = -1  # parts are joined by a line break
     for part in parts:
-        text = repr(part) if isinstance(part, lm15.ToolCallPart) else getattr(part, "text", None)
+        text = (
+            repr(part) if isinstance(part, lm15.ToolCallPart) else getattr(part, "text", None)
+        )
         total += 1 + (bytes_of(text) if isinstance(text, str) else A_PICTURE)
     return total

@@ -243,7 +243,9 @@ def union(lists: Iterable[Sequence[Passage]]) -> list[Passage]:
         names = (("id", passage.id), ("text", folded(whole.line).casefold()))
         place = next((places[name] for name in names if name in places), len(merged))
         known = merged[place] if place < len(merged) else None
-        alone = len(different) == 1 and isinstance(passage, Excerpt) and isinstance(known, Excerpt)
+        alone = (
+            len(different) == 1 and isinstance(passage, Excerpt) and isinstance(known, Excerpt)
+        )
         if known is None or (alone and passage != known):
             merged.append(passage)
         else:
@@ -286,7 +288,9 @@ class ShortAnswer(dspy.Signature):
 
 def short_answer(settings: PromptSettings) -> Ask:
     """The last predictor of every method that reasons."""
-    return settings.predictor("short_answer", ShortAnswer, "blendfilter/short_answer", SHORT_TOKENS)
+    return settings.predictor(
+        "short_answer", ShortAnswer, "blendfilter/short_answer", SHORT_TOKENS
+    )
 
 
 class Answering(QuestionModule):
@@ -315,10 +319,16 @@ class Answering(QuestionModule):
         )
         self.short_answer = short_answer(settings)
 
-    async def aforward(self, question: str, knowledge: Sequence[Passage] = ()) -> dspy.Prediction:
+    async def aforward(
+        self, question: str, knowledge: Sequence[Passage] = ()
+    ) -> dspy.Prediction:
         question = self.cleaned(question)
-        reasoning = await self.reasoning(question, [as_passage(passage) for passage in knowledge])
-        return dspy.Prediction(answer=await self.conclude(question, reasoning), reasoning=reasoning)
+        reasoning = await self.reasoning(
+            question, [as_passage(passage) for passage in knowledge]
+        )
+        return dspy.Prediction(
+            answer=await self.conclude(question, reasoning), reasoning=reasoning
+        )
 
     async def reasoning(self, question: str, knowledge: Sequence[Passage]) -> str:
         """The chain of thought, the first of the two calls."""
@@ -380,11 +390,15 @@ class MethodPrediction(dspy.Prediction):
                     for span in getattr(each, "spans", ())
                 )
                 lines += (f"<small>kept: {_text(piece.text)}</small>" for piece in spans)
-        written = (each for each in self.get("knowledge") or () if isinstance(each, WrittenText))
+        written = (
+            each for each in self.get("knowledge") or () if isinstance(each, WrittenText)
+        )
         lines += (f"+ written, in no passage: {_text(each.text)}" for each in written)
         if self.get("reasoning"):
             lines.append(f"<small>reasoning</small> {_text(self.reasoning, 640)}")
-        events = [f"{name} {count}" for name, count in (self.get("flags") or {}).items() if count]
+        events = [
+            f"{name} {count}" for name, count in (self.get("flags") or {}).items() if count
+        ]
         figures = [
             f"{len(self.get('knowledge') or [])} passages kept",
             f"{len(self.get('calls') or [])} calls",

@@ -59,7 +59,8 @@ Retrieved: TypeAlias = tuple[str, list[Passage]]  # a query and its passages
 Filtered: TypeAlias = tuple[dict[str, Branch], list[Passage], list[dspy.Prediction]]
 
 _CONCLUSION = re.compile(
-    rf"[*_]{{0,3}}\b{THEREFORE}(?:(?:final|correct) )?answer(?: is\b|[*_ ]{{0,4}}:)", re.IGNORECASE
+    rf"[*_]{{0,3}}\b{THEREFORE}(?:(?:final|correct) )?answer(?: is\b|[*_ ]{{0,4}}:)",
+    re.IGNORECASE,
 )
 
 
@@ -178,12 +179,16 @@ class Blending(QuestionModule):
             return external, await search(self.retriever, external, self.k)  # q_ex = a_ex || q
 
         async def internally() -> Retrieved:
-            internal = blend(str((await self.internal.acall(question=question)).passage), question)
+            internal = blend(
+                str((await self.internal.acall(question=question)).passage), question
+            )
             return internal, await search(self.retriever, internal, self.k)  # q_in = a_in || q
 
         makers = {"q": at_once, "q_ex": externally, "q_in": internally}
         return {
-            name: steps.start(make()) for name, make in makers.items() if name in ("q", *self.use)
+            name: steps.start(make())
+            for name, make in makers.items()
+            if name in ("q", *self.use)
         }
 
 

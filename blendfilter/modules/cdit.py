@@ -28,7 +28,14 @@ import dspy
 from blendfilter import aio
 from blendfilter.asking import TaskWording
 from blendfilter.context import CallNote, asker, setting
-from blendfilter.errors import AskedWrong, BadArgument, BadData, BudgetSpent, CannotWrite, copied
+from blendfilter.errors import (
+    AskedWrong,
+    BadArgument,
+    BadData,
+    BudgetSpent,
+    CannotWrite,
+    copied,
+)
 from blendfilter.filters.base import Filter, selection
 from blendfilter.filters.cdit import CDITFilter, Judge
 from blendfilter.journal import Journal, digest
@@ -175,7 +182,9 @@ class CDIT(RALM):
     async def _judge(self, memory: _Memory, question: str) -> _Judging:
         judging, traced = _Judging(), dspy.settings.trace is not None
         with (
-            setting(notes=judging.notes, question=memory.owners.get(question, asker().question)),
+            setting(
+                notes=judging.notes, question=memory.owners.get(question, asker().question)
+            ),
             dspy.context(trace=judging.trace if traced else None),
         ):
             try:
@@ -184,7 +193,9 @@ class CDIT(RALM):
             except _ENDS_ALL:
                 raise
             except Exception as error:
-                if memory.journal is None:  # no run is replayed: the next one who asks tries again
+                if (
+                    memory.journal is None
+                ):  # no run is replayed: the next one who asks tries again
                     raise
                 judging.error = error
             else:
@@ -398,4 +409,6 @@ class _Memories:
 def _settings(overlay: Trimmed) -> dict[str, Any]:
     """What decides which questions are alike, and what their verdicts drop, as JSON."""
     settings = overlay.info()["settings"]
-    return {name: value for name, value in settings.items() if name not in ("refill", "pairing")}
+    return {
+        name: value for name, value in settings.items() if name not in ("refill", "pairing")
+    }

@@ -109,11 +109,15 @@ class Direct(_Baseline):
                 raise BadArgument(
                     "max_input_tokens cuts passages, and Direct without an index has none: leave it out"
                 )
-        super().__init__(retriever, k, filter=filter, task=task, prompts=prompts, adapter=adapter)
+        super().__init__(
+            retriever, k, filter=filter, task=task, prompts=prompts, adapter=adapter
+        )
         self.max_input_tokens = max_input_tokens
 
     def arguments(self) -> dict[str, Any]:
-        own = {} if self.max_input_tokens is None else {"max_input_tokens": self.max_input_tokens}
+        own = (
+            {} if self.max_input_tokens is None else {"max_input_tokens": self.max_input_tokens}
+        )
         return super().arguments() | own
 
     def speak(self, settings: PromptSettings) -> None:

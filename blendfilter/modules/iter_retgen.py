@@ -18,7 +18,13 @@ import dspy
 from blendfilter.asking import PromptSettings, TaskWording
 from blendfilter.errors import check_count
 from blendfilter.filters.base import Filter
-from blendfilter.modules.base import Answering, Branch, RetrievingMethod, prediction_of, topic_for
+from blendfilter.modules.base import (
+    Answering,
+    Branch,
+    RetrievingMethod,
+    prediction_of,
+    topic_for,
+)
 from blendfilter.modules.blendfilter import blend
 from blendfilter.prompting import Prompts
 from blendfilter.retrieval.base import Searcher

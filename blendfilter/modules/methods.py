@@ -44,7 +44,13 @@ def _cdit(
     from blendfilter.modules.cdit import CDIT
 
     return CDIT(
-        retriever, k, filter=filter, rewrite=rewrite, task=task, prompts=prompts, adapter=adapter
+        retriever,
+        k,
+        filter=filter,
+        rewrite=rewrite,
+        task=task,
+        prompts=prompts,
+        adapter=adapter,
     )
 
 

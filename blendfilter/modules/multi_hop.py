@@ -52,7 +52,13 @@ from blendfilter.asking import STOP, DemoFields, Demonstration, PromptSettings, 
 from blendfilter.context import setting
 from blendfilter.errors import UnknownName, check_count
 from blendfilter.filters.base import Filter
-from blendfilter.modules.base import Branch, RetrievingMethod, prediction_of, short_answer, union
+from blendfilter.modules.base import (
+    Branch,
+    RetrievingMethod,
+    prediction_of,
+    short_answer,
+    union,
+)
 from blendfilter.modules.blendfilter import without_conclusion
 from blendfilter.prompting import NOTHING_FOUND, Prompts
 from blendfilter.quoting import (
@@ -164,7 +170,9 @@ class MultiHop(RetrievingMethod):
         self.form = form
         self.short_answer = short_answer(settings)
         signature, template, worked = step
-        self.step = settings.predictor("step", signature, template, stop=form.stop, worked=worked)
+        self.step = settings.predictor(
+            "step", signature, template, stop=form.stop, worked=worked
+        )
 
     def arguments(self) -> dict[str, Any]:
         return {"k": self.k, "hops": self.hops, **super().arguments()}
@@ -182,7 +190,9 @@ class MultiHop(RetrievingMethod):
             lines["knowledge"] = [passage.line for passage in trail.knowledge]
         return str((await self.step.acall(question=question, **lines)).step)
 
-    async def turn(self, question: str, trail: HopTrail, turn: int, events: Counter[str]) -> Hop:
+    async def turn(
+        self, question: str, trail: HopTrail, turn: int, events: Counter[str]
+    ) -> Hop:
         """One turn: what the model says, asked once more where that is nothing new; `events` counts what went wrong."""
         cue = self.form.cue_of(turn)
         hop = self.form.read(without_echo(await self.reply(question, trail, cue), trail.newest))
@@ -194,7 +204,9 @@ class MultiHop(RetrievingMethod):
         events[wrong] += 1
         if turn > self.hops:  # no search could follow
             return hop
-        again = (self.form.again if wrong == "unreadable_hop" else self.form.anew).format(turn=turn)
+        again = (self.form.again if wrong == "unreadable_hop" else self.form.anew).format(
+            turn=turn
+        )
         reply = await self.reply(question, trail, f"{cue} {hop.words}", again)
         second = second_reply(self.form, turn, reply.strip().removeprefix(again))
         second = second._replace(words=hop.words or second.words)
@@ -220,7 +232,10 @@ class MultiHop(RetrievingMethod):
             trail.chosen.append(chosen)
             if self.form.inside:
                 lines = [transcript_line(passage.line) for passage in chosen.kept]
-                trail.transcript += [self.form.found.format(turn=turn), *(lines or [NOTHING_FOUND])]
+                trail.transcript += [
+                    self.form.found.format(turn=turn),
+                    *(lines or [NOTHING_FOUND]),
+                ]
         final = hop.final
         if not final:
             events["hops_exhausted"] += turn > self.hops
@@ -230,7 +245,12 @@ class MultiHop(RetrievingMethod):
         reasoning = "\n".join(trail.spoken)
         short = await self.short_answer.acall(context=reasoning, question=question)
         prediction = prediction_of(
-            short.answer, reasoning, trail.knowledge, trail.queries, trail.branches, trail.chosen
+            short.answer,
+            reasoning,
+            trail.knowledge,
+            trail.queries,
+            trail.branches,
+            trail.chosen,
         )
         prediction.flags.update(events)
         return prediction
@@ -324,13 +344,16 @@ _NEXT_PART = re.compile(
 )
 """The next part of a transcript, in the line of the part before it."""
 _HELD_BACK = re.compile(
-    r"(?:\bnot|n['’]t|\bcannot|\bnever|\bbefore I(?: can)?)(?: yet)?[^\w.!?\n]{0,4}$", re.IGNORECASE
+    r"(?:\bnot|n['’]t|\bcannot|\bnever|\bbefore I(?: can)?)(?: yet)?[^\w.!?\n]{0,4}$",
+    re.IGNORECASE,
 )
 """Before an action that a thought speaks of and does not take."""
 # At the end of a reasoning, where no answer to a follow-up can be meant: inside a sentence too; else in fewer words.
 _ANSWERING = (
     re.compile(rf"\b{THEREFORE}(?:{_FINAL})?{_IS}|\b{_FINAL}{_IS}", re.IGNORECASE),
-    re.compile(rf"{_OPENING}(?:the\s{{1,3}}(?:correct\s)?)?{_IS}", re.IGNORECASE | re.MULTILINE),
+    re.compile(
+        rf"{_OPENING}(?:the\s{{1,3}}(?:correct\s)?)?{_IS}", re.IGNORECASE | re.MULTILINE
+    ),
 )
 _ITEM = re.compile(r"^\s*(?:\d{1,2}[.)]|[-*•])\s")
 _NOTHING_MORE = re.compile(
@@ -405,7 +428,8 @@ def read_hop(reply: str) -> Hop:
     if question := _bare_question(text[:end]):
         return Hop(follow_up=question)
     return Hop(
-        text[:end].strip(), enough=enough or _own(_NONE_NEEDED, own_words(text).words) is not None
+        text[:end].strip(),
+        enough=enough or _own(_NONE_NEEDED, own_words(text).words) is not None,
     )
 
 
@@ -470,13 +494,18 @@ def second_reply(form: Form, turn: int, reply: str) -> Hop:
     'Skerry Light'
     """
     lines = reply[:LONGEST_REPLY].strip().splitlines()
-    if len(lines) > 1 and lines[0].rstrip(" *_").endswith(":") and not _CONCLUDING.search(lines[0]):
+    if (
+        len(lines) > 1
+        and lines[0].rstrip(" *_").endswith(":")
+        and not _CONCLUDING.search(lines[0])
+    ):
         del lines[0]  # "Here is my follow-up question:"
     text = "\n".join(lines).strip()
     line, rest = _first_line(text)
     if line.rstrip(' *_`"”').endswith("?"):  # the follow-up, whatever was made up below it
         return Hop(
-            follow_up=read_hop(line).follow_up or line.strip(' *_`"“”'), invented=bool(rest.strip())
+            follow_up=read_hop(line).follow_up or line.strip(' *_`"“”'),
+            invented=bool(rest.strip()),
         )
     hop = form.read(text)
     if hop.follow_up or hop.final or hop.enough:
@@ -498,7 +527,9 @@ def without_echo(reply: str, follow_up: str) -> str:
     if not 0 < len(follow_up) < _LONGEST_ECHO:
         return reply
     words = r"\s+".join(map(re.escape, follow_up.split()))
-    after = "" if follow_up.endswith("?") else r"[^\S\n]{0,8}$"  # a name may well begin a sentence
+    after = (
+        "" if follow_up.endswith("?") else r"[^\S\n]{0,8}$"
+    )  # a name may well begin a sentence
     echo = re.match(
         rf"{_ASKED_AGAIN}{words}[\])\"'”*`.]{{0,6}}{after}", reply, re.IGNORECASE | re.MULTILINE
     )
@@ -512,7 +543,8 @@ def forced_answer(form: Form, turn: int, reply: str) -> str:
     ('Copenhagen', 'Copenhagen.')
     """
     return (
-        form.read(reply).final or form.read(f"{form.forced.format(turn=turn)}{reply.strip()}").final
+        form.read(reply).final
+        or form.read(f"{form.forced.format(turn=turn)}{reply.strip()}").final
     )
 
 
@@ -544,7 +576,9 @@ def _first_of(text: str, *patterns: re.Pattern[str]) -> list[re.Match[str] | Non
     if any(found) or own.words == text:
         return found
     quoted_whole = not re.search(r"\w", own.words)
-    return [_own(pattern, text if quoted_whole else own.announced or "") for pattern in patterns]
+    return [
+        _own(pattern, text if quoted_whole else own.announced or "") for pattern in patterns
+    ]
 
 
 def _own(pattern: re.Pattern[str], words: str) -> re.Match[str] | None:
@@ -576,7 +610,9 @@ def _first_line(text: str) -> tuple[str, str]:
             item = _ITEM.sub("", line) if number else line  # the first of a list below the cue
             part = _NEXT_PART.search(item)
             item, rest = (item[: part.start()], item[part.start() :]) if part else (item, "")
-            return item.strip().removesuffix("**").strip(), "\n".join([rest, *lines[number + 1 :]])
+            return item.strip().removesuffix("**").strip(), "\n".join(
+                [rest, *lines[number + 1 :]]
+            )
     return "", ""
 
 
@@ -734,7 +770,12 @@ class ReAct(MultiHop):
         if style not in STYLES:
             raise UnknownName.of("style", style, STYLES)
         super().__init__(
-            retriever, k, hops, filter, PromptSettings.of(task, prompts, adapter), *STYLES[style]
+            retriever,
+            k,
+            hops,
+            filter,
+            PromptSettings.of(task, prompts, adapter),
+            *STYLES[style],
         )
         self.style = style
 

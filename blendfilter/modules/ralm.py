@@ -72,7 +72,9 @@ class RALM(RetrievingMethod):
         super().__init__(retriever, k, filter, settings)
         self.rewrite = rewrite
         signature = ResponseToRewritten if rewrite else Response
-        self.respond = settings.predictor("respond", signature, "cdit/answer", 100, stop=["\n###"])
+        self.respond = settings.predictor(
+            "respond", signature, "cdit/answer", 100, stop=["\n###"]
+        )
         if isinstance(self.respond.adapter, TemplateAdapter):
             # A rough match looks at the whole reply.
             self.respond.adapter = self.respond.adapter.with_readers(WHOLE_READERS)

@@ -100,7 +100,9 @@ class SelfConsistency(RetrievingMethod):
         chosen, branch = await self.look_up(question)
         lines = [passage.line for passage in chosen.kept]
         config = {"n": self.samples, "temperature": self.temperature}
-        drawn = await self.answering.answer.acall(knowledge=lines, question=question, config=config)
+        drawn = await self.answering.answer.acall(
+            knowledge=lines, question=question, config=config
+        )
         reasonings = [str(reasoning) for reasoning in drawn.completions.reasoning]
         winner, votes = majority([conclusion(reasoning) for reasoning in reasonings])
         answer = await self.answering.conclude(question, reasonings[winner])

@@ -124,7 +124,9 @@ def clean(effects: Sequence[float | None], *, lambda_lm: float = LAMBDA_LM) -> t
     ((0, 1, 2), (0,), (0, 1))
     """
     helping = {
-        at: effect for at, effect in enumerate(effects) if at and effect is not None and effect > 0
+        at: effect
+        for at, effect in enumerate(effects)
+        if at and effect is not None and effect > 0
     }
     whole = math.fsum(helping.values())
     return (
@@ -144,7 +146,8 @@ def evidence_of(question: Question) -> str:
         found = [str(each) for each in stated]
     else:
         sets = [
-            [_sentence_at(question, *fact) for fact in facts] for facts in _sets_of_facts(question)
+            [_sentence_at(question, *fact) for fact in facts]
+            for facts in _sets_of_facts(question)
         ]
         found = [each for one in sets if None not in one for each in one if each is not None]
     return " ".join(one_line(each) for each in dict.fromkeys(found) if each.strip())
@@ -228,7 +231,9 @@ class Synthesis(Chooser):
             ("lambda_lm", lambda_lm),
         ):
             if not 0 <= value <= 1:
-                raise BadArgument(f"{name} is a probability or a share, from 0 to 1: got {value}")
+                raise BadArgument(
+                    f"{name} is a probability or a share, from 0 to 1: got {value}"
+                )
         self.task, self.nuggets = task, nuggets
         self.lambda_max = lambda_max
         self.lambda_min = lambda_min
@@ -314,12 +319,16 @@ class Synthesis(Chooser):
 class Refining:
     """One question's nuggets on their way through the steps."""
 
-    def __init__(self, of: Synthesis, question: Question, candidates: Sequence[Candidate]) -> None:
+    def __init__(
+        self, of: Synthesis, question: Question, candidates: Sequence[Candidate]
+    ) -> None:
         self._of, self.question, self.candidates = of, question, tuple(candidates)
         self.evidence = evidence_of(question) if needs_evidence(of.task, question) else ""
         target = self.evidence or question.golden_answers[0].strip()
         self.fact = f"{question.question} {target}"
-        vectors = encoded(of.encoder, [each.text for each in self.candidates], [self.fact, target])
+        vectors = encoded(
+            of.encoder, [each.text for each in self.candidates], [self.fact, target]
+        )
         # eight digits: a cosine has no more in 32 bits
         self.scores = [round(float(score), 8) for score in vectors[0] @ vectors[2:].T]
         self.by_target = nearest(
@@ -397,5 +406,8 @@ def encoded(encoder: Encoder, nuggets: Sequence[str], queries: Sequence[str]) ->
     # one by one on a CPU: a text's last bits then do not depend on the texts beside it
     size = 1 if encoder.on_cpu else 64
     return np.concatenate(
-        [encoder.encode_queries(queries).vectors, encoder.encode_passages(nuggets, size).vectors]
+        [
+            encoder.encode_queries(queries).vectors,
+            encoder.encode_passages(nuggets, size).vectors,
+        ]
     ).astype(np.float64)

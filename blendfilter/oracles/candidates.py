@@ -37,7 +37,11 @@ def sentences_of(passages: Sequence[Passage]) -> list[Candidate]:
         for piece in pieces_of(passage):
             found += (
                 Candidate(
-                    position, piece.start + start, piece.start + end, text, title + one_line(text)
+                    position,
+                    piece.start + start,
+                    piece.start + end,
+                    text,
+                    title + one_line(text),
                 )
                 for text, start, end in sentences(piece.text)
             )
@@ -69,7 +73,11 @@ def excerpts(
     runs: list[list[Candidate]] = []
     for each in chosen if as_chosen else sorted(chosen):
         last = runs[-1][-1] if runs else None
-        if last and last.position == each.position and (last.end <= each.start or not as_chosen):
+        if (
+            last
+            and last.position == each.position
+            and (last.end <= each.start or not as_chosen)
+        ):
             runs[-1].append(each)
         else:
             runs.append([each])

@@ -29,7 +29,9 @@ from blendfilter.text import normalize_answer, overlap, tokens
 
 Measure = Literal["strinc", "lexical", "cxmi"]
 MEASURES: tuple[Measure, ...] = get_args(Measure)
-THRESHOLDS: Mapping[Measure, float] = MappingProxyType({"strinc": 0.0, "lexical": 0.5, "cxmi": 0.0})
+THRESHOLDS: Mapping[Measure, float] = MappingProxyType(
+    {"strinc": 0.0, "lexical": 0.5, "cxmi": 0.0}
+)
 """A span is chosen only where its score is above this."""
 
 MEASURE_OF: Mapping[str, Measure] = MappingProxyType(

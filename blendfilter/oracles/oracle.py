@@ -233,7 +233,8 @@ class Oracle(Chooser):
             "num_sentences": self.num_sentences,
             "scorer": dict(self._ask.scorer.backend.identity) if self._ask else None,
             # 16 hex digits that change with any word of the prompt but the question's own
-            "prompt": self._ask and digest("cxmi", *self._ask.pair(NO_QUESTION, "knowledge"))[:16],
+            "prompt": self._ask
+            and digest("cxmi", *self._ask.pair(NO_QUESTION, "knowledge"))[:16],
         }
 
     def fault_of(self, question: Question) -> str:
@@ -267,7 +268,10 @@ class CXMIGenerator:
     """A model that scores, and its prompt. Raises `BadArgument`: no model."""
 
     def __init__(
-        self, scorer: KeptScorer | None, wording: TaskWording | str, prompts: Prompts | str | None
+        self,
+        scorer: KeptScorer | None,
+        wording: TaskWording | str,
+        prompts: Prompts | str | None,
     ) -> None:
         if scorer is None:
             raise BadArgument(
@@ -280,7 +284,9 @@ class CXMIGenerator:
         # what stands between the prompt's last words and an answer
         prompt = self._answer.render(knowledge=[], question="?")
         cue = prompt.rpartition("\n")[2]
-        beside = any(f"{cue} {one_line(demo.answer)}\n" in prompt for demo in self._answer.demos)
+        beside = any(
+            f"{cue} {one_line(demo.answer)}\n" in prompt for demo in self._answer.demos
+        )
         self._between = " " if beside or not self._answer.demos else "\n"
         # "Yes" where the demonstrations have it so: that is what the answerer would write, not "yes".
         self._spelled = {demo.answer.casefold(): demo.answer for demo in self._answer.demos}

@@ -135,10 +135,10 @@ def labelled(questions: Questions, measure: str) -> list[Question]:
             f"(supporting facts with their sentences): take {INSTEAD.removeprefix('take ')}"
         )
     else:
-        found = [question for question in questions if can_label(measure, question.golden_answers)]
-        why = (
-            f"each is answered by a verdict (yes or no, a label), which no passage says: {INSTEAD}"
-        )
+        found = [
+            question for question in questions if can_label(measure, question.golden_answers)
+        ]
+        why = f"each is answered by a verdict (yes or no, a label), which no passage says: {INSTEAD}"
     if len(questions) and not found:
         raise BadArgument(f"{measure} cannot label the questions of {questions.source}: {why}")
     return found
@@ -167,11 +167,15 @@ def settings_of(
     task = questions.task.name
     if oracle.measure == bider.MEASURE:  # a fingerprint leaves out where evidence is read, too
         evidence = [
-            [one.id, bider.evidence_of(one)] for one in questions if bider.needs_evidence(task, one)
+            [one.id, bider.evidence_of(one)]
+            for one in questions
+            if bider.needs_evidence(task, one)
         ]
         data |= {"evidence": digest(evidence)[:16]} if evidence else {}
     verdicts = sum(is_verdict(question.golden_answers) for question in questions)
-    name = {"strinc": "left_out", "lexical": "compared_with_the_question"}.get(str(oracle.measure))
+    name = {"strinc": "left_out", "lexical": "compared_with_the_question"}.get(
+        str(oracle.measure)
+    )
     return {
         "task": task,
         "data": data,
@@ -204,7 +208,9 @@ def _make(
         )
 
     busy = "by another process: wait for it, or name another file"
-    rows = AppendOnly(places.partial, begins=b'{"id": "', refuse=refuse, contents="rows", busy=busy)
+    rows = AppendOnly(
+        places.partial, begins=b'{"id": "', refuse=refuse, contents="rows", busy=busy
+    )
     with closing(rows):
         if places.out.exists():  # another process finished it meanwhile
             places.partial.unlink(missing_ok=True)
@@ -254,7 +260,9 @@ def _rows(
         for question, hits in zip(questions, found, strict=True)
     ]
     asked = [pair for pair in pairs if oracle.answerable(pair[0])]
-    choices = dict(zip((question.id for question, _ in asked), oracle.choose(asked), strict=True))
+    choices = dict(
+        zip((question.id for question, _ in asked), oracle.choose(asked), strict=True)
+    )
     for question, passages in pairs:
         choice = choices.get(question.id) or oracle.nothing(passages)
         sentences = tuple(
@@ -338,7 +346,9 @@ def check_settings(places: Places, settings: Mapping[str, Any]) -> None:
             "another file"
         )
     # The same questions under another name are the same questions.
-    if differing := different_settings(recipe.get("settings"), settings, ignored=["data.source"]):
+    if differing := different_settings(
+        recipe.get("settings"), settings, ignored=["data.source"]
+    ):
         raise RunMismatch(
             f"{made} was made with other settings: {differing}. Name another file, or delete {made.name} and "
             f"{places.recipe.name} to make it anew"

@@ -151,7 +151,10 @@ def line_of(row: SilverRow) -> bytes:
         for each in row.passages
     ]
     value = {name: getattr(row, name) for name in row.__slots__}  # in the order of the fields
-    value |= {"passages": passages, "sentences": [asdict(sentence) for sentence in row.sentences]}
+    value |= {
+        "passages": passages,
+        "sentences": [asdict(sentence) for sentence in row.sentences],
+    }
     stages = value.pop("stages")
     return json_line(value if stages is None else {**value, "stages": asdict(stages)})
 

@@ -75,7 +75,9 @@ def loss_bar(losses: Mapping[str, int], height: int = 28) -> str:
             drawn = max(1.0, width - _GAP)
             rects += f'<rect x="{x:.1f}" y="0" width="{drawn:.1f}" height="{height}" fill="{LOSS_STYLES[name][0]}"/>'
         x += width
-    label = ", ".join(f"{LOSS_WORDS[name]} {losses[name]}" for name in LOSSES if losses.get(name))
+    label = ", ".join(
+        f"{LOSS_WORDS[name]} {losses[name]}" for name in LOSSES if losses.get(name)
+    )
     return (
         f'<svg class="bar" viewBox="0 0 {_WIDTH:.0f} {height}" preserveAspectRatio="none" width="100%" '
         f'height="{height}" role="img" aria-label="{label}">{rects}</svg>'

@@ -116,7 +116,9 @@ class Examination:
             "run": str(self.run.folder),
             "healthy": self.healthy,
             "questions": self.seen.questions,
-            "replies": {name: _with_interval(share) for name, share in self.seen.shares.items()},
+            "replies": {
+                name: _with_interval(share) for name, share in self.seen.shares.items()
+            },
             "stages": {
                 stage: {name: asdict(share) for name, share in shares.items()}
                 for stage, shares in self.seen.stages.items()
@@ -180,7 +182,9 @@ def examine(
     done = aio.run(work, "examine", "await asyncio.to_thread(examine, …)")
     cases = ask_cases(model, done.folder, concurrency, _DATA)
     counts, probes = count_replies(RunStatus(done), cases), probe(model)
-    return Examination(done, model.name, counts, probes, list(findings(counts, max_bad_replies)))
+    return Examination(
+        done, model.name, counts, probes, list(findings(counts, max_bad_replies))
+    )
 
 
 def chosen(n: int) -> Questions:
@@ -342,7 +346,9 @@ def _read_at_once(stage: str, record: Mapping[str, Any], found: Mapping[str, boo
     if event in ("empty_reply", "refused_reply"):
         return False
     if stage in ("ids", "ids_again"):
-        return any(found.get(name, False) for name in ("read_ids", "explicit_none", "read_again"))
+        return any(
+            found.get(name, False) for name in ("read_ids", "explicit_none", "read_again")
+        )
     if stage in ("topic", "short_answer"):
         # the first line counts, and is whole where another one follows
         return event != "cut_reply" or "\n" in text
@@ -453,7 +459,9 @@ def _stage_table(counts: ReplyCounts) -> Table:
         "refused_reply": "refused",
         "ran_on": "ran on",
     }
-    first = [shares[AT_ONCE] for stage, shares in counts.stages.items() if stage in counts.entries]
+    first = [
+        shares[AT_ONCE] for stage, shares in counts.stages.items() if stage in counts.entries
+    ]
     at_once = Share(sum(each.count for each in first), sum(each.of for each in first))
     stages = {**counts.stages, "total": {**counts.shares, AT_ONCE: at_once}}
     rows = []
@@ -475,7 +483,9 @@ def _stage_table(counts: ReplyCounts) -> Table:
     tokens = ""
     if not whole.without_tokens:
         tokens = f"{whole.tokens_in / n:,.0f} tokens in, {whole.tokens_out / n:,.0f} out, "
-    note = f"a question: {whole.calls / n:.1f} calls, {tokens}{whole.seconds / n:.2f} s of calls"
+    note = (
+        f"a question: {whole.calls / n:.1f} calls, {tokens}{whole.seconds / n:.2f} s of calls"
+    )
     header = ["Stage", "calls", "read", "out/call", "s/call", "cached", *events.values()]
     return Table(header, rows, notes=[note]).without_empty(("0",))
 

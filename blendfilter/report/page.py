@@ -96,7 +96,11 @@ def write_report(run: Run, others: Sequence[Run] = (), path: Path | None = None)
     entries = [
         _entry(row, [rows.get(key_of(row)) for rows in by_key], metrics) for row in known.rows
     ]
-    shared = {"run": run.name, "metrics": metrics, "beside": [other.run.name for other in beside]}
+    shared = {
+        "run": run.name,
+        "metrics": metrics,
+        "beside": [other.run.name for other in beside],
+    }
     folder = path.with_suffix("")
     firsts = range(0, len(entries), PAGE) if len(entries) > SINGLE else ()
     parts = [
@@ -215,7 +219,9 @@ def _render(data: Mapping[str, Any], **values: Any) -> str:
 
 def _visible(value: Any) -> Any:
     """A text as a page shows it; HTML of ours as it is."""
-    return visible(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
+    return (
+        visible(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
+    )
 
 
 def _hash(text: str) -> str:
@@ -387,7 +393,12 @@ def _loss_bars(label: str, known: RunStatus) -> dict[str, Any]:
         (name, words[name], swatch(name), losses[name], percent(losses[name] / rows))
         for name in names
     ]
-    return {"label": label, "picture": loss_bar(losses), "parts": parts, "note": " ".join(notes)}
+    return {
+        "label": label,
+        "picture": loss_bar(losses),
+        "parts": parts,
+        "note": " ".join(notes),
+    }
 
 
 # --- traces ---
@@ -422,7 +433,9 @@ class Pieces:
             if place:
                 numbers.append(0)
             match = _LINE.fullmatch(line)
-            numbers += [self.one(part) for part in (match.groups() if match else (line,)) if part]
+            numbers += [
+                self.one(part) for part in (match.groups() if match else (line,)) if part
+            ]
         return numbers
 
 
@@ -443,7 +456,9 @@ class Traces:
         gold = {folded(title) for title in titles}
         names = {**queries, **stored}
         calls = [(stage, self._journal.read_call(key)) for stage, key in row["calls"]]
-        retrieved = {name: stored[name]["retrieved"] if name in stored else [] for name in names}
+        retrieved = {
+            name: stored[name]["retrieved"] if name in stored else [] for name in names
+        }
         judged_for, reasons = judgements(calls, retrieved)
         branches = [
             self._branch(name, queries.get(name), stored.get(name), gold)
@@ -454,7 +469,9 @@ class Traces:
         for query in queries.values():
             found = self._stored.of(query) | found
         spans = row.get("spans", {})
-        knowledge = [self._marked(name, found, {name}, gold, spans) for name in row["knowledge"]]
+        knowledge = [
+            self._marked(name, found, {name}, gold, spans) for name in row["knowledge"]
+        ]
         written = [text for text in row.get("written", []) if isinstance(text, str)]
         self._traces.append(
             {
@@ -463,7 +480,8 @@ class Traces:
                 "written": list(map(self._pieces.of, written)),
                 "gold": self._gold(titles, branches, knowledge),
                 "calls": [
-                    self._call(*call, names) for call, names in zip(calls, judged_for, strict=True)
+                    self._call(*call, names)
+                    for call, names in zip(calls, judged_for, strict=True)
                 ],
                 "retrieval": row["retrieval"],
                 "flags": {name: count for name, count in row["flags"].items() if count},
@@ -473,7 +491,11 @@ class Traces:
 
     def data(self) -> dict[str, Any]:
         """All of it, as JSON."""
-        return {"pieces": self._pieces.table, "passages": self._passages, "traces": self._traces}
+        return {
+            "pieces": self._pieces.table,
+            "passages": self._passages,
+            "traces": self._traces,
+        }
 
     def _branch(
         self, name: str, query: str | None, row: Mapping[str, Any] | None, gold: set[str]
@@ -561,7 +583,8 @@ class Traces:
 
 
 def judgements(
-    calls: Sequence[tuple[str, Mapping[str, Any] | None]], retrieved: Mapping[str, Sequence[str]]
+    calls: Sequence[tuple[str, Mapping[str, Any] | None]],
+    retrieved: Mapping[str, Sequence[str]],
 ) -> tuple[list[list[str]], dict[str, list[str]]]:
     """Which branches' passages each call judged, and the reason that was given for each branch's passages.
 
@@ -597,7 +620,9 @@ def judgements(
             ):
                 if passage not in texts or stage_of(stage) == _ONE_BY_ONE[-1]:
                     texts[passage] = reason
-        reasons[name] = [texts.get(passage, "") for passage in ids] if any(texts.values()) else []
+        reasons[name] = (
+            [texts.get(passage, "") for passage in ids] if any(texts.values()) else []
+        )
     return judged_for, reasons
 
 

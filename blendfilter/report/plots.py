@@ -176,7 +176,9 @@ def _loss_bars(axes: Axes, named: Mapping[str, Run]) -> None:
     places, left = range(len(named)), [0.0] * len(named)
     for name, words in _bar_parts(named.values()).items():
         colour, hatch = LOSS_STYLES[name]
-        shares = [100 * run.losses()[name] / sum(run.losses().values()) for run in named.values()]
+        shares = [
+            100 * run.losses()[name] / sum(run.losses().values()) for run in named.values()
+        ]
         bars = axes.barh(
             places, shares, left=left, color=colour, hatch=hatch, label=words, edgecolor="white"
         )
@@ -240,7 +242,9 @@ class Frontier:
 
     def known(self, cost: str) -> bool:
         """Whether all runs that did not fail know what they cost."""
-        return not any(math.isnan(getattr(point, cost)) for point in self.dots if not point.failed)
+        return not any(
+            math.isnan(getattr(point, cost)) for point in self.dots if not point.failed
+        )
 
     def draw(self, *paths: str | Path) -> list[Path]:
         """Draw it into every file of `paths`, .svg or .png.
@@ -265,7 +269,9 @@ class Frontier:
         if any(point.bound for point in self.dots):
             notes.append(f"† {READS_GOLD}, never on the front")
         if self.offline:
-            notes.append("the offline reader answered: this shows the pipeline, not its quality")
+            notes.append(
+                "the offline reader answered: this shows the pipeline, not its quality"
+            )
         return Table(header, list(map(self._cells, self.dots)), self.title, notes)
 
     def _cells(self, point: RunPoint) -> list[str]:
@@ -380,7 +386,9 @@ def _scatter(axes: Axes, points: Sequence[RunPoint], cost: str) -> None:
         if not point.failed:
             filled = colour if point in ahead else "white"
             axes.vlines(x, 100 * point.low, 100 * point.high, color="#B8B8B8", linewidth=0.6)
-            axes.plot(x, y, marker, color=colour, markerfacecolor=filled, markersize=4.5, zorder=3)
+            axes.plot(
+                x, y, marker, color=colour, markerfacecolor=filled, markersize=4.5, zorder=3
+            )
     least = min(getattr(point, cost) for point in points if not point.failed)
     axes.set(xscale="log" if least > 0 else "linear", xlabel=_AXES[cost])
     axes.margins(x=0.25, y=0.08)
@@ -392,7 +400,9 @@ def _tick(axes: Axes) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
     low, high = axes.get_xlim()
-    axes.xaxis.set_major_locator(LogLocator(subs=(1, 3)) if 0 < 10 * low < high else MaxNLocator(4))
+    axes.xaxis.set_major_locator(
+        LogLocator(subs=(1, 3)) if 0 < 10 * low < high else MaxNLocator(4)
+    )
     axes.xaxis.set_major_formatter(
         FuncFormatter(lambda x, _: f"{x:.6g}" if x < 1000 else f"{x / 1000:.6g}k")
     )

@@ -23,9 +23,7 @@ LOSS_WORDS = {
     "right_without_gold": "right without gold",
     ERROR: "ended in an error",
 }
-OFFLINE = (
-    "The offline reader answered: this shows the pipeline, not the quality of a method or a model."
-)
+OFFLINE = "The offline reader answered: this shows the pipeline, not the quality of a method or a model."
 UPPER_BOUND = f"The filter {READS_GOLD}."
 PARTIAL = "Partial: the figures are over the questions answered so far, and will change."
 _MEASURE_WORDS = {"s_precision": "S-precision", "ndcg": "nDCG", "mrr": "MRR"}
@@ -99,7 +97,9 @@ def _unsearched(status: RunStatus) -> Iterator[str]:
     for name, count in Counter(
         name for row in status.rows for name in row.get("unsearched", ())
     ).items():
-        rows = f"{count} of {len(status.rows)} {'answers' if status.repeats > 1 else 'questions'}"
+        rows = (
+            f"{count} of {len(status.rows)} {'answers' if status.repeats > 1 else 'questions'}"
+        )
         yield f"Not searched: {variant_words(name)} of {rows}, for the index failed; the same command searches again."
 
 
@@ -163,7 +163,9 @@ def retrieval_table(status: RunStatus) -> Table:
     every = sum(map(retrieval_known, status.rows))
     rows, partly = [], []
     for name, scores in retrieval.items():
-        rows.append([variant_words(name), *(percent(scores.get(measure)) for measure in MEASURES)])
+        rows.append(
+            [variant_words(name), *(percent(scores.get(measure)) for measure in MEASURES)]
+        )
         if scores.get("n", every) < every:
             partly.append(f"{variant_words(name)} {scores['n']}")
     notes = []
@@ -194,7 +196,9 @@ def _losses(status: RunStatus) -> str | Table:
     return Table(["", counted, "%"], lines, "Where questions are lost", notes)
 
 
-def ledger_table(entries: Mapping[str, LedgerEntry], n: int, unit: str, paid: str = "") -> Table:
+def ledger_table(
+    entries: Mapping[str, LedgerEntry], n: int, unit: str, paid: str = ""
+) -> Table:
     """A line a stage; what no stage has (hits, cached tokens, retries, a price) has no column.
 
     Where several models answered, each has a line below the total.

@@ -61,7 +61,9 @@ def _lines(prediction: Any, width: int | None) -> Iterator[str]:
     events = ", ".join(
         f"{name} {count}" for name, count in (prediction.get("flags") or {}).items() if count
     )
-    yield f"calls      {len(prediction.get('calls') or [])}" + (f"  ({events})" if events else "")
+    yield f"calls      {len(prediction.get('calls') or [])}" + (
+        f"  ({events})" if events else ""
+    )
 
 
 def _branch(branch: Any, width: int | None) -> Iterator[str]:

@@ -151,5 +151,7 @@ def _to_serve(table: tables.PaperTable) -> list[str]:
         if table.served
         else f"the paper's reader, {table.reader}"
     )
-    commands = [f"  {command.replace('{papers}', str(tables.PAPERS))}" for command in table.serve]
+    commands = [
+        f"  {command.replace('{papers}', str(tables.PAPERS))}" for command in table.serve
+    ]
     return ["", f"{served}:", *commands, f"  blendfilter reproduce {table.name} {table.ask} …"]

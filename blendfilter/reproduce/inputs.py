@@ -142,7 +142,8 @@ class RowInputs:
                 )
             self._programs[given.task, name] = path_of(given.value)
         self._demos = {
-            given.task: read_demos(given.value) for given in self._given("--demos", options.demos)
+            given.task: read_demos(given.value)
+            for given in self._given("--demos", options.demos)
         }
         self._silver = {
             given.task: given.value for given in self._given("--silver", options.silver)
@@ -186,7 +187,9 @@ class RowInputs:
     def wording(self, name: str, task: str) -> TaskWording:
         """The wording of that name, with the demonstrations given for `task` and the cap of long replies asked for."""
         demos = self._demos.get(task, self._demos.get(""))
-        return TaskWording.of(name).with_demos(demos).with_reply_tokens(self.options.reply_tokens)
+        return (
+            TaskWording.of(name).with_demos(demos).with_reply_tokens(self.options.reply_tokens)
+        )
 
     # --- filters, and the models and programs that they are made of ---
 
@@ -209,7 +212,9 @@ class RowInputs:
             if named or model != PROMPTED:
                 arguments["model"] = model
         try:
-            select = make_filter(name, wording=wording, prompts=self.options.prompts, **arguments)
+            select = make_filter(
+                name, wording=wording, prompts=self.options.prompts, **arguments
+            )
             if isinstance(select, Filter):
                 select.prepare()
         except MissingExtra as error:
@@ -234,7 +239,9 @@ class RowInputs:
             )
         return default, False
 
-    def load_program_into(self, select: dspy.Module, row: PaperRow, task: str, name: str) -> None:
+    def load_program_into(
+        self, select: dspy.Module, row: PaperRow, task: str, name: str
+    ) -> None:
         """Load the program for the filter called `name` into `select`, if there is one.
 
         Raises:
@@ -322,9 +329,7 @@ class RowInputs:
             raise NotHere(str(error)) from error
         without = [each.question for each in questions if each.id not in there]
         if without:
-            share = (
-                f"{len(without):,} of {len(questions):,} questions, whose answers say too little"
-            )
+            share = f"{len(without):,} of {len(questions):,} questions, whose answers say too little"
             self._note(f"{task}: the synthesis keeps everything for {share}")
         return SilverFilter(path, stage=stage, unlabelled=without)
 
@@ -355,7 +360,9 @@ class RowInputs:
 
     # --- trimmed indexes ---
 
-    def trimmed(self, row: PaperRow, questions: Questions, retriever: Retriever, k: int) -> Trimmed:
+    def trimmed(
+        self, row: PaperRow, questions: Questions, retriever: Retriever, k: int
+    ) -> Trimmed:
         """`retriever` as trimmed by `questions`, each judged on its `k` nearest passages, as the row has it.
 
         Raises: as `trim` does, and what was judged until then stays; Leak: a question that the judge was compiled on.
@@ -429,9 +436,7 @@ class RowInputs:
             sum(len(getattr(verdicts, side)) for verdicts in there.judged.values())
             for side in ("accepted", "rejected", "silent")
         )
-        counts = (
-            f"{accepted:,} passages accepted, {rejected:,} rejected, {silent:,} without a verdict"
-        )
+        counts = f"{accepted:,} passages accepted, {rejected:,} rejected, {silent:,} without a verdict"
         self._note(
             f"{what}: {len(there.judged):,} judged, {counts}; pairs separated: {there.separations():,}"
         )

@@ -41,7 +41,8 @@ def plain(result: TableResult) -> dict[str, Any]:
     """The table as plain data for JSON."""
     table, saved = result.table, result.calls_used - result.calls_different
     lines = [
-        {key: rounded(key, value) for key, value in asdict(line).items()} for line in result.lines
+        {key: rounded(key, value) for key, value in asdict(line).items()}
+        for line in result.lines
     ]
     return {
         "table": table.name,
@@ -87,7 +88,9 @@ def notes(result: TableResult) -> Iterator[str]:
         of = table.n if table.published_n is None else table.published_n
         # a half right is the widest; a mean of shares varies no more
         widest = 196 * math.sqrt(0.25 / of)
-        of_so_many = f"{of} questions" if table.published_n is None else f"{of:,} questions or more"
+        of_so_many = (
+            f"{of} questions" if table.published_n is None else f"{of:,} questions or more"
+        )
         yield "vs published: measured - published, in points; no test belongs to it"
         yield f"published: of {of_so_many}, so uncertain too (up to ± {widest:.1f} points); the difference by both"
     what = "a question's" if result.repeats == 1 else "one answer's"
@@ -216,7 +219,9 @@ def draw(
     for task, named in runs.items():
         if "frontier" in drawn:
             found = plots.frontier(named)
-            if any(map(found.known, plots.FRONTIER_COSTS)):  # else the server has given too little
+            if any(
+                map(found.known, plots.FRONTIER_COSTS)
+            ):  # else the server has given too little
                 paths += found.draw(*files(f"{table.name}-{task}"))
         if "headline" in drawn:
             paths += plots.headline(named, *files(f"headline-{task}"))
@@ -224,7 +229,9 @@ def draw(
     return paths
 
 
-def _panels(result: TableResult, lines: Sequence[ResultLine], files: Sequence[Path]) -> list[Path]:
+def _panels(
+    result: TableResult, lines: Sequence[ResultLine], files: Sequence[Path]
+) -> list[Path]:
     """A panel a task and measure (and side, and retriever): a bar a row, or over K a line a row, with intervals.
 
     Rows that failed, or were not run, have no bar. Figures of contexts show what the paper measures, or what leads.

@@ -317,7 +317,9 @@ def corrected(lines: Sequence[ResultLine]) -> list[ResultLine]:
     run (beside the figures of two readers) are one test.
     """
     rough = {
-        line.task for line in lines if line.measure == "inclusion" and line.published is not None
+        line.task
+        for line in lines
+        if line.measure == "inclusion" and line.published is not None
     }
 
     def test_of(line: ResultLine) -> tuple[Any, ...]:
@@ -387,7 +389,9 @@ def values_of(readings: Iterable[Reading]) -> dict[tuple[str, str], Values]:
     return {key: values for key, values in found.items() if values and key not in unknown}
 
 
-def _readings(table: PaperTable, one: TableRun, run: Run, of: TokenCounter) -> Iterator[Reading]:
+def _readings(
+    table: PaperTable, one: TableRun, run: Run, of: TokenCounter
+) -> Iterator[Reading]:
     """What a table of its kind measures of a run; `of` counts tokens."""
     kind = table.kind
     if table.about.scores:
@@ -421,7 +425,11 @@ def _contexts(one: TableRun, run: Run) -> Iterator[tuple[AnswerContext, Question
 
 def _supported(task: str, question: Question, each: AnswerContext) -> bool | None:
     """Whether what was retrieved supports the output; None: unknown."""
-    return None if each.failed and not each.retrieved else supported(task, question, each.retrieved)
+    return (
+        None
+        if each.failed and not each.retrieved
+        else supported(task, question, each.retrieved)
+    )
 
 
 def _retrieval(run: Run) -> Iterator[Reading]:
@@ -498,7 +506,9 @@ def first_gold(kept: Sequence[Passage], answers: Iterable[str]) -> int | None:
     2
     """
     found = (
-        at for at, sentence in enumerate(sentences_of(kept), 1) if strinc(sentence.text, answers)
+        at
+        for at, sentence in enumerate(sentences_of(kept), 1)
+        if strinc(sentence.text, answers)
     )
     return next(found, None)
 
@@ -542,9 +552,13 @@ def judging(run: Run) -> Iterator[Reading]:
         costs = [cost_of(call, None) for call in calls]
         yield Reading("judging_calls", name, len(calls))
         yield Reading("judging_tokens", name, _total(tokens))
-        yield Reading("judging_seconds", name, sum(call.get("seconds") or 0.0 for call in calls))
+        yield Reading(
+            "judging_seconds", name, sum(call.get("seconds") or 0.0 for call in calls)
+        )
         yield Reading(SECONDS_IN_ALL, "", _HAS_NONE)  # its place in the table
-        yield Reading("dollars_a_thousand", name, _total(cost and 1000 * cost for cost in costs))
+        yield Reading(
+            "dollars_a_thousand", name, _total(cost and 1000 * cost for cost in costs)
+        )
     if judged:
         yield Reading(SECONDS_IN_ALL, "", busy_seconds(once.values()))
 
@@ -568,7 +582,9 @@ def _notes(table: PaperTable, pairs: Pairs, counting: TokenCounter) -> Iterator[
         yield f"# tok: of what is left of the passages, a line Title | text each, counted by {counting.name}"
     if table.kind == "sides":
         for task, group in groupby(pairs, key=lambda pair: pair[0].task):
-            found = [_supported(task, question, each) for each, question in _contexts(*next(group))]
+            found = [
+                _supported(task, question, each) for each, question in _contexts(*next(group))
+            ]
             if unknown := found.count(None):
                 yield f"{task}: of {unknown} answers it is not known whether their passages support the output"
     for one, run in pairs:

@@ -225,7 +225,9 @@ def _name(
     words += [f"compiled_{recipe.optimizer}" for recipe in recipes_in(method)[:1]]
     words += [retriever["kind"] for retriever in settings["retrievers"]]
     other = filter_lm if filter_lm is not None else own_filter_lm(method)
-    words += [each.name.rpartition("/")[2] for each in (lm, other) if isinstance(each, ConnectedLM)]
+    words += [
+        each.name.rpartition("/")[2] for each in (lm, other) if isinstance(each, ConnectedLM)
+    ]
     words.append(str(len(questions)))
     words += [
         f"{short}{lm.kwargs[key]}"
@@ -400,7 +402,9 @@ def plan(wanted: Sequence[TableRun], *, repeats: int = 1, pilot: int = PILOT) ->
     return TableCost(costs, min(pilot, most), estimator.tokenisers, estimator.prices)
 
 
-def _cost(run: TableRun, scratch: Path, pilot: int, estimator: Estimator, repeats: int) -> RunCost:
+def _cost(
+    run: TableRun, scratch: Path, pilot: int, estimator: Estimator, repeats: int
+) -> RunCost:
     """Rehearse some questions of a run; what earlier runs hold, real ones and rehearsed ones, is taken over."""
     some = replace(run.questions, items=tuple(spread(run.questions, pilot)))
     reuse = [*earlier(run.folder, run.task), *journals_of(scratch, run.task)]

@@ -129,14 +129,18 @@ def gather(
                 f"{table.name} measures retrieval: the questions of {task} must name their gold titles"
             )
         found.questions[task] = questions
-    if not passages and any(questions.source == SAMPLE for questions in found.questions.values()):
+    if not passages and any(
+        questions.source == SAMPLE for questions in found.questions.values()
+    ):
         _add_sample_world(found, roles)
     else:
         _add_indexes(found, roles, passages, allow_hosts)
     return found
 
 
-def _questions(task: str, files: Sequence[Given], limit: int, own: bool) -> tuple[Questions, int]:
+def _questions(
+    task: str, files: Sequence[Given], limit: int, own: bool
+) -> tuple[Questions, int]:
     """The questions of a task, and how many of the first ones were passed over for want of `own` paragraphs."""
     for_all = [file for file in files if not file.task]
     named = [file for file in files if file.task == task] or for_all
@@ -145,7 +149,9 @@ def _questions(task: str, files: Sequence[Given], limit: int, own: bool) -> tupl
             f"where are the questions of {task}? Add data='{task}=FILE', or leave it out with tasks="
         )
     if len(named) > 1:
-        raise BadArgument(f"data= names the questions of {task} {len(named)} times: name them once")
+        raise BadArgument(
+            f"data= names the questions of {task} {len(named)} times: name them once"
+        )
     there = load(task, named[0].value, limit=None if own else limit)
     if not own:
         return there, 0
@@ -187,7 +193,9 @@ def _add_indexes(
             kind = kind_of(index)
             if kind != role:
                 verb = "stand" if kind == OWN else "stands"
-                other = "other retriever: " * (role in VECTORS and kind not in (*VECTORS, "dense"))
+                other = "other retriever: " * (
+                    role in VECTORS and kind not in (*VECTORS, "dense")
+                )
                 name = _NAMED.get(kind, kind)
                 notes[f"{task}: {other}{name} {verb} in for the paper's {role}"] = None
             elif role == "flat" and index.info().get("settings", {}).get("similarity") == "dot":

@@ -11,7 +11,14 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
 from blendfilter.errors import BadData, UnknownName
 from blendfilter.files import path_of
@@ -325,7 +332,9 @@ def read(name: str) -> PaperTable:
         raise BadData(f"{path.name}: not TOML ({error})") from None
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        place = ".".join(str(part + 1 if isinstance(part, int) else part) for part in first["loc"])
+        place = ".".join(
+            str(part + 1 if isinstance(part, int) else part) for part in first["loc"]
+        )
         raise BadData(
             f"{path.name}: {place or 'table'}: {first['msg'].removeprefix('Value error, ')}"
         ) from None

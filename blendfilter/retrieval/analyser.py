@@ -40,7 +40,9 @@ Another one out of a file is not run: a regular expression can be written to tak
 FORM = "NFC"
 _INVISIBLE = re.compile("[\u00ad\u200c\u200d\u2060\ufe00-\ufe0f\ufeff\U000e0100-\U000e01ef]")
 """Soft hyphens, joiners of letters and variants of glyphs: a word is the same with and without them."""
-_BEYOND_LATIN = re.compile("[\u00ad\u0300-\u1fff\u200c\u200d\u2060\u20d0-\u20f0\u2c00-\U0010ffff]")
+_BEYOND_LATIN = re.compile(
+    "[\u00ad\u0300-\u1fff\u200c\u200d\u2060\u20d0-\u20f0\u2c00-\U0010ffff]"
+)
 """All marks and invisible characters, and the scripts beyond Latin, but not dashes and quotes: a text without any of
 these is quicker to read."""
 _MEMO = 2**17

@@ -138,7 +138,9 @@ class Retriever(ABC):
         with rejoined():
             journal = asker().journal
             found = (
-                self.find(queries, k) if journal is None else self._journaled(journal, queries, k)
+                self.find(queries, k)
+                if journal is None
+                else self._journaled(journal, queries, k)
             )
             for hits in found:
                 if cut_of(hits):
@@ -147,7 +149,9 @@ class Retriever(ABC):
                     note("", "partial_search")
             return found
 
-    def _journaled(self, journal: Journal, queries: Sequence[str], k: int) -> list[list[Passage]]:
+    def _journaled(
+        self, journal: Journal, queries: Sequence[str], k: int
+    ) -> list[list[Passage]]:
         """`find`, with what the journal holds served from it, so that a replay needs no index.
 
         A search's record holds ids and scores, and the keys under which the journal keeps each passage's text once.
@@ -350,7 +354,11 @@ def first_fault(error: ValidationError) -> str:
 
 def _passage_record(fingerprint: str, passage: Passage) -> dict[str, object]:
     """The text is part of the key, because a search service may give different excerpts under one id."""
-    content: dict[str, object] = {"id": passage.id, "title": passage.title, "text": passage.text}
+    content: dict[str, object] = {
+        "id": passage.id,
+        "title": passage.title,
+        "text": passage.text,
+    }
     if passage.metadata:
         content["metadata"] = json.loads(json.dumps(dict(passage.metadata), default=str))
     return {
@@ -387,7 +395,9 @@ def best(scores: Scores, k: int) -> list[int]:
     [1, 3, 0]
     """
     floor, groups = 0.0, len(scores) // _GROUP
-    if groups >= 2 * k:  # without sorting: k passages reach the k-th highest of the groups' maxima
+    if (
+        groups >= 2 * k
+    ):  # without sorting: k passages reach the k-th highest of the groups' maxima
         maxima = scores[: groups * _GROUP].reshape(_GROUP, groups).max(axis=0)
         floor = _just_below(np.partition(maxima, -k)[-k])
     matching = np.flatnonzero(scores >= floor if floor > 0 else scores > 0)

@@ -222,7 +222,9 @@ class Statistics(NamedTuple):
 def _idf(counts: Numbers, passages: int) -> Scores:
     """Lucene's, as bm25s counts it: by Python's logarithm, which NumPy's differs from in the last bit."""
     different, which = np.unique(counts, return_inverse=True)
-    found = [math.log(1 + (passages - count + 0.5) / (count + 0.5)) for count in different.tolist()]
+    found = [
+        math.log(1 + (passages - count + 0.5) / (count + 0.5)) for count in different.tolist()
+    ]
     idf: Scores = np.array(found, dtype=np.float64)[which]
     return idf
 
@@ -254,7 +256,9 @@ class LexicalSearch(Stored):
             return self._scorer.scores(terms)
         except (IndexError, ValueError, TypeError) as error:  # a passage's number that none has
             why = str(error)[:120]
-            raise BadData(f"the index at {self.path} is damaged ({why}): build it again") from error
+            raise BadData(
+                f"the index at {self.path} is damaged ({why}): build it again"
+            ) from error
 
     def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         """At most `k` passages a query; only those that share a term with it, so there may be fewer, or none.
@@ -310,7 +314,9 @@ class Lexical(LexicalSearch):
         settings = settings_of(k1, b, analyser)
         analyse = Analyser.from_settings(settings["analyser"])
         analysed = AnalysedPassages()
-        place = nullcontext() if out is None else building(out, overwrite=overwrite, share=share)
+        place = (
+            nullcontext() if out is None else building(out, overwrite=overwrite, share=share)
+        )
         with place as folder:
             gathered = gather(
                 corpus, folder, progress, lambda passage: analysed.add(analyse(passage.line))
@@ -390,9 +396,7 @@ class Lexical(LexicalSearch):
         except (OSError, MissingFile) as error:
             why = str(error)
             if isinstance(error, OSError):
-                why = (
-                    f"{error.filename}: {error.strerror}; name another folder in BLENDFILTER_CACHE"
-                )
+                why = f"{error.filename}: {error.strerror}; name another folder in BLENDFILTER_CACHE"
             warnings.warn(f"the index of {path} is not kept: {why}", stacklevel=2)
         return build()
 
@@ -522,7 +526,9 @@ class SparseScorer:
         columns = engine.vocab_dict.values()
         sound = all(np.issubdtype(numbers.dtype, np.integer) for numbers in (indices, indptr))
         sound = sound and len(data) == len(indices) == int(indptr[-1])
-        if not (sound and min(columns, default=0) >= 0 and max(columns, default=0) < len(indptr)):
+        if not (
+            sound and min(columns, default=0) >= 0 and max(columns, default=0) < len(indptr)
+        ):
             raise ValueError("its arrays and words do not fit each other")
         path = folder / FREQUENCIES
         frequencies = np.asarray(np.load(path, mmap_mode="r")) if path.is_file() else None
@@ -581,7 +587,9 @@ class LuceneOkapi(BM25Okapi):
 
     def _calc_idf(self, nd: dict[str, int]) -> None:
         for word, passages in nd.items():
-            self.idf[word] = math.log(1 + (self.corpus_size - passages + 0.5) / (passages + 0.5))
+            self.idf[word] = math.log(
+                1 + (self.corpus_size - passages + 0.5) / (passages + 0.5)
+            )
 
 
 class OkapiScorer:

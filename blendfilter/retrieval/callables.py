@@ -87,7 +87,9 @@ class CallableRetriever(Retriever):
 def _own(searcher: Any) -> list[Any]:
     """What distinguishes two retrievers of one class: an address, a collection's name, texts that it holds itself."""
     parts: list[Any] = [str(getattr(searcher, "url", ""))]
-    if collection := getattr(searcher, "_weaviate_collection_name", None):  # DSPy's `WeaviateRM`
+    if collection := getattr(
+        searcher, "_weaviate_collection_name", None
+    ):  # DSPy's `WeaviateRM`
         parts.append(str(collection))
     # DSPy's `Embeddings`, which finds as many as its own k says
     corpus = getattr(searcher, "corpus", None)
@@ -109,7 +111,10 @@ def _with_k(searcher: Callable[..., Any]) -> Callable[[str, int], Any]:
     ):
         return lambda query, k: searcher(query, k=k)
     by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    if sum(kind in by_position for kind in kinds) >= 2 or inspect.Parameter.VAR_POSITIONAL in kinds:
+    if (
+        sum(kind in by_position for kind in kinds) >= 2
+        or inspect.Parameter.VAR_POSITIONAL in kinds
+    ):
         return searcher
     return lambda query, _: searcher(query)
 
@@ -153,7 +158,9 @@ def _from_mapping(row: Mapping[str, Any]) -> Passage:
         own_text = " ".join(own_text)  # sentences
     if isinstance(row.get("contents"), str):
         title, text = headed(row["contents"])
-    elif "text" in row and isinstance(own_title, str) and isinstance(own_text or own_title, str):
+    elif (
+        "text" in row and isinstance(own_title, str) and isinstance(own_text or own_title, str)
+    ):
         title, text = own_title, own_text or own_title
         # our own server states the title by itself too, beside the line that `dspy.ColBERTv2` is known to give
         text = text.removeprefix(f"{title}{BAR}") if title else text

@@ -47,7 +47,13 @@ from blendfilter.files import (
     path_of,
 )
 from blendfilter.records import Passage, Question, cell, content_id, plain
-from blendfilter.retrieval.documents import WORDS, chunked, is_document, read_documents, text_files
+from blendfilter.retrieval.documents import (
+    WORDS,
+    chunked,
+    is_document,
+    read_documents,
+    text_files,
+)
 from blendfilter.text import folded
 
 IDS = (
@@ -98,7 +104,9 @@ class IdCheck:
         self, places: Callable[[], Iterable[tuple[Any, str]]]
     ) -> tuple[Any, Any, str] | None:
         """The first id that occurs twice, after its two places; `places` gives them all again, where hashes agree."""
-        values, counts = np.unique(np.frombuffer(self._hashes, dtype=np.int64), return_counts=True)
+        values, counts = np.unique(
+            np.frombuffer(self._hashes, dtype=np.int64), return_counts=True
+        )
         suspects = set(values[counts > 1].tolist())
         first: dict[str, Any] = {}
         for where, name in places() if suspects else ():
@@ -160,7 +168,9 @@ def _in_memory(corpus: Any) -> Iterator[Passage]:
         )
     # a `dspy.Example`
     plain = (value.toDict() if hasattr(value, "toDict") else value for value in corpus)
-    rows = (JsonRow(f"passage {at + 1} of the corpus", at, value) for at, value in enumerate(plain))
+    rows = (
+        JsonRow(f"passage {at + 1} of the corpus", at, value) for at, value in enumerate(plain)
+    )
     return (passage for _, passage in _readable(_from_rows(rows)))
 
 
@@ -186,7 +196,9 @@ def read_corpus(path: str | Path) -> Iterator[Passage]:
     )
     if repeated:
         first, where, name = repeated
-        raise BadData(f"{where}: passage id '{name}' was used before, at {first}: ids must differ")
+        raise BadData(
+            f"{where}: passage id '{name}' was used before, at {first}: ids must differ"
+        )
 
 
 def pooled(questions: Iterable[Question]) -> list[Passage]:
@@ -328,7 +340,9 @@ def _from_object(row: JsonRow, id_name: str | None, text_name: str) -> _MaybePla
     for field in (id_name, text_name):
         if field is not None and field not in value:
             has = ", ".join(str(key) for key in list(value)[:12])
-            raise BadData(f"{row.where}: field '{field}' is missing (it has: {has or 'nothing'})")
+            raise BadData(
+                f"{row.where}: field '{field}' is missing (it has: {has or 'nothing'})"
+            )
     name = str(row.position) if id_name is None else cell(value[id_name])
     if isinstance(name, bool) or not isinstance(name, str | int) or name == "":
         raise BadData(
@@ -341,7 +355,9 @@ def _from_object(row: JsonRow, id_name: str | None, text_name: str) -> _MaybePla
     if isinstance(text, list) and all(isinstance(part, str) for part in text):
         parts = [stripped for part in text if (stripped := part.strip())]
         # KILT's first is it
-        text = " ".join(parts[1:] if title_name != TITLES[0] and parts[:1] == [title] else parts)
+        text = " ".join(
+            parts[1:] if title_name != TITLES[0] and parts[:1] == [title] else parts
+        )
     if not isinstance(text, str) or not isinstance(title, str):
         wrong = title_name if isinstance(text, str) else text_name
         raise BadData(
@@ -350,7 +366,9 @@ def _from_object(row: JsonRow, id_name: str | None, text_name: str) -> _MaybePla
     if text_name == "contents" and not title:
         title, text = headed(text)
     extra = value.get("metadata")
-    return _placed(row.where, str(name), title, text, extra if isinstance(extra, Mapping) else {})
+    return _placed(
+        row.where, str(name), title, text, extra if isinstance(extra, Mapping) else {}
+    )
 
 
 def headed(contents: str) -> tuple[str, str]:
@@ -464,7 +482,8 @@ def _table(
                 f"{where}: {len(cells)} cells, where the header names {width}: quote cells that hold others"
             )
         value = {
-            role: cells[at].strip() if at < len(cells) else "" for role, (at, _) in columns.items()
+            role: cells[at].strip() if at < len(cells) else ""
+            for role, (at, _) in columns.items()
         }
         if columns["text"][1] == "contents":
             value["contents"] = value.pop("text")

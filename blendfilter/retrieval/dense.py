@@ -167,7 +167,9 @@ class Dense(Stored):
             "device": device,
         }
         chunks: ChunkFolder | None = None
-        place = nullcontext() if out is None else building(out, overwrite=overwrite, share=share)
+        place = (
+            nullcontext() if out is None else building(out, overwrite=overwrite, share=share)
+        )
         with place as folder:
             reader = load_encoder(os.fspath(encoder), **loading)
             gathered = gather(corpus, folder, progress)
@@ -281,7 +283,9 @@ class Dense(Stored):
     def as_cheap(self, k: int) -> int:
         """Twice as deep; a graph is walked with a list of `ef_search`, and no wider up to there."""
         settings = self.manifest.settings
-        return max(k, min(2 * k, settings["ef_search"])) if settings["index"] == "hnsw" else 2 * k
+        return (
+            max(k, min(2 * k, settings["ef_search"])) if settings["index"] == "hnsw" else 2 * k
+        )
 
     def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         """At most `k` passages a query, equal scores in corpus order; hnsw and ivf may miss some, flat never does."""
@@ -333,7 +337,9 @@ def _encoder_of(
     with opening(folder):
         name = os.fspath(settings["encoder"] if encoder is None else encoder)
         asker = settings.get("query_encoder") if query_encoder is None else query_encoder
-        known = {field: settings[field] for field in EncodingOptions._fields if field in settings}
+        known = {
+            field: settings[field] for field in EncodingOptions._fields if field in settings
+        }
         reading = EncodingOptions(**known)
     try:
         return load_encoder(
@@ -468,7 +474,9 @@ def settings_of(kind: str, **given: int) -> Settings:
     """
     if kind not in KINDS:
         raise UnknownName.of("dense index", str(kind), KINDS)
-    counts = {name: check_count(name, given[name], 2 if name == "m" else 1) for name in KINDS[kind]}
+    counts = {
+        name: check_count(name, given[name], 2 if name == "m" else 1) for name in KINDS[kind]
+    }
     return {"index": kind, **counts}
 
 

@@ -30,7 +30,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from blendfilter.errors import BadArgument, BadData, EmptyData, MissingFile, check_count
-from blendfilter.files import LONGEST, AnyPath, first_character, lines, opened, path_of, too_long
+from blendfilter.files import (
+    LONGEST,
+    AnyPath,
+    first_character,
+    lines,
+    opened,
+    path_of,
+    too_long,
+)
 from blendfilter.records import Passage, one_line
 from blendfilter.retrieval.manifest import read_manifest
 
@@ -170,7 +178,9 @@ def refuse_index(folder: Path) -> None:
 def _document(folder: Path, path: Path, words: int) -> Iterator[Passage]:
     name, text = path.relative_to(folder).as_posix(), _text(path)
     parts = (
-        sections(text) if path.suffix.lower() in MARKUP else [Section("", TextRange(0, len(text)))]
+        sections(text)
+        if path.suffix.lower() in MARKUP
+        else [Section("", TextRange(0, len(text)))]
     )
     number = 0
     for title, (begin, stop) in parts:
@@ -209,7 +219,9 @@ def chunk_size(size: str) -> int:
     """
     match = re.fullmatch(r"([1-9][0-9]{0,8})w", size.strip())
     if match is None:
-        raise BadArgument(f"chunk= takes a number of words with a w, such as 100w; got '{size}'")
+        raise BadArgument(
+            f"chunk= takes a number of words with a w, such as 100w; got '{size}'"
+        )
     return int(match[1])
 
 

@@ -169,7 +169,9 @@ class Encoder:
         plain, cut = [whole_characters(text) for text in texts], [False] * len(texts)
         with self._turn:
             if side.limit is not None:
-                setattr(side.reader, side.length, side.limit)  # both sides may share a tokenizer
+                setattr(
+                    side.reader, side.length, side.limit
+                )  # both sides may share a tokenizer
                 # the marks at both ends included
                 marked, how = [side.prefix + text for text in plain], {"verbose": False}
                 tokens = side.reader.tokenizer(marked, truncation=False, padding=False, **how)
@@ -209,7 +211,9 @@ class _Side:
             )
         # a tokenizer that knows no limit states a number of thirty digits, or infinity
         limits = (getattr(self.reader, self.length, None), positions)
-        least = min((int(limit) for limit in limits if limit and limit < _ENDLESS), default=None)
+        least = min(
+            (int(limit) for limit in limits if limit and limit < _ENDLESS), default=None
+        )
         # a bag of words has no end
         ends = callable(getattr(self.reader, "tokenizer", None))
         self.limit = (wanted or least) if ends else None
@@ -296,7 +300,9 @@ def _identity(options: EncodingOptions, folders: Sequence[Path]) -> str:
     more = {name: value for name, value in options.settings().items() if name not in first}
     if len(folders) > 1:
         more["query_encoder"] = files_hash(folders[1])
-    routers = [path for folder in folders for path in sorted(folder.rglob("router_config.json"))]
+    routers = [
+        path for folder in folders for path in sorted(folder.rglob("router_config.json"))
+    ]
     if routers:
         more["routers"] = [sha256_of(path) for path in routers]
     return hashlib.sha256(json.dumps([*stated, more] if more else stated).encode()).hexdigest()
@@ -310,8 +316,12 @@ def _load(folder: Path, pooling: Pooling | None, device: str | None) -> tuple[An
         if kind in _DPR:
             model = library.SentenceTransformer(modules=[_dpr(folder, kind)], device=device)
         else:
-            model = library.SentenceTransformer(str(folder), device=device, local_files_only=True)
-        model = model.float().eval()  # in 32 bits wherever it runs, so that a GPU and a CPU agree
+            model = library.SentenceTransformer(
+                str(folder), device=device, local_files_only=True
+            )
+        model = (
+            model.float().eval()
+        )  # in 32 bits wherever it runs, so that a GPU and a CPU agree
     except (ImportError, MemoryError):
         raise
     except Exception as error:  # whatever torch, tokenizers and safetensors raise
@@ -351,10 +361,10 @@ def _check_kind(folder: Path, task: str, *, alone: bool) -> None:
     if kind in _NO_ENCODERS:
         raise BadData(f"{folder} is no encoder but {_NO_ENCODERS[kind]}; name an encoder")
     if kind in _DPR and (alone or _DPR[kind] != task):
-        both = (
-            "name DPR's context encoder with encoder= and its question encoder with query_encoder="
+        both = "name DPR's context encoder with encoder= and its question encoder with query_encoder="
+        raise BadArgument(
+            f"{folder} is a {kind}, which encodes {_TEXTS[_DPR[kind]]} alone: {both}"
         )
-        raise BadArgument(f"{folder} is a {kind}, which encodes {_TEXTS[_DPR[kind]]} alone: {both}")
 
 
 def settings_in(path: Path, nothing: Any) -> Any:
@@ -450,7 +460,10 @@ def _prefix(model: Any, folder: Path, task: str, prefix: str | None, prompt: str
         return next((known[name] for name in _PROMPTS[task] if name in known), "")
     if prompt not in known:
         raise UnknownName.of(
-            "prompt", prompt, known, f"of the encoder in {folder}; {which}_prefix= takes any text"
+            "prompt",
+            prompt,
+            known,
+            f"of the encoder in {folder}; {which}_prefix= takes any text",
         )
     return known[prompt]
 
@@ -464,7 +477,9 @@ def _similarity(models: dict[Path, Any]) -> Any:
     }
     for name, folder in stated.items():
         if name not in _STATED:
-            raise BadArgument(f"the encoder in {folder} wants the similarity '{name}': say {_SAY}")
+            raise BadArgument(
+                f"the encoder in {folder} wants the similarity '{name}': say {_SAY}"
+            )
     if len(stated) > 1:
         both = " and ".join(f"{folder} {name}" for name, folder in stated.items())
         raise BadArgument(f"the two encoders want another similarity each ({both}): say {_SAY}")
@@ -563,7 +578,9 @@ def encoder_folder(name: str, what: str = "encoder") -> Path:
         except OSError:  # not in the cache
             folder = _downloaded(hub, name, what)
     if not any((folder / mark).is_file() for mark in MARKS):
-        raise BadData(f"no {what} in {folder}: a Hugging Face folder has a {' or '.join(MARKS)}")
+        raise BadData(
+            f"no {what} in {folder}: a Hugging Face folder has a {' or '.join(MARKS)}"
+        )
     return folder
 
 
@@ -594,7 +611,9 @@ def files_hash(folder: Path) -> str:
 def _files(folder: Path) -> list[Path]:
     """The files of an encoder, without hidden ones and other builds."""
     names = {
-        path: path.relative_to(folder).parts for path in sorted(folder.rglob("*")) if path.is_file()
+        path: path.relative_to(folder).parts
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
     }
     return [
         path

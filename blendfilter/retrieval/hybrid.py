@@ -56,7 +56,9 @@ class Hybrid(Retriever):
         self.fingerprint = fingerprint_of("hybrid", float(constant), depth, members)
         # over one corpus, which all of them state, ids mean the same
         corpora = [index.info().get("corpus") for index in self.indexes]
-        hashes = {corpus.get("sha256") if isinstance(corpus, dict) else None for corpus in corpora}
+        hashes = {
+            corpus.get("sha256") if isinstance(corpus, dict) else None for corpus in corpora
+        }
         self._corpus = len(hashes) == 1 and None not in hashes
         self._key: Key = (lambda p: p.id) if self._corpus else (_same_words)
         self._warnings = SearchWarnings(len(self) if self._corpus else None)
@@ -76,7 +78,9 @@ class Hybrid(Retriever):
                 ]
             cut = any(map(cut_of, rankings))
             missing = dict.fromkeys(chain.from_iterable(map(missing_of, rankings)))
-            found.append(Hits(fuse(apart, k, self.constant, self._key), cut=cut, missing=missing))
+            found.append(
+                Hits(fuse(apart, k, self.constant, self._key), cut=cut, missing=missing)
+            )
         return found
 
     def _depth_of(self, index: Retriever, k: int) -> int:
@@ -109,7 +113,9 @@ def _same_words(passage: Passage) -> tuple[str, str]:
     return folded(passage.title).casefold(), folded(passage.text).casefold()
 
 
-def fuse(rankings: Sequence[Sequence[Passage]], k: int, constant: float, key: Key) -> list[Passage]:
+def fuse(
+    rankings: Sequence[Sequence[Passage]], k: int, constant: float, key: Key
+) -> list[Passage]:
     """The `k` best of several rankings by the sum of their reciprocal ranks; `key` says which passages are one.
 
     >>> a, b, c = (Passage(name, "", name) for name in "abc")
@@ -130,7 +136,8 @@ def fuse(rankings: Sequence[Sequence[Passage]], k: int, constant: float, key: Ke
     # summed exactly, so that which index came first decides ties and nothing else
     sums = {name: math.fsum(parts) for name, parts in shares.items()}
     return [
-        first[name].scored(sums[name]) for name in sorted(sums, key=lambda name: -sums[name])[:k]
+        first[name].scored(sums[name])
+        for name in sorted(sums, key=lambda name: -sums[name])[:k]
     ]
 
 

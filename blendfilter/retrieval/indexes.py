@@ -56,7 +56,9 @@ FOREIGN: dict[tuple[str, ...], str] = {
 _LIKE_AN_ADDRESS = r"(?i)(?:https?|//|:).*@|[\w.-]+:[0-9]{1,5}/?$"
 
 
-def build(engine: str, corpus: Corpus, out: AnyPath | None = None, **settings: Any) -> Retriever:
+def build(
+    engine: str, corpus: Corpus, out: AnyPath | None = None, **settings: Any
+) -> Retriever:
     """Index `corpus` with the engine of that name; `settings` are that engine's. Raises `UnknownName`.
 
     >>> from blendfilter.records import Passage

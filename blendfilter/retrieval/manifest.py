@@ -20,7 +20,14 @@ from pathlib import Path, PurePosixPath
 from pickle import PickleError
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
 from blendfilter import resources
 from blendfilter.errors import BadArgument, BadData, BlendFilterError, IndexChanged, MissingFile
@@ -94,7 +101,9 @@ class Manifest(BaseModel):
     corpus: CorpusInfo
     settings: Settings = {}
     files: dict[Annotated[str, AfterValidator(_inside)], Annotated[int, Field(ge=0)]] = {}
-    hashes: dict[str, Annotated[str, Field(pattern=f"^({WHOLE}|{SAMPLED}):[0-9a-f]{{64}}$")]] = {}
+    hashes: dict[
+        str, Annotated[str, Field(pattern=f"^({WHOLE}|{SAMPLED}):[0-9a-f]{{64}}$")]
+    ] = {}
     versions: dict[str, str] = {}
 
     @model_validator(mode="after")
@@ -231,7 +240,9 @@ def opening(folder: AnyPath) -> Iterator[None]:
     try:
         yield
     except UNREADABLE as error:
-        of_gpu = type(error).__name__ == "OutOfMemoryError"  # a GPU's memory, not a damaged file
+        of_gpu = (
+            type(error).__name__ == "OutOfMemoryError"
+        )  # a GPU's memory, not a damaged file
         if isinstance(error, BlendFilterError) or of_gpu:
             raise
         why = " ".join(f"{type(error).__name__}: {error}".split())[:120]

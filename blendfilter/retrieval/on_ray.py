@@ -44,7 +44,9 @@ def connected(address: str) -> Iterator[Any]:
     place = urlsplit(address if "://" in address else f"ray://{address}")
     try:
         if place.port is not None:  # ray itself would wait for minutes
-            socket.create_connection((place.hostname or "", place.port), timeout=PATIENCE).close()
+            socket.create_connection(
+                (place.hostname or "", place.port), timeout=PATIENCE
+            ).close()
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **more)
     except (OSError, RuntimeError, ValueError, AssertionError) as error:
         words = " ".join(str(error).split())[:300]
@@ -80,7 +82,9 @@ class OnRay(NamedTuple):
     def check(self, out: object) -> None:
         """Raise `BadArgument` for what cannot be."""
         if out is None:
-            raise BadArgument("an index that a cluster encodes lies in a folder: name one (out)")
+            raise BadArgument(
+                "an index that a cluster encodes lies in a folder: name one (out)"
+            )
         if self.workers is not None:
             check_count("workers", self.workers)
         if self.gpus < 0:

@@ -177,7 +177,9 @@ def _rows(file: Path) -> Iterator[JsonRow]:
     with opened(file) as stream:
         for position, (query, hits) in enumerate(list_values(stream, str(file))):
             yield JsonRow(
-                f"{file}, query {position + 1}", position, {QUERIES[0]: query, PASSAGES[0]: hits}
+                f"{file}, query {position + 1}",
+                position,
+                {QUERIES[0]: query, PASSAGES[0]: hits},
             )
 
 
@@ -240,7 +242,9 @@ def _row(row: Mapping[str, Any], hits: Sequence[Passage]) -> str:
         }
         for passage in hits
     ]
-    return json.dumps({**row, **flags_of(hits), "passages": passages}, ensure_ascii=False) + "\n"
+    return (
+        json.dumps({**row, **flags_of(hits), "passages": passages}, ensure_ascii=False) + "\n"
+    )
 
 
 def _hits(value: Mapping[str, Any], where: str) -> Hits:
@@ -255,7 +259,8 @@ def _hits(value: Mapping[str, Any], where: str) -> Hits:
             f"{where}: field '{name}' is wrong: expected a list of passages, found {value[name]!r:.40}"
         )
     found = [
-        _passage(item, f"{where}, passage {rank}") for rank, item in enumerate(value[name], start=1)
+        _passage(item, f"{where}, passage {rank}")
+        for rank, item in enumerate(value[name], start=1)
     ]
     try:
         return with_flags(found, value)

@@ -135,7 +135,12 @@ class Remote(Retriever):
             "fingerprint": self.fingerprint,
             "url": self.url,
         }
-        return {**served, **own, "passages": self._about.passages, "server": self._about.version}
+        return {
+            **served,
+            **own,
+            "passages": self._about.passages,
+            "server": self._about.version,
+        }
 
     @property
     def max_k(self) -> int | None:
@@ -236,7 +241,12 @@ class ServerConnection:
         self._clients: dict[int, httpx.Client] = {}
 
     def request(
-        self, path: str, body: bytes | None = None, *, foreign: str = "", limit: int = http.LARGEST
+        self,
+        path: str,
+        body: bytes | None = None,
+        *,
+        foreign: str = "",
+        limit: int = http.LARGEST,
     ) -> Any:
         """The JSON at `path`, at most `limit` bytes of it.
 
@@ -258,9 +268,9 @@ class ServerConnection:
         except _PassingFault as fault:
             why, stated = str(fault), fault.stated
         tried = retrying.statistics["attempt_number"]
-        raise ServerRefused(f"the index server at {self.url} {why} (attempts: {tried})").quoting(
-            stated
-        )
+        raise ServerRefused(
+            f"the index server at {self.url} {why} (attempts: {tried})"
+        ).quoting(stated)
 
     def _once(self, path: str, body: bytes | None, foreign: str, limit: int) -> Any:
         method, where = "GET" if body is None else "POST", self.url + path
@@ -339,7 +349,12 @@ def address_of(url: str) -> ServerAddress:
         parts = urlsplit(url)
         login, at, place = parts.netloc.rpartition("@")
         beyond = "@" in parts.path or parts.query or parts.fragment
-        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and not beyond:
+        if (
+            parts.scheme in ("http", "https")
+            and parts.hostname
+            and parts.port != 0
+            and not beyond
+        ):
             address = f"{parts.scheme}://{place}{parts.path}".rstrip("/")
             plain = str(httpx.URL(address)).rstrip("/")
     if not plain:

@@ -77,7 +77,9 @@ class Reranker(ABC):
     identity: str
 
     @abstractmethod
-    def scores(self, queries: Sequence[str], candidates: Sequence[Sequence[str]]) -> RerankScores:
+    def scores(
+        self, queries: Sequence[str], candidates: Sequence[Sequence[str]]
+    ) -> RerankScores:
         """The scores of each query's own candidates. Equal texts have equal scores for one query."""
 
 
@@ -123,7 +125,9 @@ class Reranked(Retriever):
                 f"{model!r} cannot rerank: name a model, such as {EXAMPLES}, or give a Reranker"
             )
         self.reranker = (
-            model if isinstance(model, Reranker) else load_reranker(os.fspath(model), device=device)
+            model
+            if isinstance(model, Reranker)
+            else load_reranker(os.fspath(model), device=device)
         )
         self.depth = depth
         self.fingerprint = fingerprint_of(
@@ -187,7 +191,9 @@ class Reranked(Retriever):
         return len(self.index)
 
 
-def _reordered(ranking: Sequence[Passage], scores: Sequence[float], k: int, *, cut: bool) -> Hits:
+def _reordered(
+    ranking: Sequence[Passage], scores: Sequence[float], k: int, *, cut: bool
+) -> Hits:
     rounded = [round(score, _DECIMALS) for score in scores]
     order = sorted(range(len(ranking)), key=lambda at: -rounded[at])[:k]
     hits = [ranking[at].scored(rounded[at]) for at in order]
@@ -259,7 +265,9 @@ class CrossEncoderReranker(Reranker):
         # a fast tokenizer that two threads use at once fails ("Already borrowed")
         self._turn = threading.Lock()
 
-    def scores(self, queries: Sequence[str], candidates: Sequence[Sequence[str]]) -> RerankScores:
+    def scores(
+        self, queries: Sequence[str], candidates: Sequence[Sequence[str]]
+    ) -> RerankScores:
         """The raw outputs. Raises `BadData` where one is no number."""
         texts = [[whole_characters(text) for text in own] for own in candidates]
         with self._turn:
@@ -301,7 +309,11 @@ class CrossEncoderReranker(Reranker):
         if not texts:
             return []
         read = self._model.tokenizer(
-            list(texts), add_special_tokens=False, truncation=False, padding=False, verbose=False
+            list(texts),
+            add_special_tokens=False,
+            truncation=False,
+            padding=False,
+            verbose=False,
         )
         return [list(ids) for ids in read["input_ids"]]
 
@@ -328,7 +340,9 @@ class LateInteractionReranker(Reranker):
         self._bytes = 0
         self._turn = threading.Lock()
 
-    def scores(self, queries: Sequence[str], candidates: Sequence[Sequence[str]]) -> RerankScores:
+    def scores(
+        self, queries: Sequence[str], candidates: Sequence[Sequence[str]]
+    ) -> RerankScores:
         """The sums of the largest inner products; a query is cut where it is longer than the checkpoint reads."""
         encoded = self._encoder.queries(queries, *self._at_once)
         passages = self._passages(dict.fromkeys(text for texts in candidates for text in texts))
@@ -345,7 +359,9 @@ class LateInteractionReranker(Reranker):
             if missing := [text for text, own in found.items() if own is None]:
                 vectors, counts = self._encoder.passages(missing, *self._at_once)
                 for text, own in zip(missing, vectors.split(counts), strict=True):
-                    found[text] = own.clone()  # a part of the whole would keep all of it in memory
+                    found[text] = (
+                        own.clone()
+                    )  # a part of the whole would keep all of it in memory
                     self._bytes += own.nbytes
             self._vectors.update(found)  # the latest are the last
             while self._bytes > _KEPT_BYTES:

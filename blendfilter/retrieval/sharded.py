@@ -248,7 +248,9 @@ def build_sharded(
 
     Raises as `build` and `join` do, and `BadArgument` for more shards than passages.
     """
-    can_be = engine in (BM25.kind, "dense", "colbert") and settings.get("index", "flat") == "flat"
+    can_be = (
+        engine in (BM25.kind, "dense", "colbert") and settings.get("index", "flat") == "flat"
+    )
     if not can_be:  # before all encoding
         raise BadArgument(f"an index of {engine} {_WHY}; {_CAN} can be made in shards")
     total = sum(1 for _ in passages_of(corpus()))
@@ -362,7 +364,9 @@ def _check_ids(lists: Sequence[Callable[[], Iterable[str]]]) -> None:
     for ids in lists:
         for name in ids():
             check.add(name)
-    if repeated := check.repeated(lambda: enumerate(chain.from_iterable(ids() for ids in lists))):
+    if repeated := check.repeated(
+        lambda: enumerate(chain.from_iterable(ids() for ids in lists))
+    ):
         raise BadData(
             f"passage id '{repeated[2]}' occurs in two shards: join indexes of different passages"
         )
@@ -402,7 +406,12 @@ def open_sharded(
             shard = open_index(place / at, **options)
         shards.append(_same(shard, fingerprint, f"{at} of {place}"))
     reopen = functools.partial(
-        open_sharded, place, allow_hosts=allow_hosts, ambient=ambient, partial=partial, **options
+        open_sharded,
+        place,
+        allow_hosts=allow_hosts,
+        ambient=ambient,
+        partial=partial,
+        **options,
     )
     index = Sharded(shards, path=place, partial=partial, reopen=reopen)
     check_fingerprint(place, manifest, index.fingerprint)

@@ -46,7 +46,9 @@ OFFSETS = "offsets.npy"
 READING = "reading passages"
 OFTEN = 1000
 """Passages between two reports of progress."""
-_DRIFT = 2  # times as many passages as centroids were trained for: from there on an update says so
+_DRIFT = (
+    2  # times as many passages as centroids were trained for: from there on an update says so
+)
 
 _ADDED = "added.jsonl"
 _ID = '{"id": "'  # how a line begins
@@ -234,7 +236,9 @@ class Stored(Retriever):
         return super().__reduce_ex__(protocol)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__}: {len(self):,} passages, fingerprint {self.fingerprint}>"
+        return (
+            f"<{type(self).__name__}: {len(self):,} passages, fingerprint {self.fingerprint}>"
+        )
 
     def __len__(self) -> int:
         return len(self.passages)
@@ -369,7 +373,9 @@ def gather(
     hold.
     """
     path = path_of(corpus) if isinstance(corpus, (str, os.PathLike)) else None
-    name = str(getattr(corpus, "name", "")) if path is None else path.name or path.absolute().name
+    name = (
+        str(getattr(corpus, "name", "")) if path is None else path.name or path.absolute().name
+    )
     ids = IdCheck()
 
     def lines() -> Iterator[bytes]:

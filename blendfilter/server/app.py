@@ -83,7 +83,9 @@ def application(
         ],
         middleware=[Middleware(AccessGuard, token=token)],
         exception_handlers={
-            HTTPException: lambda _, error: refusal(error.status_code, error.detail, error.headers),
+            HTTPException: lambda _, error: refusal(
+                error.status_code, error.detail, error.headers
+            ),
             BadArgument: lambda _, error: refusal(400, str(error)),
             asyncio.QueueFull: lambda *_: refusal(
                 503, "too many queries are waiting: try again", {"Retry-After": "1"}
@@ -158,7 +160,8 @@ class Service:
             if index is not self.index:
                 self.index = index
                 logger.warning(
-                    "another index took the old one's place: %s is served now", index.fingerprint
+                    "another index took the old one's place: %s is served now",
+                    index.fingerprint,
                 )
             del index  # or the old one would stay in memory while the next is opened
 
@@ -202,7 +205,8 @@ class AccessGuard:
             if self._token is None:
                 if not _LOCAL_HOST.fullmatch(headers.get("host", "")):
                     app = refusal(
-                        403, "without a token, this server answers to localhost and 127.0.0.1 only"
+                        403,
+                        "without a token, this server answers to localhost and 127.0.0.1 only",
                     )
             elif scope["path"] != "/health" and not knows(headers, self._token):
                 how = "'Authorization: Bearer TOKEN', or http://any:TOKEN@host:port/"

@@ -48,7 +48,9 @@ class Batcher:
         self._working: asyncio.Task[None] | None = None
         self.counts = ServedCounts()
 
-    async def find(self, search: Search, queries: Sequence[str], k: int) -> list[Sequence[Passage]]:
+    async def find(
+        self, search: Search, queries: Sequence[str], k: int
+    ) -> list[Sequence[Passage]]:
         """The passages of each query. Raises the error of `search` for one of them.
 
         Raises:

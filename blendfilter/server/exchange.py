@@ -119,7 +119,9 @@ def without_paths(value: Any) -> Any:
     """
     if isinstance(value, Mapping):
         return {
-            name: without_paths(part) for name, part in value.items() if name not in ("path", "url")
+            name: without_paths(part)
+            for name, part in value.items()
+            if name not in ("path", "url")
         }
     if isinstance(value, list | tuple):
         return [without_paths(part) for part in value]
@@ -158,7 +160,9 @@ def checked(queries: list[str], k: int, limits: ServerLimits) -> tuple[list[str]
     k = check_search(queries, k)
     longest = max(map(len, queries))
     if k > limits.max_k:
-        raise BadArgument(f"k={k} is more than this server gives: at most {limits.max_k} (--max-k)")
+        raise BadArgument(
+            f"k={k} is more than this server gives: at most {limits.max_k} (--max-k)"
+        )
     if len(queries) > limits.max_queries:
         raise BadArgument(
             f"{len(queries)} queries in one request: at most {limits.max_queries}; send them apart"

@@ -22,9 +22,7 @@ from blendfilter.secrets import checked
 from blendfilter.server.app import application, passages_of
 from blendfilter.server.exchange import ServerLimits
 
-KEEP_ALIVE = (
-    75  # seconds; longer than our client keeps a connection, so that none is closed under a request
-)
+KEEP_ALIVE = 75  # seconds; longer than our client keeps a connection, so that none is closed under a request
 LARGEST_HEAD = 64 * 1024  # bytes of a request's address and headers
 BACKLOG = 1024  # connections that the system keeps until they are accepted
 SHORTEST_TOKEN = 16  # characters; a shorter one can be guessed
@@ -130,7 +128,9 @@ def listen(host: str, port: int, *, token: str | None) -> socket.socket:
     except OSError as error:
         listening.close()
         why = (
-            "is in use" if error.errno == errno.EADDRINUSE else f"cannot be had ({error.strerror})"
+            "is in use"
+            if error.errno == errno.EADDRINUSE
+            else f"cannot be had ({error.strerror})"
         )
         raise BadArgument(
             f"port {port} on {host} {why}: choose another (port=; 0 is any free one)"

@@ -251,7 +251,12 @@ class Questions(Sequence[Question]):
         ]
 
     def metric(
-        self, gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
+        self,
+        gold: Any,
+        pred: Any,
+        trace: Any = None,
+        pred_name: Any = None,
+        pred_trace: Any = None,
     ) -> Any:
         """The task's leading metric as DSPy and its optimisers call one, GEPA among them.
 
@@ -262,7 +267,9 @@ class Questions(Sequence[Question]):
         right = answers_of(gold.items()) or ()
         leading = self.task.metrics[0]
         own = self.task.functions.get(leading)
-        score = metric(leading)(str(pred.answer), right) if own is None else float(own(gold, pred))
+        score = (
+            metric(leading)(str(pred.answer), right) if own is None else float(own(gold, pred))
+        )
         if pred_name is None:
             return score if trace is None else score == 1.0
         partly = f"It scores {score:.2f} of 1. " if 0 < score < 1 else ""

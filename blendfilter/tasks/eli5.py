@@ -52,7 +52,9 @@ def parse(row: JsonRow) -> Question:
         ranked = sorted(zip(texts, votes, strict=True), key=lambda pair: -pair[1])
         value = {**value, "question": read.title, "answers": [text for text, _ in ranked]}
     found = question(row, value, names={"docs": "ctxs", "sample_id": "id"})
-    return replace(found, golden_answers=tuple(answer.strip() for answer in found.golden_answers))
+    return replace(
+        found, golden_answers=tuple(answer.strip() for answer in found.golden_answers)
+    )
 
 
 TASK = Task(

@@ -73,7 +73,9 @@ def parse(row: JsonRow) -> Question:
 
 def wording_for(questions: Sequence[Question]) -> str:
     """Three labels where one of the questions has the third, else two."""
-    return "fever-nei" if any(LABELS[-1] in one.golden_answers for one in questions) else "fever"
+    return (
+        "fever-nei" if any(LABELS[-1] in one.golden_answers for one in questions) else "fever"
+    )
 
 
 TASK = Task(

@@ -70,7 +70,9 @@ _PACKED = ("possible_answers", "o_aliases")
 _NESTED = ("text", "value", "aliases", "human_answers", "normalized_aliases")
 _NO_ANSWER = ("", "<unk>")
 """What stands where the answer is not told; the second in TriviaQA's test split."""
-_JSON_LIST = re.compile(r"""\[\s*(["'].*|-?\d+(\.\d+)?(\s*,\s*-?\d+(\.\d+)?)*\s*|)\]""", re.DOTALL)
+_JSON_LIST = re.compile(
+    r"""\[\s*(["'].*|-?\d+(\.\d+)?(\s*,\s*-?\d+(\.\d+)?)*\s*|)\]""", re.DOTALL
+)
 """A text that looks like a JSON list of texts or numbers."""
 
 
@@ -291,7 +293,9 @@ Paragraphs = Annotated[tuple[Paragraph, ...], _listed("title", "sentences", "con
 
 
 class _Row(Outside):
-    id: Name = Field(None, validation_alias=AliasChoices("id", "_id", "qid", "q_id", "question_id"))
+    id: Name = Field(
+        None, validation_alias=AliasChoices("id", "_id", "qid", "q_id", "question_id")
+    )
     question: str
     type: Name = None
     gold_titles: Names = Field((), validation_alias=AliasChoices("gold_titles", "gold_title"))
@@ -351,7 +355,8 @@ def question(
         BadData: a field is missing or wrong, or there is no answer: the row's place and the field's name.
     """
     columns = [
-        ((names or {}).get(name, name), found) for name, found in (value or mapping(row)).items()
+        ((names or {}).get(name, name), found)
+        for name, found in (value or mapping(row)).items()
     ]
     fields = dict(columns)
     evidence: Evidence = ()

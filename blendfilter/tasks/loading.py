@@ -21,7 +21,17 @@ from blendfilter.errors import (
 from blendfilter.extras import how_to_install
 from blendfilter.files import JsonRow, json_rows, lines, path_of
 from blendfilter.records import Question
-from blendfilter.tasks import arc, eli5, fever, popqa, pubhealth, strategyqa, triviaqa, twowiki, wow
+from blendfilter.tasks import (
+    arc,
+    eli5,
+    fever,
+    popqa,
+    pubhealth,
+    strategyqa,
+    triviaqa,
+    twowiki,
+    wow,
+)
 from blendfilter.tasks.base import Hub, MetricFunction, Parser, Questions, Task
 from blendfilter.tasks.layouts import mapping, question
 
@@ -100,7 +110,9 @@ def load(
     return Questions(tuple(questions), chosen.asking(questions), source.label)
 
 
-def _task_and_data(task: str | Path | Task | Iterable[Any], data: Data | None) -> tuple[Task, Data]:
+def _task_and_data(
+    task: str | Path | Task | Iterable[Any], data: Data | None
+) -> tuple[Task, Data]:
     """Which of the two arguments is what."""
     chosen = TASKS.get(task) if isinstance(task, str) else task
     if data is not None:
@@ -134,7 +146,10 @@ def _source(task: Task, data: Data, split: str | None) -> _Source:
         if not path.exists():
             raise MissingFile.of(path, ("hub", "sample"))
         return _Source(
-            path.name, task.rows(path), task.beside(path) if task.beside else task.parse, drain=True
+            path.name,
+            task.rows(path),
+            task.beside(path) if task.beside else task.parse,
+            drain=True,
         )
     if hasattr(data, "iterrows"):  # its items are the names of its columns
         raise BadArgument("questions in a frame: pass its rows, frame.to_dict('records')")
@@ -190,7 +205,9 @@ def _kept(source: _Source, split: str | None, limit: int | None) -> list[Questio
     for row in source.rows:
         one = row.value if isinstance(row.value, Question) else source.parse(row)
         if not one.question.strip():
-            raise BadData(f"{row.where}: question '{one.id}' is empty: fill it in or drop the row")
+            raise BadData(
+                f"{row.where}: question '{one.id}' is empty: fill it in or drop the row"
+            )
         if not one.golden_answers:
             raise BadData(
                 f"{row.where}: question '{one.id}' has no golden answers, so nothing can be scored"

@@ -38,9 +38,13 @@ def parse(row: JsonRow) -> Question:
     """A claim that is true or false. Raises `BadData`."""
     value = mapping(row)
     # Evidence in words is what the label was found by; as a list, passages that were retrieved.
-    names = {**_NAMES, "evidence": "ctxs"} if isinstance(value.get("evidence"), list) else _NAMES
+    names = (
+        {**_NAMES, "evidence": "ctxs"} if isinstance(value.get("evidence"), list) else _NAMES
+    )
     claim = question(row, value, names=names)
-    expected = "a claim of pubhealth is true or false (a file's others are left out by themselves)"
+    expected = (
+        "a claim of pubhealth is true or false (a file's others are left out by themselves)"
+    )
     answer = label_of(claim, row.where, _SAME, expected)
     return replace(claim, golden_answers=(answer,), type=answer)
 

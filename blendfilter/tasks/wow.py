@@ -85,7 +85,9 @@ def rows(path: Path) -> Iterator[JsonRow]:
                 )
 
 
-def _asked(whole: WizardDialogue, before: Sequence[WizardTurn], turn: WizardTurn) -> dict[str, Any]:
+def _asked(
+    whole: WizardDialogue, before: Sequence[WizardTurn], turn: WizardTurn
+) -> dict[str, Any]:
     """The dialogue up to a turn, which is the answer, and the passages that the wizard saw.
 
     These are the topic's, and what the last two turns retrieved, the newest first.

@@ -40,7 +40,13 @@ from blendfilter.context import setting
 from blendfilter.errors import BadArgument, EmptyData, ModelError
 from blendfilter.extras import needed, quiet_transformers
 from blendfilter.files import writing
-from blendfilter.filters.written import STOPS, BIDERFilter, Unmatched, looked_up, recipe_of_answerer
+from blendfilter.filters.written import (
+    STOPS,
+    BIDERFilter,
+    Unmatched,
+    looked_up,
+    recipe_of_answerer,
+)
 from blendfilter.journal import FILE, Journal
 from blendfilter.lm.budget import Budget
 from blendfilter.lm.checkpoints import (
@@ -183,7 +189,11 @@ def align_bider(
         },
         "demos": None if demos is None else str(demos),
         "unmatched": unmatched,
-        "settings": {**shaping, "max_input_tokens": reading.max_input_tokens, "chat": reading.chat},
+        "settings": {
+            **shaping,
+            "max_input_tokens": reading.max_input_tokens,
+            "chat": reading.chat,
+        },
     }
     if check_recipe(out, made):
         _clear(out)
@@ -231,12 +241,16 @@ def align_bider(
         write_questions(partial, (row.question for row in rows), trained_on(checkpoint))
         draw_steps(rewards_by_step, partial / PICTURE, "F1(written) - F1(original)")
         write_recipe(partial, {**made, "versions": versions(), "result": result})
-        partial.rename(out)  # the journal stays open, and locked, until no other process can begin
+        partial.rename(
+            out
+        )  # the journal stays open, and locked, until no other process can begin
         _clear(out)
     return Aligned(out, read_recipe(out), steps)
 
 
-def _most_tokens(checkpoint: Checkpoint, reading: TrainingSettings, settings: PPOSettings) -> int:
+def _most_tokens(
+    checkpoint: Checkpoint, reading: TrainingSettings, settings: PPOSettings
+) -> int:
     """Tokens of a prompt that the refiner reads: as in its distillation, and with room for what it writes."""
     config, positions = open_config(checkpoint), positions_of(open_config(checkpoint))
     if positions is None:
@@ -298,7 +312,9 @@ class ReaderReward:
     async def rewards(self, texts: Sequence[Text]) -> list[float]:
         """The rewards of `texts`; the reader's calls are in flight together."""
         found = await self._answered((each.place for each in texts), texts)
-        return [after - self.original[each.place] for after, each in zip(found, texts, strict=True)]
+        return [
+            after - self.original[each.place] for after, each in zip(found, texts, strict=True)
+        ]
 
     def context(self, text: Text) -> list[Passage]:
         """What the reader is given of a written text, as the filter gives it."""
@@ -308,7 +324,9 @@ class ReaderReward:
             written = written.partition(stop)[0]
         parts = looked_up(written, passages, cut=text.cut and written == text.text).parts
         return [
-            each for each in parts if self.unmatched == "keep" or not isinstance(each, WrittenText)
+            each
+            for each in parts
+            if self.unmatched == "keep" or not isinstance(each, WrittenText)
         ]
 
     def figures(self, places: Iterable[int]) -> dict[str, Any]:
@@ -328,9 +346,12 @@ class ReaderReward:
         missing = sorted({*places} - self.original.keys())
         async with aio.together() as group:
             before = [
-                group.create_task(self._f1(place, self.rows[place].passages)) for place in missing
+                group.create_task(self._f1(place, self.rows[place].passages))
+                for place in missing
             ]
-            after = [group.create_task(self._f1(each.place, self.context(each))) for each in texts]
+            after = [
+                group.create_task(self._f1(each.place, self.context(each))) for each in texts
+            ]
         self.original.update(zip(missing, (task.result() for task in before), strict=True))
         return [task.result() for task in after]
 
@@ -473,5 +494,7 @@ def reward_lines(means: Sequence[float], lines: int = 10, width: int = 40) -> li
     for start, end, (mean, half) in zip(edges, edges[1:], figures, strict=False):
         ends = "" if math.isnan(half) else f"[{mean - half:+.3f}, {mean + half:+.3f}]"
         place = round((width - 1) * (mean - low) / (high - low)) if high > low else 0
-        found.append(f"steps {start + 1:>6,} to {end:<6,} {mean:+.3f} {ends:<16} {' ' * place}*")
+        found.append(
+            f"steps {start + 1:>6,} to {end:<6,} {mean:+.3f} {ends:<16} {' ' * place}*"
+        )
     return found

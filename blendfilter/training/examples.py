@@ -57,7 +57,9 @@ def prompt_counter(base: str | Path, settings: TrainingSettings) -> Callable[[st
     return lambda prompt: len(_prompt(tokenizer, prompt, settings.chat))
 
 
-def _prompt(tokenizer: Any, prompt: str | Sequence[Sequence[str]], chat: bool | None) -> list[int]:
+def _prompt(
+    tokenizer: Any, prompt: str | Sequence[Sequence[str]], chat: bool | None
+) -> list[int]:
     try:
         return prompt_ids(tokenizer, prompt, chat=chat)
     except lm15.InvalidRequestError as error:

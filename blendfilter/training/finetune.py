@@ -137,7 +137,9 @@ def examples_of(rows: Sequence[Mapping[str, Any]]) -> list[Example]:
             (message["role"], str(message["content"])) for message in row.get("messages") or ()
         ]
         if len(messages) < 2 or messages[-1][0] != "assistant":
-            raise BadData(f"no conversation that ends with the assistant's turn: {str(row)[:80]}")
+            raise BadData(
+                f"no conversation that ends with the assistant's turn: {str(row)[:80]}"
+            )
         asked = messages[:-1]
         alone = len(asked) == 1 and asked[0][0] == "user"
         examples.append(Example(asked[0][1] if alone else tuple(asked), messages[-1][1]))

@@ -108,7 +108,9 @@ class TargetTrainer(transformers.Trainer):
             labels = torch.nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
         wanted = labels != IGNORED
         _, logits = logits_at(model, own.get_output_embeddings(), wanted, given)
-        loss = torch.nn.functional.cross_entropy(logits.float(), labels[wanted], reduction="sum")
+        loss = torch.nn.functional.cross_entropy(
+            logits.float(), labels[wanted], reduction="sum"
+        )
         # gradients are averaged over processes, and the tokens were counted over all of them
         return loss / num_items_in_batch * self.accelerator.num_processes
 

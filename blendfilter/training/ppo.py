@@ -87,7 +87,9 @@ def restricted(logits: Tensor, allowed: Tensor) -> Tensor:
 
     `logits` are (..., vocabulary), the others (..., top_k).
     """
-    chosen = logits.gather(-1, allowed.clamp(min=0)).float().masked_fill(allowed < 0, -torch.inf)
+    chosen = (
+        logits.gather(-1, allowed.clamp(min=0)).float().masked_fill(allowed < 0, -torch.inf)
+    )
     return torch.log_softmax(chosen, dim=-1)
 
 
@@ -328,7 +330,9 @@ class Policy:
     @contextmanager
     def _generating(self, how: Any) -> Iterator[None]:
         """Inside the block these are the model's generation settings, all of them: its own have penalties and more."""
-        inner = self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
+        inner = (
+            self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
+        )
         own, inner.generation_config = inner.generation_config, how
         try:
             yield
@@ -413,7 +417,9 @@ def learn(
             now = policy.read(piece)
             if epoch == 0:  # the weights have not moved: these are the old ones
                 values = now.values.detach()
-                advantage = advantages(reward, values, piece.written, settings.gamma, settings.lam)
+                advantage = advantages(
+                    reward, values, piece.written, settings.gamma, settings.lam
+                )
                 other = now.log_probs.detach()
                 if reference is not None:
                     with torch.no_grad():

@@ -80,7 +80,9 @@ def check_recipe(folder: Path, recipe: Mapping[str, Any], name: str = RECIPE) ->
     """
     known = read_recipe(folder, name)
     if not known:
-        is_ours = not folder.exists() or (folder / LOCK).exists()  # another process begins there
+        is_ours = (
+            not folder.exists() or (folder / LOCK).exists()
+        )  # another process begins there
         if not is_ours and (not folder.is_dir() or any(folder.iterdir())):
             raise BadArgument(
                 f"{folder} is there, and holds no trained model of ours: name another folder (out=)"

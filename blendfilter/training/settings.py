@@ -52,7 +52,9 @@ class TrainingSettings(Settings, panel="Method"):
     """The adapter's."""
     chat: Rare[bool | None] = None
     """Whether prompts stand in the base's chat template; without it: where it has one."""
-    precision: Annotated[Literal["float32", "bf16"] | None, Option(panel="Model", rare=True)] = None
+    precision: Annotated[
+        Literal["float32", "bf16"] | None, Option(panel="Model", rare=True)
+    ] = None
     """float32, or bf16 (autocast; of an adapter, the frozen weights too); without it bf16 on a GPU that has it."""
     seed: Annotated[NonNegativeInt, Option(rare=True), Field(lt=2**32)] = 0
     """Of the adapter's first weights, the order and dropout."""

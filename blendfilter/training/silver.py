@@ -90,7 +90,9 @@ def silver_set(
         if kind not in get_args(Reads):
             raise UnknownName.of("reads", kind, get_args(Reads))
     if reads != "silver" and part != "generator":
-        raise BadArgument(f"reads={reads} is of the generator: {part} reads all passages as it is")
+        raise BadArgument(
+            f"reads={reads} is of the generator: {part} reads all passages as it is"
+        )
     rows = [at_stage(row, stage) for row in read_silver(silver)]
     task, measure = _origin(path_of(silver), part, task)
     wanted = {question_digest(question) for question in exclude}
@@ -146,11 +148,16 @@ def at_stage(row: SilverRow, stage: Stage) -> SilverRow:
             f"question '{row.id}' has no stage {stage}: BIDER's synthesis has stages (measure='bider')"
         )
     candidates, chosen = row.candidates(), getattr(row.stages, stage)
-    return replace(row, chosen=tuple(chosen), target=" ".join(candidates[at].text for at in chosen))
+    return replace(
+        row, chosen=tuple(chosen), target=" ".join(candidates[at].text for at in chosen)
+    )
 
 
 def written_examples(
-    rows: Sequence[SilverRow], select: WrittenFilter, base: str | Path, settings: TrainingSettings
+    rows: Sequence[SilverRow],
+    select: WrittenFilter,
+    base: str | Path,
+    settings: TrainingSettings,
 ) -> tuple[list[Example], dict[str, Any], list[SilverRow]]:
     """Question and passages as the filter `select` asks, and the row's target; and the rows that these are of.
 
@@ -168,7 +175,9 @@ def written_examples(
             shown, candidates = dict(zip(places, lines, strict=False)), row.candidates()
             chosen = [candidates[at] for at in row.chosen]
             target = " ".join(
-                each.text for each in chosen if one_line(each.text) in shown.get(each.position, "")
+                each.text
+                for each in chosen
+                if one_line(each.text) in shown.get(each.position, "")
             )
             counts["prompts_cut"] += 1
             counts["targets_shortened"] += target != row.target
@@ -176,7 +185,11 @@ def written_examples(
             prompt = select.write.render(knowledge=lines, question=row.question)
             examples.append(Example(prompt, target, row.question))
             kept.append(row)
-    return examples, {**select.recipe, **counts, "left_out_no_room": len(rows) - len(kept)}, kept
+    return (
+        examples,
+        {**select.recipe, **counts, "left_out_no_room": len(rows) - len(kept)},
+        kept,
+    )
 
 
 def generator_examples(

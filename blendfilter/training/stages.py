@@ -171,7 +171,9 @@ def _facts_in(question: Question, passage: Passage) -> list[str]:
 
 def _cut(text: str, most: int) -> str:
     words = text.split()
-    return " ".join(words) if len(words) <= most else " ".join(words[:most]).rstrip(",;:") + " …"
+    return (
+        " ".join(words) if len(words) <= most else " ".join(words[:most]).rstrip(",;:") + " …"
+    )
 
 
 # --- the teacher ------------------------------------------------------------------------------------------------------
@@ -208,14 +210,18 @@ class GoldTeacher:
         lesson = _Lesson(question, gold, prompt, self.wording)
         target: str | None = getattr(lesson, _TARGETS[stage])
         if target is not None:
-            self.examples.setdefault(prompt, StageExample(stage, prompt, target, question.question))
+            self.examples.setdefault(
+                prompt, StageExample(stage, prompt, target, question.question)
+            )
         words = "none" if target is None else target  # it is to go on
         return lm15.Response(
             id=None,
             model="gold",
             message=lm15.Message(role="assistant", parts=(lm15.TextPart(text=words),)),
             finish_reason="stop",
-            usage=lm15.Usage(input_tokens=len(prompt.split()), output_tokens=len(words.split())),
+            usage=lm15.Usage(
+                input_tokens=len(prompt.split()), output_tokens=len(words.split())
+            ),
         )
 
 
@@ -274,7 +280,9 @@ class _Lesson:
     def topic(self) -> str | None:
         titles = [passage.title.partition(" (")[0].strip() for passage in self.gold]
         named = [
-            title for title in titles if title and folded(title) in folded(self.question.question)
+            title
+            for title in titles
+            if title and folded(title) in folded(self.question.question)
         ]
         return " and ".join(named[:2] or titles[:1]) or None
 
@@ -347,7 +355,9 @@ class _WithGold(Retriever):
         draw = random.Random(f"{self.seed} {query}")
         for passage in gold:
             if all(folded(each.title) != folded(passage.title) for each in kept):
-                others = [at for at, each in enumerate(kept) if folded(each.title) not in titles]
+                others = [
+                    at for at, each in enumerate(kept) if folded(each.title) not in titles
+                ]
                 if len(kept) >= k:
                     if not others:
                         break
@@ -413,18 +423,25 @@ def stage_examples(
     # what branches ask side by side arrives in any order
     places = {question.question: at for at, question in reversed([*enumerate(known)])}
     return sorted(
-        teacher.examples.values(), key=lambda each: (places[each.question], each.stage, each.prompt)
+        teacher.examples.values(),
+        key=lambda each: (places[each.question], each.stage, each.prompt),
     )
 
 
-def _made(taught: TaughtMethod, retriever: Retriever, wording: TaskWording, k: int) -> dspy.Module:
+def _made(
+    taught: TaughtMethod, retriever: Retriever, wording: TaskWording, k: int
+) -> dspy.Module:
     select = None if taught.filter is None else make_filter(taught.filter, wording=wording)
     searched = None if taught.method in _MEMORY else retriever
     return make_method(taught.method, searched, k=taught.k or k, filter=select, task=wording)
 
 
 def drawn(
-    examples: Sequence[StageExample], n: int, *, shares: Mapping[str, float] = SHARES, seed: int = 0
+    examples: Sequence[StageExample],
+    n: int,
+    *,
+    shares: Mapping[str, float] = SHARES,
+    seed: int = 0,
 ) -> list[StageExample]:
     """About `n` examples: of each stage its share, drawn by `seed`, and of `relevant` as many Yes as No.
 

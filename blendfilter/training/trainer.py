@@ -328,7 +328,9 @@ def _quiet() -> Iterator[None]:
         for logger in loggers:
             logger.setLevel(logging.ERROR)
         with warnings.catch_warnings(), quiet_transformers(EXTRA, WHY):
-            warnings.filterwarnings("ignore", module=r"(transformers|peft|accelerate|torch)(\.|$)")
+            warnings.filterwarnings(
+                "ignore", module=r"(transformers|peft|accelerate|torch)(\.|$)"
+            )
             yield
     finally:
         for logger, level in zip(loggers, levels, strict=True):

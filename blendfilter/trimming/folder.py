@@ -128,7 +128,9 @@ class TrimFolder(BaseModel):
                 raise BadArgument(
                     f"{place} lies inside the index at {base}, which is never written to: name a folder outside"
                 )
-            base = Path(os.path.relpath(os.path.realpath(base), os.path.realpath(place))).as_posix()
+            base = Path(
+                os.path.relpath(os.path.realpath(base), os.path.realpath(place))
+            ).as_posix()
         fields = {
             "place": place,
             "base": base,
@@ -245,7 +247,9 @@ class TrimFolder(BaseModel):
 def default_place(location: str | os.PathLike[str]) -> str:
     """`wiki.trimmed` for `wiki`: where the trimming goes by default. Raises `BadArgument` for an address."""
     if is_address(location):
-        plain = address_of(os.fspath(location)).url  # without a login, which no message may name
+        plain = address_of(
+            os.fspath(location)
+        ).url  # without a login, which no message may name
         raise BadArgument(
             f"there is no place beside {plain}: name a folder for its witnesses (out=DIR)"
         )
@@ -293,7 +297,9 @@ def _checked(fields: dict[str, Any]) -> TrimFolder:
         return TrimFolder.model_validate(fields)
     except ValidationError as error:
         first = error.errors()[0]
-        raise BadArgument(f"{first['loc'][0]}: {first['msg']}, got {first['input']!r}") from None
+        raise BadArgument(
+            f"{first['loc'][0]}: {first['msg']}, got {first['input']!r}"
+        ) from None
 
 
 # --- opening ----------------------------------------------------------------------------------------------------------
@@ -354,7 +360,11 @@ def open_trimmed(
 
 
 def open_base(
-    base: str, overlay: str | os.PathLike[str], *, allow_hosts: Sequence[str] = (), **options: Any
+    base: str,
+    overlay: str | os.PathLike[str],
+    *,
+    allow_hosts: Sequence[str] = (),
+    **options: Any,
 ) -> Retriever:
     """The index that the manifest of `overlay` names. An address there may be anybody's: see `check_host`.
 

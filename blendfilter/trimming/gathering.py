@@ -129,10 +129,14 @@ def trim(
         folder, similar = folder.set(similar=similar), None
     folder.check(index, k)
     check_search(texts, folder.k)
-    context = RunContext(lm, judge, concurrency=concurrency, budget=budget, max_retries=max_retries)
+    context = RunContext(
+        lm, judge, concurrency=concurrency, budget=budget, max_retries=max_retries
+    )
     near = similar or similar_for(index, folder.similarity) if reuse else None
     kept_apart = guard_of(guard, folder.similar, folder.similar_files)
-    work = _trimmed(index, texts, folder, context, near, kept_apart, concurrency, dry_run, progress)
+    work = _trimmed(
+        index, texts, folder, context, near, kept_apart, concurrency, dry_run, progress
+    )
     return aio.run(work, "trim", "await asyncio.to_thread(trim, …)")
 
 
@@ -377,8 +381,12 @@ class _JudgingSession:
         """Each passage's verdict, in rank order; all are waited for, even after an error: they are paid for."""
         (found,) = await aio.in_thread(self.index.search, [question], self.k)
         passages = {passage.id: passage for passage in found}
-        calls = [self.judge.acall(question=question, passage=each) for each in passages.values()]
-        results: list[Any] = await asyncio.gather(*map(aio.awaiting, calls), return_exceptions=True)
+        calls = [
+            self.judge.acall(question=question, passage=each) for each in passages.values()
+        ]
+        results: list[Any] = await asyncio.gather(
+            *map(aio.awaiting, calls), return_exceptions=True
+        )
         errors = [result for result in results if isinstance(result, BaseException)]
         if errors:  # what ends the whole session comes before what this question alone met
             raise next((error for error in errors if isinstance(error, _ENDS_ALL)), errors[0])

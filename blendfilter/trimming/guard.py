@@ -17,7 +17,12 @@ import numpy as np
 
 from blendfilter.errors import BadArgument, BadData, MissingFile
 from blendfilter.lm.checkpoints import CONFIG
-from blendfilter.lm.scoring.entailment import ENTAILED, PairClassifier, classifier_labels, label_at
+from blendfilter.lm.scoring.entailment import (
+    ENTAILED,
+    PairClassifier,
+    classifier_labels,
+    label_at,
+)
 from blendfilter.retrieval.base import fingerprint_of
 from blendfilter.retrieval.encoders import files_hash
 from blendfilter.trimming.opposites import plain_question, unlike

@@ -199,7 +199,9 @@ def _opposite(one: _QuestionParts, other: _QuestionParts) -> str:
             ]
             return f"one says {said[0]}, the other {said[1]}"
         if mine != theirs:
-            return f"they say '{OPPOSITES[pair][0]}' and '{OPPOSITES[pair][1]}' in another order"
+            return (
+                f"they say '{OPPOSITES[pair][0]}' and '{OPPOSITES[pair][1]}' in another order"
+            )
     return ""
 
 
@@ -214,7 +216,9 @@ def _denied(one: _QuestionParts, other: _QuestionParts) -> str:
 
 @lru_cache(maxsize=2**15)
 def _parts(text: str) -> _QuestionParts:
-    folded = "".join(c for c in unicodedata.normalize("NFKD", text) if not unicodedata.combining(c))
+    folded = "".join(
+        c for c in unicodedata.normalize("NFKD", text) if not unicodedata.combining(c)
+    )
     plain = _without_polite_words(folded)
     found = list(_WORD.finditer(plain))
     words = [_folded(word[0]) for word in found]

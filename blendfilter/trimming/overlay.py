@@ -89,10 +89,14 @@ class Explanation(NamedTuple):
         """For people: what was dropped and why, and what came in its place; or why nothing was dropped."""
         lines = []
         for drop in self.dropped:
-            line, judged = (shortened(text, _WIDTH) for text in (drop.passage.line, drop.judged))
+            line, judged = (
+                shortened(text, _WIDTH) for text in (drop.passage.line, drop.judged)
+            )
             lines.append(f"dropped {drop.passage.id} (rank {drop.rank}): {line}")
             if not drop.kept:
-                lines.append(f"  rejected for the judged question {judged!r}, which this one is")
+                lines.append(
+                    f"  rejected for the judged question {judged!r}, which this one is"
+                )
                 continue
             count = counted(len(drop.witnesses), "witness", "witnesses")
             texts = [self.questions[name] for name in drop.witnesses[:_MOST_NAMED]]
@@ -106,7 +110,9 @@ class Explanation(NamedTuple):
         if (trim := self.passages.trim) is not None:
             for name in trim.refilled:
                 judged = (
-                    "not judged for such a question" if name in trim.unjudged else "not rejected"
+                    "not judged for such a question"
+                    if name in trim.unjudged
+                    else "not rejected"
                 )
                 lines.append(f"filled in {name}: {judged}")
         if not lines:
@@ -162,7 +168,11 @@ class TrimmedRanking(NamedTuple):
     """The ids of those of `kept` that stood below the first k."""
 
     def hits(
-        self, ranking: Sequence[Passage], judged: str, similarity: float, votes: Mapping[str, int]
+        self,
+        ranking: Sequence[Passage],
+        judged: str,
+        similarity: float,
+        votes: Mapping[str, int],
     ) -> Hits:
         """What comes back for a query with this `ranking`, by the verdicts on the question `judged`."""
         trim = Trim(
@@ -282,7 +292,9 @@ class Trimmed(Retriever):
         self.refill = refill
         self._deepest = _deepest(self.index)
         digest = witnesses.digest(threshold, one_way=one_way)
-        self._judged: Sequence[JudgedQuestion] = tuple(witnesses.judged.values()) if digest else ()
+        self._judged: Sequence[JudgedQuestion] = (
+            tuple(witnesses.judged.values()) if digest else ()
+        )
         self._rejected = [witnesses.rejected_by(judged.id) for judged in self._judged]
         self._apart: dict[str, set[str]] = defaultdict(set)
         """For each passage those that may go where it is accepted: enough witnesses separate them from it."""

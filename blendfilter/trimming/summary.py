@@ -113,7 +113,9 @@ class Trimming:
             f"questions: {self.questions:,}; judged {self.judged:,}, judged before {self.known:,}, answered by "
             f"another's verdicts {self.reused:,} ({counted(self.saved, 'call')} saved), failed {len(self.errors):,}",
             _verdicts_text(self.accepted, self.rejected, self.silent),
-            separations_text(self.separations, self.reached, self.threshold, one_way=self.one_way),
+            separations_text(
+                self.separations, self.reached, self.threshold, one_way=self.one_way
+            ),
             f"judge: {self.spent.words()}{earlier}",
         ]
         if self.dropped is not None:
@@ -121,7 +123,9 @@ class Trimming:
             for drop in self.dropped:
                 why = "rejected for it"
                 if drop.kept:
-                    why = f"{drop.kept} stays ({counted(drop.witnesses, 'witness', 'witnesses')})"
+                    why = (
+                        f"{drop.kept} stays ({counted(drop.witnesses, 'witness', 'witnesses')})"
+                    )
                 lines.append(f"  {drop.passage} for {drop.question!r}: {why}")
         if self.errors:
             lines.append(
@@ -214,7 +218,9 @@ def state_text(folder: TrimFolder, witnesses: Witnesses) -> str:
 # --- one passage ------------------------------------------------------------------------------------------------------
 
 
-def found_again(index: Retriever, k: int, witnesses: Witnesses, passage: str) -> dict[str, Passage]:
+def found_again(
+    index: Retriever, k: int, witnesses: Witnesses, passage: str
+) -> dict[str, Passage]:
     """The passage and those it is separated from, as the index finds them now for the questions that judged them.
 
     No kind of index looks passages up by their ids. One that is found no more is gone, or has another id.
@@ -238,10 +244,14 @@ def passage_text(
     """
     judged = witnesses.judged
     counts = Counter(
-        question.verdicts[passage] for question in judged.values() if passage in question.verdicts
+        question.verdicts[passage]
+        for question in judged.values()
+        if passage in question.verdicts
     )
     if not counts:
-        near = guess(passage, {name for question in judged.values() for name in question.verdicts})
+        near = guess(
+            passage, {name for question in judged.values() for name in question.verdicts}
+        )
         raise UnknownName(
             f"no judged question retrieved a passage '{passage}'.{near} (export='-' lists those that are separated)"
         )
@@ -262,7 +272,9 @@ def passage_text(
         f"is {folder.threshold}, counted for {'one' if folder.one_way else 'either'} side)",
     ]
     for count, other in sorted(separations, key=lambda separation: -separation[0]):
-        state = "the threshold is reached" if count >= folder.threshold else "below the threshold"
+        state = (
+            "the threshold is reached" if count >= folder.threshold else "below the threshold"
+        )
         won = witnesses.witnesses_for(passage, other)
         lost = witnesses.witnesses_for(other, passage)
         witnessed = counted(len(won) + len(lost), "witness", "witnesses")

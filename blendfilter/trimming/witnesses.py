@@ -122,7 +122,9 @@ def question_text(question: str) -> str:
     """A question as it is stored: on one line, of whole characters. Raises `BadArgument` where nothing is left."""
     text = whole_characters(one_line(question))
     if not text:
-        raise BadArgument(f"the question is empty ({question!r}): there is nothing to judge for it")
+        raise BadArgument(
+            f"the question is empty ({question!r}): there is nothing to judge for it"
+        )
     return text
 
 
@@ -205,7 +207,10 @@ class Witnesses:
             check_regular(path)
             with open(path, "rb") as file:
                 found = whole_lines(
-                    file.fileno(), _BEGINS, lambda number: _not_a_line(path, number), _FIRST_BEGINS
+                    file.fileno(),
+                    _BEGINS,
+                    lambda number: _not_a_line(path, number),
+                    _FIRST_BEGINS,
                 )
                 state._replay((line for _, line in found), path)
         except FileNotFoundError:
@@ -454,13 +459,17 @@ class WitnessWriter:
                 raise BadArgument(
                     f"{question!r} is judged already ({name}): undo it first, then judge it again"
                 )
-            lines = [verdict_line(name, passage, verdict) for passage, verdict in verdicts.items()]
+            lines = [
+                verdict_line(name, passage, verdict) for passage, verdict in verdicts.items()
+            ]
             self._append(question_line(question, by), *lines, closed_line(name, list(verdicts)))
 
     def undo_question(self, question: str) -> None:
         """Take back the verdicts of a question (its id or text). Raises `UnknownName`."""
         with self._lock:
-            self._append(undone_line(question=question_known(self.witnesses, question)), sync=True)
+            self._append(
+                undone_line(question=question_known(self.witnesses, question)), sync=True
+            )
 
     def undo_pair(self, a: str, b: str) -> None:
         """Take back all witnesses of a pair so far; later questions may witness it anew. Raises `UnknownName`."""

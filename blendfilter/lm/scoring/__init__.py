@@ -84,7 +84,11 @@ def scorer(
         if isinstance(model, dspy.BaseLM)
         else _named(str(model), settings)
     )
-    if journal is None and isinstance(model, ConnectedLM) and isinstance(model.journal, Journal):
+    if (
+        journal is None
+        and isinstance(model, ConnectedLM)
+        and isinstance(model.journal, Journal)
+    ):
         journal = model.journal
     return _kept(KeptScorer, backend, journal, mode)
 
@@ -105,7 +109,9 @@ def _entailment(kind: Any, name: str | Path | None, settings: Mapping[str, Any])
     if kind != NLI:
         raise BadArgument(f"a second name is for entailment: scorer('{NLI}', '{name}')")
     if name is None:
-        raise BadArgument(f"scorer('{NLI}', MODEL): name the entailment model, such as {EXAMPLES}")
+        raise BadArgument(
+            f"scorer('{NLI}', MODEL): name the entailment model, such as {EXAMPLES}"
+        )
     return entailment_backend(name, **settings)
 
 
@@ -143,7 +149,9 @@ def _named(name: str, settings: dict[str, Any]) -> Backend:
     if name.partition("/")[0] in PROVIDERS:
         return _served(name, settings)
     if name == "offline":
-        raise BadArgument(f"the offline reader is no model and gives no log-probabilities; {CAN}")
+        raise BadArgument(
+            f"the offline reader is no model and gives no log-probabilities; {CAN}"
+        )
     raise BadArgument(
         f"'{name}' is nothing that gives log-probabilities of given text; {CAN}, hf/owner/name"
     )

@@ -170,7 +170,9 @@ class Classifier(InProcess):
             if found is None:
                 yield at, too_long(pairs[at], *self.model.lengths(pairs[at]))
             else:
-                logprobs = torch.log_softmax(torch.tensor(found.values, dtype=torch.float64), dim=0)
+                logprobs = torch.log_softmax(
+                    torch.tensor(found.values, dtype=torch.float64), dim=0
+                )
                 yield at, (CutScore if found.cut else Score)(float(logprobs[self._entailed]), 1)
 
 
@@ -195,7 +197,8 @@ class WrittenVerdict(HuggingFace):
     def _writes_verdicts(self) -> bool:
         found = dict(super().results([self._asked(_PROBE, verdict) for verdict in _WRITES]))
         return (
-            sum(math.exp(each.logprob) for each in found.values() if isinstance(each, Score)) > 0.5
+            sum(math.exp(each.logprob) for each in found.values() if isinstance(each, Score))
+            > 0.5
         )
 
     def _asked(self, pair: TextPair, verdict: str) -> TextPair:
@@ -265,7 +268,9 @@ class PairClassifier:
                 readable.append(at)
         model = self._loaded[0]
         cpu = model.device.type == "cpu"
-        rows, tokens = (1, 1) if cpu else (self._rows, self._batch_tokens or BATCH_TOKENS["cuda"])
+        rows, tokens = (
+            (1, 1) if cpu else (self._rows, self._batch_tokens or BATCH_TOKENS["cuda"])
+        )
         for batch in batches(
             [min(lengths[at], limit) for at in readable], tokens=tokens, rows=rows
         ):
@@ -276,7 +281,9 @@ class PairClassifier:
             read = self._read(
                 [texts[at] for at in chosen],
                 padding=len(chosen) > 1,
-                truncation=("longest_first" if shorten_both else "only_first") if how else False,
+                truncation=("longest_first" if shorten_both else "only_first")
+                if how
+                else False,
                 return_tensors="pt",
                 **how,
             ).to(model.device)
@@ -299,9 +306,9 @@ class PairClassifier:
     def _leaves_room(self, text: str) -> bool:
         """Whether a token of a first text can be read before `text`, marks included."""
         tokenizer = self._loaded[1]
-        own = tokenizer(text, add_special_tokens=False, split_special_tokens=True, verbose=False)[
-            "input_ids"
-        ]
+        own = tokenizer(
+            text, add_special_tokens=False, split_special_tokens=True, verbose=False
+        )["input_ids"]
         return len(own) + int(tokenizer.num_special_tokens_to_add(pair=True)) < self._limit
 
     @cached_property
@@ -309,7 +316,9 @@ class PairClassifier:
         """Tokens of a pair that are read, marks included."""
         model, tokenizer = self._loaded
         stated = getattr(model.config, "max_position_embeddings", None) or _ENDLESS
-        table = getattr(getattr(model.base_model, "embeddings", None), "position_embeddings", None)
+        table = getattr(
+            getattr(model.base_model, "embeddings", None), "position_embeddings", None
+        )
         # RoBERTa counts its positions from behind its padding's
         padding = getattr(table, "padding_idx", None)
         return int(
@@ -356,7 +365,9 @@ def classifier_labels(folder: Path) -> tuple[str, dict[int, str]]:
         raise BadData(
             f"the {CONFIG} in {folder} cannot be read ({error}): fetch the model again"
         ) from None
-    return kind, dict(sorted(labels.items())) if kind.endswith("ForSequenceClassification") else {}
+    return kind, dict(sorted(labels.items())) if kind.endswith(
+        "ForSequenceClassification"
+    ) else {}
 
 
 def label_at(labels: Mapping[int, str], names: Set[str]) -> int | None:
@@ -365,5 +376,7 @@ def label_at(labels: Mapping[int, str], names: Set[str]) -> int | None:
     >>> label_at({0: "Not_Entailment", 1: "ENTAILMENT"}, {"entailment"})
     1
     """
-    found = [at for at, label in labels.items() if re.sub(r"[\W_]+", "", label.casefold()) in names]
+    found = [
+        at for at, label in labels.items() if re.sub(r"[\W_]+", "", label.casefold()) in names
+    ]
     return found[0] if len(found) == 1 else None

@@ -113,7 +113,9 @@ class HuggingFace(InProcess):
         config = self._loaded.config
         limit = min(positions_of(config) or math.inf, self._context or math.inf)
         items = list(
-            self._both_sides(pairs) if config.is_encoder_decoder else self._tokeniser.pairs(pairs)
+            self._both_sides(pairs)
+            if config.is_encoder_decoder
+            else self._tokeniser.pairs(pairs)
         )
         readable = []
         for at, (pair, item) in enumerate(zip(pairs, items, strict=True)):
@@ -148,17 +150,21 @@ class HuggingFace(InProcess):
             return False
         with torch.inference_mode():
             cache = getattr(
-                loaded.model(padded([[0]], loaded.device), use_cache=True), "past_key_values", None
+                loaded.model(padded([[0]], loaded.device), use_cache=True),
+                "past_key_values",
+                None,
             )
-        return all(type(layer).__name__ in _CACHES for layer in getattr(cache, "layers", [None]))
+        return all(
+            type(layer).__name__ in _CACHES for layer in getattr(cache, "layers", [None])
+        )
 
     def _both_sides(self, pairs: Sequence[TextPair]) -> Iterator[PairTokens]:
         model, lead = self._loaded.model, self._tokeniser.lead
         start = model.generation_config.decoder_start_token_id
         start = model.config.decoder_start_token_id if start is None else start
-        prompts = self._tokeniser.read([pair.prompt for pair in pairs], add_special_tokens=True)[
-            "input_ids"
-        ]
+        prompts = self._tokeniser.read(
+            [pair.prompt for pair in pairs], add_special_tokens=True
+        )["input_ids"]
         continuations = self._tokeniser.read([pair.continuation for pair in pairs])["input_ids"]
         for prompt, continuation in zip(prompts, continuations, strict=True):
             yield PairTokens((start, *lead, *continuation), 1 + len(lead), tuple(prompt))
@@ -166,15 +172,20 @@ class HuggingFace(InProcess):
     def _scores(self, items: Sequence[PairTokens]) -> Iterator[tuple[int, Score]]:
         # the position before the continuation gives its first token: it is read with the rest
         shareable = [
-            item.ids[: item.first - 1] if self._shares and self._rows > 1 else () for item in items
+            item.ids[: item.first - 1] if self._shares and self._rows > 1 else ()
+            for item in items
         ]
         planned = groups(shareable, largest=self._rows)
-        yield from self._read(items, [group.members[0] for group in planned if not group.shared])
+        yield from self._read(
+            items, [group.members[0] for group in planned if not group.shared]
+        )
         for shared, members in planned:
             if shared:
                 with needed("torch", EXTRA, WHY).inference_mode():
                     prefix = padded([items[members[0]].ids[:shared]], self._loaded.device)
-                    cache = self._loaded.model.base_model(prefix, use_cache=True).past_key_values
+                    cache = self._loaded.model.base_model(
+                        prefix, use_cache=True
+                    ).past_key_values
                 yield from self._read(items, members, cache, shared)
 
     def _read(
@@ -198,7 +209,9 @@ class HuggingFace(InProcess):
         torch, device = needed("torch", EXTRA, WHY), self._loaded.device
         # the last token is predicted and never read
         inputs = padded([item.ids[shared:-1] for item in items], device)
-        wanted = [Continuation(item.first - 1 - shared, item.ids[item.first :]) for item in items]
+        wanted = [
+            Continuation(item.first - 1 - shared, item.ids[item.first :]) for item in items
+        ]
         with torch.inference_mode():
             if items[0].prompt:
                 prompts = padded([item.prompt for item in items], device)
@@ -214,7 +227,11 @@ class HuggingFace(InProcess):
                 own = copy.deepcopy(cache)  # reading on writes into it
                 if own is not None and len(items) > 1:
                     own.batch_repeat_interleave(len(items))
-                how = {"input_ids": inputs, "past_key_values": own, "use_cache": own is not None}
+                how = {
+                    "input_ids": inputs,
+                    "past_key_values": own,
+                    "use_cache": own is not None,
+                }
             return logit_scores(self._loaded.model, wanted, **how)
 
 
@@ -258,7 +275,8 @@ class PairTokeniser:
     def pairs(self, pairs: Sequence[TextPair]) -> Iterator[PairTokens]:
         """Prompt and continuation as one text each."""
         read = self.read(
-            [prompt + continuation for prompt, continuation in pairs], return_offsets_mapping=True
+            [prompt + continuation for prompt, continuation in pairs],
+            return_offsets_mapping=True,
         )
         for pair, ids, offsets in zip(
             pairs, read["input_ids"], read["offset_mapping"], strict=True
@@ -273,7 +291,9 @@ class PairTokeniser:
                 lead = (self._bos,)
             yield PairTokens((*lead, *ids), len(lead) + first)
 
-    def read(self, texts: Sequence[str], *, add_special_tokens: bool = False, **more: Any) -> Any:
+    def read(
+        self, texts: Sequence[str], *, add_special_tokens: bool = False, **more: Any
+    ) -> Any:
         """What the tokeniser makes of texts."""
         return self._tokenizer(
             texts,
@@ -301,7 +321,9 @@ def padded(rows: Sequence[Sequence[int]], device: Any) -> Any:
     """Token ids as one tensor, filled up on the right: what stands there is behind everything that is read."""
     torch = needed("torch", EXTRA, WHY)
     width = max(map(len, rows))
-    return torch.tensor([[*row, *[row[-1]] * (width - len(row))] for row in rows], device=device)
+    return torch.tensor(
+        [[*row, *[row[-1]] * (width - len(row))] for row in rows], device=device
+    )
 
 
 def logit_scores(model: Any, wanted: Sequence[Continuation], **inputs: Any) -> list[Score]:

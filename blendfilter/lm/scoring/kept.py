@@ -53,10 +53,14 @@ class KeptScorer:
         """The same, with the error itself in the place of a pair that could not be scored."""
         checked = _checked(pairs)
         identity = self.backend.identity
-        keys = [digest("score", identity, *pair) if pair.continuation else "" for pair in checked]
+        keys = [
+            digest("score", identity, *pair) if pair.continuation else "" for pair in checked
+        ]
         found = {key: self._found(key) for key in keys if key}
         wanted = {
-            key: pair for key, pair in zip(keys, checked, strict=True) if key and found[key] is None
+            key: pair
+            for key, pair in zip(keys, checked, strict=True)
+            if key and found[key] is None
         }
         if wanted:
             self._check_may_compute(next(iter(wanted)))
@@ -67,7 +71,9 @@ class KeptScorer:
         if self.journal is None or (record := self.journal.find(key, "score")) is None:
             return None
         if not record.get("error"):
-            return (CutScore if record.get("cut") else Score)(record["logprob"], record["n_tokens"])
+            return (CutScore if record.get("cut") else Score)(
+                record["logprob"], record["n_tokens"]
+            )
         error = (
             faults.restore(record["error"], stage=asker().stage)
             if self.journal.mode == "replay"
@@ -108,7 +114,9 @@ class KeptScorer:
         await self.backend.compute(pairs, done)
         return {key: results[key] for key in keys}
 
-    def _record(self, key: str, pair: TextPair, result: Result, seconds: float) -> dict[str, Any]:
+    def _record(
+        self, key: str, pair: TextPair, result: Result, seconds: float
+    ) -> dict[str, Any]:
         score, error = (None, result) if isinstance(result, ModelError) else (result, None)
         return {
             "key": key,

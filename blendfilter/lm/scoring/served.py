@@ -58,7 +58,8 @@ class EchoEngine(OpenAIEngine):
         plain = {**data, "choices": [{**choice, "logprobs": None}]}
         response = super()._response(request, plain, more)
         return dataclasses.replace(
-            response, provider_data={**(response.provider_data or {}), "choice": _finite(choice)}
+            response,
+            provider_data={**(response.provider_data or {}), "choice": _finite(choice)},
         )
 
 
@@ -69,7 +70,9 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list):
         return [_finite(item) for item in value]
     return (
-        {name: _finite(item) for name, item in value.items()} if isinstance(value, dict) else value
+        {name: _finite(item) for name, item in value.items()}
+        if isinstance(value, dict)
+        else value
     )
 
 
@@ -207,7 +210,9 @@ class ScoringServer:
                     agreed, agreed_inside = agreed + 1, agreed_inside + bool(after)
             if agreed >= LEAST and agreed_inside:
                 return ""
-        return "the log-probabilities that it gives could not be checked against what it generates"
+        return (
+            "the log-probabilities that it gives could not be checked against what it generates"
+        )
 
 
 # ---- what a server gives
@@ -233,7 +238,9 @@ def given_tokens(response: lm15.Response) -> GivenTokens:
             words.append(entry.get("decoded_token"))
             logprobs.append(entry.get("logprob"))
     elif isinstance(scores, Mapping):
-        words, logprobs = (list(scores.get(name) or ()) for name in ("tokens", "token_logprobs"))
+        words, logprobs = (
+            list(scores.get(name) or ()) for name in ("tokens", "token_logprobs")
+        )
         generated = response.usage.output_tokens or 0
         words = words[: len(words) - generated]
         logprobs = logprobs[: len(logprobs) - generated]
@@ -246,7 +253,9 @@ def next_words(response: lm15.Response) -> dict[str, float]:
     """The likeliest next word in a reply to `GENERATION` and the least likely that it gives, if they are far apart."""
     tops = ((response.provider_data or {})["choice"].get("logprobs") or {}).get("top_logprobs")
     first = tops[0] if isinstance(tops, list) and tops and isinstance(tops[0], Mapping) else {}
-    words = {word: value for word, value in first.items() if word.strip() and "\ufffd" not in word}
+    words = {
+        word: value for word, value in first.items() if word.strip() and "\ufffd" not in word
+    }
     ranked = sorted(words, key=lambda word: -words[word])
     if not ranked or words[ranked[0]] - words[ranked[-1]] < APART:
         return {}
@@ -282,5 +291,7 @@ def continuation(pair: TextPair, given: GivenTokens) -> int | None:
         start, end = found.span(first + 1)
         size = (runs[first + 1][0] if first + 1 < len(runs) else len(given.words)) - begin
         # the token before may have the cut character's first byte, unless each byte has a token here
-        return None if cut and (start != seam or size != len(text[start:end].encode())) else begin
+        return (
+            None if cut and (start != seam or size != len(text[start:end].encode())) else begin
+        )
     return None

@@ -100,7 +100,9 @@ class IndexBuild(NamedTuple):
     def encode(self, codec: Path | None = None) -> IndexPlan:
         """Train the codec, or take that of another index, and write all chunks."""
         plan, sample = self.with_codec(codec, self.folder)
-        _write_chunks(self.folder, self.compressed(self.folder, range(len(self.passages)), sample))
+        _write_chunks(
+            self.folder, self.compressed(self.folder, range(len(self.passages)), sample)
+        )
         return plan
 
     def encode_on(self, on: OnRay, chunks: ChunkFolder, codec: Path | None = None) -> IndexPlan:
@@ -118,7 +120,11 @@ class IndexBuild(NamedTuple):
             write_whole(kept / TRAINED, [json.dumps(plan._asdict()).encode()])
         encoder = self.encoder
         job = _ClusterJob(
-            self.folder, kept, str(encoder.checkpoint.folder), encoder.doc_maxlen, self.batch_size
+            self.folder,
+            kept,
+            str(encoder.checkpoint.folder),
+            encoder.doc_maxlen,
+            self.batch_size,
         )
         chunks.make(on, _ClusterChunks, job, len(self.passages), CHUNK, self.progress)
         for pattern in (*CODEC, "[0-9]*.*", "doclens.*"):
@@ -148,7 +154,9 @@ class IndexBuild(NamedTuple):
                 raise BadArgument(
                     f"the codec of {codec} has {name} {theirs[name]}, and this index {value}"
                 )
-        _write_json(folder / "plan.json", plan | {"num_chunks": -(-len(self.passages) // CHUNK)})
+        _write_json(
+            folder / "plan.json", plan | {"num_chunks": -(-len(self.passages) // CHUNK)}
+        )
         return IndexPlan(partitions, 0), {}
 
     def train(self, folder: Path) -> tuple[IndexPlan, dict[int, Any]]:
@@ -299,8 +307,13 @@ class _ClusterChunks:
     def make(self, chunk: int) -> None:
         made, start, last = self._chunks, chunk * CHUNK, f"{chunk}.metadata.json"
         within = range(start, min(start + CHUNK, len(self._build.passages)))
-        with tempfile.TemporaryDirectory(prefix=f".{chunk}-", dir=made) as beside, writing(made):
-            _write_chunk(Path(beside), chunk, self._build.compressed(made, within, self._sample))
+        with (
+            tempfile.TemporaryDirectory(prefix=f".{chunk}-", dir=made) as beside,
+            writing(made),
+        ):
+            _write_chunk(
+                Path(beside), chunk, self._build.compressed(made, within, self._sample)
+            )
             for path in sorted(Path(beside).iterdir(), key=lambda path: path.name == last):
                 path.replace(made / path.name)
 
@@ -368,7 +381,9 @@ def nbits_for(passages: int) -> int:
     return 4 if passages <= SMALL else 2
 
 
-def planned(passages: int, length: float, device: str, partitions: int | None = None) -> IndexPlan:
+def planned(
+    passages: int, length: float, device: str, partitions: int | None = None
+) -> IndexPlan:
     """The plan for `passages` of about `length` vectors each; `partitions` are taken as given.
 
     >>> planned(2_000, 100, "cpu"), planned(2_000, 100, "cuda")
@@ -399,7 +414,9 @@ def kmeans(vectors: Any, count: int, device: Any, progress: ProgressCallback = s
     above n. Float32 on `device`; the same on every run on one machine.
     """
     chance = torch.Generator().manual_seed(SEED)
-    centroids = vectors[torch.randperm(len(vectors), generator=chance)[:count]].to(device).float()
+    centroids = (
+        vectors[torch.randperm(len(vectors), generator=chance)[:count]].to(device).float()
+    )
     for done in range(ROUNDS):
         sums, counts = torch.zeros_like(centroids), torch.zeros(count, device=device)
         for part in vectors.split(1 << 18):
@@ -420,7 +437,9 @@ def codec_class() -> Any:
 
     class Codec(parts().codec):  # type: ignore[misc]  # colbert-ai ships no types
         def compress_into_codes(self, embs: Any, out_device: Any) -> Any:
-            return closest_centroids(embs.to(self.centroids.device), self.centroids).to(out_device)
+            return closest_centroids(embs.to(self.centroids.device), self.centroids).to(
+                out_device
+            )
 
     return Codec
 
@@ -434,7 +453,9 @@ def trained(
     """
     order = torch.randperm(len(sample), generator=torch.Generator().manual_seed(SEED))
     most = min(MOST_HELD_OUT, MOST_QUANTILE // sample.shape[1])
-    left_out = sample[order[: min(max(1, int(HELD_OUT * len(sample))), most)]].to(device).float()
+    left_out = (
+        sample[order[: min(max(1, int(HELD_OUT * len(sample))), most)]].to(device).float()
+    )
     centroids = kmeans(sample, min(count, len(sample)), device, progress)
     residuals = (left_out - centroids[closest_centroids(left_out, centroids)]).cpu()
     buckets = 2**config.nbits

@@ -74,7 +74,9 @@ def parts() -> ColBERTParts:
     with _loading, quiet, redirect_stdout(io.StringIO()):
         modules = {name: needed(name, "colbert", "a ColBERT index") for name in PRINTING}
         for module in modules.values():
-            module.print_message = lambda *parts, **_: logger.debug("%s", " ".join(map(str, parts)))
+            module.print_message = lambda *parts, **_: logger.debug(
+                "%s", " ".join(map(str, parts))
+            )
             if hasattr(module, "tqdm"):
                 module.tqdm = SimpleNamespace(tqdm=lambda things, *_, **__: things)
         multiprocessing.set_start_method(method, force=True)

@@ -46,12 +46,21 @@ from blendfilter.retrieval.encoders import (
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 SETTINGS = "artifact.metadata"
 # what counts
-READ = ("config.json", SETTINGS, "tokenizer.json", "tokenizer_config.json", "vocab.txt", *WEIGHTS)
+READ = (
+    "config.json",
+    SETTINGS,
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "vocab.txt",
+    *WEIGHTS,
+)
 DOC_MAXLEN = 220  # tokens read of a passage, unless a checkpoint that colbert-ai does not read states its own
 QUERY_MAXLEN = 32
 UNLIMITED = 8_192  # tokens that are read by a model which counts no positions
 _DOCUMENT_PROMPTS = ("document", "passage", "corpus")
-_WHOLE = {"text": {"truncation": False, "verbose": False}}  # how a tokenizer is called for queries
+_WHOLE = {
+    "text": {"truncation": False, "verbose": False}
+}  # how a tokenizer is called for queries
 _WHY = "a ColBERT checkpoint"
 
 

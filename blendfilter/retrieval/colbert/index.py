@@ -241,7 +241,9 @@ class ColBERT(Stored):
             named, sha256 = settings["checkpoint"], settings["checkpoint_sha256"]
             doc_maxlen = settings["doc_maxlen"]
         try:
-            found = loaded.checkpoint if loaded else ColBERTCheckpoint(how["checkpoint"] or named)
+            found = (
+                loaded.checkpoint if loaded else ColBERTCheckpoint(how["checkpoint"] or named)
+            )
         except MissingFile as error:
             raise MissingFile(
                 f"the index at {folder} needs its checkpoint: {error} (ColBERT.open(DIR, checkpoint=…) where it moved)"
@@ -273,7 +275,9 @@ class ColBERT(Stored):
     def _write_update(
         self, folder: Path, new: UpdatedPassages, progress: ProgressCallback
     ) -> Settings:
-        made = IndexBuild(folder, new.new, self.encoder, batch_size=BATCH_SIZE, progress=progress)
+        made = IndexBuild(
+            folder, new.new, self.encoder, batch_size=BATCH_SIZE, progress=progress
+        )
         vectors = made.update(self.path or folder, new.kept)
         return {**self.manifest.settings, "vectors": vectors}
 
@@ -305,7 +309,9 @@ class ColBERT(Stored):
             total_visible_gpus=int(self.encoder.device.type == "cuda"),
         )
         positions, scores = self._scorer.rank(settings, vectors.unsqueeze(0))
-        return sorted(zip(positions, scores, strict=True), key=lambda hit: (-hit[1], hit[0]))[:k]
+        return sorted(zip(positions, scores, strict=True), key=lambda hit: (-hit[1], hit[0]))[
+            :k
+        ]
 
     def info(self) -> Settings:
         """As `Stored.info`, the device it searches on, and what tells its codec from others."""
@@ -320,7 +326,9 @@ class ColBERT(Stored):
     def _codec(self) -> str | None:
         try:
             return None if self.path is None else codec_digest(self.path)
-        except OSError:  # a folder of colbert-ai's that lacks a file is told of where it is opened
+        except (
+            OSError
+        ):  # a folder of colbert-ai's that lacks a file is told of where it is opened
             return None
 
 
@@ -352,9 +360,7 @@ class SearchEffort(NamedTuple):
 
     ncells: int  # centroids whose passages are candidates, for each token
     threshold: float  # centroids scoring below it for every token are left out of the first approximate score
-    ndocs: (
-        int  # candidates kept by the first approximate score; a quarter of them is scored in full
-    )
+    ndocs: int  # candidates kept by the first approximate score; a quarter of them is scored in full
 
 
 def effort_for(k: int, passages: int) -> SearchEffort:
@@ -458,7 +464,9 @@ def open_plaid(
         settings=settings,
     )
     limits = {name: config.get(name) for name in ("doc_maxlen", "query_maxlen")}
-    return ColBERT(manifest, passages, path, TokenEncoder(found, device_for(gpu), **limits), effort)
+    return ColBERT(
+        manifest, passages, path, TokenEncoder(found, device_for(gpu), **limits), effort
+    )
 
 
 class TsvPassages(PassageLines):
