@@ -80,10 +80,9 @@ def check_recipe(folder: Path, recipe: Mapping[str, Any], name: str = RECIPE) ->
     """
     known = read_recipe(folder, name)
     if not known:
-        is_ours = (
-            not folder.exists() or (folder / LOCK).exists()
-        )  # another process begins there
-        if not is_ours and (not folder.is_dir() or any(folder.iterdir())):
+        # one look at the folder: another process may begin it right now, and makes the lock first
+        names = os.listdir(folder) if folder.is_dir() else []
+        if (names and LOCK not in names) or folder.is_file():
             raise BadArgument(
                 f"{folder} is there, and holds no trained model of ours: name another folder (out=)"
             )
