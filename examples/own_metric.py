@@ -3,10 +3,10 @@
 A metric takes an example and a prediction and returns a fraction of 1, or true or false. Put yours in place of
 `supported`. An optimiser calls it with a trace, and takes as demonstrations what it then finds good.
 
-    bf.evaluate: supported 83.3%, em 36.9%
-    dspy.Evaluate: supported 83.3%
+    bf.evaluate: supported 66.7%, em 33.3%
+    dspy.Evaluate: supported 66.7%
     …
-    demonstration: Bram Skarl's daughter became a painter. How many pictures make up the cycle …
+    demonstration: Which guild owns the largest picture by the sailor from Hathermouth who taught …
 """
 
 import dspy

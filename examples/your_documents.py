@@ -7,7 +7,7 @@ files are written into ./notes. `bf.BM25.build(folder, out="my_index")` keeps th
 
     Who built Oddle Mill? Jon Brask
     kept    notes.md, characters 14 to 73: Oddle Mill | It was built by Jon Brask in 1790, and still grinds barley.
-    kept    notes.md, characters 83 to 149: Tane | The river, 40 km long, turns Oddle Mill and meets the sea at Vell.
+    dropped notes.md, characters 83 to 149: Tane | The river, 40 km long, turns Oddle Mill and meets the sea at Vell.
     dropped ferry.txt, characters 0 to 36: ferry | The ferry was built at Vell in 1902.
 """
 

@@ -39,7 +39,7 @@ import blendfilter as bf
 
 assert hasattr(bf, "ColBERT") and {*bf.__all__} < {*dir(bf)}
 helped = pydoc.render_doc(bf, renderer=pydoc.plaintext)
-assert "class ColBERT(" in helped and "checkpoint: 'str | os.PathLike[str]'" in helped
+assert "class ColBERT(" in helped and "checkpoint: 'AnyPath'" in helped
 from blendfilter import *
 print(BM25.__name__, ColBERT.__name__, Dense.__name__)
 """)

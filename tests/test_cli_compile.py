@@ -74,7 +74,10 @@ class TestFilters:
         assert recipe()["templates"]["helpful"].startswith("filco/passages ")
         assert not Path("run/silver.jsonl").exists()
         for changed, error in (
-            ({"silver": "b.jsonl", "valid_data": "b.jsonl", "train": 25, "valid": 25}, "and in the set held back"),
+            (
+                {"silver": "b.jsonl", "valid_data": "b.jsonl", "train": 25, "valid": 25},
+                "is held back, and it is in the training set",
+            ),
             ({"silver": "a.jsonl", "measure": "lexical"}, "made with measure strinc, not lexical"),
             ({"silver": "a.jsonl", "task": "fever"}, "made with task nq, not fever: give --task nq"),
         ):

@@ -176,7 +176,7 @@ def test_options_of_another_engine(
         (["--query-prompt", "q"], "--query-prefix takes any text"),
         (["--query-encoder", "gone"], "no encoder 'gone': it is no folder"),
         (["--encoder", "question"], "with --encoder and its question encoder with --query-encoder"),
-        (["--encoder", "reranker"], "reranker is no encoder: a BertForSequenceClassification gives scores"),
+        (["--encoder", "reranker"], "reranker is no encoder but a reranker: it gives scores"),
     ],
 )
 def test_encoders_that_cannot_be_used_so(

@@ -65,11 +65,8 @@ class Control(Settings):
         except FileNotFoundError:
             return cls()
         except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            where = ".".join(map(str, first["loc"])) or "the file"
-            raise BadData(
-                f"{folder / CONTROL}: {where}: {first['msg']}; blendfilter tune writes it"
-            ) from None
+            why = error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")
+            raise BadData(f"{folder / CONTROL}: {why}; blendfilter tune writes it") from None
 
 
 def tune(run: str | Path, **changes: Any) -> Control:

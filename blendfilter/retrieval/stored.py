@@ -470,6 +470,11 @@ class _Positions:
         """The positions of those ids. Raises `BadArgument` for ids that are not there."""
         if isinstance(names, str):
             raise BadArgument("delete takes a list of ids, got one string: put it in a list")
+        names = list(names) if isinstance(names, Iterable) else [names]
+        if wrong := [name for name in names if not isinstance(name, str)]:
+            raise BadArgument(
+                f"delete takes a list of ids, which are strings, got {wrong[0]!r:.60}"
+            )
         found = {name: self.find(name) for name in names}
         if missing := [name for name, at in found.items() if at is None]:
             more = f" and {len(missing) - 3:,} more" if len(missing) > 3 else ""

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, overload
 
-from blendfilter.errors import BadArgument, BlendFilterError, CodeFailed, words_of
+from blendfilter.errors import BadArgument, BlendFilterError, CodeFailed, check_count, words_of
 from blendfilter.files import JsonRow, json_rows
 from blendfilter.metrics import METRICS, metric
 from blendfilter.records import Question
@@ -221,6 +221,8 @@ class Questions(Sequence[Question]):
         >>> [each.question for each in five.shard(2, 3)]
         ['Who won in 2?', 'Who won in 5?']
         """
+        number = check_count("number", number, 0)
+        of = check_count("of", of)
         if not 1 <= number <= of or of > len(self):
             raise BadArgument(
                 f"there is no shard {number}/{of}: shards are numbered 1 to {of}, and {len(self)} questions make "
