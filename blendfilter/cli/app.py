@@ -337,7 +337,8 @@ def _main() -> None:
     except typer.TyperException as error:
         context = getattr(error, "ctx", None)
         name = context.command_path if context else "blendfilter"
-        _fail(f"{error.format_message().rstrip('.')} ({name} --help shows what it takes)", 2)
+        words = error.format_message().rstrip(".").replace("Value error, ", "")  # pydantic's
+        _fail(f"{words} ({name} --help shows what it takes)", 2)
     except (KeyboardInterrupt, typer.Abort):
         what = (
             "the same command goes on where it was"

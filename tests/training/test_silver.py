@@ -156,7 +156,7 @@ def test_question_to_evaluate_on_is_refused_or_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("part", "measure", "task", "error", "words"),
     [
-        ("context", "strinc", "triviaqa", BadArgument, "was made for nq, not for triviaqa: give task='nq'"),
+        ("context", "strinc", "triviaqa", BadArgument, "was made for nq, not for triviaqa: give task=nq"),
         (
             "context",
             "bider",

@@ -217,7 +217,7 @@ class TestCommand:
             (("--base", "BASE", "--prompts", "paper"), "leave --prompts out"),
             (("--base", "BASE", "--stage", "relevants"), "no stage 'relevants'"),
             (("--base", "BASE", "--add-gold", 2), "give a share of the questions"),
-            (("--base", "BASE", "--schedule", "lines"), "schedule is 'lines'"),
+            (("--base", "BASE", "--schedule", "lines"), "Invalid value for '--schedule': 'lines' is not one of"),
         ],
     )
     def test_what_is_wrong_is_one_line(self, blendfilter: Command, more: tuple[object, ...], message: str) -> None:
