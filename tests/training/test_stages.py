@@ -201,7 +201,7 @@ class TestCommand:
         pytest.importorskip("peft", reason="training needs the extra [train]")
         base = scoring_models.llama(positions=2048)
         words = (*self.WORDS, "--base", base, "--epochs", 1, "--batch-size", 4, "--max-input-tokens", 2048)
-        done = blendfilter(*words, "--loss-by", "examples", "--out", "model", "--device", "cpu")
+        done = blendfilter(*words, "--out", "model", "--device", "cpu")
         assert done.code == 0, done.err
         assert "examples: relevant 4, check 2, judge 1" in done.err
         assert "model: model (hf/model)" in done.out
