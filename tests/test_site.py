@@ -53,8 +53,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("mkdocs", reason="the site wants blendfilter[docs]")
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
+    command += ["--config-file", str(ROOT / "mkdocs.yml")]
+    elsewhere = tmp_path_factory.mktemp("cache")  # of notebooks: two workers may build the site at once
     done = subprocess.run(
-        command, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True, check=False,
+        command, cwd=elsewhere, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True, check=False,
         timeout=600,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
