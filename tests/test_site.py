@@ -55,10 +55,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
     command += ["--config-file", str(ROOT / "mkdocs.yml")]
     elsewhere = tmp_path_factory.mktemp("cache")  # of notebooks: two workers may build the site at once
-    done = subprocess.run(
-        command, cwd=elsewhere, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True, check=False,
-        timeout=600,
-    )  # fmt: skip
+    env = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=elsewhere, env=env, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "WARNING" not in done.stderr
     return folder
