@@ -309,9 +309,8 @@ async def awaiting(work: Awaitable[T]) -> T:
         running = None
         with suppress(RuntimeError):  # no loop runs in this thread
             running = asyncio.current_task()
-        if (
-            task is None or task is not running
-        ):  # the coroutine is closed, from outside of its task
+        # the coroutine is closed, from outside of its task
+        if task is None or task is not running:
             raise
         raise CodeFailed.by(error) from error
     except _UNCARRIED as error:

@@ -264,9 +264,8 @@ def hide_cut_replies(when: Callable[[], bool]) -> None:
     3.5: the logger's name is not announced; without it the line is there beside ours.
     """
     _HIDING.add(when)
-    logging.getLogger("dspy.clients.lm").addFilter(
-        _passes
-    )  # one that is there is not added again
+    # one that is there is not added again
+    logging.getLogger("dspy.clients.lm").addFilter(_passes)
 
 
 _HIDING = set[Callable[[], bool]]()

@@ -168,9 +168,8 @@ class RunFailed(WorkFailed):
         super().__init__(message)
         self.kind = kind
         self.folder = folder
-        if not isinstance(
-            globals().get(kind), type
-        ):  # a fault of a server, or of a user's code
+        # a fault of a server, or of a user's code
+        if not isinstance(globals().get(kind), type):
             self.quoted = message
 
 

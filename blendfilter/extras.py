@@ -10,6 +10,18 @@ from typing import Any
 
 from blendfilter.errors import MissingExtra
 
+NOT_FETCHED = (
+    "onnx/*",
+    "openvino/*",
+    "*.onnx",
+    "*.h5",
+    "*.msgpack",
+    "*.ot",
+    "*.gguf",
+    "*.tflite",
+)
+"""Files of a model on the hub whose formats nothing here reads."""
+
 
 def needed(module: str, extra: str, why: str) -> Any:
     """The module of that name.
@@ -21,9 +33,8 @@ def needed(module: str, extra: str, why: str) -> Any:
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[
-            0
-        ] != package:  # a broken installation is reported as it is
+        # a broken installation is reported as it is
+        if (error.name or "").partition(".")[0] != package:
             raise
         raise MissingExtra(f"{why} needs '{package}': {how_to_install(extra)}") from None
 

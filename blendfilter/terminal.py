@@ -69,9 +69,8 @@ def console(stream: TextIO, **options: Any) -> Console:
     from rich.text import Text
 
     class VisibleConsole(Console):
-        def render_str(
-            self, text: str, **options: Any
-        ) -> Text:  # before it is measured, so that columns stay straight
+        # before it is measured, so that columns stay straight
+        def render_str(self, text: str, **options: Any) -> Text:
             return super().render_str(shown_on(stream, text), **options)
 
         def render(

@@ -89,7 +89,7 @@ class ExampleOptions(AnySources, panel="Data"):
     """cdit: passages of a question that are not gold (1); gold ones are as many at most."""
 
 
-class SearchOptions(Settings, panel="Method", of=("mipro",)):
+class MIPROOptions(Settings, panel="Method", of=("mipro",)):
     """How far mipro and gepa search."""
 
     candidates: Rare[int | None] = Field(None, ge=2)
@@ -114,7 +114,7 @@ class WeightOptions(Settings, panel="Method", of=(*FILTERS,)):
 class CompileOptions(
     ExampleOptions,
     RuleOptions,
-    SearchOptions,
+    MIPROOptions,
     WeightOptions,
     Models,
     Decoding,
@@ -266,7 +266,7 @@ def compile_command(options: CompileOptions) -> None:
             seed=options.seed,
             max_demos=options.max_demos,
             max_demo_tokens=options.max_demo_tokens,
-            **options.given(SearchOptions),
+            **options.given(MIPROOptions),
             concurrency=options.concurrency,
             budget=budget,
             task=task,

@@ -54,7 +54,7 @@ class TrainingOptions(TrainingSettings):
         return TrainingSettings(**{"max_target_tokens": target_tokens, **given})
 
 
-class SilverOptions(Settings, panel="Data"):
+class SilverRowsOptions(Settings, panel="Data"):
     """The silver file, and what of it is left out."""
 
     silver: Path
@@ -76,7 +76,7 @@ class SilverOptions(Settings, panel="Data"):
         return [question.question for file in files for question in load(task, str(file))]
 
 
-class FilCoOptions(SilverOptions, TrainingOptions, panel="Data"):
+class FilCoOptions(SilverRowsOptions, TrainingOptions, panel="Data"):
     """The settings of `blendfilter train filco`."""
 
     part: Literal["context", "generator"]
@@ -122,7 +122,7 @@ class AlignmentOptions(PPOTerms, ReaderOptions, panel="Method", goes_with="align
 
 
 class BiderOptions(
-    SilverOptions, TrainingOptions, AlignmentOptions, SpendingOptions, panel="Data"
+    SilverRowsOptions, TrainingOptions, AlignmentOptions, SpendingOptions, panel="Data"
 ):
     """The settings of `blendfilter train bider`."""
 

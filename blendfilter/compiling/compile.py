@@ -308,9 +308,8 @@ def _compiled(
         watch.interrupt()
         raise
     except (SystemExit, asyncio.CancelledError) as error:
-        _let_finish(
-            context.gate
-        )  # a program that calls sys.exit() ends the work, not this process
+        # a program that calls sys.exit() ends the work, not this process
+        _let_finish(context.gate)
         raise CodeFailed.by(error) from error
     raise ended  # outside of the block: an error must not have for its context what came of it
 

@@ -256,8 +256,10 @@ def share_equal_texts(trace: list[Any]) -> None:
 
     for at, (predictor, inputs, outputs) in enumerate(trace):
         trace[at] = (predictor, shared(inputs), outputs)
-        for name, value in outputs.items():
-            outputs[name] = shared(value)
+        # GEPA also traces calls whose reply could not be read
+        if isinstance(outputs, dspy.Prediction):
+            for name, value in outputs.items():
+                outputs[name] = shared(value)
 
 
 def _number(value: Any) -> float:

@@ -58,9 +58,8 @@ class Control(Settings):
     def read(cls, folder: Path) -> Control:
         """That of a run's folder; nothing where there is no such file. Raises: BadData."""
         try:
-            with open_regular(
-                folder / CONTROL
-            ) as file:  # on the run's loop, which must not wait
+            # on the run's loop, which must not wait
+            with open_regular(folder / CONTROL) as file:
                 return cls.model_validate_json(file.read(_LARGEST))
         except FileNotFoundError:
             return cls()

@@ -117,9 +117,8 @@ def evaluate_on_ray(
     judge = None if filter_lm is None else connect(filter_lm)
     given = {"lm": lm, "filter_lm": judge, **options}
     if folder.exists():
-        if not (
-            folder / RUN
-        ).is_file():  # else all shards would be paid for before the merge says so
+        # else all shards would be paid for before the merge says so
+        if not (folder / RUN).is_file():
             raise BadArgument(
                 f"{folder} is there already and holds no run: name a new folder for this one"
             )
@@ -393,9 +392,8 @@ class _Paces:
 
     async def settle(self, pace: int, number: int, took: int, answered: bool) -> None:
         """Count what it really took."""
-        if (
-            entry := self._entries.pop(number, None)
-        ) is not None:  # else another actor was started meanwhile
+        # else another actor was started meanwhile
+        if (entry := self._entries.pop(number, None)) is not None:
             self._paces[pace].settle(entry, took, answered=answered)
 
 

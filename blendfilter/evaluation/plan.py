@@ -376,9 +376,8 @@ class RunPlan:
     failed: int  # of the sampled ones
     tokenisers: Mapping[str, str]  # whose tokens, by the model's name
     prices: Mapping[str, str]  # in words, by the model's name
-    seconds: (
-        float | None
-    )  # at `concurrency`, as earlier calls took; None: no earlier call is known
+    # at `concurrency`, as earlier calls took; None: no earlier call is known
+    seconds: float | None
     paced: float | None  # seconds that the model's limits a minute take in any case
     concurrency: int
     budget: Budget | None = None

@@ -146,9 +146,8 @@ async def evaluate(
         raise BadArgument(
             f"a row of a run has a field '{min(taken)}': call that metric something else"
         )
-    repeats = check_count(
-        "repeats", repeats
-    )  # else it would only fail after calls were paid for
+    # else it would only fail after calls were paid for
+    repeats = check_count("repeats", repeats)
     seed = check_count("seed", seed, 0)
     concurrency = check_count("concurrency", concurrency)
     _check(method, questions)

@@ -273,9 +273,8 @@ class Batches:
         self._sent_before: dict[str, _Sent] = {}
         self._known: dict[str, Outcome] = {}
         self._number = itertools.count(1)
-        self._singly: set[str] = (
-            set()
-        )  # asked without a batch: where that fails, it waits for one
+        # asked without a batch: where that fails, it waits for one
+        self._singly: set[str] = set()
 
     @contextlib.asynccontextmanager
     async def opened(self, journal: Journal) -> AsyncIterator[Batches]:
@@ -641,9 +640,8 @@ class _AtProvider:
                 uploaded = await self._client.files.create(
                     file=(file.name, content), purpose="batch"
                 )
-            made = await self._client.with_options(
-                max_retries=0
-            ).batches.create(  # else it might be made twice
+            # else it might be made twice
+            made = await self._client.with_options(max_retries=0).batches.create(
                 input_file_id=uploaded.id,
                 endpoint=first["url"],
                 completion_window=window,
@@ -745,9 +743,8 @@ class BatchTransport:
             return await self.engine.server.send(method, path, body, arriving)
         if outcome.status < 300:
             rate = {"rate": batches.given.rate} if batches.given.rate < 1 else {}
-            content = json.dumps(
-                outcome.body
-            ).encode()  # with NaN and Infinity, as servers write them
+            # with NaN and Infinity, as servers write them
+            content = json.dumps(outcome.body).encode()
             return ServerReply(content, {"batch": outcome.batch, **rate})
         refusal = faults.in_body(outcome.status, outcome.body)
         if isinstance(faults.final(refusal, address=""), ServerRefused):

@@ -31,7 +31,7 @@ from blendfilter.errors import (
     MissingFile,
     guess,
 )
-from blendfilter.extras import needed, quiet_transformers
+from blendfilter.extras import NOT_FETCHED, needed, quiet_transformers
 from blendfilter.files import hash_pieces, path_of, write_whole, writing
 from blendfilter.lm.in_process import LOCAL, broken_up, gguf_file, gguf_fingerprint
 from blendfilter.records import whole_characters
@@ -45,16 +45,6 @@ ADAPTER = "adapter_config.json"
 RECIPE = "recipe.json"
 QUESTIONS = "questions.txt"
 DTYPES = ("float32", "bfloat16", "float16")
-_UNWANTED = [
-    "onnx/*",
-    "openvino/*",
-    "*.onnx",
-    "*.h5",
-    "*.msgpack",
-    "*.ot",
-    "*.gguf",
-    "*.tflite",
-]
 _READ_WHOLE = 2**20
 _CHUNK, _CHUNKS = 2**16, 64
 _WEIGHTS = (".safetensors", ".bin")
@@ -149,7 +139,7 @@ def _found(name: str, above: tuple[Path, ...]) -> Checkpoint:
     import httpx  # as the hub's client has
 
     try:
-        folder = Path(hub.snapshot_download(name, ignore_patterns=_UNWANTED))
+        folder = Path(hub.snapshot_download(name, ignore_patterns=[*NOT_FETCHED]))
     except (OSError, ValueError, httpx.HTTPError) as error:
         why = str(error).partition("\n")[0]
         raise MissingFile(

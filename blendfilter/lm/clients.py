@@ -28,6 +28,8 @@ REDIRECTS = 5
 """How often one request follows a redirect."""
 _MOVED = frozenset({301, 302, 303, 307, 308})
 _SAME_METHOD = frozenset({307, 308})
+_NO_LOGIN = frozenset({"Accept", "Accept-Encoding", "Content-Type", "User-Agent"})
+"""Headers that another server may see, to which a redirect leads; any other may hold a key."""
 
 Arriving = Callable[[bytearray], Awaitable[None]]
 """Called with all that has come of a good reply, each time that it has grown."""
@@ -153,6 +155,6 @@ def _moved(request: TransportRequest, status: int, place: str) -> TransportReque
     if status not in _SAME_METHOD and request.method != "GET":
         request = replace(request, method="GET", body=b"")
     if urlsplit(url)[:2] != urlsplit(request.url)[:2]:
-        headers = [pair for pair in request.headers if pair[0] != "Authorization"]
+        headers = [pair for pair in request.headers if pair[0] in _NO_LOGIN]
         request = replace(request, headers=headers)
     return replace(request, url=url)

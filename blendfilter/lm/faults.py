@@ -182,9 +182,8 @@ def _of_status(
 
 
 def _too_long(status: int, code: str, message: str) -> bool:
-    if large := _CAP_TOO_LARGE.search(
-        message
-    ):  # unless it is the prompt that takes the context up
+    # unless it is the prompt that takes the context up
+    if large := _CAP_TOO_LARGE.search(message):
         return int(large[2] or 0) > int(large[1] or 0)
     return code in _CONTEXT_CODES or (
         status in (400, 413, 422, 500) and _CONTEXT.search(message) is not None

@@ -243,11 +243,11 @@ class _Call:
     cancelled: bool = False
     came: float = dataclasses.field(default_factory=time.perf_counter)
     waited: float = 0.0
-    row: _Row | None = None
+    row: _BatchRow | None = None
     error: BaseException | None = None
 
 
-class _Row:
+class _BatchRow:
     """A reply that is being written: its prompt, what is written of it, and how the next token is chosen."""
 
     def __init__(self, call: _Call, loaded: LanguageModel, ends: frozenset[int]) -> None:
@@ -365,9 +365,8 @@ class _Writer:
         self.thread = aio.Threads(1, "blendfilter-hf-model")
         self.loaded: LanguageModel | None = None
         self._closed = False
-        self._turn = (
-            threading.RLock()
-        )  # closing may come from a collection in the thread itself
+        # closing may come from a collection in the thread itself
+        self._turn = threading.RLock()
 
     def answer(self, call: _Call) -> None:
         """Answer a call and what else waits, as far as it fits into the batch."""
@@ -435,7 +434,7 @@ class _Writer:
         for call in calls:
             call.waited = time.perf_counter() - call.came
             try:
-                row = call.row = _Row(call, self.loaded, self._ends)
+                row = call.row = _BatchRow(call, self.loaded, self._ends)
             except Exception as error:  # noqa: BLE001 - the call's own
                 call.error = error
                 continue
@@ -464,7 +463,7 @@ class _Writer:
                 for start in range(0, len(again), half):
                     self._write(again[start : start + half])
 
-    def _generate(self, rows: Sequence[_Row]) -> None:
+    def _generate(self, rows: Sequence[_BatchRow]) -> None:
         torch = needed("torch", EXTRA, WHY)
         transformers = needed("transformers", EXTRA, WHY)
         assert self.loaded is not None

@@ -171,9 +171,8 @@ class JournaledEngine:
                     address=getattr(fault, "address", self.address),
                     stage=asker().stage,
                 )
-        if isinstance(
-            final, ServerRefused
-        ):  # no model was called, so there is nothing to record
+        # no model was called, so there is nothing to record
+        if isinstance(final, ServerRefused):
             raise final  # outside of the block: the server's message may hold the key, and is no part of this error
         record = {
             "key": key,

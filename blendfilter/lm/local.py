@@ -177,9 +177,8 @@ class LocalEngine:
         self._deadline = deadline
         self._process = os.getpid()
         self._server = _Server(path, context, self.threads)
-        self._engine = self._engine_at(
-            "http://127.0.0.1"
-        )  # its port is known once it is started
+        # its port is known once it is started
+        self._engine = self._engine_at("http://127.0.0.1")
         self._turns = weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock]()
         self.close = weakref.finalize(self, self._server.stop)
         """Stops the server; called when the engine is collected, and when the process ends."""
@@ -242,9 +241,8 @@ class LocalEngine:
             if not tokens:
                 raise lm15.InvalidRequestError("the prompt is empty")
             more["prompt"] = tokens
-            if (
-                wanted := config.response_format
-            ) is not None:  # this endpoint knows no response_format
+            # this endpoint knows no response_format
+            if (wanted := config.response_format) is not None:
                 more["json_schema"] = wanted.get("schema", {"type": "object"})
         return dataclasses.replace(request, config=dataclasses.replace(config, extensions=more))
 

@@ -563,9 +563,8 @@ def _adopted(settings: LMSettings, lm: dspy.BaseLM) -> ConnectedLM:
     left = sorted(
         given.keys() - _DECODING - CONNECTION_SETTINGS - ({"extra_body"} if extra else set())
     )
-    if (
-        left
-    ):  # they may be secrets (aws_secret_access_key), and what a call is given is journaled
+    # they may be secrets (aws_secret_access_key), and what a call is given is journaled
+    if left:
         logger.warning(
             "settings of your own %s that are not passed on: %s", lm.model, ", ".join(left)
         )

@@ -203,10 +203,8 @@ class OpenAIEngine:
                 body["top_logprobs"] = config.logprobs
         body |= profile.steering(effort)
         for more in (config.extensions or {}, self._extra):
-            for (
-                name,
-                value,
-            ) in more.items():  # objects (`chat_template_kwargs`) are joined, not replaced
+            # objects (`chat_template_kwargs`) are joined, not replaced
+            for name, value in more.items():
                 old = body.get(name)
                 body[name] = (
                     {**old, **value}

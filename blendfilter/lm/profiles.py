@@ -272,11 +272,8 @@ _MARKS: tuple[tuple[str, str, str], ...] = (
         r"<\|close\|>think<\|sep\|>|<\|open\|>response<\|sep\|>",
         r"<\|close\|>(?:response|message)<\|sep\|>",
     ),
-    (
-        rf"{_HEAD}(?:analysis|commentary){_TAIL}",
-        rf"{_HEAD}final{_TAIL}",
-        "",
-    ),  # harmony: gpt-oss
+    # harmony: gpt-oss
+    (rf"{_HEAD}(?:analysis|commentary){_TAIL}", rf"{_HEAD}final{_TAIL}", ""),
     (r"<\|channel>(?:thought\b)?\s?", r"<channel\|>", r"<turn\|>"),  # Gemma 4
     (
         r"<\|START_THINKING\|>",  # Cohere

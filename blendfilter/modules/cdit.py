@@ -193,9 +193,8 @@ class CDIT(RALM):
             except _ENDS_ALL:
                 raise
             except Exception as error:
-                if (
-                    memory.journal is None
-                ):  # no run is replayed: the next one who asks tries again
+                # no run is replayed: the next one who asks tries again
+                if memory.journal is None:
                     raise
                 judging.error = error
             else:

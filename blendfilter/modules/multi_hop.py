@@ -527,9 +527,8 @@ def without_echo(reply: str, follow_up: str) -> str:
     if not 0 < len(follow_up) < _LONGEST_ECHO:
         return reply
     words = r"\s+".join(map(re.escape, follow_up.split()))
-    after = (
-        "" if follow_up.endswith("?") else r"[^\S\n]{0,8}$"
-    )  # a name may well begin a sentence
+    # a name may well begin a sentence
+    after = "" if follow_up.endswith("?") else r"[^\S\n]{0,8}$"
     echo = re.match(
         rf"{_ASKED_AGAIN}{words}[\])\"'”*`.]{{0,6}}{after}", reply, re.IGNORECASE | re.MULTILINE
     )

@@ -219,9 +219,8 @@ def draw(
     for task, named in runs.items():
         if "frontier" in drawn:
             found = plots.frontier(named)
-            if any(
-                map(found.known, plots.FRONTIER_COSTS)
-            ):  # else the server has given too little
+            # else the server has given too little
+            if any(map(found.known, plots.FRONTIER_COSTS)):
                 paths += found.draw(*files(f"{table.name}-{task}"))
         if "headline" in drawn:
             paths += plots.headline(named, *files(f"headline-{task}"))

@@ -38,7 +38,7 @@ from blendfilter.reproduce.inputs import (
     Say,
     journals_of,
 )
-from blendfilter.reproduce.sources import Sources
+from blendfilter.reproduce.sources import TableSources
 from blendfilter.reproduce.tables import OF_FILTERS, SILVER, PaperRow, PaperTable, Sampling
 from blendfilter.retrieval.base import Retriever
 from blendfilter.run_context import CONCURRENCY
@@ -103,7 +103,7 @@ class LeftOut(TablePlace):
 
 def runs_of(
     table: PaperTable,
-    sources: Sources,
+    sources: TableSources,
     lm: ConnectedLM,
     folder: Path,
     inputs: RowInputs,

@@ -69,7 +69,7 @@ class Given(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Sources:
+class TableSources:
     """What a table is run on; a note says wherever one index stands in for another."""
 
     questions: dict[str, Questions] = field(default_factory=dict)
@@ -86,7 +86,7 @@ def gather(
     tasks: Iterable[str] | None = None,
     limit: int | None = None,
     allow_hosts: Sequence[str] = (),
-) -> Sources:
+) -> TableSources:
     """Questions and indexes for `table`: all of its tasks, or those in `tasks`; the table's n questions, or `limit`.
 
     `data`, `index` and `corpus` are places, `[retriever:][task=]place`. Where no tasks are named, those without
@@ -103,7 +103,7 @@ def gather(
     ]
     rows = [row for row in table.rows if row.retrieves]
     roles = list(dict.fromkeys(map(table.role, rows)))
-    found = Sources()
+    found = TableSources()
     chosen = list(table.tasks) if tasks is None else table.named("task", tasks, table.tasks)
     missing = [task for task in chosen if not any(file.task in (task, "") for file in files)]
     if tasks is None and 0 < len(missing) < len(chosen):
@@ -163,7 +163,7 @@ def _questions(
     return found, [one.id for one in there].index(found[-1].id) + 1 - len(found)
 
 
-def _add_sample_world(found: Sources, roles: Sequence[Role]) -> None:
+def _add_sample_world(found: TableSources, roles: Sequence[Role]) -> None:
     """BM25 over the sample world; where a table wants ColBERT too, BM25 over pieces of words, which ranks otherwise."""
     world = sample("corpus.jsonl")
     for role in roles:
@@ -178,7 +178,10 @@ def _add_sample_world(found: Sources, roles: Sequence[Role]) -> None:
 
 
 def _add_indexes(
-    found: Sources, roles: Sequence[Role], passages: Sequence[Given], allow_hosts: Sequence[str]
+    found: TableSources,
+    roles: Sequence[Role],
+    passages: Sequence[Given],
+    allow_hosts: Sequence[str],
 ) -> None:
     opened: dict[tuple[str, str, str], Retriever] = {}
     notes: dict[str, None] = {}

@@ -395,9 +395,8 @@ def best(scores: Scores, k: int) -> list[int]:
     [1, 3, 0]
     """
     floor, groups = 0.0, len(scores) // _GROUP
-    if (
-        groups >= 2 * k
-    ):  # without sorting: k passages reach the k-th highest of the groups' maxima
+    # without sorting: k passages reach the k-th highest of the groups' maxima
+    if groups >= 2 * k:
         maxima = scores[: groups * _GROUP].reshape(_GROUP, groups).max(axis=0)
         floor = _just_below(np.partition(maxima, -k)[-k])
     matching = np.flatnonzero(scores >= floor if floor > 0 else scores > 0)

@@ -87,9 +87,8 @@ class CallableRetriever(Retriever):
 def _own(searcher: Any) -> list[Any]:
     """What distinguishes two retrievers of one class: an address, a collection's name, texts that it holds itself."""
     parts: list[Any] = [str(getattr(searcher, "url", ""))]
-    if collection := getattr(
-        searcher, "_weaviate_collection_name", None
-    ):  # DSPy's `WeaviateRM`
+    # DSPy's `WeaviateRM`
+    if collection := getattr(searcher, "_weaviate_collection_name", None):
         parts.append(str(collection))
     # DSPy's `Embeddings`, which finds as many as its own k says
     corpus = getattr(searcher, "corpus", None)

@@ -27,7 +27,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from blendfilter.errors import BadArgument, BadData, MissingFile, UnknownName
-from blendfilter.extras import needed, quiet_transformers
+from blendfilter.extras import NOT_FETCHED, needed, quiet_transformers
 from blendfilter.files import AnyPath, sha256_of
 from blendfilter.records import Passage, one_line, whole_characters
 
@@ -64,16 +64,6 @@ _NO_ENCODERS = {
 _MINIMUM = 8  # tokens; below, little is left of a text beside the two marks around it
 _ENDLESS = 10**9
 _OTHER_BUILDS = ("onnx", "openvino")
-_NOT_WANTED = [
-    "onnx/*",
-    "openvino/*",
-    "*.onnx",
-    "*.h5",
-    "*.msgpack",
-    "*.ot",
-    "*.gguf",
-    "*.tflite",
-]
 _SETTINGS_FILES = {
     *MARKS, LAYOUT, "sentence_bert_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
     "added_tokens.json", "vocab.txt", "vocab.json", "merges.txt", "spiece.model", "sentencepiece.bpe.model",
@@ -169,9 +159,8 @@ class Encoder:
         plain, cut = [whole_characters(text) for text in texts], [False] * len(texts)
         with self._turn:
             if side.limit is not None:
-                setattr(
-                    side.reader, side.length, side.limit
-                )  # both sides may share a tokenizer
+                # both sides may share a tokenizer
+                setattr(side.reader, side.length, side.limit)
                 # the marks at both ends included
                 marked, how = [side.prefix + text for text in plain], {"verbose": False}
                 tokens = side.reader.tokenizer(marked, truncation=False, padding=False, **how)
@@ -319,9 +308,8 @@ def _load(folder: Path, pooling: Pooling | None, device: str | None) -> tuple[An
             model = library.SentenceTransformer(
                 str(folder), device=device, local_files_only=True
             )
-        model = (
-            model.float().eval()
-        )  # in 32 bits wherever it runs, so that a GPU and a CPU agree
+        # in 32 bits wherever it runs, so that a GPU and a CPU agree
+        model = model.float().eval()
     except (ImportError, MemoryError):
         raise
     except Exception as error:  # whatever torch, tokenizers and safetensors raise
@@ -586,7 +574,7 @@ def encoder_folder(name: str, what: str = "encoder") -> Path:
 
 def _downloaded(hub: Any, name: str, what: str) -> Path:
     try:
-        return Path(hub.snapshot_download(name, ignore_patterns=_NOT_WANTED))
+        return Path(hub.snapshot_download(name, ignore_patterns=[*NOT_FETCHED]))
     except (OSError, ValueError) as error:
         why = str(error).partition("\n")[0]
         raise MissingFile(

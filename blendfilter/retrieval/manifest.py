@@ -240,9 +240,8 @@ def opening(folder: AnyPath) -> Iterator[None]:
     try:
         yield
     except UNREADABLE as error:
-        of_gpu = (
-            type(error).__name__ == "OutOfMemoryError"
-        )  # a GPU's memory, not a damaged file
+        # a GPU's memory, not a damaged file
+        of_gpu = type(error).__name__ == "OutOfMemoryError"
         if isinstance(error, BlendFilterError) or of_gpu:
             raise
         why = " ".join(f"{type(error).__name__}: {error}".split())[:120]

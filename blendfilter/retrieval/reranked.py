@@ -359,9 +359,8 @@ class LateInteractionReranker(Reranker):
             if missing := [text for text, own in found.items() if own is None]:
                 vectors, counts = self._encoder.passages(missing, *self._at_once)
                 for text, own in zip(missing, vectors.split(counts), strict=True):
-                    found[text] = (
-                        own.clone()
-                    )  # a part of the whole would keep all of it in memory
+                    # a part of the whole would keep all of it in memory
+                    found[text] = own.clone()
                     self._bytes += own.nbytes
             self._vectors.update(found)  # the latest are the last
             while self._bytes > _KEPT_BYTES:

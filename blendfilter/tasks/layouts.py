@@ -239,9 +239,8 @@ def _leaves(value: Any) -> Iterator[Any]:
         elif named == ["text"]:
             yield from _leaves(parts["text"])
         else:
-            spellings = dict[
-                str, Any
-            ]()  # those that a metric tells apart; what is empty for one is no answer
+            # those that a metric tells apart; what is empty for one is no answer
+            spellings = dict[str, Any]()
             for spelling in _leaves([parts[name] for name in named]):
                 spellings.setdefault(normalize_answer(str(spelling)), spelling)
             yield from (spelling for normalised, spelling in spellings.items() if normalised)

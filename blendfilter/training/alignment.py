@@ -241,9 +241,8 @@ def align_bider(
         write_questions(partial, (row.question for row in rows), trained_on(checkpoint))
         draw_steps(rewards_by_step, partial / PICTURE, "F1(written) - F1(original)")
         write_recipe(partial, {**made, "versions": versions(), "result": result})
-        partial.rename(
-            out
-        )  # the journal stays open, and locked, until no other process can begin
+        # the journal stays open, and locked, until no other process can begin
+        partial.rename(out)
         _clear(out)
     return Aligned(out, read_recipe(out), steps)
 

@@ -192,7 +192,7 @@ class Written(NamedTuple):
         return Written([self.prompts[at] for at in places], *cut)
 
 
-class Reading(NamedTuple):
+class PolicyReading(NamedTuple):
     """What a model makes of written texts: log-probabilities of the allowed tokens, of the written ones, and values."""
 
     log_probs: Tensor  # (texts, tokens, top_k); behind the end those of a single token
@@ -279,7 +279,7 @@ class Policy:
             found.append(Text(place, str(text).strip(), int(row[-1]) not in self.ends))
         return found
 
-    def read(self, texts: Written, model: Any = None) -> Reading:
+    def read(self, texts: Written, model: Any = None) -> PolicyReading:
         """The log-probabilities and values of `texts` (by another `model`: log-probabilities alone)."""
         hidden, logits = self._states(model or self.model, texts)
         written, allowed = texts.written, texts.allowed
@@ -293,7 +293,7 @@ class Policy:
         values = torch.zeros(written.shape, device=hidden.device)
         if model is None:
             values = values.masked_scatter(written, self.value_head(hidden.float())[:, 0])
-        return Reading(log_probs, chosen, values)
+        return PolicyReading(log_probs, chosen, values)
 
     def _states(self, model: Any, texts: Written) -> tuple[Tensor, Tensor]:
         """The state before each written token, as the output layer has it, and the logits that it makes of them."""

@@ -247,9 +247,8 @@ class TrimFolder(BaseModel):
 def default_place(location: str | os.PathLike[str]) -> str:
     """`wiki.trimmed` for `wiki`: where the trimming goes by default. Raises `BadArgument` for an address."""
     if is_address(location):
-        plain = address_of(
-            os.fspath(location)
-        ).url  # without a login, which no message may name
+        # without a login, which no message may name
+        plain = address_of(os.fspath(location)).url
         raise BadArgument(
             f"there is no place beside {plain}: name a folder for its witnesses (out=DIR)"
         )

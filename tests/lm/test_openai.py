@@ -16,10 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from model_server import MARKER, THOUGHT, Server, serve
 
+from blendfilter.dspy_surface import TransportRequest
 from blendfilter.errors import BadArgument
 from blendfilter.lm import faults
 from blendfilter.lm.attempts import AttemptingEngine, Retry
-from blendfilter.lm.clients import ServerReply
+from blendfilter.lm.clients import ServerReply, _moved
 from blendfilter.lm.openai import OpenAIEngine
 from blendfilter.lm.profiles import (
     Profile,
@@ -519,3 +520,13 @@ def test_who_holds_a_reply_to_a_schema() -> None:
     assert [holds_schema(each, "any/model") for each in ("vllm", "llamacpp", "ollama")] == [True] * 3
     assert [holds_schema(each, "any") for each in ("together", "groq", "deepseek", "", "m")] == [None] * 5
     assert holds_schema("mistral", "open-codestral-mamba") is None
+
+
+@pytest.mark.parametrize(
+    ("place", "kept"),
+    [("/v2/chat", {"Accept", "Authorization", "X-Api-Key"}), ("https://elsewhere.example/chat", {"Accept"})],
+)
+def test_a_redirect_to_another_server_takes_no_login_along(place: str, kept: set[str]) -> None:
+    names = {"Accept": "*/*", "Authorization": "Bearer secret", "X-Api-Key": "secret"}
+    request = TransportRequest("POST", "https://here.example/v1/chat", [*names.items()], b"{}")
+    assert {name for name, _ in _moved(request, 307, place).headers} == kept

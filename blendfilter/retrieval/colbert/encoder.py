@@ -58,9 +58,8 @@ DOC_MAXLEN = 220  # tokens read of a passage, unless a checkpoint that colbert-a
 QUERY_MAXLEN = 32
 UNLIMITED = 8_192  # tokens that are read by a model which counts no positions
 _DOCUMENT_PROMPTS = ("document", "passage", "corpus")
-_WHOLE = {
-    "text": {"truncation": False, "verbose": False}
-}  # how a tokenizer is called for queries
+# how a tokenizer is called for queries
+_WHOLE = {"text": {"truncation": False, "verbose": False}}
 _WHY = "a ColBERT checkpoint"
 
 
