@@ -50,9 +50,7 @@ MODES: tuple[Mode, ...] = ("auto", "record", "replay")
 FILE = "journal.jsonl"
 _KEY_DIGITS = 32
 _BEGINS = b'{"key":"' + b"#" * _KEY_DIGITS + b'","kind":"'
-_KEY = slice(8, 8 + _KEY_DIGITS)
-_KIND_AT = _KEY.stop
-_KEY_FIELD, _KIND_FIELD = b'{"key":"', b'","kind":"'
+_BEGINNING = re.compile(rb'\{"key":"([0-9a-f]{32})(?=","kind":")')
 _CHECK = re.compile(rb',"check":"([0-9a-f]{8})"}\n')
 _CHECK_LENGTH = len(b',"check":"01234567"}\n')
 _BUSY = (
@@ -216,11 +214,11 @@ class Journal:
         A record of another kind is passed over unread, and so is a damaged one, with a warning: it cannot even vouch
         for its key. `damages` names those, for an account that must not lack one.
         """
-        begins = tuple(f'","kind":"{kind}"'.encode() for kind in kinds) or b'","kind":"'
+        begins = tuple(f'{kind}"'.encode() for kind in kinds) or b""
         offset = 0
         while offset < self._end:
             line = self._line_at(offset)
-            if line.startswith(begins, _KIND_AT):
+            if line.startswith(begins, len(_BEGINS)):
                 try:
                     yield self._parse(line, offset)
                 except BadData as damage:
@@ -249,16 +247,13 @@ class Journal:
                 close(writer)
         finally:
             self._beside.clear()
-            self._release()
-
-    def _release(self) -> None:
-        if self._log is not None:
-            self._log.close()
-        fd, self._read_fd = self._read_fd, -1
-        if fd >= 0:
-            os.close(fd)
-        for other in self._others:
-            other.close()
+            if self._log is not None:
+                self._log.close()
+            fd, self._read_fd = self._read_fd, -1
+            if fd >= 0:
+                os.close(fd)
+            for other in self._others:
+                other.close()
 
     @property
     def closed(self) -> bool:
@@ -306,7 +301,12 @@ class Journal:
 
     def _line_at(self, offset: int) -> bytes:
         """The line at `offset`, with a line feed at its end."""
-        return _read_line(self._read_fd, offset)
+        size = 16_384
+        while True:
+            piece = os.pread(self._read_fd, size, offset)
+            if (end := piece.find(b"\n")) >= 0 or len(piece) < size:
+                return piece[: end if end >= 0 else None] + b"\n"
+            size *= 4
 
     def _parse(self, line: bytes, offset: int) -> dict[str, Any]:
         try:
@@ -366,29 +366,25 @@ class CallCache:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._parts: dict[str, _CachePart] = {}
 
     def find(self, key: str, kind: str | None = None) -> dict[str, Any] | None:
         """The newest sound record under `key`, of any process; None: the caller must call."""
         try:
-            fd = os.open(self._file(key), os.O_RDONLY | os.O_CLOEXEC)
+            lines = b"\n" + self._file(key).read_bytes()
         except FileNotFoundError:
             return None
         except OSError as error:
             self._warn(error)
             return None
-        try:
-            line = self._part(key, fd).line_at(fd, bytes.fromhex(key))
-        except OSError as error:
-            self._warn(error)
-            return None
-        finally:
-            os.close(fd)
-        if not _is_sound(line):
-            return None
-        record: dict[str, Any] = json.loads(line)
-        del record["check"]
-        return record if record["key"] == key and kind in (None, record["kind"]) else None
+        end, begins = len(lines), f'\n{{"key":"{key}","kind":"'.encode()
+        while (at := lines.rfind(begins, 0, end)) >= 0:
+            line = lines[at + 1 : lines.find(b"\n", at + 1) + 1]
+            if _is_sound(line):
+                record: dict[str, Any] = json.loads(line)
+                del record["check"]
+                return record if kind in (None, record["kind"]) else None
+            end = at
+        return None
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Keep `record`, unless it is of a failed call."""
@@ -411,15 +407,6 @@ class CallCache:
     def _file(self, key: str) -> Path:
         return self.path / f"{key[:2]}.jsonl"
 
-    def _part(self, key: str, fd: int) -> _CachePart:
-        """What is known of the file that `key` is in, with all that was written to it by now."""
-        known, status = self._parts.get(key[:2]), os.fstat(fd)
-        # cleared meanwhile
-        if known is None or known.inode != status.st_ino or known.end > status.st_size:
-            known = self._parts[key[:2]] = _CachePart(status.st_ino)
-        known.read_to(fd, status.st_size)
-        return known
-
     def _warn(self, error: OSError) -> None:
         if self.path not in self._unusable:
             self._unusable.add(self.path)
@@ -429,33 +416,6 @@ class CallCache:
                 self.path,
                 error.strerror or error,
             )
-
-
-class _CachePart:
-    """Where the records of one file of a cache begin, as far as it was read.
-
-    Threads may read on at once: they note the same.
-    """
-
-    def __init__(self, inode: int) -> None:
-        self.inode, self.end = inode, 0
-        self._index: dict[bytes, int] = {}
-
-    def read_to(self, fd: int, size: int) -> None:
-        """Note the whole lines up to `size`; what is behind the last line feed is looked at again."""
-        if size == (offset := self.end):
-            return
-        *whole, _ = os.pread(fd, size - offset, offset).split(b"\n")
-        for line in whole:
-            if (key := _key_of(line + b"\n")) is not None:
-                self._index[key] = offset
-            offset += len(line) + 1
-        self.end = offset
-
-    def line_at(self, fd: int, key: bytes) -> bytes:
-        """The line noted under `key`; empty where there is none."""
-        offset = self._index.get(key)
-        return b"" if offset is None else _read_line(fd, offset)
 
 
 def _not_a_line(path: Path, number: int) -> BadData:
@@ -481,25 +441,9 @@ def _is_sound(line: bytes) -> bool:
     )
 
 
-def _read_line(fd: int, offset: int) -> bytes:
-    """The line at `offset` of an open file, with a line feed at its end."""
-    size = 16_384
-    while True:
-        piece = os.pread(fd, size, offset)
-        if (end := piece.find(b"\n")) >= 0 or len(piece) < size:
-            return piece[: end if end >= 0 else None] + b"\n"
-        size *= 4
-
-
 def _key_of(line: bytes) -> bytes | None:
     """The key of a record's line; None where it is no record's."""
-    if (
-        line[: _KEY.start] != _KEY_FIELD
-        or line[_KIND_AT : len(_BEGINS)] != _KIND_FIELD
-        or line[-2:] != b"}\n"
-    ):
+    beginning = _BEGINNING.match(line)
+    if beginning is None or not line.endswith(b"}\n"):
         return None
-    try:
-        return bytes.fromhex(line[_KEY].decode("ascii"))
-    except ValueError:
-        return None
+    return bytes.fromhex(beginning[1].decode())

@@ -19,17 +19,16 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import itertools
 import math
 import random
 import threading
 import time
 import warnings
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
-
-import tenacity
 
 from blendfilter.aio import WaitingQueue
 from blendfilter.context import asker
@@ -163,64 +162,28 @@ class Gate:
 
 @dataclass(slots=True)
 class WindowEntry:
+    """A request that went out in the last minute, and the tokens that it counts."""
+
     at: float
-    amount: float
+    tokens: float
     bound: int = 0
 
 
-class Window:
-    """What went out in the last `seconds`: at most `limit` of it together, or one thing alone."""
-
-    def __init__(self, limit: float, seconds: float = SECONDS) -> None:
-        self.limit, self.seconds = limit, seconds
-        self._entries: deque[WindowEntry] = deque()
-        self._total = 0.0
-
-    def wait(self, now: float, amount: float) -> float:
-        """Seconds until `amount` more fits; 0: now."""
-        while self._entries and self._entries[0].at + self.seconds <= now:
-            self._total -= self._entries.popleft().amount
-        if not self._entries:
-            self._total = 0.0
-        left, total = 0.0, self._total
-        for entry in self._entries:
-            if total + amount <= self.limit:
-                break
-            left, total = entry.at + self.seconds - now, total - entry.amount
-        return left
-
-    def add(self, now: float, amount: float, bound: int = 0) -> WindowEntry:
-        """`amount` goes out."""
-        self._entries.append(entry := WindowEntry(now, amount, bound))
-        self._total += amount
-        return entry
-
-    def correct(self, entry: WindowEntry, amount: float) -> None:
-        """It was `amount` really."""
-        # what has left the window is forgotten
-        if self._entries and entry.at >= self._entries[0].at:
-            self._total += amount - entry.amount
-            entry.amount = amount
-
-
 class Pace:
-    """A meter that lets at most so many requests and tokens out in a minute."""
+    """A meter that lets at most so many requests and tokens out in a minute, or one request that is larger alone."""
 
     def __init__(
         self,
         requests_per_minute: int | None = None,
         tokens_per_minute: int | None = None,
         *,
-        seconds: float = SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.requests_per_minute = requests_per_minute
         self.tokens_per_minute = tokens_per_minute
-        for name in ("requests_per_minute", "tokens_per_minute"):
-            if (limit := getattr(self, name)) is not None:
-                setattr(self, name, check_count(name, limit))
-        self._requests = Window(self.requests_per_minute or math.inf, seconds)
-        self._tokens = Window(self.tokens_per_minute or math.inf, seconds)
+        check_counts(self, [name for name, limit in vars(self).items() if limit is not None])
+        self._entries: deque[WindowEntry] = deque()
+        self._tokens = 0.0
         self._share: float | None = None
         self._clock = clock
         self._lock = threading.Lock()
@@ -256,21 +219,39 @@ class Pace:
         with self._lock:
             if answered:
                 self._share = max(self._share or 0.0, took / entry.bound)
-            self._tokens.correct(entry, took)
+            # what has left the window is forgotten
+            if self._entries and entry.at >= self._entries[0].at:
+                self._tokens += took - entry.tokens
+                entry.tokens = took
 
     def _estimate(self, bound: int) -> float:
         return bound if self._share is None else bound * min(1.0, self._share * MARGIN)
 
     def _wait(self, bound: int) -> float:
-        now = self._clock()
-        return max(self._requests.wait(now, 1), self._tokens.wait(now, self._estimate(bound)))
+        """Seconds until a request fits; 0: now."""
+        now, wanted, left = self._clock(), self._estimate(bound), 0.0
+        while self._entries and self._entries[0].at + SECONDS <= now:
+            self._tokens -= self._entries.popleft().tokens
+        if not self._entries:
+            self._tokens = 0.0
+        requests, tokens = len(self._entries), self._tokens
+        for entry in self._entries:
+            if requests < (self.requests_per_minute or math.inf) and tokens + wanted <= (
+                self.tokens_per_minute or math.inf
+            ):
+                break
+            left = entry.at + SECONDS - now
+            requests -= 1
+            tokens -= entry.tokens
+        return left
 
     def _grant(self, bound: int) -> WindowEntry | None:
         if self._wait(bound) > 0:
             return None
-        now = self._clock()
-        self._requests.add(now, 1)
-        return self._tokens.add(now, self._estimate(bound), bound)
+        entry = WindowEntry(self._clock(), self._estimate(bound), bound)
+        self._entries.append(entry)
+        self._tokens += entry.tokens
+        return entry
 
 
 @dataclass(frozen=True)
@@ -366,7 +347,7 @@ class AttemptingEngine:
         retry: how often an attempt is made, with which waits, how long it may take; None: once, as long as it takes.
         retries: what the run allows; None: as much as `retry` asks for.
         price: what tokens cost, which bounds what a server may state; None: unknown.
-        sleep, clock: for tests.
+        clock: for tests.
     """
 
     def __init__(
@@ -377,7 +358,6 @@ class AttemptingEngine:
         retries: RetryBudget | None = None,
         *,
         price: Price | None = None,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.inner = inner
@@ -385,7 +365,7 @@ class AttemptingEngine:
         self.retry = retry
         self.retries = retries
         self._price = price
-        self._sleep, self._clock = sleep, clock
+        self._clock = clock
         self._reached = False
 
     async def complete(self, request: lm15.Request) -> lm15.Response:
@@ -400,37 +380,23 @@ class AttemptingEngine:
         def left() -> float:
             return started + account.waited + retry.deadline - self._clock()
 
-        async def attempt() -> lm15.Response:
-            return await self._attempt(account.raised or request, left())
-
-        def error_of(state: tenacity.RetryCallState) -> Any:
-            assert state.outcome is not None
-            return state.outcome.exception()
-
-        def may_pass(state: tenacity.RetryCallState) -> bool:
-            error = error_of(state)
-            if isinstance(error, lm15.LM15Error):
-                error.attempts = state.attempt_number
-            self._reached = self._reached or not faults.is_unreached(error)
-            return error is not None and faults.retryable(error)
-
-        def is_over(state: tenacity.RetryCallState) -> bool:
-            limit = retry.attempts if self._reached else min(retry.attempts, NEVER_REACHED)
-            if state.upcoming_sleep > left() or state.attempt_number >= limit:
-                return True
-            return self.retries is not None and not self.retries.take(error_of(state))
-
-        retrying = tenacity.AsyncRetrying(
-            retry=may_pass,
-            wait=lambda state: retry.wait(error_of(state), state.attempt_number),
-            stop=is_over,
-            sleep=self._sleep,
-            reraise=True,
-        )
-        response: lm15.Response = await retrying(attempt)
+        for tried in itertools.count(1):
+            try:
+                response = await self._attempt(account.raised or request, left())
+                break
+            except lm15.LM15Error as error:
+                error.attempts = tried
+                self._reached = self._reached or not faults.is_unreached(error)
+                most = retry.attempts if self._reached else min(retry.attempts, NEVER_REACHED)
+                seconds = retry.wait(error, tried)
+                if not faults.retryable(error) or tried >= most or seconds > left():
+                    raise
+                if self.retries is not None and not self.retries.take(error):
+                    raise
+            await asyncio.sleep(seconds)
+        self._reached = True
         if self.retries is not None:
             self.retries.earn()
-        tried = retrying.statistics["attempt_number"]
         data: dict[str, Any] = {**(response.provider_data or {}), "attempts": tried}
         return dataclasses.replace(response, provider_data=data)
 
@@ -527,24 +493,15 @@ class Traffic:
         gate: how many may be in flight.
         purse: what all of them may take.
         retries: how many of them may be further attempts.
-        batches: what gathers calls and answers them together.
+        batches: what gathers calls and answers them together (`blendfilter.lm.batches.Batches`).
         beside: of calls that are in no batch, while others are: what counts those under way.
     """
 
     gate: Gate | None = None
     purse: BudgetAccount | None = None
     retries: RetryBudget | None = None
-    batches: Batching | None = None
+    batches: Any = None
     beside: Meter | None = None
-
-
-class Batching(Protocol):
-    """What gathers the calls of a run (`blendfilter.lm.batches`)."""
-
-    def taking(
-        self, engine: Any, terms: CallPolicy, traffic: Traffic
-    ) -> tuple[Any, CallPolicy, Traffic]:
-        """An engine, its terms and its traffic, as they are where its calls are gathered."""
 
 
 FREE = Traffic()

@@ -25,7 +25,6 @@ from blendfilter.lm.attempts import (
     Pace,
     Retry,
     RetryBudget,
-    Window,
 )
 from blendfilter.lm.model import connect
 from blendfilter.lm.tokens import at_most
@@ -142,20 +141,21 @@ def test_throughput_settles_near_what_a_server_can_take(capacity: int, limit: in
 )
 def test_no_window_holds_more_than_the_limit(limit: int, wanted: list[tuple[float, int, int]]) -> None:
     """Each thing waits for its turn after a pause, goes out at an estimate, and is corrected to what it really was."""
-    window, now, sent = Window(limit, 60.0), 0.0, []
+    pace, now, sent = Pace(None, limit, clock=lambda: now), 0.0, []
     for pause, estimate, less in wanted:
         now += pause
-        wait = window.wait(now, estimate)
+        wait = pace._wait(estimate)
         assert wait >= 0
-        assert wait < 1e-9 or window.wait(now + wait / 2, estimate) > 0, "it might have gone earlier"
-        now += wait
-        while (more := window.wait(now, estimate)) > 0:  # rounding
-            now += max(more, 1e-9)
+        due, now = now + wait, now + wait / 2
+        assert wait < 1e-9 or pace._wait(estimate) > 0, "it might have gone earlier"
+        now = due
+        while (entry := pace._grant(estimate)) is None:  # rounding
+            now += max(pace._wait(estimate), 1e-9)
         real = max(0, estimate - less)
-        window.correct(window.add(now, estimate), real)
+        pace.settle(entry, real, answered=False)
         sent.append((now, real))
     # A window that begins with something sent is the fullest.
-    fullest = max(sum(n for at, n in sent if start <= at < start + 60 - 1e-6) for start, _ in sent)
+    fullest = max(sum(n for at, n in sent if start <= at < start + SECONDS - 1e-6) for start, _ in sent)
     assert fullest <= max(limit, *(real for _, real in sent)), "or what is larger than the limit, alone"
 
 
@@ -196,7 +196,7 @@ def test_what_an_attempt_counts(response: lm15.Response | None, error: Exception
     async def main() -> float:
         pace = Pace(None, 10**6, clock=jumping.now)
         pace.after(await pace.before(REQUEST), response, error)
-        return pace._tokens._total if pace._tokens else 0.0
+        return pace._tokens
 
     assert jumping.run(main())[0] == counted
 
@@ -204,13 +204,12 @@ def test_what_an_attempt_counts(response: lm15.Response | None, error: Exception
 def test_what_calls_took_at_most_is_what_the_next_is_taken_for() -> None:
     async def main() -> tuple[float, float]:
         pace = Pace(None, 10**6, clock=jumping.now)
-        assert pace._tokens is not None
         await pace.before(replace(REQUEST, config=lm15.Config()))
-        uncapped = pace._tokens._total
+        uncapped = pace._tokens
         pace.after(await pace.before(REQUEST), reply(BOUND // 2), None)
         pace.after(await pace.before(REQUEST), reply(10), None)  # a short one, by chance
         await pace.before(REQUEST)
-        return uncapped, pace._tokens._total - uncapped
+        return uncapped, pace._tokens - uncapped
 
     uncapped, total = jumping.run(main())[0]
     assert uncapped == at_most(REQUEST) + REPLY
