@@ -31,14 +31,15 @@ import functools
 import itertools
 import json
 import logging
-import os
 import re
+import tempfile
 import time
+from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from blendfilter import aio, http
 from blendfilter.dspy_surface import lm15
@@ -52,7 +53,6 @@ from blendfilter.errors import (
     copied,
 )
 from blendfilter.files import (
-    LONGEST,
     JsonRow,
     is_torn,
     json_line,
@@ -60,9 +60,7 @@ from blendfilter.files import (
     opened,
     path_of,
     raw_lines,
-    too_long,
     write_whole,
-    writing,
 )
 from blendfilter.journal import Journal, digest
 from blendfilter.lm import faults
@@ -71,6 +69,7 @@ from blendfilter.lm.budget import tally
 from blendfilter.lm.clients import ServerReply
 from blendfilter.lm.openai import OpenAIEngine, servers_of
 from blendfilter.secrets import hidden, hidden_in
+from blendfilter.text import counted
 
 if TYPE_CHECKING:
     import openai
@@ -112,11 +111,11 @@ class Batch:
     fewest: int = 10
 
     def __post_init__(self) -> None:
-        if not isinstance(self.window, str) or not self.window.strip():
+        if not self.window.strip():
             raise BadArgument(
                 f"a batch window of {self.window!r} (batch_window=): write it as the provider does, 24h"
             )
-        if not (isinstance(self.poll, int | float) and self.poll > 0):
+        if not self.poll > 0:
             raise BadArgument(f"poll must be a number of seconds above 0, got {self.poll!r}")
         check_counts(self, ("fewest",))
 
@@ -172,7 +171,9 @@ class Gatherer(Generic[W, T]):
             if self.elsewhere or (not is_quiet and self._changed.is_set()):
                 continue
             self._changed.clear()  # all that had moved by now is in `waiting`
-            self.waiting = [each for each in self.waiting if not each[1].cancelled()]
+            self.waiting = [
+                (work, future) for work, future in self.waiting if not future.cancelled()
+            ]
             self._quiet()
 
     def _add(self, work: W, future: Future[T]) -> None:
@@ -196,12 +197,11 @@ class Gatherer(Generic[W, T]):
         self.touch()
 
 
-@dataclass(frozen=True)
-class Line:
-    """One request of a batch: what carries it, and what it asks; `id` begins with the call's key in the journal."""
+class Line(NamedTuple):
+    """One request of a batch, to the server of its engine; `id` begins with the call's key in the journal."""
 
     id: str
-    transport: BatchTransport
+    engine: OpenAIEngine
     path: str
     body: dict[str, Any]
 
@@ -217,8 +217,7 @@ class Line:
         )
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(NamedTuple):
     """What became of a line: HTTP's status and body; None for `status`: it is still to be asked."""
 
     status: int | None
@@ -229,7 +228,7 @@ class Outcome:
 _ANEW, _SINGLY = Outcome(None), Outcome(None)
 
 
-@dataclass
+@dataclass(eq=False)
 class _Sent:
     """A batch that is out: its name, the ids of its lines, and who waits for them."""
 
@@ -254,9 +253,7 @@ class Batches:
         BadArgument: the model is none that can be asked in batches.
     """
 
-    def __init__(
-        self, given: Batch, lm: Any, run: Path, tell: Callable[[str], None] = logger.info
-    ) -> None:
+    def __init__(self, given: Batch, lm: Any, run: Path, tell: Callable[[str], None]) -> None:
         if len(servers_of(lm.inner)) != 1:
             raise BadArgument(
                 f"{lm.name} cannot be asked in batches: that takes one OpenAI-compatible server (api_base=URL), or a "
@@ -265,13 +262,12 @@ class Batches:
         self.given, self.tell = given, tell
         self.by_files = given.folder is not None
         self.folder = path_of(given.folder) if given.folder is not None else run / "batches"
-        self.rounds: list[int] = []
-        """Calls of each batch that this session sent."""
+        self._written = 0
         self._most = MOST_LINES
         self._failure: BaseException | None = None
         self._out: dict[str, _Sent] = {}
-        self._sent_before: dict[str, _Sent] = {}
-        self._known: dict[str, Outcome] = {}
+        self._earlier: dict[str, _Sent | Outcome] = {}
+        """What earlier sessions asked for and this one has not: its batch, or what became of it."""
         self._number = itertools.count(1)
         # asked without a batch: where that fails, it waits for one
         self._singly: set[str] = set()
@@ -301,9 +297,8 @@ class Batches:
         """The engine, its terms and its traffic in batches; a model that has no batches is asked as ever, meanwhile."""
         if len(servers_of(engine)) != 1:
             return engine, terms, replace(traffic, beside=self.gatherer)
-        transport = BatchTransport(self, engine)
         return (
-            engine.over(transport),
+            engine.over(BatchTransport(self, engine)),
             replace(terms, pace=None, retry=PATIENT),
             replace(traffic, gate=None),
         )
@@ -317,10 +312,10 @@ class Batches:
         while True:
             if self._failure is not None:
                 raise copied(self._failure)
-            outcome = self._known.pop(line.id, None)
-            if outcome is None and (sent := self._sent_before.pop(line.id, None)) is not None:
-                waiting = sent.lines[line.id] = Future()
-                self._follow(sent, line.transport)
+            outcome = self._earlier.pop(line.id, None)
+            if isinstance(outcome, _Sent):
+                waiting = outcome.lines[line.id] = Future()
+                self._follow(outcome, line.engine)
                 self.gatherer.touch()
                 outcome = await asyncio.wrap_future(waiting)
             elif outcome is None:
@@ -333,19 +328,15 @@ class Batches:
     def _when_quiet(self) -> None:
         out = sum(len(sent.lines) for sent in self._out.values())
         waiting = len(self.gatherer.waiting)
-        if (
-            0 < waiting < self.given.fewest
-            and not out
-            and not self.by_files
-            and self._never_singly()
-        ):
+        ids = {line.id for line, _ in self.gatherer.waiting}
+        too_few = 0 < waiting < self.given.fewest and not out and not self.by_files
+        if too_few and self._singly.isdisjoint(ids):
             self.tell(
                 f"{counted(waiting, 'call is', 'calls are')} too few for a batch: asked singly"
             )
-            for line, future in self.gatherer.waiting:
-                self._singly.add(line.id)
-                if future.set_running_or_notify_cancel():
-                    future.set_result(_SINGLY)
+            self._singly |= ids
+            for _, future in self.gatherer.waiting:
+                _settle(future, _SINGLY)
             self.gatherer.waiting.clear()
         elif worth_sending(waiting, out) and out < self._most:
             taken = self.gatherer.waiting[: self._most - out]
@@ -356,30 +347,22 @@ class Batches:
         if self.by_files and (waiting or out):
             self._stop()
 
-    def _never_singly(self) -> bool:
-        return self._singly.isdisjoint(line.id for line, _ in self.gatherer.waiting)
-
     def _send(self, lines: list[tuple[Line, Future[Outcome]]]) -> None:
-        transport, path = lines[0][0].transport, lines[0][0].path
+        engine, path = lines[0][0].engine, lines[0][0].path
         name = self._new_name()
         waiting = {line.id: future for line, future in lines}
         sent = _Sent(name, frozenset(waiting), fresh=True, lines=waiting)
         self.folder.mkdir(parents=True, exist_ok=True)
         write_whole(self.folder / f"{name}{INPUT}", (line.text() for line, _ in lines))
-        self._note(
-            sent,
-            model=transport.engine.model,
-            address=transport.engine.address,
-            endpoint=f"/v1{path}",
-        )
-        self.rounds.append(len(lines))
-        self._follow(sent, transport)
+        self._note(sent, model=engine.model, address=engine.address, endpoint=f"/v1{path}")
+        self._written += len(lines)
+        self._follow(sent, engine)
 
-    def _follow(self, sent: _Sent, transport: BatchTransport) -> None:
+    def _follow(self, sent: _Sent, engine: OpenAIEngine) -> None:
         """Wait for a batch, from now on."""
         self._out[sent.name] = sent
         if sent.carried is None and not self.by_files:
-            sent.carried = asyncio.ensure_future(self._failing(self._carry(sent, transport)))
+            sent.carried = asyncio.ensure_future(self._failing(self._carry(sent, engine)))
 
     def _note(self, sent: _Sent, **more: Any) -> None:
         known = self._journal.read(_key_of(sent.name), "batch") or {"at": round(time.time(), 3)}
@@ -398,26 +381,20 @@ class Batches:
     def _new_name(self) -> str:
         """A name that no file in the folder has; it says nothing else."""
         run = digest(str(self._journal.path.parent.resolve()))[:6]
-        for number in self._number:
-            name = f"{run}-{number:04}"
-            if (
-                not (self.folder / f"{name}{INPUT}").exists()
-                and _key_of(name) not in self._journal
-            ):
+        while True:
+            name = f"{run}-{next(self._number):04}"
+            on_file = (self.folder / f"{name}{INPUT}").exists()
+            if not on_file and _key_of(name) not in self._journal:
                 return name
-        raise AssertionError
 
     def _stop(self) -> None:
         """What waits has been written: nothing more can be done before it is answered."""
         files = [
             self.folder / f"{sent.name}{INPUT}" for sent in self._out.values() if sent.lines
         ]
-        written = sum(self.rounds)
-        what = (
-            f"{counted(written, 'call was', 'calls were')} written"
-            if written
-            else "calls are still to be answered"
-        )
+        what = "calls are still to be answered"
+        if self._written:
+            what = f"{counted(self._written, 'call was', 'calls were')} written"
         first, more = str(files[0]), f" and {len(files) - 1} more" * (len(files) > 1)
         self._fail(
             BatchWritten(
@@ -450,41 +427,37 @@ class Batches:
     def _resolve(self, sent: _Sent, outcomes: Mapping[str, Outcome]) -> None:
         """Hand a batch's answers on; what it does not answer is gathered anew."""
         self._out.pop(sent.name, None)
-        for id, outcome in outcomes.items():
-            future = sent.lines.pop(id, None)
-            if future is None:
-                if not self._succeeded(id):
-                    self._known[id] = outcome
-                self._sent_before.pop(id, None)
-            elif future.set_running_or_notify_cancel():
-                future.set_result(outcome)
         for id in sent.ids:
-            self._sent_before.pop(id, None)
-        for future in sent.lines.values():
-            if future.set_running_or_notify_cancel():
-                future.set_result(_ANEW)
-        sent.lines.clear()
+            outcome = outcomes.get(id, _ANEW)
+            if (future := sent.lines.pop(id, None)) is not None:
+                _settle(future, outcome)
+            elif self._earlier.get(id) is sent:  # it is asked later
+                self._earlier[id] = outcome
         self.gatherer.touch()
 
     def _read_earlier(self) -> None:
         """The batches of earlier sessions: their answers, where these are on file, or that they are still out."""
         named, failed, done = self._recorded()
-        if self.by_files:
-            self._check_files(named)
+        for path in sorted(self.folder.glob(f"*{OUTPUT}")) if self.by_files else ():
+            if path.name.removesuffix(OUTPUT) not in named:
+                raise BadData(
+                    f"{path} answers no batch of this run: give each run a folder of its own (batch_dir=), or take "
+                    "the file out"
+                )
         for name, record in named.items():
             sent = _Sent(name, frozenset(record["lines"]), record["id"])
-            ids = {id for id in sent.ids if _call_of(id) not in done}
-            for id in ids:  # of the batches that asked for it the last one counts
-                self._known.pop(id, None)
-                self._sent_before.pop(id, None)
-            ids = {id for id in ids if failed.get(_call_of(id)) != name}
-            refused = record.get("refused", False)
-            if (self.folder / f"{name}{OUTPUT}").exists():
-                for id, outcome in self._outcomes(sent).items():
-                    if id in ids and (outcome.status == _OK or not refused):
-                        self._known[id] = outcome
-            elif not refused:
-                self._sent_before |= dict.fromkeys(ids, sent)
+            is_read = (self.folder / f"{name}{OUTPUT}").exists()
+            outcomes = self._outcomes(sent) if is_read else {}
+            for id in sent.ids:
+                call = _call_of(id)
+                if call in done:
+                    continue
+                # of the batches that asked for it the last one counts
+                self._earlier.pop(id, None)
+                outcome = outcomes.get(id) if is_read else sent
+                refused = record.get("refused") and getattr(outcome, "status", None) != _OK
+                if outcome is not None and failed.get(call) != name and not refused:
+                    self._earlier[id] = outcome
 
     def _recorded(self) -> tuple[dict[str, Any], dict[str, str | None], set[str]]:
         """The journal's batches by name, the batch whose answer each failed call failed over, and the calls that
@@ -512,19 +485,6 @@ class Batches:
             else:
                 done.add(key)
         return named, failed, done
-
-    def _succeeded(self, id: str) -> bool:
-        record = self._journal.read(_call_of(id))
-        return record is not None and not record.get("error")
-
-    def _check_files(self, named: Mapping[str, Any]) -> None:
-        """Raise `BadData` for answers in the folder that are to none of this run's batches."""
-        for path in sorted(self.folder.glob(f"*{OUTPUT}")):
-            if path.name.removesuffix(OUTPUT) not in named:
-                raise BadData(
-                    f"{path} answers no batch of this run: give each run a folder of its own (batch_dir=), or take "
-                    "the file out"
-                )
 
     def _outcomes(self, sent: _Sent) -> dict[str, Outcome]:
         """The answers on file to the lines of a batch. Raises: BadData."""
@@ -554,12 +514,12 @@ class Batches:
 
     # --- a provider's batches
 
-    async def _carry(self, sent: _Sent, transport: BatchTransport) -> None:
+    async def _carry(self, sent: _Sent, engine: OpenAIEngine) -> None:
         """Have the provider answer a batch. Raises: ServerRefused, BadData."""
         import openai
 
-        address, path = transport.engine.address, self.folder / f"{sent.name}{OUTPUT}"
-        async with transport.engine.server.for_files() as client:
+        address, path = engine.address, self.folder / f"{sent.name}{OUTPUT}"
+        async with engine.server.for_files() as client:
             work = _AtProvider(client, address, self.given)
             if sent.id is None:
                 sent.id = await work.created(
@@ -653,10 +613,8 @@ class _AtProvider:
 
     async def _find(self, name: str) -> str | None:
         async for known in self._client.batches.list(limit=100):
-            if (known.metadata or {}).get("blendfilter") == name and known.status not in (
-                "failed",
-                "cancelled",
-            ):
+            is_ours = (known.metadata or {}).get("blendfilter") == name
+            if is_ours and known.status not in ("failed", "cancelled"):
                 return str(known.id)
         return None
 
@@ -670,22 +628,20 @@ class _AtProvider:
 
     async def fetched(self, batch: Any, path: Path, sent: _Sent) -> None:
         """The answers of a batch, those of its faults behind them, in one file. Raises: as `over`."""
-        beside = path.with_name(f".{path.name}.tmp")
 
         async def fetch() -> None:
-            with writing(path), beside.open("wb") as file:
+            # without a name: it may hold the key
+            with tempfile.TemporaryFile(dir=path.parent) as fetched:
                 for id in filter(None, (batch.output_file_id, batch.error_file_id)):
                     async with self._client.files.with_streaming_response.content(id) as reply:
-                        async for line in _lines(reply.iter_bytes()):
-                            file.write(_kept(line, sent))
-                file.flush()
-                os.fsync(file.fileno())
+                        async for piece in reply.iter_bytes():
+                            fetched.write(piece)
+                    fetched.write(b"\n")
+                fetched.seek(0)
+                lines = raw_lines(fetched, f"{self._address}, batch {batch.id}")
+                write_whole(path, (_kept(line, sent) for _, line in lines))
 
-        try:
-            await self._insisting(fetch)
-            beside.replace(path)
-        finally:
-            beside.unlink(missing_ok=True)
+        await self._insisting(fetch)
 
     async def _insisting(self, work: Callable[[], Any]) -> Any:
         """The result of `work`, once the server answers. Raises: what trying again does not change."""
@@ -695,14 +651,10 @@ class _AtProvider:
         while True:
             try:
                 return await work()
-            except openai.NotFoundError as error:
-                if any(f"/{each}/" in str(error.request.url) for each in ("batches", "files")):
+            except (openai.APIError, httpx.HTTPError) as error:
+                missing = isinstance(error, openai.NotFoundError)
+                if missing and re.search("/(batches|files)/", str(error.request.url)):
                     raise
-                fault = faults.translate(error, key=self._client.api_key)
-            except (
-                openai.APIError,
-                httpx.HTTPError,
-            ) as error:  # the latter: a file that broke off
                 fault = faults.translate(error, key=self._client.api_key)
             # Outside of the block: the error holds the request, and with it the key.
             if (status := getattr(fault, "status", None)) in (404, 405, 501):
@@ -737,7 +689,7 @@ class BatchTransport:
     ) -> ServerReply:
         """The reply as if it had come by itself. Raises: lm15 errors; as `Batches.answer`."""
         asked, batches = dict(body or {}), self.batches
-        line = Line(f"{tally().key}-{digest(path, asked)[:8]}", self, path, asked)
+        line = Line(f"{tally().key}-{digest(path, asked)[:8]}", self.engine, path, asked)
         outcome = await batches.answer(line)
         if outcome.status is None:
             return await self.engine.server.send(method, path, body, arriving)
@@ -756,29 +708,24 @@ def _parted(
     lines: list[tuple[Line, Future[Outcome]]],
 ) -> Iterator[list[tuple[Line, Future[Outcome]]]]:
     """The lines as batches: of one server, model and endpoint each, and no larger than it takes."""
-    groups: dict[Any, list[tuple[Line, Future[Outcome]]]] = {}
+    parts = defaultdict[Any, list[tuple[Line, Future[Outcome]]]](list)
+    sizes = defaultdict[Any, int](int)
     for line, future in lines:
-        place = line.transport.engine.address, line.transport.engine.model, line.path
-        groups.setdefault(place, []).append((line, future))
-    for group in groups.values():
-        part, size = list[tuple[Line, Future[Outcome]]](), 0
-        for line, future in group:
-            length = len(line.text())
-            if part and (len(part) == MOST_LINES or size + length > MOST_BYTES):
-                yield part
-                part, size = [], 0
-            part.append((line, future))
-            size += length
-        yield part
+        place = line.engine.address, line.engine.model, line.path
+        length = len(line.text())
+        is_full = len(parts[place]) == MOST_LINES or sizes[place] + length > MOST_BYTES
+        if parts[place] and is_full:
+            yield parts.pop(place)
+            sizes[place] = 0
+        parts[place].append((line, future))
+        sizes[place] += length
+    yield from parts.values()
 
 
-def counted(n: int, one: str, more: str) -> str:
-    """So many of something, in words.
-
-    >>> counted(1, "call", "calls"), counted(1200, "call", "calls")
-    ('1 call', '1,200 calls')
-    """
-    return f"{n:,} {one if n == 1 else more}"
+def _settle(future: Future[Outcome], outcome: Outcome) -> None:
+    """Hand `outcome` on, unless the one who waited is gone."""
+    if future.set_running_or_notify_cancel():
+        future.set_result(outcome)
 
 
 def _call_of(id: str) -> str:
@@ -815,21 +762,6 @@ def _read(row: JsonRow, sent: _Sent) -> tuple[str, Outcome]:
             f"{row.where}: '{hidden(id)}' is no line of this batch: the file answers another one's"
         )
     return id, outcome
-
-
-async def _lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """The lines of what comes in pieces. Raises: BadData for one that is no answer by its length."""
-    parts, size = list[bytes](), 0
-    async for piece in pieces:
-        first, *more = piece.split(b"\n")
-        parts.append(first)
-        size += len(first)
-        for line in more:
-            yield b"".join(parts)
-            parts, size = [line], len(line)
-        if size > LONGEST:
-            raise BadData(f"the provider's file of answers: {too_long('a line')}")
-    yield b"".join(parts)
 
 
 def _kept(line: bytes, sent: _Sent) -> bytes:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -61,7 +62,7 @@ from blendfilter.lm.journaled import JournaledEngine
 from blendfilter.lm.local import local_model
 from blendfilter.lm.offline import OfflineEngine
 from blendfilter.lm.openai import OpenAIEngine, split_login
-from blendfilter.lm.prices import Price, Prices, listed_price, price_of, read_prices
+from blendfilter.lm.prices import Prices, listed_price, price_of, read_prices
 from blendfilter.lm.profiles import (
     AT_OWN_ADDRESS,
     Profile,
@@ -75,7 +76,7 @@ from blendfilter.lm.profiles import (
 )
 from blendfilter.lm.replicas import ReplicatedEngine
 from blendfilter.lm.streamed import ReplyListener
-from blendfilter.lm.thoughts import ThinkingNotice, ThoughtfulEngine
+from blendfilter.lm.thoughts import ThoughtfulEngine
 from blendfilter.secrets import Key, hidden, refuse_keys
 from blendfilter.settings import Connection
 
@@ -306,17 +307,6 @@ class LMSettings(Connection):
     def __repr_args__(self) -> Any:  # of repr, str and what rich prints: no secrets
         return self.state().items()
 
-    def changed(self) -> set[str]:
-        """The names of those that differ from the defaults; greedy decoding is the default."""
-        of_replies = {
-            name
-            for name, value in self.decoding.items()
-            if value is not None and (name, value) != ("temperature", 0.0)
-        }
-        fields = type(self).model_fields
-        own = {name for name, value in self if value != fields[name].default}
-        return own - {"name", "decoding"} | of_replies
-
     def state(self) -> dict[str, Any]:
         """The arguments that connect the same model again, as JSON: no key, no login, and no prices (a user's file).
 
@@ -361,7 +351,12 @@ class LMSettings(Connection):
 
     def check_adoptable(self, lm: dspy.BaseLM, allowed: frozenset[str] = frozenset()) -> None:
         """Raise `BadArgument` where settings are given for a model that has its own."""
-        if self.changed() - allowed:
+        fields = type(self).model_fields
+        changed = {name for name, value in self if value != fields[name].default}
+        # greedy decoding is the default
+        decoding = {**self.decoding, "temperature": self.decoding.get("temperature") or None}
+        chosen = any(value is not None for value in decoding.values())
+        if chosen or changed - {"name", "decoding", *allowed}:
             raise BadArgument(
                 f"{lm.model} is made already: give its settings where it is made, or use its copy(…)"
             )
@@ -507,6 +502,23 @@ def _served(settings: LMSettings, how: Mapping[str, Any]) -> ConnectedLM:
     )
 
 
+def _over_dspy(
+    settings: LMSettings, lm: dspy.BaseLM, profile: Profile, timeout: float | None, **how: Any
+) -> tuple[AdoptedEngine, CallPolicy]:
+    """The engine over a model that DSPy calls, and its terms; at its provider it costs what that asks."""
+    provider, _, model = str(lm.model).partition("/")
+    address = address_of(lm)
+    # a gateway has prices of its own
+    at_home = called_by_dspy(lm) and model and (not address or provider in AT_OWN_ADDRESS)
+    seller = provider if at_home else None
+    name = model if at_home or isinstance(settings.name, str) else str(lm.model)
+    terms = settings.policy(name, seller, timeout)
+    # what DSPy reckons counts where neither the user's file nor ours has a price
+    estimate = seller is not None and terms.price in (None, listed_price(name, seller))
+    place = address or seller or ""
+    return AdoptedEngine(lm, profile=profile, estimate=estimate, place=place, **how), terms
+
+
 def _through_dspy(settings: LMSettings, how: Mapping[str, Any]) -> ConnectedLM:
     """A model of a provider that DSPy's own client speaks to, called on our terms."""
     name = str(settings.name)
@@ -524,26 +536,14 @@ def _through_dspy(settings: LMSettings, how: Mapping[str, Any]) -> ConnectedLM:
     # The decoding settings are those of the model around it, which sends them with every call.
     lm = dspy.LM(name, cache=False, num_retries=0, **place, **({"api_key": key} if key else {}))
     profile = dataclasses.replace(profile_for(model), json_schema=settings.json_schema)
-    address = address_of(lm)
-    # a gateway has prices of its own
-    seller = provider if not address or provider in AT_OWN_ADDRESS else None
-    terms = settings.policy(model, seller)
-    engine = AdoptedEngine(
-        lm,
-        profile=profile,
-        effort=effort_of(settings.thinking, settings.reasoning),
-        extra=settings.extra_body,
-        estimate=_priced_by_dspy(terms.price, model, seller),
-        place=address or provider,
-        key_hint=hint,
+    effort = effort_of(settings.thinking, settings.reasoning)
+    engine, terms = _over_dspy(
+        settings, lm, profile, ATTEMPT, effort=effort, extra=settings.extra_body, key_hint=hint
     )
     options = {**how, "provider": provider, "json_schema": settings.json_schema or None}
-    return _made(settings, model, engine, terms, options, profile=profile, address=address)
-
-
-def _priced_by_dspy(price: Price | None, model: str, provider: str | None) -> bool:
-    """Whether what DSPy reckons for a call at its provider counts: neither the user's file nor ours has a price."""
-    return provider is not None and (price is None or price == listed_price(model, provider))
+    return _made(
+        settings, model, engine, terms, options, profile=profile, address=address_of(lm)
+    )
 
 
 def _say_what_is_not_steered(settings: LMSettings, model: str, profile: Profile) -> None:
@@ -568,24 +568,15 @@ def _adopted(settings: LMSettings, lm: dspy.BaseLM) -> ConnectedLM:
         logger.warning(
             "settings of your own %s that are not passed on: %s", lm.model, ", ".join(left)
         )
-    # It is at its provider where DSPy itself calls it and no address is named.
-    provider, _, model = str(lm.model).partition("/")
-    address = address_of(lm)
-    at_home = called_by_dspy(lm) and bool(model) and (not address or provider in AT_OWN_ADDRESS)
-    name, place = (model, provider) if at_home else (str(lm.model), None)
-    terms = settings.policy(name, place, timeout=None)  # its own timeout holds
-    profile, where = profile_of(lm), address or (provider if at_home else "")
+    profile = profile_of(lm)
+    engine, terms = _over_dspy(settings, lm, profile, None)  # its own timeout holds
+    options = {"options": {"extra_body": extra}} if extra else {}
     return ConnectedLM(
         lm.model,
-        AdoptedEngine(
-            lm, profile=profile, estimate=_priced_by_dspy(terms.price, name, place), place=where
-        ),
+        engine,
         profile=profile,
-        identity={
-            "label": settings.label,
-            **({"options": {"extra_body": extra}} if extra else {}),
-        },
-        address=address,
+        identity={"label": settings.label, **options},
+        address=address_of(lm),
         settings=settings,
         terms=terms,
         **{name: value for name, value in given.items() if name in _DECODING},
@@ -602,7 +593,7 @@ class ConnectedLM(EngineLM):
         address: where it is, for messages and records.
         settings: the arguments that `connect()` was given; None for a model that was made otherwise.
         journal: where its calls are kept: a run's journal, or the user's cache.
-        notice: whether its user was told that it thinks.
+        noticed: whether its user knows that it thinks, shared by its copies.
         terms, traffic: how faults are tried again, and what a run allows (`blendfilter.lm.attempts`).
         defaults: temperature, top_p, max_tokens and the like.
     """
@@ -619,11 +610,11 @@ class ConnectedLM(EngineLM):
         journal: Journal | CallCache | None = None,
         terms: CallPolicy | None = None,
         traffic: Traffic = FREE,
-        notice: ThinkingNotice | None = None,
+        noticed: threading.Event | None = None,
         **defaults: Any,
     ) -> None:
         self.inner = engine
-        self.notice = notice or ThinkingNotice()
+        self.noticed = noticed or threading.Event()
         self.terms, self.traffic = terms or CallPolicy(), traffic
         self.profile, self.address = profile, address
         self.identity, self.settings = dict(identity or {}), settings
@@ -638,7 +629,7 @@ class ConnectedLM(EngineLM):
         # a base model has no thoughts of its own
         raw = self.identity.get("endpoint") == "completions"
         called = on_terms(
-            engine if raw else ThoughtfulEngine(engine, model, profile, self.notice),
+            engine if raw else ThoughtfulEngine(engine, model, profile, self.noticed),
             terms,
             traffic,
         )
@@ -668,7 +659,7 @@ class ConnectedLM(EngineLM):
             journal=journal,
             terms=self.terms,
             traffic=traffic,
-            notice=self.notice,
+            noticed=self.noticed,
             callbacks=self.callbacks,
             **{name: value for name, value in self.kwargs.items() if value is not None},
         )
@@ -857,16 +848,13 @@ class _Asynchronous:
 
 
 class _Synchronous:
-    """The same over the bridge."""
+    """The same over the bridge. DSPy wants one; its own callers take the asynchronous one."""
 
     def __init__(self, engine: ModelEngine) -> None:
         self._asynchronous = _Asynchronous(engine)
 
     def complete(self, request: lm15.Request) -> lm15.Response:
         return aio.run(self._asynchronous.complete(request), "lm")
-
-    def stream(self, request: lm15.Request) -> Any:
-        yield from events_of(self.complete(request))
 
 
 def _stage_in_caller() -> str:

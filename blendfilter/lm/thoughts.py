@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import threading
 from typing import Any
 
 from blendfilter.dspy_surface import lm15
@@ -30,26 +31,19 @@ _NO_SWITCH = (
 )
 
 
-@dataclasses.dataclass
-class ThinkingNotice:
-    """Whether a model's user was told that it thinks."""
-
-    given: bool = False
-
-
 class ThoughtfulEngine:
     """`inner`, which is asked once more, with room, where thoughts left a reply empty or cut.
 
     Args:
         inner: the engine that calls.
         model, profile: its name, and what is known of its family, for the one notice.
-        notice: whether that was given, shared by the model's copies.
+        noticed: whether that was given, shared by the model's copies.
     """
 
     def __init__(
-        self, inner: ModelEngine, model: str, profile: Profile, notice: ThinkingNotice
+        self, inner: ModelEngine, model: str, profile: Profile, noticed: threading.Event
     ) -> None:
-        self.inner, self.model, self.profile, self.notice = inner, model, profile, notice
+        self.inner, self.model, self.profile, self.noticed = inner, model, profile, noticed
 
     async def complete(self, request: lm15.Request) -> lm15.Response:
         """The response, with its room as ``provider_data["room"]``. Raises: as `inner` does."""
@@ -108,9 +102,9 @@ class ThoughtfulEngine:
         return cap is None or cap > asked
 
     def _say_so(self) -> None:
-        if self.notice.given:
+        if self.noticed.is_set():
             return
-        self.notice.given = True
+        self.noticed.set()
         line = (
             f"{self.model} thinks before it replies: a reply that its thoughts leave empty or cut is asked for once "
             f"more, with {THINKING_TOKENS:,} tokens more. thinking=True (or reasoning='low') gives every reply that "

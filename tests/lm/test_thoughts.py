@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import itertools
 import logging
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from blendfilter.lm.budget import Budget, BudgetAccount, spent_in
 from blendfilter.lm.model import ConnectedLM, connect
 from blendfilter.lm.prices import Price, cost_of
 from blendfilter.lm.profiles import THINKING_TOKENS, Profile, profile_for
-from blendfilter.lm.thoughts import ThinkingNotice, ThoughtfulEngine
+from blendfilter.lm.thoughts import ThoughtfulEngine
 
 THOUGHT = "Is it 0, or 3? " * 20
 
@@ -59,7 +60,7 @@ def ask(engine: Any, *prompts: str, **config: Any) -> list[lm15.Response]:
 
 
 def engine_over(inner: Any, profile: Profile = Profile()) -> ThoughtfulEngine:
-    return ThoughtfulEngine(inner, "newcomer-8b", profile, ThinkingNotice())
+    return ThoughtfulEngine(inner, "newcomer-8b", profile, threading.Event())
 
 
 @pytest.mark.parametrize("form", ["part", "tags", "usage"])
