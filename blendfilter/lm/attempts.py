@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import itertools
 import math
 import random
 import threading
@@ -29,6 +28,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
+
+import tenacity
 
 from blendfilter.aio import WaitingQueue
 from blendfilter.context import asker
@@ -380,23 +381,35 @@ class AttemptingEngine:
         def left() -> float:
             return started + account.waited + retry.deadline - self._clock()
 
-        for tried in itertools.count(1):
-            try:
-                response = await self._attempt(account.raised or request, left())
-                break
-            except lm15.LM15Error as error:
-                error.attempts = tried
-                self._reached = self._reached or not faults.is_unreached(error)
-                most = retry.attempts if self._reached else min(retry.attempts, NEVER_REACHED)
-                seconds = retry.wait(error, tried)
-                if not faults.retryable(error) or tried >= most or seconds > left():
-                    raise
-                if self.retries is not None and not self.retries.take(error):
-                    raise
-            await asyncio.sleep(seconds)
+        async def attempt() -> lm15.Response:
+            return await self._attempt(account.raised or request, left())
+
+        def error_of(state: tenacity.RetryCallState) -> Any:
+            return state.outcome and state.outcome.exception()
+
+        def may_pass(error: BaseException) -> bool:
+            if isinstance(error, lm15.LM15Error):
+                error.attempts = retrying.statistics["attempt_number"]
+            self._reached = self._reached or not faults.is_unreached(error)
+            return faults.retryable(error)
+
+        def is_over(state: tenacity.RetryCallState) -> bool:
+            most = retry.attempts if self._reached else min(retry.attempts, NEVER_REACHED)
+            if state.upcoming_sleep > left() or state.attempt_number >= most:
+                return True
+            return self.retries is not None and not self.retries.take(error_of(state))
+
+        retrying = tenacity.AsyncRetrying(
+            retry=tenacity.retry_if_exception(may_pass),
+            wait=lambda state: retry.wait(error_of(state), state.attempt_number),
+            stop=is_over,
+            reraise=True,
+        )
+        response: lm15.Response = await retrying(attempt)
         self._reached = True
         if self.retries is not None:
             self.retries.earn()
+        tried = retrying.statistics["attempt_number"]
         data: dict[str, Any] = {**(response.provider_data or {}), "attempts": tried}
         return dataclasses.replace(response, provider_data=data)
 
