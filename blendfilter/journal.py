@@ -27,7 +27,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, BinaryIO, ClassVar, Literal, TypeVar
 
 from pydantic import Field, StringConstraints
 
@@ -50,7 +50,7 @@ MODES: tuple[Mode, ...] = ("auto", "record", "replay")
 FILE = "journal.jsonl"
 _KEY_DIGITS = 32
 _BEGINS = b'{"key":"' + b"#" * _KEY_DIGITS + b'","kind":"'
-_BEGINNING = re.compile(rb'\{"key":"([0-9a-f]{32})(?=","kind":")')
+_BEGINNING = re.compile(rb'^\{"key":"([0-9a-f]{32})(?=","kind":")', re.MULTILINE)
 _CHECK = re.compile(rb',"check":"([0-9a-f]{8})"}\n')
 _CHECK_LENGTH = len(b',"check":"01234567"}\n')
 _BUSY = (
@@ -366,25 +366,39 @@ class CallCache:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._seen: dict[str, tuple[int, int, dict[bytes, int]]] = {}
+        """Of each file its inode, how far it was read, and where the last line of each key begins."""
 
     def find(self, key: str, kind: str | None = None) -> dict[str, Any] | None:
-        """The newest sound record under `key`, of any process; None: the caller must call."""
+        """The newest record under `key`, of any process, if it is sound; None: the caller must call."""
         try:
-            lines = b"\n" + self._file(key).read_bytes()
+            with self._file(key).open("rb") as file:
+                line = self._line(file, key)
         except FileNotFoundError:
             return None
         except OSError as error:
             self._warn(error)
             return None
-        end, begins = len(lines), f'\n{{"key":"{key}","kind":"'.encode()
-        while (at := lines.rfind(begins, 0, end)) >= 0:
-            line = lines[at + 1 : lines.find(b"\n", at + 1) + 1]
-            if _is_sound(line):
-                record: dict[str, Any] = json.loads(line)
-                del record["check"]
-                return record if kind in (None, record["kind"]) else None
-            end = at
-        return None
+        if not _is_sound(line):
+            return None
+        record: dict[str, Any] = json.loads(line)
+        del record["check"]
+        return record if kind in (None, record["kind"]) else None
+
+    def _line(self, file: BinaryIO, key: str) -> bytes:
+        """The last line under `key`; only what was added to the file since the last look is read for it."""
+        status, place = os.fstat(file.fileno()), key[:2]
+        inode, end, begins = self._seen.get(place, (0, 0, {}))
+        if inode != status.st_ino or end > status.st_size:  # cleared meanwhile
+            end, begins = 0, {}
+        file.seek(end)
+        added = file.read()
+        for found in _BEGINNING.finditer(added):
+            begins[found[1]] = end + found.start()
+        # a line that is still being written is looked at again
+        self._seen[place] = status.st_ino, end + added.rfind(b"\n") + 1, begins
+        file.seek(begins.get(key.encode(), status.st_size))
+        return file.readline()
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Keep `record`, unless it is of a failed call."""
