@@ -36,9 +36,9 @@ from blendfilter.context import asker
 from blendfilter.dspy_surface import lm15
 from blendfilter.errors import BadArgument, check_count, check_counts
 from blendfilter.lm import faults
-from blendfilter.lm.budget import BudgetAccount, BudgetMeter, tallied, tally
+from blendfilter.lm.budget import BudgetAccount, BudgetMeter, reply_cap, tallied, tally
 from blendfilter.lm.prices import Price, Prices
-from blendfilter.lm.tokens import at_most, believed
+from blendfilter.lm.tokens import at_most, believed, tokens_of
 
 NEVER_REACHED = 3
 """Attempts at a server that has never been reached: a wrong address is reported within about three seconds."""
@@ -71,22 +71,6 @@ class Meter(Protocol):
         self, ticket: Any, response: lm15.Response | None, error: BaseException | None
     ) -> None:
         """The attempt came back: with a response, or with what it (or a later meter) raised."""
-
-
-async def another_attempt(
-    outcome: BaseException | lm15.Response, raised: lm15.Request | None = None
-) -> None:
-    """For an engine that asks again by itself, after a fault or a response that it does not take: an attempt too.
-
-    Args:
-        outcome: what the last attempt came to.
-        raised: what is asked from here on, where that is another request: a call has one such at the most.
-
-    Raises: what a meter raises that lets nothing go any more.
-    """
-    again = tally().again
-    if again is not None:
-        await again(outcome, raised)
 
 
 class Gate:
@@ -209,7 +193,7 @@ class Pace:
         """Count what the attempt really took; where that is unknown, its estimate stands."""
         if response is not None:
             counts = response.usage.input_tokens, response.usage.output_tokens
-            took = None if None in counts else _stated(response)
+            took = None if None in counts else tokens_of(response)
         else:
             took = 0 if faults.is_unreached(error) else None
         if took is not None and entry.bound:
@@ -374,15 +358,19 @@ class AttemptingEngine:
         if asker().tally is None:  # outside of a journal
             with tallied():
                 return await self.complete(request)
-        retry, account, started = self.retry, tally(), self._clock()
+        retry, account = self.retry, tally()
         if retry is None:
             return await self._attempt(request)
 
+        if account.began is None:
+            account.began = self._clock()
+        due = account.began + retry.deadline
+
         def left() -> float:
-            return started + account.waited + retry.deadline - self._clock()
+            return due + account.waited - self._clock()
 
         async def attempt() -> lm15.Response:
-            return await self._attempt(account.raised or request, left())
+            return await self._attempt(request, left())
 
         def error_of(state: tenacity.RetryCallState) -> Any:
             return state.outcome and state.outcome.exception()
@@ -413,6 +401,10 @@ class AttemptingEngine:
         data: dict[str, Any] = {**(response.provider_data or {}), "attempts": tried}
         return dataclasses.replace(response, provider_data=data)
 
+    def reply_cap(self, request: lm15.Request) -> int | None:
+        """Tokens that a reply to `request` has at the most; None: it is sent without a cap."""
+        return reply_cap(self.inner, request)
+
     async def _attempt(self, request: lm15.Request, left: float = math.inf) -> lm15.Response:
         passed: list[tuple[Meter, Any]] = []
         account = tally()
@@ -432,18 +424,8 @@ class AttemptingEngine:
                 meter, ticket = passed.pop()
                 meter.after(ticket, response, error)
 
-        async def again(
-            outcome: BaseException | lm15.Response, raised: lm15.Request | None
-        ) -> None:
-            nonlocal request
-            if isinstance(outcome, lm15.Response):
-                account.first = answered = believed(request, outcome, self._price)
-                account.lost += _stated(answered)
-                leave(answered, None)
-            else:
-                leave(None, outcome)
-            if raised is not None:
-                request = account.raised = raised
+        async def again(fault: BaseException) -> None:
+            leave(None, fault)
             await enter()
 
         try:
@@ -454,13 +436,7 @@ class AttemptingEngine:
         except BaseException as error:
             leave(None, error)
             raise
-        # the first reply stands: none of it is lost
-        if account.refusal is not None and account.first is not None:
-            response, account.first = account.first, None
-            account.lost -= _stated(response)
-            leave(None, account.refusal)
-        else:
-            leave(response, None)
+        leave(response, None)
         return response
 
     async def _in_time(self, request: lm15.Request, left: float) -> lm15.Response:
@@ -475,10 +451,6 @@ class AttemptingEngine:
                 raise
         what = "one attempt" if timeout <= left else "this call"
         raise lm15.TimeoutError(f"no reply within the time allowed for {what}")
-
-
-def _stated(response: lm15.Response) -> int:
-    return (response.usage.input_tokens or 0) + (response.usage.output_tokens or 0)
 
 
 @dataclass(frozen=True)

@@ -39,9 +39,6 @@ STEP = 4
 """Attempts by which a mark runs ahead."""
 
 
-Again = Callable[["BaseException | lm15.Response", "lm15.Request | None"], Awaitable[None]]
-
-
 @dataclass
 class Tally:
     """One call's account over all its attempts.
@@ -54,11 +51,10 @@ class Tally:
         lost: tokens that attempts without a reply may have cost, as far as a budget reserved them, and those of a reply
             that was asked for once more.
         first: that reply; None: there is none.
-        raised: what the call asks from then on.
-        refusal: why `raised` was refused, so that `first` is the call's reply after all; None: it was not.
+        began: when the first attempt was asked for, by its engine's clock.
         unheard: the bounds of those attempts, until a reply states how long their prompt was.
         failed_at: addresses where an attempt failed: where there are several, the next goes elsewhere first.
-        again: what an engine calls that asks again by itself (`attempts.another_attempt`).
+        again: what an engine awaits that asks again by itself, with the fault of its last attempt.
     """
 
     key: str = ""
@@ -67,11 +63,10 @@ class Tally:
     attempts: int = 0
     lost: int = 0
     first: lm15.Response | None = None
-    raised: lm15.Request | None = None
-    refusal: lm15.LM15Error | None = None
+    began: float | None = None
     unheard: list[Any] = field(default_factory=list)
     failed_at: set[str] = field(default_factory=set)
-    again: Again | None = None
+    again: Callable[[BaseException], Awaitable[None]] | None = None
 
     def waits(self, seconds: float) -> None:
         """Count a wait behind the meters, for a turn at a model in this process."""
@@ -278,8 +273,7 @@ class BudgetMeter:
     """A meter: the attempts at one model, paid from a run's budget account.
 
     Args:
-        engine: the model's. Where it has a ``reply_cap(request)``, that is how many tokens a reply can have (a model
-            that thinks may write more than ``max_tokens``); else the request's ``max_tokens`` is.
+        engine: the model's.
         purse: what the run has; None: no limit, only what is lost is counted.
         price: what the model's tokens cost; None: unknown.
     """
@@ -287,17 +281,14 @@ class BudgetMeter:
     def __init__(
         self, engine: Any, purse: BudgetAccount | None = None, price: Price | None = None
     ) -> None:
-        self._cap: Callable[[lm15.Request], int | None] = getattr(
-            engine, "reply_cap", lambda r: r.config.max_tokens
-        )
-        self._purse = purse
+        self._engine, self._purse = engine, purse
         self._priced = price is not None
         self._price = price or Price(0, 0)
         self._excess = NOTHING
 
     async def before(self, request: lm15.Request) -> Bound:
         """Wait until the attempt fits. Raises: BudgetSpent; BadArgument where it has no bound and needs one."""
-        prompt, reply = at_most(request), self._cap(request)
+        prompt, reply = at_most(request), reply_cap(self._engine, request)
         whole = (
             Amount(1, prompt + (reply or 0), self._price.of(prompt, reply or 0)) + self._excess
         )
@@ -371,6 +362,13 @@ class BudgetMeter:
         account.unheard.clear()
         account.lost -= regained.tokens
         return regained
+
+
+def reply_cap(engine: Any, request: lm15.Request) -> int | None:
+    """Tokens that a reply can have: an engine whose model thinks may send another cap than the request's."""
+    of_engine = getattr(engine, "reply_cap", None)
+    cap: int | None = request.config.max_tokens if of_engine is None else of_engine(request)
+    return cap
 
 
 def purse_for(

@@ -23,8 +23,9 @@ NOT_SET_UP = "not_set_up"
 """`provider_code` of an `AuthError` where a client lacks a key, an address or the like: nothing was asked."""
 
 _REFUSED = frozenset(
-    {NO_CONNECTION, NOT_SET_UP, "unauthorized", "no_model", "not_found", "no_credit"}
+    {NO_CONNECTION, NOT_SET_UP, "unauthorized", "no_model", "not_found", "no_credit", "refused"}
 )
+"""Kinds of faults that end a run."""
 _CONTEXT_CODES = frozenset({"context_length_exceeded", "exceed_context_size_error"})
 _CONTEXT = re.compile(
     # OpenAI, vLLM, llama-cpp-python
@@ -254,26 +255,36 @@ def final(error: BaseException, *, address: str, stage: str = "") -> ServerRefus
 
 
 def describe(error: BaseException, *, address: str = "") -> dict[str, Any]:
-    """The final form of `error` for the journal: ``{"kind", "message", "status"}`` (`status` is HTTP's, or None)."""
+    """The final form of `error` for the journal: ``{"kind", "message", "status"}`` (`status` is HTTP's, or None).
+
+    One that ends the run stands in no journal; it has the server's words apart (``quoted``).
+    """
     if isinstance(error, ModelError | ServerRefused):
-        return {
-            "kind": getattr(error, "kind", "refused"),
-            "message": words_of(error),
-            "status": None,
-        }
-    kind = _kind(error)
-    return {
-        "kind": kind,
-        "message": _worded(kind, error, address),
-        "status": getattr(error, "status", None),
-    }
+        record = {"kind": getattr(error, "kind", "refused"), "message": words_of(error)}
+        text, status = error.quoted, None
+    else:
+        # lm15 puts advice of its own after a blank line; the server's message stands before it.
+        text = str(getattr(error, "message", "") or error).split("\n\n")[0].strip().rstrip(".")
+        # an engine that is not ours may pass on a key that its server echoed
+        text = cleaned(text or type(error).__name__)
+        kind, status = _kind(error), getattr(error, "status", None)
+        # What becomes a question's error names no address: it is stored, and a resumed run may have another.
+        line = _WORDS.get(kind, "{why}{http}").format(
+            where=address or "the model server",
+            why=text,
+            http=f" (HTTP {status})" if status else "",
+            hint=getattr(error, "key_hint", "") or "check the key in the environment",
+        )
+        record = {"kind": kind, "message": "; ".join([line, *getattr(error, "__notes__", ())])}
+    quoted = {"quoted": text} if record["kind"] in _REFUSED else {}
+    return {**record, "status": status, **quoted}
 
 
 def restore(record: Mapping[str, Any], *, stage: str = "") -> ServerRefused | ModelError:
     """The error that `describe` described."""
     kind, message = str(record["kind"]), str(record.get("message", ""))
-    if kind == "refused" or kind in _REFUSED:
-        return ServerRefused(message).quoting(_quoted_in(message))
+    if kind in _REFUSED:
+        return ServerRefused(message).quoting(record.get("quoted", ""))
     return ModelError(message, kind=kind, stage=stage)
 
 
@@ -306,29 +317,3 @@ _WORDS: Mapping[str, str] = {
     "not_found": "{where} has nothing at this path{http}: {why}; check that the address ends in /v1, and endpoint=",
     "context_too_long": "the prompt is longer than the model's context: {why}",
 }
-
-
-def _quoted_in(message: str) -> str:
-    """What the server wrote in a refusal's message; nothing where that cannot be found."""
-    for template in _WORDS.values():
-        wanted = re.escape(template).replace(r"\{why\}", "(?P<why>.*)")
-        if found := re.match(re.sub(r"\\\{\w+\\\}", ".*?", wanted), message, re.DOTALL):
-            return found["why"]
-    return ""
-
-
-def _worded(kind: str, error: BaseException, address: str) -> str:
-    # lm15 puts advice of its own after a blank line; the server's message stands before it.
-    text = (
-        str(getattr(error, "message", "") or error).split("\n\n")[0].strip().rstrip(".")
-        or type(error).__name__
-    )
-    text = cleaned(text)  # an engine that is not ours may pass on a key that its server echoed
-    status = getattr(error, "status", None)
-    http = f" (HTTP {status})" if status else ""
-    hint = getattr(error, "key_hint", "") or "check the key in the environment"
-    # What becomes a question's error names no address: it is stored, and a resumed run may have another.
-    line = _WORDS.get(kind, "{why}{http}").format(
-        where=address or "the model server", why=text, http=http, hint=hint
-    )
-    return "; ".join([line, *getattr(error, "__notes__", ())])

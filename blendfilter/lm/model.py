@@ -628,11 +628,9 @@ class ConnectedLM(EngineLM):
             engine, terms, traffic = traffic.batches.taking(engine, terms, traffic)
         # a base model has no thoughts of its own
         raw = self.identity.get("endpoint") == "completions"
-        called = on_terms(
-            engine if raw else ThoughtfulEngine(engine, model, profile, self.noticed),
-            terms,
-            traffic,
-        )
+        called: ModelEngine = on_terms(engine, terms, traffic)
+        if not raw:
+            called = ThoughtfulEngine(called, model, profile, self.noticed)
         journaled = JournaledEngine(
             called, model=model, address=address, journal=journal, price=terms.price, **in_keys
         )

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from blendfilter.dspy_surface import lm15
-from blendfilter.lm.attempts import another_attempt
+from blendfilter.lm.budget import tally
 
 logger = logging.getLogger(__name__)
 F = TypeVar("F")
@@ -89,7 +89,8 @@ class Refusals(dict[str, float | None]):
             before, request = request, fit(trial)
             if request == before:  # it is a setting that is never left out
                 break
-            await another_attempt(fault)
+            if (again := tally().again) is not None:
+                await again(fault)
         raise fault
 
     def _learn(self, trial: Mapping[str, float | None]) -> None:

@@ -2,7 +2,7 @@
 
 Thoughts count against a reply's cap, and ids and answers have 32 tokens. A reply that its own thoughts (a part of its
 own, tags, reasoning tokens in the usage; a 400 that says so) left empty or cut is asked for once more with
-`THINKING_TOKENS` more, as a second attempt at the same call. Nothing is learned for other calls: what a call comes to
+`THINKING_TOKENS` more, as another attempt at the same call. Nothing is learned for other calls: what a call comes to
 depends neither on the order in which replies come nor on which process asks. A call's key has the cap that was asked
 for; its record says what was added (`room`), that it took two attempts, and what the first one took (`tokens_lost`,
 `first`). Where the server refuses a cap that large, the first reply stands. Engines that give a reply room themselves
@@ -14,13 +14,13 @@ from __future__ import annotations
 import dataclasses
 import logging
 import threading
-from typing import Any
 
 from blendfilter.dspy_surface import lm15
 from blendfilter.lm import faults
-from blendfilter.lm.attempts import ModelEngine, another_attempt
-from blendfilter.lm.budget import tally
+from blendfilter.lm.attempts import ModelEngine
+from blendfilter.lm.budget import reply_cap, tally
 from blendfilter.lm.profiles import THINKING_TOKENS, Profile, split_thinking
+from blendfilter.lm.tokens import tokens_of
 
 logger = logging.getLogger(__name__)
 
@@ -47,59 +47,47 @@ class ThoughtfulEngine:
 
     async def complete(self, request: lm15.Request) -> lm15.Response:
         """The response, with its room as ``provider_data["room"]``. Raises: as `inner` does."""
-        if request is tally().raised:  # the second time, tried again after a fault
-            return await self._with_room(request, tally().first)
-        cap = request.config.max_tokens
-        outcome: lm15.Response | lm15.LM15Error
+        asked = request.config
+        first: lm15.Response | lm15.LM15Error
         try:
-            outcome = await self.inner.complete(request)
+            first = await self.inner.complete(request)
         except lm15.InvalidRequestError as error:
-            if not faults.left_no_room(error) or cap is None or self._has_room(request, cap):
+            if not faults.left_no_room(error) or self._has_room(request):
                 raise
-            outcome = error
+            first = error
         else:
-            if cap is None or self._has_room(request, cap) or not thinks(outcome):
-                return outcome
+            if self._has_room(request) or not thinks(first):
+                return first
         self._say_so()
-        if (
-            isinstance(outcome, lm15.Response)
-            and outcome.finish_reason != "length"
-            and _spoken(outcome)
-        ):
-            return outcome
-        raised = dataclasses.replace(
-            request,
-            config=dataclasses.replace(request.config, max_tokens=cap + THINKING_TOKENS),
-        )
-        await another_attempt(outcome, raised)
-        return await self._with_room(raised, outcome)
+        account, lost = tally(), 0
+        if isinstance(first, lm15.Response):
+            if first.finish_reason != "length" and _spoken(first):
+                return first
+            account.first, lost = first, tokens_of(first)
+            account.lost += lost
+        more = dataclasses.replace(asked, max_tokens=(asked.max_tokens or 0) + THINKING_TOKENS)
+        try:
+            reply = await self.inner.complete(dataclasses.replace(request, config=more))
+        except lm15.InvalidRequestError as error:
+            if not faults.cap_too_large(error):
+                raise
+        else:
+            data = {**(reply.provider_data or {}), "room": THINKING_TOKENS}
+            return dataclasses.replace(reply, provider_data=data)
+        # the first reply stands: none of it is lost
+        account.first = None
+        account.lost -= lost
+        if isinstance(first, lm15.LM15Error):
+            raise first
+        return first
 
     def reply_cap(self, request: lm15.Request) -> int | None:
         """Tokens that the reply of one attempt has at the most; None: it is sent without a cap."""
-        of_inner: Any = getattr(self.inner, "reply_cap", None)
-        cap: int | None = (
-            of_inner(request) if of_inner is not None else request.config.max_tokens
-        )
-        return cap
+        return reply_cap(self.inner, request)
 
-    async def _with_room(
-        self, raised: lm15.Request, first: lm15.Response | lm15.LM15Error | None
-    ) -> lm15.Response:
-        """The response to `raised`; what the first attempt came to, where the server refuses a cap that large."""
-        try:
-            return _with_its_room(await self.inner.complete(raised))
-        except lm15.InvalidRequestError as error:
-            if first is None or not faults.cap_too_large(error):
-                raise
-            refusal = error
-        if isinstance(first, lm15.LM15Error):
-            raise first
-        tally().refusal = refusal
-        return first
-
-    def _has_room(self, request: lm15.Request, asked: int) -> bool:
-        cap = self.reply_cap(request)
-        return cap is None or cap > asked
+    def _has_room(self, request: lm15.Request) -> bool:
+        asked, cap = request.config.max_tokens, self.reply_cap(request)
+        return asked is None or cap is None or cap > asked
 
     def _say_so(self) -> None:
         if self.noticed.is_set():
@@ -130,10 +118,4 @@ def _spoken(response: lm15.Response) -> bool:
     return any(
         not isinstance(part, lm15.TextPart) or split_thinking(part.text)[1].strip()
         for part in parts
-    )
-
-
-def _with_its_room(response: lm15.Response) -> lm15.Response:
-    return dataclasses.replace(
-        response, provider_data={**(response.provider_data or {}), "room": THINKING_TOKENS}
     )

@@ -127,6 +127,11 @@ def believed(
     )
 
 
+def tokens_of(response: lm15.Response) -> int:
+    """Tokens of prompt and reply that a response states."""
+    return (response.usage.input_tokens or 0) + (response.usage.output_tokens or 0)
+
+
 def noted(value: Any) -> str:
     """A figure that is none, for a record: short, whatever it is.
 
