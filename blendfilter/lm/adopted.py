@@ -16,7 +16,7 @@ from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from typing import Any
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import urlsplit
 
 import dspy
 
@@ -34,6 +34,7 @@ from blendfilter.dspy_surface import (
 )
 from blendfilter.errors import BadArgument, MissingExtra
 from blendfilter.lm import faults
+from blendfilter.lm.openai import split_login
 from blendfilter.lm.outcome import concluded
 from blendfilter.lm.prices import stated
 from blendfilter.lm.profiles import SAMPLING, Profile, holds_schema, profile_for
@@ -122,7 +123,7 @@ class AdoptedEngine:
                 if isinstance(value, str) and _is_secret(name)
             )
         )
-        secrets.know(unquote(_parts_of(lm).password or ""))
+        split_login(_place_of(lm))
 
     async def complete(self, request: lm15.Request) -> lm15.Response:
         """The model's response. Raises: lm15 errors; `MissingExtra` where DSPy lacks a package for this model."""
@@ -326,7 +327,8 @@ def _place_of(lm: dspy.BaseLM) -> str:
     return str(place or "")
 
 
-def _parts_of(lm: dspy.BaseLM) -> SplitResult:
+def address_of(lm: dspy.BaseLM) -> str:
+    """Where a user's model says that it is served, without a login or a query; empty where it does not say."""
     place = _place_of(lm)
     try:
         parts = urlsplit(place)
@@ -335,17 +337,10 @@ def _parts_of(lm: dspy.BaseLM) -> SplitResult:
         raise BadArgument(
             f"'{http.without_login(place)}' is no address: write it as http://host:port/v1"
         ) from None
-    return parts
-
-
-def address_of(lm: dspy.BaseLM) -> str:
-    """Where a user's model says that it is served, without a login or a query; empty where it does not say."""
-    parts = _parts_of(lm)
     if not parts.netloc:
-        return http.without_login(_place_of(lm))
-    return parts._replace(
-        netloc=parts.netloc.rpartition("@")[2], query="", fragment=""
-    ).geturl()
+        return http.without_login(place)
+    netloc = parts.netloc.rpartition("@")[2]
+    return parts._replace(netloc=netloc, query="", fragment="").geturl()
 
 
 def profile_of(lm: dspy.BaseLM) -> Profile:

@@ -693,12 +693,12 @@ class BatchTransport:
         outcome = await batches.answer(line)
         if outcome.status is None:
             return await self.engine.server.send(method, path, body, arriving)
+        # with NaN and Infinity, as servers write them
+        content = json.dumps(outcome.body).encode()
         if outcome.status < 300:
             rate = {"rate": batches.given.rate} if batches.given.rate < 1 else {}
-            # with NaN and Infinity, as servers write them
-            content = json.dumps(outcome.body).encode()
             return ServerReply(content, {"batch": outcome.batch, **rate})
-        refusal = faults.in_body(outcome.status, outcome.body)
+        refusal = faults.of_reply(outcome.status, content)
         if isinstance(faults.final(refusal, address=""), ServerRefused):
             batches.use_up(outcome.batch)  # no call's record says so: it ends the session
         raise refusal

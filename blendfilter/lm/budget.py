@@ -289,9 +289,7 @@ class BudgetMeter:
     async def before(self, request: lm15.Request) -> Bound:
         """Wait until the attempt fits. Raises: BudgetSpent; BadArgument where it has no bound and needs one."""
         prompt, reply = at_most(request), reply_cap(self._engine, request)
-        whole = (
-            Amount(1, prompt + (reply or 0), self._price.of(prompt, reply or 0)) + self._excess
-        )
+        whole = self._of(prompt, reply) + self._excess
         least = at_least(part for message in request.messages for part in message.parts)
         if self._purse is not None:
             limits = self._purse.budget
@@ -324,6 +322,10 @@ class BudgetMeter:
         if self._purse is not None:
             self._purse.settle(bound.whole, took)
 
+    def _of(self, prompt: int, reply: int | None) -> Amount:
+        """An attempt of so many tokens, at our price."""
+        return Amount(1, prompt + (reply or 0), self._price.of(prompt, reply or 0))
+
     def _taken(self, bound: Bound, response: lm15.Response) -> Amount:
         """What the response states; what it does not state counts as its bound, and as lost."""
         usage = response.usage
@@ -352,12 +354,7 @@ class BudgetMeter:
         if tokens_in is None:
             return NOTHING
         for lost in account.unheard:
-            left = (
-                Amount(
-                    1, tokens_in + (lost.reply or 0), self._price.of(tokens_in, lost.reply or 0)
-                )
-                + lost.excess
-            )
+            left = self._of(tokens_in, lost.reply) + lost.excess
             regained += (lost.whole - left).most(NOTHING)
         account.unheard.clear()
         account.lost -= regained.tokens

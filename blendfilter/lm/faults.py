@@ -47,9 +47,6 @@ _CAP_TOO_LARGE = re.compile(
     r"(?:.{0,200}?(\d{1,9}) input tokens)?",
     re.IGNORECASE | re.DOTALL,
 )
-_NO_ROOM = re.compile(
-    r"(?:max_tokens|output limit) (?:or [a-z ]{1,30})?was reached", re.IGNORECASE
-)
 _KEYS = re.compile(r"\b(?:sk|gsk|pk|xai|hf)[-_][\w*.-]{8,}|\bbearer\s+\S{8,}", re.IGNORECASE)
 _MODERATED = re.compile(r"moderat|flagged|content.?(?:policy|filter)|safety", re.IGNORECASE)
 _CLASSES: Mapping[int, type[Any]] = {
@@ -123,20 +120,13 @@ def translate(error: Any, *, key: str = "") -> lm15.LM15Error:
 
 
 def of_reply(
-    status: int, content: bytes, headers: Mapping[str, str], *, key: str = ""
+    status: int, content: bytes, headers: Mapping[str, str] = {}, *, key: str = ""
 ) -> lm15.LM15Error:
     """The error for a reply whose HTTP `status` is one."""
     try:
         body = http.json_of(content)
     except ValueError:
         body = content.decode(errors="replace").strip()
-    return in_body(status, body, headers, key=key)
-
-
-def in_body(
-    status: int, body: Any, headers: Mapping[str, str] = {}, *, key: str = ""
-) -> lm15.LM15Error:
-    """The same for a body that is read already."""
     stated = body.get("error", body) if isinstance(body, Mapping) else body
     return _of_status(status, _object(stated), headers, key)
 
@@ -161,9 +151,18 @@ def in_reply(data: Mapping[str, Any], *, key: str = "") -> lm15.LM15Error:
 def _of_status(
     status: int, body: Mapping[str, Any], headers: Mapping[str, str], key: str
 ) -> lm15.LM15Error:
-    code, message = _code(body), cleaned(_message(body, status), key)
+    named = _text(body.get("type"))
+    code = named if named in _CONTEXT_CODES else _text(body.get("code"))
+    texts = (_text(body.get(name)) for name in ("message", "detail", "error"))
+    message = cleaned(next(filter(None, texts), f"HTTP {status}"), key)
     facts: dict[str, Any] = {"status": status, "provider_code": code or None}
-    if _too_long(status, code, message):
+    if large := _CAP_TOO_LARGE.search(message):
+        # unless it is the prompt that takes the context up
+        too_long = int(large[2] or 0) > int(large[1] or 0)
+    else:
+        may_be = status in (400, 413, 422, 500)
+        too_long = code in _CONTEXT_CODES or bool(may_be and _CONTEXT.search(message))
+    if too_long:
         kind = lm15.ContextLengthError
     elif status == 403 and _MODERATED.search(f"{code} {message}"):
         kind = lm15.InvalidRequestError  # this prompt is refused, not the key
@@ -182,28 +181,9 @@ def _of_status(
     return fault
 
 
-def _too_long(status: int, code: str, message: str) -> bool:
-    # unless it is the prompt that takes the context up
-    if large := _CAP_TOO_LARGE.search(message):
-        return int(large[2] or 0) > int(large[1] or 0)
-    return code in _CONTEXT_CODES or (
-        status in (400, 413, 422, 500) and _CONTEXT.search(message) is not None
-    )
-
-
 def _object(body: Any) -> Mapping[str, Any]:
     """A server's error, whatever its layout: OpenAI's `error` object, a bare string, a page."""
     return body if isinstance(body, Mapping) else {"message": _text(body)}
-
-
-def _code(body: Mapping[str, Any]) -> str:
-    kind = _text(body.get("type"))
-    return kind if kind in _CONTEXT_CODES else _text(body.get("code"))
-
-
-def _message(body: Mapping[str, Any], status: int) -> str:
-    texts = (_text(body.get(name)) for name in ("message", "detail", "error"))
-    return next((text for text in texts if text), f"HTTP {status}")
 
 
 def _text(value: Any) -> str:
@@ -218,18 +198,6 @@ def cleaned(text: str, key: str = "") -> str:
     """`text` on one line, not too long, without anything that looks like a key."""
     text = " ".join(_KEYS.sub("[key]", secrets.hidden(text, key)).split())
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
-
-
-def left_no_room(fault: lm15.LM15Error) -> bool:
-    """Whether a request is refused because its cap was used up before the reply had begun: OpenAI says so as a 400."""
-    return (
-        isinstance(fault, lm15.InvalidRequestError) and _NO_ROOM.search(str(fault)) is not None
-    )
-
-
-def cap_too_large(fault: lm15.LM15Error) -> bool:
-    """Whether a request is refused for its cap, given that the same one with a smaller cap was answered."""
-    return isinstance(fault, lm15.InvalidRequestError) and fault.status in (None, 400, 413, 422)
 
 
 def retryable(error: BaseException) -> bool:

@@ -11,14 +11,14 @@ import base64
 import copy
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from blendfilter import http, secrets
 from blendfilter.context import asker
 from blendfilter.dspy_surface import lm15
 from blendfilter.lm import faults
-from blendfilter.lm.clients import Arriving, ServerClient, ServerReply
+from blendfilter.lm.clients import ServerClient, ServerReply
 from blendfilter.lm.outcome import OF_A_REPLY, concluded, text_and_thoughts
 from blendfilter.lm.profiles import Profile, effort_of
 from blendfilter.lm.refusals import Refusals
@@ -40,19 +40,6 @@ _SETTINGS = (
 )
 """What a request's config and the wire call by the same name."""
 _CAPS = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
-
-
-class Clients(Protocol):
-    """What carries requests to a server."""
-
-    async def send(
-        self,
-        method: str,
-        path: str,
-        body: Mapping[str, Any] | None = None,
-        arriving: Arriving | None = None,
-    ) -> ServerReply:
-        """The body of a good reply, shown to `arriving` while it comes. Raises: lm15 errors."""
 
 
 class OpenAIEngine:
@@ -96,7 +83,8 @@ class OpenAIEngine:
             api_key, *login.values(), *(value.partition(" ")[2] for value in login.values())
         )
         self.server = ServerClient(self.address, api_key, timeout, login)
-        self._clients: Clients = self.server
+        self._clients: Any = self.server
+        """What sends its requests: the server's client, or a batch."""
 
     async def complete(self, request: lm15.Request) -> lm15.Response:
         """The model's response, in one attempt. Raises: lm15 errors."""
@@ -158,7 +146,7 @@ class OpenAIEngine:
         reply = await self._clients.send("GET" if body is None else "POST", path, body)
         return dict(secrets.hidden_in(_json_of(reply.content)))
 
-    def over(self, clients: Clients) -> OpenAIEngine:
+    def over(self, clients: Any) -> OpenAIEngine:
         """This engine, its requests carried by other `clients`; what it learns of refused parameters is shared."""
         other = copy.copy(self)
         other._clients = clients

@@ -113,41 +113,32 @@ def refused(
     if isinstance(fault, lm15.UnsupportedFeatureError):
         feature = str(getattr(fault, "feature", "") or "").removeprefix("config.")
         return (sent[feature][0], None) if feature in sent else None
-    status, message = _refusal(fault)
-    param = getattr(fault, "param", "")
-    spelling = param if param in sent else _first_named(message, sent)
-    if spelling is None:
-        return None
-    name, value = sent[spelling]
-    unknown = _is_unknown(fault, message)
-    if name == "temperature" and value == 0 and not unknown:
-        return name, NEARLY_ZERO
-    # a server that looks at nothing says so of a temperature; its other faults pass
-    if status == 500:
-        return None
-    if name in _CAPS and not unknown:
-        stated = _LEAST.search(message)
-        least = int(stated[1]) if stated else 0
-        return (name, least) if value < least <= _LARGEST_LEAST else None
-    return (name, None) if unknown or _is_ours(name, value) else None
-
-
-def _refusal(fault: lm15.LM15Error) -> tuple[int, str]:
-    """The status and the message of a fault that may be about a setting; else no message."""
     status = getattr(fault, "status", None)
     if status is None and isinstance(fault, lm15.InvalidRequestError):
         status = 400
     elsewhere = isinstance(fault, lm15.ContextLengthError | lm15.UnsupportedModelError)
     if status not in (400, 422, 500) or elsewhere:
-        return 0, ""
-    return status, str(getattr(fault, "message", "") or fault)
-
-
-def _is_unknown(fault: lm15.LM15Error, message: str) -> bool:
-    """Whether the server says that it does not have the setting at all."""
+        return None
+    message = str(getattr(fault, "message", "") or fault)
+    param = getattr(fault, "param", "")
+    spelling = param if param in sent else _first_named(message, sent)
+    if spelling is None:
+        return None
+    name, value = sent[spelling]
+    # the server does not have the setting at all
     code = str(getattr(fault, "provider_code", "") or "")
-    known = code.startswith(("unsupported_", "unknown_parameter"))
-    return known or _UNKNOWN.search(message) is not None
+    unknown = code.startswith(("unsupported_", "unknown_parameter")) or _UNKNOWN.search(message)
+    if name == "temperature" and value == 0 and not unknown:
+        return name, NEARLY_ZERO
+    least = None
+    if name in _CAPS and not unknown:
+        stated = _LEAST.search(message)
+        least = int(stated[1]) if stated else 0
+        may_change = value < least <= _LARGEST_LEAST
+    else:
+        may_change = bool(unknown) or _is_ours(name, value)
+    # a server that looks at nothing answers 500 to a temperature; its other faults pass
+    return (name, least) if may_change and status != 500 else None
 
 
 def _is_ours(name: str, value: Any) -> bool:
@@ -161,11 +152,10 @@ def _is_ours(name: str, value: Any) -> bool:
 
 def _first_named(message: str, names: Iterable[str]) -> str | None:
     """The name that stands first in a message."""
-    first: tuple[int, str] | None = None
+    found = list[tuple[int, str]]()
     for name in names:
         spelled = _SPELLED.get(name) or re.escape(name)
         pattern = rf"(?<![A-Za-z0-9_])(?:{spelled})(?![A-Za-z0-9_])"
-        found = re.search(pattern, message, re.IGNORECASE)
-        if found and (first is None or found.start() < first[0]):
-            first = found.start(), name
-    return None if first is None else first[1]
+        if place := re.search(pattern, message, re.IGNORECASE):
+            found.append((place.start(), name))
+    return min(found, key=lambda one: one[0])[1] if found else None

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import re
 import threading
 
 from blendfilter.dspy_surface import lm15
-from blendfilter.lm import faults
 from blendfilter.lm.attempts import ModelEngine
 from blendfilter.lm.budget import reply_cap, tally
 from blendfilter.lm.profiles import THINKING_TOKENS, Profile, split_thinking
@@ -29,6 +29,12 @@ _NO_SWITCH = (
     "No switch that turns it off is known: thinking=False sends nothing. Turn it off at its server, or send the "
     "server's own field: in Python connect(…, extra_body=…). reply_tokens= caps long replies"
 )
+
+
+_NO_ROOM = re.compile(
+    r"(?:max_tokens|output limit) (?:or [a-z ]{1,30})?was reached", re.IGNORECASE
+)
+"""How OpenAI says, in a 400, that the cap was used up before the reply had begun."""
 
 
 class ThoughtfulEngine:
@@ -52,7 +58,7 @@ class ThoughtfulEngine:
         try:
             first = await self.inner.complete(request)
         except lm15.InvalidRequestError as error:
-            if not faults.left_no_room(error) or self._has_room(request):
+            if _NO_ROOM.search(str(error)) is None or self._has_room(request):
                 raise
             first = error
         else:
@@ -69,7 +75,7 @@ class ThoughtfulEngine:
         try:
             reply = await self.inner.complete(dataclasses.replace(request, config=more))
         except lm15.InvalidRequestError as error:
-            if not faults.cap_too_large(error):
+            if error.status not in (None, 400, 413, 422):
                 raise
         else:
             data = {**(reply.provider_data or {}), "room": THINKING_TOKENS}

@@ -119,13 +119,8 @@ def test_a_context_that_is_too_long_is_known_in_every_wording(status: int, body:
 def test_a_cap_that_is_too_large_is_not_about_the_prompt(message: str) -> None:
     fault = answered(400, error(message, param="max_tokens"))
     assert type(fault) is lm15.InvalidRequestError
-    assert faults.cap_too_large(fault)
     assert refused(fault, {"max_tokens": ("max_tokens", 4128)}) is None
     assert getattr(final(fault), "kind", "refused") == "bad_request"
-
-
-def test_a_key_that_is_refused_is_not_for_the_cap() -> None:
-    assert not faults.cap_too_large(lm15.AuthError("max_tokens", status=401))
 
 
 # ---- Retry-After

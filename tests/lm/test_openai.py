@@ -162,7 +162,7 @@ def test_a_server_that_refuses_whatever_it_is_sent_is_not_asked_for_ever() -> No
         sent.append(dict(body))
         name = next(name for name in body if name not in ("model", "messages"))
         result = {"message": f"Unsupported parameter: '{name}'", "param": name, "code": "unsupported_parameter"}
-        raise faults.in_body(400, {"error": result})
+        raise faults.of_reply(400, json.dumps({"error": result}).encode())
 
     engine._clients.send = send  # type: ignore[method-assign]
     with pytest.raises(lm15.InvalidRequestError, match="Unsupported parameter"):
@@ -188,7 +188,7 @@ def refusing(least: dict[str, float], message: str) -> tuple[OpenAIEngine, list[
     async def send(method: str, path: str, body: dict[str, Any]) -> ServerReply:
         bodies.append(dict(body))
         if any(body.get(name, value) < value for name, value in least.items()):
-            raise faults.in_body(422, {"message": message})
+            raise faults.of_reply(422, json.dumps({"message": message}).encode())
         return ServerReply(json.dumps(choice(message={"content": "a"})).encode())
 
     engine._clients.send = send  # type: ignore[assignment,method-assign]
