@@ -261,9 +261,7 @@ class Retry:
         check_counts(self, ("attempts",))
         for name in ("deadline", "timeout"):
             seconds = getattr(self, name)
-            if seconds is not None and not (
-                isinstance(seconds, int | float) and 0 < seconds < math.inf
-            ):
+            if seconds is not None and not 0 < seconds < math.inf:
                 raise BadArgument(
                     f"{name} must be a number of seconds above 0, got {seconds!r}"
                 )

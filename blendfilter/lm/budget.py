@@ -108,8 +108,7 @@ class Budget:
                 object.__setattr__(
                     self, name, check_count(f"the budget of {name} ({name}=)", value)
                 )
-        number = isinstance(self.dollars, int | float) and not isinstance(self.dollars, bool)
-        if self.dollars is not None and not (number and 0 < self.dollars < math.inf):
+        if self.dollars is not None and not 0 < self.dollars < math.inf:
             raise BadArgument(
                 f"a budget of {self.dollars!r} dollars (dollars=): give a number above 0"
             )

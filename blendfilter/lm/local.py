@@ -17,7 +17,7 @@ import time
 import weakref
 from collections.abc import Coroutine, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from blendfilter import aio
 from blendfilter.dspy_surface import lm15
@@ -55,16 +55,11 @@ _A_DAY = 86_400.0
 """Seconds until a reply is given up where no deadline was set."""
 
 
-class GgufHeader(NamedTuple):
-    """What the beginning of a GGUF file says of its model."""
+def read_header(path: Path) -> tuple[int | None, bool]:
+    """The context that the model of a GGUF file was trained on, and whether the file has a chat template.
 
-    architecture: str
-    trained_context: int | None
-    has_chat_template: bool
-
-
-def read_header(path: Path) -> GgufHeader:
-    """The header of a GGUF file. Raises: BadData where it has none, or is of a model that writes no text."""
+    Raises: BadData where it is none, or is of a model that writes no text.
+    """
     try:
         with path.open("rb") as file:
             found = _metadata(file)
@@ -79,8 +74,7 @@ def read_header(path: Path) -> GgufHeader:
         raise BadData(
             f"{path} holds a model that does not write text ({architecture}): name one that does"
         )
-    trained = found.get(f"{architecture}.context_length")
-    return GgufHeader(architecture, trained, "tokenizer.chat_template" in found)
+    return found.get(f"{architecture}.context_length"), "tokenizer.chat_template" in found
 
 
 _NUMBERS = {
@@ -159,15 +153,15 @@ class LocalEngine:
         deadline: float | None = None,
         **steering: Any,
     ) -> None:
-        header = read_header(path)
-        if endpoint == "chat" and not header.has_chat_template:
+        trained, has_chat_template = read_header(path)
+        if endpoint == "chat" and not has_chat_template:
             raise BadArgument(
                 f"{path.name} carries no chat template: ask it with raw prompts (endpoint='completions')"
             )
         if context is None:
-            context = min(header.trained_context or LONGEST_CONTEXT, LONGEST_CONTEXT)
+            context = min(trained or LONGEST_CONTEXT, LONGEST_CONTEXT)
         else:
-            check_context(context, header.trained_context, path.name)
+            check_context(context, trained, path.name)
         self.path = path
         self.context = context
         self.threads = check_count("threads", threads)

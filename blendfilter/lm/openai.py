@@ -251,7 +251,7 @@ class OpenAIEngine:
     def _response(
         self, request: lm15.Request, data: dict[str, Any], more: Mapping[str, Any]
     ) -> lm15.Response:
-        choice, usage = data["choices"][0], _object(data.get("usage"))
+        choice, usage = data["choices"][0], object_of(data.get("usage"))
         text, thoughts = str(choice.get("text") or ""), ""
         if self._chat:
             text, thoughts = text_and_thoughts(choice.get("message") or {})
@@ -267,10 +267,10 @@ class OpenAIEngine:
         cost = usage.get("cost")
         if isinstance(cost, float) and not math.isfinite(cost):  # no JSON
             wrong["cost"], cost = noted(cost), None
-        cached = _object(usage.get("prompt_tokens_details")).get("cached_tokens")
+        cached = object_of(usage.get("prompt_tokens_details")).get("cached_tokens")
         if cached is None:
             cached = usage.get("prompt_cache_hit_tokens")  # DeepSeek's name for it
-        reasoning = _object(usage.get("completion_tokens_details")).get("reasoning_tokens")
+        reasoning = object_of(usage.get("completion_tokens_details")).get("reasoning_tokens")
         response = lm15.Response(
             id=str(data.get("id") or "") or None,
             model=str(data.get("model") or self.model),
@@ -391,5 +391,6 @@ def _count(value: Any) -> int | None:
     )
 
 
-def _object(value: Any) -> Mapping[str, Any]:
+def object_of(value: Any) -> Mapping[str, Any]:
+    """A field of a reply that should be an object; an empty one where it is none."""
     return value if isinstance(value, Mapping) else {}

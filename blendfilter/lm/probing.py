@@ -17,7 +17,7 @@ from blendfilter.dspy_surface import lm15
 from blendfilter.errors import ServerRefused
 from blendfilter.lm import faults
 from blendfilter.lm.model import ConnectedLM
-from blendfilter.lm.openai import OpenAIEngine, servers_of
+from blendfilter.lm.openai import OpenAIEngine, object_of, servers_of
 from blendfilter.lm.profiles import split_thinking
 
 Answer = Literal["yes", "no", "cannot tell"]
@@ -120,7 +120,7 @@ class _Prober:
         choices = _list(data.get("choices"))
         if not choices or not all(isinstance(choice, dict) for choice in choices):
             raise faults.in_reply(data)
-        self.usages.append(_object(data.get("usage")))
+        self.usages.append(object_of(data.get("usage")))
         return choices
 
     async def json_schema(self) -> Finding:
@@ -137,7 +137,7 @@ class _Prober:
     async def logprobs(self) -> Finding:
         chat = self.engine.path.startswith("/chat")
         (choice, *_) = await self._choices(_PROSE, logprobs=True if chat else 1)
-        scores = _object(choice.get("logprobs"))
+        scores = object_of(choice.get("logprobs"))
         return _yes_if(
             scores.get("content") or scores.get("token_logprobs"), "the reply holds none"
         )
@@ -147,7 +147,7 @@ class _Prober:
         (choice, *_) = await self._post("/completions", {"model": self.engine.model, **body})
         if not str(choice.get("text") or "").startswith(_WORDS):
             return "no", "the completions endpoint does not repeat the prompt"
-        scores = _object(choice.get("logprobs")).get("token_logprobs")
+        scores = object_of(choice.get("logprobs")).get("token_logprobs")
         if len([score for score in _list(scores) if score is not None]) <= 2:
             return "no", "it repeats the prompt without log-probabilities"
         return "yes", "whether they are those of its own tokens, the first score finds out"
@@ -182,7 +182,7 @@ class _Prober:
 
     async def models(self) -> Finding:
         rows = _list((await self.engine.raw("/models")).get("data"))
-        names = [str(_object(row).get("id")) for row in rows]
+        names = [str(object_of(row).get("id")) for row in rows]
         if not names:
             return "no", "its list of models is empty"
         if self.engine.model in names:
@@ -196,17 +196,13 @@ class _Prober:
         return _yes_if(counts, why)
 
     def cached(self) -> Finding:
-        details = [_object(usage.get("prompt_tokens_details")) for usage in self.usages]
+        details = [object_of(usage.get("prompt_tokens_details")) for usage in self.usages]
         counts = any(detail.get("cached_tokens") is not None for detail in details)
         return _yes_if(counts, "replies do not say how much of a prompt was cached")
 
 
 def _yes_if(is_so: object, why_not: str, otherwise: Answer = "no") -> Finding:
     return ("yes", "") if is_so else (otherwise, why_not)
-
-
-def _object(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
 
 
 def _list(value: Any) -> list[Any]:
@@ -219,5 +215,5 @@ def _quoted(text: str) -> str:
 
 def _text(choice: Mapping[str, Any]) -> str:
     """A choice's text, without the thinking before it."""
-    text = _object(choice.get("message")).get("content", choice.get("text"))
+    text = object_of(choice.get("message")).get("content", choice.get("text"))
     return split_thinking(text if isinstance(text, str) else "")[1].strip()

@@ -181,9 +181,6 @@ _FAMILIES: tuple[tuple[str, Profile], ...] = (
     # kimi-k2-thinking, phi-4-reasoning, …
     (r"(?:think|thinking|reason|reasoning|reasoner)(?![a-z])", _OPEN),
 )
-_COMPILED = tuple(
-    (re.compile(rf"(?:^|[^a-z0-9])(?:{pattern})"), profile) for pattern, profile in _FAMILIES
-)
 
 
 def profile_for(model: str) -> Profile:
@@ -195,9 +192,12 @@ def profile_for(model: str) -> Profile:
     (True, False)
     """
     name = model.lower()
-    family = next(
-        (profile for pattern, profile in _COMPILED if pattern.search(name)), Profile()
+    families = (
+        profile
+        for pattern, profile in _FAMILIES
+        if re.search(rf"(?:^|[^a-z0-9])(?:{pattern})", name)
     )
+    family = next(families, Profile())
     sizes = [float(number) * _UNITS[unit] for number, unit in _SIZE.findall(name)]
     return replace(family, small=True) if sizes and max(sizes) < 1e9 else family
 
@@ -535,28 +535,24 @@ def addresses_of(api_base: str | Sequence[str] | None) -> tuple[str | None, ...]
             "api_base is an empty list: name at least one address, or leave it out"
         )
     for address in given:
-        check_address(address)
+        try:
+            parts = urlsplit(address)
+            good = parts.scheme in ("http", "https") and bool(parts.hostname)
+            good = good and parts.port != 0 and "@" not in parts.path
+        except (ValueError, TypeError, AttributeError):
+            good = False
+        if not good or re.search(r"[\s\0]", address):
+            raise BadArgument(
+                f"'{http.without_login(str(address))}' is no address: write it as http://host:port/v1"
+            )
+        # it would be recorded with the address (a login is not)
+        if parts.query or parts.fragment:
+            raise BadArgument(
+                "the address must hold no query, such as a key: put the key into BLENDFILTER_API_KEY"
+            )
     addresses = tuple(address.rstrip("/") for address in given)
     if twice := sorted({address for address in addresses if addresses.count(address) > 1}):
         raise BadArgument(
             f"the address {http.without_login(twice[0])} is given twice: name each server once"
         )
     return addresses
-
-
-def check_address(api_base: str) -> None:
-    """Raise `BadArgument`, without a login, where it is none, or holds a query."""
-    try:
-        parts = urlsplit(api_base)
-        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-        good = good and "@" not in parts.path and not re.search(r"[\s\0]", api_base)
-    except (ValueError, TypeError, AttributeError):
-        good = False
-    if not good:
-        raise BadArgument(
-            f"'{http.without_login(str(api_base))}' is no address: write it as http://host:port/v1"
-        )
-    if parts.query or parts.fragment:  # it would be recorded with the address (a login is not)
-        raise BadArgument(
-            "the address must hold no query, such as a key: put the key into BLENDFILTER_API_KEY"
-        )

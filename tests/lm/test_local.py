@@ -113,7 +113,7 @@ class TestFiles:
         assert gguf_fingerprint(elsewhere) != own
 
     def test_the_context_is_what_the_model_was_trained_on_up_to_a_bound(self, tmp_path: Path) -> None:
-        assert read_header(weights()) == ("llama", 8192, True)
+        assert read_header(weights()) == (8192, True)
         path = described(tmp_path / "m.gguf", general__architecture="llama", llama__context_length=131_072)
         assert LocalEngine(path, endpoint="completions").context == 8192
         assert LocalEngine(path, endpoint="completions", context=100_000).context == 100_000
