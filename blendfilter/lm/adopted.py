@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
@@ -137,7 +137,7 @@ class AdoptedEngine:
             return self._read(request, *await self._asked(sent, request.config.stop))
 
         try:
-            return await self.refused.around(fit, ask, lambda sent: _spellings(sent.config))
+            return await self.refused.around(fit, ask, _spellings)
         except lm15.LM15Error as error:
             if self._place:
                 error.address = self._place
@@ -154,8 +154,11 @@ class AdoptedEngine:
     ) -> tuple[lm15.Response, Mapping[str, Any]]:
         """The response to one request, yet to be cut at `stop`, and DSPy's entry. Raises: lm15 errors."""
         fault: Exception
+        # DSPy streams only what its own client asks for
+        listener = asker().listener if called_by_dspy(self.lm) else None
+        so_far = None if listener is None else partial(listener.so_far, stop=stop)
         try:
-            with unobserved(self._telling(stop)) as entries:
+            with unobserved(so_far) as entries:
                 if answers_asynchronously(self._inner):
                     response: lm15.Response = await aio.awaiting(
                         self._inner.acall(request=sent)
@@ -172,13 +175,6 @@ class AdoptedEngine:
         else:
             return response, entries[-1] if entries else {}
         raise fault
-
-    def _telling(self, stop: Sequence[str]) -> Callable[[str], Awaitable[None]] | None:
-        """What passes the reply so far to the call's listener; None without one, or where DSPy cannot stream."""
-        listener = asker().listener
-        if listener is None or not called_by_dspy(self.lm):
-            return None
-        return partial(listener.so_far, stop=stop)
 
     def _effort_of(self, config: lm15.Config) -> str | None:
         return config.reasoning.effort if config.reasoning else self._effort
@@ -258,15 +254,13 @@ class AdoptedEngine:
 _UNSET: Mapping[str, Any] = {"stop": ()}
 
 
-def _spellings(config: lm15.Config) -> dict[str, tuple[str, Any]]:
+def _spellings(request: lm15.Request) -> dict[str, tuple[str, Any]]:
     """What a refusal may name of a request's settings, which setting it is, and its value."""
-    given = {name: getattr(config, name) for name in _SPELLED}
-    return {
-        spelling: (name, value)
-        for name, value in given.items()
-        if value not in (None, ())
-        for spelling in _SPELLED[name]
-    }
+    found = dict[str, tuple[str, Any]]()
+    for name, spellings in _SPELLED.items():
+        if (value := getattr(request.config, name)) not in (None, ()):
+            found |= dict.fromkeys(spellings, (name, value))
+    return found
 
 
 def extra_of(lm: dspy.BaseLM) -> dict[str, Any]:

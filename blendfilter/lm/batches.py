@@ -53,7 +53,6 @@ from blendfilter.errors import (
     copied,
 )
 from blendfilter.files import (
-    JsonRow,
     is_torn,
     json_line,
     json_rows,
@@ -487,17 +486,8 @@ class Batches:
         return named, failed, done
 
     def _outcomes(self, sent: _Sent) -> dict[str, Outcome]:
-        """The answers on file to the lines of a batch. Raises: BadData."""
-        found = dict[str, Outcome]()
-        for row in self._rows(self.folder / f"{sent.name}{OUTPUT}"):
-            id, outcome = _read(row, sent)
-            # a line may be answered twice, and was paid for once
-            if id not in found or found[id].status != _OK:
-                found[id] = outcome
-        return found
-
-    def _rows(self, path: Path) -> Iterator[JsonRow]:
-        """The lines of a file of answers; one that its writer was killed in is missing. Raises: BadData."""
+        """The answers on file to the lines of a batch; a line that was cut off is missing. Raises: BadData."""
+        found, path = dict[str, Outcome](), self.folder / f"{sent.name}{OUTPUT}"
         with opened(path) as stream:
             for number, line in raw_lines(stream, path):
                 where = f"{path}, line {number}"
@@ -509,8 +499,12 @@ class Batches:
                     if line.endswith(b"\n") or not is_torn(line, b"{"):
                         raise BadData(f"{where}: does not parse as JSON ({error})") from None
                     self.tell(f"{where} is cut off: its call is asked again")
-                    return
-                yield JsonRow(where, number - 1, value)
+                    break
+                id, outcome = _read(value, sent, where)
+                # a line may be answered twice, and was paid for once
+                if id not in found or found[id].status != _OK:
+                    found[id] = outcome
+        return found
 
     # --- a provider's batches
 
@@ -737,9 +731,9 @@ def _key_of(name: str) -> str:
     return digest("batch", name)
 
 
-def _read(row: JsonRow, sent: _Sent) -> tuple[str, Outcome]:
+def _read(value: Any, sent: _Sent, where: str = "") -> tuple[str, Outcome]:
     """A line of answers to a batch: its id, and what became of it. Raises: BadData."""
-    match row.value:
+    match value:
         case {
             "custom_id": str(id),
             "response": {"status_code": int(status), "body": body},
@@ -754,12 +748,12 @@ def _read(row: JsonRow, sent: _Sent) -> tuple[str, Outcome]:
             outcome = Outcome(500, body, sent.name)
         case _:
             raise BadData(
-                f'{row.where}: no answer to a line of a batch: write {{"custom_id": …, "response": {{"status_code": '
+                f'{where}: no answer to a line of a batch: write {{"custom_id": …, "response": {{"status_code": '
                 '200, "body": …}}'
             )
     if id not in sent.ids:
         raise BadData(
-            f"{row.where}: '{hidden(id)}' is no line of this batch: the file answers another one's"
+            f"{where}: '{hidden(id)}' is no line of this batch: the file answers another one's"
         )
     return id, outcome
 
@@ -768,7 +762,7 @@ def _kept(line: bytes, sent: _Sent) -> bytes:
     """A provider's answer as it is kept: without secrets that it echoes. Nothing of what is no answer to the batch."""
     try:
         value = http.json_of(line)
-        id, _ = _read(JsonRow("", 0, value), sent)
+        id, _ = _read(value, sent)
         return json_line({**hidden_in(value), "custom_id": id})
     except (ValueError, BadData, RecursionError):
         return b""

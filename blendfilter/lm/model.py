@@ -593,7 +593,6 @@ class ConnectedLM(EngineLM):
         address: where it is, for messages and records.
         settings: the arguments that `connect()` was given; None for a model that was made otherwise.
         journal: where its calls are kept: a run's journal, or the user's cache.
-        noticed: whether its user knows that it thinks, shared by its copies.
         terms, traffic: how faults are tried again, and what a run allows (`blendfilter.lm.attempts`).
         defaults: temperature, top_p, max_tokens and the like.
     """
@@ -610,59 +609,45 @@ class ConnectedLM(EngineLM):
         journal: Journal | CallCache | None = None,
         terms: CallPolicy | None = None,
         traffic: Traffic = FREE,
-        noticed: threading.Event | None = None,
         **defaults: Any,
     ) -> None:
-        self.inner = engine
-        self.noticed = noticed or threading.Event()
-        self.terms, self.traffic = terms or CallPolicy(), traffic
-        self.profile, self.address = profile, address
+        self.name, self.inner, self.profile, self.address = model, engine, profile, address
         self.identity, self.settings = dict(identity or {}), settings
+        self.terms, self.traffic, self.journal = terms or CallPolicy(), traffic, journal
+        self._noticed = threading.Event()
+        super().__init__(f"blendfilter/{model}", **self._engines(journal, traffic), **defaults)
+        hide_cut_replies(_noted)
+
+    def _engines(self, journal: Journal | CallCache | None, traffic: Traffic) -> dict[str, Any]:
+        """What its calls pass, from DSPy's side to the engine that makes them."""
+        engine, terms = self.inner, self.terms
+        if traffic.batches is not None:
+            engine, terms, traffic = traffic.batches.taking(engine, terms, traffic)
+        called: ModelEngine = on_terms(engine, terms, traffic)
+        # a base model has no thoughts of its own
+        if self.endpoint == "chat":
+            called = ThoughtfulEngine(called, self.name, self.profile, self._noticed)
         in_keys = dict(self.identity)
         if "options" in in_keys:  # a call's key has the schema that it asks for, if any
             in_keys["options"] = {
                 k: v for k, v in (in_keys["options"] or {}).items() if k != "json_schema"
             }
-        terms = self.terms
-        if traffic.batches is not None:
-            engine, terms, traffic = traffic.batches.taking(engine, terms, traffic)
-        # a base model has no thoughts of its own
-        raw = self.identity.get("endpoint") == "completions"
-        called: ModelEngine = on_terms(engine, terms, traffic)
-        if not raw:
-            called = ThoughtfulEngine(called, model, profile, self.noticed)
         journaled = JournaledEngine(
-            called, model=model, address=address, journal=journal, price=terms.price, **in_keys
+            called,
+            model=self.name,
+            address=self.address,
+            journal=journal,
+            price=terms.price,
+            **in_keys,
         )
-        super().__init__(
-            f"blendfilter/{model}",
-            _Synchronous(journaled),
-            _Asynchronous(journaled),
-            **defaults,
-        )
-        self.name, self.journal = model, journal
-        hide_cut_replies(_noted)
+        return {"engine": _Synchronous(journaled), "async_engine": _Asynchronous(journaled)}
 
     def with_journal(
         self, journal: Journal | CallCache | None, traffic: Traffic = FREE
     ) -> ConnectedLM:
         """The same model, its calls kept in `journal` and nowhere else, within what `traffic` allows."""
-        made = type(self)(
-            self.name,
-            self.inner,
-            profile=self.profile,
-            identity=self.identity,
-            address=self.address,
-            settings=self.settings,
-            journal=journal,
-            terms=self.terms,
-            traffic=traffic,
-            noticed=self.noticed,
-            callbacks=self.callbacks,
-            **{name: value for name, value in self.kwargs.items() if value is not None},
-        )
-        # what DSPy trains it by
-        made.provider, made.finetuning_model = (self.provider, self.finetuning_model)
+        made: ConnectedLM = super().copy(**self._engines(journal, traffic))
+        made.journal, made.traffic = journal, traffic
         return made
 
     def copy(self, **changes: Any) -> ConnectedLM:

@@ -85,21 +85,17 @@ def believed(
     if cached and tokens_in is not None and tokens_in < least:
         whole = tokens_in + cached + (usage.cache_write_tokens or 0)
         tokens_in = whole if whole >= least else tokens_in
-    counts = {
-        "tokens_in": tokens_in,
-        "tokens_out": usage.output_tokens,
-        "tokens_cached": cached,
-    }
-    bounds = {
-        "tokens_in": min(1, least),
-        "tokens_out": min(1, at_least(response.message.parts)),
-        "tokens_cached": 0,
-    }
     most_in = 10 * at_most(request) + UNSEEN
     most_out = 10 * (request.config.max_tokens or 0) + UNSEEN
-    most = {"tokens_in": most_in, "tokens_out": most_out, "tokens_cached": most_in}
-    for name, count in counts.items():
-        if count is not None and not bounds[name] <= count <= most[name]:
+    stated_counts = {
+        "tokens_in": (tokens_in, min(1, least), most_in),
+        "tokens_out": (usage.output_tokens, min(1, at_least(response.message.parts)), most_out),
+        "tokens_cached": (cached, 0, most_in),
+    }
+    counts = dict[str, int | None]()
+    for name, (count, fewest, most) in stated_counts.items():
+        counts[name] = count
+        if count is not None and not fewest <= count <= most:
             wrong[name], counts[name] = noted(count), None
     cost, paid = data.get("cost"), rated(price, data)
     sizes = (
