@@ -37,11 +37,11 @@ from blendfilter.files import path_of, paths_of
 from blendfilter.journal import FILE, Journal
 from blendfilter.lm.batches import MOST_LINES, Batch, Gatherer
 from blendfilter.lm.budget import Amount, Budget, spent_in
-from blendfilter.lm.journaled import prompt_of
+from blendfilter.lm.journaled import prompt_of, text_of
 from blendfilter.lm.model import ConnectedLM, connect
 from blendfilter.lm.offline import OfflineEngine
 from blendfilter.lm.prices import unknown_price
-from blendfilter.lm.tokenisers import TokenCounter, text_of, tokeniser_for
+from blendfilter.lm.tokenisers import TokenCounter, tokeniser_for
 from blendfilter.records import Question
 from blendfilter.run_context import (
     CONCURRENCY,

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
-import shutil
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -31,14 +29,17 @@ from blendfilter.errors import (
     MissingFile,
     guess,
 )
-from blendfilter.extras import NOT_FETCHED, needed, quiet_transformers
-from blendfilter.files import hash_pieces, path_of, write_whole, writing
+from blendfilter.extras import NOT_FETCHED, LazyModule, needed, quiet_transformers
+from blendfilter.files import hash_pieces, write_whole
 from blendfilter.lm.in_process import LOCAL, broken_up, gguf_file, gguf_fingerprint
+from blendfilter.lm.journaled import text_of
 from blendfilter.records import whole_characters
 from blendfilter.text import question_digest
 
 EXTRA = "hf"
 WHY = "a model of Hugging Face"
+torch: Any = LazyModule("torch", EXTRA, WHY)
+transformers: Any = LazyModule("transformers", EXTRA, WHY)
 HUGGING_FACE = "hf/"
 CONFIG = "config.json"
 ADAPTER = "adapter_config.json"
@@ -99,7 +100,7 @@ class Checkpoint(NamedTuple):
         return self if self.base is None else self.base.root
 
 
-def checkpoint_of(name: str | Path) -> Checkpoint:
+def checkpoint_of(name: str | Path | Checkpoint) -> Checkpoint:
     """The files behind a name, with or without `hf/` in front.
 
     A folder with weights, with an adapter, or with one GGUF file; a GGUF file; `local`, the file of the package
@@ -110,12 +111,9 @@ def checkpoint_of(name: str | Path) -> Checkpoint:
         MissingFile: there is no such folder or file, and no such name to be had; or no base of an adapter. BadData: it
             holds no model, or an adapter for another base.
     """
+    if isinstance(name, Checkpoint):
+        return name
     return _found(str(name).removeprefix(HUGGING_FACE), ())
-
-
-def folder_of(name: str | Path) -> Path:
-    """The folder (or GGUF file) of a model. Raises: as `checkpoint_of`."""
-    return checkpoint_of(name).path
 
 
 def _found(name: str, above: tuple[Path, ...]) -> Checkpoint:
@@ -135,9 +133,9 @@ def _found(name: str, above: tuple[Path, ...]) -> Checkpoint:
             f"no model '{name}': it is no folder and no GGUF file, and names on the hub read owner/name"
             f"{guess(place.name, beside)}"
         )
-    hub: Any = needed("huggingface_hub", EXTRA, WHY)
     import httpx  # as the hub's client has
 
+    hub = needed("huggingface_hub", EXTRA, WHY)
     try:
         folder = Path(hub.snapshot_download(name, ignore_patterns=[*NOT_FETCHED]))
     except (OSError, ValueError, httpx.HTTPError) as error:
@@ -222,7 +220,7 @@ def fingerprint(of: str | Path | Checkpoint) -> str:
     64 pieces of 64 KiB spread over it. Another training shows in every piece; two files that differ in a few bytes
     alone may look the same. An adapter's is of its base's too, and not of where that lies.
     """
-    found = of if isinstance(of, Checkpoint) else checkpoint_of(of)
+    found = checkpoint_of(of)
     if found.is_gguf:
         return gguf_fingerprint(found.path)
     whole = hashlib.sha256(fingerprint(found.base).encode() if found.base else b"")
@@ -258,17 +256,12 @@ def trained_on(of: str | Path | Checkpoint) -> frozenset[str]:
 
     Of a folder without weights, whose model a server has, the folder's own. Raises: as `checkpoint_of`.
     """
-    served = isinstance(of, Path) and not any(
-        (of / name).exists() for name in (CONFIG, ADAPTER)
-    )
-    found = of if isinstance(of, Checkpoint) else None if served else checkpoint_of(of)
-    below = trained_on(found.base) if found and found.base else frozenset[str]()
+    if isinstance(of, Path) and not any((of / name).exists() for name in (CONFIG, ADAPTER)):
+        of = Checkpoint(of)
+    found = checkpoint_of(of)
+    below = trained_on(found.base) if found.base else frozenset[str]()
     try:
-        return below.union(
-            ((found.path if found else Path(str(of))) / QUESTIONS)
-            .read_text(encoding="ascii")
-            .split()
-        )
+        return below.union((found.path / QUESTIONS).read_text(encoding="ascii").split())
     except (FileNotFoundError, NotADirectoryError):  # a model from elsewhere
         return below
 
@@ -301,66 +294,15 @@ def open_checkpoint(
             nothing (an encoder, a classifier); an adapter that does not fit its base. BadArgument: no such device or
             dtype. MissingExtra: a package.
     """
-    found = name if isinstance(name, Checkpoint) else checkpoint_of(name)
+    found, place = checkpoint_of(name), torch_device(device)
     check_dtype(dtype)
-    return _opened(found, torch_device(device), dtype)
-
-
-def check_dtype(dtype: str | None) -> None:
-    """Raise `BadArgument` for a dtype that is unknown, `BadData` for one that only earlier versions had."""
-    if dtype == "int8":  # what a run of theirs recorded is replayed without the model
-        raise BadData("models in 8 bits are no longer opened here: take dtype=bfloat16")
-    if dtype is not None and dtype not in DTYPES:
-        raise BadArgument(f"no dtype '{dtype}' (known: {', '.join(DTYPES)})")
-
-
-def save_checkpoint(loaded: LanguageModel, folder: str | Path) -> Path:
-    """Write a model with its tokeniser as a folder: an unpacked GGUF file, or a merged adapter, opens fast from there.
-
-    What it was trained on here goes along.
-
-    >>> save_checkpoint(open_checkpoint("model.gguf"), "models/mine")  # doctest: +SKIP
-    """
-    folder = path_of(folder)
-    if folder.exists() and any(folder.iterdir()):
-        raise BadArgument(f"{folder} is there already: name another folder (out=)")
-    beside = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
-    try:
-        with quiet_transformers(EXTRA, WHY), writing(folder):
-            loaded.model.save_pretrained(beside)
-            loaded.tokenizer.save_pretrained(beside)
-            if known := trained_on(loaded.checkpoint):
-                write_questions(beside, (), known)
-        beside.rename(folder)
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
-    return folder
-
-
-def torch_device(device: str | None = None) -> Any:
-    """A torch device by its name, by default a GPU where there is one. Raises: BadArgument where there is none."""
-    torch = needed("torch", EXTRA, WHY)
-    if device is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        place = torch.device(device)
-    except RuntimeError:
-        raise BadArgument(f"no device '{device}': write cpu, cuda or cuda:1") from None
-    if place.type == "cuda" and (place.index or 0) >= torch.cuda.device_count():
-        raise BadArgument(
-            f"no device '{device}': torch sees {torch.cuda.device_count()} GPUs here"
-        )
-    return place
-
-
-def _opened(found: Checkpoint, place: Any, dtype: str | None) -> LanguageModel:
     if found.base is not None:
-        loaded = _opened(found.base, place, dtype)
+        loaded = open_checkpoint(found.base, device=device, dtype=dtype)
         own = open_tokenizer(found) if _has_vocabulary(found.path) else loaded.tokenizer
         return loaded._replace(
             model=_merged(loaded.model, found), tokenizer=own, checkpoint=found
         )
-    transformers, tokenizer = needed("transformers", EXTRA, WHY), open_tokenizer(found)
+    tokenizer = open_tokenizer(found)
     with quiet_transformers(EXTRA, WHY), load_errors(found):
         config = open_config(found)
         kind = "AutoModelForSeq2SeqLM" if config.is_encoder_decoder else "AutoModelForCausalLM"
@@ -378,6 +320,29 @@ def _opened(found: Checkpoint, place: Any, dtype: str | None) -> LanguageModel:
         model.hf_quantizer, model.is_quantized = None, False
         model.config.__dict__.pop("quantization_config", None)
     return LanguageModel(model.to(place).eval(), tokenizer, model.config, place, found)
+
+
+def check_dtype(dtype: str | None) -> None:
+    """Raise `BadArgument` for a dtype that is unknown, `BadData` for one that only earlier versions had."""
+    if dtype == "int8":  # what a run of theirs recorded is replayed without the model
+        raise BadData("models in 8 bits are no longer opened here: take dtype=bfloat16")
+    if dtype is not None and dtype not in DTYPES:
+        raise BadArgument(f"no dtype '{dtype}' (known: {', '.join(DTYPES)})")
+
+
+def torch_device(device: str | None = None) -> Any:
+    """A torch device by its name, by default a GPU where there is one. Raises: BadArgument where there is none."""
+    if device is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        place = torch.device(device)
+    except RuntimeError:
+        raise BadArgument(f"no device '{device}': write cpu, cuda or cuda:1") from None
+    if place.type == "cuda" and (place.index or 0) >= torch.cuda.device_count():
+        raise BadArgument(
+            f"no device '{device}': torch sees {torch.cuda.device_count()} GPUs here"
+        )
+    return place
 
 
 def _merged(model: Any, found: Checkpoint) -> Any:
@@ -448,11 +413,9 @@ def _check_kind(found: Checkpoint, architectures: Any) -> None:
 
 def open_config(of: str | Path | Checkpoint) -> Any:
     """The configuration of a checkpoint, without its weights; an adapter's is its base's. Raises: as that."""
-    found = (of if isinstance(of, Checkpoint) else checkpoint_of(of)).root
+    found = checkpoint_of(of).root
     with quiet_transformers(EXTRA, WHY), load_errors(found):
-        config = needed("transformers", EXTRA, WHY).AutoConfig.from_pretrained(
-            **where_of(found)
-        )
+        config = transformers.AutoConfig.from_pretrained(**where_of(found))
     _check_kind(found, config.architectures)
     return config
 
@@ -471,20 +434,25 @@ def positions_of(config: Any) -> int | None:
 
 def open_tokenizer(of: str | Path | Checkpoint) -> Any:
     """The tokeniser of a checkpoint, without its weights. Raises: as `open_checkpoint`."""
-    found = of if isinstance(of, Checkpoint) else checkpoint_of(of)
+    found = checkpoint_of(of)
     if found.base is not None and not _has_vocabulary(found.path):
         return open_tokenizer(found.base)
     if not found.is_gguf:
         _check_vocabulary(found.path)
     with quiet_transformers(EXTRA, WHY), load_errors(found):
-        return needed("transformers", EXTRA, WHY).AutoTokenizer.from_pretrained(
-            **where_of(found)
-        )
+        return transformers.AutoTokenizer.from_pretrained(**where_of(found))
+
+
+def end_marks(model: Any, tokenizer: Any) -> list[int]:
+    """Ids of the tokens that end a text, by the model's own settings and by its tokeniser."""
+    stated = model.generation_config.eos_token_id
+    marks = [*(stated if isinstance(stated, list) else [stated]), tokenizer.eos_token_id]
+    return [int(mark) for mark in dict.fromkeys(marks) if mark is not None]
 
 
 def _has_vocabulary(folder: Path) -> bool:
-    files = [path.name for pattern in _WORDS for path in folder.glob(pattern)]
-    return any(name != "tokenizer_config.json" for name in files)
+    files = {path.name for pattern in _WORDS for path in folder.glob(pattern)}
+    return bool(files - {"tokenizer_config.json"})
 
 
 def _check_vocabulary(folder: Path) -> None:
@@ -517,6 +485,59 @@ def check_sentencepiece(folder: Path) -> None:
             ) from None
 
 
+# ---- computing
+
+
+def padded(
+    rows: Sequence[Sequence[int]], device: Any, value: int = 0, side: str = "right"
+) -> Any:
+    """Token ids, or marks of what is read, as one tensor, filled up on one side."""
+    tensors = [torch.tensor(row, device=device) for row in rows]
+    return torch.nn.utils.rnn.pad_sequence(tensors, True, value, side)
+
+
+def padded_prompts(
+    prompts: Sequence[Sequence[int]], config: Any, device: Any, filler: int
+) -> tuple[Any, Any]:
+    """Prompts to write replies to, and the mask of what is read: filled up on the left, an encoder's on the right."""
+    # an encoder may count its positions from the first column
+    side = "right" if config.is_encoder_decoder else "left"
+    marks = [[1] * len(prompt) for prompt in prompts]
+    return padded(prompts, device, filler, side), padded(marks, device, 0, side)
+
+
+def logits_at(model: Any, head: Any, wanted: Any, **inputs: Any) -> tuple[Any, Any]:
+    """The states before the output layer `head`, and the logits, at some positions: most of a prompt needs none.
+
+    Args:
+        wanted: a mask (texts, n) of the last n positions.
+
+    Raises:
+        BadData: the model has no output layer, or makes its logits in another way.
+    """
+    states: list[Any] = []
+
+    def keep_wanted(_: Any, given: tuple[Any, ...]) -> tuple[Any]:
+        states.append(given[0][:, -wanted.shape[1] :][wanted])
+        return (states[0][None],)
+
+    if head is None:
+        raise BadData(
+            f"{type(model).__name__} has no output layer over its vocabulary: it gives no log-probabilities"
+        )
+    hook = head.register_forward_pre_hook(keep_wanted)
+    try:
+        logits = model(**inputs).logits
+    finally:
+        hook.remove()
+    if not states or logits.shape[:2] != (1, len(states[0])):
+        raise BadData(
+            f"{type(model).__name__} makes its logits in another way than by an output layer of its own: "
+            "its log-probabilities cannot be computed here"
+        )
+    return states[0], logits[0]
+
+
 # ---- prompts
 
 
@@ -542,11 +563,8 @@ def prompt_ids(
     """
     rows = [["user", prompt]] if isinstance(prompt, str) else prompt
     if not (bool(tokenizer.chat_template) if chat is None else chat):
-        return list(
-            tokenizer(
-                whole_characters(raw_text(prompt)), split_special_tokens=True, verbose=False
-            )["input_ids"]
-        )
+        text = whole_characters(text_of(prompt))
+        return list(tokenizer(text, split_special_tokens=True, verbose=False)["input_ids"])
     if not tokenizer.chat_template:
         raise lm15.InvalidRequestError(
             "this model has no chat template: ask it with raw prompts (endpoint='completions')"
@@ -577,8 +595,3 @@ def prompt_ids(
             f"this model's chat template refuses the messages: {error}"
         ) from None
     return list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
-
-
-def raw_text(prompt: str | Sequence[Sequence[str]]) -> str:
-    """A prompt as it stands where there is no chat template."""
-    return prompt if isinstance(prompt, str) else "\n\n".join(text for _, text in prompt)

@@ -31,7 +31,7 @@ from blendfilter.errors import (
     WorkFailed,
     check_count,
 )
-from blendfilter.extras import needed, quiet_transformers
+from blendfilter.extras import quiet_transformers
 from blendfilter.lm.budget import tally
 from blendfilter.lm.checkpoints import (
     EXTRA,
@@ -43,12 +43,16 @@ from blendfilter.lm.checkpoints import (
     check_dtype,
     check_files,
     checkpoint_of,
+    end_marks,
     fingerprint,
     open_checkpoint,
     open_config,
     open_tokenizer,
+    padded_prompts,
     positions_of,
     prompt_ids,
+    torch,
+    transformers,
 )
 from blendfilter.lm.in_process import (
     CLOSED,
@@ -72,6 +76,8 @@ _GATHERING = 0.02
 """Seconds that a batch waits for calls that come at the same time as its first."""
 _LONGEST_STOP = 10.0
 """Seconds that closing waits for a step of the model: a thread inside torch would abort a process that ends."""
+_OUT_OF_MEMORY = ("out of memory", "not enough memory", "CUBLAS_STATUS_ALLOC_FAILED")
+"""How a GPU, a processor and cuBLAS say it."""
 _SETTINGS = ("device", "dtype", "batch_size")
 
 
@@ -116,10 +122,11 @@ class HuggingFaceEngine:
             check_context(context, trained, base.name)
         self.model, self.checkpoint, self.context = name, checkpoint, context
         self.batch_size = check_count("batch_size", batch_size)
-        self.fingerprint = fingerprint(checkpoint)
-        self._chat = endpoint == "chat"
-        self._profile = (profile or Profile()) if self._chat else Profile()
-        self._effort, self._deadline = effort_of(thinking, reasoning), deadline
+        self.fingerprint, self.deadline = fingerprint(checkpoint), deadline
+        chat = endpoint == "chat"
+        self._chat = None if chat else False  # as `prompt_ids` has it
+        self._profile = profile if chat and profile else Profile()
+        self._effort = effort_of(thinking, reasoning)
         self._process = os.getpid()
         open_model = functools.partial(open_checkpoint, checkpoint, device=device, dtype=dtype)
         self._writer = _Writer(open_model, batch_size, threads)
@@ -135,9 +142,7 @@ class HuggingFaceEngine:
                 "a model of Hugging Face in this process holds no reply to a schema",
                 feature="format",
             )
-        seed = seed_of(request.config.seed or 0, prompt_of(request))
-        stops = () if self._thinks(request) else tuple(filter(None, request.config.stop))
-        call = _Call(self._read, request, seed, stops, self._deadline)
+        call = _Call(self, request)
         self._writer.waiting.append(call)
         try:
             await aio.in_thread(self._writer.answer, call, executor=self._writer.thread)
@@ -146,44 +151,50 @@ class HuggingFaceEngine:
             tally().waits(call.waited)  # waiting for its turn is no time of the model's
         if call.error is not None:
             raise call.error
-        return self._response(call)
+        written = lm15.Response(
+            id=None,
+            model=self.model,
+            message=lm15.Message("assistant", (lm15.TextPart(call.text),)),
+            finish_reason=call.finish or "length",
+            usage=lm15.Usage(input_tokens=len(call.prompt), output_tokens=len(call.written)),
+            logprobs=None if request.config.logprobs is None else tuple(call.scored),
+        )
+        return concluded(request, written, {})
 
     def reply_cap(self, request: lm15.Request) -> int | None:
         """How many tokens a reply can have at the most; None: as many as the context leaves."""
         cap: int | None = request.config.max_tokens
-        if cap is None or not self._thinks(request):
+        if cap is None or not self.thinks(request):
             return cap
         return cap + self._profile.thinking_tokens
 
     def count_tokens(self, text: str) -> int:
         """How many tokens a prompt of this text has, the chat template's own among them; opens no weights."""
-        return len(prompt_ids(self._tokenizer, text, chat=None if self._chat else False))
+        return len(prompt_ids(self._tokenizer, text, chat=self._chat))
 
     def unload(self) -> None:
         """Free the memory, when the batch at hand has been answered; the next call opens the weights again."""
         self._writer.unload()
 
-    @functools.cached_property
-    def _tokenizer(self) -> Any:
-        return open_tokenizer(self.checkpoint)
-
-    def _effort_for(self, request: lm15.Request) -> str | None:
-        return request.config.reasoning.effort if request.config.reasoning else self._effort
-
-    def _thinks(self, request: lm15.Request) -> bool:
+    def thinks(self, request: lm15.Request) -> bool:
+        """Whether thoughts come before the reply."""
         return self._profile.thinks_at(self._effort_for(request))
 
-    def _read(self, request: lm15.Request, loaded: LanguageModel) -> tuple[list[int], int]:
-        """The prompt's tokens, and how many the reply may have."""
-        _check_text_only(request)
-        switches = self._profile.steering(self._effort_for(request)).get(
-            "chat_template_kwargs", {}
+    def read(self, request: lm15.Request, loaded: LanguageModel) -> tuple[list[int], int]:
+        """The prompt's tokens, and how many the reply may have. Raises: an error of `lm15`."""
+        kinds = {part.type for message in request.messages for part in message.parts}
+        if request.tools or (kinds := kinds - {"text", "thinking"}):
+            raise lm15.UnsupportedFeatureError(
+                f"a local model is sent text only: no {'tools' if request.tools else min(kinds)}",
+                feature="messages",
+            )
+        steering = self._profile.steering(self._effort_for(request))
+        tokens = prompt_ids(
+            loaded.tokenizer,
+            prompt_of(request),
+            chat=self._chat,
+            switches=steering.get("chat_template_kwargs"),
         )
-        prompt = prompt_of(request)
-        if self._chat:
-            tokens = prompt_ids(loaded.tokenizer, prompt, switches=switches)
-        else:
-            tokens = prompt_ids(loaded.tokenizer, prompt, chat=False)
         if not tokens:
             raise lm15.InvalidRequestError(
                 "the prompt is empty, and the model's own template adds nothing to it"
@@ -201,76 +212,54 @@ class HuggingFaceEngine:
         room = limit - (1 if both else len(tokens))
         return tokens, room if cap is None else min(cap, room)
 
-    def _response(self, call: _Call) -> lm15.Response:
-        row = call.row
-        assert row is not None
-        written = lm15.Response(
-            id=None,
-            model=self.model,
-            message=lm15.Message("assistant", (lm15.TextPart(row.text),)),
-            finish_reason=row.finish or "length",
-            usage=lm15.Usage(input_tokens=len(row.prompt), output_tokens=len(row.written)),
-            logprobs=row.logprobs,
-        )
-        return concluded(call.request, written, {})
+    @functools.cached_property
+    def _tokenizer(self) -> Any:
+        return open_tokenizer(self.checkpoint)
 
-
-def _check_text_only(request: lm15.Request) -> None:
-    if request.tools:
-        raise lm15.UnsupportedFeatureError(
-            "a local model is sent text only: no tools", feature="tools"
-        )
-    for message in request.messages:
-        for part in message.parts:
-            if not isinstance(part, lm15.TextPart | lm15.ThinkingPart):
-                raise lm15.UnsupportedFeatureError(
-                    f"a local model is sent text only: no {part.type}", feature="messages"
-                )
+    def _effort_for(self, request: lm15.Request) -> str | None:
+        return request.config.reasoning.effort if request.config.reasoning else self._effort
 
 
 # ---- writing
 
 
-@dataclasses.dataclass(eq=False)
 class _Call:
-    """A request that waits for its turn, and in the end its reply or error."""
+    """A request that waits for its turn, then the reply that is being written to it, and in the end its error."""
 
-    read: Callable[[lm15.Request, LanguageModel], tuple[list[int], int]]
-    request: lm15.Request
-    seed: int
-    stops: tuple[str, ...]
-    deadline: float | None
-    cancelled: bool = False
-    came: float = dataclasses.field(default_factory=time.perf_counter)
-    waited: float = 0.0
-    row: _BatchRow | None = None
-    error: BaseException | None = None
+    def __init__(self, engine: HuggingFaceEngine, request: lm15.Request) -> None:
+        self._engine, self._request, self._config = engine, request, request.config
+        self._seed = seed_of(self._config.seed or 0, prompt_of(request))
+        # in a thought a stop string ends nothing
+        self._stops = () if engine.thinks(request) else [*filter(None, self._config.stop)]
+        self._came = time.perf_counter()
+        self.waited = 0.0
+        self.taken = self.cancelled = False
+        self.error: BaseException | None = None
 
-
-class _BatchRow:
-    """A reply that is being written: its prompt, what is written of it, and how the next token is chosen."""
-
-    def __init__(self, call: _Call, loaded: LanguageModel, ends: frozenset[int]) -> None:
-        self.call, self._config, self._ends = call, call.request.config, ends
-        self._tokenizer, self._began = loaded.tokenizer, time.monotonic()
-        self.prompt, self.cap = call.read(call.request, loaded)
+    def begin(self, loaded: LanguageModel, ends: Sequence[int]) -> None:
+        """Begin the reply, or begin it anew. Raises: an error of `lm15`."""
+        self.waited, self._began = time.perf_counter() - self._came, time.monotonic()
+        self._tokenizer, self._ends, config = loaded.tokenizer, ends, self._config
+        self.prompt, self.cap = self._engine.read(self._request, loaded)
         self.written: list[int] = []
+        self.scored: list[lm15.TokenLogprob] = []
         self.finish = "" if self.cap > 0 else "length"
-        self._scored: list[lm15.TokenLogprob] = []
-        temperature = self._config.temperature
-        self._temperature = 1.0 if temperature is None else temperature
-        self._warpers = _warpers(self._config) if self._temperature else None
-        self._generator = needed("torch", EXTRA, WHY).Generator().manual_seed(call.seed)
+        self._generator = torch.Generator().manual_seed(self._seed)
+        # what temperature, top_k and top_p do to logits, in that order
+        self._warpers = transformers.LogitsProcessorList()
+        if config.temperature not in (None, 0, 1):
+            self._warpers.append(
+                transformers.TemperatureLogitsWarper(float(config.temperature))
+            )
+        if config.top_k:
+            self._warpers.append(transformers.TopKLogitsWarper(config.top_k))
+        if config.top_p is not None and config.top_p < 1:
+            self._warpers.append(transformers.TopPLogitsWarper(config.top_p))
 
     @property
     def text(self) -> str:
         """What is written so far."""
         return self._decoded(self.written)
-
-    @property
-    def logprobs(self) -> tuple[lm15.TokenLogprob, ...] | None:
-        """The log-probabilities of the reply's tokens, where the call wants them."""
-        return None if self._config.logprobs is None else tuple(self._scored)
 
     def write(self, logits: Any) -> None:
         """Choose the next token by logits of the whole vocabulary, and take it; it may end the reply.
@@ -278,10 +267,10 @@ class _BatchRow:
         Raises:
             lm15.InvalidRequestError: NaN. lm15.TimeoutError: the deadline is over.
         """
-        deadline = self.call.deadline
+        deadline = self._engine.deadline
         if deadline is not None and time.monotonic() - self._began > deadline:
             raise too_late(deadline)
-        if self.call.cancelled:
+        if self.cancelled:
             self.finish = "length"
             return
         token = self._chosen(logits)
@@ -291,13 +280,12 @@ class _BatchRow:
         if self._config.logprobs is not None:
             self._note(logits.log_softmax(-1), token)
         self.written.append(token)
-        if self.call.stops and any(stop in self.text for stop in self.call.stops):
+        if any(stop in self.text for stop in self._stops):
             self.finish = "stop"
         elif len(self.written) >= self.cap:
             self.finish = "length"
 
     def _chosen(self, logits: Any) -> int:
-        torch = needed("torch", EXTRA, WHY)
         present, frequent = self._config.presence_penalty, self._config.frequency_penalty
         if present or frequent:
             logits = logits.clone()
@@ -308,7 +296,7 @@ class _BatchRow:
             raise lm15.InvalidRequestError(
                 "the model computes NaN here: its weights are damaged, or its dtype is too small (dtype=float32)"
             )
-        if self._warpers is None:
+        if self._config.temperature == 0:
             return best
         chances = self._warpers(None, logits[None])[0].double().softmax(-1)
         # one number between 0 and 1 a token: logits that differ a little draw the same
@@ -322,7 +310,7 @@ class _BatchRow:
         top: dict[str, float] = {}
         for value, at in zip(best.values.tolist(), best.indices.tolist(), strict=True):
             top.setdefault(self._piece(at), value)  # of tokens that read alike the likeliest
-        self._scored.append(
+        self.scored.append(
             lm15.TokenLogprob(
                 token=self._piece(token),
                 logprob=float(logprobs[token]),
@@ -338,19 +326,6 @@ class _BatchRow:
     def _decoded(self, tokens: list[int]) -> str:
         how = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
         return str(self._tokenizer.decode(tokens, **how))
-
-
-def _warpers(config: lm15.Config) -> Any:
-    """What temperature, top_k and top_p do to logits, in that order."""
-    kinds = needed("transformers", EXTRA, WHY)
-    found = kinds.LogitsProcessorList()
-    if config.temperature not in (None, 1):
-        found.append(kinds.TemperatureLogitsWarper(float(config.temperature or 1)))
-    if config.top_k:
-        found.append(kinds.TopKLogitsWarper(config.top_k))
-    if config.top_p is not None and config.top_p < 1:
-        found.append(kinds.TopPLogitsWarper(config.top_p))
-    return found
 
 
 class _Writer:
@@ -371,12 +346,11 @@ class _Writer:
     def answer(self, call: _Call) -> None:
         """Answer a call and what else waits, as far as it fits into the batch."""
         with self._turn:
-            if call.row is not None or call.error is not None:
+            if call.taken:
                 return  # in an earlier call's batch
             try:
                 self._check_open()
-                if self.loaded is None:
-                    self.loaded = self._opened()
+                loaded = self.loaded = self.loaded or self._opened()
             except BaseException as error:  # noqa: BLE001 - whoever waits for it gets it
                 self.waiting.remove(call)
                 call.error = error
@@ -384,7 +358,8 @@ class _Writer:
             if len(self.waiting) < self.size:
                 time.sleep(_GATHERING)
             self._write(
-                [self.waiting.popleft() for _ in range(min(self.size, len(self.waiting)))]
+                loaded,
+                [self.waiting.popleft() for _ in range(min(self.size, len(self.waiting)))],
             )
 
     def close(self) -> None:
@@ -406,143 +381,101 @@ class _Writer:
 
     def _opened(self) -> LanguageModel:
         if self._threads is not None:
-            needed("torch", EXTRA, WHY).set_num_threads(self._threads)
+            torch.set_num_threads(self._threads)
         loaded = self._open()
-        own = loaded.model.generation_config
-        self._ends = _ends_of(loaded)
-        self._pad = loaded.tokenizer.pad_token_id
+        own, config = loaded.model.generation_config, loaded.config
+        self._ends, self._pad = (
+            end_marks(loaded.model, loaded.tokenizer),
+            loaded.tokenizer.pad_token_id,
+        )
         if self._pad is None:
             self._pad = min(self._ends, default=0)
         start = own.decoder_start_token_id
         if start is None:
-            start = getattr(loaded.config, "decoder_start_token_id", None)
+            start = getattr(config, "decoder_start_token_id", None)
         # what else stands there (penalties, a forced last token) is no part of a request
-        loaded.model.generation_config = needed("transformers", EXTRA, WHY).GenerationConfig(
+        loaded.model.generation_config = transformers.GenerationConfig(
             decoder_start_token_id=start,
             forced_bos_token_id=own.forced_bos_token_id,
             bos_token_id=own.bos_token_id,
             pad_token_id=self._pad,
         )
-        if _depends_on_the_longest(loaded.config):
+        # where the rotation of positions depends on the longest text of a batch
+        turning = getattr(config.get_text_config(), "rope_parameters", None) or {}
+        layers = [turning, *(layer for layer in turning.values() if isinstance(layer, Mapping))]
+        if any(layer.get("rope_type") in {"longrope", "dynamic"} for layer in layers):
             self.size = self._wanted = 1
         return loaded
 
-    def _write(self, calls: Sequence[_Call]) -> None:
+    def _write(self, loaded: LanguageModel, calls: Sequence[_Call]) -> None:
         """Write the replies to `calls`; where memory runs out, half as many at a time from then on."""
-        assert self.loaded is not None
-        rows = []
+        begun = []
         for call in calls:
-            call.waited = time.perf_counter() - call.came
+            call.taken = True
             try:
-                row = call.row = _BatchRow(call, self.loaded, self._ends)
+                call.begin(loaded, self._ends)
             except Exception as error:  # noqa: BLE001 - the call's own
                 call.error = error
                 continue
-            if not row.finish and not call.cancelled:
-                rows.append(row)
+            if not call.finish and not call.cancelled:
+                begun.append(call)
         short = False
         try:
-            if rows:
-                self._generate(rows)
+            if begun:
+                self._generate(loaded, begun)
         except Exception as error:  # noqa: BLE001 - whoever waits for it gets it
-            short = _out_of_memory(error)
-            if not short or len(rows) == 1:
-                for row in rows:
-                    row.call.error = _as_fault(error)
+            line = str(error).strip().partition("\n")[0][:300] or type(error).__name__
+            short = isinstance(error, MemoryError) or any(
+                words in str(error) for words in _OUT_OF_MEMORY
+            )
+            fault: Exception = lm15.ServerError(f"torch could not compute this reply: {line}")
+            if not short or len(begun) == 1:
+                for call in begun:
+                    call.error = error if isinstance(error, BlendFilterError) else fault
         if short:  # here nothing holds the tensors of what failed
             _free_cached()
             # one that failed alone says nothing about how many fit
-            half = self.size = len(rows) // 2 or self._wanted
-            if len(rows) > 1:
+            half = self.size = len(begun) // 2 or self._wanted
+            if len(begun) > 1:
                 logger.warning(
                     "memory is too short for %s replies at a time: %s from here on",
-                    len(rows),
+                    len(begun),
                     half,
                 )
-                again = [row.call for row in rows]
-                for start in range(0, len(again), half):
-                    self._write(again[start : start + half])
+                for start in range(0, len(begun), half):
+                    self._write(loaded, begun[start : start + half])
 
-    def _generate(self, rows: Sequence[_BatchRow]) -> None:
-        torch = needed("torch", EXTRA, WHY)
-        transformers = needed("transformers", EXTRA, WHY)
-        assert self.loaded is not None
-        model, device = self.loaded.model, self.loaded.device
-        width = max(len(row.prompt) for row in rows)
-        ids, seen = [], []
-        for row in rows:
-            text, padding = len(row.prompt), width - len(row.prompt)
-            # an encoder may count its positions from the first column
-            if self.loaded.config.is_encoder_decoder:
-                ids.append(row.prompt + [self._pad] * padding)
-                seen.append([1] * text + [0] * padding)
-            else:
-                ids.append([self._pad] * padding + row.prompt)
-                seen.append([0] * padding + [1] * text)
+    def _generate(self, loaded: LanguageModel, calls: Sequence[_Call]) -> None:
+        prompts = [call.prompt for call in calls]
+        ids, seen = padded_prompts(prompts, loaded.config, loaded.device, self._pad)
 
         def choose(_: Any, logits: Any) -> Any:
             self._check_open()
             chosen = torch.full_like(logits, -math.inf)
-            for at, (row, own) in enumerate(zip(rows, logits.float().cpu(), strict=True)):
-                if not row.finish:
+            for at, (call, own) in enumerate(zip(calls, logits.float().cpu(), strict=True)):
+                if not call.finish:
                     try:
-                        row.write(own)
+                        call.write(own)
                     except lm15.LM15Error as error:
-                        row.call.error, row.finish = error, "error"
-                chosen[at, row.written[-1] if row.written and not row.finish else self._pad] = (
-                    0.0
-                )
+                        call.error, call.finish = error, "error"
+                chosen[at, self._pad if call.finish else call.written[-1]] = 0.0
             return chosen
 
         def are_over(given: Any, *_: Any, **__: Any) -> Any:
-            return torch.tensor([bool(row.finish) for row in rows], device=given.device)
+            return torch.tensor([bool(call.finish) for call in calls], device=given.device)
 
         with torch.inference_mode(), quiet_transformers(EXTRA, WHY):
-            model.generate(
-                torch.tensor(ids, device=device),
-                attention_mask=torch.tensor(seen, device=device),
-                max_new_tokens=max(row.cap for row in rows),
+            loaded.model.generate(
+                ids,
+                attention_mask=seen,
+                max_new_tokens=max(call.cap for call in calls),
                 do_sample=False,
                 logits_processor=transformers.LogitsProcessorList([choose]),
                 stopping_criteria=transformers.StoppingCriteriaList([are_over]),
             )
 
 
-def _ends_of(loaded: LanguageModel) -> frozenset[int]:
-    ends = getattr(loaded.model.generation_config, "eos_token_id", None)
-    several = ends if isinstance(ends, list | tuple) else [ends]
-    return frozenset(
-        int(end) for end in (*several, loaded.tokenizer.eos_token_id) if end is not None
-    )
-
-
-def _depends_on_the_longest(config: Any) -> bool:
-    """Whether the rotation of positions depends on the longest text of a batch (Phi-3's `longrope`, `dynamic`)."""
-    given = getattr(config.get_text_config(), "rope_parameters", None) or {}
-    layers = [given, *(layer for layer in given.values() if isinstance(layer, Mapping))]
-    return any(layer.get("rope_type") in {"longrope", "dynamic"} for layer in layers)
-
-
-def _as_fault(error: Exception) -> Exception:
-    """What torch raises, as a server's error."""
-    of_torch = isinstance(error, RuntimeError | MemoryError | OSError | ValueError | IndexError)
-    if not of_torch or isinstance(error, BlendFilterError):
-        return error
-    line = str(error).strip().partition("\n")[0][:300] or type(error).__name__
-    fault: Exception = lm15.ServerError(f"torch could not compute this reply: {line}")
-    return fault
-
-
-def _out_of_memory(error: BaseException) -> bool:
-    """Whether memory ran out, of a GPU or not; CUDA, cuBLAS and torch say so in words of their own."""
-    words = ("out of memory", "not enough memory", "CUBLAS_STATUS_ALLOC_FAILED")
-    return isinstance(error, MemoryError) or (
-        isinstance(error, RuntimeError) and any(each in str(error) for each in words)
-    )
-
-
 def _free_cached() -> None:
-    torch = needed("torch", EXTRA, WHY)
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
 

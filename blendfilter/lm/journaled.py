@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -200,6 +200,11 @@ def prompt_of(request: lm15.Request) -> str | list[list[str]]:
     system = [["system", _text(request.system)]] if request.system else []
     messages = system + [[message.role, _text(message.parts)] for message in request.messages]
     return messages[0][1] if len(messages) == 1 and messages[0][0] == "user" else messages
+
+
+def text_of(prompt: str | Iterable[Sequence[str]]) -> str:
+    """A prompt as one text: itself, or the texts of its rows ``[role, text]``."""
+    return prompt if isinstance(prompt, str) else "\n\n".join(text for _, text in prompt)
 
 
 def _text(parts: Any) -> str:

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from xml.sax.saxutils import escape
 
 from blendfilter.dspy_surface import lm15
-from blendfilter.lm.journaled import prompt_of
+from blendfilter.lm.journaled import prompt_of, text_of
 from blendfilter.text import choices, sentences
 
 NOTHING = "(nothing relevant was found)"
@@ -57,10 +57,7 @@ class OfflineEngine:
 
     async def complete(self, request: lm15.Request) -> lm15.Response:
         """The reader's reply; never fails."""
-        prompt = prompt_of(request)
-        text = (
-            prompt if isinstance(prompt, str) else "\n\n".join(message for _, message in prompt)
-        )
+        text = text_of(prompt_of(request))
         reply = read(text)
         return lm15.Response(
             id=None,

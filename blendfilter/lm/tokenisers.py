@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from blendfilter import aio
 from blendfilter.dspy_surface import lm15
 from blendfilter.errors import MissingFile, UnknownName
+from blendfilter.lm.journaled import text_of
 from blendfilter.lm.offline import OfflineEngine
 from blendfilter.lm.openai import servers_of
 from blendfilter.lm.tokens import bytes_of
@@ -134,11 +135,6 @@ def _measured(model: str, calls: Iterable[Mapping[str, Any]]) -> TokenCounter | 
         return None
     name = f"{tokens / size:.3f} tokens a byte, as {number:,} earlier calls of {model} were counted"
     return TokenCounter(name, lambda text: bytes_of(text) * tokens / size)
-
-
-def text_of(prompt: str | list[list[str]]) -> str:
-    """The text of a record's prompt: one text, or messages of role and text."""
-    return prompt if isinstance(prompt, str) else "\n\n".join(text for _, text in prompt)
 
 
 # --- tiktoken ---

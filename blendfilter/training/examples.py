@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 from blendfilter.dspy_surface import lm15
 from blendfilter.errors import BadData, EmptyData
-from blendfilter.lm.checkpoints import open_tokenizer, positions_of, prompt_ids, raw_text
+from blendfilter.lm.checkpoints import open_tokenizer, positions_of, prompt_ids
+from blendfilter.lm.journaled import text_of
 from blendfilter.training.settings import TrainingSettings
 
 IGNORED = -100
@@ -71,7 +72,7 @@ def _prompt(
 def _continuation(tokenizer: Any, example: Example, prompt: Sequence[int]) -> list[int]:
     """The target's ids as they follow the prompt: behind a raw cue with a space, as the model itself would go on."""
     own = {"add_special_tokens": False, "split_special_tokens": True, "verbose": False}
-    text = raw_text(example.prompt)
+    text = text_of(example.prompt)
     plain = prompt_ids(tokenizer, text, chat=False)
     if list(prompt) == plain and example.target:
         space = "" if text[-1:].isspace() else " "

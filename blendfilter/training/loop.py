@@ -21,6 +21,7 @@ from accelerate import PartialState
 
 from blendfilter.errors import WorkFailed
 from blendfilter.files import json_line, write_whole
+from blendfilter.lm.checkpoints import logits_at
 from blendfilter.retrieval.base import ProgressCallback
 from blendfilter.training.examples import IGNORED
 from blendfilter.training.recipes import LOSSES
@@ -56,28 +57,6 @@ class ShuffledRows(torch.utils.data.Dataset):
         return self.rows[self.order[at]]
 
 
-def logits_at(
-    model: Any, head: Any, wanted: torch.Tensor, inputs: Mapping[str, Any]
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The states before the output layer `head`, and the logits, at some positions: most prompts need none.
-
-    Args:
-        wanted: a mask (texts, n) of the last n positions.
-    """
-    states: list[torch.Tensor] = []
-
-    def keep_wanted(_: Any, given: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor]:
-        states.append(given[0][:, -wanted.shape[1] :][wanted])
-        return (states[0][None],)
-
-    hook = head.register_forward_pre_hook(keep_wanted)
-    try:
-        logits = model(**inputs, use_cache=False).logits
-    finally:
-        hook.remove()
-    return states[0], logits[0]
-
-
 class OneGPU(transformers.TrainingArguments):
     """Arguments of a process that trains on one GPU, however many it sees: torchrun starts one for each."""
 
@@ -107,7 +86,8 @@ class TargetTrainer(transformers.Trainer):
         if not own.config.is_encoder_decoder:  # a position predicts the next one
             labels = torch.nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
         wanted = labels != IGNORED
-        _, logits = logits_at(model, own.get_output_embeddings(), wanted, given)
+        head = own.get_output_embeddings()
+        _, logits = logits_at(model, head, wanted, **given, use_cache=False)
         loss = torch.nn.functional.cross_entropy(
             logits.float(), labels[wanted], reduction="sum"
         )

@@ -37,15 +37,16 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple, TypeAlias
 
 from blendfilter.errors import BadArgument, WorkFailed
 from blendfilter.extras import LazyModule, quiet_transformers
 from blendfilter.files import json_line, path_of, write_whole, writing
+from blendfilter.lm.checkpoints import end_marks, logits_at, padded_prompts
 from blendfilter.training.settings import MICRO_TOKENS, PPOSettings
 
 EXTRA = "train"
@@ -215,9 +216,7 @@ class Policy:
 
     def __init__(self, model: Any, tokenizer: Any) -> None:
         self.model, self.tokenizer = model.eval(), tokenizer
-        stated = model.generation_config.eos_token_id
-        marks = [*(stated if isinstance(stated, list) else [stated]), tokenizer.eos_token_id]
-        self.ends = [int(mark) for mark in dict.fromkeys(marks) if mark is not None]
+        self.ends = end_marks(model, tokenizer)
         head = model.get_output_embeddings()
         self.device = head.weight.device
         self.value_head = torch.nn.Linear(head.weight.shape[1], 1, device=self.device)
@@ -227,9 +226,8 @@ class Policy:
     def trained(self) -> dict[str, Tensor]:
         """The parameters that learn, by name; the value head's begin with `value_head.`"""
         own = {name: each for name, each in self.model.named_parameters() if each.requires_grad}
-        return own | {
-            f"value_head.{name}": each for name, each in self.value_head.named_parameters()
-        }
+        head = self.value_head.named_parameters(prefix="value_head")
+        return {**own, **dict(head)}
 
     def write(
         self,
@@ -240,9 +238,17 @@ class Policy:
         top_p: float = 0.95,
     ) -> Written:
         """A sampled text for each prompt, drawn by torch's own random state."""
-        sampled = _Sampled(top_k, top_p)
-        ids, mask = self._prompts(prompts)
-        config = self.model.config
+        allowed: list[Tensor] = []
+
+        def keep_allowed(_: Tensor, scores: Tensor) -> Tensor:
+            allowed.append(allowed_tokens(scores, top_k, top_p))
+            # a place more takes the -1 of what there is fewer of
+            kept = torch.full((len(scores), scores.shape[1] + 1), False, device=self.device)
+            kept.scatter_(1, allowed[-1] % kept.shape[1], True)
+            return scores.masked_fill(~kept[:, :-1], -torch.inf)
+
+        model = self.model
+        ids, mask = padded_prompts(prompts, model.config, self.device, self._filler)
         how = transformers.GenerationConfig(
             do_sample=True,
             temperature=1.0,
@@ -251,22 +257,24 @@ class Policy:
             max_new_tokens=max_new_tokens,
             eos_token_id=self.ends,
             pad_token_id=self._filler,
-            bos_token_id=getattr(config, "bos_token_id", None),
-            decoder_start_token_id=getattr(config, "decoder_start_token_id", None),
+            bos_token_id=getattr(model.config, "bos_token_id", None),
+            decoder_start_token_id=getattr(model.config, "decoder_start_token_id", None),
             use_cache=True,
         )
-        with torch.no_grad(), self._generating(how), quiet_transformers(EXTRA, WHY):
-            made = self.model.generate(
-                input_ids=ids, attention_mask=mask, logits_processor=[sampled]
-            )
-        tokens = made[:, -len(sampled.allowed) :]
+        # the model's own settings have penalties and more
+        inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+        own, inner.generation_config = inner.generation_config, how
+        try:
+            with torch.no_grad(), quiet_transformers(EXTRA, WHY):
+                made = model.generate(
+                    input_ids=ids, attention_mask=mask, logits_processor=[keep_allowed]
+                )
+        finally:
+            inner.generation_config = own
+        tokens = made[:, -len(allowed) :]
         written = written_mask(tokens, self.ends)
-        return Written(
-            [*prompts],
-            tokens.masked_fill(~written, self._filler),
-            written,
-            torch.stack(sampled.allowed, dim=1),
-        )
+        tokens = tokens.masked_fill(~written, self._filler)
+        return Written([*prompts], tokens, written, torch.stack(allowed, dim=1))
 
     def texts(self, texts: Written, places: Sequence[int]) -> list[Text]:
         """The texts as a reader has them, without special tokens and white space around; `places` are the prompts'."""
@@ -281,8 +289,19 @@ class Policy:
 
     def read(self, texts: Written, model: Any = None) -> PolicyReading:
         """The log-probabilities and values of `texts` (by another `model`: log-probabilities alone)."""
-        hidden, logits = self._states(model or self.model, texts)
+        reader, config = model or self.model, self.model.config
+        ids, mask = padded_prompts(texts.prompts, config, self.device, self._filler)
+        if config.is_encoder_decoder:
+            begun = self.model.prepare_decoder_input_ids_from_labels(labels=texts.tokens)
+            given = {"input_ids": ids, "decoder_input_ids": begun}
+        else:
+            before = texts.tokens[:, :-1]  # the last one is written and not read
+            ids = torch.cat([ids, before], dim=1)
+            mask = torch.cat([mask, torch.ones_like(before)], dim=1)
+            given = {"input_ids": ids, "position_ids": (mask.cumsum(dim=-1) - 1).clamp(min=0)}
+        given |= {"attention_mask": mask, "use_cache": False}
         written, allowed = texts.written, texts.allowed
+        hidden, logits = logits_at(reader, reader.get_output_embeddings(), written, **given)
         # behind a text's end one token has probability 1, so that entropy and divergence are 0 there
         log_probs = torch.full((*allowed.shape,), -torch.inf, device=hidden.device)
         log_probs[..., 0] = 0.0
@@ -295,64 +314,10 @@ class Policy:
             values = values.masked_scatter(written, self.value_head(hidden.float())[:, 0])
         return PolicyReading(log_probs, chosen, values)
 
-    def _states(self, model: Any, texts: Written) -> tuple[Tensor, Tensor]:
-        """The state before each written token, as the output layer has it, and the logits that it makes of them."""
-        from blendfilter.training.loop import logits_at
-
-        ids, mask = self._prompts(texts.prompts)
-        if self.model.config.is_encoder_decoder:
-            begun = self.model.prepare_decoder_input_ids_from_labels(labels=texts.tokens)
-            how = {"input_ids": ids, "decoder_input_ids": begun}
-        else:
-            before = texts.tokens[:, :-1]  # the last one is written and not read
-            ids = torch.cat([ids, before], dim=1)
-            mask = torch.cat([mask, torch.ones_like(before)], dim=1)
-            how = {"input_ids": ids, "position_ids": (mask.cumsum(dim=-1) - 1).clamp(min=0)}
-        given = {**how, "attention_mask": mask}
-        return logits_at(model, model.get_output_embeddings(), texts.written, given)
-
-    def _prompts(self, prompts: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-        """Ids and mask, filled up on the left (an encoder's on the right)."""
-        side = "right" if self.model.config.is_encoder_decoder else "left"
-        masks = [[1] * len(prompt) for prompt in prompts]
-
-        def filled(rows: Sequence[Sequence[int]], value: int) -> Tensor:
-            tensors = [torch.tensor([*row], device=self.device) for row in rows]
-            return torch.nn.utils.rnn.pad_sequence(tensors, True, value, side)
-
-        return filled(prompts, self._filler), filled(masks, 0)
-
     @property
     def _filler(self) -> int:
         pad = self.tokenizer.pad_token_id
         return int(self.ends[0] if pad is None else pad)
-
-    @contextmanager
-    def _generating(self, how: Any) -> Iterator[None]:
-        """Inside the block these are the model's generation settings, all of them: its own have penalties and more."""
-        inner = (
-            self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
-        )
-        own, inner.generation_config = inner.generation_config, how
-        try:
-            yield
-        finally:
-            inner.generation_config = own
-
-
-class _Sampled:
-    """Leaves a sampler the allowed tokens alone, and keeps them, a tensor (texts, top_k) a token."""
-
-    def __init__(self, top_k: int, top_p: float) -> None:
-        self.top_k, self.top_p = top_k, top_p
-        self.allowed: list[Tensor] = []
-
-    def __call__(self, ids: Tensor, scores: Tensor) -> Tensor:
-        self.allowed.append(allowed_tokens(scores, self.top_k, self.top_p))
-        # a place more takes the -1 of what there is fewer of
-        kept = torch.full((len(scores), scores.shape[1] + 1), False, device=scores.device)
-        kept.scatter_(1, self.allowed[-1] % kept.shape[1], True)
-        return scores.masked_fill(~kept[:, :-1], -torch.inf)
 
 
 # --- learning ---------------------------------------------------------------------------------------------------------
@@ -476,8 +441,6 @@ class Text(NamedTuple):
     cut: bool
 
 
-Reward = Callable[[Sequence[Text]], Sequence[float]]
-"""What texts are worth, a number each."""
 OnStep = Callable[[StepFigures, float], None]
 """Told of every step: its figures, and the seconds that it took."""
 
@@ -489,7 +452,7 @@ def silent_step(figures: StepFigures, seconds: float) -> None:
 def train_ppo(
     policy: Policy,
     prompts: Sequence[Sequence[int]],
-    reward: Reward,
+    reward: Callable[[Sequence[Text]], Sequence[float]],
     out: str | Path,
     settings: PPOSettings,
     *,
@@ -504,6 +467,7 @@ def train_ppo(
     folder is not trained on; the policy gets its weights.
 
     Args:
+        reward: what texts are worth, a number each.
         prompts: token ids. Every prompt is taken once before any is taken again.
         reference: the model at the start, for the KL term; needed where `kl_coefficient` is above 0.
 
@@ -531,17 +495,22 @@ def train_ppo(
         read = policy.texts(texts, places)
         rewards = [float(each) for each in reward(read)]
         found = learn(policy, optimizer, texts, rewards, settings, reference)
-        _check_finite(step, found, trained)  # before anything of it is kept
+        known = [*found.values(), *(float(each.detach().sum()) for each in trained.values())]
+        if not all(map(math.isfinite, known)):  # before anything of it is kept
+            raise WorkFailed(
+                f"step {step} moved the weights to what is no number: lower learning_rate=, and name another folder "
+                "(out=)"
+            )
         length = float(texts.written.sum(dim=-1).float().mean())
         figures.append(
             StepFigures(
                 step,
-                _round(sum(rewards) / len(rewards)),
-                [_round(each) for each in rewards],
+                round(fmean(rewards), 6),
+                [round(each, 6) for each in rewards],
                 places,
-                _round(length),
-                _round(sum(each.cut for each in read) / len(read)),
-                **{name: _round(value) for name, value in found.items()},
+                round(length, 6),
+                round(fmean(each.cut for each in read), 6),
+                **{name: round(value, 6) for name, value in found.items()},
             )
         )
         with (folder / REWARDS).open("ab") as file:
@@ -552,25 +521,11 @@ def train_ppo(
     return figures
 
 
-def _check_finite(step: int, found: Mapping[str, float], trained: Mapping[str, Tensor]) -> None:
-    if all(map(math.isfinite, found.values())) and all(
-        bool(torch.isfinite(each).all()) for each in trained.values()
-    ):
-        return
-    raise WorkFailed(
-        f"step {step} moved the weights to what is no number: lower learning_rate=, and name another folder (out=)"
-    )
-
-
 def steps_in(folder: Path) -> list[StepFigures]:
     """What the steps of a finished training came to."""
     return [
         StepFigures(**json.loads(line)) for line in (folder / REWARDS).read_bytes().splitlines()
     ]
-
-
-def _round(value: float) -> float:
-    return round(value, 6)
 
 
 def _seed(seed: int, number: int) -> int:
@@ -582,30 +537,15 @@ def _places(n: int, step: int, settings: PPOSettings) -> list[int]:
     places: list[int] = []
     first = (step - 1) * settings.batch
     for at in range(first, first + settings.batch):
-        order = _shuffled(n, settings.seed, at // n)
-        places.append(order[at % n])
+        generator = torch.Generator().manual_seed(_seed(settings.seed, at // n))
+        places.append(int(torch.randperm(n, generator=generator)[at % n]))
     return places
 
 
-def _shuffled(n: int, seed: int, number: int) -> list[int]:
-    generator = torch.Generator().manual_seed(_seed(seed, number))
-    order: list[int] = torch.randperm(n, generator=generator).tolist()
-    return order
-
-
-def _keep(
-    folder: Path,
-    trained: Mapping[str, Tensor],
-    optimizer: Any,
-    step: int,
-) -> None:
+def _keep(folder: Path, trained: Mapping[str, Tensor], optimizer: Any, step: int) -> None:
     """The checkpoint, whole or not at all."""
     weights = {name: each.detach().cpu() for name, each in trained.items()}
-    kept = {
-        "weights": weights,
-        "optimizer": optimizer.state_dict(),
-        "step": step,
-    }
+    kept = {"weights": weights, "optimizer": optimizer.state_dict(), "step": step}
     temporary = folder / f".{CHECKPOINT}.tmp"
     with writing(folder / CHECKPOINT), temporary.open("wb") as file:
         torch.save(kept, file)

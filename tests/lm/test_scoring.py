@@ -84,12 +84,6 @@ def test_a_cancelled_call_stops_computing(model: Counting) -> None:
     assert model.given == 2
 
 
-@pytest.mark.parametrize("pair", [("a", None), ("a",), "ab", 3])
-def test_what_is_no_pair_is_refused(model: Counting, pair: object) -> None:
-    with pytest.raises(BadArgument, match=r"pair 1 must be \(prompt, continuation\), two strings: it is"):
-        KeptScorer(model).score([pair])  # type: ignore[list-item]
-
-
 def test_half_a_character_is_no_reason_to_fall_over(model: Counting, tmp_path: Path) -> None:
     ask = KeptScorer(model, Journal(tmp_path))
     assert ask.score([("caf\ud800", " \udfff")]) == ask.score([("caf?", " ?")])

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
 from pathlib import Path
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, Literal, overload
 
 import dspy
 
@@ -41,7 +41,6 @@ from blendfilter.lm.scoring.served import CAN, EchoEngine, ScoringServer
 __all__ = ["Score", "scorer"]
 
 NLI = "nli"
-Kept = TypeVar("Kept", bound=KeptScorer)
 
 
 @overload
@@ -77,42 +76,27 @@ def scorer(
         MissingFile, BadData: no such model file or folder. UnknownName: no such provider. MissingExtra: its package.
     """
     settings = {setting: value for setting, value in settings.items() if value is not None}
-    if model == NLI or name is not None:
-        return _kept(EntailmentScorer, _entailment(model, name, settings), journal, mode)
-    backend = (
-        _connected(model, settings)
-        if isinstance(model, dspy.BaseLM)
-        else _named(str(model), settings)
-    )
-    if (
-        journal is None
-        and isinstance(model, ConnectedLM)
-        and isinstance(model.journal, Journal)
-    ):
-        journal = model.journal
-    return _kept(KeptScorer, backend, journal, mode)
-
-
-def _kept(
-    kind: type[Kept], backend: Backend, journal: Journal | str | Path | None, mode: Mode
-) -> Kept:
+    kind: type[KeptScorer] = KeptScorer
+    if model == NLI and name is not None:
+        kind, backend = EntailmentScorer, entailment_backend(name, **settings)
+    elif model == NLI:
+        raise BadArgument(
+            f"scorer('{NLI}', MODEL): name the entailment model, such as {EXAMPLES}"
+        )
+    elif name is not None:
+        raise BadArgument(f"a second name is for entailment: scorer('{NLI}', '{name}')")
+    elif isinstance(model, dspy.BaseLM):
+        backend, kept = _connected(model, settings), getattr(model, "journal", None)
+        journal = journal or (kept if isinstance(kept, Journal) else None)
+    else:
+        backend = _named(str(model), settings)
     if isinstance(journal, str | Path):
-        return kind(backend, Journal(journal, mode))
-    if mode != "auto":
+        journal = Journal(journal, mode)
+    elif mode != "auto":
         raise BadArgument(
             f"mode '{mode}' is for a journal that is opened here: name its folder or file (journal=…)"
         )
     return kind(backend, journal)
-
-
-def _entailment(kind: Any, name: str | Path | None, settings: Mapping[str, Any]) -> Backend:
-    if kind != NLI:
-        raise BadArgument(f"a second name is for entailment: scorer('{NLI}', '{name}')")
-    if name is None:
-        raise BadArgument(
-            f"scorer('{NLI}', MODEL): name the entailment model, such as {EXAMPLES}"
-        )
-    return entailment_backend(name, **settings)
 
 
 def _connected(lm: dspy.BaseLM, settings: dict[str, Any]) -> Backend:

@@ -13,7 +13,6 @@ A premise that is too long for a classifier loses its end, and its `Score` says 
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import warnings
@@ -23,18 +22,22 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from blendfilter import aio
-from blendfilter.errors import BadArgument, BadData, check_count
-from blendfilter.extras import needed, quiet_transformers
+from blendfilter.errors import BadArgument, BadData
+from blendfilter.extras import quiet_transformers
 from blendfilter.journal import Journal
 from blendfilter.lm.checkpoints import (
     CONFIG,
+    EXTRA,
     Checkpoint,
     check_dtype,
     check_sentencepiece,
+    checkpoint_of,
     fingerprint,
-    folder_of,
     load_errors,
+    read_json,
+    torch,
     torch_device,
+    transformers,
     where_of,
 )
 from blendfilter.lm.huggingface import settings_in
@@ -49,11 +52,7 @@ from blendfilter.lm.scoring.base import (
     batches,
     too_long,
 )
-from blendfilter.lm.scoring.huggingface import (
-    BATCH_TOKENS,
-    EXTRA,
-    HuggingFace,
-)
+from blendfilter.lm.scoring.huggingface import BATCH_TOKENS, HuggingFace, check_counts
 from blendfilter.lm.scoring.kept import KeptScorer
 from blendfilter.records import whole_characters
 
@@ -118,7 +117,7 @@ def entailment_backend(name: str | Path, **settings: Any) -> Backend:
         raise BadArgument(f"an entailment model has no setting '{strange[0]}'")
     name, own = settings_in(str(name).removeprefix("hf/"))
     settings = {**own, **settings}
-    folder = folder_of(name)
+    folder = checkpoint_of(name).path
     kind, labels = classifier_labels(folder)
     if kind.endswith("ForConditionalGeneration"):
         return WrittenVerdict(name, **settings)
@@ -165,7 +164,6 @@ class Classifier(InProcess):
 
     def results(self, pairs: Sequence[TextPair]) -> Iterator[tuple[int, Result]]:
         """See `InProcess`."""
-        torch = needed("torch", EXTRA, WHY)
         for at, found in self.model.outputs(pairs):
             if found is None:
                 yield at, too_long(pairs[at], *self.model.lengths(pairs[at]))
@@ -196,10 +194,8 @@ class WrittenVerdict(HuggingFace):
     @cached_property
     def _writes_verdicts(self) -> bool:
         found = dict(super().results([self._asked(_PROBE, verdict) for verdict in _WRITES]))
-        return (
-            sum(math.exp(each.logprob) for each in found.values() if isinstance(each, Score))
-            > 0.5
-        )
+        sure = (math.exp(each.logprob) for each in found.values() if isinstance(each, Score))
+        return sum(sure) > 0.5
 
     def _asked(self, pair: TextPair, verdict: str) -> TextPair:
         return TextPair(f"premise: {pair.prompt} hypothesis: {pair.continuation}", verdict)
@@ -231,13 +227,10 @@ class PairClassifier:
         batch_tokens: int | None = None,
         batch_size: int | None = None,
     ) -> None:
-        for what, value in (("batch_tokens", batch_tokens), ("batch_size", batch_size)):
-            if value is not None:
-                check_count(what, value)
-        self.folder = folder_of(str(name).removeprefix("hf/"))
-        self.name = (
-            str(name) if not Path(name).expanduser().is_dir() else self.folder.resolve().name
-        )
+        check_counts(batch_tokens=batch_tokens, batch_size=batch_size)
+        self.folder = checkpoint_of(name).path
+        here = Path(name).expanduser().is_dir()
+        self.name = self.folder.resolve().name if here else str(name)
         self._device, self._dtype = device, dtype
         self._batch_tokens, self._rows = batch_tokens, batch_size or LARGEST
 
@@ -257,7 +250,7 @@ class PairClassifier:
         A pair that is too long loses the end of its first text, or with `shorten_both` of the longer one, token by
         token.
         """
-        torch, limit = needed("torch", EXTRA, WHY), self._limit
+        limit = self._limit
         texts = [TextPair(*map(whole_characters, pair)) for pair in pairs]
         lengths = [len(ids) for ids in self._read(texts)["input_ids"]]
         readable = []
@@ -267,28 +260,20 @@ class PairClassifier:
             else:
                 readable.append(at)
         model = self._loaded[0]
-        cpu = model.device.type == "cpu"
-        rows, tokens = (
-            (1, 1) if cpu else (self._rows, self._batch_tokens or BATCH_TOKENS["cuda"])
-        )
-        for batch in batches(
-            [min(lengths[at], limit) for at in readable], tokens=tokens, rows=rows
-        ):
+        rows, tokens = self._rows, self._batch_tokens or BATCH_TOKENS["cuda"]
+        if model.device.type == "cpu":
+            rows = tokens = 1
+        sizes = [min(lengths[at], limit) for at in readable]
+        for batch in batches(sizes, tokens=tokens, rows=rows):
             chosen = [readable[i] for i in batch]
-            how: dict[str, Any] = (
-                {} if all(lengths[at] <= limit for at in chosen) else {"max_length": limit}
-            )
-            read = self._read(
-                [texts[at] for at in chosen],
-                padding=len(chosen) > 1,
-                truncation=("longest_first" if shorten_both else "only_first")
-                if how
-                else False,
-                return_tensors="pt",
-                **how,
-            ).to(model.device)
+            cut: dict[str, Any] = {}
+            if any(lengths[at] > limit for at in chosen):
+                which = "longest_first" if shorten_both else "only_first"
+                cut = {"max_length": limit, "truncation": which}
+            some = [texts[at] for at in chosen]
+            read = self._read(some, padding=len(chosen) > 1, return_tensors="pt", **cut)
             with torch.inference_mode():
-                found = model(**read).logits.double().cpu()
+                found = model(**read.to(model.device)).logits.double().cpu()
             if not torch.isfinite(found).all():
                 raise BadData(
                     f"the model {self.name} answers with numbers that are none (NaN): is it whole?"
@@ -316,22 +301,15 @@ class PairClassifier:
         """Tokens of a pair that are read, marks included."""
         model, tokenizer = self._loaded
         stated = getattr(model.config, "max_position_embeddings", None) or _ENDLESS
-        table = getattr(
-            getattr(model.base_model, "embeddings", None), "position_embeddings", None
-        )
+        embeddings = getattr(model.base_model, "embeddings", None)
         # RoBERTa counts its positions from behind its padding's
+        table = getattr(embeddings, "position_embeddings", None)
         padding = getattr(table, "padding_idx", None)
-        return int(
-            min(
-                stated - (0 if padding is None else padding + 1),
-                tokenizer.model_max_length,
-                _ENDLESS,
-            )
-        )
+        before = 0 if padding is None else padding + 1
+        return int(min(stated - before, tokenizer.model_max_length, _ENDLESS))
 
     @cached_property
     def _loaded(self) -> tuple[Any, Any]:
-        transformers = needed("transformers", EXTRA, WHY)
         place = torch_device(self._device)
         check_dtype(self._dtype)
         check_sentencepiece(self.folder)
@@ -355,19 +333,15 @@ def classifier_labels(folder: Path) -> tuple[str, dict[int, str]]:
     No labels where it is no classifier of texts. Raises `BadData` where its config.json cannot be read.
     """
     try:
-        config = json.loads((folder / CONFIG).read_bytes())
+        config = read_json(folder / CONFIG)
         kind = str(next(iter(config.get("architectures") or ()), ""))
-        labels = {
-            int(at): str(label)
-            for at, label in (config.get("id2label") or {0: "LABEL_0", 1: "LABEL_1"}).items()
-        }
-    except (OSError, ValueError, AttributeError, TypeError) as error:
+        stated = config.get("id2label") or {0: "LABEL_0", 1: "LABEL_1"}
+        labels = sorted((int(at), str(label)) for at, label in stated.items())
+    except (AttributeError, TypeError, ValueError) as error:
         raise BadData(
             f"the {CONFIG} in {folder} cannot be read ({error}): fetch the model again"
         ) from None
-    return kind, dict(sorted(labels.items())) if kind.endswith(
-        "ForSequenceClassification"
-    ) else {}
+    return kind, dict(labels if kind.endswith("ForSequenceClassification") else [])
 
 
 def label_at(labels: Mapping[int, str], names: Set[str]) -> int | None:

@@ -11,21 +11,22 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from blendfilter.errors import BadArgument, BadData, check_count
-from blendfilter.extras import needed
+from blendfilter.errors import BadArgument, check_count
 from blendfilter.lm.checkpoints import (
     Checkpoint,
     LanguageModel,
     checkpoint_of,
     fingerprint,
+    logits_at,
     open_checkpoint,
+    padded,
     positions_of,
+    torch,
 )
 from blendfilter.lm.scoring.base import (
     LARGEST,
@@ -42,8 +43,6 @@ from blendfilter.lm.scoring.base import (
     unusable,
 )
 
-EXTRA = "scoring"
-WHY = "scoring with a model of Hugging Face"
 BATCH_TOKENS = {"cpu": 4_096, "cuda": 32_768}
 """Tokens of a batch by default: what a processor's caches like, what keeps a GPU busy."""
 _ROWS = 256
@@ -51,6 +50,13 @@ _ROWS = 256
 _CACHES = ("DynamicLayer", "DynamicSlidingWindowLayer")
 """Layers whose cache can be repeated for several texts. Recurrent ones read every text from its beginning."""
 _TRIMS = b'"trim_offsets":true'
+
+
+def check_counts(**counts: int | None) -> None:
+    """Raise `BadArgument` for a number that is given and below 1."""
+    for name, value in counts.items():
+        if value is not None:
+            check_count(name, value)
 
 
 class HuggingFace(InProcess):
@@ -80,15 +86,9 @@ class HuggingFace(InProcess):
         control: bool = False,
     ) -> None:
         super().__init__()
-        counts = {
-            "batch_tokens": batch_tokens,
-            "batch_size": batch_size,
-            "context": context,
-            "threads": threads,
-        }
-        for what, value in counts.items():
-            if value is not None:
-                check_count(what, value)
+        check_counts(
+            batch_tokens=batch_tokens, batch_size=batch_size, context=context, threads=threads
+        )
         self.checkpoint = name if isinstance(name, Checkpoint) else checkpoint_of(name)
         known = isinstance(name, Checkpoint) or Path(name).expanduser().exists()
         self.name = self.checkpoint.name if known else str(name)
@@ -135,7 +135,7 @@ class HuggingFace(InProcess):
     def _loaded(self) -> LanguageModel:
         device, dtype = self._loading
         if self._threads is not None:
-            needed("torch", EXTRA, WHY).set_num_threads(self._threads)
+            torch.set_num_threads(self._threads)
         return open_checkpoint(self.checkpoint, device=device, dtype=dtype)
 
     @cached_property
@@ -145,18 +145,13 @@ class HuggingFace(InProcess):
     @cached_property
     def _shares(self) -> bool:
         """Whether a cache of what several texts begin with can be repeated for each."""
-        loaded, torch = self._loaded, needed("torch", EXTRA, WHY)
+        loaded = self._loaded
         if loaded.config.is_encoder_decoder:
             return False
         with torch.inference_mode():
-            cache = getattr(
-                loaded.model(padded([[0]], loaded.device), use_cache=True),
-                "past_key_values",
-                None,
-            )
-        return all(
-            type(layer).__name__ in _CACHES for layer in getattr(cache, "layers", [None])
-        )
+            read = loaded.model(padded([[0]], loaded.device), use_cache=True)
+        layers = getattr(getattr(read, "past_key_values", None), "layers", [None])
+        return all(type(layer).__name__ in _CACHES for layer in layers)
 
     def _both_sides(self, pairs: Sequence[TextPair]) -> Iterator[PairTokens]:
         model, lead = self._loaded.model, self._tokeniser.lead
@@ -181,7 +176,7 @@ class HuggingFace(InProcess):
         )
         for shared, members in planned:
             if shared:
-                with needed("torch", EXTRA, WHY).inference_mode():
+                with torch.inference_mode():
                     prefix = padded([items[members[0]].ids[:shared]], self._loaded.device)
                     cache = self._loaded.model.base_model(
                         prefix, use_cache=True
@@ -206,33 +201,38 @@ class HuggingFace(InProcess):
             )
 
     def _batch(self, items: Sequence[PairTokens], cache: Any, shared: int) -> list[Score]:
-        torch, device = needed("torch", EXTRA, WHY), self._loaded.device
+        model, device = self._loaded.model, self._loaded.device
         # the last token is predicted and never read
-        inputs = padded([item.ids[shared:-1] for item in items], device)
+        read = [item.ids[shared:-1] for item in items]
+        targets = [item.ids[item.first :] for item in items]
+        # each continuation is predicted by the last positions that are read before its end
         wanted = [
-            Continuation(item.first - 1 - shared, item.ids[item.first :]) for item in items
+            [*[0] * (len(ids) - len(own)), *[1] * len(own)]
+            for ids, own in zip(read, targets, strict=True)
         ]
+        inputs: dict[str, Any] = {"use_cache": cache is not None}
         with torch.inference_mode():
             if items[0].prompt:
-                prompts = padded([item.prompt for item in items], device)
-                sizes = torch.tensor([[len(item.prompt)] for item in items], device=device)
-                seen = (torch.arange(prompts.shape[1], device=device) < sizes).long()
-                how = {
-                    "input_ids": prompts,
-                    "attention_mask": seen,
-                    "decoder_input_ids": inputs,
-                    "use_cache": False,
-                }
+                prompts = [item.prompt for item in items]
+                inputs["input_ids"] = padded(prompts, device)
+                inputs["attention_mask"] = padded([[1] * len(ids) for ids in prompts], device)
+                inputs["decoder_input_ids"] = padded(read, device)
             else:
                 own = copy.deepcopy(cache)  # reading on writes into it
                 if own is not None and len(items) > 1:
                     own.batch_repeat_interleave(len(items))
-                how = {
-                    "input_ids": inputs,
-                    "past_key_values": own,
-                    "use_cache": own is not None,
-                }
-            return logit_scores(self._loaded.model, wanted, **how)
+                inputs |= {"input_ids": padded(read, device), "past_key_values": own}
+            places = padded(wanted, device).bool()
+            _, logits = logits_at(model, model.get_output_embeddings(), places, **inputs)
+            expected = torch.tensor([token for own in targets for token in own], device=device)
+            wide = torch.float64 if logits.dtype == torch.float64 else torch.float32
+            # each in 32 bits at least, then summed in 64: neither underflows, however long the text
+            parts = [
+                torch.log_softmax(part.to(wide), dim=-1).gather(1, tokens[:, None])[:, 0]
+                for part, tokens in zip(logits.split(_ROWS), expected.split(_ROWS), strict=True)
+            ]
+            sums = torch.cat(parts).double().cpu().split([*map(len, targets)])
+        return [Score(float(each.sum()), len(each)) for each in sums]
 
 
 # ---- texts as tokens
@@ -305,63 +305,3 @@ class PairTokeniser:
             verbose=False,
             **more,
         )
-
-
-# ---- logits
-
-
-class Continuation(NamedTuple):
-    """One row of a batch: logits are wanted from position `start` on, and `targets` are what they predict."""
-
-    start: int
-    targets: tuple[int, ...]
-
-
-def padded(rows: Sequence[Sequence[int]], device: Any) -> Any:
-    """Token ids as one tensor, filled up on the right: what stands there is behind everything that is read."""
-    torch = needed("torch", EXTRA, WHY)
-    width = max(map(len, rows))
-    return torch.tensor(
-        [[*row, *[row[-1]] * (width - len(row))] for row in rows], device=device
-    )
-
-
-def logit_scores(model: Any, wanted: Sequence[Continuation], **inputs: Any) -> list[Score]:
-    """One score for each row of the batch in `inputs`."""
-    torch = needed("torch", EXTRA, WHY)
-    rows = [row for row, each in enumerate(wanted) for _ in each.targets]
-    columns = [each.start + at for each in wanted for at in range(len(each.targets))]
-    with _only(model, rows, columns):
-        made = model(**inputs).logits
-    if tuple(made.shape[:2]) != (1, len(rows)):
-        raise BadData(
-            f"{type(model).__name__} makes its logits in another way than by an output layer of its own: "
-            "its log-probabilities cannot be computed here"
-        )
-    logits = made[0]
-    targets = torch.tensor(
-        [target for each in wanted for target in each.targets], device=logits.device
-    )
-    wide = torch.float64 if logits.dtype == torch.float64 else torch.float32
-    # each in 32 bits at least, then summed in 64: neither underflows, however long the text
-    parts = [
-        torch.log_softmax(part.to(wide), dim=-1).gather(1, target[:, None])[:, 0]
-        for part, target in zip(logits.split(_ROWS), targets.split(_ROWS), strict=True)
-    ]
-    sums = torch.cat(parts).double().cpu().split([len(each.targets) for each in wanted])
-    return [Score(float(each.sum()), len(each)) for each in sums]
-
-
-@contextmanager
-def _only(model: Any, rows: list[int], columns: list[int]) -> Iterator[None]:
-    """Inside the block, the model's output layer is given these positions alone, as one text of a batch."""
-    head = model.get_output_embeddings()
-    if head is None:
-        raise BadData(
-            f"{type(model).__name__} has no output layer over its vocabulary: it gives no log-probabilities"
-        )
-    hook = head.register_forward_pre_hook(lambda _, given: (given[0][rows, columns][None],))
-    try:
-        yield
-    finally:
-        hook.remove()

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from blendfilter import aio
 from blendfilter.context import asker, who
@@ -51,100 +50,80 @@ class KeptScorer:
 
     async def aresults(self, pairs: Sequence[tuple[str, str]]) -> list[Result]:
         """The same, with the error itself in the place of a pair that could not be scored."""
-        checked = _checked(pairs)
         identity = self.backend.identity
-        keys = [
-            digest("score", identity, *pair) if pair.continuation else "" for pair in checked
-        ]
-        found = {key: self._found(key) for key in keys if key}
-        wanted = {
-            key: pair
-            for key, pair in zip(keys, checked, strict=True)
-            if key and found[key] is None
-        }
+        found: dict[str, Result] = {"": CERTAIN}
+        keys, wanted = [], dict[str, TextPair]()
+        for prompt, continuation in pairs:
+            pair = TextPair(whole_characters(prompt), whole_characters(continuation))
+            key = digest("score", identity, *pair) if continuation else ""
+            keys.append(key)
+            if key not in found:
+                if (known := self._found(key)) is None:
+                    wanted[key] = pair
+                else:
+                    found[key] = known
         if wanted:
-            self._check_may_compute(next(iter(wanted)))
             found |= await self._computed(wanted)
-        return [CERTAIN if not key else found[key] for key in keys]  # type: ignore[misc]
+        return [found[key] for key in keys]
 
     def _found(self, key: str) -> Result | None:
         if self.journal is None or (record := self.journal.find(key, "score")) is None:
             return None
         if not record.get("error"):
-            return (CutScore if record.get("cut") else Score)(
-                record["logprob"], record["n_tokens"]
-            )
-        error = (
-            faults.restore(record["error"], stage=asker().stage)
-            if self.journal.mode == "replay"
-            else None
-        )
+            kind = CutScore if record.get("cut") else Score
+            return kind(record["logprob"], record["n_tokens"])
+        if self.journal.mode != "replay":
+            return None
+        error = faults.restore(record["error"], stage=asker().stage)
         return error if isinstance(error, ModelError) else None
-
-    def _check_may_compute(self, key: str) -> None:
-        if self.journal is None:
-            return
-        if self.journal.closed:
-            raise BadArgument(
-                f"{who()} asks for a score, but its journal ({self.journal.path}) is closed"
-            )
-        if self.journal.mode == "replay":
-            raise ReplayMiss(
-                f"not in the journal: {who()} asks for score {key[:12]}, which {self.journal.path} does not hold; "
-                "the pairs, the model or its settings changed: score them without replay"
-            )
 
     async def _computed(self, wanted: Mapping[str, TextPair]) -> dict[str, Result]:
         """Compute `wanted`; each result is journaled as soon as it is known."""
-        keys, pairs = list(wanted), list(wanted.values())
+        keys, pairs, journal = [*wanted], [*wanted.values()], self.journal
+        if journal is not None and journal.closed:
+            raise BadArgument(
+                f"{who()} asks for a score, but its journal ({journal.path}) is closed"
+            )
+        if journal is not None and journal.mode == "replay":
+            raise ReplayMiss(
+                f"not in the journal: {who()} asks for score {keys[0][:12]}, which {journal.path} does not hold; "
+                "the pairs, the model or its settings changed: score them without replay"
+            )
         results: dict[str, Result] = {}
         last = time.perf_counter()
 
         def done(at: int, result: Result) -> None:
             nonlocal last
-            now = time.perf_counter()
+            seconds = time.perf_counter() - last
+            last += seconds
+            pair = pairs[at]
             if isinstance(result, Score) and not math.isfinite(result.logprob):
                 result = unusable(
-                    pairs[at], f"the model gives {result.logprob} in place of a number"
+                    pair, f"the model gives {result.logprob} in place of a number"
                 )
-            if self.journal is not None:
-                self.journal.append(self._record(keys[at], pairs[at], result, now - last))
-            last, results[keys[at]] = now, result
+            results[keys[at]] = result
+            if journal is None:
+                return
+            score = result if isinstance(result, Score) else None
+            journal.append(
+                {
+                    "key": keys[at],
+                    "kind": "score",
+                    "stage": asker().stage,
+                    "model": self.backend.name,
+                    "scorer": dict(self.backend.identity),
+                    "prompt": pair.prompt,
+                    "continuation": pair.continuation,
+                    "logprob": score and score.logprob,
+                    "n_tokens": score and score.n_tokens,
+                    **({"cut": True} if score and score.cut else {}),
+                    # pairs of one batch come together: the first has the batch's time, the others next to none
+                    "seconds": round(seconds, 6),
+                    "error": faults.describe(result)
+                    if isinstance(result, ModelError)
+                    else None,
+                }
+            )
 
         await self.backend.compute(pairs, done)
-        return {key: results[key] for key in keys}
-
-    def _record(
-        self, key: str, pair: TextPair, result: Result, seconds: float
-    ) -> dict[str, Any]:
-        score, error = (None, result) if isinstance(result, ModelError) else (result, None)
-        return {
-            "key": key,
-            "kind": "score",
-            "stage": asker().stage,
-            "model": self.backend.name,
-            "scorer": dict(self.backend.identity),
-            "prompt": pair.prompt,
-            "continuation": pair.continuation,
-            "logprob": score and score.logprob,
-            "n_tokens": score and score.n_tokens,
-            **({"cut": True} if score and score.cut else {}),
-            # pairs of one batch come together: the first has the batch's time, the others next to none
-            "seconds": round(seconds, 6),
-            "error": error and faults.describe(error),
-        }
-
-
-def _checked(pairs: Iterable[Any]) -> list[TextPair]:
-    checked = []
-    for number, pair in enumerate(pairs, 1):
-        if not (
-            isinstance(pair, tuple | list)
-            and len(pair) == 2
-            and all(isinstance(text, str) for text in pair)
-        ):
-            raise BadArgument(
-                f"pair {number} must be (prompt, continuation), two strings: it is {pair!r:.40}"
-            )
-        checked.append(TextPair(*map(whole_characters, pair)))
-    return checked
+        return results

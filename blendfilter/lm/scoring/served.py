@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -57,23 +58,10 @@ class EchoEngine(OpenAIEngine):
         choice = data["choices"][0]
         plain = {**data, "choices": [{**choice, "logprobs": None}]}
         response = super()._response(request, plain, more)
-        return dataclasses.replace(
-            response,
-            provider_data={**(response.provider_data or {}), "choice": _finite(choice)},
-        )
-
-
-def _finite(value: Any) -> Any:
-    """`value` with None for each NaN and infinity in it: JSON has none, but servers write them."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
-    return (
-        {name: _finite(item) for name, item in value.items()}
-        if isinstance(value, dict)
-        else value
-    )
+        # servers write NaN and infinities, which JSON does not have
+        finite = json.loads(json.dumps(choice), parse_constant=lambda _: None)
+        kept = {**(response.provider_data or {}), "choice": finite}
+        return dataclasses.replace(response, provider_data=kept)
 
 
 class ScoringServer:
@@ -95,9 +83,8 @@ class ScoringServer:
         terms: CallPolicy | None = None,
         traffic: Traffic = FREE,
     ) -> None:
-        concurrency = check_count("concurrency", concurrency)
         self.name, self._label, self._address = engine.model, label, engine.address
-        self._concurrency = concurrency
+        self._concurrency = check_count("concurrency", concurrency)
         terms = terms or CallPolicy(retry=Retry())
         self._called = on_terms(engine, terms, traffic)
         self._tested = on_terms(
