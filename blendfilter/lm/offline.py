@@ -48,7 +48,7 @@ def read(prompt: str) -> str:
     if sheet.cue in (NEEDED, INTERMEDIATE) or re.fullmatch(r"Thought \d{1,3}:", sheet.cue):
         return _hop(sheet)
     if sheet.cue.endswith("Finish["):
-        return f"{_settled(sheet, sheet.passages)}]"
+        return f"{_settled(sheet)}]"
     return _REPLIES.get(sheet.cue.partition(":")[0], _answer)(sheet)
 
 
@@ -74,6 +74,7 @@ _BLOCK = re.compile(
     r"Question:|Context:|Title:|Knowledge:\s*$|(?:knowledge|sentence|passage) \d+:"
 )
 _LISTED = re.compile(r"(?:(?:knowledge|sentence|passage) \d{1,6}:|Passage:|\[\d{1,6}\] )(.*)")
+_SEARCHED = re.compile(r"(?:Follow-up:|Action \d{1,3}: Search\[)(.*?)\]?\s*$")
 _FIRST_TURN = re.compile(rf"{NEEDED}|Thought 1:")
 _TURN = re.compile(
     rf"{INTERMEDIATE}|{FINAL}|Follow-up:|Knowledge:|(?:Thought|Action|Observation) \d{{1,3}}:"
@@ -94,6 +95,11 @@ class PromptSheet:
     context: str = ""
     instructions: str = ""
     follow_ups: tuple[str, ...] = ()
+
+    @property
+    def reading(self) -> PassageReading:
+        """What the passages say to the question."""
+        return read_passages(self.question, self.passages)
 
     @property
     def wants_yes_or_no(self) -> bool:
@@ -118,7 +124,11 @@ def take_apart(lines: Sequence[str]) -> PromptSheet:
     cue = re.sub(r" \([^()]{1,80}\):$", ":", cue.strip())
     hops = re.match(rf"{NEEDED}|{INTERMEDIATE}|{FINAL}|(?:Thought|Action) \d{{1,3}}:", cue)
     mark = "### Instruction:" if cue == "### Response:" else "Question:"
-    places = [at for at in _places(above, mark) if not hops or _FIRST_TURN.match(lines[at + 1])]
+    places = [
+        at
+        for at, line in enumerate(above)
+        if line.startswith(mark) and (not hops or _FIRST_TURN.match(lines[at + 1]))
+    ]
     if not places:
         question = next((line.strip() for line in reversed(above) if line.strip()), "")
         return PromptSheet(cue, question, instructions="\n".join(above))
@@ -131,26 +141,30 @@ def take_apart(lines: Sequence[str]) -> PromptSheet:
     passages = _listed([*takewhile(str.strip, reversed(above))][::-1])
     follow_ups: list[str] = []
     if hops:
-        found, follow_ups = _transcript(below)
-        passages += found
+        turns = [[""]]
+        for line in below:
+            if _TURN.match(line):
+                turns.append([])
+            turns[-1].append(line)
+        for turn in turns:
+            if turn[0].startswith(("Knowledge:", "Observation ")):
+                passages += _listed(turn)
+            elif match := _SEARCHED.match(turn[0]):
+                follow_ups.append(match[1].strip())
+        passages = [*dict.fromkeys(passages)]
     else:
         passages = passages or _listed(below)
         instructions += [line for line in below if not _LISTED.match(line)]
-    context = above[at:] if (at := max(_places(above, "Context:"), default=-1)) >= 0 else []
+    _, found, context = "\n".join(["", *above]).rpartition("\nContext:")
+    stated = [line for line in context.split("\n") if found and not _LISTED.match(line)]
     return PromptSheet(
         cue,
         question.removeprefix("Question:").strip(),
         tuple(passages),
-        "\n".join(line for line in context if not _LISTED.match(line))
-        .removeprefix("Context:")
-        .strip(),
+        "\n".join(stated).strip(),
         "\n".join(instructions),
         tuple(follow_ups),
     )
-
-
-def _places(lines: Sequence[str], opening: str) -> list[int]:
-    return [at for at, line in enumerate(lines) if line.startswith(opening)]
 
 
 def _listed(lines: Sequence[str]) -> list[str]:
@@ -170,23 +184,6 @@ def _listed(lines: Sequence[str]) -> list[str]:
             text = match[1].strip()
             found.append(f"{title} | {text}" if title else text)
     return found
-
-
-def _transcript(lines: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The passages found so far and the follow-ups asked so far."""
-    turns = [[""]]
-    for line in lines:
-        if _TURN.match(line):
-            turns.append([])
-        turns[-1].append(line)
-    found: list[str] = []
-    follow_ups: list[str] = []
-    for first, *rest in turns:
-        if first.startswith(("Knowledge:", "Observation ")):
-            found += _listed([first, *rest])
-        elif asked := re.match(r"(?:Follow-up:|Action \d{1,3}: Search\[)(.*?)\]?\s*$", first):
-            follow_ups.append(asked[1].strip())
-    return [*dict.fromkeys(found)], follow_ups
 
 
 # ---- words
@@ -222,7 +219,6 @@ _NUMBER = re.compile(
 _NEGATION = re.compile(
     r"\b(?:not|never|no|neither|nor|without|unable|cannot)\b|n['’]t\b", re.IGNORECASE
 )
-_LOOKS = {"date": _DATE, "number": _NUMBER}
 _MOST = 60  # matches looked at in one text, so that a text of any length is read at linear cost
 _SENTENCES = 3
 
@@ -268,17 +264,12 @@ def _names(text: str) -> Iterator[tuple[str, int]]:
 
 
 class ReadSentence(NamedTuple):
-    """A sentence, the number and title of its passage, and the stems of its words and of the title."""
+    """A sentence, the title of its passage, and the stems of its words and of the title."""
 
-    passage: int
     title: str
     text: str
     own: frozenset[str]
     titled: frozenset[str]
-
-    @property
-    def words(self) -> frozenset[str]:
-        return self.own | self.titled
 
     @property
     def line(self) -> str:
@@ -289,13 +280,13 @@ class ReadSentence(NamedTuple):
 
 
 class PassageReading(NamedTuple):
-    """The chosen sentences, the best value of a sentence of each passage, and the weights of the question's words.
+    """The chosen sentences, the numbers of the passages that bear on the question, and the weights of its words.
 
     `covered` are the stems of the chosen sentences; `share` is the share of the question's words among them.
     """
 
     chosen: tuple[ReadSentence, ...]
-    scores: tuple[float, ...]
+    relevant: tuple[int, ...]
     weights: dict[str, float]
     covered: frozenset[str]
     share: float
@@ -311,10 +302,12 @@ def _title_and_text(line: str) -> tuple[str, str]:
 
 
 @lru_cache(maxsize=4096)
-def _sentences(line: str) -> tuple[tuple[str, str, frozenset[str], frozenset[str]], ...]:
+def _sentences(line: str) -> tuple[ReadSentence, ...]:
     title, text = _title_and_text(line)
     titled = stems(title.partition(", ")[0])
-    return tuple((title, part.text, stems(part.text), titled) for part in sentences(text))
+    return tuple(
+        ReadSentence(title, part.text, stems(part.text), titled) for part in sentences(text)
+    )
 
 
 @lru_cache(maxsize=64)
@@ -322,64 +315,60 @@ def read_passages(question: str, lines: tuple[str, ...]) -> PassageReading:
     """Choose the sentence that shares most with the question, then those that go on from there.
 
     A word weighs the more, the fewer sentences have it. After a sentence is chosen, its words weigh little, and
-    sentences about a title that it names weigh more.
+    sentences about a title that it names weigh more. Relevant are the passages with a chosen sentence, and those with
+    one that is worth nearly as much as the best.
     """
-    listed = [
-        ReadSentence(at, *part) for at, line in enumerate(lines) for part in _sentences(line)
-    ]
+    listed = [(at, one) for at, line in enumerate(lines) for one in _sentences(line)]
     wanted = stems(question)
-    counts = Counter(word for sentence in listed for word in wanted & sentence.words)
+    counts = Counter(word for _, one in listed for word in wanted & (one.own | one.titled))
     weights = {
         word: math.log(1 + len(listed) / count) for word, count in sorted(counts.items())
     }
+    covered: frozenset[str] = frozenset()
 
-    def worth(sentence: ReadSentence, covered: frozenset[str] = frozenset()) -> float:
-        words = wanted & sentence.words
+    def worth(sentence: ReadSentence) -> float:
+        words = wanted & (sentence.own | sentence.titled)
         # the exact sum, which does not depend on the order of a set
         return math.fsum(weights[word] * (0.15 if word in covered else 1.0) for word in words)
 
-    def names(one: ReadSentence, other: ReadSentence) -> bool:
-        return bool(other.titled) and other.titled <= one.own and other.titled != one.titled
-
-    values = [worth(sentence) for sentence in listed]
+    values = [worth(one) for _, one in listed]
     scores = [0.0] * len(lines)
-    for sentence, value in zip(listed, values, strict=True):
-        scores[sentence.passage] = max(scores[sentence.passage], value)
+    for (at, _), value in zip(listed, values, strict=True):
+        scores[at] = max(scores[at], value)
     best = max(values, default=0.0)
-    chosen: list[ReadSentence] = []
-    covered: frozenset[str] = frozenset()
+    chosen: list[tuple[int, ReadSentence]] = []
     while best > 0.0 and len(chosen) < _SENTENCES:
         at = max(range(len(values)), key=values.__getitem__)
         if values[at] <= 0.45 * best:
             break
         chosen.append(listed[at])
-        covered |= listed[at].words
-        values = [
-            -1.0
-            if other in chosen
-            else worth(other, covered) + (0.3 * best if names(listed[at], other) else 0.0)
-            for other in listed
-        ]
-    share = len(wanted & covered) / max(1, len(wanted))
-    return PassageReading(tuple(chosen), tuple(scores), weights, covered, share)
-
-
-def _relevant(question: str, lines: tuple[str, ...]) -> list[int]:
-    """The numbers of the passages with a chosen sentence, or with a value close to the best."""
-    reading = read_passages(question, lines)
-    chosen = {sentence.passage for sentence in reading.chosen}
-    floor = 0.75 * max(reading.scores, default=0.0)
-    return [
-        at for at, value in enumerate(reading.scores) if at in chosen or 0.0 < floor <= value
-    ]
+        last = listed[at][1]
+        covered |= last.own | last.titled
+        for place, (number, other) in enumerate(listed):
+            values[place] = worth(other)
+            if other.titled and other.titled <= last.own and other.titled != last.titled:
+                values[place] += 0.3 * best
+            if (number, other) in chosen:
+                values[place] = -1.0
+    having = {at for at, _ in chosen}
+    floor = 0.75 * max(scores, default=0.0)
+    relevant = (at for at, value in enumerate(scores) if at in having or 0.0 < floor <= value)
+    return PassageReading(
+        tuple(one for _, one in chosen),
+        tuple(relevant),
+        weights,
+        covered,
+        len(wanted & covered) / max(1, len(wanted)),
+    )
 
 
 # ---- answers
 
 _KINDS = {
-    "date": r"\bwhen\b|\b(?:what|which) (?:year|date|month|day|decade)\b|\bdate of\b",
-    "number": r"\bhow (?:many|much|old|long|tall|far|large|big|high|heavy)\b|\b(?:population|number) of\b",
+    r"(?i)\bwhen\b|\b(?:what|which) (?:year|date|month|day|decade)\b|\bdate of\b": _DATE,
+    r"(?i)\bhow (?:many|much|old|long|tall|far|large|big|high|heavy)\b|\b(?:population|number) of\b": _NUMBER,
 }
+"""Questions for a date or a number, and what such an answer looks like."""
 _AUXILIARY = re.compile(
     r"[ \"'“]*(?:is|are|was|were|do|does|did|has|have|had|can|could|will|would|should|may|might|must)\b",
     re.IGNORECASE,
@@ -396,71 +385,54 @@ _YEAR = re.compile(r"\b[12]\d{3}\b")
 _SIZE = re.compile(r"\b(?![12]\d{3}\b)\d[\d,]{0,12}")
 
 
-def kind_of(question: str) -> str:
-    """What a question asks for: `yes or no`, a `date`, a `number`, a `place`, a `person` or a `thing`.
-
-    >>> kind_of("In which year was it built?"), kind_of("Is it old?"), kind_of("Is Orm or Kerry older?")
-    ('date', 'yes or no', 'thing')
-    """
-    if _AUXILIARY.match(question) and not _EITHER.search(question):
-        return "yes or no"
-    matching = (
-        kind for kind, words in _KINDS.items() if re.search(words, question, re.IGNORECASE)
-    )
-    return next(matching, "thing")
+def _answer_to(sheet: PromptSheet) -> str:
+    """A short answer: yes or no, one of two things compared, a span of the passages, or "unknown"."""
+    question = sheet.question
+    verdict = _AUXILIARY.match(question) and not _EITHER.search(question)
+    if sheet.wants_yes_or_no or verdict:
+        return "yes" if _holds(sheet) else "no"
+    titles, first = _compared(sheet)
+    if first is not None:
+        return titles[0 if first else 1]
+    return _span(sheet) or UNKNOWN
 
 
-def answer_to(question: str, lines: tuple[str, ...], yes_or_no: bool = False) -> str:
-    """A short answer: yes or no, one of two things compared, a span of the passages, or "unknown".
-
-    >>> answer_to("When did Orm Pier open?", ("Orm Pier | Orm Pier opened in 1871.",))
-    '1871'
-    """
-    if yes_or_no or kind_of(question) == "yes or no":
-        return "yes" if _holds(question, lines) else "no"
-    return _compared(question, lines) or _span(question, lines) or UNKNOWN
-
-
-def _holds(question: str, lines: tuple[str, ...]) -> bool:
+def _holds(sheet: PromptSheet) -> bool:
     """Whether the comparison that the question makes holds, or most of its words are found."""
-    first = _comes_first(question, _named(question, lines))
-    return read_passages(question, lines).share >= 0.6 if first is None else first
+    _, first = _compared(sheet)
+    return sheet.reading.share >= 0.6 if first is None else first
 
 
-def _compared(question: str, lines: tuple[str, ...]) -> str:
-    """The one of two titles that a comparing question asks for, "" if nothing can be compared."""
-    pair = _named(question, lines)
-    first = _comes_first(question, pair)
-    return "" if first is None else pair[0 if first else 1][0]
+def _compared(sheet: PromptSheet) -> tuple[list[str], bool | None]:
+    """The titles that the question names, in its order, and whether the first has the year or size that is asked for.
 
-
-def _named(question: str, lines: tuple[str, ...]) -> list[tuple[str, str]]:
-    """The titles that the question names, in its order, and their texts."""
-    asked = question.lower()
-    found = [
-        part for part in map(_title_and_text, lines) if part[0] and part[0].lower() in asked
+    None where they cannot be compared.
+    """
+    question = sheet.question.lower()
+    named = [
+        part
+        for part in map(_title_and_text, sheet.passages)
+        if part[0] and part[0].lower() in question
     ]
-    return sorted(found, key=lambda part: asked.find(part[0].lower()))
-
-
-def _comes_first(question: str, pair: Sequence[tuple[str, str]]) -> bool | None:
-    """Whether the first of two texts has the year or size that is asked for, None if they cannot be compared."""
-    compares = _COMPARES.search(question)
-    if compares is None:
-        return None
+    named.sort(key=lambda part: question.find(part[0].lower()))
+    titles = [title for title, _ in named]
+    if (compares := _COMPARES.search(question)) is None:
+        return titles, None
     earlier, later, smaller, _ = compares.groups()
     pattern = _YEAR if earlier or later else _SIZE
-    found = [match for _, text in pair[:2] if (match := pattern.search(text))]
+    found = [match for _, text in named[:2] if (match := pattern.search(text))]
     if len(found) < 2:
-        return None
+        return titles, None
     one, other = (int(match[0].replace(",", "")) for match in found)
-    return None if one == other else (one < other) == bool(earlier or smaller)
+    return titles, None if one == other else (one < other) == bool(earlier or smaller)
 
 
-def _span(question: str, lines: tuple[str, ...]) -> str:
+def _span(sheet: PromptSheet) -> str:
     """The date, number or name of the chosen sentences that stands nearest to the question's words."""
-    reading = read_passages(question, lines)
-    known, pattern = stems(question), _LOOKS.get(kind_of(question))
+    reading, known = sheet.reading, stems(sheet.question)
+    pattern = next(
+        (like for asks, like in _KINDS.items() if re.search(asks, sheet.question)), None
+    )
     values = {"": 0.0}
     for sentence in reading.chosen:
         telling = reading.weights.keys() - sentence.titled
@@ -469,12 +441,10 @@ def _span(question: str, lines: tuple[str, ...]) -> str:
             for match in _WORD.finditer(sentence.text)
             if stem(match[0]) in telling
         ][:_MOST]
-        matches = islice(pattern.finditer(sentence.text), _MOST) if pattern else ()
-        spans = (
-            [(match[0], match.start()) for match in matches]
-            if pattern
-            else [*_names(sentence.text)]
-        )
+        spans = _names(sentence.text)
+        if pattern:
+            matches = islice(pattern.finditer(sentence.text), _MOST)
+            spans = ((match[0], match.start()) for match in matches)
         for text, start in spans:
             own = stems(text)
             if own <= known:
@@ -493,51 +463,45 @@ def _span(question: str, lines: tuple[str, ...]) -> str:
 # ---- replies
 
 
-def _settled(sheet: PromptSheet, lines: tuple[str, ...]) -> str:
+def _settled(sheet: PromptSheet) -> str:
     """The answer in the shape that the prompt wants: a letter, a label, sentences, yes or no, or a span."""
-    choice = choices(sheet.question)
+    choice, reading = choices(sheet.question), sheet.reading
     if choice.options:
-        found = read_passages(choice.stem, lines).covered
+        found = read_passages(choice.stem, sheet.passages).covered
         return max(choice.options, key=lambda option: len(stems(option[1]) & found))[0]
     if sheet.states(r"(?s)claim.*\btrue\b.{1,60}\bfalse\b"):
-        return str(_supported(sheet.question, lines)).lower()
+        return str(_supported(sheet)).lower()
     if sheet.states(rf"(?s)\b{SUPPORTS}\b.{{1,60}}\b{REFUTES}\b"):
-        if sheet.states(UNDECIDED) and read_passages(sheet.question, lines).share < 0.4:
+        if sheet.states(UNDECIDED) and reading.share < 0.4:
             return UNDECIDED
-        return SUPPORTS if _supported(sheet.question, lines) else REFUTES
+        return SUPPORTS if _supported(sheet) else REFUTES
     if sheet.wants_sentences:
-        chosen = read_passages(sheet.question, lines).chosen
-        return chosen[0].line if chosen else "Nothing given here tells about this."
-    return answer_to(sheet.question, lines, sheet.wants_yes_or_no)
+        return (
+            reading.chosen[0].line if reading.chosen else "Nothing given here tells about this."
+        )
+    return _answer_to(sheet)
 
 
-def _supported(claim: str, lines: tuple[str, ...]) -> bool:
+def _supported(sheet: PromptSheet) -> bool:
     """Whether the sentences have most words of the claim, its names and numbers all, and deny nothing."""
-    telling = [
-        word for word in _WORD.findall(claim)[1:] if word[0].isupper() or word[0].isdigit()
-    ]
-    return stems(" ".join(telling)) <= read_passages(claim, lines).covered and _holds(
-        claim, lines
-    )
+    words = _WORD.findall(sheet.question)[1:]
+    telling = stems(" ".join(word for word in words if word[0].isupper() or word[0].isdigit()))
+    return telling <= sheet.reading.covered and _holds(sheet)
 
 
-def _reasoning(question: str, lines: tuple[str, ...]) -> str:
-    chosen = read_passages(question, lines).chosen
-    return (
-        " ".join(each.line for each in chosen)
-        or f"Nothing given here tells about this: {question}"
-    )
+def _reasoning(sheet: PromptSheet) -> str:
+    lines = " ".join(sentence.line for sentence in sheet.reading.chosen)
+    return lines or f"Nothing given here tells about this: {sheet.question}"
 
 
 def _think(sheet: PromptSheet) -> str:
-    answer = _settled(sheet, sheet.passages).removesuffix(".")
-    return f"{_reasoning(sheet.question, sheet.passages)}\nSo the answer is {answer}."
+    return f"{_reasoning(sheet)}\nSo the answer is {_settled(sheet).removesuffix('.')}."
 
 
 def _answer(sheet: PromptSheet) -> str:
     """What the context concludes, else an answer from the passages or the context's own lines."""
     lines = sheet.passages or tuple(filter(None, map(str.strip, sheet.context.split("\n"))))
-    answer = _concluded(sheet.context) or _settled(sheet, lines)
+    answer = _concluded(sheet.context) or _settled(replace(sheet, passages=lines))
     if sheet.wants_sentences:
         return answer if answer.endswith((".", "!", "?")) else f"{answer}."
     verdict = re.match(r"(?:yes|no)\b", answer, re.IGNORECASE)
@@ -548,14 +512,9 @@ def _answer(sheet: PromptSheet) -> str:
 
 def _concluded(reasoning: str) -> str:
     """What follows the last "So the answer is" of a chain of reasoning, "" if it concludes nothing."""
-    found = [
-        *re.finditer(
-            r"^(?:So the (?:final )?answer is:? ?|Action \d{1,3}: Finish\[)(.*)$",
-            reasoning,
-            re.MULTILINE,
-        )
-    ]
-    return re.sub(r"(?<!\b[A-Z])[.\]]$", "", found[-1][1].strip()) if found else ""
+    shape = r"(?m)^(?:So the (?:final )?answer is:? ?|Action \d{1,3}: Finish\[)(.*)$"
+    found = re.findall(shape, reasoning)
+    return re.sub(r"(?<!\b[A-Z])[.\]]$", "", found[-1].strip()) if found else ""
 
 
 def _passage(sheet: PromptSheet) -> str:
@@ -571,13 +530,13 @@ def _topic(sheet: PromptSheet) -> str:
 
 def _relevance(sheet: PromptSheet) -> str:
     """A line for each passage: relevant or not, and by which words."""
-    kept = _relevant(sheet.question, sheet.passages)
     rows = []
     for number, line in enumerate(sheet.passages):
         own = stems(line)
         shared = [word for word in _content_words(sheet.question) if stems(word) & own]
+        verdict = "relevant" if number in sheet.reading.relevant else "irrelevant"
         why = f"shares {', '.join(shared) or 'no word'} with the question"
-        rows.append(f"{number}: {'relevant' if number in kept else 'irrelevant'} - {why}")
+        rows.append(f"{number}: {verdict} - {why}")
     return "\n".join(rows) or "There is no passage to judge."
 
 
@@ -587,16 +546,15 @@ def _ids(sheet: PromptSheet) -> str:
     judged = re.findall(
         r"(?im)^\W{0,8}(?:knowledge|passage)?\W{0,3}(\d{1,6})\b(.{0,60})", sheet.context
     )
+    denied = re.compile(r"(?i)\b(?:not|irrelevant|unrelated|no)\b")
     chosen = {
         int(number)
         for number, verdict in judged
-        if not re.search(
-            r"(?i)\b(?:not|irrelevant|unrelated|no)\b", verdict.partition(" - ")[0]
-        )
+        if not denied.search(verdict.partition(" - ")[0])
     }
-    kept = [number for number in range(len(sheet.passages)) if number in chosen]
+    kept: Sequence[int] = [at for at in range(len(sheet.passages)) if at in chosen]
     if not kept and not (judged and offers_none):
-        kept = _relevant(sheet.question, sheet.passages)
+        kept = sheet.reading.relevant
     return ", ".join(map(str, kept)) or ("none" if offers_none or not sheet.passages else "0")
 
 
@@ -607,12 +565,7 @@ def _judgement(sheet: PromptSheet) -> str:
 
 def _context(sheet: PromptSheet) -> str:
     """The sentences that bear on the question, word for word."""
-    chosen = read_passages(sheet.question, sheet.passages).chosen
-    return " ".join(sentence.text for sentence in chosen) or UNKNOWN
-
-
-def _is_relevant(sheet: PromptSheet) -> str:
-    return "Yes" if read_passages(sheet.question, sheet.passages).share >= 0.3 else "No"
+    return " ".join(sentence.text for sentence in sheet.reading.chosen) or UNKNOWN
 
 
 # ---- multi-hop transcripts: Self-Ask and ReAct
@@ -624,14 +577,14 @@ def _hop(sheet: PromptSheet) -> str:
     """What goes on after a cue: what was found, and the next follow-up or the answer."""
     number = re.match(r"Thought (\d+):", sheet.cue)
     follow_up = _follow_up(sheet)
-    answer = "" if follow_up else _settled(sheet, sheet.passages)
+    answer = "" if follow_up else _settled(sheet)
     if number:
         act = f"Search[{follow_up}]" if follow_up else f"Finish[{answer}]"
         step = f"Action {number[1]}: {act}"
     else:
         step = f"Follow-up: {follow_up}" if follow_up else f"{FINAL} {answer}"
     if sheet.follow_ups:
-        return f"{_reasoning(sheet.follow_ups[-1], sheet.passages)}\n{step}"
+        return f"{_reasoning(replace(sheet, question=sheet.follow_ups[-1]))}\n{step}"
     return f"{'Nothing has been looked up yet.' if number else 'Yes.'}\n{step}"
 
 
@@ -641,10 +594,8 @@ def _follow_up(sheet: PromptSheet) -> str:
         return ""
     titles = [_title_and_text(line)[0] for line in sheet.passages]
     known = stems(" ".join([*titles, *sheet.follow_ups]))
-    chosen = read_passages(sheet.question, sheet.passages).chosen[:2]
-    for name, _ in _names(
-        " | ".join([sheet.question, *(sentence.text for sentence in chosen)])
-    ):
+    chosen = [sentence.text for sentence in sheet.reading.chosen[:2]]
+    for name, _ in _names(" | ".join([sheet.question, *chosen])):
         if not stems(name) <= known:
             words = [word for word in _content_words(sheet.question) if word.islower()][:6]
             regarding = f" regarding {' '.join(words)}" if words else ""
@@ -711,7 +662,8 @@ def _consistency(sheet: PromptSheet) -> str:
 
 _REPLIES: dict[str, Callable[[PromptSheet], str]] = {
     "Let's think step by step.": _think, "Passage": _passage, "Topic": _topic, "Relevance": _relevance, "Ids": _ids,
-    "Judgement": _judgement, "Context": _context, "Relevant": _is_relevant, "Verdict": _consistency,
+    "Judgement": _judgement, "Context": _context,
+    "Relevant": lambda sheet: "Yes" if sheet.reading.share >= 0.3 else "No", "Verdict": _consistency,
     "Comparison": _consistency,
 }  # fmt: skip
 """How a prompt is answered, by its cue."""
@@ -725,35 +677,38 @@ def _fields(lines: Sequence[str]) -> str:
     text, request = "\n".join(lines[:-1]), lines[-1]
     types = dict(re.findall(r"(?m)^\d{1,3}\. `(\w{1,80})` \((.{1,500}?)\):", text))
     requested = re.findall(r"`(?:\[\[ ## |<)?(\w{1,80})(?: ## \]\]|>)?`", request)
-    outputs = [name for name in requested if name != "completed"]
     parts = re.split(r"(?m)^(?:\[\[ ## |<)(\w{1,80})(?: ## \]\]|>)[ \t]*$", text)
-    inputs: dict[str, str] = {}
+    given: dict[str, str] = {}
     current = ""
     for name, part in zip(parts[1::2], parts[2::2], strict=True):
         # a marker that names no declared field belongs to the value that holds it: an agent's trajectory has such
         if name in types or name == "completed":
-            current, inputs[name] = name, ""
-        inputs[current] = inputs.get(current, "") + part
+            current, given[name] = name, ""
+        given[current] = given.get(current, "") + part
     inputs = {
         name: part.partition("\n</")[0].strip()
-        for name, part in inputs.items()
-        if name not in ("", "completed", *outputs)
+        for name, part in given.items()
+        if name not in ("", "completed", *requested)
     }
     asking = ("question", "query", "claim", "prompt", "request", "input", "statement", "text")
     questions = [inputs[name] for word in asking for name in inputs if word in name.lower()]
     question = [*questions, *reversed(inputs.values()), ""][0]
     passages = "\n".join(part for part in inputs.values() if part != question).split("\n")
-    knowledge = tuple(re.sub(r"^\[\d{1,6}\] «(.*)»$", r"\1", line.strip()) for line in passages)
-    # of an agent's tools the first, once: it takes one step only
-    tool = re.search(
-        r"(?m)^[ \t]*\(\d{1,3}\) [^\s.,]{1,80}[.,].{0,2000}?It takes arguments \{'(\w{1,80})'",
-        text,
+    sheet = PromptSheet(
+        "",
+        question,
+        tuple(re.sub(r"^\[\d{1,6}\] «(.*)»$", r"\1", line.strip()) for line in passages),
+        [*(value for name, value in inputs.items() if "instruction" in name), question][0],
     )
-    if "[[ ## observation_" in text:
-        tool = None
+    # of an agent's tools the first, once: it takes one step only
+    takes = (
+        r"(?m)^[ \t]*\(\d{1,3}\) [^\s.,]{1,80}[.,].{0,2000}?It takes arguments \{'(\w{1,80})'"
+    )
+    tool = None if "[[ ## observation_" in text else re.search(takes, text)
     values = {
-        name: _value(name, types.get(name, "str"), question, knowledge, inputs, tool)
-        for name in outputs
+        name: _value(f"{types.get(name, 'str')} {name}", sheet, tool and tool[1])
+        for name in requested
+        if name != "completed"
     }
     if "JSON object" in request[:40]:
         return json.dumps(values, ensure_ascii=False)
@@ -765,40 +720,34 @@ def _fields(lines: Sequence[str]) -> str:
     return "\n\n".join([*filled, "[[ ## completed ## ]]"])
 
 
-def _value(
-    name: str,
-    kind: str,
-    question: str,
-    lines: tuple[str, ...],
-    inputs: dict[str, str],
-    tool: re.Match[str] | None,
-) -> Any:
-    """A value of the type that a field has, from the passages if the type allows it."""
-    answer = answer_to(question, lines, kind.startswith("bool"))
-    options = re.findall(r"'([^']{0,200})'", kind) if kind.startswith("Literal") else []
+def _value(field: str, sheet: PromptSheet, argument: str | None) -> Any:
+    """A value for a field, by its type and name, from the passages if the type allows it.
+
+    `argument` is that of the tool to call; the sheet's context is the instruction that there is.
+    """
+    if field.startswith("bool"):
+        return _answer_to(replace(sheet, instructions="only yes or no")) == "yes"
+    answer = _answer_to(sheet)
+    options = re.findall(r"'([^']{0,200})'", field) if field.startswith("Literal") else []
     if "finish" in options and len(options) > 1:
-        return options[0] if tool else "finish"
+        return options[0] if argument else "finish"
     if options:
-        near = stems(f"{question} {answer}")
+        near = stems(f"{sheet.question} {answer}")
         return max(
             options, key=lambda one: (one.lower() == answer.lower(), len(stems(one) & near))
         )
     number = re.search(r"\d{1,15}", answer)
-    instructions = [value for field, value in inputs.items() if "instruction" in field]
     values = {
-        "bool": answer == "yes",
         "int|float": int(number[0]) if number else 0,
-        r"list\[int": _relevant(question, lines),
+        r"list\[int": sheet.reading.relevant,
         "list": [answer],
-        "dict": {tool[1]: question} if tool else {},
-        ".*(?:reason|thought)": _reasoning(question, lines),
-        ".*query": question,
-        ".*instruction": [*instructions, question][0],
+        "dict": {argument: sheet.question} if argument else {},
+        ".*(?:reason|thought)": _reasoning(sheet),
+        ".*query": sheet.question,
+        ".*instruction": sheet.context,
         "": answer,
     }
-    return next(
-        value for like, value in values.items() if re.match(like, f"{kind} {name}".lower())
-    )
+    return next(value for like, value in values.items() if re.match(like, field.lower()))
 
 
 def _as_text(value: Any) -> str:
@@ -806,6 +755,6 @@ def _as_text(value: Any) -> str:
 
 
 def _xml(value: Any) -> str:
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return "".join(f"<item>{escape(str(item))}</item>" for item in value)
     return escape(_as_text(value))
