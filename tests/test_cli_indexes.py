@@ -17,7 +17,7 @@ from blendfilter.resources import sample
 from blendfilter.retrieval import indexes
 from blendfilter.retrieval.base import Hits, Retriever
 from blendfilter.retrieval.bm25 import BM25
-from blendfilter.retrieval.stored import StoredPassages
+from blendfilter.retrieval.stored import stored_passages
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def test_a_folder_of_documents(blendfilter: Command, here: Path) -> None:
     assert outcome.code == 0
     assert outcome.notices == ["blendfilter: docs: 2 text files are read, 1 of other kinds, hidden or links left out"]
     assert re.match(r"made: bm25, 3 passages, ", outcome.out)
-    assert [(each.id, each.title) for each in StoredPassages(here / "made")] == [
+    assert [(each.id, each.title) for each in stored_passages(here / "made")] == [
         ("guide.md#0", "Guide"),
         ("guide.md#1", "Guide > Piers"),
         ("more/tides.txt#0", "tides"),

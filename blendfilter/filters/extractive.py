@@ -38,7 +38,7 @@ from blendfilter.lm.tokenisers import RULE
 from blendfilter.oracles.candidates import Candidate, excerpts, passages_of, sentences_of
 from blendfilter.records import Passage
 from blendfilter.retrieval.analyser import Analyser
-from blendfilter.retrieval.bm25 import LuceneOkapi, OkapiScorer
+from blendfilter.retrieval.bm25 import LuceneOkapi
 from blendfilter.retrieval.callables import as_passage, name_of
 from blendfilter.retrieval.encoders import load_encoder
 from blendfilter.text import shortened
@@ -255,8 +255,8 @@ class ByBM25(CandidateScorer):
         terms = self._analyse(question)
         if not texts or not terms:
             return [0.0] * len(texts)
-        counted = OkapiScorer(LuceneOkapi([self._analyse(text) for text in texts], k1=K1, b=B))
-        return [float(score) / counted.factor for score in counted.scores(terms)]
+        counted = LuceneOkapi([self._analyse(text) for text in texts], k1=K1, b=B)
+        return [float(score) / (K1 + 1) for score in counted.scores(terms)]
 
 
 class ByRetriever(CandidateScorer):

@@ -11,6 +11,7 @@ import json
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -95,6 +96,12 @@ def missing_of(hits: Sequence[Passage]) -> tuple[str, ...]:
     return hits.missing if isinstance(hits, Hits) else ()
 
 
+def hits_like(passages: Iterable[Passage], *rankings: Sequence[Passage], **flags: Any) -> Hits:
+    """`passages` with the flags of the rankings that they come from, and with those given."""
+    missing = dict.fromkeys(chain.from_iterable(map(missing_of, rankings)))
+    return Hits(passages, **{"cut": any(map(cut_of, rankings)), "missing": missing, **flags})
+
+
 def flags_of(hits: Sequence[Passage]) -> dict[str, Any]:
     """What is to be kept of hits beside their passages, as JSON; empty for a plain list."""
     trim, missing = trim_of(hits), missing_of(hits)
@@ -128,13 +135,14 @@ class Retriever(ABC):
 
     fingerprint: str
     kind: str = ""
+    _warned: frozenset[str] = frozenset()
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         """At most `k` passages for each of `queries`, best first, in the order of `queries`.
 
         Under a run, searches go through its journal. Raises `BadArgument` where `k` is below 1 or a query is empty.
         """
-        k = check_search(queries, k)
+        k = self._checked_search(queries, k)
         with rejoined():
             journal = asker().journal
             found = (
@@ -148,6 +156,20 @@ class Retriever(ABC):
                 if missing_of(hits):
                     note("", "partial_search")
             return found
+
+    def _checked_search(self, queries: Sequence[str], k: int) -> int:
+        """As `check_search`, and a warning where `k` is above the number of passages."""
+        k, size = check_search(queries, k), self.size
+        if size is not None and k > size:
+            least = f"at most {size} passages come back"
+            self._warn("k", f"k={k} is more than the corpus holds: {least}")
+        return k
+
+    def _warn(self, kind: str, message: str) -> None:
+        """Warn once of that kind."""
+        if kind not in self._warned:
+            self._warned |= {kind}
+            warnings.warn(message, stacklevel=4)
 
     def _journaled(
         self, journal: Journal, queries: Sequence[str], k: int
@@ -313,34 +335,6 @@ def check_search(queries: Sequence[str], k: int) -> int:
         if not query.strip():
             raise BadArgument(f"{which} is empty ({query!r}): there is nothing to search for")
     return k
-
-
-class SearchWarnings:
-    """Warnings that an index gives once: `k` above its number of passages, queries longer than its engine reads.
-
-    `limit` says how long the longest query is that the engine reads.
-    """
-
-    def __init__(self, passages: int | None, limit: str = "") -> None:
-        self._passages, self._limit = passages, limit
-        self._given = set[str]()
-
-    def check_k(self, k: int) -> None:
-        """Warn where `k` is above the number of passages."""
-        if self._passages is not None and k > self._passages:
-            held = f"at most {self._passages} passages come back"
-            self._warn("k", f"k={k} is more than the corpus holds: {held}")
-
-    def check_cut(self, query: str, cut: bool) -> None:
-        """Warn about a query that was cut; every one of them is flagged besides (`Hits.cut`)."""
-        if cut:
-            words = f"a query of {len(query.split()):,} words was cut"
-            self._warn("cut", f"{words}: {self._limit}; each one is flagged (query_cut)")
-
-    def _warn(self, kind: str, message: str) -> None:
-        if kind not in self._given:
-            self._given.add(kind)
-            warnings.warn(message, stacklevel=5)
 
 
 def first_fault(error: ValidationError) -> str:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 import shutil
 import warnings
-from abc import abstractmethod
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -52,10 +51,10 @@ from blendfilter.retrieval.stored import (
     PASSAGES,
     PassageLines,
     Stored,
-    StoredPassages,
     UpdatedPassages,
     corpus_name,
     gather,
+    stored_passages,
 )
 
 COUNTING = "counting words"
@@ -73,6 +72,7 @@ _OLD_ANALYSER = (
     "an index of an earlier version: it answers as before, and takes a word in two Unicode forms for two words, and a "
     "vowel sign for a word's end; build it again to mend that (its fingerprint changes)"
 )
+_ARRAYS = ("data", "indices", "indptr")
 _BLOCK = 2**13  # passages counted at a time
 
 Numbers = np.typing.NDArray[np.integer[Any]]
@@ -229,20 +229,43 @@ def _idf(counts: Numbers, passages: int) -> Scores:
     return idf
 
 
-class LexicalSearch(Stored):
-    """An index whose passages get a score for their words. It only reads, so threads share it."""
+class Lexical(Stored):
+    """A BM25 index: `build` one, `open` one, or let `for_corpus` do either. It only reads, so threads share it.
+
+    `engine` is the object that counts: bm25s' or rank-bm25's.
+    """
 
     def __init__(
         self,
         manifest: Manifest,
         passages: PassageLines,
-        scorer: LexicalScorer,
+        engine: Any,
         path: Path | None,
         analyser: Analyser,
     ) -> None:
         super().__init__(manifest, passages, path)
         self.analyser = analyser
-        self._scorer = scorer
+        self._engine = engine
+
+    @classmethod
+    def _count(cls, analysed: AnalysedPassages, settings: Settings, folder: Path | None) -> Any:
+        """The engine for these passages; with a `folder`, leave there what `_load` wants."""
+        raise NotImplementedError
+
+    @classmethod
+    def _load(
+        cls, folder: Path, passages: Sequence[Passage], settings: Settings, analyse: Analyser
+    ) -> Any:
+        """The engine of an index folder."""
+        raise NotImplementedError
+
+    def _scores(self, terms: list[str]) -> Scores:
+        scores: Scores = self._engine.get_scores_from_ids(self._engine.get_tokens_ids(terms))
+        return scores
+
+    def _level(self, scores: Scores) -> Scores:
+        """By the formula alone, so that both engines see the same ties."""
+        return scores
 
     def as_cheap(self, k: int) -> int:
         """Twice as deep: every passage is scored anyway."""
@@ -253,7 +276,7 @@ class LexicalSearch(Stored):
         if not terms:
             return np.zeros(len(self))
         try:
-            return self._scorer.scores(terms)
+            return self._scores(terms)
         except (IndexError, ValueError, TypeError) as error:  # a passage's number that none has
             why = str(error)[:120]
             raise BadData(
@@ -265,32 +288,12 @@ class LexicalSearch(Stored):
 
         Equal scores keep corpus order, at the k-th place too.
         """
-        self._warnings.check_k(k)
         found: list[list[Passage]] = []
         for query in queries:
             scores = self.scores(self.analyser(query))
-            # compared by the formula alone, so that both engines see the same ties
-            level = scores if self._scorer.factor == 1 else scores / self._scorer.factor
-            found.append([self.passages[at].scored(float(scores[at])) for at in best(level, k)])
+            places = best(self._level(scores), k)
+            found.append([self.passages[at].scored(float(scores[at])) for at in places])
         return found
-
-
-class Lexical(LexicalSearch):
-    """A BM25 index: `build` one, `open` one, or let `for_corpus` do either."""
-
-    @classmethod
-    @abstractmethod
-    def _count(
-        cls, analysed: AnalysedPassages, settings: Settings, folder: Path | None
-    ) -> LexicalScorer:
-        """Count the passages; with a `folder`, leave there what `_load` wants."""
-
-    @classmethod
-    @abstractmethod
-    def _load(
-        cls, folder: Path, passages: Sequence[Passage], settings: Settings, analyse: Analyser
-    ) -> LexicalScorer:
-        """The scorer of an index folder."""
 
     @classmethod
     def build(
@@ -318,18 +321,17 @@ class Lexical(LexicalSearch):
             nullcontext() if out is None else building(out, overwrite=overwrite, share=share)
         )
         with place as folder:
-            gathered = gather(
+            passages, about = gather(
                 corpus, folder, progress, lambda passage: analysed.add(analyse(passage.line))
             )
             if not analysed.words:
-                name = corpus_name(gathered.corpus.name)
-                count = f"{len(gathered.passages)} passages"
-                raise EmptyData(f"{name} has {count} and not one word to index in them")
-            scorer = cls._count(analysed, settings, folder)
-            manifest = cls._described(gathered, settings, folder)
+                count = f"{len(passages)} passages and not one word to index in them"
+                raise EmptyData(f"{corpus_name(about.name)} has {count}")
+            engine = cls._count(analysed, settings, folder)
+            manifest = cls._described(folder, settings, about, len(passages))
         if out is not None:
             return cls.open(out, analyser=analyser)
-        return cls(manifest, gathered.passages, scorer, None, analyse)
+        return cls(manifest, passages, engine, None, analyse)
 
     @classmethod
     def open(cls, folder: AnyPath, *, analyser: Analyser | None = None) -> Self:
@@ -344,12 +346,12 @@ class Lexical(LexicalSearch):
         settings = manifest.settings
         with opening(folder):
             analyse = Analyser.of_index(settings["analyser"], folder, how["analyser"])
-            passages = StoredPassages(folder)
+            passages = stored_passages(folder)
             if analyse.form is None:
                 # names no folder, so that it comes once for many shards
                 warnings.warn(_OLD_ANALYSER, stacklevel=2)
-            scorer = cls._load(folder, passages, settings, analyse)
-            return cls(manifest, passages, scorer, folder, analyse)
+            engine = cls._load(folder, passages, settings, analyse)
+            return cls(manifest, passages, engine, folder, analyse)
 
     def _how(self) -> Settings:
         return {"analyser": self.analyser}
@@ -432,18 +434,17 @@ class BM25(Lexical):
     @classmethod
     def _count(
         cls, analysed: AnalysedPassages, settings: Settings, folder: Path | None
-    ) -> SparseScorer:
+    ) -> bm25s.BM25:
         postings = Postings.of(analysed.words, len(analysed), analysed.blocks)
         if folder:
             postings.save(folder, settings["k1"], settings["b"])
-        engine = postings.engine(settings["k1"], settings["b"])
-        return SparseScorer(engine, postings.frequencies)
+        return postings.engine(settings["k1"], settings["b"])
 
     @classmethod
     def _load(
         cls, folder: Path, passages: Sequence[Passage], settings: Settings, analyse: Analyser
-    ) -> SparseScorer:
-        return SparseScorer.load(folder)
+    ) -> bm25s.BM25:
+        return saved_engine(folder)
 
     def _write_update(
         self, folder: Path, new: UpdatedPassages, progress: ProgressCallback
@@ -468,9 +469,10 @@ class BM25(Lexical):
 
     def postings(self, progress: ProgressCallback = silent) -> Postings:
         """How often each term occurs in which passage; an index of before 0.3 is analysed again for it."""
-        assert isinstance(self._scorer, SparseScorer)
-        if known := self._scorer.postings():
-            return known
+        known = self._engine.scores
+        if "frequencies" in known:
+            words, rows, starts = self._engine.vocab_dict, known["indices"], known["indptr"]
+            return Postings(words, starts, rows, known["frequencies"], len(self))
         analysed = self._analysed(self.passages, progress)
         return Postings.of(analysed.words, len(analysed), analysed.blocks)
 
@@ -495,61 +497,29 @@ class BM25(Lexical):
             for name in (PASSAGES, OFFSETS):
                 shutil.copyfile(Path(self.path or "", name), folder / name)
             postings.save(folder, settings["k1"], settings["b"], whole)
-            self._sealed(self.manifest, settings, folder)
+            self._described(folder, settings, self.manifest.corpus, len(self))
         return BM25.open(out, analyser=self.analyser)
 
 
-class SparseScorer:
-    """bm25s' matrix at work, and how often the terms occur that its scores are made of, where that is known."""
+def saved_engine(folder: Path) -> bm25s.BM25:
+    """What bm25s saved in a folder, memory-mapped, counting with numpy whatever it was saved with.
 
-    factor = 1.0
-
-    def __init__(self, engine: bm25s.BM25, frequencies: Numbers | None = None) -> None:
-        # plain views of mapped files: numpy's memmap class costs microseconds at every slice
-        engine.scores |= {
-            name: np.asarray(engine.scores[name]) for name in ("data", "indices", "indptr")
-        }
-        self._engine, self._frequencies = engine, frequencies
-        self.words: dict[str, int] = engine.vocab_dict
-        self.passages: int = engine.scores["num_docs"] or 0
-
-    @classmethod
-    def load(cls, folder: Path) -> SparseScorer:
-        """What bm25s saved in a folder, memory-mapped, counting with numpy whatever it was saved with.
-
-        Raises `ValueError` where its files do not fit each other, and what bm25s raises for files that are not its own.
-        """
-        engine = bm25s.BM25.load(
-            folder, mmap=True, show_progress=False, override_params={"backend": "numpy"}
-        )
-        data, indices, indptr = (engine.scores[name] for name in ("data", "indices", "indptr"))
-        columns = engine.vocab_dict.values()
-        sound = all(np.issubdtype(numbers.dtype, np.integer) for numbers in (indices, indptr))
-        sound = sound and len(data) == len(indices) == int(indptr[-1])
-        if not (
-            sound and min(columns, default=0) >= 0 and max(columns, default=0) < len(indptr)
-        ):
-            raise ValueError("its arrays and words do not fit each other")
-        path = folder / FREQUENCIES
-        frequencies = np.asarray(np.load(path, mmap_mode="r")) if path.is_file() else None
-        return cls(engine, frequencies)
-
-    def scores(self, terms: list[str]) -> Scores:
-        """One score a passage."""
-        scores: Scores = self._engine.get_scores_from_ids(self._engine.get_tokens_ids(terms))
-        return scores
-
-    def postings(self) -> Postings | None:
-        """How often each term occurs in which passage; None where that is not known."""
-        if self._frequencies is None:
-            return None
-        rows, starts = self._engine.scores["indices"], self._engine.scores["indptr"]
-        return Postings(self.words, starts, rows, self._frequencies, self.passages)
-
-    def settings(self) -> Settings:
-        """The parameters that it was made with."""
-        names = ("k1", "b", "delta", "method", "idf_method")
-        return {name: getattr(self._engine, name) for name in names}
+    Raises `ValueError` where its files do not fit each other, and what bm25s raises for files that are not its own.
+    """
+    engine = bm25s.BM25.load(
+        folder, mmap=True, show_progress=False, override_params={"backend": "numpy"}
+    )
+    # plain views of mapped files: numpy's memmap class costs microseconds at every slice
+    data, indices, indptr = arrays = [np.asarray(engine.scores[name]) for name in _ARRAYS]
+    columns = engine.vocab_dict.values()
+    sound = all(np.issubdtype(numbers.dtype, np.integer) for numbers in (indices, indptr))
+    sound = sound and len(data) == len(indices) == int(indptr[-1])
+    if not (sound and min(columns, default=0) >= 0 and max(columns, default=0) < len(indptr)):
+        raise ValueError("its arrays and words do not fit each other")
+    engine.scores |= zip(_ARRAYS, arrays, strict=True)
+    if (path := folder / FREQUENCIES).is_file():  # of no use to bm25s
+        engine.scores["frequencies"] = np.asarray(np.load(path, mmap_mode="r"))
+    return engine
 
 
 # --- rank-bm25 ------------------------------------------------------------------------------------------------------
@@ -564,15 +534,23 @@ class RankBM25(Lexical):
     @classmethod
     def _count(
         cls, analysed: AnalysedPassages, settings: Settings, folder: Path | None
-    ) -> OkapiScorer:
-        return OkapiScorer(LuceneOkapi(analysed.terms(), k1=settings["k1"], b=settings["b"]))
+    ) -> LuceneOkapi:
+        return LuceneOkapi(analysed.terms(), k1=settings["k1"], b=settings["b"])
 
     @classmethod
     def _load(
         cls, folder: Path, passages: Sequence[Passage], settings: Settings, analyse: Analyser
-    ) -> OkapiScorer:
+    ) -> LuceneOkapi:
         lists = (analyse(passage.line) for passage in passages)
-        return OkapiScorer(LuceneOkapi(lists, k1=settings["k1"], b=settings["b"]))
+        return LuceneOkapi(lists, k1=settings["k1"], b=settings["b"])
+
+    def _scores(self, terms: list[str]) -> Scores:
+        scores: Scores = self._engine.scores(terms)
+        return scores
+
+    def _level(self, scores: Scores) -> Scores:
+        factor: float = self._engine.k1 + 1
+        return scores / factor
 
     def _write_update(
         self, folder: Path, new: UpdatedPassages, progress: ProgressCallback
@@ -591,20 +569,9 @@ class LuceneOkapi(BM25Okapi):
                 1 + (self.corpus_size - passages + 0.5) / (passages + 0.5)
             )
 
-
-class OkapiScorer:
-    """rank-bm25's counts at work."""
-
-    def __init__(self, engine: LuceneOkapi) -> None:
-        self._engine = engine
-        self.factor: float = engine.k1 + 1
-
     def scores(self, terms: list[str]) -> Scores:
         """One score a passage."""
         # b = 1 and a passage without a word: 0 / 0, which means no match
         with np.errstate(invalid="ignore"):
-            scores: Scores = np.nan_to_num(self._engine.get_scores(terms))
+            scores: Scores = np.nan_to_num(self.get_scores(terms))
         return scores
-
-
-LexicalScorer = SparseScorer | OkapiScorer

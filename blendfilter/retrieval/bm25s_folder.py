@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -19,11 +20,11 @@ from blendfilter.files import AnyPath, path_of, sha256_of
 from blendfilter.records import Passage
 from blendfilter.retrieval.analyser import BM25S_PATTERN, PATTERNS, Analyser
 from blendfilter.retrieval.base import fingerprint_of, first_fault
-from blendfilter.retrieval.bm25 import STOP_WORD_LISTS, LexicalSearch, SparseScorer
+from blendfilter.retrieval.bm25 import STOP_WORD_LISTS, Lexical, saved_engine
 from blendfilter.retrieval.callables import as_passage
 from blendfilter.retrieval.corpus import IDS
 from blendfilter.retrieval.manifest import UNREADABLE, CorpusInfo, Manifest
-from blendfilter.retrieval.stored import PassageLines, line_offsets, mapped
+from blendfilter.retrieval.stored import text_lines
 
 KIND = "bm25s"
 PARAMS = "params.index.json"
@@ -31,6 +32,7 @@ VOCABULARY = "vocab.index.json"
 INDPTR = "indptr.csc.index.npy"
 CORPUS = "corpus.jsonl"
 ANALYSER = "analyser.json"
+_PARAMETERS = ("k1", "b", "delta", "method", "idf_method")
 _ARRAYS = ("data.csc.index.npy", "indices.csc.index.npy", INDPTR)
 
 
@@ -40,7 +42,7 @@ def open_bm25s(
     stemmer: str | None = None,
     stopwords: str | Iterable[str] | None = None,
     analyser: Analyser | None = None,
-) -> LexicalSearch:
+) -> Lexical:
     """The index that bm25s saved in `folder`.
 
     `stemmer` (a language of Snowball's) and `stopwords` (a list, or the name of one of bm25s' lists, such as
@@ -58,19 +60,20 @@ def open_bm25s(
             f"the bm25s folder at {folder} holds no passages: save it with retriever.save(DIR, corpus=…)"
         )
     try:
-        scorer = SparseScorer.load(path)
+        engine = saved_engine(path)
     except (OSError, *UNREADABLE) as error:
         raise BadData(
             f"the bm25s folder at {path} cannot be read ({str(error)[:200]}): save it again"
         ) from None
-    passages, count = FolderPassages(path), scorer.passages
+    passages = text_lines(path / CORPUS, partial(_passage, path / CORPUS))
+    count = engine.scores["num_docs"] or 0
     if len(passages) != count:
         raise BadData(
             f"the bm25s folder at {folder} holds {len(passages):,} passages and an index of {count}"
         )
     if not count:
         raise EmptyData(f"the bm25s folder at {folder} holds no passages")
-    words = [word for word in scorer.words if word]
+    words = [word for word in engine.vocab_dict if word]
     if words and all(map(str.isdecimal, words)):
         raise BadData(
             f"the bm25s folder at {path} was indexed by token numbers and does not hold the words: "
@@ -80,26 +83,32 @@ def open_bm25s(
         given = {} if stopwords is None else {"stopwords": stopwords}
         how = _recorded(path) if stemmer is None else _Analysis(stemmer=stemmer, **given)
         analyser = how.analyser()
-    manifest = _manifest(path, scorer, passages, analyser)
-    return LexicalSearch(manifest, passages, scorer, path, analyser)
+    # Its arrays may be many gigabytes, so the fingerprint stands on their sizes, and on the content of what is small:
+    # the settings, the words, in how many passages each occurs, and where each passage's line begins. A corpus that
+    # was edited and indexed again changes one of these unless it keeps the length of every text and every count.
+    lines = hashlib.sha256(passages.offsets.tobytes()).hexdigest()
+    sizes = {name: (path / name).stat().st_size for name in (*_ARRAYS, CORPUS)}
+    contents = [sha256_of(path / name) for name in (PARAMS, VOCABULARY, INDPTR)]
+    analysis = analyser.settings()
+    manifest = Manifest(
+        kind=KIND,
+        fingerprint=fingerprint_of(KIND, sizes, contents, lines, analysis),
+        passages=count,
+        corpus=CorpusInfo(name=CORPUS, sha256=lines),
+        settings={name: getattr(engine, name) for name in _PARAMETERS} | {"analyser": analysis},
+    )
+    return Lexical(manifest, passages, engine, path, analyser)
 
 
-class FolderPassages(PassageLines):
-    """The rows of `corpus.jsonl` by position; a row without an id has its position for one."""
-
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / CORPUS
-        super().__init__(mapped(self._path), line_offsets(self._path))
-
-    def read(self, at: int, line: bytes) -> Passage:
-        """A row in any shape that `as_passage` reads."""
-        try:
-            row = json.loads(line)
-            if isinstance(row, dict) and all(row.get(name) is None for name in IDS):
-                row["id"] = at
-            return as_passage(row)
-        except (ValueError, BadArgument) as error:
-            raise BadData(f"{self._path}, line {at + 1}: {error}") from None
+def _passage(path: Path, at: int, line: bytes) -> Passage:
+    """A row in any shape that `as_passage` reads; without an id, its position is one."""
+    try:
+        row = json.loads(line)
+        if isinstance(row, dict) and all(row.get(name) is None for name in IDS):
+            row["id"] = at
+        return as_passage(row)
+    except (ValueError, BadArgument) as error:
+        raise BadData(f"{path}, line {at + 1}: {error}") from None
 
 
 class _Analysis(BaseModel):
@@ -139,25 +148,3 @@ def _recorded(folder: Path) -> _Analysis:
             f"{path}: its pattern must be one of {', '.join(PATTERNS)}; give another one in Python, analyser=…"
         )
     return found
-
-
-def _manifest(
-    path: Path, scorer: SparseScorer, passages: FolderPassages, analyser: Analyser
-) -> Manifest:
-    """What the folder would say of itself.
-
-    Its arrays may be many gigabytes, so the fingerprint stands on their sizes, and on the content of what is small: the
-    settings, the words, in how many passages each occurs, and where each passage's line begins. A corpus that was
-    edited and indexed again changes one of these unless it keeps the length of every text and every count.
-    """
-    lines = hashlib.sha256(passages.offsets.tobytes()).hexdigest()
-    sizes = {name: (path / name).stat().st_size for name in (*_ARRAYS, CORPUS)}
-    contents = [sha256_of(path / name) for name in (PARAMS, VOCABULARY, INDPTR)]
-    analysis = analyser.settings()
-    return Manifest(
-        kind=KIND,
-        fingerprint=fingerprint_of(KIND, sizes, contents, lines, analysis),
-        passages=len(passages),
-        corpus=CorpusInfo(name=CORPUS, sha256=lines),
-        settings=scorer.settings() | {"analyser": analysis},
-    )

@@ -14,16 +14,16 @@ and the `nprobe` cells nearest to the query are compared.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
-import shutil
 import tempfile
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
+from io import BytesIO
+from itertools import compress
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 
@@ -49,9 +49,9 @@ from blendfilter.retrieval.on_ray import ENCODING, ChunkFolder, OnRay
 from blendfilter.retrieval.stored import (
     PassageLines,
     Stored,
-    StoredPassages,
     UpdatedPassages,
     gather,
+    stored_passages,
 )
 
 Kind = Literal["flat", "hnsw", "ivf"]
@@ -64,6 +64,7 @@ KINDS = {
 LINKING, CLUSTERING, ADDING = "linking", "clustering", "adding vectors"
 INDEX = "index.faiss"
 _VECTORS = "vectors.f32"  # all of them, while an index is being built
+_CHUNK = "{}.npz"
 _BATCH_SIZE = 64
 _BATCHES = 8  # encoded in one go, so that passages of like length stand in one batch
 _BLOCK = 8192
@@ -100,7 +101,8 @@ class Dense(Stored):
         encoder: Encoder,
         path: Path | None,
     ) -> None:
-        limit = f"the encoder {encoder.name} reads {encoder.reading.query_limit} tokens"
+        most = encoder.reading.query_max_length or encoder.reading.max_length
+        limit = f"the encoder {encoder.name} reads {most} tokens"
         super().__init__(manifest, passages, path, limit)
         self.faiss = index
         self.encoder = encoder
@@ -156,7 +158,7 @@ class Dense(Stored):
         if on is not None:
             on.check(out)
         loading: Settings = {
-            "query_encoder": None if query_encoder is None else os.fspath(query_encoder),
+            "query_encoder": query_encoder,
             "query_prefix": query_prefix,
             "passage_prefix": passage_prefix,
             "query_prompt": query_prompt,
@@ -171,17 +173,18 @@ class Dense(Stored):
             nullcontext() if out is None else building(out, overwrite=overwrite, share=share)
         )
         with place as folder:
-            reader = load_encoder(os.fspath(encoder), **loading)
-            gathered = gather(corpus, folder, progress)
-            passages, reading = gathered.passages, reader.reading
-            settings = fitted(settings, len(passages))
+            reader = load_encoder(encoder, **loading)
+            passages, about = gather(corpus, folder, progress)
+            reading, count = reader.reading, len(passages)
+            settings = fitted(settings, count)
             if on is None or folder is None or out is None:
-                vectors = encoded(passages, reader, batch_size, folder, progress)
+                steps = encoded(passages, reader, batch_size, range(count), progress)
             else:
-                of = [gathered.corpus.sha256, reader.identity, reading.settings(), batch_size]
-                chunks = ChunkFolder(out, of, "{}.json")
+                of = [about.sha256, reader.identity, reading.settings(), batch_size]
+                chunks = ChunkFolder(out, of, _CHUNK)
                 job = _DenseJob(folder, chunks.path, lasting(encoder), loading, batch_size)
-                vectors = encoded_on(on, chunks, job, passages, reader, progress)
+                steps = encoded_on(on, chunks, job, count, progress)
+            vectors = joined(steps, count, reader, folder)
             built = build_index(vectors, settings, progress, reading.similarity)
             if settings["index"] == "hnsw":
                 settings["graph"] = graph_digest(built)
@@ -195,7 +198,7 @@ class Dense(Stored):
             settings |= reading.settings()
             if folder:
                 _write(built, folder)
-            manifest = cls._described(gathered, settings, folder)
+            manifest = cls._described(folder, settings, about, count)
         if out is None:
             return cls(manifest, passages, built, reader, None)
         if chunks is not None:
@@ -237,7 +240,7 @@ class Dense(Stored):
                 index.hnsw.efSearch = settings["ef_search"]
             if settings["index"] == "ivf":
                 index.nprobe = settings["nprobe"]
-            return cls(manifest, StoredPassages(folder), index, reader, folder)
+            return cls(manifest, stored_passages(folder), index, reader, folder)
 
     def _how(self) -> Settings:
         return {"loaded": self.encoder}
@@ -267,9 +270,9 @@ class Dense(Stored):
                 some = new.kept[start : start + _BLOCK]
                 index.add(self.vectors(some.tolist()))
                 progress(phase, start + len(some), len(new.kept))
-        if new.added:
-            vectors = encoded(new.new, self.encoder, _BATCH_SIZE, folder, progress)
-            add_vectors(index, vectors, kind, progress)
+        if count := len(new.new):
+            steps = encoded(new.new, self.encoder, _BATCH_SIZE, range(count), progress)
+            add_vectors(index, joined(steps, count, self.encoder, folder), kind, progress)
         if kind == "hnsw":
             settings["graph"] = graph_digest(index)
         if kind == "ivf":  # its cells were made for another corpus
@@ -294,13 +297,12 @@ class Dense(Stored):
     def encoded_queries(self, queries: Sequence[str]) -> Encoded:
         """The vectors of `queries`, for `near` and for other comparisons."""
         encoded = self.encoder.encode_queries(queries)
-        for query, was_cut in zip(queries, encoded.cut, strict=True):
-            self._warnings.check_cut(query, was_cut)
+        for query in compress(queries, encoded.cut):
+            self._warn_of_cut(query)
         return encoded
 
     def near(self, queries: Encoded, k: int) -> list[Hits]:
         """What `find` gives for queries that are encoded already."""
-        self._warnings.check_k(k)
         found = nearest(self.faiss, queries.vectors, k)
         return [
             Hits(
@@ -335,22 +337,17 @@ def _encoder_of(
 ) -> Encoder:
     """The encoder that an index was built with."""
     with opening(folder):
-        name = os.fspath(settings["encoder"] if encoder is None else encoder)
-        asker = settings.get("query_encoder") if query_encoder is None else query_encoder
+        name = settings["encoder"] if encoder is None else encoder
+        asking = settings.get("query_encoder") if query_encoder is None else query_encoder
         known = {
             field: settings[field] for field in EncodingOptions._fields if field in settings
         }
-        reading = EncodingOptions(**known)
+        reading = EncodingOptions(**known)._asdict()
     try:
-        return load_encoder(
-            name,
-            query_encoder=None if asker is None else os.fspath(asker),
-            **reading._asdict(),
-            device=device,
-        )
+        return load_encoder(name, query_encoder=asking, device=device, **reading)
     except (MissingFile, BadArgument, BadData) as error:
         which = "encoder=…, query_encoder=… where they moved"
-        which = "encoder=… where it moved" if asker is None else which
+        which = "encoder=… where it moved" if asking is None else which
         why = f"the index at {folder} needs its encoder: {error} ({which})"
         raise (MissingFile if isinstance(error, MissingFile) else BadData)(why) from None
 
@@ -358,52 +355,49 @@ def _encoder_of(
 # --- encoding, here or by a cluster ---------------------------------------------------------------------------------
 
 
-def _in_steps(
-    passages: Sequence[Passage], encoder: Encoder, batch_size: int, within: range
-) -> Iterator[tuple[Vectors, int]]:
-    """Vectors in corpus order, some batches of passages at a time, and how many of these were cut."""
-    step = batch_size * _BATCHES
-    for start in range(within.start, within.stop, step):
-        some = passages[start : min(start + step, within.stop)]
-        vectors, cut = encoder.encode_passages([*map(encoder.line, some)], batch_size)
-        yield vectors, sum(cut)
+Step = tuple[Vectors, int]
+"""The vectors of some passages, in corpus order, and how many of these were cut."""
 
 
 def encoded(
     passages: Sequence[Passage],
     encoder: Encoder,
     batch_size: int,
-    folder: Path | None,
-    progress: ProgressCallback,
+    within: range,
+    progress: ProgressCallback = silent,
+) -> Iterator[Step]:
+    """The passages at those positions, some batches at a time."""
+    step = batch_size * _BATCHES
+    for start in range(within.start, within.stop, step):
+        some = passages[start : min(start + step, within.stop)]
+        vectors, cut = encoder.encode_passages([*map(encoder.line, some)], batch_size)
+        yield vectors, sum(cut)
+        progress(ENCODING, start + len(some) - within.start, len(within))
+
+
+def joined(
+    steps: Iterable[Step], passages: int, encoder: Encoder, folder: Path | None
 ) -> Vectors:
-    """The vectors of all passages in corpus order, memory-mapped from the folder where there is one.
+    """The vectors of all passages, memory-mapped from the folder where there is one.
 
     Warns once, with their number, about passages that are longer than the encoder reads.
     """
-    done, cut = 0, 0
+    cut = 0
     # written as a plain file: a full disk is an error here, and a crash in a memory map
     with open(folder / _VECTORS, "w+b") if folder else tempfile.TemporaryFile() as file:
-        for vectors, too_long in _in_steps(passages, encoder, batch_size, range(len(passages))):
+        for vectors, too_long in steps:
             file.write(vectors.tobytes())
-            done, cut = done + len(vectors), cut + too_long
-            progress(ENCODING, done, len(passages))
-        _warn_of_cut(cut, len(passages), encoder)
-        return _mapped(file, len(passages), encoder)
-
-
-def _warn_of_cut(cut: int, passages: int, encoder: Encoder) -> None:
+            cut += too_long
+        file.flush()
+        shape = (passages, encoder.dimension)
+        found = np.asarray(np.memmap(file, dtype=np.float32, mode="r", shape=shape))
     if cut:
         warnings.warn(
             f"{cut:,} of {passages:,} passages are longer than the encoder {encoder.name} reads "
             f"({encoder.reading.max_length} tokens): what follows is not searched; cut them into shorter ones",
             stacklevel=3,
         )
-
-
-def _mapped(file: BinaryIO, passages: int, encoder: Encoder) -> Vectors:
-    file.flush()
-    shape = (passages, encoder.dimension)
-    return np.asarray(np.memmap(file, dtype=np.float32, mode="r", shape=shape))
+    return found
 
 
 class _DenseJob(NamedTuple):
@@ -422,40 +416,30 @@ class _DenseJob(NamedTuple):
 
 
 class _DenseChunks:
-    """In a worker: a chunk's vectors in `N.vectors`, then how many of its passages were cut in `N.json`."""
+    """In a worker: a chunk's vectors, and how many of its passages were cut."""
 
     def __init__(self, job: _DenseJob) -> None:
-        self._job, self._passages = job, StoredPassages(job.folder)
+        self._job, self._passages = job, stored_passages(job.folder)
         self._encoder = load_encoder(job.encoder, **job.loading)
 
     def make(self, chunk: int) -> None:
         job, start = self._job, chunk * self._job.size
         within = range(start, min(start + job.size, len(self._passages)))
-        steps = [*_in_steps(self._passages, self._encoder, job.batch_size, within)]
-        vectors = np.concatenate([vectors for vectors, _ in steps])
-        counts = {"passages": len(vectors), "cut": sum(cut for _, cut in steps)}
-        write_whole(job.chunks / f"{chunk}.vectors", [vectors.tobytes()])
-        write_whole(job.chunks / f"{chunk}.json", [json.dumps(counts).encode()])
+        steps = encoded(self._passages, self._encoder, job.batch_size, within)
+        vectors, cut = zip(*steps, strict=True)
+        made = BytesIO()
+        np.savez(made, vectors=np.concatenate(vectors), cut=sum(cut))
+        write_whole(job.chunks / _CHUNK.format(chunk), [made.getvalue()])
 
 
 def encoded_on(
-    on: OnRay,
-    chunks: ChunkFolder,
-    job: _DenseJob,
-    passages: Sequence[Passage],
-    encoder: Encoder,
-    progress: ProgressCallback,
-) -> Vectors:
+    on: OnRay, chunks: ChunkFolder, job: _DenseJob, passages: int, progress: ProgressCallback
+) -> Iterator[Step]:
     """`encoded`, by a cluster."""
-    chunks.make(on, _DenseChunks, job, len(passages), job.size, progress)
-    cut = 0
-    with open(job.folder / _VECTORS, "w+b") as file:
-        for chunk in range(-(-len(passages) // job.size)):
-            with open(chunks.path / f"{chunk}.vectors", "rb") as part:
-                shutil.copyfileobj(part, file)
-            cut += json.loads((chunks.path / f"{chunk}.json").read_bytes())["cut"]
-        _warn_of_cut(cut, len(passages), encoder)
-        return _mapped(file, len(passages), encoder)
+    chunks.make(on, _DenseChunks, job, passages, job.size, progress)
+    for chunk in range(-(-passages // job.size)):
+        with np.load(chunks.path / _CHUNK.format(chunk)) as made:
+            yield made["vectors"], int(made["cut"])
 
 
 # --- FAISS ----------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ import os
 import re
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -90,11 +90,6 @@ class EncodingOptions(NamedTuple):
     max_length: int | None  # None where there is no limit
     pooling: Pooling | None = None
     query_max_length: int | None = None
-
-    @property
-    def query_limit(self) -> int | None:
-        """Tokens read of a query."""
-        return self.max_length if self.query_max_length is None else self.query_max_length
 
     def settings(self) -> dict[str, Any]:
         """The options by name, without those that are not in use, as in manifests written before there were any."""
@@ -209,9 +204,9 @@ class _Side:
 
 
 def load_encoder(
-    name: str,
+    name: AnyPath,
     *,
-    query_encoder: str | None = None,
+    query_encoder: AnyPath | None = None,
     query_prefix: str | None = None,
     passage_prefix: str | None = None,
     query_prompt: str | None = None,
@@ -254,10 +249,10 @@ def load_encoder(
     needed("sentence_transformers", "dense", WHY)
     one = asker.samefile(folder)
     with quiet_transformers("dense", WHY):
-        for place, task in ((folder, "document"), (asker, "query")):
-            _check_kind(place, task, alone=one)
-        answering, pooled = _load(folder, pooling, device)
-        asking, asks_pooled = (answering, pooled) if one else _load(asker, pooling, device)
+        answering, pooled = _load(folder, "" if one else "document", pooling, device)
+        asking, asks_pooled = answering, pooled
+        if not one:
+            asking, asks_pooled = _load(asker, "query", pooling, device)
     sizes = [model.get_embedding_dimension() for model in (answering, asking)]
     if sizes[0] != sizes[1]:
         raise BadArgument(
@@ -276,7 +271,7 @@ def load_encoder(
         pooling if pooled or asks_pooled else None,
         queries.limit if queries.limit != passages.limit else None,
     )
-    whole = name if one else f"{name} (queries: {query_encoder})"
+    whole = os.fspath(name) if one else f"{name} (queries: {query_encoder})"
     folders = [folder] if one else [folder, asker]
     return Encoder(whole, queries, passages, options, _identity(options, folders))
 
@@ -297,10 +292,23 @@ def _identity(options: EncodingOptions, folders: Sequence[Path]) -> str:
     return hashlib.sha256(json.dumps([*stated, more] if more else stated).encode()).hexdigest()
 
 
-def _load(folder: Path, pooling: Pooling | None, device: str | None) -> tuple[Any, bool]:
-    """The model in `folder`, whole, and whether `pooling` changed how it pools."""
+def _load(
+    folder: Path, task: str, pooling: Pooling | None, device: str | None
+) -> tuple[Any, bool]:
+    """The model in `folder`, whole, and whether `pooling` changed how it pools.
+
+    `task` says what it is to encode; empty: queries and passages. Raises `BadData` for a model that is no encoder, and
+    `BadArgument` for DPR's other encoder.
+    """
     library: Any = needed("sentence_transformers", "dense", WHY)
     kind = kind_of(folder)
+    if kind in _NO_ENCODERS:
+        raise BadData(f"{folder} is no encoder but {_NO_ENCODERS[kind]}; name an encoder")
+    if kind in _DPR and _DPR[kind] != task:
+        both = "name DPR's context encoder with encoder= and its question encoder with query_encoder="
+        raise BadArgument(
+            f"{folder} is a {kind}, which encodes {_TEXTS[_DPR[kind]]} alone: {both}"
+        )
     try:
         if kind in _DPR:
             model = library.SentenceTransformer(modules=[_dpr(folder, kind)], device=device)
@@ -338,21 +346,6 @@ def kind_of(folder: Path) -> str:
     if stated or modules:
         return SPARSE if stated == "SparseEncoder" else ENCODER
     return LANGUAGE_MODEL if name.endswith("ForCausalLM") else name
-
-
-def _check_kind(folder: Path, task: str, *, alone: bool) -> None:
-    """Raise `BadData` for a model that is no encoder, and `BadArgument` for DPR's other encoder.
-
-    `task` says what it is to encode, and `alone` that it is to encode queries and passages.
-    """
-    kind = kind_of(folder)
-    if kind in _NO_ENCODERS:
-        raise BadData(f"{folder} is no encoder but {_NO_ENCODERS[kind]}; name an encoder")
-    if kind in _DPR and (alone or _DPR[kind] != task):
-        both = "name DPR's context encoder with encoder= and its question encoder with query_encoder="
-        raise BadArgument(
-            f"{folder} is a {kind}, which encodes {_TEXTS[_DPR[kind]]} alone: {both}"
-        )
 
 
 def settings_in(path: Path, nothing: Any) -> Any:
@@ -546,7 +539,7 @@ def positions_of(reader: Any) -> int | None:
 # --- an encoder's files ---------------------------------------------------------------------------------------------
 
 
-def encoder_folder(name: str, what: str = "encoder") -> Path:
+def encoder_folder(name: AnyPath, what: str = "encoder") -> Path:
     """The folder of an encoder, which messages call `what`. A name on the hub is downloaded once, and then found in the
     hub's cache.
 
@@ -557,14 +550,22 @@ def encoder_folder(name: str, what: str = "encoder") -> Path:
     folder = Path(name).expanduser()
     if not folder.is_dir():
         hub: Any = needed("huggingface_hub", "dense", WHY)
+        name = os.fspath(name)
         if not re.fullmatch(r"\w[\w.-]*/[\w.-]+", name) or Path(name).exists():
             raise MissingFile(
                 f"no {what} '{name}': it is no folder, and names on the hub read owner/name"
             )
         try:
-            folder = Path(hub.snapshot_download(name, local_files_only=True))
-        except OSError:  # not in the cache
-            folder = _downloaded(hub, name, what)
+            try:
+                folder = Path(hub.snapshot_download(name, local_files_only=True))
+            except OSError:  # not in the cache
+                folder = Path(hub.snapshot_download(name, ignore_patterns=[*NOT_FETCHED]))
+        except (OSError, ValueError) as error:
+            why = str(error).partition("\n")[0]
+            raise MissingFile(
+                f"no {what} '{name}': no folder here, not in the hub's cache, and the hub did not give it ({why}): "
+                "check the name, or name a folder"
+            ) from None
     if not any((folder / mark).is_file() for mark in MARKS):
         raise BadData(
             f"no {what} in {folder}: a Hugging Face folder has a {' or '.join(MARKS)}"
@@ -572,42 +573,25 @@ def encoder_folder(name: str, what: str = "encoder") -> Path:
     return folder
 
 
-def _downloaded(hub: Any, name: str, what: str) -> Path:
-    try:
-        return Path(hub.snapshot_download(name, ignore_patterns=[*NOT_FETCHED]))
-    except (OSError, ValueError) as error:
-        why = str(error).partition("\n")[0]
-        raise MissingFile(
-            f"no {what} '{name}': no folder here, not in the hub's cache, and the hub did not give it ({why}): "
-            "check the name, or name a folder"
-        ) from None
-
-
 def files_hash(folder: Path) -> str:
     """sha256 over whatever makes the encoder what it is; its place, its read-me and its other builds do not count."""
     whole = hashlib.sha256()
-    inside = _files(folder)
     # weights that are saved twice are read from safetensors, so those count
     weights = _weights(folder, ".safetensors") or _weights(folder, ".bin")
-    for path in inside:
+    for path in _files(folder):
         if path in weights or path.name in _SETTINGS_FILES:
             name = path.relative_to(folder).as_posix()
             whole.update(f"{name}\0{sha256_of(path)}\n".encode())
     return whole.hexdigest()
 
 
-def _files(folder: Path) -> list[Path]:
+def _files(folder: Path) -> Iterator[Path]:
     """The files of an encoder, without hidden ones and other builds."""
-    names = {
-        path: path.relative_to(folder).parts
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
-    return [
-        path
-        for path, parts in names.items()
-        if parts[0] not in _OTHER_BUILDS and not any(part.startswith(".") for part in parts)
-    ]
+    for path in sorted(folder.rglob("*")):
+        parts = path.relative_to(folder).parts
+        hidden = any(part.startswith(".") for part in parts)
+        if path.is_file() and parts[0] not in _OTHER_BUILDS and not hidden:
+            yield path
 
 
 def _weights(folder: Path, suffix: str) -> list[Path]:

@@ -11,20 +11,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import chain
 from typing import Any
 
 from blendfilter.errors import BadArgument, check_count
 from blendfilter.files import AnyPath
 from blendfilter.records import Passage
-from blendfilter.retrieval.base import (
-    Hits,
-    Retriever,
-    SearchWarnings,
-    cut_of,
-    fingerprint_of,
-    missing_of,
-)
+from blendfilter.retrieval.base import Retriever, fingerprint_of, hits_like
 from blendfilter.retrieval.callables import as_retriever
 from blendfilter.retrieval.indexes import open_index
 from blendfilter.text import folded
@@ -61,13 +53,18 @@ class Hybrid(Retriever):
         }
         self._corpus = len(hashes) == 1 and None not in hashes
         self._key: Key = (lambda p: p.id) if self._corpus else (_same_words)
-        self._warnings = SearchWarnings(len(self) if self._corpus else None)
 
     def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         """At most `k` passages a query; equal sums keep the order of the indexes. Cut where any index cut the query."""
-        self._warnings.check_k(k)
         # `find`, not `search`: a journal keeps one record of a hybrid's query, and its cut is noted once
-        answers = [index.find(queries, self._depth_of(index, k)) for index in self.indexes]
+        depth = max(k, self.depth)
+        # an index must not warn about its short corpus: others may have the rest
+        depths = [
+            depth if index.size is None else min(depth, index.size) for index in self.indexes
+        ]
+        answers = [
+            index.find(queries, own) for index, own in zip(self.indexes, depths, strict=True)
+        ]
         found: list[list[Passage]] = []
         for rankings in zip(*answers, strict=True):
             apart: list[Sequence[Passage]] = list(rankings)
@@ -76,17 +73,8 @@ class Hybrid(Retriever):
                     [replace(p, id=f"{p.id}@{at}") for p in hits]
                     for at, hits in enumerate(rankings[1:], 2)
                 ]
-            cut = any(map(cut_of, rankings))
-            missing = dict.fromkeys(chain.from_iterable(map(missing_of, rankings)))
-            found.append(
-                Hits(fuse(apart, k, self.constant, self._key), cut=cut, missing=missing)
-            )
+            found.append(hits_like(fuse(apart, k, self.constant, self._key), *rankings))
         return found
-
-    def _depth_of(self, index: Retriever, k: int) -> int:
-        wanted = max(k, self.depth)
-        # an index must not warn about its short corpus: others may have the rest
-        return wanted if index.size is None else min(wanted, index.size)
 
     def parts(self) -> Sequence[Retriever]:
         """The indexes that it joins."""

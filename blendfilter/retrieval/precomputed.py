@@ -43,6 +43,7 @@ from blendfilter.retrieval.base import (
     cut_of,
     fingerprint_of,
     flags_of,
+    hits_like,
     silent,
     with_flags,
 )
@@ -130,7 +131,7 @@ class Precomputed(Retriever):
                     f"k={k} is more than {self.file} holds for a query: {len(hits)} come back",
                     stacklevel=3,
                 )
-            found.append(Hits(hits[:k], cut=hits.cut, trim=hits.trim, missing=hits.missing))
+            found.append(hits_like(hits[:k], hits, trim=hits.trim))
         return found
 
     def missing(self, queries: Iterable[str]) -> list[str]:

@@ -24,7 +24,7 @@ from pydantic import BaseModel, Field, ValidationError
 from blendfilter import http, secrets
 from blendfilter.errors import BadArgument, BadData, IndexChanged, ServerRefused, check_count
 from blendfilter.records import Passage
-from blendfilter.retrieval.base import Hits, Retriever, SearchWarnings, Trim, first_fault
+from blendfilter.retrieval.base import Hits, Retriever, Trim, first_fault
 
 SERVER = "blendfilter"
 """How `/info` states that a server is ours."""
@@ -114,7 +114,6 @@ class Remote(Retriever):
         self._about = self._checked(_InfoReply, reply)
         self.fingerprint = self._about.fingerprint
         self._batch = min(batch_size, self._about.limits.max_queries)
-        self._warnings = SearchWarnings(self._about.passages)
 
     def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         """The served index's passages, in batches.
@@ -123,7 +122,6 @@ class Remote(Retriever):
             IndexChanged: another index is served by now. BadArgument: the server's limits forbid it.
             ServerRefused: it cannot be reached any more. BadData: its reply makes no sense.
         """
-        self._warnings.check_k(k)
         return [hits for batch in self._batches(queries) for hits in self._find(batch, k)]
 
     def info(self) -> dict[str, Any]:

@@ -28,10 +28,9 @@ from blendfilter.records import Passage, whole_characters
 from blendfilter.retrieval.base import (
     Hits,
     Retriever,
-    SearchWarnings,
     cut_of,
     fingerprint_of,
-    missing_of,
+    hits_like,
     trim_of,
 )
 from blendfilter.retrieval.callables import as_retriever
@@ -134,7 +133,6 @@ class Reranked(Retriever):
             "reranked", self.index.fingerprint, self.reranker.identity, depth
         )
         self._passages = self.index.size
-        self._warnings = SearchWarnings(self._passages)
 
     @property
     def max_k(self) -> int:
@@ -147,7 +145,6 @@ class Reranked(Retriever):
             raise BadArgument(
                 f"k={k} is more than the {self.depth} passages that are reranked: rerank at least k (depth={k})"
             )
-        self._warnings.check_k(k)
         depth = self.depth if self._passages is None else min(self.depth, self._passages)
         found: list[list[Passage]] = []
         for start in range(0, len(queries), _AT_ONCE):
@@ -203,7 +200,7 @@ def _reordered(
         refilled = tuple(name for name in trim.refilled if name in left)
         unjudged = tuple(name for name in trim.unjudged if name in left)
         trim = trim.model_copy(update={"refilled": refilled, "unjudged": unjudged})
-    return Hits(hits, cut=cut or cut_of(ranking), trim=trim, missing=missing_of(ranking))
+    return hits_like(hits, ranking, trim=trim, cut=cut or cut_of(ranking))
 
 
 # --- the models -------------------------------------------------------------------------------------------------------

@@ -31,11 +31,10 @@ from blendfilter.retrieval.base import (
     Hits,
     ProgressCallback,
     Retriever,
-    SearchWarnings,
     best,
     coarse,
-    cut_of,
     fingerprint_of,
+    hits_like,
     silent,
 )
 from blendfilter.retrieval.bm25 import BM25, SHARED, Statistics
@@ -94,7 +93,6 @@ class Sharded(Retriever):
                 )
         self.fingerprint = fingerprint_of(KIND, [shard.fingerprint for shard in shards])
         self._starts = [0, *accumulate(map(len, shards))]
-        self._warnings = SearchWarnings(len(self))
         self._map: Callable[..., Iterable[Any]] = map
         # in this process threads would only take turns
         if any(isinstance(shard, Remote | AbsentShard) for shard in shards):
@@ -102,7 +100,6 @@ class Sharded(Retriever):
 
     def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         """At most `k` passages a query, the best of all shards. Cut where any shard cut the query."""
-        self._warnings.check_k(k)
         if all(isinstance(shard, BM25) for shard in self.shards):
             return [self._together(query, k) for query in queries]
 
@@ -198,7 +195,7 @@ def merged(rankings: Iterable[Sequence[Passage]], k: int, missing: Iterable[str]
     rankings = [*rankings]
     hits = [*chain.from_iterable(rankings)]
     order = np.argsort(-coarse([passage.score or 0.0 for passage in hits]), kind="stable")[:k]
-    return Hits([hits[at] for at in order], cut=any(map(cut_of, rankings)), missing=missing)
+    return hits_like([hits[at] for at in order], *rankings, missing=missing)
 
 
 def _scale(shard: Retriever) -> Settings:

@@ -5,15 +5,15 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import json
 import os
 import warnings
-from abc import abstractmethod
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
+from functools import partial
+from importlib.metadata import version
 from io import BytesIO
 from itertools import accumulate, chain
 from pathlib import Path
@@ -24,7 +24,7 @@ import numpy as np
 from blendfilter.errors import BadArgument, BadData, EmptyData
 from blendfilter.files import AnyPath, path_of
 from blendfilter.records import Passage
-from blendfilter.retrieval.base import ProgressCallback, Retriever, SearchWarnings, silent
+from blendfilter.retrieval.base import ProgressCallback, Retriever, silent
 from blendfilter.retrieval.corpus import Corpus, IdCheck, passages_of
 from blendfilter.retrieval.manifest import (
     MANIFEST,
@@ -37,7 +37,6 @@ from blendfilter.retrieval.manifest import (
     settled,
     stamp,
     updating,
-    versions_of,
     write_manifest,
 )
 
@@ -77,7 +76,7 @@ class Stored(Retriever):
         self.passages = passages
         self.path = path
         self.fingerprint = manifest.fingerprint
-        self._warnings = SearchWarnings(len(passages), limit)
+        self._limit = limit
 
     def info(self) -> Settings:
         """Kind, fingerprint, number of passages, corpus, settings, and the folder where there is one."""
@@ -144,23 +143,24 @@ class Stored(Retriever):
 
     @classmethod
     def _described(
-        cls, gathered: GatheredCorpus, settings: Settings, folder: Path | None
+        cls,
+        folder: Path | None,
+        settings: Settings,
+        corpus: CorpusInfo,
+        passages: int,
+        built: int | None = None,
     ) -> Manifest:
         """The manifest of a new index, written into its folder where there is one."""
         draft = Manifest(
             kind=cls.kind,
             fingerprint="0" * 16,
-            passages=len(gathered.passages),
-            corpus=gathered.corpus,
+            passages=passages,
+            built_passages=built,
+            corpus=corpus,
+            settings=settings,
+            versions={name: version(name) for name in cls.packages},
         )
-        return cls._sealed(draft, settings, folder)
-
-    @classmethod
-    def _sealed(cls, draft: Manifest, settings: Settings, folder: Path | None) -> Manifest:
-        more = {"settings": settings, "versions": versions_of(*cls.packages)}
-        manifest = draft.model_copy(update=more)
-        fingerprint = cls._fingerprint(manifest, folder)
-        manifest = manifest.model_copy(update={"fingerprint": fingerprint})
+        manifest = draft.model_copy(update={"fingerprint": cls._fingerprint(draft, folder)})
         if folder:
             write_manifest(folder, manifest)
         return manifest
@@ -199,30 +199,30 @@ class Stored(Retriever):
                 process is changing it. IndexChanged: another one lies in the folder by now.
             BadData: an id twice, or one that is there with another content.
         """
-        path, passages = self.path, self.passages
-        built_here = path is not None and (path / MANIFEST).is_file()
-        if path is None or not built_here or not isinstance(passages, StoredPassages):
+        path, manifest = self.path, self.manifest
+        if path is None or not (path / MANIFEST).is_file():
             raise BadArgument(
                 f"{self!r} cannot be updated: passages are added to indexes that lie in a folder and were built here; "
                 "build it again from all passages (out='DIR')"
             )
-        with suppress(_NothingChanges), updating(path, self.manifest.fingerprint) as folder:
-            new = _updated_passages(passages, path, folder, add, delete, replace, progress)
-            settings = self._write_update(folder, new, progress)
-            built = self.manifest.built_passages or self.manifest.passages
-            changes = {
-                "passages": len(new.passages),
-                "corpus": self.manifest.corpus.model_copy(update={"sha256": new.sha256}),
-                "built_passages": built,
-            }
-            self._sealed(self.manifest.model_copy(update=changes), settings, folder)
-            if self._is_trained() and len(new.passages) > _DRIFT * built:
+        with suppress(_NothingChanges), updating(path, manifest.fingerprint) as folder:
+            new = _updated_passages(self.passages, path, folder, add, delete, replace, progress)
+            settings, count = self._write_update(folder, new, progress), len(new.passages)
+            built = manifest.built_passages or manifest.passages
+            corpus = CorpusInfo(name=manifest.corpus.name, sha256=new.sha256)
+            self._described(folder, settings, corpus, count, built)
+            if self._is_trained() and count > _DRIFT * built:
                 warnings.warn(
-                    f"the index at {path} holds {len(new.passages):,} passages, and its centroids were trained for "
+                    f"the index at {path} holds {count:,} passages, and its centroids were trained for "
                     f"{built:,}: it finds less than one that is built from all of them",
                     stacklevel=2,
                 )
         return self.fresh()
+
+    def _warn_of_cut(self, query: str) -> None:
+        """Every one of them is flagged besides (`Hits.cut`)."""
+        words = f"a query of {len(query.split()):,} words was cut"
+        self._warn("cut", f"{words}: {self._limit}; each one is flagged (query_cut)")
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         # In a saved program an index that lies in a folder is that folder; one in memory goes along whole.
@@ -268,17 +268,23 @@ def check_fingerprint(folder: AnyPath, manifest: Manifest, fingerprint: str) -> 
 
 
 class PassageLines(Sequence[Passage]):
-    """Passages that are the lines of a file, read one by one; threads may share it. Subclasses read a line.
+    """Passages that are the lines of a file, read one by one; threads may share it.
 
-    `offsets` say where each line begins, and at the end where the last one ends.
+    `offsets` say where each line begins, and at the end where the last one ends; `read` makes a passage of a line and
+    its position. By default lines are as `_encoded` writes them.
     """
 
-    def __init__(self, data: Numbers, offsets: Numbers) -> None:
-        self._data, self.offsets = data, offsets
+    def __init__(
+        self,
+        data: Numbers,
+        offsets: Numbers,
+        read: Callable[[int, bytes], Passage] | None = None,
+    ) -> None:
+        self._data, self.offsets, self._read = data, offsets, read or _decoded
 
-    @abstractmethod
-    def read(self, at: int, line: bytes) -> Passage:
-        """The passage at that position. Raises `BadData` where the line is none."""
+    def since(self, start: int) -> PassageLines:
+        """Those from that position on."""
+        return PassageLines(self._data, self.offsets[start:], self._read)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -291,31 +297,11 @@ class PassageLines(Sequence[Passage]):
         if isinstance(position, slice):
             return [self[i] for i in range(*position.indices(len(self)))]
         at = range(len(self))[position]  # negative positions and IndexError as of any sequence
-        return self.read(at, self.line(at))
+        return self._read(at, self.line(at))
 
     def line(self, at: int) -> bytes:
         """The line at that position, as it lies in the file."""
         return self._data[self.offsets[at] : self.offsets[at + 1]].tobytes()
-
-    def ids(self) -> Iterator[str]:
-        """Each passage's id, in order."""
-        return (passage.id for passage in self)
-
-
-def mapped(file: Path) -> Numbers:
-    """A file's bytes, memory-mapped."""
-    empty = not file.stat().st_size
-    return np.empty(0, np.uint8) if empty else np.asarray(np.memmap(file, np.uint8, mode="r"))
-
-
-def line_offsets(file: Path) -> Numbers:
-    """Where each line of a file begins, and where the last one ends."""
-    with open(file, "rb") as stream:
-        return np.fromiter(accumulate(map(len, stream), initial=0), dtype=np.int64)
-
-
-class JsonPassages(PassageLines):
-    """Passages as lines of JSON, as `_encoded` writes them."""
 
     def ids(self) -> Iterator[str]:
         """Each passage's id, in order; quicker than reading whole passages."""
@@ -326,38 +312,37 @@ class JsonPassages(PassageLines):
             else:
                 yield self[at].id
 
-    def since(self, start: int) -> Self:
-        """Those from that position on."""
-        part = copy.copy(self)
-        part.offsets = self.offsets[start:]
-        return part
 
-    def read(self, at: int, line: bytes) -> Passage:
-        """A line as `_encoded` writes it."""
-        return Passage(**json.loads(line.decode("utf-8", "surrogatepass")))
+def _decoded(_: int, line: bytes) -> Passage:
+    return Passage(**json.loads(line.decode("utf-8", "surrogatepass")))
 
 
-class StoredPassages(JsonPassages):
-    """The passages of an index folder by position."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        offsets = np.asarray(np.load(folder / OFFSETS, mmap_mode="r"))
-        super().__init__(mapped(folder / PASSAGES), offsets)
-
-    def read(self, at: int, line: bytes) -> Passage:
-        """As of any passages; a damaged line is a `BadData`."""
-        try:
-            return super().read(at, line)
-        except (ValueError, TypeError, RecursionError):
-            raise BadData(
-                f"the index at {self._folder} is damaged: passage {at + 1:,} of {PASSAGES} is none; build it again"
-            ) from None
+def _stored(folder: Path, at: int, line: bytes) -> Passage:
+    try:
+        return _decoded(at, line)
+    except (ValueError, TypeError, RecursionError):
+        raise BadData(
+            f"the index at {folder} is damaged: passage {at + 1:,} of {PASSAGES} is none; build it again"
+        ) from None
 
 
-class GatheredCorpus(NamedTuple):
-    passages: JsonPassages
-    corpus: CorpusInfo
+def stored_passages(folder: Path) -> PassageLines:
+    """The passages of an index folder by position; a damaged line is a `BadData`."""
+    offsets = np.asarray(np.load(folder / OFFSETS, mmap_mode="r"))
+    return PassageLines(mapped(folder / PASSAGES), offsets, partial(_stored, folder))
+
+
+def mapped(file: Path) -> Numbers:
+    """A file's bytes, memory-mapped."""
+    empty = not file.stat().st_size
+    return np.empty(0, np.uint8) if empty else np.asarray(np.memmap(file, np.uint8, mode="r"))
+
+
+def text_lines(file: Path, read: Callable[[int, bytes], Passage]) -> PassageLines:
+    """The lines of somebody else's file; it is read once for where each begins."""
+    with open(file, "rb") as stream:
+        offsets = np.fromiter(accumulate(map(len, stream), initial=0), dtype=np.int64)
+    return PassageLines(mapped(file), offsets, read)
 
 
 def gather(
@@ -365,7 +350,7 @@ def gather(
     folder: Path | None,
     progress: ProgressCallback = silent,
     visit: Callable[[Passage], object] | None = None,
-) -> GatheredCorpus:
+) -> tuple[PassageLines, CorpusInfo]:
     """Read `corpus` through: passages go to `folder` one by one (or stay in memory), and `visit` is called with each.
 
     The corpus' hash is over ids, titles, texts and metadata in order, however the corpus was packed. Raises as
@@ -396,10 +381,10 @@ def gather(
         raise BadData(
             f"passage id '{twice}' occurs twice in the corpus: passages {first} and {other}; every id must differ"
         )
-    return GatheredCorpus(passages, CorpusInfo(name=name, sha256=sha256))
+    return passages, CorpusInfo(name=name, sha256=sha256)
 
 
-def _written(lines: Iterable[bytes], folder: Path | None) -> tuple[JsonPassages, str]:
+def _written(lines: Iterable[bytes], folder: Path | None) -> tuple[PassageLines, str]:
     """The lines as passages, in a folder or in memory, and the hash over them."""
     digest, offsets, memory = hashlib.sha256(), array("q", [0]), BytesIO()
     with open(folder / PASSAGES, "wb") if folder else nullcontext(memory) as file:
@@ -410,9 +395,9 @@ def _written(lines: Iterable[bytes], folder: Path | None) -> tuple[JsonPassages,
     places = np.frombuffer(offsets, dtype=np.int64)
     if folder is None:
         data = np.frombuffer(memory.getbuffer(), dtype=np.uint8)
-        return JsonPassages(data, places), digest.hexdigest()
+        return PassageLines(data, places), digest.hexdigest()
     np.save(folder / OFFSETS, places)
-    return StoredPassages(folder), digest.hexdigest()
+    return stored_passages(folder), digest.hexdigest()
 
 
 def _encoded(passage: Passage) -> bytes:
@@ -432,19 +417,14 @@ def _encoded(passage: Passage) -> bytes:
 
 
 class UpdatedPassages(NamedTuple):
-    """The passages of an update: those of the old index at `kept` (ascending), then the `added` new ones."""
+    """The passages of an update: those of the old index at `kept` (ascending), then the `new` ones."""
 
-    passages: JsonPassages
+    passages: PassageLines
+    new: PassageLines
     sha256: str
     kept: np.typing.NDArray[np.int64]
-    added: int
     deleted: int
     """Old ones that are not kept, replaced ones among them."""
-
-    @property
-    def new(self) -> JsonPassages:
-        """Those that were added."""
-        return self.passages.since(len(self.kept))
 
 
 class _NothingChanges(Exception):
@@ -454,7 +434,7 @@ class _NothingChanges(Exception):
 class _Positions:
     """Where in an index an id stands; eight bytes of hash an id, and eight for its place."""
 
-    def __init__(self, passages: StoredPassages) -> None:
+    def __init__(self, passages: PassageLines) -> None:
         self._passages = passages
         hashes = np.fromiter(map(hash, passages.ids()), dtype=np.int64, count=len(passages))
         self._order = np.argsort(hashes, kind="stable")
@@ -470,11 +450,6 @@ class _Positions:
         """The positions of those ids. Raises `BadArgument` for ids that are not there."""
         if isinstance(names, str):
             raise BadArgument("delete takes a list of ids, got one string: put it in a list")
-        names = list(names) if isinstance(names, Iterable) else [names]
-        if wrong := [name for name in names if not isinstance(name, str)]:
-            raise BadArgument(
-                f"delete takes a list of ids, which are strings, got {wrong[0]!r:.60}"
-            )
         found = {name: self.find(name) for name in names}
         if missing := [name for name, at in found.items() if at is None]:
             more = f" and {len(missing) - 3:,} more" if len(missing) > 3 else ""
@@ -486,7 +461,7 @@ class _Positions:
 
 
 def _updated_passages(
-    old: StoredPassages,
+    old: PassageLines,
     path: Path,
     folder: Path,
     add: Corpus | None,
@@ -497,7 +472,7 @@ def _updated_passages(
     """Write the passages of an update into `folder`. Raises as `Stored.update`, and `_NothingChanges`."""
     where = _Positions(old)
     gone = where.of(delete, path)
-    ids, known, added = IdCheck(), 0, 0
+    ids, known = IdCheck(), 0
     with open(folder / _ADDED, "w+b") as file:
         for passage in () if add is None else passages_of(add):
             line, at = _encoded(passage), where.find(passage.id)
@@ -515,28 +490,27 @@ def _updated_passages(
                     )
                 gone.add(at)
             file.write(line)
-            added += 1
         if add is not None and not len(ids):
             raise EmptyData("there are no passages to add: is it the right file?")
         if known:
             stay = "passages are in the index already and stay as they are"
             warnings.warn(f"{known:,} {stay}", stacklevel=4)
-        if not added and not gone:
+        if not file.tell() and not gone:
             raise _NothingChanges
         kept = np.delete(np.arange(len(old), dtype=np.int64), sorted(gone))
-        if not len(kept) and not added:
+        if not len(kept) and not file.tell():
             raise BadArgument(
                 f"that would delete all {len(old):,} passages of {path}: remove the folder instead"
             )
         file.seek(0)
         passages, sha256 = _written(chain(map(old.line, kept.tolist()), file), folder)
     (folder / _ADDED).unlink()
-    made = UpdatedPassages(passages, sha256, kept, added, len(gone))
-    if repeated := ids.repeated(lambda: enumerate(made.new.ids())):
+    new = passages.since(len(kept))
+    if repeated := ids.repeated(lambda: enumerate(new.ids())):
         raise BadData(
             f"passage id '{repeated[2]}' occurs twice among the passages to add: every id must differ"
         )
-    return made
+    return UpdatedPassages(passages, new, sha256, kept, len(gone))
 
 
 def corpus_name(name: str) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Iterator
 from functools import lru_cache
 from itertools import product
 from typing import NamedTuple
@@ -43,40 +44,31 @@ OPPOSITES = tuple(tuple(pair.split("/")) for pair in _PAIRS.split())
 """Words that turn a question round. English, in whatever form: they are compared by their stems."""
 
 
-def _words(listed: str) -> list[str]:
-    return listed.split()
-
-
-NEGATIONS = frozenset(
-    _words(
-        "not never no none nobody nothing nowhere neither nor without cannot except lack lacks lacked fail fails failed"
-    )
-)
-QUESTION_WORDS = {word: word for word in _words("who when where why how")} | {
-    "whom": "who",
-    "whose": "who",
+_NEGATIVE = """
+not never no none nobody nothing nowhere neither nor without cannot except lack lacks lacked fail fails failed
+"""
+_NEGATIONS = frozenset(_NEGATIVE.split())
+QUESTION_WORDS = {
+    **{word: word for word in ("who", "when", "where", "why", "how")},
+    **dict.fromkeys(("whom", "whose"), "who"),
 }
 """What a question word asks for; what and which ask for anything."""
-_DENYING = _words("un in im il ir dis non")
-_NUMBERS = _words(
-    "two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen"
-    " nineteen twenty"
-)
-_ORDINALS = _words(
-    "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth"
-)
+_DENYING = ("un", "in", "im", "il", "ir", "dis", "non")
+_NUMBERS = """
+two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen
+twenty
+"""
+_ORDINALS = "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth"
 # 'One' is none: it counts nothing in "which one" and "one of".
-_COUNTED = {word: str(number) for number, word in enumerate(_NUMBERS, start=2)} | {
-    word: str(number) for number, word in enumerate(_ORDINALS, start=1)
+_COUNTED = {word: str(number) for number, word in enumerate(_NUMBERS.split(), start=2)} | {
+    word: str(number) for number, word in enumerate(_ORDINALS.split(), start=1)
 }
-_OPENERS = frozenset(
-    _words(
-        "a an the who whom whose what which when where why how is are was were do does did has have had can could will"
-        " would should may might must in on at of for from to with by under over during after before since until if and"
-        " or but so not no name give tell list it he she they his her its their our my this that these those there"
-        " i"
-    )
-)
+_OPENING = """
+a an the who whom whose what which when where why how is are was were do does did has have had can could will would
+should may might must in on at of for from to with by under over during after before since until if and or but so not
+no name give tell list it he she they his its her their our my this that these those there i
+"""
+_OPENERS = frozenset(_OPENING.split())
 """Words that a sentence may open with, and that a title may hold; a capital makes no name of them."""
 
 _WORD = re.compile(r"[^\W_]+(?:['’.&/-][^\W_]+)*")
@@ -159,59 +151,40 @@ def unlike(a: str, b: str) -> str:
     if a == b:
         return ""
     one, other = _parts(a), _parts(b)
-    rules = (_other_numbers, _other_names, _negated, _opposite, _denied, _asked_otherwise)
-    return next((why for rule in rules if (why := rule(one, other))), "")
+    return next(_reasons(one, other), "")
 
 
-def _other_numbers(one: _QuestionParts, other: _QuestionParts) -> str:
-    lone = one.numbers ^ other.numbers
-    return f"only one of them has the number '{min(lone)}'" if lone else ""
-
-
-def _negated(one: _QuestionParts, other: _QuestionParts) -> str:
-    return "one of them is negated" if one.negated != other.negated else ""
-
-
-def _asked_otherwise(one: _QuestionParts, other: _QuestionParts) -> str:
-    if one.asks and other.asks and not one.asks & other.asks:
-        return f"one asks {min(one.asks)}, the other {min(other.asks)}"
-    return ""
-
-
-def _other_names(one: _QuestionParts, other: _QuestionParts) -> str:
+def _reasons(one: _QuestionParts, other: _QuestionParts) -> Iterator[str]:
+    if lone := one.numbers ^ other.numbers:
+        yield f"only one of them has the number '{min(lone)}'"
     for mine, theirs in ((one, other), (other, one)):
         for name in mine.names:
             if name not in theirs.words:
-                return f"only one of them names '{name}'"
+                yield f"only one of them names '{name}'"
     # who did it to whom is in the order alone
     shared = set(one.names) & set(other.names)
     orders = [[name for name in parts.names if name in shared] for parts in (one, other)]
-    return "they name the same in another order" if orders[0] != orders[1] else ""
-
-
-def _opposite(one: _QuestionParts, other: _QuestionParts) -> str:
+    if orders[0] != orders[1]:
+        yield "they name the same in another order"
+    if one.negated != other.negated:
+        yield "one of them is negated"
     for pair in sorted(one.sides.keys() & other.sides.keys()):
-        mine, theirs = one.sides[pair], other.sides[pair]
-        if set(mine) != set(theirs):
-            said = [
-                " and ".join(f"'{OPPOSITES[pair][side]}'" for side in sorted(set(sides)))
-                for sides in (mine, theirs)
-            ]
-            return f"one says {said[0]}, the other {said[1]}"
-        if mine != theirs:
-            return (
-                f"they say '{OPPOSITES[pair][0]}' and '{OPPOSITES[pair][1]}' in another order"
+        words, sides = OPPOSITES[pair], (one.sides[pair], other.sides[pair])
+        if set(sides[0]) != set(sides[1]):
+            first, second = (
+                " and ".join(f"'{words[side]}'" for side in sorted(set(own))) for own in sides
             )
-    return ""
-
-
-def _denied(one: _QuestionParts, other: _QuestionParts) -> str:
-    """`legal` against `illegal`: a word that the other has with a beginning that denies it."""
-    for word, beginning in product(sorted(one.words ^ other.words), _DENYING):
+            yield f"one says {first}, the other {second}"
+        if sides[0] != sides[1]:
+            yield f"they say '{words[0]}' and '{words[1]}' in another order"
+    # `legal` against `illegal`: a word that the other has with a beginning that denies it
+    alone = one.words ^ other.words
+    for word, beginning in product(sorted(alone), _DENYING):
         # `able`, and not the `it` of `unit`
-        if len(word) > 3 and beginning + word in one.words ^ other.words:
-            return f"one says '{word}', the other '{beginning + word}'"
-    return ""
+        if len(word) > 3 and beginning + word in alone:
+            yield f"one says '{word}', the other '{beginning + word}'"
+    if one.asks and other.asks and not one.asks & other.asks:
+        yield f"one asks {min(one.asks)}, the other {min(other.asks)}"
 
 
 @lru_cache(maxsize=2**15)
@@ -232,7 +205,7 @@ def _parts(text: str) -> _QuestionParts:
         words=frozenset(words) | pieces,
         numbers=frozenset(numbers | {_COUNTED[word] for word in words if word in _COUNTED}),
         names=tuple(_names(plain, found, words)),
-        negated=any(word in NEGATIONS or word.endswith("n't") for word in words),
+        negated=any(word in _NEGATIONS or word.endswith("n't") for word in words),
         asks=frozenset(QUESTION_WORDS[word] for word in words if word in QUESTION_WORDS),
         sides=sides,
     )

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -33,10 +32,8 @@ from blendfilter.retrieval.base import (
     Hits,
     Retriever,
     Trim,
-    check_search,
-    cut_of,
     fingerprint_of,
-    missing_of,
+    hits_like,
 )
 from blendfilter.retrieval.callables import as_retriever
 from blendfilter.retrieval.dense import Dense
@@ -46,6 +43,8 @@ from blendfilter.trimming.guard import Rules, guard_of
 from blendfilter.trimming.similar import ByVector, Neighbour, Similar, similar_for
 from blendfilter.trimming.witnesses import THRESHOLD, JudgedQuestion, Witnesses
 
+_Search = tuple[Hits, "Verdicts | None", list[tuple[Passage, int, str]]]
+"""What comes back for a query, by which verdicts, and what went: see `TrimmedRanking.gone`."""
 _WIDTH = 100
 _MOST_NAMED = 3
 
@@ -182,13 +181,7 @@ class TrimmedRanking(NamedTuple):
             refilled=tuple(self.refilled),
             unjudged=tuple(name for name in self.refilled if name not in votes),
         )
-        return _hits(self.kept, ranking, trim if self.gone else None)
-
-
-def _hits(
-    passages: Sequence[Passage], ranking: Sequence[Passage], trim: Trim | None = None
-) -> Hits:
-    return Hits(passages, cut=cut_of(ranking), missing=missing_of(ranking), trim=trim)
+        return hits_like(self.kept, ranking, trim=trim if self.gone else None)
 
 
 def trim_ranking(
@@ -290,7 +283,9 @@ class Trimmed(Retriever):
         self.guard = guard_of(guard)
         self.one_way = one_way
         self.refill = refill
-        self._deepest = _deepest(self.index)
+        # the depth to which the index may be searched, where it is known
+        limits = (getattr(self.index, "max_k", None), self.index.size)
+        self._deepest = min((limit for limit in limits if limit is not None), default=None)
         digest = witnesses.digest(threshold, one_way=one_way)
         self._judged: Sequence[JudgedQuestion] = (
             tuple(witnesses.judged.values()) if digest else ()
@@ -336,21 +331,22 @@ class Trimmed(Retriever):
         """At most `k` passages a query; exactly the index's where nothing applies. Cut where the index cut it."""
         if not self._judged or not queries:
             return self.index.find(queries, k)
-        return [search.hits for search in self._searches(queries, k)]
+        return [hits for hits, _, _ in self._searches(queries, k)]
 
     def explain(self, query: str, k: int) -> Explanation:
         """One search, with what was dropped, what stayed though some witness separates it, and why."""
-        k = check_search([query], k)
+        k = self._checked_search([query], k)
         if not self._judged:
             (bare,) = self.index.find([query], k)
             return Explanation(
-                _hits(bare, bare), (), NearestQuestion("", 0.0, "nothing was rejected")
+                hits_like(bare, bare), (), NearestQuestion("", 0.0, "nothing was rejected")
             )
-        (search,) = self._searches([query], k)
-        dropped = tuple(self._explained(search.verdicts, *gone) for gone in search.gone)
+        ((hits, verdicts, gone),) = self._searches([query], k)
+        near = () if verdicts is None else verdicts.near
+        dropped = tuple(self._explained(near, *passage) for passage in gone)
         names = {name for drop in dropped for name in drop.witnesses}
         texts = {name: self.witnesses.judged[name].question for name in names}
-        return Explanation(search.hits, dropped, self._nearest(query, search.verdicts), texts)
+        return Explanation(hits, dropped, self._nearest(query, near), texts)
 
     def info(self) -> dict[str, Any]:
         """Kind, fingerprint, the overlay's settings, how much of it counts, and the index's own `info()`."""
@@ -378,17 +374,13 @@ class Trimmed(Retriever):
             "index": own,
         }
 
-    def close(self) -> None:
-        """Close the index, where it is one that is closed."""
-        getattr(self.index, "close", lambda: None)()
-
     def __len__(self) -> int:
         return len(self.index)
 
     def __repr__(self) -> str:
         return f"<Trimmed over {self.index!r}, threshold {self.threshold}, fingerprint {self.fingerprint}>"
 
-    def _searches(self, queries: Sequence[str], k: int) -> Iterator[_TrimmedSearch]:
+    def _searches(self, queries: Sequence[str], k: int) -> Iterator[_Search]:
         """Each query's search. They are ranked together; one that comes out short is ranked again, deeper."""
         depth = self._depth(k, self.index.as_cheap(k)) if self.refill else k
         encoded = None
@@ -406,13 +398,13 @@ class Trimmed(Retriever):
             vector = None if encoded is None else encoded.vectors[at]
             verdicts = self._verdicts(query, ranking[:k], vector)
             if verdicts is None:
-                yield _TrimmedSearch(_hits(ranking[:k], ranking), None, [])
+                yield hits_like(ranking[:k], ranking), None, []
             else:
                 yield self._trimmed(query, k, ranking, verdicts, depth)
 
     def _trimmed(
         self, query: str, k: int, first: Sequence[Passage], verdicts: Verdicts, depth: int
-    ) -> _TrimmedSearch:
+    ) -> _Search:
         ranking = first
         while True:
             trimmed = trim_ranking(ranking, k, verdicts, self._apart, refill=self.refill)
@@ -422,10 +414,10 @@ class Trimmed(Retriever):
             depth = deeper
             (ranking,) = self.index.find([query], depth)
         if not trimmed.gone:  # exactly the index's own
-            return _TrimmedSearch(_hits(first[:k], first), verdicts, [])
+            return hits_like(first[:k], first), verdicts, []
         at, similarity = verdicts.near[0]
         hits = trimmed.hits(first, self._judged[at].question, similarity, verdicts.votes)
-        return _TrimmedSearch(hits, verdicts, trimmed.gone)
+        return hits, verdicts, trimmed.gone
 
     def _depth(self, k: int, wanted: int) -> int:
         """No deeper than the index goes, because it would warn or refuse; but `k` is the caller's own."""
@@ -452,12 +444,11 @@ class Trimmed(Retriever):
     # --- explaining ---------------------------------------------------------------------------------------------------
 
     def _explained(
-        self, verdicts: Verdicts | None, passage: Passage, rank: int, kept: str
+        self, near: Sequence[Neighbour], passage: Passage, rank: int, kept: str
     ) -> DroppedPassage:
-        assert verdicts is not None
         deciding = [
             (self._judged[at], similarity)
-            for at, similarity in verdicts.near
+            for at, similarity in near
             if (kept in self._judged[at].accepted if kept else passage.id in self._rejected[at])
         ]
         if not kept:
@@ -469,14 +460,13 @@ class Trimmed(Retriever):
         nearest, similarity = deciding[0]
         return DroppedPassage(passage, rank, kept, witnesses, nearest.question, similarity)
 
-    def _nearest(self, query: str, verdicts: Verdicts | None) -> NearestQuestion:
+    def _nearest(self, query: str, near: Sequence[Neighbour]) -> NearestQuestion:
         """The nearest judged question, and why none applies, where none does."""
-        if verdicts is not None:
-            near = verdicts.near[0]
-            return NearestQuestion(self._judged[near.at].question, near.similarity, "")
-        nearest = self.similar.near(query)[0]
+        nearest = (near or self.similar.near(query))[0]
         question = self._judged[nearest.at].question
-        if nearest.similarity < self.min_similarity:
+        if near:
+            why = ""
+        elif nearest.similarity < self.min_similarity:
             why = (
                 f"the nearest judged question is not near enough ({nearest.similarity:.2f} of "
                 f"{self.min_similarity:g})"
@@ -486,19 +476,3 @@ class Trimmed(Retriever):
         else:
             why = "the nearest judged question has no verdict on what was found"
         return NearestQuestion(question, nearest.similarity, why)
-
-
-class _TrimmedSearch(NamedTuple):
-    """What comes back for a query, by which verdicts, and what went: see `TrimmedRanking.gone`."""
-
-    hits: Hits
-    verdicts: Verdicts | None
-    gone: list[tuple[Passage, int, str]]
-
-
-def _deepest(index: Retriever) -> int | None:
-    """The depth to which an index may be searched, where it is known."""
-    limits = [] if (most := getattr(index, "max_k", None)) is None else [int(most)]
-    with suppress(TypeError):  # of unknown size
-        limits.append(len(index))
-    return min(limits, default=None)

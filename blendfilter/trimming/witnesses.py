@@ -28,7 +28,7 @@ import sys
 import threading
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property, partial
 from pathlib import Path
@@ -83,22 +83,25 @@ class JudgedQuestion:
 
     id: str
     question: str
-    verdicts: Mapping[str, bool | None]
+    verdicts: dict[str, bool | None]
     by: JudgedBy
     at: str
 
     @cached_property
     def accepted(self) -> tuple[str, ...]:
-        return tuple(name for name, verdict in self.verdicts.items() if verdict is True)
+        return self._with(True)
 
     @cached_property
     def rejected(self) -> tuple[str, ...]:
-        return tuple(name for name, verdict in self.verdicts.items() if verdict is False)
+        return self._with(False)
 
     @cached_property
     def silent(self) -> tuple[str, ...]:
         """Passages without a verdict: they are kept and witness nothing."""
-        return tuple(name for name, verdict in self.verdicts.items() if verdict is None)
+        return self._with(None)
+
+    def _with(self, verdict: bool | None) -> tuple[str, ...]:
+        return tuple(name for name, own in self.verdicts.items() if own is verdict)
 
 
 class Separation(NamedTuple):
@@ -106,13 +109,6 @@ class Separation(NamedTuple):
 
     pair: Pair
     witnesses: tuple[str, ...]
-
-
-@dataclass(slots=True)
-class _OpenQuestion:
-    text: str
-    by: JudgedBy
-    verdicts: dict[str, bool | None] = field(default_factory=dict)
 
 
 # --- lines ------------------------------------------------------------------------------------------------------------
@@ -188,12 +184,9 @@ class Witnesses:
             raise BadArgument(f"pairing is {' or '.join(get_args(Pairing))}, got {pairing!r}")
         self.pairing: Pairing = pairing
         self._judged: dict[str, JudgedQuestion] = {}
-        self._open: dict[str, _OpenQuestion] = {}
+        self._open: dict[str, JudgedQuestion] = {}
         self._undone: dict[str, set[Pair]] = defaultdict(set)
         """The pairs that a judged question separated, and that were undone."""
-        # Both are made when they are needed, and again after a change.
-        self._in_order: dict[str, JudgedQuestion] | None = None
-        self._pairs: dict[Pair, tuple[str, ...]] | None = None
 
     @classmethod
     def read(cls, path: str | Path, pairing: Pairing = "theorem") -> Witnesses:
@@ -223,15 +216,13 @@ class Witnesses:
             ) from None
         return state
 
-    @property
+    @cached_property
     def judged(self) -> Mapping[str, JudgedQuestion]:
         """The questions that are closed and not undone, by id.
 
         In the order of their ids, not of the file: among equally near questions a search must not depend on history.
         """
-        if self._in_order is None:
-            self._in_order = dict(sorted(self._judged.items()))
-        return self._in_order
+        return dict(sorted(self._judged.items()))
 
     def is_judged(self, question_id: str) -> bool:
         """Whether a question is closed and not undone, at no cost while questions keep closing."""
@@ -259,7 +250,7 @@ class Witnesses:
 
     def witnesses_of(self, a: str, b: str) -> tuple[str, ...]:
         """The sorted ids of the questions that separate two passages, in either order; none for unknown passages."""
-        return self._by_pair().get(_pair(a, b), ())
+        return self._by_pair.get(_pair(a, b), ())
 
     def witnesses_for(self, a: str, b: str) -> tuple[str, ...]:
         """Those of `witnesses_of` that accepted `a`, and rejected `b`."""
@@ -268,7 +259,7 @@ class Witnesses:
     def separated(self, threshold: int, *, one_way: bool = True) -> Iterator[Separation]:
         """The pairs with at least `threshold` witnesses, sorted; `one_way`: so many that accepted the same one."""
         check_count("threshold", threshold)
-        for (a, b), names in sorted(self._by_pair().items()):
+        for (a, b), names in sorted(self._by_pair.items()):
             count = len(names)
             if one_way:
                 for_a = len(self.witnesses_for(a, b))
@@ -278,13 +269,13 @@ class Witnesses:
 
     def separations(self) -> int:
         """How many pairs have any witness."""
-        return len(self._by_pair())
+        return len(self._by_pair)
 
     def partners(self, passage: str, threshold: int) -> tuple[str, ...]:
         """The passages that at least `threshold` witnesses separate from this one, sorted."""
         reached = (
             pair
-            for pair, names in self._by_pair().items()
+            for pair, names in self._by_pair.items()
             if passage in pair and len(names) >= threshold
         )
         return tuple(sorted(b if a == passage else a for a, b in reached))
@@ -317,22 +308,22 @@ class Witnesses:
                 name, text = record["id"], record["text"]
                 if name != question_id(text) or name in self._judged:
                     raise ValueError("another question's id, or one that is closed")
-                self._open[name] = _OpenQuestion(text, JudgedBy(**record["by"]))
+                self._open[name] = JudgedQuestion(name, text, {}, JudgedBy(**record["by"]), "")
             case "closed":
                 self._close(record["question"], record["passages"], record["at"])
             case "undone":
                 self._undo(record)
             case kind:
                 raise ValueError(f"no kind of line '{kind}'")
-        self._in_order = self._pairs = None
+        for made in ("judged", "_by_pair"):  # they are made anew when they are needed
+            self.__dict__.pop(made, None)
 
     def _close(self, name: str, passages: Sequence[str], at: str) -> None:
         half = self._open[name]
         verdicts = {sys.intern(passage): half.verdicts[passage] for passage in passages}
         if len(verdicts) < len(passages):
             raise ValueError("a passage twice")
-        del self._open[name]
-        self._judged[name] = JudgedQuestion(name, half.text, verdicts, half.by, at)
+        self._judged[name] = replace(self._open.pop(name), verdicts=verdicts, at=at)
 
     def _undo(self, record: Mapping[str, Any]) -> None:
         if record.get("all") is True:
@@ -357,14 +348,13 @@ class Witnesses:
             del self._judged[record["question"]]
             self._undone.pop(record["question"], None)
 
+    @cached_property
     def _by_pair(self) -> Mapping[Pair, tuple[str, ...]]:
-        if self._pairs is None:
-            pairs: dict[Pair, list[str]] = defaultdict(list)
-            for name, judged in self.judged.items():
-                for pair in _separated(judged, self.pairing) - self._undone.get(name, set()):
-                    pairs[pair].append(name)
-            self._pairs = {pair: tuple(names) for pair, names in pairs.items()}
-        return self._pairs
+        pairs: dict[Pair, list[str]] = defaultdict(list)
+        for name, judged in self.judged.items():
+            for pair in _separated(judged, self.pairing) - self._undone.get(name, set()):
+                pairs[pair].append(name)
+        return {pair: tuple(names) for pair, names in pairs.items()}
 
     def _replay(self, lines: Iterable[bytes], path: Path) -> None:
         """Apply the lines of a file. Raises `BadData` for one that cannot be."""

@@ -16,20 +16,27 @@ from blendfilter.context import CallNote, setting
 from blendfilter.errors import ReplayMiss
 from blendfilter.journal import Journal
 from blendfilter.records import Passage
-from blendfilter.retrieval.base import Hits, Retriever, SearchWarnings, best, cut_of
+from blendfilter.retrieval.base import Hits, Retriever, best, cut_of
 
 
-def test_a_short_corpus_and_a_cut_query_are_each_warned_of_once() -> None:
-    searched = SearchWarnings(3, "the encoder reads 32 tokens")
+class Three(Retriever):
+    fingerprint = "0" * 16
+
+    def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
+        return [[Passage("1", "", "a hill")] for _ in queries]
+
+    def __len__(self) -> int:
+        return 3
+
+
+def test_a_short_corpus_is_warned_of_once() -> None:
+    index = Three()
     with pytest.warns(UserWarning, match="k=4 is more than the corpus holds: at most 3 passages"):
-        searched.check_k(4)
-    with pytest.warns(UserWarning, match=r"a query of 1,200 words was cut: the encoder reads 32 tokens; each"):
-        searched.check_cut("word " * 1200, True)
+        index.search(["a"], 4)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        searched.check_k(5)
-        searched.check_cut("another one", True)
-        SearchWarnings(3).check_k(3)
+        index.search(["a"], 5)
+        Three().search(["a"], 3)
 
 
 few_values = st.sampled_from([0.0, 0.1, 0.25, 0.3, 1.0, 7.5, 1e-9])

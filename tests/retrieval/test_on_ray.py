@@ -91,7 +91,7 @@ def test_the_command_is_killed_and_goes_on(corpus: Path, tmp_path: Path) -> None
              "--ray", "local", "--ray-workers", "1"]  # fmt: skip
     process = subprocess.Popen([sys.executable, "-m", "blendfilter.cli", *words], start_new_session=True)
     chunks = tmp_path / "index.chunks"
-    while not [*chunks.glob("[0-9]*.json")] and process.poll() is None:
+    while not [*chunks.glob("[0-9]*.npz")] and process.poll() is None:
         time.sleep(0.02)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()

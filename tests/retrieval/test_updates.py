@@ -242,7 +242,7 @@ def test_a_reader_that_opens_meanwhile_gets_one_index_whole(
     index: BM25, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between its look at the passages and at their scores another index comes, with as many passages."""
-    load, updated = bm25.SparseScorer.load, list[BM25]()
+    load, updated = bm25.saved_engine, list[BM25]()
 
     def between(folder: Path) -> Any:
         if not updated:
@@ -250,7 +250,7 @@ def test_a_reader_that_opens_meanwhile_gets_one_index_whole(
             updated.append(index.update([Passage("t", "Ormskerry", "A port.")], replace=True))
         return load(folder)
 
-    monkeypatch.setattr(bm25.SparseScorer, "load", between)
+    monkeypatch.setattr(bm25, "saved_engine", between)
     opened = open_index(tmp_path / "index")
     assert opened.fingerprint == updated[1].fingerprint
     assert [hit.text for hit in opened("port", k=1)] == ["A port."]

@@ -34,7 +34,7 @@ from blendfilter.retrieval.base import ProgressCallback, silent
 from blendfilter.retrieval.colbert.compat import gpus_seen, parts, torch
 from blendfilter.retrieval.colbert.encoder import ColBERTCheckpoint, TokenEncoder
 from blendfilter.retrieval.on_ray import ENCODING, ChunkFolder, OnRay
-from blendfilter.retrieval.stored import StoredPassages
+from blendfilter.retrieval.stored import stored_passages
 
 SAMPLING, CLUSTERING = "encoding a sample", "training centroids"
 INVERTING = "listing passages by centroid"
@@ -297,7 +297,7 @@ class _ClusterChunks:
         device = "cuda" if torch.cuda.is_available() else "cpu"
         checkpoint = ColBERTCheckpoint(job.checkpoint)
         encoder = TokenEncoder(checkpoint, device, doc_maxlen=job.doc_maxlen)
-        passages = StoredPassages(job.folder)
+        passages = stored_passages(job.folder)
         self._chunks = job.chunks
         self._build = IndexBuild(job.folder, passages, encoder, batch_size=job.batch_size)
         kept = torch.load(job.chunks / SAMPLE, mmap=True)

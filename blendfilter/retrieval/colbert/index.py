@@ -18,7 +18,7 @@ import tempfile
 import weakref
 from collections.abc import Sequence
 from contextlib import ExitStack
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple, Self
@@ -44,11 +44,10 @@ from blendfilter.retrieval.on_ray import ChunkFolder, OnRay
 from blendfilter.retrieval.stored import (
     PassageLines,
     Stored,
-    StoredPassages,
     UpdatedPassages,
     gather,
-    line_offsets,
-    mapped,
+    stored_passages,
+    text_lines,
 )
 
 DEFAULT = "colbert-ir/colbertv2.0"
@@ -150,20 +149,15 @@ class ColBERT(Stored):
                 undo.callback(shutil.rmtree, kept, ignore_errors=True)
             place = out or Path(kept or "", "index")
             with building(place, overwrite=overwrite, share=share) as folder:
-                gathered = gather(corpus, folder, progress)
-                passages = gathered.passages
+                passages, about = gather(corpus, folder, progress)
                 bits = nbits or nbits_for(len(passages))
                 made = draft._replace(folder=folder, passages=passages, nbits=bits)
                 taken = None if codec is None else Path(codec)
                 if on is None:
                     plan = made.encode(taken)
                 else:
-                    made_of: list[Any] = [
-                        gathered.corpus.sha256,
-                        encoder.checkpoint.sha256,
-                        made.shape,
-                    ]
-                    made_of += [partitions, batch_size, device]
+                    made_of = [about.sha256, encoder.checkpoint.sha256, made.shape, partitions]
+                    made_of += [batch_size, device]
                     made_of += [] if taken is None else [codec_digest(taken)]
                     chunks = ChunkFolder(place, made_of, "{}.metadata.json")
                     plan = made.encode_on(on, chunks, taken)
@@ -178,7 +172,7 @@ class ColBERT(Stored):
                     "sampled_passages": plan.sample,
                     "vectors": finish(folder, len(passages), progress),
                 }
-                cls._described(gathered, made_with, folder)
+                cls._described(folder, made_with, about, len(passages))
             if chunks is not None:
                 chunks.remove()
             index = cls.open(place, checkpoint=checkpoint, gpu=bool(gpus))
@@ -209,7 +203,7 @@ class ColBERT(Stored):
         folder = path_of(out)
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder) as beside, writing(folder):
-            passages = gather(corpus, Path(beside), progress).passages
+            passages, _ = gather(corpus, Path(beside), progress)
             bits = nbits or nbits_for(len(passages))
             made = IndexBuild(folder, passages, encoder, bits, partitions, batch_size, progress)
             made.check()
@@ -256,7 +250,7 @@ class ColBERT(Stored):
         if loaded is None or loaded.doc_maxlen != doc_maxlen:
             loaded = TokenEncoder(found, device_for(how["gpu"]), doc_maxlen=doc_maxlen)
         with opening(folder):
-            passages = StoredPassages(folder)
+            passages = stored_passages(folder)
         return cls(manifest, passages, folder, loaded, how["effort"])
 
     def _how(self) -> Settings:
@@ -283,7 +277,6 @@ class ColBERT(Stored):
 
     def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         """At most `k` passages a query; equal scores keep corpus order. A query too long for the model is flagged."""
-        self._warnings.check_k(k)
         effort = self.effort or effort_for(k, len(self.passages))
         found: list[list[Passage]] = []
         step = max(1, AT_ONCE // self.encoder.limit)
@@ -291,7 +284,8 @@ class ColBERT(Stored):
             some = queries[start : start + step]
             read = self.encoder.queries(some)
             for query, vectors, cut in zip(some, read.vectors, read.cut, strict=True):
-                self._warnings.check_cut(query, cut)
+                if cut:
+                    self._warn_of_cut(query)
                 ranked = self.ranked(vectors, k, effort)
                 found.append(
                     Hits((self.passages[at].scored(score) for at, score in ranked), cut=cut)
@@ -441,10 +435,12 @@ def open_plaid(
         raise MissingFile(
             f"no collection at {place}, which the index at {path} was made of: say where it lies (collection=)"
         )
-    passages, found = TsvPassages(Path(place)), ColBERTCheckpoint(named)
+    place = Path(place)
+    passages, sha256 = collection_passages(place), corpus_hash(place)
+    found = ColBERTCheckpoint(named)
     if len(lengths) != len(passages):
         raise BadData(
-            f"the index at {path} holds {len(lengths):,} passages and its collection {passages.path} "
+            f"the index at {path} holds {len(lengths):,} passages and its collection {place} "
             f"{len(passages):,}: name the collection it was built from (collection=)"
         )
     settings |= {
@@ -456,11 +452,9 @@ def open_plaid(
     made_of = {**settings, "checkpoint": ""}
     manifest = Manifest(
         kind=ColBERT.kind,
-        fingerprint=fingerprint_of(
-            "colbert-ai", passages.sha256, made_of, content_hash(path), sizes
-        ),
+        fingerprint=fingerprint_of("colbert-ai", sha256, made_of, content_hash(path), sizes),
         passages=len(passages),
-        corpus=CorpusInfo(name=passages.path.name, sha256=passages.sha256),
+        corpus=CorpusInfo(name=place.name, sha256=sha256),
         settings=settings,
     )
     limits = {name: config.get(name) for name in ("doc_maxlen", "query_maxlen")}
@@ -469,20 +463,18 @@ def open_plaid(
     )
 
 
-class TsvPassages(PassageLines):
-    """The passages of colbert-ai's collection file, by line: read once for where each begins, then on demand."""
+def collection_passages(path: Path) -> PassageLines:
+    """The passages of colbert-ai's collection file, by line."""
+    return text_lines(path, partial(_passage, path))
 
-    def __init__(self, path: Path) -> None:
-        self.path, self.sha256 = path, corpus_hash(path)
-        super().__init__(mapped(path), line_offsets(path))
 
-    def read(self, at: int, line: bytes) -> Passage:
-        """A line of number, passage and, if there is one, title."""
-        try:
-            _, text, *titles = line.decode("utf-8").strip("\n\r ").split("\t")
-        except ValueError as error:  # UnicodeDecodeError is one
-            raise BadData(
-                f"{self.path}, line {at + 1}: expected a number, a tab and a passage ({error})"
-            ) from None
-        title, text = (titles[0], text) if titles else at_bar(text)
-        return Passage(str(at), title.strip(), text.strip())
+def _passage(path: Path, at: int, line: bytes) -> Passage:
+    """A line of number, passage and, if there is one, title."""
+    try:
+        _, text, *titles = line.decode("utf-8").strip("\n\r ").split("\t")
+    except ValueError as error:  # UnicodeDecodeError is one
+        raise BadData(
+            f"{path}, line {at + 1}: expected a number, a tab and a passage ({error})"
+        ) from None
+    title, text = (titles[0], text) if titles else at_bar(text)
+    return Passage(str(at), title.strip(), text.strip())

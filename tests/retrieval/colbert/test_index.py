@@ -24,7 +24,7 @@ from blendfilter.retrieval.base import cut_of
 from blendfilter.retrieval.colbert import ColBERT
 from blendfilter.retrieval.colbert.compat import gpus_seen
 from blendfilter.retrieval.colbert.encoder import TokenEncoder
-from blendfilter.retrieval.colbert.index import SearchEffort, TsvPassages
+from blendfilter.retrieval.colbert.index import SearchEffort, collection_passages
 from blendfilter.retrieval.corpus import read_corpus
 from blendfilter.retrieval.indexes import build, open_index
 
@@ -195,7 +195,7 @@ def test_files_that_are_missing(plaid: PlaidFolder) -> None:
 def test_lines_of_a_collection(tmp_path: Path) -> None:
     path = tmp_path / "c.tsv"
     path.write_bytes("0\tA river.\n1\tTown | A hill.\r\n2\ttext\tTitle\n3\t é \n".encode())
-    passages = TsvPassages(path)
+    passages = collection_passages(path)
     assert [(each.id, each.title, each.text) for each in passages] == [
         ("0", "", "A river."), ("1", "Town", "A hill."), ("2", "Title", "text"), ("3", "", "é"),
     ]  # fmt: skip
