@@ -11,7 +11,7 @@ fractions of 1 and printed in percent, differences in points.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
@@ -21,7 +21,16 @@ from typing import Any
 from blendfilter.errors import BadArgument, BadData, EmptyData, RunMismatch, UnknownName
 from blendfilter.evaluation.ledger import model_of
 from blendfilter.evaluation.rescoring import Rescored, rescored
-from blendfilter.evaluation.rows import KEPT, MEASURES, VARIANTS, kept_known, key_of, repeat_of
+from blendfilter.evaluation.rows import (
+    KEPT,
+    MEASURES,
+    VARIANTS,
+    PredictionRow,
+    Record,
+    kept_known,
+    key_of,
+    repeat_of,
+)
 from blendfilter.evaluation.run import READS_GOLD, Run, Runs, named_runs
 from blendfilter.evaluation.statistics import (
     RESAMPLES,
@@ -43,11 +52,10 @@ ASK_NO_MODEL = ("FullFilter", "PassageFilter", "SentenceFilter", "SilverFilter")
 ASSUMED = (0.1, 0.3)
 """Shares of discordant questions for which the notes say what a sample of this size could show."""
 
-Predictions = Mapping[str, list[Mapping[str, Any]]]
+Predictions = Mapping[str, list[Record]]
 """One run's rows by question id, those of one question in the order of their repeats."""
 Answers = list[list[float]]
 """A measure of every question, as many numbers as it has answers."""
-Record = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +105,6 @@ class Comparison:
         return self.text()  # what a prompt shows is the table
 
     @property
-    def title(self) -> str:
-        """What is compared with what."""
-        return f"against {visible(self.baseline)}, the same {self.n} questions, in %"
-
-    @property
     def notes(self) -> list[str]:
         """How to read the table, a line each."""
         return list(map(visible, self._notes()))
@@ -113,7 +116,8 @@ class Comparison:
     def table(self) -> Table:
         """The figures as a table, which has other forms too: `markdown()`, `latex()`, `csv()`, `html()`."""
         header, *rows = self._cells()
-        return Table(header, rows, self.title, self.notes)
+        title = f"against {visible(self.baseline)}, the same {self.n} questions, in %"
+        return Table(header, rows, title, self.notes)
 
     def _repr_html_(self) -> str:
         return self.table().html()
@@ -128,31 +132,18 @@ class Comparison:
 
     def _cells(self) -> list[list[str]]:
         several = len({row.run for row in self.rows}) > 2  # one comparison needs no correction
-        lines = [
-            [
-                "",
-                "value",
-                "diff",
-                "95 % interval",
-                "won/lost",
-                "p",
-                *["Holm"] * several,
-                "errors",
-            ]
-        ]
-        blank = [""] * (len(lines[0]) - 3)
+        header = ["", "value", "diff", "95 % interval", "won/lost", "p", *["Holm"] * several]
+        lines, blank = [[*header, "errors"]], [""] * (len(header) - 2)
         for run, group in groupby(self.rows, key=lambda row: row.run):
             rows = list(group)
             lines.append([run, "", *blank, str(rows[0].errors)])
             for row in rows:
-                interval = f"[{percent(row.low, '+z')}, {percent(row.high, '+z')}]"
-                flips = "" if row.won is None else f"{row.won}/{row.lost}"
-                tested = [chance(row.p), *[chance(row.p_holm)] * several]
-                compared = (
-                    blank
-                    if row.difference is None
-                    else [percent(row.difference, "+z"), interval, flips, *tested]
-                )
+                compared = blank
+                if row.difference is not None:
+                    interval = f"[{percent(row.low, '+z')}, {percent(row.high, '+z')}]"
+                    flips = "" if row.won is None else f"{row.won}/{row.lost}"
+                    tested = [chance(row.p), *[chance(row.p_holm)] * several]
+                    compared = [percent(row.difference, "+z"), interval, flips, *tested]
                 value = "failed" if row.failed else percent(row.value)
                 lines.append([f"  {row.measure}", value, *compared, ""])
         return lines
@@ -190,30 +181,28 @@ class Comparison:
             where = f" ({', '.join(several)}: the bootstrap)" if several else ""
             exact = dict.fromkeys(row.measure for row in self.rows if row.won is not None)
             other = dict.fromkeys(row.measure for row in self.rows if row.measure not in exact)
-            tests = [f"exact McNemar for {', '.join(exact)}{where}"] * bool(exact)
-            yield "p: " + ", ".join(
-                [*tests, *[f"the paired bootstrap for {', '.join(other)}"] * bool(other)]
-            )
+            tests = []
+            if exact:
+                tests.append(f"exact McNemar for {', '.join(exact)}{where}")
+            if other:
+                tests.append(f"the paired bootstrap for {', '.join(other)}")
+            yield f"p: {', '.join(tests)}"
         if any(row.p_holm != row.p for row in self.rows):
             yield "Holm: p corrected for being several runs, each measure by itself"
         tested = [row for row in self.rows if row.won is not None]
+        measures = {row.measure for row in tested}
         for row in tested:
-            name = (
-                row.run
-                if len({row.measure for row in tested}) == 1
-                else f"{row.run}, {row.measure}"
-            )
-            least = "no difference could reach p < .05"
+            name = row.run if len(measures) == 1 else f"{row.run}, {row.measure}"
+            smallest = "no difference could reach p < .05"
             if row.smallest is not None:
-                least = f"{100 * row.smallest:.1f} points is the least that reaches p < .05"
-            yield f"{name}: with {(row.won or 0) + (row.lost or 0)} questions won or lost, {least}"
+                smallest = f"{percent(row.smallest)} points is the least that reaches p < .05"
+            yield f"{name}: with {(row.won or 0) + (row.lost or 0)} questions won or lost, {smallest}"
         # what so many questions find four times out of five, whatever came out here
         if not several:
-            cases = [(share, detectable_difference(self.n, share)) for share in ASSUMED]
             found = [
-                f"{100 * least:.1f} points if {100 * share:.0f} % are won or lost"
-                for share, least in cases
-                if least
+                f"{percent(least)} points if {100 * share:.0f} % are won or lost"
+                for share in ASSUMED
+                if (least := detectable_difference(self.n, share))
             ]
             yield f"before looking: {self.n} questions find {', '.join(found) or 'no difference'} (power .8)"
 
@@ -291,7 +280,7 @@ def compare(
 
 def _with_rescored(
     runs: Mapping[str, Run], metrics: Sequence[str]
-) -> tuple[dict[str, list[dict[str, Any]]], list[str]]:
+) -> tuple[dict[str, list[PredictionRow]], list[str]]:
     tables = {label: _with_retrieval(label, run.rows, metrics) for label, run in runs.items()}
     lines = []
     for name in metrics:
@@ -311,8 +300,8 @@ def _with_rescored(
 
 
 def _with_retrieval(
-    label: str, rows: list[dict[str, Any]], metrics: Sequence[str]
-) -> list[dict[str, Any]]:
+    label: str, rows: list[PredictionRow], metrics: Sequence[str]
+) -> list[PredictionRow]:
     """The rows with those of `metrics` that are figures of retrieval. Raises: RunMismatch where a run has none."""
     for name in metrics:
         query, _, measure = name.rpartition(".")
@@ -349,7 +338,7 @@ def _judge_of(found: Rescored) -> str:
 
 
 def compare_predictions(
-    runs: Mapping[str, Sequence[Mapping[str, Any]]],
+    runs: Mapping[str, Sequence[Record]],
     *,
     metrics: Sequence[str],
     seed: int = 0,
@@ -469,26 +458,23 @@ def _of_retrieval(measure: str) -> bool:
     return bool(query) and figure in MEASURES
 
 
-def _by_id(label: str, rows: Sequence[Mapping[str, Any]]) -> Predictions:
+def _by_id(label: str, rows: Sequence[Record]) -> Predictions:
     if not rows:
         raise EmptyData(f"run '{label}' has no predictions; finish it first")
-    table: dict[str, dict[int, Mapping[str, Any]]] = {}
-    for row in rows:
-        answers = table.setdefault(row["id"], {})
-        if repeat_of(row) in answers:
-            raise BadData(
-                f"run '{label}' holds question '{row['id']}' twice; a comparison needs each question once"
-            )
-        answers[repeat_of(row)] = row
-    most = max(map(len, table.values()))
+    table: dict[str, list[Record]] = {}
+    for row in sorted(rows, key=repeat_of):
+        table.setdefault(row["id"], []).append(row)
+    most = max(map(repeat_of, rows))
     for id, answers in table.items():
+        if len(answers) > most:
+            raise BadData(
+                f"run '{label}' holds question '{id}' twice; a comparison needs each question once"
+            )
         if len(answers) < most:
             raise BadData(
                 f"run '{label}' has {len(answers)} of {most} answers to question '{id}'; finish it first"
             )
-    return {
-        id: [answers[repeat] for repeat in sorted(answers)] for id, answers in table.items()
-    }
+    return table
 
 
 def _check_questions(baseline: str, first: Predictions, label: str, other: Predictions) -> None:
@@ -504,7 +490,7 @@ def _check_questions(baseline: str, first: Predictions, label: str, other: Predi
                 )
 
 
-def _score(label: str, row: Mapping[str, Any], measure: str) -> float:
+def _score(label: str, row: Record, measure: str) -> float:
     """The measure of one answer; 0 where it ended in an error."""
     value = 0 if row.get("error") else row.get(measure)
     if not isinstance(value, int | float):
@@ -529,27 +515,46 @@ def recipe_differences(records: Mapping[str, Record]) -> list[str]:
     >>> recipe_differences({"plain": run, "blend": {"settings": {"lm": {"name": "b"}, "seed": 0}}})
     ['lm a (plain) / b (blend)']
     """
+    recipes = {label: _recipe(record) for label, record in records.items()}
     lines = []
-    for name, read in _RECIPE.items():
-        lines += differing_values(
-            name, {label: read(record) for label, record in records.items()}
-        )
+    for name in next(iter(recipes.values())):
+        lines += differing_values(name, {label: made[name] for label, made in recipes.items()})
     for name in ("program", "code"):
         lines += differing_values(name, _of_one_method(records, name))
     lines += _decoding({label: record["settings"]["lm"] for label, record in records.items()})
     if any(record["settings"]["lm"].get("filter") for record in records.values()):
         filters = {label: lm for label, record in records.items() if (lm := _filter_lm(record))}
-        lines += differing_values(
-            "filter-lm", {label: model_of(lm) for label, lm in filters.items()}
-        )
-        lines += differing_values(
-            "filter-lm endpoint", {label: _spoken_to(lm) for label, lm in filters.items()}
-        )
+        for name, read in (("filter-lm", model_of), ("filter-lm endpoint", _endpoint)):
+            lines += differing_values(name, {label: read(lm) for label, lm in filters.items()})
         lines += _decoding(filters, "filter-lm ")
     return lines
 
 
-def _decoding(models: Mapping[str, Mapping[str, Any]], of: str = "") -> list[str]:
+def _recipe(record: Record) -> dict[str, str]:
+    settings = record["settings"]
+    lm, indexes = settings["lm"], settings.get("retrievers", [])
+    values = {
+        "lm": " ".join(str(lm[key]) for key in ("name", "label") if lm.get(key)),
+        "endpoint": _endpoint(lm),
+        "index": "+".join(f"{index['kind']}/{index['fingerprint']}" for index in indexes),
+        "k": _arguments(record).get("k"),
+        "data": settings.get("data", {}).get("fingerprint"),
+        "seed": settings.get("seed"),
+        "version": record.get("versions", {}).get("blendfilter"),
+    }
+    return {name: "" if value is None else str(value) for name, value in values.items()}
+
+
+def _arguments(record: Record) -> Record:
+    return record["settings"].get("method", {}).get("arguments", {})  # type: ignore[no-any-return]
+
+
+def _endpoint(lm: Record) -> str:
+    options = [f"{key} {value}" for key, value in sorted((lm.get("options") or {}).items())]
+    return " ".join([str(lm.get("endpoint") or ""), *options]).strip()
+
+
+def _decoding(models: Mapping[str, Record], of: str = "") -> list[str]:
     decoding = {label: lm.get("parameters", {}) for label, lm in models.items()}
     lines = []
     for name in dict.fromkeys(name for parameters in decoding.values() for name in parameters):
@@ -561,11 +566,11 @@ def _decoding(models: Mapping[str, Mapping[str, Any]], of: str = "") -> list[str
     return lines
 
 
-def _filter_lm(record: Record) -> Mapping[str, Any]:
+def _filter_lm(record: Record) -> Record:
     """The model of a run's filter: one of its own, else the run's; nothing where no filter asks a model."""
-    lm: Mapping[str, Any] = record["settings"]["lm"]
-    filter_ = ((record["settings"].get("method") or {}).get("arguments") or {}).get("filter")
-    return lm.get("filter") or ({} if filter_ in (None, *ASK_NO_MODEL) else lm)
+    lm: Record = record["settings"]["lm"]
+    silent = _arguments(record).get("filter") in (None, *ASK_NO_MODEL)
+    return lm.get("filter") or ({} if silent else lm)
 
 
 def differing_values(name: str, values: Mapping[str, str]) -> list[str]:
@@ -586,51 +591,9 @@ def _of_one_method(records: Mapping[str, Record], name: str) -> dict[str, str]:
     """This digest of every run beside which another is of the same method, called the same way."""
     digests: dict[str, dict[str, str]] = {}
     for label, record in records.items():
-        method = record["settings"].get("method") or {}
-        called = f"{method.get('name')} {sorted((method.get('arguments') or {}).items())}"
+        method = record["settings"].get("method", {})
+        called = f"{method.get('name')} {sorted(_arguments(record).items())}"
         digests.setdefault(called, {})[label] = str(method.get(name) or "")
     groups = (group for group in digests.values() if len(set(group.values())) > 1)
     found = {label: value for group in groups for label, value in group.items()}
     return {label: found[label] for label in records if label in found}
-
-
-def _lm(record: Record) -> str:
-    lm = record["settings"]["lm"]
-    return " ".join(str(lm[key]) for key in ("name", "label") if lm.get(key))
-
-
-def _endpoint(record: Record) -> str:
-    return _spoken_to(record["settings"]["lm"])
-
-
-def _spoken_to(lm: Mapping[str, Any]) -> str:
-    options = [f"{key} {value}" for key, value in sorted((lm.get("options") or {}).items())]
-    return " ".join([str(lm.get("endpoint") or ""), *options]).strip()
-
-
-def _index(record: Record) -> str:
-    return "+".join(
-        f"{index['kind']}/{index['fingerprint']}"
-        for index in record["settings"].get("retrievers", [])
-    )
-
-
-def _value_at(*path: str) -> Callable[[Record], str]:
-    def read(record: Record) -> str:
-        value: Any = record
-        for key in path:
-            value = value.get(key) if isinstance(value, Mapping) else None
-        return "" if value is None else str(value)
-
-    return read
-
-
-_RECIPE: Mapping[str, Callable[[Record], str]] = {
-    "lm": _lm,
-    "endpoint": _endpoint,
-    "index": _index,
-    "k": _value_at("settings", "method", "arguments", "k"),
-    "data": _value_at("settings", "data", "fingerprint"),
-    "seed": _value_at("settings", "seed"),
-    "version": _value_at("versions", "blendfilter"),
-}

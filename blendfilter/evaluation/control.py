@@ -187,22 +187,19 @@ def in_progress(folder: Path) -> bool:
     """
     try:
         with open_regular(folder / FILE) as file:
-            return _locker(os.fstat(file.fileno())) is not None or _is_locked_elsewhere(
-                file.fileno()
-            )
+            return _is_locked(os.fstat(file.fileno())) or _is_locked_elsewhere(file.fileno())
     except (FileNotFoundError, NotADirectoryError):
         return False
 
 
-def _locker(status: os.stat_result) -> int | None:
-    """The process that has locked the file of that status; None: there is none, or the system does not say."""
-    for pid, device, inode in _locked():
-        # Some file systems (btrfs) give a file another device than the system's list names: its process has it open.
-        if inode == status.st_ino and (
-            device == status.st_dev or any(_same(status, link) for link in _files_of(pid))
-        ):
-            return pid
-    return None
+def _is_locked(status: os.stat_result) -> bool:
+    """Whether this system's list says that a process has locked the file of that status."""
+    # Some file systems (btrfs) give a file another device than the list names: its process has it open.
+    return any(
+        inode == status.st_ino
+        and (device == status.st_dev or any(_same(status, link) for link in _files_of(pid)))
+        for pid, device, inode in _locked()
+    )
 
 
 def _locked() -> Iterator[tuple[int, int, int]]:

@@ -15,11 +15,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from blendfilter.evaluation.rows import Record, slim, summarise
 from blendfilter.evaluation.run import Run
+from blendfilter.evaluation.run_folder import PREDICTIONS, iterate_rows
+from blendfilter.journal import Journal
 from blendfilter.lm.budget import Amount
 from blendfilter.lm.prices import Prices, cost_of, price_in, stated
+from blendfilter.version import VERSION
 
-ReadCall = Callable[[str], Mapping[str, Any] | None]
+ReadCall = Callable[[str], Record | None]
 
 
 @dataclass
@@ -50,7 +54,7 @@ class LedgerEntry:
     cost_by: dict[str, int] = field(default_factory=dict, repr=False)
     models: dict[str, LedgerEntry] = field(default_factory=dict, repr=False, compare=False)
 
-    def add(self, record: Mapping[str, Any], cost: float | None) -> None:
+    def add(self, record: Record, cost: float | None) -> None:
         """Count one journaled call."""
         tokens_in, tokens_out, cached = (
             record.get(name) for name in ("tokens_in", "tokens_out", "tokens_cached")
@@ -73,7 +77,7 @@ class LedgerEntry:
         else:
             self.cost = (self.cost or 0.0) + cost
 
-    def add_of(self, model: str, record: Mapping[str, Any], cost: float | None) -> None:
+    def add_of(self, model: str, record: Record, cost: float | None) -> None:
         """Count one journaled call, as the model's too."""
         self.add(record, cost)
         self.models.setdefault(model, LedgerEntry()).add(record, cost)
@@ -119,7 +123,7 @@ OwnPrices = Prices | Mapping[str, Prices | None] | None
 
 
 def ledger(
-    rows: Iterable[Mapping[str, Any]], read: ReadCall, prices: OwnPrices = None
+    rows: Iterable[Record], read: ReadCall, prices: OwnPrices = None
 ) -> dict[str, LedgerEntry]:
     """Entries by stage in the order of first use, then `total`.
 
@@ -153,7 +157,22 @@ def stored(entries: Mapping[str, LedgerEntry]) -> dict[str, dict[str, Any]]:
     return {stage: entry.stored(by_model=several) for stage, entry in entries.items()}
 
 
-def model_of(record: Mapping[str, Any]) -> str:
+def measured(
+    folder: Path,
+    settings: Record,
+    journal: Journal,
+    prices: OwnPrices = None,
+    made_by: Iterable[str] = (VERSION,),
+) -> dict[str, Any]:
+    """The content of `metrics.json` for the rows and the journal of a run's folder."""
+    path = folder / PREDICTIONS
+    # read row by row: a long run's whole rows would fill the memory
+    entries = ledger(iterate_rows(path), journal.read_call, prices)
+    rows = [*map(slim, iterate_rows(path))]
+    return summarise(rows, settings, stored(entries), made_by=made_by)
+
+
+def model_of(record: Record) -> str:
     """The model of a journaled call, or of a run's settings, with its label where it has one.
 
     >>> model_of({"model": "qwen", "label": "b"}), model_of({"name": "offline"})
@@ -163,13 +182,13 @@ def model_of(record: Mapping[str, Any]) -> str:
     return f"{name} ({record['label']})" if record.get("label") else name
 
 
-def taken(record: Mapping[str, Any], prices: Prices | None = None) -> Amount:
+def taken(record: Record, prices: Prices | None = None) -> Amount:
     """What one journaled call took, with its attempts and what was lost on the way; what is unknown counts as 0."""
     tokens = sum(record.get(name) or 0 for name in ("tokens_in", "tokens_out", "tokens_lost"))
     return Amount(record.get("attempts") or 1, tokens, _cost(record, prices) or 0.0)
 
 
-def _cost(record: Mapping[str, Any], prices: OwnPrices) -> float | None:
+def _cost(record: Record, prices: OwnPrices) -> float | None:
     if isinstance(prices, Mapping):
         prices = prices.get(str(record.get("model")))
     # Earlier versions kept whatever a server stated.
@@ -177,7 +196,7 @@ def _cost(record: Mapping[str, Any], prices: OwnPrices) -> float | None:
     return cost_of(record, price_in(record, prices) if prices is not None or absurd else None)
 
 
-def tokens_of(stored: Mapping[str, Any]) -> int | None:
+def tokens_of(stored: Record) -> int | None:
     """Tokens in and out of an entry of `metrics.json`; None where they are unknown."""
     known = stored["tokens_in"], stored["tokens_out"]
     return None if None in known else int(sum(known))
@@ -208,7 +227,7 @@ class Latency(NamedTuple):
     n: int
 
 
-def busy_seconds(calls: Iterable[Mapping[str, Any]]) -> float:
+def busy_seconds(calls: Iterable[Record]) -> float:
     """The length of the union of the calls' intervals [at, at + seconds].
 
     >>> busy_seconds([{"at": 10.0, "seconds": 2.0}, {"at": 11.0, "seconds": 2.0}, {"at": 20.0, "seconds": 1.0}])

@@ -9,28 +9,27 @@ with a warning, and the recipe names all of these.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
-from itertools import chain
+from itertools import chain, zip_longest
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from blendfilter.errors import BadArgument, BadData, RunMismatch
-from blendfilter.evaluation.ledger import OwnPrices, ledger, stored
-from blendfilter.evaluation.rows import repeats_in, slim, summarise
+from blendfilter.evaluation.ledger import OwnPrices, measured
+from blendfilter.evaluation.rows import PredictionRow, Record, repeats_in
 from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.run_folder import (
+    METRICS,
     PREDICTIONS,
     RUN,
-    RunFolder,
     iterate_rows,
     write_json,
-    write_rows,
 )
 from blendfilter.evaluation.run_settings import versions
-from blendfilter.files import path_of
+from blendfilter.files import AnyPath, json_line, path_of, paths_of, write_whole
 from blendfilter.journal import FILE, Journal
 from blendfilter.lm.budget import MARK, NOTHING, marked
 from blendfilter.settings_diff import different_settings
@@ -40,7 +39,7 @@ _OWN = ("data.fingerprint", "data.n", "data.shard.number", "data.source")
 
 
 def merge(
-    *runs: Run | str | Path | Sequence[Run | str | Path],
+    *runs: AnyPath | Sequence[AnyPath],
     out: str | Path,
     prices: OwnPrices = None,
 ) -> Run:
@@ -55,10 +54,7 @@ def merge(
         RunMismatch: shards of different runs. MissingFile: a folder that holds no run, or one that is not finished.
         RunLocked: a shard is still being written. BadData: a file of a shard is damaged, or another shard's.
     """
-    each = [
-        run for some in runs for run in ([some] if isinstance(some, Run | str | Path) else some)
-    ]
-    shards = _in_order([Run.of(run) for run in each])
+    shards = _in_order([Run(path) for some in runs for path in paths_of(some)])
     out = path_of(out)
     if out.exists():
         raise BadArgument(
@@ -76,7 +72,8 @@ def merge(
             opened.enter_context(Journal(run.folder / FILE, "replay", exclusive=True))
             for run in shards
         ]
-        _check_finished(shards)
+        for run in shards:
+            _ = run.metrics  # raises where it is not finished
         out.parent.mkdir(parents=True, exist_ok=True)
         beside = opened.enter_context(
             TemporaryDirectory(prefix=f".{out.name}.merging-", dir=out.parent)
@@ -123,29 +120,16 @@ def _in_order(runs: Sequence[Run]) -> list[Run]:
     return [by_number[number] for number in range(1, of + 1)]
 
 
-def _check_finished(shards: Sequence[Run]) -> None:
-    for run in shards:
-        _ = run.metrics  # raises where it is not finished
-
-
 def _join(joined: Journal, journal: Journal) -> None:
     """Append what `journal` has that `joined` lacks; a success replaces another shard's failure of the same call."""
     for _, damage in journal.damages():
         raise damage
     own = set[str]()
     for record in journal.records():
-        key = record["key"]
-        if (
-            key in own
-            or key not in joined
-            or (_failed(joined.read(key)) and not _failed(record))
-        ):
+        key, there = record["key"], joined.read(record["key"])
+        if key in own or there is None or (there.get("error") and not record.get("error")):
             own.add(key)
             joined.append(record)
-
-
-def _failed(record: Mapping[str, Any] | None) -> bool:
-    return record is not None and bool(record.get("error"))
 
 
 def _write(
@@ -170,48 +154,33 @@ def _write(
         folder / RUN,
         {**shards[0].record, "settings": settings, "versions": recorded, "notes": notes},
     )
-    path = folder / PREDICTIONS
-    write_rows(path, _rows(shards, asked, settings))
-    entries = ledger(iterate_rows(path), journal.read_call, prices)
-    rows = [*map(slim, iterate_rows(path))]
-    figures = summarise(rows, settings, stored(entries), made_by=made_by["blendfilter"])
-    RunFolder(folder, settings, replay=False).write_metrics(figures)
+    write_whole(folder / PREDICTIONS, map(json_line, _rows(shards, asked, settings)))
+    figures = measured(folder, settings, journal, prices, made_by["blendfilter"])
+    write_json(folder / METRICS, figures)
 
 
 def _rows(
-    shards: Sequence[Run], asked: Sequence[Sequence[str]], settings: Mapping[str, Any]
-) -> Iterator[dict[str, Any]]:
+    shards: Sequence[Run], asked: Sequence[Sequence[str]], settings: Record
+) -> Iterator[PredictionRow]:
     """The rows of all shards, in the order of their questions. Raises: BadData where a shard has not its own."""
     n = settings["data"]["n"]
     rows = [iterate_rows(run.folder / PREDICTIONS, settings["metrics"]) for run in shards]
     for at in range(n * repeats_in(settings)):
         place, number = divmod(at % n, len(shards))
-        run, ids = shards[number], asked[number]
-        if (row := next(rows[number], None)) is None:
-            raise _other_rows(run, "has not a row for each answer")
-        if ids and row["id"] != ids[place]:  # the oldest runs do not note their questions
-            owner = next(
-                (
-                    other.name
-                    for other, known in zip(shards, asked, strict=True)
-                    if row["id"] in known
-                ),
-                "",
-            )
-            whose = f", which is {owner}'s" if owner not in ("", run.name) else ""
-            raise _other_rows(
-                run,
-                f"has a row of question '{row['id']}'{whose}, in the place of '{ids[place]}'",
-            )
+        ids, row = asked[number], next(rows[number], None)
+        # the oldest runs do not note their questions
+        if row is None or (ids and row["id"] != ids[place]):
+            raise _other_rows(shards[number])
         yield row
     for left, run in zip(rows, shards, strict=True):
         if next(left, None) is not None:
-            raise _other_rows(run, "has not a row for each answer")
+            raise _other_rows(run)
 
 
-def _other_rows(run: Run, what: str) -> BadData:
+def _other_rows(run: Run) -> BadData:
     return BadData(
-        f"{run.folder / PREDICTIONS} {what}: run the shard again, and its rows are made again"
+        f"{run.folder / PREDICTIONS} has not one row for each answer, in their order: run the shard again, and its "
+        "rows are made again"
     )
 
 
@@ -238,5 +207,5 @@ def _versions(shards: Sequence[Run]) -> dict[str, list[str]]:
 
 def _dealt(parts: Sequence[Sequence[str]]) -> list[str]:
     """The items of all parts, one of each in turn."""
-    longest = max(map(len, parts))
-    return [part[at] for at in range(longest) for part in parts if at < len(part)]
+    rounds = chain.from_iterable(zip_longest(*parts))
+    return [item for item in rounds if item is not None]

@@ -30,7 +30,7 @@ from uuid import uuid4
 
 import dspy
 
-from blendfilter import aio, errors
+from blendfilter import aio
 from blendfilter.context import asker, setting
 from blendfilter.errors import (
     BadArgument,
@@ -42,7 +42,7 @@ from blendfilter.errors import (
     WorkFailed,
 )
 from blendfilter.evaluation.merging import merge
-from blendfilter.evaluation.rows import how_far, repeat_of
+from blendfilter.evaluation.rows import PredictionRow, Record, how_far, repeat_of
 from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.run_folder import PREDICTIONS, RUN, iterate_rows
 from blendfilter.evaluation.run_loop import RunProgress
@@ -71,12 +71,15 @@ MOST_WAITING = 100_000
 
 
 class Ended(NamedTuple):
-    """How a shard ended: the exit code and the words of its error (0: it is finished), and what it spent by now."""
+    """How a shard ended: its error (None: it is finished), and what it spent by now."""
 
-    code: int
-    words: str
-    kind: str
+    error: BlendFilterError | None
     spent: Amount
+
+    @property
+    def failed(self) -> bool:
+        """Whether it stopped for another reason than its budget."""
+        return self.error is not None and type(self.error) is not BudgetSpent
 
 
 def evaluate_on_ray(
@@ -207,9 +210,9 @@ def _all(
             ray, {number: start(number, limit) for number, limit in limits.items()}, watch
         )
         for end in ended.values():
-            if end.kind not in ("", BudgetSpent.__name__):
-                raise _as_error(end)
-        unfinished = [number for number in left if number not in ended or ended[number].code]
+            if end.failed and end.error is not None:
+                raise end.error
+        unfinished = [number for number in left if number not in ended or ended[number].error]
         went_on = len(unfinished) < len(left) or any(
             end.spent != spent[number] for number, end in ended.items()
         )
@@ -236,14 +239,14 @@ def _round(ray: Any, started: Mapping[int, Any], watch: _Watch) -> dict[int, End
             watch.look()
             for task in ready:
                 try:
-                    ended[by_task[task]] = end = Ended(*ray.get(task))
+                    ended[by_task[task]] = end = ray.get(task)
                 except ray.exceptions.RayError as lost:
                     words = str(lost).strip().splitlines()[0]
                     raise WorkFailed(
                         f"shard {by_task[task]} could not be finished ({type(lost).__name__}: {words}); the same "
                         "command goes on where it was"
                     ) from None
-                if end.code not in (0, BudgetSpent.exit_code):
+                if end.failed:
                     return ended
     finally:
         for task in pending:
@@ -254,7 +257,7 @@ def _round(ray: Any, started: Mapping[int, Any], watch: _Watch) -> dict[int, End
 
 def _evaluate_shard(
     payload: bytes,
-    models: Sequence[Mapping[str, Any]],
+    models: Sequence[Record],
     paces: Any,
     questions: bytes,
     folder: str,
@@ -262,7 +265,7 @@ def _evaluate_shard(
     max_retries: int | None,
     session: str,
     cwd: str,
-) -> tuple[int, str, str, Amount]:
+) -> Ended:
     """In a worker: one shard, and how it ended.
 
     `models` has the secrets of each model in the payload: an argument of its own, which Ray never writes to a disk.
@@ -275,26 +278,16 @@ def _evaluate_shard(
     try:
         method, given, options, prices = unpacked(payload, models, paces)
         _check_session(place.parent, session)
-        limits = {"budget": budget, "max_retries": max_retries}
+        given |= {"run": place, "budget": budget, "max_retries": max_retries}
         with setting(options=options):
-            work = evaluated(
-                method,
-                pickle.loads(questions),
-                run=place,
-                progress=False,
-                **{**given, **limits},
-            )
+            work = evaluated(method, pickle.loads(questions), progress=False, **given)
             aio.run(work, "evaluate")
     except BlendFilterError as raised:
         error = raised
     spent = NOTHING
     if budget is not None and (error is None or isinstance(error, BudgetSpent)):
         spent = _spent(place, prices, budget)
-    return (
-        (0, "", "", spent)
-        if error is None
-        else (error.exit_code, str(error), type(error).__name__, spent)
-    )
+    return Ended(error, spent)
 
 
 def _check_session(place: Path, session: str) -> None:
@@ -319,17 +312,6 @@ def _spent(folder: Path, prices: Mapping[str, Price | None], budget: Budget) -> 
         return spent_in(journal, prices, budget)
 
 
-def _as_error(end: Ended) -> BlendFilterError:
-    """A shard's error, here."""
-    kind = getattr(errors, end.kind, WorkFailed)
-    try:
-        made = kind(end.words)
-    except TypeError:
-        made = WorkFailed(end.words)
-    assert isinstance(made, BlendFilterError)
-    return made
-
-
 # --- limits of several ----------------------------------------------------------------------------------------------
 
 
@@ -350,18 +332,12 @@ def dealt(
     limits: dict[int, dict[str, Any]] = {number: {} for number in among}
     for name, limit in budget.given().items():
         left = max(0, limit - getattr(total, name))
-        parts = (
-            [left / max(1, len(among))] * len(among)
-            if name == "dollars"
-            else parts_of(int(left), len(among))
-        )
+        parts: Sequence[float] = [left / len(among)] * len(among)
+        if name != "dollars":
+            parts = parts_of(int(left), len(among))
         for number, part in zip(among, parts, strict=True):
             limits[number][name] = getattr(spent[number], name) + part
-    return {
-        number: Budget(**each)
-        for number, each in limits.items()
-        if all(value > 0 for value in each.values())
-    }
+    return {number: Budget(**limit) for number, limit in limits.items() if all(limit.values())}
 
 
 def parts_of(count: int, among: int) -> list[int]:
@@ -443,29 +419,21 @@ def packed(value: Any, ray: Any) -> Packed:
                 secrets.append({} if given.settings is None else given.settings.secrets())
                 if (pace := given.terms.pace) is not None and pace not in paces:
                     paces.append(pace)
-                return _connected, (
-                    len(secrets) - 1,
-                    None if pace is None else paces.index(pace),
-                    arguments,
-                )
+                shared = None if pace is None else paces.index(pace)
+                return _connected, (len(secrets) - 1, shared, arguments)
             return super().reducer_override(given)
 
     file = io.BytesIO()
     Packer(file).dump(value)
-    return Packed(
-        file.getvalue(),
-        secrets,
-        [(pace.requests_per_minute, pace.tokens_per_minute) for pace in paces],
-    )
+    limits = [(pace.requests_per_minute, pace.tokens_per_minute) for pace in paces]
+    return Packed(file.getvalue(), secrets, limits)
 
 
-_CONNECTING: ContextVar[tuple[Sequence[Mapping[str, Any]], Any]] = ContextVar(
-    "blendfilter_connecting"
-)
+_CONNECTING: ContextVar[tuple[Sequence[Record], Any]] = ContextVar("blendfilter_connecting")
 """In a worker that unpacks a payload: the models' secrets, and the `_Paces`."""
 
 
-def unpacked(payload: bytes, secrets: Sequence[Mapping[str, Any]], paces: Any) -> Any:
+def unpacked(payload: bytes, secrets: Sequence[Record], paces: Any) -> Any:
     """What `packed` packed, its models connected with their `secrets`."""
     token = _CONNECTING.set((secrets, paces))
     try:
@@ -510,12 +478,12 @@ class _Watch:
                 self._seen[number].add(key)
                 self._progress.advance(row, None)  # their journals know the tokens
 
-    def rows(self) -> Iterator[dict[str, Any]]:
+    def rows(self) -> Iterator[PredictionRow]:
         """All rows of all shards."""
         for path in self._paths.values():
             yield from iterate_rows(path)
 
-    def _new(self) -> Iterator[tuple[int, dict[str, Any]]]:
+    def _new(self) -> Iterator[tuple[int, PredictionRow]]:
         """Rows whose lines were not read before: behind the last one of a file, or of a file that was exchanged."""
         for number, path in self._paths.items():
             with suppress(FileNotFoundError), open_regular(path) as file:

@@ -13,11 +13,13 @@ long as its cap.
 from __future__ import annotations
 
 import asyncio
+import functools
 import tempfile
-from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import dspy
@@ -91,77 +93,57 @@ class RehearsedCall(NamedTuple):
     lm: ConnectedLM
 
 
-class StandInEngine:
-    """The offline reader as the engine of another model; its calls go into `made`."""
+class Rehearsal:
+    """The offline reader in the place of any model, and the calls that it answered.
 
-    def __init__(
-        self, lm: ConnectedLM, made: list[RehearsedCall], rounds: Rounds | None = None
-    ) -> None:
-        self._lm, self._made, self._rounds = lm, made, rounds
+    With `batched`, calls are gathered as in a run of batches and answered at once; `rounds` are the batches' sizes.
+    """
+
+    def __init__(self, *, batched: bool = False) -> None:
+        self.calls: list[RehearsedCall] = []
+        self.rounds: list[int] = []
+        self.batched = batched
+        self._gatherer: Gatherer[None, None] | None = None
         self._reader = OfflineEngine()
-        self._cap: Callable[[Any], int | None] = getattr(
-            lm.inner, "reply_cap", lambda request: request.config.max_tokens
+
+    def stand_in(self, lm: ConnectedLM) -> ConnectedLM:
+        """`lm` as far as keys and prompts go."""
+        engine = SimpleNamespace(complete=functools.partial(self._complete, lm))
+        settings = {name: value for name, value in lm.kwargs.items() if value is not None}
+        return ConnectedLM(
+            lm.name, engine, profile=lm.profile, identity=lm.identity, **settings
         )
 
-    async def complete(self, request: lm15.Request) -> lm15.Response:
-        """The reader's reply; never fails."""
+    async def of(self, work: Awaitable[Run]) -> Run:
+        """The result of `work`, whose models are stand-ins."""
+        if not self.batched:
+            return await work
+        self._gatherer = Gatherer(self._answer)
+        running = asyncio.get_running_loop().create_task(self._gatherer.run())
+        try:
+            return await work
+        finally:
+            running.cancel()
+
+    async def _complete(self, lm: ConnectedLM, request: lm15.Request) -> lm15.Response:
         response = await self._reader.complete(request)
         reply = "".join(
             part.text for part in response.message.parts if isinstance(part, lm15.TextPart)
         )
+        cap = getattr(lm.inner, "reply_cap", lambda request: request.config.max_tokens)
         turn, prompt = (asker().repeat, asker().question), text_of(prompt_of(request))
-        self._made.append(
-            RehearsedCall(turn, asker().stage, prompt, reply, self._cap(request), self._lm)
-        )
-        if self._rounds is not None:
-            await self._rounds.turn()
+        self.calls.append(RehearsedCall(turn, asker().stage, prompt, reply, cap(request), lm))
+        if self._gatherer is not None:
+            await self._gatherer.join(None)
         return response
-
-
-class Rounds:
-    """The batches of a rehearsal: calls are gathered as in a run, and answered at once."""
-
-    def __init__(self) -> None:
-        self.sizes: list[int] = []
-        self._gatherer: Gatherer[None, None] | None = None
-        self._running: asyncio.Task[None] | None = None
-
-    async def turn(self) -> None:
-        """Wait until the batch of a call is answered."""
-        if self._gatherer is None:
-            self._gatherer = Gatherer(self._answer)
-            self._running = asyncio.get_running_loop().create_task(self._gatherer.run())
-        await self._gatherer.join(None)
-
-    async def over(self, work: Awaitable[Run]) -> Run:
-        """The result of `work`, whose calls take their turns."""
-        try:
-            return await work
-        finally:
-            if self._running is not None:
-                self._running.cancel()
 
     def _answer(self) -> None:
         assert self._gatherer is not None
         waiting, self._gatherer.waiting = self._gatherer.waiting, []
-        self.sizes += [len(waiting)] * bool(waiting)
+        self.rounds += [len(waiting)] * bool(waiting)
         for _, future in waiting:
             if future.set_running_or_notify_cancel():
                 future.set_result(None)
-
-
-def _stand_in(
-    lm: ConnectedLM, made: list[RehearsedCall], rounds: Rounds | None = None
-) -> ConnectedLM:
-    """`lm` as far as keys and prompts go; the offline reader answers."""
-    settings = {name: value for name, value in lm.kwargs.items() if value is not None}
-    return ConnectedLM(
-        lm.name,
-        StandInEngine(lm, made, rounds),
-        profile=lm.profile,
-        identity=lm.identity,
-        **settings,
-    )
 
 
 def _connected(lm: dspy.BaseLM | str) -> ConnectedLM:
@@ -181,36 +163,30 @@ def rehearse(
     reuse: Run | str | Path | Iterable[Run | str | Path] = (),
     repeats: int = 1,
     name: str | None = None,
-    rounds: Rounds | None = None,
-) -> tuple[Run, list[RehearsedCall]]:
+    batched: bool = False,
+) -> tuple[Run, Rehearsal]:
     """Answer `questions` with stand-ins, in `folder`: the run, and the calls that no journal holds.
-
-    With `rounds`, in batches, whose sizes are noted there.
 
     Raises: as `evaluate`, but for what only a server says.
     """
-    made: list[RehearsedCall] = []
+    made = Rehearsal(batched=batched)
     # a model of the method's own that were called here would be paid for
     copied = with_lms_connected(method)
     for own in lms_of(copied):
-        own.put(_stand_in(connect(own.lm), made, rounds))
+        own.put(made.stand_in(connect(own.lm)))
     work = evaluated(
         copied,
         questions,
-        lm=_stand_in(lm, made, rounds),
-        filter_lm=None if filter_lm is None else _stand_in(filter_lm, made, rounds),
+        lm=made.stand_in(lm),
+        filter_lm=None if filter_lm is None else made.stand_in(filter_lm),
         run=folder,
         reuse=reuse,
         repeats=repeats,
         progress=False,
         name=name,
-        concurrency=CONCURRENCY if rounds is None else MOST_LINES,
+        concurrency=MOST_LINES if batched else CONCURRENCY,
     )
-    return aio.run(
-        work if rounds is None else rounds.over(work),
-        "plan",
-        "await asyncio.to_thread(plan, …)",
-    ), made
+    return aio.run(made.of(work), "plan", "await asyncio.to_thread(plan, …)"), made
 
 
 # --- the estimate ---------------------------------------------------------------------------------------------------
@@ -245,15 +221,16 @@ class Estimator:
         self, journals: Sequence[Path] = (), *, ask_server: bool = False, rate: float = 1.0
     ) -> None:
         self._ask_server, self._journals, self._rate = ask_server, journals, rate
-        self._counters: dict[str, TokenCounter] = {}
-        self._models: dict[str, ConnectedLM] = {}
-        self._seconds: dict[tuple[str, str], list[float]] = {}
-        self._replies: dict[tuple[str, str], list[int]] = {}
+        self._models: dict[str, tuple[ConnectedLM, TokenCounter]] = {}
+        # of earlier calls, by model and by its stages too
+        self._seconds = defaultdict[tuple[str, ...], list[float]](list)
+        self._replies = defaultdict[tuple[str, ...], list[int]](list)
         for record in _successful_calls(journals):
-            by = (record["model"], record["stage"])
-            self._seconds.setdefault(by, []).append(record.get("seconds") or 0.0)
+            model, stage = record["model"], record["stage"]
+            for key in ((model,), (model, stage)):
+                self._seconds[key].append(record.get("seconds") or 0.0)
             if record.get("tokens_out") is not None:
-                self._replies.setdefault(by, []).append(record["tokens_out"])
+                self._replies[model, stage].append(record["tokens_out"])
 
     @property
     def tokenisers(self) -> dict[str, str]:
@@ -261,7 +238,7 @@ class Estimator:
         unheard = " (--ask-server: no server that counts tokens, by /tokenize, was found)"
         return {
             name: counter.name + unheard * (self._ask_server and not counter.served)
-            for name, counter in self._counters.items()
+            for name, (_, counter) in self._models.items()
         }
 
     @property
@@ -271,7 +248,7 @@ class Estimator:
             name: unknown_price(name, lm.terms.prices)
             if (price := lm.terms.price) is None
             else f"${price.input:g} in and ${price.output:g} out a million tokens"
-            for name, lm in self._models.items()
+            for name, (lm, _) in self._models.items()
         }
 
     def estimates(self, calls: Iterable[RehearsedCall]) -> list[CallEstimate]:
@@ -285,14 +262,12 @@ class Estimator:
         """`earlier`: by what it grows, and grows at most, for each earlier reply that the prompt may contain."""
         lm, cap = call.lm, call.cap
         price = None if (full := lm.terms.price) is None else full.times(self._rate)
-        if lm.name not in self._counters:
-            self._models[lm.name] = lm
+        if lm.name not in self._models:
             calls = _successful_calls(self._journals)
-            self._counters[lm.name] = tokeniser_for(
-                lm, ask_server=self._ask_server, calls=calls
-            )
-        count = self._counters[lm.name].count
-        here, past = count(call.reply), self._replies.get((lm.name, call.stage), [])
+            counter = tokeniser_for(lm, ask_server=self._ask_server, calls=calls)
+            self._models[lm.name] = lm, counter
+        count = self._models[lm.name][1].count
+        here, past = count(call.reply), self._replies[lm.name, call.stage]
         expected: float = sum(past) / len(past) if past else here
         if cap is not None:
             expected = min(expected, cap)
@@ -316,21 +291,13 @@ class Estimator:
         """
         total = 0.0
         for call in (estimate.call for estimate in estimates):
-            of_model = [
-                seconds
-                for (name, _), past in self._seconds.items()
-                if name == call.lm.name
-                for seconds in past
-            ]
-            past = self._seconds.get((call.lm.name, call.stage)) or of_model
+            name = call.lm.name
+            past = self._seconds[name, call.stage] or self._seconds[name,]
             if not past:
                 return None
-            total += sum(past) / len(past) / _at_once(call.lm, at_once)
+            side_by_side = min(at_once, getattr(call.lm.inner, "batch_size", at_once))
+            total += sum(past) / len(past) / side_by_side
         return total or None
-
-
-def _at_once(lm: ConnectedLM, most: int) -> int:
-    return min(most, getattr(lm.inner, "batch_size", most))
 
 
 def _successful_calls(journals: Iterable[Path]) -> Iterator[dict[str, Any]]:
@@ -568,8 +535,8 @@ def plan(
     ids = {id for _, id in left}
     chosen = spread([question for question in every if question.id in ids], sample)
     sampled = [key for key in _answer_keys(chosen, repeats) if key in left]
-    calls: list[RehearsedCall] = []
-    failed, rounds = 0, None if batch is None else Rounds()
+    calls, rounds = list[RehearsedCall](), list[int]()
+    failed = 0
     if sampled:
         some = Questions(tuple(chosen), every.task, every.source)
         with tempfile.TemporaryDirectory(prefix="blendfilter-plan-") as scratch:
@@ -582,41 +549,40 @@ def plan(
                 reuse=journals,
                 repeats=repeats,
                 name=name,
-                rounds=rounds,
+                batched=batch is not None,
             )
             failed = sum(
                 row["error"] is not None
                 for row in tried.rows
                 if (repeat_of(row), row["id"]) in sampled
             )
-        calls = [call for call in made if call.turn in sampled]
+        calls = [call for call in made.calls if call.turn in sampled]
+        rounds = made.rounds
     estimator = Estimator(
         journals, ask_server=ask_server, rate=1.0 if batch is None else batch.rate
     )
     estimates, factor = estimator.estimates(calls), len(left) / max(1, len(sampled))
-    by_stage: dict[str, list[CallEstimate]] = {}
-    by_model: dict[str, dict[str, list[CallEstimate]]] = {}
-    for estimate in estimates:
-        stage = estimate.call.stage or "call"
-        by_stage.setdefault(stage, []).append(estimate)
-        by_model.setdefault(estimate.call.lm.name, {}).setdefault(stage, []).append(estimate)
 
     def planned(
-        name: str, parts: Mapping[str, list[CallEstimate]]
+        name: str, calls: Sequence[CallEstimate]
     ) -> tuple[PlannedStage, tuple[PlannedStage, ...]]:
-        """All parts together under a name, as the sums of their rounded figures, and the parts."""
-        stages = tuple(_stage(stage, found, sampled, factor) for stage, found in parts.items())
-        whole = _stage(
-            name, [estimate for found in parts.values() for estimate in found], sampled, factor
-        )
-        return replace(
-            whole, **{figure: added(stages, figure) for figure in ("calls", *FIGURES)}
-        ), stages
+        """All calls under a name, as the sums of their stages' rounded figures, and these stages."""
+        by_stage = defaultdict[str, list[CallEstimate]](list)
+        for estimate in calls:
+            by_stage[estimate.call.stage or "call"].append(estimate)
+        stages = tuple(_stage(*each, sampled, factor) for each in by_stage.items())
+        sums = {figure: added(stages, figure) for figure in ("calls", *FIGURES)}
+        return replace(_stage(name, calls, sampled, factor), **sums), stages
 
-    total, stages = planned("total", by_stage)
-    of_models = {name: planned(f"of {name}", parts)[0] for name, parts in by_model.items()}
-    seconds = estimator.seconds(estimates, concurrency)
+    total, stages = planned("total", estimates)
     asked = {estimate.call.lm.name: estimate.call.lm for estimate in estimates}
+    of_models = {
+        name: planned(f"of {name}", [each for each in estimates if each.call.lm.name == name])[
+            0
+        ]
+        for name in asked
+    }
+    seconds = estimator.seconds(estimates, concurrency)
     paced = (_paced(lm, of_models[name]) for name, lm in asked.items())
     return RunPlan(
         stages=stages,
@@ -634,7 +600,7 @@ def plan(
         spent=spent,
         by_model=of_models,
         batch=batch,
-        rounds=() if rounds is None else tuple(round(size * factor) for size in rounds.sizes),
+        rounds=tuple(round(size * factor) for size in rounds),
     )
 
 
@@ -659,13 +625,11 @@ def spread(questions: Sequence[Question], sample: int) -> list[Question]:
 def _stage(
     name: str, estimates: Sequence[CallEstimate], sampled: Sequence[AnswerKey], factor: float
 ) -> PlannedStage:
-    figures: dict[str, Any] = {}
-    for figure in FIGURES:
-        value = added(estimates, figure)
-        scaled = None if value is None else factor * value
-        figures[figure] = (
-            scaled if scaled is None or figure.startswith("cost") else round(scaled)
-        )
+    figures = {figure: added(estimates, figure) for figure in FIGURES}
+    for figure, value in figures.items():
+        if value is not None:
+            scaled = factor * value
+            figures[figure] = scaled if figure.startswith("cost") else round(scaled)
     counted = Counter(estimate.call.turn for estimate in estimates)
     numbers = [counted[key] for key in sampled] or [0]
     measured = all(estimate.measured for estimate in estimates)

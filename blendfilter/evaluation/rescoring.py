@@ -17,7 +17,7 @@ import asyncio
 import json
 import re
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from statistics import fmean
@@ -43,7 +43,15 @@ from blendfilter.errors import (
     words_of,
 )
 from blendfilter.evaluation.ledger import ledger
-from blendfilter.evaluation.rows import DIGITS, MESSAGE, NEAR, key_of, score_of, signature
+from blendfilter.evaluation.rows import (
+    DIGITS,
+    MESSAGE,
+    NEAR,
+    Record,
+    key_of,
+    score_of,
+    signature,
+)
 from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.run_folder import read_json, write_json
 from blendfilter.journal import FILE, Journal, digest
@@ -251,7 +259,7 @@ def rescored(run: Run, name: str) -> Rescored:
     return found
 
 
-def _disagrees(found: Rescored, rows: Sequence[Mapping[str, Any]]) -> bool:
+def _disagrees(found: Rescored, rows: Sequence[Record]) -> bool:
     """Whether the mean is not that of the scores, or a score not that of its answer; a judge's are not checked."""
     by_question: dict[str, list[float]] = {}
     for row in rows:
@@ -269,11 +277,11 @@ def file_of(run: Run, name: str) -> Path:
     return run.folder / FOLDER / f"{name}.json"
 
 
-def _answers_digest(rows: Iterable[Mapping[str, Any]]) -> str:
+def _answers_digest(rows: Iterable[Record]) -> str:
     return digest([[key_of(row), row["answer"], row["golden_answers"]] for row in rows])[:12]
 
 
-def _word_scores(rows: Sequence[Mapping[str, Any]], name: str) -> list[float]:
+def _word_scores(rows: Sequence[Record], name: str) -> list[float]:
     score = metric(name)
     # An error has no answer. An empty one would do where nothing is left of a golden answer ("A") after normalising.
     return [
@@ -363,7 +371,7 @@ class AnswerJudge:
 
     async def verdicts(
         self,
-        rows: Sequence[Mapping[str, Any]],
+        rows: Sequence[Record],
         lm: ConnectedLM,
         *,
         window: int,
@@ -372,7 +380,7 @@ class AnswerJudge:
         """A verdict for each row, in their order, `window` of them at a time by `lm`, journaled and limited."""
         places, found = asyncio.Semaphore(window), dict[int, AnswerVerdict]()
 
-        async def judge(order: int, row: Mapping[str, Any]) -> None:
+        async def judge(order: int, row: Record) -> None:
             async with places:
                 with setting(question=row["id"], order=order):
                     found[order] = await self._verdict(row, lm)
@@ -383,7 +391,7 @@ class AnswerJudge:
                 group.create_task(judge(order, row))
         return [found[order] for order in range(len(rows))]
 
-    async def _verdict(self, row: Mapping[str, Any], lm: ConnectedLM) -> AnswerVerdict:
+    async def _verdict(self, row: Record, lm: ConnectedLM) -> AnswerVerdict:
         if not (row["answer"] or "").strip() or not row["golden_answers"]:
             # no answer, or none known to be right: there is nothing to judge
             return AnswerVerdict(0.0)

@@ -20,6 +20,8 @@ from sys import intern
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
+import dspy
+
 from blendfilter.context import CallNote, calls_of
 from blendfilter.errors import BadArgument, CodeFailed, ModelError, words_of
 from blendfilter.evaluation.statistics import interval
@@ -33,6 +35,8 @@ from blendfilter.tasks.base import Task
 from blendfilter.text import folded, shortened
 from blendfilter.version import VERSION
 
+Record = Mapping[str, Any]
+"""An object of JSON as it is read: a row, a record of a journal, settings."""
 PredictionRow = dict[str, Any]
 Loss = Literal[
     "not_retrieved", "filtered_away", "answered_wrong", "right", "right_without_gold", "error"
@@ -111,19 +115,15 @@ def answered(
     Raises:
         BadArgument: there is no `answer`, or knowledge that cannot be read as passages.
     """
-    there = (
-        "answer" in prediction
-        if isinstance(prediction, Mapping)
-        else hasattr(prediction, "answer")
-    )
-    if not there and not isinstance(prediction, str):
+    given = as_prediction(prediction)
+    if not hasattr(given, "answer"):
         what = type(prediction).__name__
         raise BadArgument(
             f"the method returned a {what} without an answer: return dspy.Prediction(answer=…)"
         )
-    answer = "" if (found := field_of(prediction, "answer")) is None else str(found)
-    branches: Mapping[str, Any] = field_of(prediction, "branches") or {}
-    read = [as_passage(item) for item in field_of(prediction, "knowledge") or []]
+    answer = "" if given.answer is None else str(given.answer)
+    branches, queries = mapping_in(given, "branches"), mapping_in(given, "queries")
+    read = [as_passage(item) for item in getattr(given, "knowledge", None) or []]
     knowledge = _joined(read)
     written = any(isinstance(each, WrittenText) for each in read)
     retrieved = (
@@ -145,8 +145,8 @@ def answered(
     unsearched = [name for name, found in alone.items() if found is None and UNION in figures]
     # written text may stand on whatever was retrieved
     held = [*retrieved, *knowledge] if written else knowledge
-    given = {**task.score(answer, question), **own}
-    scores = {name: round(given[name], DIGITS) for name in task.metrics}
+    scored = {**task.score(answer, question), **own}
+    scores = {name: round(scored[name], DIGITS) for name in task.metrics}
     correct = scores[task.metrics[0]] == 1.0
     return {
         **_question_fields(question),
@@ -155,22 +155,9 @@ def answered(
         "correct": correct,
         "queries": {
             name: query if isinstance(query, str) else json.dumps(query, ensure_ascii=False)
-            for name, query in dict(field_of(prediction, "queries") or {}).items()
+            for name, query in queries.items()
         },
-        "branches": {
-            name: {
-                "retrieved": [passage.id for passage in branch.retrieved],
-                "kept": [passage.id for passage in _joined(branch.kept)],
-                "ids_read": branch.ids_read,
-                **_spans(_joined(branch.kept)),
-                **(
-                    {"trim": trim.model_dump(mode="json")}
-                    if (trim := trim_of(branch.retrieved))
-                    else {}
-                ),
-            }
-            for name, branch in branches.items()
-        },
+        "branches": {name: _branch(branch) for name, branch in branches.items()},
         "knowledge": [passage.id for passage in knowledge],
         **_spans(knowledge),
         **_written(read),
@@ -182,8 +169,7 @@ def answered(
             question.evidence or (question.gold_titles,),
         ),
         "calls": [[note.stage, note.key] for note in calls_of(notes)],
-        "flags": dict.fromkeys(FLAGS, 0)
-        | dict(field_of(prediction, "flags") or _events(notes)),
+        "flags": dict.fromkeys(FLAGS, 0) | (mapping_in(given, "flags") or _events(notes)),
         "error": None,
         **({"unsearched": unsearched} if unsearched else {}),
     }
@@ -268,25 +254,30 @@ def misscored(row: PredictionRow, metrics: Iterable[str]) -> bool:
     )
 
 
+def is_whole(row: PredictionRow, metrics: Iterable[str]) -> bool:
+    """Whether a later session keeps a row: no error, no search that failed, and the scores are its answer's."""
+    return row["error"] is None and not row.get("unsearched") and not misscored(row, metrics)
+
+
 # --- repeats --------------------------------------------------------------------------------------------------------
 
 
-def repeats_in(settings: Mapping[str, Any]) -> int:
+def repeats_in(settings: Record) -> int:
     """How many times each question is answered."""
     return int(settings.get("repeats", 1))
 
 
-def filter_lm_of(settings: Mapping[str, Any]) -> str:
+def filter_lm_of(settings: Record) -> str:
     """The name of the model that answers the filter's calls, where a run's settings name one of its own; else empty."""
     return str(((settings.get("lm") or {}).get("filter") or {}).get("name", ""))
 
 
-def repeat_of(row: Mapping[str, Any]) -> int:
+def repeat_of(row: Record) -> int:
     """Which of the answers to its question a row is, from 1."""
     return int(row.get("repeat", 1))
 
 
-def key_of(row: Mapping[str, Any]) -> str:
+def key_of(row: Record) -> str:
     """An answer's name: its question's id, and which repeat it is where there are several.
 
     >>> key_of({"id": "q7"}), key_of({"id": "q7", "repeat": 2})
@@ -295,7 +286,7 @@ def key_of(row: Mapping[str, Any]) -> str:
     return f"{row['id']}#{row['repeat']}" if "repeat" in row else str(row["id"])
 
 
-def how_far(rows: Iterable[Mapping[str, Any]], answers: int, repeats: int = 1) -> str:
+def how_far(rows: Iterable[Record], answers: int, repeats: int = 1) -> str:
     """How many of the run's `answers` there are; one that ended in an error does not count.
 
     >>> how_far([{"error": None}, {"error": {"kind": "timeout"}}], 4)
@@ -310,18 +301,15 @@ def how_far(rows: Iterable[Mapping[str, Any]], answers: int, repeats: int = 1) -
 # --- errors ---------------------------------------------------------------------------------------------------------
 
 
-def failures(rows: Iterable[Mapping[str, Any]], repeats: int = 1) -> str:
+def failures(rows: Iterable[Record], repeats: int = 1) -> str:
     """How many answers ended in an error, of which kinds, and the first of them, in one line; empty for none.
 
     >>> late = {"kind": "timeout", "stage": "ids", "message": ""}
     >>> failures([{"id": "q1", "error": None}, {"id": "q2", "error": late}])
     "1 of 2 questions ended in an error and counts as 0: 1 timeout (first 'q2', at ids)"
     """
-    total, ended = 0, list[Mapping[str, Any]]()
-    for row in rows:
-        total += 1
-        if row["error"] is not None:
-            ended.append(row)
+    rows = [*rows]
+    ended = [row for row in rows if row["error"] is not None]
     if not ended:
         return ""
     kinds = Counter(row["error"]["kind"] for row in ended)
@@ -329,28 +317,21 @@ def failures(rows: Iterable[Mapping[str, Any]], repeats: int = 1) -> str:
     of = "answers" if repeats > 1 else "questions"
     counting = "counts" if len(ended) == 1 else "count"
     first = f"first '{key_of(ended[0])}'{_place_and_words(ended[0]['error'])}"
-    return f"{len(ended)} of {total} {of} ended in an error and {counting} as 0: {counts} ({first})"
+    return f"{len(ended)} of {len(rows)} {of} ended in an error and {counting} as 0: {counts} ({first})"
 
 
-def shared_failure(
-    rows: Iterable[Mapping[str, Any]], repeats: int = 1
-) -> tuple[str, str] | None:
+def shared_failure(rows: Iterable[Record], repeats: int = 1) -> tuple[str, str] | None:
     """The kind and the words of the error that every answer ended in; None where any was given, or kinds differ."""
-    kinds, words, total = set[str](), "", 0
-    for row in rows:
-        if row["error"] is None:
-            return None
-        kinds.add(row["error"]["kind"])
-        words = words or f"{row['error']['kind']}{_place_and_words(row['error'])}"
-        total += 1
-    if len(kinds) != 1:
+    errors = [row["error"] for row in rows]
+    if None in errors or len({error["kind"] for error in errors}) != 1:
         return None
-    of = f"all {total} {'answers' if repeats > 1 else 'questions'} failed the same way"
-    of = "the only question failed" if total == 1 else of
-    return kinds.pop(), f"{of}: {words}"
+    of = f"all {len(errors)} {'answers' if repeats > 1 else 'questions'} failed the same way"
+    of = "the only question failed" if len(errors) == 1 else of
+    kind: str = errors[0]["kind"]
+    return kind, f"{of}: {kind}{_place_and_words(errors[0])}"
 
 
-def _place_and_words(error: Mapping[str, Any]) -> str:
+def _place_and_words(error: Record) -> str:
     """Where an error arose and its message, for the end of a line.
 
     >>> _place_and_words({"kind": "timeout", "stage": "ids", "message": "no reply"})
@@ -369,6 +350,17 @@ def _question_fields(question: Question) -> PredictionRow:
         "question": question.question,
         "golden_answers": list(question.golden_answers),
         "gold_titles": list(question.gold_titles),
+    }
+
+
+def _branch(branch: Any) -> PredictionRow:
+    kept, trim = _joined(branch.kept), trim_of(branch.retrieved)
+    return {
+        "retrieved": [passage.id for passage in branch.retrieved],
+        "kept": [passage.id for passage in kept],
+        "ids_read": branch.ids_read,
+        **_spans(kept),
+        **({"trim": trim.model_dump(mode="json")} if trim else {}),
     }
 
 
@@ -422,22 +414,25 @@ def _titles(passages: Iterable[Passage]) -> list[str]:
 
 
 def _events(notes: Sequence[CallNote]) -> dict[str, int]:
-    events = [note.event for note in notes if note.event in (*FLAGS, *RARE_FLAGS)]
-    return {event: events.count(event) for event in events}
+    return Counter(note.event for note in notes if note.event in (*FLAGS, *RARE_FLAGS))
 
 
-def field_of(prediction: Any, name: str) -> Any:
-    if isinstance(prediction, Mapping):
-        return prediction.get(name)
-    if isinstance(prediction, str):  # a module may give the bare answer
-        return prediction if name == "answer" else None
-    return getattr(prediction, name, None)
+def as_prediction(given: Any) -> Any:
+    """What a method returned, as a prediction; a module may give the bare answer."""
+    if isinstance(given, str):
+        return dspy.Prediction(answer=given)
+    return dspy.Prediction(**given) if isinstance(given, Mapping) else given
+
+
+def mapping_in(prediction: Any, name: str) -> dict[str, Any]:
+    """The mapping in that field of a prediction; empty where there is none."""
+    return dict(getattr(prediction, name, None) or {})
 
 
 # --- metrics.json -----------------------------------------------------------------------------------------------------
 
 
-def slim(row: Mapping[str, Any], without: Container[str] = _NO_FIGURE) -> PredictionRow:
+def slim(row: Record, without: Container[str] = _NO_FIGURE) -> PredictionRow:
     """A row without what no figure is made of, its names shared with every other row's: a long run has thousands."""
     return {intern(name): _shared(value) for name, value in row.items() if name not in without}
 
@@ -451,8 +446,8 @@ def _shared(value: Any) -> Any:
 
 def summarise(
     rows: Sequence[PredictionRow],
-    settings: Mapping[str, Any],
-    ledger: Mapping[str, Mapping[str, Any]],
+    settings: Record,
+    ledger: Mapping[str, Record],
     *,
     made_by: Iterable[str] = (VERSION,),
 ) -> dict[str, Any]:
@@ -476,9 +471,7 @@ def summarise(
     }
 
 
-def with_errors_apart(
-    metrics: Mapping[str, Any], rows: Iterable[PredictionRow]
-) -> dict[str, Any]:
+def with_errors_apart(metrics: Record, rows: Iterable[PredictionRow]) -> dict[str, Any]:
     """`metrics.json` of a version that counted an error as a question whose gold was not found, counted as now."""
     if not (errors := metrics["flags"].get("errors")):
         return {**metrics, "losses": {**metrics["losses"], "error": 0}}
@@ -494,6 +487,9 @@ def with_errors_apart(
 
 def counted(rows: Sequence[PredictionRow], metrics: Iterable[str]) -> dict[str, Any]:
     """The figures of `metrics.json` that are counts and means over the rows: those without interval and journal."""
+    flags = Counter[str]()
+    for row in rows:
+        flags.update(row["flags"])
     return {
         "n": len({row["id"] for row in rows}),
         "metrics": {
@@ -501,20 +497,21 @@ def counted(rows: Sequence[PredictionRow], metrics: Iterable[str]) -> dict[str, 
             for name in metrics
         },
         "retrieval": _retrieval(rows),
-        "flags": {name: sum(row["flags"].get(name, 0) for row in rows) for name in FLAGS}
-        | {
-            name: count
-            for name in RARE_FLAGS
-            if (count := sum(row["flags"].get(name, 0) for row in rows))
-        }
-        | {"errors": sum(row["error"] is not None for row in rows)},
+        "flags": {
+            **{
+                name: flags[name]
+                for name in (*FLAGS, *RARE_FLAGS)
+                if name in FLAGS or flags[name]
+            },
+            "errors": sum(row["error"] is not None for row in rows),
+        },
         "losses": {name: sum(row["loss"] == name for row in rows) for name in LOSSES},
     }
 
 
 def signature(
-    settings: Mapping[str, Any],
-    metrics: Mapping[str, Any],
+    settings: Record,
+    metrics: Record,
     n: int,
     errors: int = 0,
     made_by: Iterable[str] = (VERSION,),
@@ -528,26 +525,23 @@ def signature(
         "+".join(f"{index['kind']}/{index['fingerprint']}" for index in settings["retrievers"])
         or "none"
     )
-    recipe = [
-        f"n:{n}",
-        *[f"errors:{errors}"] * bool(errors),
-        *[f"repeats:{repeats}"] * (repeats > 1),
-        f"data:{data['source']}/{data['fingerprint']}",
-        f"method:{method['name']}",
-        f"lm:{settings['lm']['name']}",
-        *(f"filter-lm:{name}" for name in [filter_lm_of(settings)] if name),
-        f"retriever:{retrievers}",
-        *(
-            f"{_IN_SIGNATURE[key]}:{value}"
-            for key, value in arguments.items()
-            if key in _IN_SIGNATURE and value
-        ),
-        *(f"prompts:{name}" for name in [method.get("prompts")] if name),
-        f"program:{method['program']}",
-        f"seed:{settings['seed']}",
-        "+".join(f"v{version}" for version in made_by),
-    ]
-    return f"{settings['task']} {name.upper()} {100 * score['value']:.1f} ± {100 * half:.1f} | {'|'.join(recipe)}"
+    named = {_IN_SIGNATURE[key]: arguments[key] for key in arguments if key in _IN_SIGNATURE}
+    recipe = {
+        "n": n,
+        "errors": errors,
+        "repeats": repeats if repeats > 1 else None,
+        "data": f"{data['source']}/{data['fingerprint']}",
+        "method": method["name"],
+        "lm": settings["lm"]["name"],
+        "filter-lm": filter_lm_of(settings),
+        "retriever": retrievers,
+        **named,
+        "prompts": method.get("prompts"),
+        "program": method["program"],
+    }
+    parts = [f"{key}:{value}" for key, value in recipe.items() if value]
+    parts += [f"seed:{settings['seed']}", "+".join(f"v{version}" for version in made_by)]
+    return f"{settings['task']} {name.upper()} {100 * score['value']:.1f} ± {100 * half:.1f} | {'|'.join(parts)}"
 
 
 def score_of(rows: Sequence[PredictionRow], name: str, seed: int) -> dict[str, float]:
@@ -584,13 +578,9 @@ def _retrieval(rows: Sequence[PredictionRow]) -> dict[str, dict[str, float]]:
     for name in sorted({name for row in known for name in row["retrieval"]}, key=_place):
         fixed = name in VARIANTS
         figures = [row["retrieval"][name] for row in known if name in row["retrieval"]]
-        n = (
-            sum(map(kept_known, known))
-            if name == KEPT
-            else len(known)
-            if fixed
-            else len(figures)
-        )
+        n = len(known) if fixed else len(figures)
+        if name == KEPT:
+            n = sum(map(kept_known, known))
         found[name] = {
             measure: round(math.fsum(figure[measure] for figure in figures) / n, DIGITS)
             for measure in MEASURES
@@ -601,12 +591,12 @@ def _retrieval(rows: Sequence[PredictionRow]) -> dict[str, dict[str, float]]:
     return found
 
 
-def retrieval_known(row: Mapping[str, Any]) -> bool:
+def retrieval_known(row: Record) -> bool:
     """Whether an answer counts in the figures of retrieval: its gold is known, and it did not end in an error."""
     return row["error"] is None and bool(row["gold_titles"] or row["retrieval"])
 
 
-def kept_known(row: Mapping[str, Any]) -> bool:
+def kept_known(row: Record) -> bool:
     """Whether it is known what an answer was read from: False where that is text that stands in no passage alone."""
     return KEPT in row["retrieval"] or UNION not in row["retrieval"]
 

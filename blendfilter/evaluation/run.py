@@ -16,6 +16,7 @@ from blendfilter.errors import MissingExtra, MissingFile
 from blendfilter.evaluation.rows import (
     ERROR,
     LOSSES,
+    PredictionRow,
     filter_lm_of,
     how_far,
     repeats_in,
@@ -104,7 +105,7 @@ class Run:
         return with_errors_apart(metrics, iterate_rows(self.folder / PREDICTIONS))
 
     @cached_property
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[PredictionRow]:
         """A dictionary an answer, in question order, repeat by repeat."""
         _ = self.metrics  # raises where the run is not finished
         return read_rows(self.folder / PREDICTIONS, self.settings["metrics"])

@@ -7,6 +7,7 @@ that got nothing done leaves no settings that would stand in the way of the next
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import tempfile
@@ -31,10 +32,12 @@ from blendfilter.evaluation.rows import (
     ERROR,
     LOSSES,
     Loss,
+    PredictionRow,
+    Record,
     filter_lm_of,
     how_far,
+    is_whole,
     key_of,
-    misscored,
     repeats_in,
 )
 from blendfilter.files import (
@@ -211,19 +214,9 @@ class _RecordFile(_Shape):
 # --- writing --------------------------------------------------------------------------------------------------------
 
 
-def line_of(row: Mapping[str, Any]) -> bytes:
-    """One row as a line."""
-    return json_line(row)
-
-
 def write_json(path: Path, value: Any) -> None:
     """`value` as JSON, by a temporary file and a rename."""
     write_whole(path, [json_line(value, indent=2)])
-
-
-def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """`rows` as JSON lines, by a temporary file and a rename."""
-    write_whole(path, map(line_of, rows))
 
 
 def write_text(path: Path, text: str) -> None:
@@ -231,22 +224,13 @@ def write_text(path: Path, text: str) -> None:
     write_whole(path, [text.encode("utf-8", "backslashreplace")])
 
 
-class RowAppender(AppendOnly):
-    """Rows appended one by one, as `line_of` gives them; each is on file when `add` returns."""
-
-    add = AppendOnly.append
-
-    def __init__(self, path: Path, kept: Iterable[bytes]) -> None:
-        # Rewritten first: a torn line, or rows that are to be made again, must not stay in the middle.
-        write_whole(path, kept)
-        # The session has the lock of the journal beside it.
-        super().__init__(
-            path,
-            begins=_ROW_BEGINS,
-            refuse=lambda number: _not_a_row(path, number),
-            contents="rows",
-            busy="",
-        )
+def appended(path: Path, kept: Iterable[bytes]) -> AppendOnly:
+    """A file of rows, of which so many lines are kept; each that is appended is on file at once."""
+    # Rewritten first: a torn line, or rows that are to be made again, must not stay in the middle.
+    write_whole(path, kept)
+    # The session has the lock of the journal beside it.
+    refuse = functools.partial(_not_a_row, path)
+    return AppendOnly(path, begins=_ROW_BEGINS, refuse=refuse, contents="rows", busy="")
 
 
 # --- reading --------------------------------------------------------------------------------------------------------
@@ -275,7 +259,7 @@ def read_json(path: Path, shape: type[Any] | None = None) -> dict[str, Any]:
     return dict(value)
 
 
-def read_rows(path: Path, metrics: Collection[str] = ()) -> list[dict[str, Any]]:
+def read_rows(path: Path, metrics: Collection[str] = ()) -> list[PredictionRow]:
     """The whole lines of a rows file; a torn last line is left out, an absent file has none.
 
     Raises `BadData` for a line that is no row, or lacks one of the `metrics`.
@@ -285,7 +269,7 @@ def read_rows(path: Path, metrics: Collection[str] = ()) -> list[dict[str, Any]]
 
 def iterate_rows(
     path: Path, metrics: Collection[str] = (), *, checked: bool = False
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[PredictionRow]:
     """The same, one at a time; of rows that were `checked` before, fields are not looked at again."""
     try:
         file = open_regular(path)
@@ -312,7 +296,7 @@ def iterate_rows(
             yield row
 
 
-def check_row(row: Mapping[str, Any]) -> None:
+def check_row(row: Record) -> None:
     """Raise `TypeError` where a row could not be read again: a user's own method may give values of any type."""
     try:
         _StoredRow.model_validate(row)
@@ -349,14 +333,8 @@ class RunFolder:
             run if run is not None else tempfile.mkdtemp(prefix="blendfilter-run-")
         )
         if run is None:
-            self.path /= (
-                re.sub(
-                    r"[^\w.-]+",
-                    "-",
-                    settings["method"]["name"].rpartition(":")[2].rpartition(".")[2],
-                ).strip(".-")
-                or "run"
-            )
+            name = settings["method"]["name"].rpartition(":")[2].rpartition(".")[2]
+            self.path /= re.sub(r"[^\w.-]+", "-", name).strip(".-") or "run"
         self.settings, self.replay = settings, replay
         self._first_session = False
         if replay:
@@ -371,9 +349,7 @@ class RunFolder:
             raise BadArgument(
                 f"{self.path} is a file, not a folder: name a folder for this run"
             )
-        elif self.path.is_dir() and {
-            item for item in self.path.iterdir() if item.name != FILE
-        } - set(self._stale()):
+        elif self.path.is_dir() and {*self.path.iterdir()} - {*self._stale(), self.path / FILE}:
             raise BadArgument(
                 f"{self.path} is not empty and holds no run: name a new folder for this one"
             )
@@ -390,7 +366,7 @@ class RunFolder:
                 path.unlink(missing_ok=True)
             yield journal
 
-    def write_record(self, versions: Mapping[str, str], notes: Mapping[str, Any]) -> None:
+    def write_record(self, versions: Mapping[str, str], notes: Record) -> None:
         """`run.json`: settings are those of the first session (more repeats apart), notes those of the last."""
         write_json(
             self.path / RUN, {"settings": self.settings, "versions": versions, "notes": notes}
@@ -401,30 +377,25 @@ class RunFolder:
         self, journal: Journal, purse: BudgetAccount | None, answers: int
     ) -> Iterator[None]:
         """What stops a session at once leaves nothing in the way, and says how far the run is."""
-        predictions = self.path / PREDICTIONS
         try:
             yield
         except AskedWrong as error:
             if self._first_session:
                 self._forget(journal, purse)
-            if isinstance(error, ServerRefused) and (rows := read_rows(predictions)):
+            if isinstance(error, ServerRefused) and (
+                rows := read_rows(self.path / PREDICTIONS)
+            ):
                 words = f"{error} ({how_far(rows, answers)}; the same command goes on there)"
                 raise ServerRefused(words).quoting(error.quoted) from error
             raise
         except BudgetSpent as error:
-            paid = (
-                ""
-                if purse is None
-                else f"; paid in all, unfinished questions included: {purse.spent.words()}"
-            )
-            done = how_far(iterate_rows(predictions), answers)
+            move = "the same command with a higher limit goes on"
             if isinstance(error, BatchWritten):
-                raise BatchWritten(
-                    f"{error}; {done}, and the same command goes on once they are answered"
-                ) from error
-            raise BudgetSpent(
-                f"{error}; {done}, and the same command with a higher limit goes on{paid}"
-            ) from error
+                move = "the same command goes on once they are answered"
+            elif purse is not None:
+                move += f"; paid in all, unfinished questions included: {purse.spent.words()}"
+            done = how_far(iterate_rows(self.path / PREDICTIONS), answers)
+            raise type(error)(f"{error}; {done}, and {move}") from error
 
     def write_predictions(self, lines: Sequence[bytes]) -> None:
         """`predictions.jsonl`, whole and in order.
@@ -440,10 +411,7 @@ class RunFolder:
         differing = [
             key_of(row)
             for row in iterate_rows(path, metrics)
-            # An error, a row without a search, and one whose scores are not its answer's need not be kept.
-            if row["error"] is None
-            and not row.get("unsearched")
-            and not misscored(row, metrics)
+            if is_whole(row, metrics)
             if (new := replayed.get(key_of(row))) and not _says_all(new, row)
         ]
         if differing:
@@ -454,7 +422,7 @@ class RunFolder:
             )
         return write_whole(path, lines)
 
-    def write_metrics(self, metrics: Mapping[str, Any]) -> None:
+    def write_metrics(self, metrics: Record) -> None:
         """`metrics.json`; a replay that gives the same touches nothing."""
         path, content = self.path / METRICS, json_line(metrics, indent=2)
         if not (self.replay and path.is_file() and path.read_bytes() == content):
@@ -478,33 +446,29 @@ class RunFolder:
             not read_rows(self.path / PREDICTIONS)
             and next(journal.records("call", "batch"), None) is None
         ):
-            for name in (
-                RUN,
-                PREDICTIONS,
-                *(() if purse is not None and purse.touched else (FILE,)),
-            ):
+            for name in (RUN, PREDICTIONS):
                 (self.path / name).unlink(missing_ok=True)
+            if purse is None or not purse.touched:
+                (self.path / FILE).unlink(missing_ok=True)
             with suppress(OSError):
                 self.path.rmdir()
 
 
-def check_same(stored: Mapping[str, Any], new: Mapping[str, Any], folder: str) -> None:
+def check_same(stored: Record, new: Record, folder: str) -> None:
     """Raise `RunMismatch` where other settings made a run folder; more repeats are welcome, fewer are not."""
     # The same questions under another file name are the same questions: their fingerprint says so.
-    names = filter_lm_of(stored), filter_lm_of(new)
-    was, now = (name or "none of its own" for name in names)
-    if names[0] != names[1]:  # another model's other settings are no news
-        stored, new = (
-            {**each, "lm": {**each["lm"], "filter": name}}
-            for each, name in zip((stored, new), names, strict=True)
-        )
+    was, now = filter_lm_of(stored), filter_lm_of(new)
+    if was != now:  # another model's other settings are no news
+        stored = {**stored, "lm": {**stored["lm"], "filter": was}}
+        new = {**new, "lm": {**new["lm"], "filter": now}}
+    none = "none of its own"
     own = {*(stored.get("metrics_code") or ())} & {*(new.get("metrics_code") or ())}
     differing = different_settings(
         stored,
         _without_new_arguments(stored, new),
         ignored=("data.source", "repeats"),
         words={
-            "lm.filter": f"the filter's model (filter_lm=) was {was}, now {now}",
+            "lm.filter": f"the filter's model (filter_lm=) was {was or none}, now {now or none}",
             "method.code": f"the code of {new['method']['name']}, or what it holds, was changed",
             **{
                 f"metrics_code.{each}": f"the code of the metric {each}, or what it holds, was changed"
@@ -525,20 +489,12 @@ def check_same(stored: Mapping[str, Any], new: Mapping[str, Any], folder: str) -
         )
 
 
-def _without_new_arguments(
-    stored: Mapping[str, Any], new: Mapping[str, Any]
-) -> Mapping[str, Any]:
+def _without_new_arguments(stored: Record, new: Record) -> Record:
     """`new` without the method's arguments that came after `stored` was made and are off: it ran without them."""
-    method = new.get("method") or {}
-    known = (stored.get("method") or {}).get("arguments") or {}
-    arguments = {
-        name: value
-        for name, value in (method.get("arguments") or {}).items()
-        if value or name in known
-    }
-    return (
-        {**new, "method": {**method, "arguments": arguments}} if "arguments" in method else new
-    )
+    method, known = new["method"], stored["method"].get("arguments", {})
+    given = method["arguments"].items()
+    arguments = {name: value for name, value in given if value or name in known}
+    return {**new, "method": {**method, "arguments": arguments}}
 
 
 def _says_all(new: Any, stored: Any) -> bool:

@@ -24,7 +24,7 @@ import math
 import sys
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
@@ -38,21 +38,23 @@ from blendfilter.evaluation.ledger import taken
 from blendfilter.evaluation.rows import (
     QUESTION_ALONE,
     PredictionRow,
+    Record,
     answered,
+    as_prediction,
     failed,
-    field_of,
-    misscored,
+    is_whole,
+    mapping_in,
     repeat_of,
 )
 from blendfilter.evaluation.run_folder import (
     METRICS,
     PREDICTIONS,
-    RowAppender,
+    appended,
     check_row,
     iterate_rows,
-    line_of,
 )
 from blendfilter.evaluation.run_settings import retrievers_of
+from blendfilter.files import AppendOnly, json_line
 from blendfilter.lm.attempts import Gate
 from blendfilter.lm.budget import NOTHING, Amount, BudgetAccount
 from blendfilter.lm.journaled import is_answer
@@ -109,7 +111,7 @@ class RunLoop:
             (n, question.id): question for n in range(1, repeats + 1) for question in questions
         }
         self.done: dict[AnswerKey, bytes] = {}
-        self.appender: RowAppender | None = None
+        self.file: AppendOnly | None = None
         indexes = retrievers_of(method)
         self.index = indexes[0] if len(indexes) == 1 else None
         # with the settings of DSPy's that `evaluate` was called under
@@ -128,7 +130,7 @@ class RunLoop:
                 (folder / METRICS).unlink(missing_ok=True)
             for line in [*self.done.values()][-KNOWN_ENOUGH:]:
                 self.admission.answered(json.loads(line))
-            self.appender = RowAppender(folder / PREDICTIONS, self.done.values())
+            self.file = appended(folder / PREDICTIONS, self.done.values())
         self.progress.start(len(self.slots), len(self.done))
         places = asyncio.Semaphore(window)
         # Oldest question first; but the last ones share a rank, so that they go through their stages side by side and
@@ -153,8 +155,8 @@ class RunLoop:
                     "run the same command again once the index answers",
                     stacklevel=2,
                 )
-            if self.appender is not None:
-                self.appender.close()
+            if self.file is not None:
+                self.file.close()
         return [self.done[key] for key in self.slots]
 
     def _kept(self, folder: Path) -> dict[AnswerKey, bytes]:
@@ -167,15 +169,10 @@ class RunLoop:
             return kept  # rows do not name their searches: all are made anew, and what is gone is searched for again
         for row in iterate_rows(folder / PREDICTIONS, self.task.metrics):
             key = (repeat_of(row), row["id"])
-            whole = (
-                row["error"] is None
-                and not row.get("unsearched")
-                and not misscored(row, self.task.metrics)
-            )
             # A row whose calls the journal does not have (it was cut or exchanged) would leave the ledger wrong.
             if (
                 key in self.slots
-                and whole
+                and is_whole(row, self.task.metrics)
                 and all(self._is_kept(call) for _, call in row["calls"])
             ):
                 kept[key] = self._line(row, key)
@@ -228,16 +225,13 @@ class RunLoop:
         if self.purse is not None:
             self.purse.check()  # a method may have taken the refusal of its call for a reply
         line = self.done[key] = self._line(row, key)
-        if self.appender is not None:
-            self.appender.add(line)
-        records = [
-            record for _, call in row["calls"] if (record := self.journal.read_call(call))
+        if self.file is not None:
+            self.file.append(line)
+        records = [self.journal.read_call(call) or {} for _, call in row["calls"]]
+        counts = [
+            record.get(side) for record in records for side in ("tokens_in", "tokens_out")
         ]
-        tokens = sum(
-            (record.get("tokens_in") or 0) + (record.get("tokens_out") or 0)
-            for record in records
-        )
-        self.progress.advance(row, tokens)
+        self.progress.advance(row, sum(filter(None, counts)))
         self.admission.answered(row)
 
     async def _row(self, question: Question, notes: list[CallNote]) -> PredictionRow:
@@ -247,14 +241,15 @@ class RunLoop:
         else:
             call = functools.partial(self.method, question=question.question)
             prediction = await aio.in_thread(call, executor=self.pool)
+        prediction = as_prediction(prediction)
         alone = await self._alone(question, prediction)
         own = dict[str, float]()
         if self.task.functions:  # in a thread, because one may ask a model
-            scored = functools.partial(self._score_own, question, as_prediction(prediction))
+            scored = functools.partial(self._score_own, question, prediction)
             own = await aio.in_thread(self.around.copy().run, scored, executor=self.pool)
         row = answered(self.task, question, prediction, self._in_order(notes), alone, own)
         # what the file cannot store is this question's error, not the run's
-        check_row(json.loads(line_of(row)))
+        check_row(json.loads(json_line(row)))
         return row
 
     def _score_own(self, question: Question, prediction: Any) -> dict[str, float]:
@@ -267,7 +262,8 @@ class RunLoop:
     ) -> dict[str, Sequence[Passage] | None]:
         """What the question alone retrieves, by the search's name; None in its place where the index fails."""
         branches, queries = (
-            dict(field_of(prediction, name) or {}) for name in ("branches", "queries")
+            mapping_in(prediction, "branches"),
+            mapping_in(prediction, "queries"),
         )
         query = one_line(question.question)
         if (
@@ -304,20 +300,8 @@ class RunLoop:
     def _line(self, row: PredictionRow, key: AnswerKey) -> bytes:
         """The row's line, the number of its repeat behind its id where there are several."""
         number = {"repeat": key[0]} if self.repeats > 1 else {}
-        return line_of(
-            {
-                "id": row["id"],
-                **number,
-                **{name: row[name] for name in row if name not in ("id", "repeat")},
-            }
-        )
-
-
-def as_prediction(given: Any) -> Any:
-    """What a method returned, as a prediction."""
-    if isinstance(given, str):
-        return dspy.Prediction(answer=given)
-    return dspy.Prediction(**given) if isinstance(given, dict) else given
+        rest = {name: row[name] for name in row if name not in ("id", "repeat")}
+        return json_line({"id": row["id"], **number, **rest})
 
 
 class Admission:
@@ -329,7 +313,7 @@ class Admission:
     """
 
     def __init__(
-        self, purse: BudgetAccount | None, read: Callable[[str], Mapping[str, Any] | None]
+        self, purse: BudgetAccount | None, read: Callable[[str], Record | None]
     ) -> None:
         self._purse = purse if purse is not None and purse.budget.given() else None
         self._read = read
@@ -349,7 +333,7 @@ class Admission:
         # What is set aside counts for nothing here: it belongs to questions under work, which count in full.
         return (self._purse.spent + mean.times(self.under_work + 1)).within(self._purse.budget)
 
-    def answered(self, row: Mapping[str, Any]) -> None:
+    def answered(self, row: Record) -> None:
         """Learn what this question took; one that cost nothing (another run's calls) is no measure."""
         if self._purse is None:
             return
@@ -404,7 +388,7 @@ class RunProgress:
         elif self.show and done:
             note(f"{done}/{total} questions were answered in an earlier session")
 
-    def advance(self, row: Mapping[str, Any], tokens: int | None) -> None:
+    def advance(self, row: Record, tokens: int | None) -> None:
         """One more question is over; `tokens` were read and written for it (journal hits included). None: unknown."""
         self.seen += 1
         if tokens is None:

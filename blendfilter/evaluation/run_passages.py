@@ -11,7 +11,7 @@ from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from blendfilter.errors import BadData
-from blendfilter.evaluation.rows import UNION
+from blendfilter.evaluation.rows import KEPT, UNION, Record
 from blendfilter.evaluation.run import Run
 from blendfilter.journal import Journal
 from blendfilter.modules.base import union
@@ -88,7 +88,7 @@ class AnswerContext(NamedTuple):
     Of an answer that failed nothing is kept; `retrieved` is what its question had found.
     """
 
-    row: Mapping[str, Any]
+    row: Record
     retrieved: Sequence[Passage]
     kept: Sequence[Passage]
     tokens: InputTokens
@@ -105,10 +105,17 @@ def contexts(run: Run) -> Iterator[AnswerContext]:
         passages = Passages(journal)
         for row in run.rows:
             found = _retrieved(passages, row)
-            kept = [
-                _kept(run, passages, row, each, found)
-                for each in row.get("written") or row["knowledge"]
-            ]
+            kept = list[Passage]()
+            for read in row.get("written") or row["knowledge"]:
+                if row.get("written") and isinstance(read, str):
+                    kept.append(WrittenText(read))
+                    continue
+                name, places = (
+                    (read, row.get("spans", {}).get(read)) if isinstance(read, str) else read
+                )
+                whole = _whole(run, passages, row, name, found)
+                spans = [(start, end) for start, end in places or ()]
+                kept.append(Excerpt.of(whole, spans) if spans else whole)
             yield AnswerContext(row, list(found.values()), kept, _tokens(row, journal))
 
 
@@ -118,7 +125,7 @@ def input_tokens(run: Run) -> Iterator[InputTokens]:
         yield from (_tokens(row, journal) for row in run.rows)
 
 
-def rankings(run: Run) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Sequence[str]]]]:
+def rankings(run: Run) -> Iterator[tuple[Record, Mapping[str, Sequence[str]]]]:
     """Every answer's row, and the titles that each of its queries brought, all together (`union`) and kept, by rank.
 
     Raises: BadData where the journal lacks a passage.
@@ -126,79 +133,47 @@ def rankings(run: Run) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Sequenc
     with run.journal() as journal:
         passages = Passages(journal)
         for row in run.rows:
-            ranked: dict[str, Sequence[Passage]] = {}
+            ranked = {}
             for name, branch in row["branches"].items():
-                found = passages.of(row["queries"].get(name, row["question"]))
-                ranked[name] = [
-                    _known(run, row, each, _passage(passages, found, each))
-                    for each in branch["retrieved"]
-                ]
+                ids = branch["retrieved"]
+                found = _found(passages, row["queries"].get(name, row["question"]), ids)
+                ranked[name] = [_whole(run, passages, row, each, found) for each in ids]
             together = union(ranked.values())
             by_id = {passage.id: passage for passage in together}
-            kept = [_whole(run, passages, row, name, by_id) for name in row["knowledge"]]
-            ranked |= {UNION: together or kept, "kept": kept}
-            yield (
-                row,
-                {
-                    name: [passage.title for passage in listed]
-                    for name, listed in ranked.items()
-                },
-            )
+            kept = [_whole(run, passages, row, each, by_id) for each in row["knowledge"]]
+            ranked |= {UNION: together or kept, KEPT: kept}
+            yield row, {name: [each.title for each in found] for name, found in ranked.items()}
 
 
-def _retrieved(passages: Passages, row: Mapping[str, Any]) -> dict[str, Passage]:
+def _retrieved(passages: Passages, row: Record) -> dict[str, Passage]:
     """What all queries brought, by id; a row that failed names none, but the question itself may be searched."""
     question = row["question"]
-    queries = [
-        (row["queries"].get(name, question), branch["retrieved"])
-        for name, branch in row["branches"].items()
-    ]
-    found = {}
-    for query, ids in (
-        queries if row["error"] is None else [(question, [*passages.of(question)])]
-    ):
-        by_query = passages.of(query)
-        for name in ids:
-            if (passage := _passage(passages, by_query, name)) is not None:
-                found[name] = passage
+    if row["error"] is not None:
+        return _found(passages, question, [*passages.of(question)])
+    found: dict[str, Passage] = {}
+    for name, branch in row["branches"].items():
+        found |= _found(passages, row["queries"].get(name, question), branch["retrieved"])
     return found
 
 
-def _kept(
-    run: Run,
-    passages: Passages,
-    row: Mapping[str, Any],
-    read: Any,
-    found: Mapping[str, Passage],
-) -> Passage:
-    """What the answerer read of a passage, whose id or entry in `written` is `read`; or what a model wrote itself."""
-    if row.get("written") and isinstance(read, str):
-        return WrittenText(read)
-    name, places = (read, row.get("spans", {}).get(read)) if isinstance(read, str) else read
-    whole = _whole(run, passages, row, name, found)
-    return Excerpt.of(whole, [(start, end) for start, end in places]) if places else whole
+def _found(passages: Passages, query: str, ids: Sequence[str]) -> dict[str, Passage]:
+    """The passages of `ids`, as far as the journal holds them, as `query` brought them."""
+    by_query = passages.of(query)
+    found = ((name, _passage(passages, by_query, name)) for name in ids)
+    return {name: passage for name, passage in found if passage is not None}
 
 
 def _whole(
     run: Run,
     passages: Passages,
-    row: Mapping[str, Any],
+    row: Record,
     name: str,
     found: Mapping[str, Passage],
 ) -> Passage:
-    return _known(
-        run,
-        row,
-        name,
-        found.get(name) or _passage(passages, passages.of(row["question"]), name),
-    )
-
-
-def _known(run: Run, row: Mapping[str, Any], name: str, passage: Passage | None) -> Passage:
+    passage = found.get(name) or _passage(passages, passages.of(row["question"]), name)
     if passage is None:
-        where = f"question '{row['id']}'"
         raise BadData(
-            f"{run.folder}: its journal holds no passage '{name}', which {where} was read with"
+            f"{run.folder}: its journal holds no passage '{name}', which question '{row['id']}' was read with"
         )
     return passage
 
@@ -209,7 +184,7 @@ def _passage(passages: Passages, by_query: Mapping[str, str], name: str) -> Pass
     return None if record is None else Passage(record["id"], record["title"], record["text"])
 
 
-def _tokens(row: Mapping[str, Any], journal: Journal) -> InputTokens:
+def _tokens(row: Record, journal: Journal) -> InputTokens:
     by_call: dict[str, int | None] = {
         key: (journal.read_call(key) or {}).get("tokens_in") for _, key in row["calls"]
     }

@@ -20,6 +20,8 @@ from blendfilter.evaluation.ledger import LedgerEntry, ledger, stored, taken
 from blendfilter.evaluation.rescoring import NAMES, Rescored, file_of, rescored
 from blendfilter.evaluation.rows import (
     NEAR,
+    PredictionRow,
+    Record,
     counted,
     failures,
     how_far,
@@ -62,11 +64,11 @@ class RunStatus:
     run: Run
 
     @cached_property
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[PredictionRow]:
         """The rows there are, without queries' passages and calls, which would fill the memory of a long run."""
         return [slim(row, _BULK) for row in self.whole_rows()]
 
-    def whole_rows(self) -> Iterator[dict[str, Any]]:
+    def whole_rows(self) -> Iterator[PredictionRow]:
         """The same with all that is in them, one at a time."""
         if "rows" in vars(self.run):  # read before
             return iter(self.run.rows)
@@ -220,7 +222,7 @@ class RunStatus:
         ]
 
 
-def _contradicted(metrics: Mapping[str, Any], rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+def _contradicted(metrics: Record, rows: Sequence[PredictionRow]) -> Iterator[str]:
     """Where `metrics.json` does not say what the rows give; intervals and the ledger are not looked at."""
     if not rows:
         yield "n"
@@ -280,7 +282,7 @@ def stage_of(name: str) -> str:
     return name.rpartition(".")[2]
 
 
-def bad_shares(flags: Mapping[str, int], rows: Iterable[Mapping[str, Any]]) -> dict[str, Share]:
+def bad_shares(flags: Mapping[str, int], rows: Iterable[Record]) -> dict[str, Share]:
     """The shares by event; `flags` are the counts over all `rows`."""
     calls, read = 0, dict.fromkeys(_READ_IN, 0)
     for row in rows:

@@ -34,8 +34,8 @@ from blendfilter.evaluation.checks import (
     check_reader,
 )
 from blendfilter.evaluation.control import steered
-from blendfilter.evaluation.ledger import ledger, stored
-from blendfilter.evaluation.rows import failures, repeats_in, shared_failure, slim, summarise
+from blendfilter.evaluation.ledger import measured
+from blendfilter.evaluation.rows import failures, repeats_in, shared_failure, slim
 from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.run_folder import PREDICTIONS, ROW_FIELDS, RunFolder, iterate_rows
 from blendfilter.evaluation.run_loop import RunLoop, RunProgress
@@ -72,7 +72,7 @@ def _waiting(work: Callable[P, Coroutine[Any, Any, Run]]) -> Callable[P, Run]:
 def _concluded(run: Run) -> Run:
     """`run`, as `evaluate` returns it. Warns of errors, with the place that called `evaluate`. Raises: RunFailed."""
     if run.errors:
-        rows = [slim(row) for row in iterate_rows(run.folder / PREDICTIONS)]
+        rows = [*map(slim, iterate_rows(run.folder / PREDICTIONS))]
         repeats = repeats_in(run.settings)
         move = f"kept in {run.folder}, where the same evaluation asks them again"
         if (failure := shared_failure(rows, repeats)) is not None:
@@ -150,7 +150,9 @@ async def evaluate(
     repeats = check_count("repeats", repeats)
     seed = check_count("seed", seed, 0)
     concurrency = check_count("concurrency", concurrency)
-    _check(method, questions)
+    check_functions(questions)
+    check_prompts(method)
+    check_gold_titles(method, questions)
     if lm is None and dspy.settings.lm is None:
         logger.warning(OFFLINE_NOTE)
     judge = None if filter_lm is None else connect(filter_lm)
@@ -200,14 +202,11 @@ async def evaluate(
             ):
                 lines = await loop.lines(folder.path, replay=replay, window=window)
         folder.write_predictions(lines)
-        del lines, loop  # read back row by row: a long run's rows would fill the memory
-        path = folder.path / PREDICTIONS
+        del lines, loop  # a long run's rows, which are read back one by one
         prices = {
             each.name: each.terms.prices for each in (*connected_lms(method).values(), model)
         }
-        entries = ledger(iterate_rows(path), journal.read_call, prices)
-        rows = [*map(slim, iterate_rows(path))]
-        folder.write_metrics(summarise(rows, settings, stored(entries)))
+        folder.write_metrics(measured(folder.path, settings, journal, prices))
     return Run(folder.path)
 
 
@@ -229,13 +228,6 @@ def _awaited(work: Callable[P, Run]) -> Callable[[Any], Callable[P, Coroutine[An
 async def aevaluate(*args: Any, **options: Any) -> Run:
     """Evaluate `method` on `questions`, to be awaited on any loop: arguments, result and errors are `evaluate`'s."""
     return _concluded(await asyncio.wrap_future(aio.submit(evaluated(*args, **options))))
-
-
-def _check(method: dspy.Module, questions: Questions) -> None:
-    """What can be wrong with a method and its questions, looked at before any call is paid for."""
-    check_functions(questions)
-    check_prompts(method)
-    check_gold_titles(method, questions)
 
 
 def _notes(

@@ -24,6 +24,7 @@ from blendfilter import aio
 from blendfilter.asking import TaskWording
 from blendfilter.errors import BadArgument
 from blendfilter.evaluation.ledger import LedgerEntry, ledger
+from blendfilter.evaluation.rows import Record
 from blendfilter.evaluation.run import MAX_BAD_REPLIES, Run
 from blendfilter.evaluation.run_loop import RunProgress
 from blendfilter.evaluation.run_passages import Passages
@@ -309,7 +310,7 @@ def numbered_lines(prompt: str) -> list[str]:
     return lines
 
 
-def _any_reply(record: Mapping[str, Any]) -> Iterator[Event]:
+def _any_reply(record: Record) -> Iterator[Event]:
     event, text = event_of(record), (record["reply"] or "")[:LONGEST_REPLY]
     yield from ((name, event == name) for name in ("empty_reply", "cut_reply", "refused_reply"))
     yield "thinking", bool(record["reasoning"])
@@ -318,7 +319,7 @@ def _any_reply(record: Mapping[str, Any]) -> Iterator[Event]:
     yield "markdown", _MARKDOWN.search(text) is not None
 
 
-def _of_stage(stage: str, record: Mapping[str, Any]) -> Iterator[Event]:
+def _of_stage(stage: str, record: Record) -> Iterator[Event]:
     text, event = record["reply"] or "", event_of(record)
     if stage in ("ids", "ids_again"):
         prompt = record.get("prompt") or ""
@@ -340,7 +341,7 @@ def _of_stage(stage: str, record: Mapping[str, Any]) -> Iterator[Event]:
         yield "rambling", len(text.split()) > RAMBLES
 
 
-def _read_at_once(stage: str, record: Mapping[str, Any], found: Mapping[str, bool]) -> bool:
+def _read_at_once(stage: str, record: Record, found: Mapping[str, bool]) -> bool:
     """Whether the step could use a first reply as it stands: `found` is what was counted of it."""
     event, text = event_of(record), (record["reply"] or "").strip()
     if event in ("empty_reply", "refused_reply"):
@@ -355,7 +356,7 @@ def _read_at_once(stage: str, record: Mapping[str, Any], found: Mapping[str, boo
     return event != "cut_reply" and found.get("concluded", True)
 
 
-def _filtered(row: Mapping[str, Any], passages: Passages) -> Iterator[Event]:
+def _filtered(row: Record, passages: Passages) -> Iterator[Event]:
     gold = {folded(title) for title in row["gold_titles"]}
     for name, branch in row["branches"].items():
         found, kept = passages.of(row["queries"].get(name)), set(branch["kept"])
@@ -368,7 +369,7 @@ def _filtered(row: Mapping[str, Any], passages: Passages) -> Iterator[Event]:
                 yield "gold_dropped", passage not in kept
 
 
-def _answered(row: Mapping[str, Any]) -> Iterator[Event]:
+def _answered(row: Record) -> Iterator[Event]:
     if not row["error"]:
         words = (row["answer"] or "").split()
         yield "long_answer", len(words) > LONG

@@ -10,13 +10,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import dspy
 
 from blendfilter import aio
 from blendfilter.context import calls_of, noting, setting
 from blendfilter.errors import ModelError
+from blendfilter.evaluation.rows import Record
 from blendfilter.filters.cdit import Judge
 from blendfilter.filters.filco import FilCoFilter
 from blendfilter.journal import FILE, Journal
@@ -39,7 +39,7 @@ class CaseOutcome:
 
     stage: str
     calls: tuple[str, ...]
-    records: tuple[Mapping[str, Any], ...]
+    records: tuple[Record, ...]
     events: Mapping[str, bool]
     error: str = ""
 
@@ -50,7 +50,7 @@ class CaseOutcome:
 
 
 def ask_cases(
-    lm: dspy.BaseLM, folder: Path, concurrency: int, cases: Mapping[str, Any]
+    lm: dspy.BaseLM, folder: Path, concurrency: int, cases: Record
 ) -> Sequence[CaseOutcome]:
     """Ask `lm` all `cases`; `folder` is the run's. Raises: ServerRefused, BudgetSpent."""
     context = RunContext(lm, concurrency=concurrency)
@@ -59,9 +59,7 @@ def ask_cases(
         return aio.run(work, "examine", "await asyncio.to_thread(examine, …)")
 
 
-async def _ask_all(
-    lm: dspy.BaseLM, journal: Journal, cases: Mapping[str, Any]
-) -> list[CaseOutcome]:
+async def _ask_all(lm: dspy.BaseLM, journal: Journal, cases: Record) -> list[CaseOutcome]:
     judges = {WORD: Judge("word"), COMPONENTS: Judge("components")}
     work = [
         (stage, partial(_judged, judge, **case))
@@ -97,7 +95,7 @@ async def _ask(
 
 
 async def _judged(
-    judge: Judge, *, question: str, passage: Mapping[str, Any], consistent: bool
+    judge: Judge, *, question: str, passage: Record, consistent: bool
 ) -> Mapping[str, bool]:
     found = await judge.acall(question=question, passage=Passage(**passage))
     return {
@@ -107,7 +105,7 @@ async def _judged(
 
 
 async def _chosen(
-    select: FilCoFilter, *, question: str, passages: Sequence[Mapping[str, Any]], answers: int
+    select: FilCoFilter, *, question: str, passages: Sequence[Record], answers: int
 ) -> Mapping[str, bool]:
     shown = [Passage(**passage) for passage in passages]
     found = await select.acall(question=question, passages=shown)

@@ -27,7 +27,7 @@ from urllib.parse import quote
 from blendfilter.errors import BadArgument
 from blendfilter.evaluation.comparison import CORRECT, Comparison, chance, compare, percent
 from blendfilter.evaluation.ledger import per_question
-from blendfilter.evaluation.rows import ERROR, LOSSES, key_of
+from blendfilter.evaluation.rows import ERROR, LOSSES, Record, key_of
 from blendfilter.evaluation.run import Run, named_runs
 from blendfilter.evaluation.run_folder import REPORT, write_text
 from blendfilter.evaluation.run_passages import Passages
@@ -135,9 +135,7 @@ def _address(path: Path) -> str:
     return quote(os.fsencode(path.name))
 
 
-def _entry(
-    row: Mapping[str, Any], others: Sequence[Mapping[str, Any] | None], metrics: Sequence[str]
-) -> Any:
+def _entry(row: Record, others: Sequence[Record | None], metrics: Sequence[str]) -> Any:
     """A row in the list of questions that a page shows at once: what to search, to filter by and to open."""
     entry = {
         "id": row["id"],
@@ -191,7 +189,7 @@ def inlined(value: Any) -> str:
     return text
 
 
-def _render(data: Mapping[str, Any], **values: Any) -> str:
+def _render(data: Record, **values: Any) -> str:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     folder = files("blendfilter.report") / "assets"
@@ -318,7 +316,7 @@ def _scores(known: RunStatus) -> Iterator[dict[str, str]]:
         yield _score(rescored.metric, vars(rescored), f"rescored{failed}")
 
 
-def _score(name: str, score: Mapping[str, Any], note: str) -> dict[str, str]:
+def _score(name: str, score: Record, note: str) -> dict[str, str]:
     """One metric of one run, in %."""
     value, low, high = score["value"], score["low"], score["high"]
     return {
@@ -450,7 +448,7 @@ class Traces:
         self._places: dict[str, int] = {}
         self._traces: list[dict[str, Any]] = []
 
-    def add(self, row: Mapping[str, Any]) -> None:
+    def add(self, row: Record) -> None:
         """The trace of one row of `predictions.jsonl`."""
         titles, queries, stored = row["gold_titles"], row["queries"], row["branches"]
         gold = {folded(title) for title in titles}
@@ -498,7 +496,7 @@ class Traces:
         }
 
     def _branch(
-        self, name: str, query: str | None, row: Mapping[str, Any] | None, gold: set[str]
+        self, name: str, query: str | None, row: Record | None, gold: set[str]
     ) -> dict[str, Any]:
         branch = row or {"retrieved": [], "kept": [], "ids_read": ""}
         found, kept = self._stored.of(query), set(branch["kept"])
@@ -521,7 +519,7 @@ class Traces:
         found: Mapping[str, str],
         kept: set[str],
         gold: set[str],
-        spans: Mapping[str, Any],
+        spans: Record,
     ) -> list[Any]:
         """[place in the table of passages, marks, spans that were kept of it]."""
         key = self._stored.key(name, found)
@@ -547,7 +545,7 @@ class Traces:
     def _gold(
         self,
         titles: Iterable[str],
-        branches: Sequence[Mapping[str, Any]],
+        branches: Sequence[Record],
         knowledge: Sequence[Sequence[Any]],
     ) -> list[list[Any]]:
         """[title, kept | dropped | missing, the queries that found it] of each gold title."""
@@ -565,7 +563,7 @@ class Traces:
         return rows
 
     def _call(
-        self, stage: str, record: Mapping[str, Any] | None, branches: Sequence[str]
+        self, stage: str, record: Record | None, branches: Sequence[str]
     ) -> dict[str, Any]:
         if record is None:
             return {"stage": stage, "gone": True}
@@ -583,7 +581,7 @@ class Traces:
 
 
 def judgements(
-    calls: Sequence[tuple[str, Mapping[str, Any] | None]],
+    calls: Sequence[tuple[str, Record | None]],
     retrieved: Mapping[str, Sequence[str]],
 ) -> tuple[list[list[str]], dict[str, list[str]]]:
     """Which branches' passages each call judged, and the reason that was given for each branch's passages.
@@ -626,7 +624,7 @@ def judgements(
     return judged_for, reasons
 
 
-def _reasons(stage: str, record: Mapping[str, Any] | None, k: int) -> Sequence[str]:
+def _reasons(stage: str, record: Record | None, k: int) -> Sequence[str]:
     """What a call's reply says of each of the `k` passages that it judged; nothing where it gives numbers alone."""
     reply = (record or {}).get("reply") or ""
     if stage_of(stage) in _ONE_BY_ONE:

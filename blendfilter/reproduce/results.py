@@ -21,7 +21,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from blendfilter.evaluation.ledger import busy_seconds, per_question
-from blendfilter.evaluation.rows import KEPT, kept_known, repeats_in, retrieval_known
+from blendfilter.evaluation.rows import KEPT, Record, kept_known, repeats_in, retrieval_known
 from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.run_passages import AnswerContext, contexts
 from blendfilter.evaluation.statistics import holm, interval, mcnemar_exact, paired_bootstrap
@@ -515,7 +515,7 @@ def first_gold(kept: Sequence[Passage], answers: Iterable[str]) -> int | None:
 
 def _calls_of(
     run: Run, stages: Sequence[str] | None = None
-) -> Iterator[tuple[str, list[Mapping[str, Any]]]]:
+) -> Iterator[tuple[str, list[Record]]]:
     """The different calls of each answer that did not fail (it would have stopped early), of all stages or of some."""
     with run.journal() as journal:
         for row in run.rows:

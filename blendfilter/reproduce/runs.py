@@ -422,7 +422,7 @@ def _cost(
     a_question = len(used) / answered
     there = finished(run.folder)
     missing = len(left_of(run.questions, repeats, run.folder)) / answered
-    new = estimator.estimates(made)
+    new = estimator.estimates(made.calls)
     cost = added(new, "cost")
     return RunCost(
         run.label,

@@ -10,7 +10,8 @@ from stored import ROW, SETTINGS
 
 from blendfilter import files
 from blendfilter.errors import BadData, MissingFile
-from blendfilter.evaluation.run_folder import RowAppender, line_of, read_json, read_rows, write_json, write_rows
+from blendfilter.evaluation.run_folder import appended, read_json, read_rows, write_json
+from blendfilter.files import json_line
 
 ROWS = [
     ROW,
@@ -22,7 +23,7 @@ ROWS = [
 
 def test_rows_come_back_as_they_were(tmp_path: Path) -> None:
     path = tmp_path / "predictions.jsonl"
-    write_rows(path, ROWS)
+    path.write_bytes(b"".join(map(json_line, ROWS)))
     assert read_rows(path) == ROWS
     assert path.read_bytes().count(b"\n") == 2, "a line break inside a value is no line"
     assert "Ormskérry" in path.read_text(encoding="utf-8"), "text stays readable"
@@ -46,8 +47,8 @@ def test_json_appears_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_a_torn_last_row_is_left_out(tmp_path: Path) -> None:
     path = tmp_path / "predictions.jsonl"
-    whole = b"".join(map(line_of, ROWS))
-    for cut in range(len(line_of(ROWS[0])), len(whole) - 1):
+    whole = b"".join(map(json_line, ROWS))
+    for cut in range(len(json_line(ROWS[0])), len(whole) - 1):
         path.write_bytes(whole[:cut])
         assert read_rows(path) == ROWS[:1]
     path.write_bytes(whole[:-1])
@@ -58,7 +59,7 @@ def test_a_torn_last_row_is_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize("line", [b"oops\n", b"[1]\n", b'{"id": "one"}\n', b"\n", b"\xff\n"])
 def test_a_damaged_row_is_named(tmp_path: Path, line: bytes) -> None:
     path = tmp_path / "predictions.jsonl"
-    path.write_bytes(line_of(ROWS[0]) + line + line_of(ROWS[1]))
+    path.write_bytes(json_line(ROWS[0]) + line + json_line(ROWS[1]))
     with pytest.raises(BadData, match=r"predictions\.jsonl, line 2: not a row .* made again"):
         read_rows(path)
 
@@ -83,17 +84,17 @@ def test_a_missing_or_damaged_object(tmp_path: Path) -> None:
 
 def test_an_appender_keeps_what_is_to_be_kept_and_adds(tmp_path: Path) -> None:
     path = tmp_path / "predictions.jsonl"
-    path.write_bytes(line_of(ROWS[1]) + b'{"id": "torn')
-    appender = RowAppender(path, [line_of(ROWS[0])])
+    path.write_bytes(json_line(ROWS[1]) + b'{"id": "torn')
+    file = appended(path, [json_line(ROWS[0])])
     assert read_rows(path) == ROWS[:1]
-    appender.add(line_of(ROWS[1]))
+    file.append(json_line(ROWS[1]))
     assert read_rows(path) == ROWS, "on file as soon as it is added"
-    appender.close()
+    file.close()
 
 
 def test_half_a_row_does_not_stand_in_front_of_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A full disk takes a part of a row; another question's row comes right after it."""
-    appender = RowAppender(tmp_path / "rows.jsonl", [])
+    file = appended(tmp_path / "rows.jsonl", [])
 
     def half(fd: int, data: bytes) -> None:
         os.write(fd, data[:10])
@@ -102,7 +103,7 @@ def test_half_a_row_does_not_stand_in_front_of_the_next(tmp_path: Path, monkeypa
     with monkeypatch.context() as patch:
         patch.setattr(files, "write_all", half)
         with pytest.raises(OSError, match="No space"):
-            appender.add(line_of(ROW))
-    appender.add(line_of(ROWS[1]))
-    appender.close()
+            file.append(json_line(ROW))
+    file.append(json_line(ROWS[1]))
+    file.close()
     assert [row["id"] for row in read_rows(tmp_path / "rows.jsonl")] == ["two"]

@@ -237,23 +237,18 @@ def test_a_damaged_shard_is_named(two: list[Path], tmp_path: Path) -> None:
     lines = (two[1] / "predictions.jsonl").read_bytes().splitlines(keepends=True)
     for rows in (lines[:-1], [*lines, lines[0]]):
         (two[1] / "predictions.jsonl").write_bytes(b"".join(rows))
-        with pytest.raises(BadData, match=r"2of2/predictions\.jsonl has not a row for each answer"):
+        with pytest.raises(BadData, match=r"2of2/predictions\.jsonl has not one row for each answer"):
             merge(*two, out=tmp_path / "merged")
     assert not (tmp_path / "merged").exists()
 
 
 @pytest.mark.parametrize(
-    ("order", "words"),
-    [
-        (lambda own, other: other, r"a row of question '\S+', which is 1of2's, in the place of "),
-        (lambda own, other: own[::-1], r"a row of question '\S+', in the place of "),
-    ],
-    ids=["another shard's", "in another order"],
+    "order", [lambda own, other: other, lambda own, other: own[::-1]], ids=["another shard's", "in another order"]
 )
-def test_a_shard_with_other_rows_than_its_own_is_named(order: Any, words: str, two: list[Path]) -> None:
+def test_a_shard_with_other_rows_than_its_own_is_named(order: Any, two: list[Path]) -> None:
     lines = [(folder / "predictions.jsonl").read_bytes().splitlines(keepends=True) for folder in two]
     (two[1] / "predictions.jsonl").write_bytes(b"".join(order(lines[1], lines[0])))
-    with pytest.raises(BadData, match=rf"2of2/predictions\.jsonl has {words}.*: run the shard again"):
+    with pytest.raises(BadData, match=r"2of2/predictions\.jsonl has not one row for each answer, in their order"):
         merge(*two, out=two[0].parent / "merged")
 
 
