@@ -24,7 +24,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager, suppress
-from typing import Any, Generic, ParamSpec, TypeVar, TypeVarTuple, Unpack
+from typing import Any, Generic, TypeVar
 
 import anyio.from_thread
 import dspy
@@ -35,9 +35,7 @@ from blendfilter.errors import BlendFilterError, CodeFailed, UseAcall, copied
 
 T = TypeVar("T")
 W = TypeVar("W")
-P = ParamSpec("P")
-A = TypeVarTuple("A")
-F = TypeVar("F", bound=Callable[..., Any])
+
 _WORKERS = 64
 _LONGEST_STOP = 5.0
 _UNCARRIED = (
@@ -79,15 +77,15 @@ class _Loop(asyncio.SelectorEventLoop):
         self.watchers: list[asyncio.Future[None]] = []
         super().__init__(_Selector(self))
 
-    def run_in_executor(
-        self, executor: Executor | None, func: Callable[[Unpack[A]], T], *args: *A
-    ) -> asyncio.Future[T]:
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Executor | None, func: Callable[..., Any], *args: Any
+    ) -> asyncio.Future[Any]:
         if executor is not None or args or not is_short_step(func):
             started = super().run_in_executor(executor, func, *args)
             self.busy += 1
             started.add_done_callback(self._came_back)
             return started
-        done: asyncio.Future[T] = self.create_future()
+        done = self.create_future()
         try:
             done.set_result(func(*args))
         except Exception as error:  # noqa: BLE001 - it is whoever awaits the step that gets it, as from a thread
@@ -160,32 +158,14 @@ def run(coroutine: Coroutine[Any, Any, T], who: str = "this module", instead: st
     if open_stream() is not None and _streams_from_here():
         # Status messages are sent to the loop that streams: a coroutine elsewhere would wait for it for ever.
         return anyio.from_thread.run(_until_over, coroutine, over)
-    future = submit(
-        _until_over(
-            coroutine, over, waited_for=isinstance(threading.current_thread(), _WorkerThread)
-        )
-    )
+    waits = isinstance(threading.current_thread(), _WorkerThread)
+    future = submit(_until_over(coroutine, over, waits))
     try:
         return future.result()
     except BaseException:
         if future.cancel():
             over.wait(_LONGEST_STOP)
         raise
-
-
-async def _until_over(
-    coroutine: Coroutine[Any, Any, T], over: threading.Event, *, waited_for: bool = False
-) -> T:
-    running = asyncio.get_running_loop()
-    waits = 1 if waited_for and isinstance(running, _Loop) else 0
-    if isinstance(running, _Loop):
-        running.busy -= waits
-    try:
-        return await coroutine
-    finally:
-        if isinstance(running, _Loop):
-            running.busy += waits
-        over.set()
 
 
 def _streams_from_here() -> bool:
@@ -195,6 +175,20 @@ def _streams_from_here() -> bool:
     except RuntimeError:
         return False
     return True
+
+
+async def _until_over(
+    coroutine: Coroutine[Any, Any, T], over: threading.Event, waits: bool = False
+) -> T:
+    running: Any = asyncio.get_running_loop()  # with `waits` it is the package's own
+    try:
+        if waits:
+            running.busy -= 1
+        return await coroutine
+    finally:
+        if waits:
+            running.busy += 1
+        over.set()
 
 
 def on_loop_thread() -> bool:
@@ -235,7 +229,7 @@ class Threads(ThreadPoolExecutor):
         self._started = self._idle = 0
         self._over = False
 
-    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         future: Future[T] = Future()
         with self._changed:
             if self._over:

@@ -19,18 +19,18 @@ touches no name of ours:
 
 from __future__ import annotations
 
-import ast
 import gzip
 import importlib.util
 import json
 import logging
+import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import dspy
 from dspy import lm15  # 3.5: the same, and all that travels between DSPy and a model
@@ -175,23 +175,22 @@ def unobserved_copy(lm: dspy.BaseLM) -> Any:
     """
     copied = lm.copy(cache=False, num_retries=0)
     copied.update_history = _keep
-    for name, in_json in (("forward", _in_json), ("aforward", _in_json_async)):
+    for name in ("forward", "aforward"):
         answer = getattr(copied, name)
         if not str(getattr(answer, "__module__", "")).startswith("dspy."):
-            setattr(copied, name, in_json(answer))
+            setattr(copied, name, _in_json(answer, name))
     return copied
 
 
-def _in_json(answer: Callable[..., Any]) -> Callable[..., Any]:
+def _in_json(answer: Callable[..., Any], name: str) -> Callable[..., Any]:
     """A user's `forward` whose reply, given as objects with attributes, is JSON: DSPy reads no other for a request."""
-    return lambda *args, **kwargs: _as_json(answer(*args, **kwargs))
 
-
-def _in_json_async(answer: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
     async def reply(*args: Any, **kwargs: Any) -> Any:
         return _as_json(await answer(*args, **kwargs))
 
-    return reply
+    if name == "aforward":
+        return reply
+    return lambda *args, **kwargs: _as_json(answer(*args, **kwargs))
 
 
 def _as_json(reply: Any) -> Any:
@@ -238,14 +237,13 @@ def unobserved(
 
 
 def _keep(entry: Mapping[str, Any]) -> None:
-    entries = _ENTRIES.get()
-    if entries is not None:
+    if (entries := _ENTRIES.get()) is not None:
         entries.append(entry)
 
 
 def response_as_dict(response: lm15.Response) -> dict[str, Any]:
     """A whole response as JSON. 3.5: the same in `dspy._vendor`; not announced as public."""
-    return cast("dict[str, Any]", response_to_dict(response))
+    return response_to_dict(response)  # type: ignore[no-any-return]
 
 
 def response_of(state: Mapping[str, Any]) -> lm15.Response:
@@ -296,18 +294,9 @@ def _names_in_litellm() -> frozenset[str]:
     for place in (spec.submodule_search_locations or []) if spec else []:
         source = Path(place) / "types" / "utils.py"
         if source.is_file():
-            tree = ast.parse(source.read_text(encoding="utf-8"))
-            kinds = (
-                node
-                for node in tree.body
-                if isinstance(node, ast.ClassDef) and node.name == "LlmProviders"
-            )
-            return frozenset(
-                str(line.value.value)
-                for kind in kinds
-                for line in kind.body
-                if isinstance(line, ast.Assign) and isinstance(line.value, ast.Constant)
-            )
+            _, _, names = source.read_text(encoding="utf-8").partition("class LlmProviders(")
+            listed = names.partition("\nclass ")[0]
+            return frozenset(re.findall(r'^    \w+ = "(.+)"', listed, re.MULTILINE))
     return frozenset()
 
 
@@ -360,45 +349,26 @@ def listed_rates(provider: str, model: str) -> Rates | None:
 
     3.5: the copy stays (DSPy prices with it); its place, `dspy.clients.model_metadata`, is not announced as public.
     """
-    listed = _listed()
-    bare = (
-        model.removeprefix("converse/").removeprefix("invoke/")
-        if provider == "bedrock"
-        else model
-    )
+    split = provider in (
+        "bedrock",
+        "vertex_ai",
+    )  # into interfaces, each a provider of litellm's
+    bare = re.sub(r"\A(?:converse|invoke)/", "", model) if provider == "bedrock" else model
     for name in (f"{provider}/{model}", model, bare):
-        entry = listed.get(name)
-        if not isinstance(entry, dict) or not _is_of(
-            str(entry.get("litellm_provider", "")), provider
-        ):
+        entry = _listed().get(name, {})
+        listed = str(entry.get("litellm_provider"))
+        if listed != provider and not (split and listed.startswith(provider)):
             continue
-        prompt = _rate(entry, "input_cost_per_token")
-        reply = _rate(entry, "output_cost_per_token")
+        prompt, reply = entry.get("input_cost_per_token"), entry.get("output_cost_per_token")
         if prompt is not None and reply is not None:
-            return prompt, reply, _rate(entry, "cache_read_input_token_cost")
+            return prompt, reply, entry.get("cache_read_input_token_cost")
     return None
 
 
 @lru_cache(maxsize=1)
 def _listed() -> Mapping[str, Any]:
     data = files("dspy.clients.model_metadata").joinpath("snapshot.json.gz").read_bytes()
-    return cast("Mapping[str, Any]", json.loads(gzip.decompress(data)))
-
-
-def _is_of(listed: str, provider: str) -> bool:
-    """Whether litellm lists a price under `provider`, or one of the interfaces that it splits it into."""
-    return listed == provider or (
-        provider in ("bedrock", "vertex_ai") and listed.startswith(provider)
-    )
-
-
-def _rate(entry: Mapping[str, Any], name: str) -> float | None:
-    value = entry.get(name)
-    return (
-        float(value)
-        if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
-        else None
-    )
+    return json.loads(gzip.decompress(data))  # type: ignore[no-any-return]
 
 
 # --- prompts ----------------------------------------------------------------------------------------------------------
@@ -430,7 +400,7 @@ class TextAdapter(dspy.Adapter):
 
     def format(self, signature: Any, demos: Any, inputs: Any) -> list[dict[str, Any]]:
         if self.delegates:
-            return cast("list[dict[str, Any]]", chat_adapter().format(signature, demos, inputs))
+            return chat_adapter().format(signature, demos, inputs)  # type: ignore[no-any-return]
         return [
             {"role": role, "content": text}
             for role, text in self.turns(signature, demos, inputs)
@@ -438,7 +408,7 @@ class TextAdapter(dspy.Adapter):
 
     def parse(self, signature: Any, completion: str) -> dict[str, Any]:
         if self.delegates:
-            return cast("dict[str, Any]", chat_adapter().parse(signature, completion))
+            return chat_adapter().parse(signature, completion)  # type: ignore[no-any-return]
         return self.read(signature, completion)
 
     def _call_postprocess(
@@ -455,10 +425,10 @@ class TextAdapter(dspy.Adapter):
             )
         values = []
         for output in outputs:
-            text = output.get("text") if isinstance(output, dict) else output
-            value = self.parse(original_signature, text or "")
-            if isinstance(output, dict) and output.get("logprobs"):
-                value["logprobs"] = output["logprobs"]
+            whole = output if isinstance(output, dict) else {"text": output}
+            value = self.parse(original_signature, whole.get("text") or "")
+            if whole.get("logprobs"):
+                value["logprobs"] = whole["logprobs"]
             values.append(value)
         return values
 
@@ -483,18 +453,14 @@ def is_short_step(call: Any) -> bool:
     Taking a request apart, and looking up its price; a request with pictures or files may read these, and does wait.
     3.5: not announced; where `BaseLM.acall` hands other functions to a thread, they go there as before.
     """
+    step: Any
     step, *given = getattr(call, "args", ()) or (None,)
-    name = getattr(step, "__name__", "")
-    if getattr(step, "__module__", "") != "dspy.clients.execution" or name not in (
-        "prepare",
-        "_price_result",
-    ):
+    if getattr(step, "__module__", "") != "dspy.clients.execution":
         return False
-    messages = given[2] if name == "prepare" and len(given) > 2 else None
-    return all(
-        isinstance(each, Mapping) and isinstance(each.get("content"), str)
-        for each in messages or ()
-    )
+    if step.__name__ == "prepare":
+        messages = given[2] if len(given) > 2 else ()
+        return all(isinstance(each.get("content"), str) for each in messages or ())
+    return bool(step.__name__ == "_price_result")
 
 
 def open_stream() -> Any:
@@ -504,7 +470,7 @@ def open_stream() -> Any:
 
 def streaming_to(stream: Any) -> AbstractContextManager[None]:
     """Inside the block DSPy streams to `stream`. 3.5: not announced."""
-    return cast("AbstractContextManager[None]", dspy.context(send_stream=stream))
+    return dspy.context(send_stream=stream)  # type: ignore[no-any-return]
 
 
 def chunk_sender(model: str, i: int = 0) -> Callable[[str], Awaitable[None]] | None:
@@ -603,7 +569,7 @@ def compiled_no_more(program: dspy.Module) -> dspy.Module:
 
 def dependency_versions() -> dict[str, str]:
     """The versions that DSPy writes into a saved program. 3.5: kept."""
-    return cast("dict[str, str]", get_dependency_versions())
+    return get_dependency_versions()  # type: ignore[no-any-return]
 
 
 def configured_index(part: Any) -> Any:
@@ -612,9 +578,4 @@ def configured_index(part: Any) -> Any:
     3.5: the end of `Retrieve` and of `settings.rm` is not announced; DSPy's own retrievers went in 3.0, and its
     documents show a function or a tool in its place. Where it is gone no part can be one.
     """
-    kind = getattr(dspy, "Retrieve", None)
-    return (
-        getattr(dspy.settings, "rm", None)
-        if kind is not None and isinstance(part, kind)
-        else part
-    )
+    return dspy.settings.rm if isinstance(part, dspy.Retrieve) else part

@@ -28,7 +28,7 @@ QUOTED = "\ufffc"
 THEREFORE = r"(?:so|therefore|thus|hence),?\s{1,3}the\s{1,3}"
 """The opening of a conclusion: "so the answer is"."""
 
-_MARKS_OF_QUOTES = re.compile("[\"'`“„‘«]")
+
 # Each stops where another one opens, so that a text of nothing but opening marks is read once.
 _MARKED = re.compile(
     r"(?=[\"'`“„‘«])(?:"
@@ -83,8 +83,7 @@ _SPEECH = re.compile(
     re.IGNORECASE,
 )
 """What stands between that and what it says."""
-_SPOKEN = re.compile(r"[:\[]|answer is|no\s[\w\s]{0,9}(?:follow|question)", re.IGNORECASE)
-"""Without any of these a reply attributes no speech."""
+
 _WRITTEN = re.compile(
     rf"\b(?:(?:according\sto|per)\s(?:the\s)?{_NAMED}\s?#?\d{{1,4}}|in\s(?:the\s)?{_NAMED}(?:\s?#?\d{{1,4}})?,?\sit\s(?:is|was)\s"
     r"(?:written|said|stated))[^\S\n]{0,3}:[^\n)]*+",
@@ -167,7 +166,6 @@ _ANNOUNCES = re.compile(
     re.IGNORECASE,
 )
 _BETWEEN = re.compile(r"(?:[\s,;/&|()\[\]*:.-]|\band\b|\bor\b)*+")
-_LINE_BREAKS = re.compile(r"[^\n]+")
 
 
 class OwnWords(NamedTuple):
@@ -192,23 +190,14 @@ def own_words(reply: str) -> OwnWords:
     '"0, 3"'
     """
     words, fences = _without_blocks(reply)
-    spans = list[tuple[int, int]]()
-    if _MARKS_OF_QUOTES.search(words):
-        spans = [(found.start(), found.end()) for found in _MARKED.finditer(words)]
-        words = _blanked(words, spans)
+    spans = _spans(_MARKED, words)
+    words = _blanked(words, spans)
     own = [*_of_its_own(words, sorted([*fences, *spans]))]
-    words = _blanked(words, _struck(words))
-    words = _without_speech(_blanked(words, _reports(words)))
-    if words == reply:
-        return OwnWords(reply, None)
-    announced = None
-    if own:
-        pieces, at = [], 0
-        for start, end in own:
-            pieces += [words[at:start], reply[start:end]]
-            at = end
-        announced = "".join([*pieces, words[at:]])
-    return OwnWords(words, announced)
+    words = _without_speech(_without_disowned(words))
+    letters = list(words)
+    for start, end in own:
+        letters[start:end] = reply[start:end]
+    return OwnWords(words, "".join(letters) if own else None)
 
 
 def own_lines(reply: str, words: str) -> list[str]:
@@ -217,8 +206,6 @@ def own_lines(reply: str, words: str) -> list[str]:
     >>> own_lines("> True\\nFalse", own_words("> True\\nFalse").words)
     ['', 'False']
     """
-    if words == reply:
-        return reply.split("\n")
     lines = zip(reply.split("\n"), words.split("\n"), strict=True)
     return [line if QUOTED not in own or re.search(r"\w", own) else "" for line, own in lines]
 
@@ -236,11 +223,6 @@ def opens_a_sentence(words: str, at: int) -> bool:
 def end_of(reply: str) -> str:
     """What is read of a reply whose end counts: whole lines of its last `LONGEST_REPLY` characters."""
     return reply if len(reply) <= LONGEST_REPLY else reply[-LONGEST_REPLY:].partition("\n")[2]
-
-
-def attributions(words: str) -> list[str]:
-    """The places in `words` where a passage is named as the speaker of a quotation: "passage 2 says" and its marks."""
-    return [found[0] for found in _ATTRIBUTED.finditer(words)] if QUOTED in words else []
 
 
 def reported(words: str, at: int) -> bool:
@@ -278,7 +260,7 @@ def unreported(words: str) -> str:
     >>> " ".join(unreported("Passage 2 says it is true, but it is false.").replace(QUOTED, "").split())
     ', but it is false.'
     """
-    return _blanked(words, [found.span() for found in _REPORTED.finditer(words)])
+    return _blanked(words, _spans(_REPORTED, words))
 
 
 def names_a_speaker(words: str) -> bool:
@@ -286,22 +268,20 @@ def names_a_speaker(words: str) -> bool:
     return _SPEAKER.search(words) is not None
 
 
+def _spans(pattern: re.Pattern[str], text: str) -> list[tuple[int, int]]:
+    return [found.span() for found in pattern.finditer(text)]
+
+
 def _blanked(text: str, spans: list[tuple[int, int]]) -> str:
-    pieces, at = [], 0
+    """`text` with marks in these places; line breaks stay."""
+    letters = list(text)
     for start, end in spans:
-        pieces += [text[at:start], _LINE_BREAKS.sub(_marks, text[start:end])]
-        at = end
-    return "".join([*pieces, text[at:]]) if pieces else text
-
-
-def _marks(found: re.Match[str]) -> str:
-    return QUOTED * (found.end() - found.start())
+        letters[start:end] = re.sub(r"[^\n]", QUOTED, text[start:end])
+    return "".join(letters)
 
 
 def _without_blocks(reply: str) -> tuple[str, list[tuple[int, int]]]:
     """The reply without fences and the lines behind ``>``; and where the fences are, their marks with them."""
-    if not ("```" in reply or "~~~" in reply or ">" in reply):
-        return reply, []
     spans, fences = list[tuple[int, int]](), list[tuple[int, int]]()
     mark, begun, at = "", 0, 0
     for line in reply.splitlines(keepends=True):
@@ -353,35 +333,23 @@ def _end_of_lines(words: str, at: int) -> int:
 
 def _without_speech(words: str) -> str:
     """`words` without speech that it attributes to a passage, and without the brackets around it."""
-    spans = list[tuple[int, int]]()
-    at = 0
-    for verb in _SAYING_WORD.finditer(words) if _SPOKEN.search(words) else ():
-        speech = _SPEECH.match(words, verb.end()) if verb.start() >= at else None
-        if (
-            speech is None
-            or _SAYER.search(words, max(at, verb.start() - _LONGEST_SAYER), verb.end()) is None
-        ):
+    spans, at = list[tuple[int, int]](), 0
+    for verb in _SAYING_WORD.finditer(words):
+        near = max(at, verb.start() - _LONGEST_SAYER)
+        speech = _SPEECH.match(words, verb.end())
+        if verb.start() < at or not speech or not _SAYER.search(words, near, verb.end()):
             continue
-        if rest := (_REST if speech[0][-1:] == ":" else _TO_ITS_OWN).match(words, speech.end()):
-            at = rest.end()
-            if words[speech.end() : at].isspace() or speech.end() == at:
-                at = (
-                    _end_of_lines(words, at)
-                    if _SPEAKER.search(words, max(0, verb.start() - _LONGEST_SAYER), verb.end())
-                    else at
-                )
-            spans.append((speech.end("what"), at))
+        rest = _REST if speech[0].endswith(":") else _TO_ITS_OWN
+        at = rest.match(words, speech.end()).end()  # type: ignore[union-attr]
+        if not words[speech.end() : at].strip() and _SPEAKER.search(words, near, verb.end()):
+            at = _end_of_lines(words, at)
+        spans.append((speech.end("what"), at))
     words = _blanked(words, spans)
-    if ":" in words or "=" in words:
-        words = _blanked(words, [found.span() for found in _WRITTEN.finditer(words)])
-        words = _blanked(words, [found.span() for found in _IDS_OF_A_SOURCE.finditer(words)])
-    if QUOTED not in words:
-        return words
     # A line, or a bracket, that does no more than name who says it belongs to the quotation.
-    words = _blanked(words, [found.span() for found in _ATTRIBUTED_ALONE.finditer(words)])
-    return _blanked(
-        words, [found.span() for found in _BRACKETS.finditer(words) if attributions(found[0])]
-    )
+    for pattern in (_WRITTEN, _IDS_OF_A_SOURCE, _ATTRIBUTED_ALONE):
+        words = _blanked(words, _spans(pattern, words))
+    brackets = [found for found in _BRACKETS.finditer(words) if _ATTRIBUTED.search(found[0])]
+    return _blanked(words, [found.span() for found in brackets])
 
 
 def without_reports(reply: str) -> str:
@@ -390,27 +358,22 @@ def without_reports(reply: str) -> str:
     >>> without_reports("Tolm. (I ignored the injected line: Answer: Rome.)")
     'Tolm. '
     """
-    rest = _cut(reply, _struck(reply))
-    rest = _cut(rest, _reports(rest))
+    rest = _without_disowned(reply).replace(QUOTED, "")
     return rest if re.search(r"\w", rest) else reply
 
 
-def _cut(text: str, spans: list[tuple[int, int]]) -> str:
-    pieces, at = [], 0
-    for start, end in spans:
-        pieces.append(text[at:start])
-        at = end
-    return "".join([*pieces, text[at:]])
+def _without_disowned(words: str) -> str:
+    words = _blanked(words, _struck(words))
+    return _blanked(words, _reports(words))
 
 
 def _struck(words: str) -> list[tuple[int, int]]:
     """Where claims stand that a mark behind them, on the same line, says to be an injection's: each with its mark."""
-    spans, at = list[tuple[int, int]](), 0
+    spans = list[tuple[int, int]]()
     for mark in _STRUCK.finditer(words):
-        at = max(at, words.rfind("\n", at, mark.start()) + 1)
-        claims = [*_CLAIM.finditer(words, at, mark.start())][-1:]
+        line = words.rfind("\n", 0, mark.start()) + 1
+        claims = [*_CLAIM.finditer(words, line, mark.start())][-1:]
         spans += [(claim.start(), mark.end()) for claim in claims]
-        at = mark.end()
     return spans
 
 
@@ -421,7 +384,7 @@ def _reports(words: str) -> list[tuple[int, int]]:
     Tolm, and I ignored the injected line So the answer is Rome."
     """
     spans, at = list[tuple[int, int]](), 0
-    for sentence in _SENTENCE.finditer(words) if _DISOWNS.search(words) else ():
+    for sentence in _SENTENCE.finditer(words):
         start, end = max(sentence.start(), at), sentence.end()
         if (word := _DISOWNS.search(words, start, end)) is None:
             continue
@@ -440,7 +403,7 @@ def _reports(words: str) -> list[tuple[int, int]]:
         rest = _REST if colon else _TO_ITS_OWN
         at = rest.match(words, begin).end()  # type: ignore[union-attr]
         if not re.search(r"\w", words[begin:at]):
-            at = _end_of_lines(words, _BLANK_LINE.match(words, at).end() if copied else at)  # type: ignore[union-attr]
+            at = _end_of_lines(words, _BLANK_LINE.match(words, at).end())  # type: ignore[union-attr]
         limit = min(begin, word.start())
         if (bracket := words.rfind("(", start, limit)) >= 0:
             begin, at = bracket, at + (words[at : at + 1] == ")")
