@@ -224,6 +224,7 @@ class Outcome(NamedTuple):
     batch: str = ""
 
 
+WaitingLine = tuple[Line, Future[Outcome]]
 _ANEW, _SINGLY = Outcome(None), Outcome(None)
 
 
@@ -346,14 +347,20 @@ class Batches:
         if self.by_files and (waiting or out):
             self._stop()
 
-    def _send(self, lines: list[tuple[Line, Future[Outcome]]]) -> None:
+    def _send(self, lines: list[WaitingLine]) -> None:
         engine, path = lines[0][0].engine, lines[0][0].path
         name = self._new_name()
         waiting = {line.id: future for line, future in lines}
         sent = _Sent(name, frozenset(waiting), fresh=True, lines=waiting)
         self.folder.mkdir(parents=True, exist_ok=True)
         write_whole(self.folder / f"{name}{INPUT}", (line.text() for line, _ in lines))
-        self._note(sent, model=engine.model, address=engine.address, endpoint=f"/v1{path}")
+        self.note(
+            name,
+            model=engine.model,
+            address=engine.address,
+            endpoint=f"/v1{path}",
+            lines=sorted(sent.ids),
+        )
         self._written += len(lines)
         self._follow(sent, engine)
 
@@ -363,19 +370,17 @@ class Batches:
         if sent.carried is None and not self.by_files:
             sent.carried = asyncio.ensure_future(self._failing(self._carry(sent, engine)))
 
-    def _note(self, sent: _Sent, **more: Any) -> None:
-        known = self._journal.read(_key_of(sent.name), "batch") or {"at": round(time.time(), 3)}
-        # An id that holds a secret is not kept: the next session finds the batch by its name.
-        id = sent.id if sent.id == hidden(sent.id or "") else None
-        record = {
-            **known,
-            "key": _key_of(sent.name),
+    def note(self, name: str, **facts: Any) -> None:
+        """Keep what is known of a batch in the journal."""
+        known = self._journal.read(_key_of(name), "batch") or {
+            "key": _key_of(name),
             "kind": "batch",
-            "name": sent.name,
-            "id": id,
-            **more,
+            "name": name,
+            "at": round(time.time(), 3),
+            "id": None,
         }
-        self._journal.append({**record, "lines": sorted(sent.ids)})
+        if known != (now := {**known, **facts}):
+            self._journal.append(now)
 
     def _new_name(self) -> str:
         """A name that no file in the folder has; it says nothing else."""
@@ -436,7 +441,27 @@ class Batches:
 
     def _read_earlier(self) -> None:
         """The batches of earlier sessions: their answers, where these are on file, or that they are still out."""
-        named, failed, done = self._recorded()
+        named = dict[str, Any]()
+        asked = dict[str, str]()  # a call -> the last batch that asks for it
+        failed = dict[str, str | None]()  # a call -> the batch whose answer it failed over
+        done = set[str]()  # calls that have a reply
+        for record in self._journal.records("batch", "call"):
+            key = record["key"]
+            if record["kind"] == "batch":
+                name = record["name"]
+                # a run may be anybody's, and its files are found by this name
+                if not _NAME.fullmatch(name):
+                    raise BadData(
+                        f"{self._journal.path}: {name!r:.80} is not the name of a batch: restore the file"
+                    )
+                if name not in named:  # it is noted again once its id is known
+                    asked |= dict.fromkeys(map(_call_of, record["lines"]), name)
+                named[name] = record
+            elif record.get("error"):
+                failed[key] = asked.get(key)
+                done.discard(key)
+            else:
+                done.add(key)
         for path in sorted(self.folder.glob(f"*{OUTPUT}")) if self.by_files else ():
             if path.name.removesuffix(OUTPUT) not in named:
                 raise BadData(
@@ -457,33 +482,6 @@ class Batches:
                 refused = record.get("refused") and getattr(outcome, "status", None) != _OK
                 if outcome is not None and failed.get(call) != name and not refused:
                     self._earlier[id] = outcome
-
-    def _recorded(self) -> tuple[dict[str, Any], dict[str, str | None], set[str]]:
-        """The journal's batches by name, the batch whose answer each failed call failed over, and the calls that
-        have a reply. Raises: BadData.
-        """
-        named = dict[str, Any]()
-        asked = dict[str, str]()  # a call -> the last batch that asks for it
-        failed = dict[str, str | None]()
-        done = set[str]()
-        for record in self._journal.records("batch", "call"):
-            key = record["key"]
-            if record["kind"] == "batch":
-                name = record["name"]
-                # a run may be anybody's, and its files are found by this name
-                if not _NAME.fullmatch(name):
-                    raise BadData(
-                        f"{self._journal.path}: {name!r:.80} is not the name of a batch: restore the file"
-                    )
-                if name not in named:  # it is noted again once its id is known
-                    asked |= dict.fromkeys(map(_call_of, record["lines"]), name)
-                named[name] = record
-            elif record.get("error"):
-                failed[key] = asked.get(key)
-                done.discard(key)
-            else:
-                done.add(key)
-        return named, failed, done
 
     def _outcomes(self, sent: _Sent) -> dict[str, Outcome]:
         """The answers on file to the lines of a batch; a line that was cut off is missing. Raises: BadData."""
@@ -519,7 +517,9 @@ class Batches:
                 sent.id = await work.created(
                     sent.name, self.folder / f"{sent.name}{INPUT}", fresh=sent.fresh
                 )
-                self._note(sent)
+                # One that holds a secret is not kept: the next session finds the batch by its name.
+                if sent.id == hidden(sent.id):
+                    self.note(sent.name, id=sent.id)
                 calls = counted(len(sent.ids), "call is", "calls are")
                 self.tell(f"batch {sent.name}: {calls} with {address} ({hidden(sent.id)})")
             try:
@@ -551,7 +551,7 @@ class Batches:
         words = faults.cleaned("; ".join(str(each.message) for each in faults_of[:3]))
         too_much = any("limit" in code for code in codes) and len(sent.ids) > 1
         if not too_much:
-            self.use_up(sent.name)
+            self.note(sent.name, refused=True)  # the next session asks anew what it left
             refused = (
                 f"batch {hidden(sent.id or '')} was refused: {words or 'without a reason'}"
             )
@@ -564,12 +564,6 @@ class Batches:
         )
         await asyncio.sleep(self.given.poll)  # what waits there may be another run's
         self._resolve(sent, {})
-
-    def use_up(self, name: str) -> None:
-        """Have the next session ask anew what a batch did not answer: its refusal ends this one."""
-        known = self._journal.read(_key_of(name), "batch")
-        if known is not None and not known.get("refused"):
-            self._journal.append({**known, "refused": True})
 
 
 class _AtProvider:
@@ -587,8 +581,11 @@ class _AtProvider:
 
         async def found_or_made() -> str:
             nonlocal tried
-            if tried and (known := await self._find(name)) is not None:
-                return known
+            if tried:
+                async for known in self._client.batches.list(limit=100):
+                    is_ours = (known.metadata or {}).get("blendfilter") == name
+                    if is_ours and known.status not in ("failed", "cancelled"):
+                        return str(known.id)
             tried = True
             with file.open("rb") as content:
                 uploaded = await self._client.files.create(
@@ -604,13 +601,6 @@ class _AtProvider:
             return str(made.id)
 
         return str(await self._insisting(found_or_made))
-
-    async def _find(self, name: str) -> str | None:
-        async for known in self._client.batches.list(limit=100):
-            is_ours = (known.metadata or {}).get("blendfilter") == name
-            if is_ours and known.status not in ("failed", "cancelled"):
-                return str(known.id)
-        return None
 
     async def over(self, id: str) -> Any:
         """The batch, once nothing more will come of it. Raises: `openai.NotFoundError`: the server has it no more."""
@@ -694,15 +684,16 @@ class BatchTransport:
             return ServerReply(content, {"batch": outcome.batch, **rate})
         refusal = faults.of_reply(outcome.status, content)
         if isinstance(faults.final(refusal, address=""), ServerRefused):
-            batches.use_up(outcome.batch)  # no call's record says so: it ends the session
+            # no call's record says so, for it ends the session
+            batches.note(outcome.batch, refused=True)
         raise refusal
 
 
 def _parted(
-    lines: list[tuple[Line, Future[Outcome]]],
-) -> Iterator[list[tuple[Line, Future[Outcome]]]]:
+    lines: list[WaitingLine],
+) -> Iterator[list[WaitingLine]]:
     """The lines as batches: of one server, model and endpoint each, and no larger than it takes."""
-    parts = defaultdict[Any, list[tuple[Line, Future[Outcome]]]](list)
+    parts = defaultdict[Any, list[WaitingLine]](list)
     sizes = defaultdict[Any, int](int)
     for line, future in lines:
         place = line.engine.address, line.engine.model, line.path
