@@ -6,7 +6,8 @@ import re
 import types
 import warnings
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache, lru_cache, partial
 from json import dumps
 from pathlib import Path
@@ -168,47 +169,46 @@ class Ask(dspy.Predict):
         self.demos = [*self.task_demos]
 
     def forward(self, **inputs: Any) -> dspy.Prediction:
-        with setting(stage=self.name), dspy.context(adapter=self._adapter_for(inputs)):
-            inputs = self._as_sent(inputs)
-            if (field := self._listened()) is None:
-                return super().forward(**inputs)
-            with streaming_to(field):
-                prediction = super().forward(**inputs)
-                aio.run(field.end(self._value_of(prediction)), self.name)
-                return prediction
-
-    async def aforward(self, **inputs: Any) -> dspy.Prediction:
-        with setting(stage=self.name), dspy.context(adapter=self._adapter_for(inputs)):
-            lm, inputs = self._lm_for(inputs), self._as_sent(inputs)
-            ask = super().aforward
-            if not answers_asynchronously(lm):
-                # One of anyio's threads, because DSPy's status messages find their way back from those.
-                ask = partial(
-                    anyio.to_thread.run_sync, aio.carried(partial(super().forward, **inputs))
-                )
-                inputs = {}
-            if (field := self._listened()) is None:
-                return await ask(**inputs)
-            with streaming_to(field):
-                prediction = await ask(**inputs)
-            await field.end(self._value_of(prediction))
+        with self._call(inputs) as (sent, field):
+            prediction = super().forward(**sent)
+            if field is not None:
+                aio.run(field.end(prediction), self.name)
             return prediction
 
-    def _listened(self) -> FieldStream | None:
-        """What gives this predictor's field to those who listen to it (`dspy.streamify`); None without a listener."""
-        if not isinstance(self.adapter, TemplateAdapter) or not listeners_of(self):
-            return None
-        return FieldStream(self, self.name, partial(self.adapter.read_so_far, self.signature))
+    async def aforward(self, **inputs: Any) -> dspy.Prediction:
+        with self._call(inputs) as (sent, field):
+            if answers_asynchronously(self._lm_for(inputs)):
+                prediction = await super().aforward(**sent)
+            else:
+                # One of anyio's threads, because DSPy's status messages find their way back from those.
+                call = aio.carried(partial(super().forward, **sent))
+                prediction = await anyio.to_thread.run_sync(call)
+            if field is not None:
+                await field.end(prediction)
+            return prediction
 
-    def _value_of(self, prediction: dspy.Prediction) -> str:
-        (field,) = self.signature.output_fields
-        return str(prediction[field])
+    @contextmanager
+    def _call(
+        self, inputs: dict[str, Any]
+    ) -> Iterator[tuple[dict[str, Any], FieldStream | None]]:
+        """One call's inputs as they are sent, and what gives its field to those who listen (`dspy.streamify`)."""
+        with setting(stage=self.name), dspy.context(adapter=self._adapter_for(inputs)):
+            sent = self._as_sent(inputs)
+            if not isinstance(self.adapter, TemplateAdapter) or not listeners_of(self):
+                yield sent, None
+                return
+            read = partial(self.adapter.read_so_far, self.signature)
+            field = FieldStream(self, self.name, read)
+            with streaming_to(field):
+                yield sent, field
+
+    def _config(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """The decoding settings of one call."""
+        return {**self.config, **(inputs.get("config") or {})}
 
     def _held(self, inputs: Mapping[str, Any]) -> bool:
         """Whether the reply to one call is held to a JSON schema."""
-        return {**self.config, **(inputs.get("config") or {})}.get(
-            "response_format"
-        ) is not None
+        return self._config(inputs).get("response_format") is not None
 
     def _adapter_for(self, inputs: Mapping[str, Any]) -> dspy.Adapter:
         """The adapter of one call: a template knows where the reply is held to a JSON schema."""
@@ -227,7 +227,7 @@ class Ask(dspy.Predict):
 
     def _learns_from(self, inputs: Mapping[str, Any]) -> Literal["raw", "turns", ""]:
         """How a model that learns a form from examples alone is shown them: in a raw prompt, or as turns of a chat."""
-        lm = inputs.get("lm") or self.lm or dspy.settings.lm
+        lm = self._lm_for(inputs)
         if getattr(lm, "endpoint", "chat") == "completions":
             return "raw"
         return "turns" if family_of(lm).small else ""
@@ -243,9 +243,9 @@ class Ask(dspy.Predict):
 
     def _as_sent(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """The inputs of one call, with what its model needs and without the settings that its family refuses."""
-        lm, inputs = self._lm_for(inputs), self._as_shown(inputs)
-        config = {**self.config, **(inputs.get("config") or {})}
-        fitted = config_for(lm, config)
+        inputs = self._as_shown(inputs)
+        config = self._config(inputs)
+        fitted = config_for(self._lm_for(inputs), config)
         return inputs if fitted == config else {**inputs, "config": fitted}
 
     def _as_shown(self, inputs: dict[str, Any]) -> dict[str, Any]:
@@ -255,17 +255,17 @@ class Ask(dspy.Predict):
         inputs = {**inputs, "demos": self._demos_shown(inputs.get("demos") or self.demos)}
         if not (how := self._learns_from(inputs)):
             return inputs
-        own = self.raw.json_demos if self._held(inputs) else self.raw.demos
-        own = () if self.template.of_set else own  # the papers show such a step none
-        inputs["demos"] = inputs["demos"] or [*own]
+        if not self.template.of_set:  # the papers show such a step none
+            own = self.raw.json_demos if self._held(inputs) else self.raw.demos
+            inputs["demos"] = inputs["demos"] or [*own]
         stop = [*self.raw.stop] if how == "raw" else []
         # such a model numbers on, past the last passage
         if _JUDGEMENTS & self.signature.output_fields.keys():
             stop.append(f"\n{len(inputs['knowledge'])}:")
         if stop:
-            config = inputs.get("config") or {}
-            stop = [*({**self.config, **config}.get("stop") or []), *stop]
-            inputs["config"] = {**config, "stop": [*dict.fromkeys(stop)]}
+            config = self._config(inputs)
+            stop = [*dict.fromkeys([*(config.get("stop") or []), *stop])]
+            inputs["config"] = {**config, "stop": stop}
         return inputs
 
     def _demos_shown(self, demos: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
@@ -309,12 +309,14 @@ class Ask(dspy.Predict):
 
     def render(self, **inputs: Any) -> str:
         """The prompt that these inputs would be sent as, through a template."""
-        adapter = (
-            self.adapter
-            if isinstance(self.adapter, TemplateAdapter)
-            else TemplateAdapter(self.template.name)
-        )
-        return adapter.render(self.signature, self._demos_shown(self.demos), inputs)
+        demos = self._demos_shown(self.demos)
+        return self._renders.render(self.signature, demos, inputs)
+
+    @property
+    def _renders(self) -> TemplateAdapter:
+        if isinstance(self.adapter, TemplateAdapter):
+            return self.adapter
+        return TemplateAdapter(self.template.name)
 
     @property
     def prompt_digest(self) -> str:
@@ -332,23 +334,14 @@ class Ask(dspy.Predict):
 
         `count` gives the tokens of a prompt; by default as the model that answers counts them, else by a rule of thumb.
         """
-        adapter = (
-            self.adapter
-            if isinstance(self.adapter, TemplateAdapter)
-            else TemplateAdapter(self.template.name)
-        )
-        counted = count or self._count()
-        return fitted(
-            passages,
-            lambda lines: (
-                counted(adapter.render(self.signature, [], {**inputs, "knowledge": lines}))
-                <= max_tokens
-            ),
-        )
-
-    def _count(self) -> Callable[[str], float]:
         lm = self.lm or dspy.settings.lm
-        return (tokeniser_for(lm) if isinstance(lm, ConnectedLM) else RULE).count
+        tokens = count or (tokeniser_for(lm) if isinstance(lm, ConnectedLM) else RULE).count
+
+        def fits(lines: list[str]) -> bool:
+            given = {**inputs, "knowledge": lines}
+            return tokens(self._renders.render(self.signature, [], given)) <= max_tokens
+
+        return fitted(passages, fits)
 
 
 def fitted(passages: Sequence[Passage], fits: Callable[[list[str]], bool]) -> list[str]:
@@ -422,33 +415,21 @@ class Demonstration(pydantic.BaseModel):
     answer: str
 
     @pydantic.model_validator(mode="after")
-    def _each_line_is_judged(self) -> Self:
-        lines = self.relevance
-        if lines is None:
-            return self
-        if len(lines) != len(self.knowledge):
+    def _fits_together(self) -> Self:
+        lines, there = self.relevance, len(self.knowledge)
+        if lines is not None and len(lines) != there:
             raise ValueError(
-                f"relevance has {len(lines)} lines, and knowledge {len(self.knowledge)}: give one for each"
+                f"relevance has {len(lines)} lines, and knowledge {there}: give one for each"
             )
-        for line in lines:
+        for line in lines or ():
             if not _JUDGED.match(line):
                 raise ValueError(
                     f"{line!r:.60} does not begin with 'relevant' or 'irrelevant', then ' - ' and why"
                 )
-        return self
-
-    @pydantic.model_validator(mode="after")
-    def _concludes(self) -> Self:
         if "So the answer is " not in self.reasoning.splitlines()[-1]:
             raise ValueError('reasoning does not end with "So the answer is X."')
-        return self
-
-    @pydantic.model_validator(mode="after")
-    def _hops_find_what_is_there(self) -> Self:
-        if any(number >= len(self.knowledge) for hop in self.hops for number in hop.knowledge):
-            raise ValueError(
-                f"a hop's knowledge is numbered from 0 to {len(self.knowledge) - 1}"
-            )
+        if max(number for hop in self.hops for number in hop.knowledge) >= there:
+            raise ValueError(f"a hop's knowledge is numbered from 0 to {there - 1}")
         return self
 
     @property
@@ -630,11 +611,7 @@ class TaskWording(pydantic.BaseModel):
         low, high = REPLY_RANGE
         if reply_tokens is None:
             return self
-        if (
-            isinstance(reply_tokens, bool)
-            or not isinstance(reply_tokens, int)
-            or not low <= reply_tokens <= high
-        ):
+        if type(reply_tokens) is not int or not low <= reply_tokens <= high:
             raise BadArgument(
                 f"reply_tokens is {reply_tokens!r}: give a whole number of tokens from {low} to {high}"
             )
@@ -647,25 +624,22 @@ class TaskWording(pydantic.BaseModel):
         first, then the task's; one of the user's keeps the instructions that it brings.
         """
         template, name = predictor.template, predictor.template.name
+        predictor.config = config = {**predictor.config}
+        words = template.instructions
         if self.task in template.for_tasks:
-            words = template.for_tasks[self.task] or template.instructions
-            predictor.signature = predictor.signature.with_instructions(words)
+            words = template.for_tasks[self.task] or words
         elif not template.keeps_its_words:
-            predictor.signature = predictor.signature.with_instructions(
-                self.instructions_for(template)
-            )
+            words = self.instructions_for(template)
+        predictor.signature = predictor.signature.with_instructions(words)
         if name in _SHOWN_RAW:
             predictor.raw = RawPrompting(
                 self._raw_demos(predictor, json=False),
                 self._raw_demos(predictor, json=True),
                 JUDGING_STOP,
             )
-        cap = predictor.config.get("max_tokens") or 0
+        cap = config.get("max_tokens") or 0
         if self.reply_tokens is not None and cap >= REPLY_TOKENS:
-            predictor.config = {
-                **predictor.config,
-                "max_tokens": cap + self.reply_tokens - REPLY_TOKENS,
-            }
+            config["max_tokens"] = cap + self.reply_tokens - REPLY_TOKENS
             predictor.reply_tokens = self.reply_tokens
         if name in FEW_SHOT:
             predictor.task_demos = demonstrations(
@@ -675,7 +649,7 @@ class TaskWording(pydantic.BaseModel):
         if "answer" not in predictor.signature.output_fields:
             return predictor
         if self.answer_tokens != SHORT_TOKENS:
-            predictor.config = {**predictor.config, "max_tokens": self.answer_tokens}
+            config["max_tokens"] = self.answer_tokens
         predictor.signature = predictor.signature.with_updated_fields(
             "answer", desc=self.answer_form
         )
@@ -683,10 +657,7 @@ class TaskWording(pydantic.BaseModel):
             predictor.adapter = predictor.adapter.with_readers(WHOLE_READERS)
             if "context" in predictor.signature.input_fields:
                 # A base model goes on with another example: of a short answer only the first line counts anyway.
-                predictor.config = {
-                    **predictor.config,
-                    "stop": [*predictor.config.get("stop", []), "\nContext:"],
-                }
+                config["stop"] = [*config.get("stop", []), "\nContext:"]
         return predictor
 
     def instructions_for(self, template: Template) -> str:
@@ -707,29 +678,21 @@ class TaskWording(pydantic.BaseModel):
         """The first demonstrations that say how this zero-shot step replies."""
         (reply,) = predictor.signature.output_fields
         demos, shots = self.demos, RAW_SHOTS
+        if reply == "relevant":  # the first that is, and the first that is not
+            alone = [row for demo in demos for row in demo.judged_alone]
+            by_verdict = {row[reply]: row for row in reversed(alone)}
+            return demonstrations(predictor, [*by_verdict.values()][:shots])
         if reply in {"ids", *_JUDGEMENTS}:
             judged = [
                 each for each in demos if each.relevant or (self.offer_none and each.relevance)
             ]
             demos = [each.among(self.demos[::-1]) for each in judged]
-            nothing = self.demos[-1].among(self.demos[:-1], alone=True) if demos else None
-            if (
-                nothing
-                and nothing.knowledge
-                and self.offer_none
-                and all(each.relevant for each in judged)
-            ):
-                demos.insert(1, nothing)
-                shots += 1
+            if demos and self.offer_none and all(each.relevant for each in judged):
+                nothing = self.demos[-1].among(self.demos[:-1], alone=True)
+                if nothing.knowledge:
+                    demos.insert(1, nothing)
+                    shots += 1
         rows = [row for demo in demos if reply in (row := demo.shown(reply, json=json))]
-        if reply == "relevant":
-            rows = list(
-                {
-                    row[reply]: row
-                    for demo in reversed(demos)
-                    for row in reversed(demo.judged_alone)
-                }.values()
-            )
         return demonstrations(predictor, rows[:shots])
 
 
@@ -787,15 +750,13 @@ def _other_fields(state: Mapping[str, Any], predictor: dspy.Predict) -> str:
 def check_state(module: dspy.Module, state: Mapping[str, Any]) -> None:
     """Raise `BadData` where a state, as `module.save(path)` writes it, was saved from another module."""
     own = dict(module.named_predictors())
-    saved = {name: each for name, each in state.items() if name != "metadata"}
-    both = [name for name in own if name in saved]
+    saved = state.keys() - {"metadata"}
     wrong = [
-        f"'{name}' {other}" for name in both if (other := _other_fields(saved[name], own[name]))
+        f"'{name}' {other}"
+        for name in own
+        if name in saved and (other := _other_fields(state[name], own[name]))
     ]
-    for words, names in (
-        ("it has", saved.keys() - own.keys()),
-        ("it lacks", own.keys() - saved.keys()),
-    ):
+    for words, names in (("it has", saved - own.keys()), ("it lacks", own.keys() - saved)):
         if names:
             wrong.append(f"{words} {', '.join(sorted(names))}")
     if wrong:
@@ -807,11 +768,7 @@ def check_state(module: dspy.Module, state: Mapping[str, Any]) -> None:
 
 def reply_tokens_of(module: dspy.Module) -> dict[str, int]:
     """The cap of long replies, as a run's setting `reply_tokens`; nothing where it is the usual one."""
-    caps = {
-        ask.reply_tokens
-        for _, ask in module.named_sub_modules(Ask)
-        if ask.reply_tokens is not None
-    }
+    caps = [ask.reply_tokens for _, ask in module.named_sub_modules(Ask) if ask.reply_tokens]
     return {"reply_tokens": max(caps)} if caps else {}
 
 

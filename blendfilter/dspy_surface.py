@@ -537,9 +537,9 @@ class FieldStream:
             self._text += choices[0].delta.content or ""
             await self._give(self._read(self._text), last=False)
 
-    async def end(self, value: str) -> None:
-        """The field is `value`."""
-        await self._give(value, last=True)
+    async def end(self, prediction: dspy.Prediction) -> None:
+        """The field is that of the whole prediction."""
+        await self._give(str(prediction[self._field]), last=True)
 
     async def _give(self, value: str, *, last: bool) -> None:
         piece = value[len(self._sent) :] if value.startswith(self._sent) else ""

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator
 
 from blendfilter.quoting import (
     LONGEST_REPLY,
-    QUOTED,
     names_a_speaker,
     own_lines,
     own_words,
@@ -97,10 +96,7 @@ _PROMPT = re.compile(
 _POLITE = re.compile(
     r"(?:sure(?: thing)?|ok(?:ay)?|alright|great(?: question)?|got it)[!.,]?", re.IGNORECASE
 )
-_REASONS = re.compile(
-    r"\b(?:step|think|reason|passages?|knowledge|explanation|analysis|evidence|facts?)",
-    re.IGNORECASE,
-)
+
 _OPTION = re.compile(rf"\W{{0,4}}[{LETTERS}](?:[).:]|\*\*)\s")
 _SENTENCE = re.compile(r"(?:\S+\s+){2,}\S+[.!]|not\s.*", re.IGNORECASE | re.DOTALL)
 _HEADING = re.compile(
@@ -112,8 +108,9 @@ _BULLET = re.compile(r"\A(?:[-•>]|\*(?=\s))\s+")
 _QUOTED = re.compile(
     r"(?:\"([^\"]+)\"|“([^“”]+)”|„([^„“”]+)[“”]|'([^']+)'|‘([^‘’]+)’|`+([^`]+)`+)\.?"
 )
-_QUOTES = re.compile("[>\"“„«‘'`~]")
+
 _A_CUE = re.compile(r"\b(?:answer|topic)\b", re.IGNORECASE)
+_QUOTES = re.compile("[>\"“„«‘'`~]")
 # Only the cue itself: "The answer is that …" is a sentence.
 _REPEATED_CUE = re.compile(
     r"\A(?:[#>]+\s*)?[*_]{0,3}(?:(?:(?:final|short)\s+)?answer|response)[^\S\n]*+"
@@ -129,18 +126,13 @@ def unwrapped(reply: str) -> str:
     ('Tolm', 'Tolm', 'Tolm')
     """
     text = without_reports(_one_turn(reply[:LONGEST_REPLY])).strip()
-    if "\\boxed" in text or "<" in text:
-        marked = [*_MARKED.finditer(own_words(text).words)][-1:]  # the last one counts
-        text = (
-            text[slice(*marked[0].span(marked[0].lastgroup or 0))].strip() if marked else text
-        )
+    for marked in [*_MARKED.finditer(own_words(text).words)][-1:]:  # the last one counts
+        text = text[slice(*marked.span(marked.lastgroup or 0))].strip()
     for pattern in _INSIDE:
         if found := pattern.match(text):
             text = found["inside"].strip()
-    if text.startswith("{"):
-        value, rest = _field(text)
-        return text if rest or value is None else value
-    return text
+    value, rest = _field(text)
+    return text if rest or value is None else value
 
 
 def _one_turn(reply: str) -> str:
@@ -156,15 +148,14 @@ def _field(text: str) -> tuple[str | None, str]:
         fields, end = json.JSONDecoder().raw_decode(text)
     except (ValueError, RecursionError):
         return None, ""
-    values = (
-        [fields[name] for name in _FIELDS if name in fields] if isinstance(fields, dict) else []
-    )
-    if values and isinstance(values[0], list) and len(values[0]) == 1:
-        values = values[0]
-    value = (
-        str(values[0]).strip() if values and isinstance(values[0], str | int | float) else None
-    )
-    return value, text[end:].strip()
+    if not isinstance(fields, dict):
+        return None, ""
+    value = next((fields[name] for name in _FIELDS if name in fields), None)
+    if isinstance(value, list) and len(value) == 1:
+        (value,) = value
+    return str(value).strip() if isinstance(value, str | int | float) else None, text[
+        end:
+    ].strip()
 
 
 def short_reply(reply: str) -> str:
@@ -174,25 +165,21 @@ def short_reply(reply: str) -> str:
     ('Tolm', 'Tolm', 'Tolm.')
     """
     text = unwrapped(reply)
-    if text.startswith("{"):
-        value, rest = _field(text)
-        if value is not None and not rest.startswith((",", "{")):
-            return value
-    lines = text.splitlines()
-    if _QUOTES.search(text) and _A_CUE.search(text):
-        words = own_words(text).words
-        if words != text and len(_A_CUE.findall(words)) < len(_A_CUE.findall(text)):
-            # What a passage concludes is quoted; where the reply concludes as well, it is the last time that counts.
-            lines = [
-                line.strip()
-                for line in "\n".join(own_lines(text, words)).splitlines()
-                if line.strip()
-            ] or lines
-            lines = lines[
-                next((at for at in range(len(lines) - 1, -1, -1) if _CUE.match(lines[at])), 0) :
-            ]
-    lines = [line.strip() for line in lines if line.strip()]
+    value, rest = _field(text)
+    if value is not None and not rest.startswith((",", "{")):
+        return value
+    words = own_words(text).words
+    lines = _stripped(text)
+    if _QUOTES.search(text) and len(_A_CUE.findall(words)) < len(_A_CUE.findall(text)):
+        # What a passage concludes is quoted; where the reply concludes as well, it is the last time that counts.
+        lines = _stripped("\n".join(own_lines(text, words))) or lines
+        cues = [at for at, line in enumerate(lines) if _CUE.match(line)]
+        lines = lines[cues[-1] :] if cues else lines
     return next((value for line in _concluding(lines) if (value := _bare(line))), "")
+
+
+def _stripped(text: str) -> list[str]:
+    return [line.strip() for line in text.splitlines() if line.strip()]
 
 
 def short_reply_so_far(reply: str) -> str:
@@ -238,10 +225,7 @@ def _concluding(lines: list[str]) -> list[str]:
     if _HEADING.fullmatch(lines[0]) or (
         lines[0].rstrip("*_").endswith(":") and re.search(r"\w", lines[0])
     ):
-        reasons = _REASONS.search(lines[0]) is not None
         lines = lines[1:]
-        if len(lines) < 2 or not reasons:
-            cues = cues if _tells(lines[0]) else []
     elif not _tells(lines[0]):
         cues = []
     return lines[lines.index(cues[-1]) :] if cues else lines
@@ -259,14 +243,9 @@ def _bare(line: str) -> str:
         cue = None
     rest = _FORM.sub("", _BULLET.sub("", line[cue.end() :] if cue else line))
     rest = _TAGS.sub("", rest)
-    if (
-        cue
-        and (again := _REPEATED_CUE.match(rest) or _CUE.match(rest))
-        and again.end() < len(rest)
-    ):
+    if cue and (again := _CUE.match(rest)):
         rest = rest[again.end() :]
-    if cue and "*" in cue[0] and not rest.startswith("*"):
-        rest = rest.rstrip("*")  # "**Answer: X**"
+
     if (bold := _BOLD.fullmatch(rest)) is not None:
         rest = bold["inner"] + bold["dot"]
     elif rest.count("**") == 1:
@@ -388,19 +367,18 @@ def _own_claims(text: str) -> Iterator[str]:
 
 def _yes_or_no(text: str) -> str | None:
     opens, concluded, said, stated = None, None, set[str](), set[str]()
-    begun = turned = False
-    for clause, turn in _clauses(_BOTH.sub(" ", text)):
-        turned = turned or turn
+    begun = False
+    for clause, turned in _clauses(_BOTH.sub(" ", text)):
         found = None if clause.rstrip().endswith("?") else _DECIDES.search(clause)
         if found and not _DOUBTS.search(clause, 0, found.start()):
             value = "no" if found.lastgroup in ("not_yes", "refuses", "no") else "yes"
-            if not begun and not re.search(r"\w", clause[: found.start()]) and not turned:
+            if not begun and not re.search(r"\w", clause[: found.start()]):
                 opens = value
             concluded = value if turned else concluded
             said.add(value)
             stated |= {value} if _STATED.search(clause) else set()
         begun = begun or (bool(re.search(r"\w", clause)) and not clause.rstrip().endswith("?"))
-        turned = False if not re.search(r"\w", clause) and not turn else turned and not found
+
     if opens:
         return opens if not ({concluded or opens} | stated) - {opens} else None
     return concluded or (said.pop() if len(said) == 1 else None)
@@ -416,23 +394,20 @@ def _clauses(text: str) -> Iterator[tuple[str, bool]]:
 
 
 _MARKS = r"[\s\"'“”„‘’«»`*_#>(){}\[\]-]*+"
-_VERDICT = re.compile(
-    rf"{_MARKS}(?:(?:(?:the|my|final)\s+)*(?:verdict|answer|judge?ment)\s*+(?:\([^()]*\)\s*+)?"
-    rf"(?:(?<=\s)[-–—]\s|{_MARKS}(?::|=|\bis\b:?)){_MARKS}"
-    rf"|(?:final\s+)?verdict[*_]*+[^\S\n]*+\n{_MARKS}|the passage is consistent with the question{_MARKS}:{_MARKS})?"
-    r"(?P<word>true|false)\b(?P<rest>.*)",
-    re.IGNORECASE | re.DOTALL,
-)
-_GOES_ON = re.compile(
-    r"(?P<marks>[\"'”’»`*_)\]}]*)(?:\s*[.!:;,(\n]|\s[-–—]\s|\s*\Z)", re.DOTALL
-)
-_TAKES_BACK = re.compile(
+_GOES_ON = r"[\"'”’»`*_)\]}]*(?:\s*[.!:;,(\n]|\s[-–—]\s|\s*\Z)"
+_TAKES_BACK = (
     r"[\W_]*(?:(?:only\s+)?(?:in part|part(?:ly|ially)|mostly|largely|somewhat)|to (?:some|a certain) extent"
     r"|but|although|though"
     r"|or|if|and|actually|however|yet|whereas|while|except|unless|apart|only|with regard|as far as"
     r"|for (?:one|the)|wait|no(?=\s*(?:[.,!;]|\Z))"
-    r"|not (?:sure|quite|entirely|really))\b",
-    re.IGNORECASE,
+    r"|not (?:sure|quite|entirely|really))\b"
+)
+_VERDICT = re.compile(
+    rf"{_MARKS}(?:(?:(?:the|my|final)\s+)*(?:verdict|answer|judge?ment)\s*+(?:\([^()]*\)\s*+)?"
+    rf"(?:(?<=\s)[-–—]\s|{_MARKS}(?::|=|\bis\b:?)){_MARKS}"
+    rf"|(?:final\s+)?verdict[*_]*+[^\S\n]*+\n{_MARKS}|the passage is consistent with the question{_MARKS}:{_MARKS})?"
+    rf"(?P<word>true|false)\b(?={_GOES_ON})(?!{_TAKES_BACK}).*",
+    re.IGNORECASE | re.DOTALL,
 )
 _WAVERS = re.compile(
     r"\b(?:wait|on second thoughts?|on reflection|actually|unsure"
@@ -462,35 +437,21 @@ def true_or_false(reply: str) -> bool | None:
     """
     text = _without_next_example(unwrapped(reply))
     text = text[echo.end() :] if (echo := _EITHER.match(text)) else text
-    if not (found := _VERDICT.fullmatch(text)):
-        text = _verdict_first(text)
+    found = _VERDICT.fullmatch(text)
+    *reasons, last = text.strip().splitlines() or [""]
+    if not found and _NAMES_A_VERDICT.match(last):
+        text = "\n".join([last, *reasons])
         found = _VERDICT.fullmatch(text)
-    if (
-        not found
-        or "/" in found["rest"][:2]
-        or not _GOES_ON.match(found["rest"])
-        or _TAKES_BACK.match(found["rest"])
-    ):
-        return None
-    words = own_words(text).words
-    # "True", says the passage
-    if QUOTED in words[slice(*found.span("word"))] and names_a_speaker(words):
+    if not found:
         return None
     value = found["word"].casefold() == "true"
-    rest = words[found.end("word") :]
-    if (
-        "?" in rest[:3]
-        or re.search(rf"\b{'false' if value else 'true'}\b", rest, re.IGNORECASE)
+    rest = own_words(text).words[found.end("word") :]
+    against = (
+        re.search(rf"\b{'false' if value else 'true'}\b", rest, re.IGNORECASE)
         or _WAVERS.search(rest)
-    ):
-        return None
-    return None if _speaks_against(value, rest) else value
-
-
-def _verdict_first(text: str) -> str:
-    """A reply whose last line states its verdict, that line first."""
-    *reasons, last = text.strip().splitlines() or [""]
-    return "\n".join([last, *reasons]) if reasons and _NAMES_A_VERDICT.match(last) else text
+        or _speaks_against(value, rest)
+    )
+    return None if against else value
 
 
 _NAMES_A_VERDICT = re.compile(
@@ -677,8 +638,6 @@ def choice(text: str) -> str | None:
     ('B', 'B', 'B', None, None)
     """
     text = _without_next_example(unwrapped(text))
-    if alone := _ALONE.fullmatch(text):
-        return alone[1].upper()
     return _only(map(_chosen, _own_claims(text)))
 
 
