@@ -72,8 +72,11 @@ class JournaledEngine:
         self.label = label
         self.endpoint = endpoint
         self.address = address
+        # a call's key has the schema that it asks for, if any
         self.options = {
-            name: value for name, value in (options or {}).items() if value is not None
+            name: value
+            for name, value in (options or {}).items()
+            if value is not None and name != "json_schema"
         }
         self.journal = journal
         self.price = price
@@ -152,18 +155,13 @@ class JournaledEngine:
     ) -> dict[str, Any]:
         start, began_at = time.perf_counter(), time.time()
         final: ServerRefused | ModelError | None = None
-        response: lm15.Response | None = None
         reply: dict[str, Any] = {}
         with tallied(key) as tally:
             try:
                 response = await self.inner.complete(request)
                 reply = _recorded(response, tally.first, self.price)
-                tried = (response.provider_data or {}).get("attempts", 1)
-            except (
-                lm15.LM15Error,
-                RecursionError,
-            ) as fault:  # the latter of a tool call that is nested without bound
-                tried = getattr(fault, "attempts", 1)
+            # the latter of a tool call that is nested without bound
+            except (lm15.LM15Error, RecursionError) as fault:
                 # Of several servers, the address of the one that refused. No variable keeps the fault: its message may
                 # hold the key, and debuggers show the variables of each frame.
                 final = faults.final(
@@ -180,13 +178,11 @@ class JournaledEngine:
             "stage": asker().stage,
             **_present(branch=asker().branch, judged=list(asker().judged)),
             **hashed,
-            "address": (response.provider_data or {}).get("address", self.address)
-            if response
-            else self.address,
+            "address": self.address,
             **reply,
             "at": round(tally.went_out or began_at, 3),
             "seconds": round(time.perf_counter() - start - tally.waited, 6),
-            "attempts": tally.attempts or tried,
+            "attempts": tally.attempts or 1,
             **_present(tokens_lost=tally.lost),
             "error": final and faults.describe(final),
         }
@@ -253,6 +249,7 @@ def _recorded(
     for answer in both:
         wrong |= (answer.provider_data or {}).get("disbelieved", {})
     return {
+        **_present(address=data.get("address")),
         "reply": safe,
         "reasoning": secrets.hidden(thought),
         "finish": response.finish_reason,

@@ -627,18 +627,13 @@ class ConnectedLM(EngineLM):
         # a base model has no thoughts of its own
         if self.endpoint == "chat":
             called = ThoughtfulEngine(called, self.name, self.profile, self._noticed)
-        in_keys = dict(self.identity)
-        if "options" in in_keys:  # a call's key has the schema that it asks for, if any
-            in_keys["options"] = {
-                k: v for k, v in (in_keys["options"] or {}).items() if k != "json_schema"
-            }
         journaled = JournaledEngine(
             called,
             model=self.name,
             address=self.address,
             journal=journal,
             price=terms.price,
-            **in_keys,
+            **self.identity,
         )
         return {"engine": _Synchronous(journaled), "async_engine": _Asynchronous(journaled)}
 

@@ -298,29 +298,18 @@ _MARK = re.compile(
     re.IGNORECASE,
 )
 # Thoughts that plain words open, which count only where a reply begins: what opens them, what opens the reply itself.
-_WORDS: tuple[tuple[re.Pattern[str], re.Pattern[str]], ...] = (
+_WORDS = (
     (
         # Harmony whose special tokens the server left out. Glued to what follows, "analysis" is no English word.
-        re.compile(
-            r"\s*(?:assistant)?(?:analysis|commentary)(?=[^\W_]| to=|.*assistantfinal)|\s*(?=assistantfinal)",
-            re.DOTALL,
-        ),
-        re.compile(r"assistantfinal(?: ?json(?=\s*[\[{]))?"),
+        r"(?:assistant)?(?:analysis|commentary)(?=[^\W_]| to=|.*assistantfinal)|(?=assistantfinal)",
+        r"assistantfinal(?: ?json(?=\s*[\[{]))?",
     ),
-    # Granite
-    (
-        re.compile(r"\s*Here(?:'s| is) my thought process:"),
-        re.compile(r"Here(?:'s| is) my response:"),
-    ),
-    # Apriel
-    (re.compile(r"\s*Here are my reasoning steps:"), re.compile(r"\[BEGIN FINAL RESPONSE\]")),
-    (
-        # Where a field follows, the two are fields of DSPy's XMLAdapter, which asks for them.
-        re.compile(r"\s*<reasoning>(?!.*</reasoning>\s*<\w)", re.DOTALL),
-        re.compile(r"</reasoning>"),
-    ),
+    (r"Here(?:'s| is) my thought process:", r"Here(?:'s| is) my response:"),  # Granite
+    (r"Here are my reasoning steps:", r"\[BEGIN FINAL RESPONSE\]"),  # Apriel
+    # Where a field follows, the two are fields of DSPy's XMLAdapter, which asks for them.
+    (r"<reasoning>(?!.*</reasoning>\s*<\w)", r"</reasoning>"),
     # The name of a channel is left of harmony, and of Gemma 4, where they did not think.
-    (re.compile(r"\s*(?=final[A-Z\d]|thought\n)"), re.compile(r"final|thought\n")),
+    (r"(?=final[A-Z\d]|thought\n)", r"final|thought\n"),
 )
 _FIRST_WORDS = (
     "assistantanalysis",
@@ -354,8 +343,8 @@ def split_thinking(text: str) -> tuple[str, str]:
     thoughts, spoken = list[str](), list[str]()
     start, thinking, channels = 0, False, False
     for opens, closes in _WORDS:
-        if opening := opens.match(text):
-            closing = closes.search(text, opening.end())
+        if opening := re.match(rf"\s*(?:{opens})", text, re.DOTALL):
+            closing = re.compile(closes).search(text, opening.end())
             thoughts.append(text[opening.end() : closing.start() if closing else len(text)])
             start = closing.end() if closing else len(text)
             break

@@ -265,7 +265,7 @@ def test_a_refusal_reaches_every_follower_and_the_next_call_is_made() -> None:
 
 def test_a_record_says_what_was_sent_and_what_came_back(tmp_path: Path) -> None:
     logprobs = (lm15.TokenLogprob("Orm", -0.25), lm15.TokenLogprob(" Pier", -1.5))
-    data = {"attempts": 4, "cost": 0.25}
+    data = {"cost": 0.25}
     answer = response("Orm Pier", reasoning="it is a pier", usage=(12, 3), logprobs=logprobs, provider_data=data)
     answer = replace(answer, usage=replace(answer.usage, cache_read_tokens=8))
     wanted = request("Question: q\nTopic:", stop=("\n",), top_p=0.9)
@@ -288,7 +288,7 @@ def test_a_record_says_what_was_sent_and_what_came_back(tmp_path: Path) -> None:
         "reply": "Orm Pier", "reasoning": "it is a pier", "finish": "stop",
         "logprobs": [["Orm", -0.25], [" Pier", -1.5]],
         "tokens_in": 12, "tokens_out": 3, "tokens_cached": 8, "cost": 0.25, "cost_by": "server",
-        "attempts": 4, "error": None,
+        "attempts": 1, "error": None,
     }  # fmt: skip
     # Live and served are the same response, so that a resumed run reads what the first one read.
     assert live == served
