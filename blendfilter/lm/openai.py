@@ -11,7 +11,7 @@ import base64
 import copy
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
 
 from blendfilter import http, secrets
@@ -24,8 +24,6 @@ from blendfilter.lm.profiles import Profile, effort_of
 from blendfilter.lm.refusals import Refusals
 from blendfilter.lm.streamed import ReplyEvents
 from blendfilter.lm.tokens import noted
-
-E = TypeVar("E", bound="OpenAIEngine")
 
 _ESSENTIAL = frozenset({"model", "messages", "prompt"})
 _SETTINGS = (
@@ -79,9 +77,7 @@ class OpenAIEngine:
         self._effort = effort_of(thinking, reasoning)
         self._extra = dict(extra_body or {})
         self._key = api_key
-        secrets.know(
-            api_key, *login.values(), *(value.partition(" ")[2] for value in login.values())
-        )
+        secrets.know(api_key)
         self.server = ServerClient(self.address, api_key, timeout, login)
         self._clients: Any = self.server
         """What sends its requests: the server's client, or a batch."""
@@ -94,9 +90,8 @@ class OpenAIEngine:
 
         async def ask(fitted: dict[str, Any]) -> lm15.Response:
             if listener is None:
-                return self._answer(
-                    request, await self._clients.send("POST", self.path, fitted)
-                )
+                reply = await self._clients.send("POST", self.path, fitted)
+                return self._answer(request, reply)
             events = ReplyEvents()
 
             async def arriving(content: bytearray) -> None:
@@ -106,9 +101,8 @@ class OpenAIEngine:
             reply = await self._clients.send("POST", self.path, fitted, arriving)
             events.take(reply.content, whole=True)
             # A body that is no stream, or one that broke off, is read as it is, and is an error.
-            return self._answer(
-                request, reply._replace(content=events.whole() or reply.content)
-            )
+            whole = events.whole() or reply.content
+            return self._answer(request, reply._replace(content=whole))
 
         try:
             return await self.refused.around(lambda known: self._fit(body, known), ask, _named)
@@ -152,15 +146,10 @@ class OpenAIEngine:
         other._clients = clients
         return other
 
-    def at_completions(self, kind: type[E]) -> E:
+    def at_completions(self, kind: type[Any]) -> Any:
         """An engine of `kind` for `/completions` of the same server, over the same connections."""
-        other = kind(
-            self.address,
-            self._key,
-            model=self.model,
-            endpoint="completions",
-            extra_body=self._extra,
-        )
+        how = {"model": self.model, "endpoint": "completions", "extra_body": self._extra}
+        other = kind(self.address, self._key, **how)
         other._clients = self._clients
         return other
 
@@ -210,8 +199,7 @@ class OpenAIEngine:
             least, other, value = known[name], _CAPS.get(name), fitted.pop(name)
             if least is not None and value is not None:
                 fitted[name] = max(value, least)
-                continue
-            if other is not None and other not in known:
+            elif other is not None and other not in known:
                 fitted.setdefault(other, value)
         if self._chat and "logprobs" not in fitted:
             fitted.pop("top_logprobs", None)
@@ -237,11 +225,11 @@ class OpenAIEngine:
     def _answer(self, request: lm15.Request, reply: ServerReply) -> lm15.Response:
         """The reply, read. Raises: an lm15 error where it is none, or not in OpenAI's shape."""
         try:
-            data = _json_of(reply.content)
-            choices = data.get("choices")
-            if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
-                raise faults.in_reply(data, key=self._key)
-            return self._response(request, data, reply.batch)
+            match _json_of(reply.content):
+                case {"choices": [{}, *_]} as data:
+                    return self._response(request, data, reply.batch)
+                case data:
+                    raise faults.in_reply(data, key=self._key)
         except lm15.LM15Error:
             raise
         except OF_A_REPLY as odd:
@@ -307,11 +295,10 @@ def split_login(url: str) -> tuple[str, dict[str, str]]:
     if "@" not in parts.netloc:
         return url, {}
     name, password = unquote(parts.username or ""), unquote(parts.password or "")
-    secrets.know(password)
-    header = {
-        "Authorization": f"Basic {base64.b64encode(f'{name}:{password}'.encode()).decode()}"
-    }
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl(), header
+    encoded = base64.b64encode(f"{name}:{password}".encode()).decode()
+    secrets.know(password, encoded, f"Basic {encoded}")
+    address = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+    return address, {"Authorization": f"Basic {encoded}"}
 
 
 def _text_of(content: Any) -> str:
