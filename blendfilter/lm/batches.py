@@ -298,17 +298,43 @@ class Batches:
         if len(servers_of(engine)) != 1:
             return engine, terms, replace(traffic, beside=self.gatherer)
         return (
-            engine.over(BatchTransport(self, engine)),
+            engine.over(functools.partial(self.send, engine)),
             replace(terms, pace=None, retry=PATIENT),
             replace(traffic, gate=None),
         )
 
-    async def answer(self, line: Line) -> Outcome:
-        """What became of `line`, or that it is to be asked singly.
+    async def send(
+        self,
+        engine: OpenAIEngine,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        arriving: Any = None,
+    ) -> ServerReply:
+        """The reply to a request of `engine`, as if it had come by itself.
 
         Raises:
-            BatchWritten: it waits in a file. ServerRefused, BadData, CannotWrite: it can be answered no more.
+            lm15 errors. BatchWritten: it waits in a file. ServerRefused, BadData, CannotWrite: nothing is answered any
+            more.
         """
+        asked = dict(body or {})
+        line = Line(f"{tally().key}-{digest(path, asked)[:8]}", engine, path, asked)
+        outcome = await self._answered(line)
+        if outcome.status is None:
+            return await engine.server.send(method, path, body, arriving)
+        # with NaN and Infinity, as servers write them
+        content = json.dumps(outcome.body).encode()
+        if outcome.status < 300:
+            rate = {"rate": self.given.rate} if self.given.rate < 1 else {}
+            return ServerReply(content, {"batch": outcome.batch, **rate})
+        refusal = faults.of_reply(outcome.status, content)
+        if isinstance(faults.final(refusal, address=""), ServerRefused):
+            # no call's record says so, for it ends the session
+            self._note(outcome.batch, refused=True)
+        raise refusal
+
+    async def _answered(self, line: Line) -> Outcome:
+        """What became of `line`, or that it is to be asked singly."""
         while True:
             if self._failure is not None:
                 raise copied(self._failure)
@@ -354,7 +380,7 @@ class Batches:
         sent = _Sent(name, frozenset(waiting), fresh=True, lines=waiting)
         self.folder.mkdir(parents=True, exist_ok=True)
         write_whole(self.folder / f"{name}{INPUT}", (line.text() for line, _ in lines))
-        self.note(
+        self._note(
             name,
             model=engine.model,
             address=engine.address,
@@ -370,7 +396,7 @@ class Batches:
         if sent.carried is None and not self.by_files:
             sent.carried = asyncio.ensure_future(self._failing(self._carry(sent, engine)))
 
-    def note(self, name: str, **facts: Any) -> None:
+    def _note(self, name: str, **facts: Any) -> None:
         """Keep what is known of a batch in the journal."""
         known = self._journal.read(_key_of(name), "batch") or {
             "key": _key_of(name),
@@ -519,7 +545,7 @@ class Batches:
                 )
                 # One that holds a secret is not kept: the next session finds the batch by its name.
                 if sent.id == hidden(sent.id):
-                    self.note(sent.name, id=sent.id)
+                    self._note(sent.name, id=sent.id)
                 calls = counted(len(sent.ids), "call is", "calls are")
                 self.tell(f"batch {sent.name}: {calls} with {address} ({hidden(sent.id)})")
             try:
@@ -551,7 +577,7 @@ class Batches:
         words = faults.cleaned("; ".join(str(each.message) for each in faults_of[:3]))
         too_much = any("limit" in code for code in codes) and len(sent.ids) > 1
         if not too_much:
-            self.note(sent.name, refused=True)  # the next session asks anew what it left
+            self._note(sent.name, refused=True)  # the next session asks anew what it left
             refused = (
                 f"batch {hidden(sent.id or '')} was refused: {words or 'without a reason'}"
             )
@@ -656,37 +682,6 @@ class _AtProvider:
                     "%s: %s; it is tried again until it answers", self._address, final
                 )
             await asyncio.sleep(min(FORGIVING, self._given.poll * 2))
-
-
-class BatchTransport:
-    """In the place of an engine's HTTP clients: each request is a line of a batch."""
-
-    def __init__(self, batches: Batches, engine: OpenAIEngine) -> None:
-        self.batches, self.engine = batches, engine
-
-    async def send(
-        self,
-        method: str,
-        path: str,
-        body: Mapping[str, Any] | None = None,
-        arriving: Any = None,
-    ) -> ServerReply:
-        """The reply as if it had come by itself. Raises: lm15 errors; as `Batches.answer`."""
-        asked, batches = dict(body or {}), self.batches
-        line = Line(f"{tally().key}-{digest(path, asked)[:8]}", self.engine, path, asked)
-        outcome = await batches.answer(line)
-        if outcome.status is None:
-            return await self.engine.server.send(method, path, body, arriving)
-        # with NaN and Infinity, as servers write them
-        content = json.dumps(outcome.body).encode()
-        if outcome.status < 300:
-            rate = {"rate": batches.given.rate} if batches.given.rate < 1 else {}
-            return ServerReply(content, {"batch": outcome.batch, **rate})
-        refusal = faults.of_reply(outcome.status, content)
-        if isinstance(faults.final(refusal, address=""), ServerRefused):
-            # no call's record says so, for it ends the session
-            batches.note(outcome.batch, refused=True)
-        raise refusal
 
 
 def _parted(

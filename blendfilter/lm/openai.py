@@ -79,8 +79,7 @@ class OpenAIEngine:
         self._key = api_key
         secrets.know(api_key)
         self.server = ServerClient(self.address, api_key, timeout, login)
-        self._clients: Any = self.server
-        """What sends its requests: the server's client, or a batch."""
+        self._send: Any = self.server.send
 
     async def complete(self, request: lm15.Request) -> lm15.Response:
         """The model's response, in one attempt. Raises: lm15 errors."""
@@ -90,7 +89,7 @@ class OpenAIEngine:
 
         async def ask(fitted: dict[str, Any]) -> lm15.Response:
             if listener is None:
-                reply = await self._clients.send("POST", self.path, fitted)
+                reply = await self._send("POST", self.path, fitted)
                 return self._answer(request, reply)
             events = ReplyEvents()
 
@@ -98,7 +97,7 @@ class OpenAIEngine:
                 events.take(content)
                 await listener.so_far(events.text, request.config.stop)
 
-            reply = await self._clients.send("POST", self.path, fitted, arriving)
+            reply = await self._send("POST", self.path, fitted, arriving)
             events.take(reply.content, whole=True)
             # A body that is no stream, or one that broke off, is read as it is, and is an error.
             whole = events.whole() or reply.content
@@ -137,20 +136,20 @@ class OpenAIEngine:
 
         Raises: an lm15 error.
         """
-        reply = await self._clients.send("GET" if body is None else "POST", path, body)
+        reply = await self._send("GET" if body is None else "POST", path, body)
         return dict(secrets.hidden_in(_json_of(reply.content)))
 
-    def over(self, clients: Any) -> OpenAIEngine:
-        """This engine, its requests carried by other `clients`; what it learns of refused parameters is shared."""
+    def over(self, send: Any) -> OpenAIEngine:
+        """This engine, its requests sent by `send`; what it learns of refused parameters is shared."""
         other = copy.copy(self)
-        other._clients = clients
+        other._send = send
         return other
 
     def at_completions(self, kind: type[Any]) -> Any:
         """An engine of `kind` for `/completions` of the same server, over the same connections."""
         how = {"model": self.model, "endpoint": "completions", "extra_body": self._extra}
         other = kind(self.address, self._key, **how)
-        other._clients = self._clients
+        other._send = self._send
         return other
 
     def __repr__(self) -> str:

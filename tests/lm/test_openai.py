@@ -75,7 +75,7 @@ def reading(data: Any, **settings: Any) -> OpenAIEngine:
     async def send(*_: Any) -> ServerReply:
         return ServerReply(content)
 
-    engine._clients.send = send  # type: ignore[method-assign]
+    engine._send = send
     return engine
 
 
@@ -164,7 +164,7 @@ def test_a_server_that_refuses_whatever_it_is_sent_is_not_asked_for_ever() -> No
         result = {"message": f"Unsupported parameter: '{name}'", "param": name, "code": "unsupported_parameter"}
         raise faults.of_reply(400, json.dumps({"error": result}).encode())
 
-    engine._clients.send = send  # type: ignore[method-assign]
+    engine._send = send
     with pytest.raises(lm15.InvalidRequestError, match="Unsupported parameter"):
         call(engine, ask(temperature=0.5, top_p=0.5, top_k=5, seed=1, stop=("x",), logprobs=1, max_tokens=9))
     assert len(sent) == MAX_ADAPTATIONS + 1
@@ -191,7 +191,7 @@ def refusing(least: dict[str, float], message: str) -> tuple[OpenAIEngine, list[
             raise faults.of_reply(422, json.dumps({"message": message}).encode())
         return ServerReply(json.dumps(choice(message={"content": "a"})).encode())
 
-    engine._clients.send = send  # type: ignore[assignment,method-assign]
+    engine._send = send
     return engine, bodies
 
 
