@@ -288,16 +288,13 @@ def secrets_of(lm: dspy.BaseLM) -> dict[str, Any]:
 
 def _without_secrets(value: Any) -> Any:
     if isinstance(value, Mapping):
-        clean = {
-            name: _without_secrets(inner)
-            for name, inner in value.items()
-            if not _is_secret(str(name))
-        }
-        return {
-            name: inner
-            for name, inner in clean.items()
-            if not isinstance(inner, str) or inner == secrets.hidden(inner)
-        }
+        clean = {}
+        for name, inner in value.items():
+            kept = _without_secrets(inner)
+            is_secret = isinstance(kept, str) and kept != secrets.hidden(kept)
+            if not is_secret and not _is_secret(str(name)):
+                clean[name] = kept
+        return clean
     if isinstance(value, list | tuple):
         return [_without_secrets(inner) for inner in value]
     return _ADDRESS.sub(r"://\1", value) if isinstance(value, str) else value

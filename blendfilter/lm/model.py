@@ -139,6 +139,7 @@ _SHORT = {
     "rpm": "requests_per_minute",
     "tpm": "tokens_per_minute",
     "max_new_tokens": "max_tokens",
+    "base_url": "api_base",
 }
 
 
@@ -373,10 +374,6 @@ class LMSettings(Connection):
             raise BadArgument(f"{self.name!r:.40} is no model: give its name, or a dspy.LM")
         if self.endpoint not in ("chat", "completions"):
             raise BadArgument(f"no endpoint '{self.endpoint}' (known: chat, completions)")
-        if reserved := sorted(CONNECTION_SETTINGS & self.decoding.keys()):
-            raise BadArgument(
-                f"connect() takes no '{reserved[0]}': use api_base=, api_key= and timeout="
-            )
         refuse_keys(self.decoding, "settings")
         refuse_keys(self.extra_body or {}, "extra_body")
         # A mistyped setting would fail at the first call, in words about wire formats, after others were paid for.
