@@ -255,8 +255,8 @@ def _align(options: BiderOptions) -> None:
     from blendfilter.training.alignment import (
         align_bider,
         distilled_recipe,
-        reward_change,
         reward_lines,
+        reward_words,
     )
     from blendfilter.training.ppo import StepFigures
     from blendfilter.training.silver import task_of
@@ -298,11 +298,11 @@ def _align(options: BiderOptions) -> None:
     )
     if finished:
         say(f"{done.folder} was finished before: nothing was trained")
-    means, result = [each.reward for each in done.steps], done.recipe["result"]
-    for line in reward_lines(means):
+    result = done.recipe["result"]
+    for line in reward_lines([each.reward for each in done.steps]):
         show(line)
     show(
-        reward_change(means).words,
+        reward_words(result),
         f"F1 from the original passages: {result['f1_original']:.3f}, mean of {result['questions']:,} questions",
         f"model: {done.folder} (hf/{done.folder})",
     )

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, stdev
@@ -50,7 +50,6 @@ from blendfilter.filters.written import (
 from blendfilter.journal import FILE, Journal
 from blendfilter.lm.budget import Budget
 from blendfilter.lm.checkpoints import (
-    Checkpoint,
     checkpoint_of,
     fingerprint,
     open_checkpoint,
@@ -175,32 +174,31 @@ def align_bider(
     recipe_of_answerer(context.model)
     checkpoint = checkpoint_of(distilled)
     start = {"name": str(distilled), "fingerprint": fingerprint(checkpoint)}
-    shaping = settings.model_dump(exclude={"micro_tokens", "every"})
+    identity = {name: value for name, value in context.model.identity.items() if value}
     made: dict[str, Any] = {
         **data.recipe,
         "aligned": True,
-        "base": known["base"]
-        if checkpoint.base
-        else start,  # an adapter is checked against its base
+        # an adapter is checked against its base
+        "base": known["base"] if checkpoint.base else start,
         "distilled": start,
-        "reader": {
-            "name": context.model.name,
-            **{k: v for k, v in context.model.identity.items() if v},
-        },
+        "reader": {"name": context.model.name, **identity},
         "demos": None if demos is None else str(demos),
         "unmatched": unmatched,
         "settings": {
-            **shaping,
-            "max_input_tokens": reading.max_input_tokens,
-            "chat": reading.chat,
+            **settings.model_dump(exclude={"micro_tokens", "every"}),
+            **reading.model_dump(include={"max_input_tokens", "chat"}),
         },
     }
     if check_recipe(out, made):
         _clear(out)
         return Aligned(out, read_recipe(out), steps_in(out))
-    tokenizer = open_tokenizer(checkpoint)
+    tokenizer, config = open_tokenizer(checkpoint), open_config(checkpoint)
     every = [prompt_ids(tokenizer, each.prompt, chat=reading.chat) for each in data.examples]
-    most = _most_tokens(checkpoint, reading, settings)
+    most = reading.max_input_tokens
+    if positions := positions_of(
+        config
+    ):  # as in the distillation, and with room for what is written
+        most = min(most, positions - settings.max_new_tokens * (not config.is_encoder_decoder))
     readable = [at for at, each in enumerate(every) if len(each) <= most]
     if not readable:
         raise EmptyData(
@@ -227,14 +225,15 @@ def align_bider(
         policy = open_policy(distilled, device)
         reference = None
         if settings.kl_coefficient:
-            reference = open_checkpoint(distilled, device=device, dtype=_dtype(policy)).model
+            dtype = None if checkpoint.base else "float32"
+            reference = open_checkpoint(distilled, device=device, dtype=dtype).model
         steps = train_ppo(
             policy, ids, rewards, partial, settings, reference=reference, on_step=on_step
         )
         rewards_by_step = [each.reward for each in steps]
         result = {
-            **reward_change(rewards_by_step).figures(),
-            **rewards.figures(place for each in steps for place in each.places),
+            **reward_change(rewards_by_step),
+            **rewards.figures({place for each in steps for place in each.places}),
             "left_out_too_long": len(every) - len(ids),
         }
         _save(policy, partial)
@@ -247,17 +246,6 @@ def align_bider(
     return Aligned(out, read_recipe(out), steps)
 
 
-def _most_tokens(
-    checkpoint: Checkpoint, reading: TrainingSettings, settings: PPOSettings
-) -> int:
-    """Tokens of a prompt that the refiner reads: as in its distillation, and with room for what it writes."""
-    config, positions = open_config(checkpoint), positions_of(open_config(checkpoint))
-    if positions is None:
-        return reading.max_input_tokens
-    room = positions if config.is_encoder_decoder else positions - settings.max_new_tokens
-    return min(reading.max_input_tokens, room)
-
-
 def _clear(out: Path) -> None:
     """Away with what only a resumed call needs."""
     for name in (BEGUN, LOCK, CHECKPOINT):
@@ -267,12 +255,9 @@ def _clear(out: Path) -> None:
 def distilled_recipe(folder: str | Path) -> dict[str, Any]:
     """The recipe of a distilled refiner. Raises: BadArgument where it is none."""
     known = read_recipe(folder)
-    if known.get("part") != "bider" or "settings" not in known:
-        what = (
-            f"was trained as {known['part']}"
-            if known.get("part")
-            else "is none (no recipe of ours in it)"
-        )
+    part = known.get("part")
+    if part != "bider" or "settings" not in known:
+        what = f"was trained as {part}" if part else "is none (no recipe of ours in it)"
         raise BadArgument(
             f"alignment begins with a distilled refiner, and {folder} {what}: make one first ({HOW})"
         )
@@ -310,9 +295,14 @@ class ReaderReward:
 
     async def rewards(self, texts: Sequence[Text]) -> list[float]:
         """The rewards of `texts`; the reader's calls are in flight together."""
-        found = await self._answered((each.place for each in texts), texts)
+        await self._answer_originals({each.place for each in texts})
+        async with aio.together() as group:
+            tasks = [
+                group.create_task(self._f1(each.place, self.context(each))) for each in texts
+            ]
+        scores = [task.result() for task in tasks]
         return [
-            after - self.original[each.place] for after, each in zip(found, texts, strict=True)
+            score - self.original[each.place] for score, each in zip(scores, texts, strict=True)
         ]
 
     def context(self, text: Text) -> list[Passage]:
@@ -322,37 +312,24 @@ class ReaderReward:
         for stop in STOPS:
             written = written.partition(stop)[0]
         parts = looked_up(written, passages, cut=text.cut and written == text.text).parts
-        return [
-            each
-            for each in parts
-            if self.unmatched == "keep" or not isinstance(each, WrittenText)
-        ]
+        keep = self.unmatched == "keep"
+        return [part for part in parts if keep or not isinstance(part, WrittenText)]
 
-    def figures(self, places: Iterable[int]) -> dict[str, Any]:
+    def figures(self, places: set[int]) -> dict[str, Any]:
         """For the recipe: the mean F1 from the original passages of the questions at `places`.
 
         What an earlier session asked is in the reader's journal, and asked again it costs no call.
         """
-        places = set(places)
-        aio.run(self._answered(places), "alignment")
-        return {
-            "questions": len(places),
-            "f1_original": round(fmean(self.original[at] for at in places), 6),
-        }
+        aio.run(self._answer_originals(places), "alignment")
+        mean = fmean(self.original[at] for at in places)
+        return {"questions": len(places), "f1_original": round(mean, 6)}
 
-    async def _answered(self, places: Iterable[int], texts: Sequence[Text] = ()) -> list[float]:
-        """F1 from each of `texts`; and, into `original`, from the original passages at `places`, once a question."""
-        missing = sorted({*places} - self.original.keys())
+    async def _answer_originals(self, places: set[int]) -> None:
+        """F1 from the original passages at `places`, once a question."""
+        missing = sorted(places - self.original.keys())
         async with aio.together() as group:
-            before = [
-                group.create_task(self._f1(place, self.rows[place].passages))
-                for place in missing
-            ]
-            after = [
-                group.create_task(self._f1(each.place, self.context(each))) for each in texts
-            ]
-        self.original.update(zip(missing, (task.result() for task in before), strict=True))
-        return [task.result() for task in after]
+            tasks = [group.create_task(self._f1(at, self.rows[at].passages)) for at in missing]
+        self.original |= zip(missing, (task.result() for task in tasks), strict=True)
 
     async def _f1(self, place: int, passages: Sequence[Passage]) -> float:
         row = self.rows[place]
@@ -394,10 +371,6 @@ def open_policy(distilled: str | Path, device: str | None = None) -> Policy:
     return Policy(model, open_tokenizer(found))
 
 
-def _dtype(policy: Policy) -> str:
-    return str(policy.model.get_output_embeddings().weight.dtype).removeprefix("torch.")
-
-
 def _save(policy: Policy, folder: Path) -> None:
     """Weights and tokeniser, as `train bider` leaves them."""
     with quiet_transformers(EXTRA, "training"):
@@ -409,61 +382,49 @@ def _save(policy: Policy, folder: Path) -> None:
 # --- whether the reward rose ------------------------------------------------------------------------------------------
 
 
-class RewardChange(NamedTuple):
-    """The mean reward of the first and the last quarter of the steps, and their difference with its 95 % interval.
+def reward_change(means: Sequence[float]) -> dict[str, Any]:
+    """What `means`, one a step, come to, for a recipe: the mean of the first and the last quarter of the steps, and
+    their difference with its 95 % interval; rounded.
 
-    The interval is normal, of the spread of the steps' means; nan where a quarter has fewer than two steps.
-    """
-
-    steps: int
-    quarter: int
-    first: float
-    last: float
-    difference: float
-    low: float
-    high: float
-
-    def figures(self) -> dict[str, Any]:
-        """For a recipe, rounded; None in place of nan."""
-        found: dict[str, Any] = {"steps": self.steps, "quarter": self.quarter}
-        for name in ("first", "last", "difference", "low", "high"):
-            value = getattr(self, name)
-            found[f"reward_{name}"] = None if math.isnan(value) else round(value, 6)
-        return found
-
-    @property
-    def words(self) -> str:
-        """The statement for a reader."""
-        if math.isnan(self.low):
-            return f"mean reward {self.first:+.3f} in the first and {self.last:+.3f} in the last of {self.steps} steps"
-        verdict = (
-            "rose"
-            if self.low > 0
-            else "fell"
-            if self.high < 0
-            else "neither rose nor fell for certain"
-        )
-        return (
-            f"mean reward of the first {self.quarter} steps {self.first:+.3f}, of the last {self.last:+.3f}: "
-            f"{self.difference:+.3f} [{self.low:+.3f}, {self.high:+.3f}] (95 % interval); it {verdict}"
-        )
-
-
-def reward_change(means: Sequence[float]) -> RewardChange:
-    """What `means`, one a step, come to.
+    The interval is normal, of the spread of the steps' means; None where a quarter has fewer than two steps.
 
     By hand: 0, 2, 5, 5, 5, 5, 4, 6 have the quarters (0, 2) and (4, 6), means 1 and 5, each of variance 2, so that the
     difference 4 has the standard error sqrt(2/2 + 2/2) = 1.41.
 
     >>> change = reward_change([0, 2, 5, 5, 5, 5, 4, 6])
-    >>> change.difference, round((change.high - change.low) / 2, 2)
-    (4.0, 2.77)
+    >>> change["reward_difference"], change["reward_low"], change["reward_high"]
+    (4.0, 1.228141, 6.771859)
     """
     quarter = max(1, len(means) // 4)
-    first, before = mean_of(means[:quarter])
-    last, after = mean_of(means[-quarter:])
+    (first, before), (last, after) = mean_of(means[:quarter]), mean_of(means[-quarter:])
     change, half = last - first, math.hypot(before, after)
-    return RewardChange(len(means), quarter, first, last, change, change - half, change + half)
+    figures = {
+        "first": first,
+        "last": last,
+        "difference": change,
+        "low": change - half,
+        "high": change + half,
+    }
+    rounded = {
+        f"reward_{name}": None if math.isnan(value) else round(value, 6)
+        for name, value in figures.items()
+    }
+    return {"steps": len(means), "quarter": quarter, **rounded}
+
+
+def reward_words(change: Mapping[str, Any]) -> str:
+    """What `reward_change` found, as a statement."""
+    first, last, low, high = (
+        change[f"reward_{name}"] for name in ("first", "last", "low", "high")
+    )
+    if low is None:
+        steps = change["steps"]
+        return f"mean reward {first:+.3f} in the first and {last:+.3f} in the last of {steps} steps"
+    verdict = "rose" if low > 0 else "fell" if high < 0 else "neither rose nor fell for certain"
+    return (
+        f"mean reward of the first {change['quarter']} steps {first:+.3f}, of the last {last:+.3f}: "
+        f"{change['reward_difference']:+.3f} [{low:+.3f}, {high:+.3f}] (95 % interval); it {verdict}"
+    )
 
 
 def mean_of(values: Sequence[float]) -> tuple[float, float]:

@@ -314,7 +314,7 @@ def test_where_memory_runs_out_a_line_says_so_and_the_same_call_goes_on(
     ],
 )
 def test_the_statement_says_whether_the_interval_excludes_0(means: list[float], words: str):
-    assert alignment.reward_change(means).words.endswith(words)
+    assert alignment.reward_words(alignment.reward_change(means)).endswith(words)
 
 
 def test_the_interval_is_that_of_welch_for_large_samples():
@@ -324,8 +324,8 @@ def test_the_interval_is_that_of_welch_for_large_samples():
     means = [chance.gauss(0.1 * (at > 500), 0.3) for at in range(1000)]
     found = alignment.reward_change(means)
     theirs = stats.ttest_ind(means[-250:], means[:250], equal_var=False).confidence_interval(0.95)
-    assert found.low == pytest.approx(theirs.low, abs=5e-4)
-    assert found.high == pytest.approx(theirs.high, abs=5e-4)
+    assert found["reward_low"] == pytest.approx(theirs.low, abs=5e-4)
+    assert found["reward_high"] == pytest.approx(theirs.high, abs=5e-4)
 
 
 # --- the command ------------------------------------------------------------------------------------------------------
