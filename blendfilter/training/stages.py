@@ -40,7 +40,7 @@ from blendfilter.dspy_surface import lm15
 from blendfilter.errors import BadArgument, EmptyData, check_count
 from blendfilter.filters.registry import make_filter
 from blendfilter.journal import digest
-from blendfilter.lm.journaled import prompt_of
+from blendfilter.lm.journaled import prompt_of, text_of
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.lm.offline import take_apart
 from blendfilter.modules.methods import make_method
@@ -199,20 +199,12 @@ class GoldTeacher:
 
     async def complete(self, request: lm15.Request) -> lm15.Response:
         """What gold says. Raises: BadArgument for a stage that gold has no target for."""
-        prompt, stage = prompt_of(request), asker().stage
-        assert isinstance(prompt, str)  # without demonstrations there is one message
+        prompt, stage = text_of(prompt_of(request)), asker().stage
         question, gold = self._known[asker().question]
-        if stage not in _TARGETS:
-            known = ", ".join(sorted(_TARGETS))
-            raise BadArgument(
-                f"gold says nothing of what the stage '{stage}' should write: it does of {known}"
-            )
-        lesson = _Lesson(question, gold, prompt, self.wording)
-        target: str | None = getattr(lesson, _TARGETS[stage])
+        target = _target(stage, question, gold, prompt, self.wording)
         if target is not None:
-            self.examples.setdefault(
-                prompt, StageExample(stage, prompt, target, question.question)
-            )
+            made = StageExample(stage, prompt, target, question.question)
+            self.examples.setdefault(prompt, made)
         words = "none" if target is None else target  # it is to go on
         return lm15.Response(
             id=None,
@@ -225,107 +217,77 @@ class GoldTeacher:
         )
 
 
-class _Lesson:
-    """One prompt with the gold of its question."""
-
-    def __init__(
-        self, question: Question, gold: Sequence[Passage], prompt: str, wording: TaskWording
-    ) -> None:
-        self.question, self.gold, self.wording = question, gold, wording
-        lines = prompt.split("\n")
-        self.sheet = take_apart(lines)
-        alone = [
-            line.removeprefix("Passage:").strip()
-            for line in lines[-3:]
-            if line.startswith("Passage:")
-        ]
-        self.lines = [line.removeprefix("| ") for line in self.sheet.passages or alone]
-        titles = {folded(title) for title in question.gold_titles}
-        self.shown = dict[int, Passage]()
-        for number, line in enumerate(self.lines):
-            title, bar, text = line.partition(" | ")
-            if bar and folded(title) in titles:
-                self.shown[number] = Passage(text, title=title)
-
-    @property
-    def answer(self) -> str:
-        """The answer in the task's form."""
-        answer = one_line(self.question.golden_answers[0])
-        return answer.capitalize() if self.wording.answer_form == "Yes or No" else answer
-
-    @property
-    def reasoning(self) -> str:
-        given = self.question.metadata.get("facts")
-        if isinstance(given, list | tuple) and given:
-            facts = [_cut(one_line(str(fact)), FACT_WORDS) for fact in given]
-        else:
-            order = {folded(passage.title): at for at, passage in enumerate(self.gold)}
-            shown = sorted(
-                self.shown.values(),
-                key=lambda passage: order.get(folded(passage.title), len(order)),
+def _target(
+    stage: str, question: Question, gold: Sequence[Passage], prompt: str, wording: TaskWording
+) -> str | None:
+    """What `stage` should write to a prompt; None where such a prompt is no example."""
+    lines = prompt.split("\n")
+    marked = [
+        line.removeprefix("Passage:") for line in lines[-3:] if line.startswith("Passage:")
+    ]
+    listed = take_apart(lines).passages or [line.strip() for line in marked]
+    titles = {folded(title) for title in question.gold_titles}
+    shown = dict[int, Passage]()
+    for number, line in enumerate(listed):
+        title, bar, text = line.removeprefix("| ").partition(" | ")
+        if bar and folded(title) in titles:
+            shown[number] = Passage(text, title=title)
+    if stage in ("check", "ids", "ids_again", "judge"):
+        return _judged(stage, question, shown, len(listed), wording.offer_none)
+    answer: str | None = one_line(question.golden_answers[0])
+    if wording.answer_form == "Yes or No":
+        answer = answer.capitalize()
+    match stage:
+        case "relevant":
+            answer = "Yes" if shown else "No"
+        case "external" | "answer":
+            facts = _reasoned(question, gold, [*shown.values()])
+            answer = f"{' '.join(facts)}\nSo the answer is {answer}.".strip()
+        case "internal":
+            kept: list[str] = []
+            for sentence in sentences(one_line(gold[0].text)) if gold else ():
+                if kept and len(" ".join([*kept, sentence.text]).split()) > PASSAGE_WORDS:
+                    break
+                kept.append(sentence.text)
+            answer = _cut(" ".join(kept), PASSAGE_WORDS)
+        case "topic":
+            names = [passage.title.partition(" (")[0].strip() for passage in gold]
+            named = [
+                name for name in names if name and folded(name) in folded(question.question)
+            ]
+            answer = " and ".join(named[:2] or names[:1])
+        case "direct" | "short_answer":
+            pass
+        case _:
+            raise BadArgument(
+                f"gold says nothing of what the stage '{stage}' should write: it does of {', '.join(sorted(SHARES))}"
             )
-            facts = facts_of(self.question, shown or self.gold)
-        return f"{' '.join(facts)}\nSo the answer is {self.answer}.".strip()
-
-    @property
-    def passage(self) -> str | None:
-        kept: list[str] = []
-        for sentence in sentences(one_line(self.gold[0].text)) if self.gold else ():
-            if kept and len(" ".join([*kept, sentence.text]).split()) > PASSAGE_WORDS:
-                break
-            kept.append(sentence.text)
-        return _cut(" ".join(kept), PASSAGE_WORDS) or None
-
-    @property
-    def topic(self) -> str | None:
-        titles = [passage.title.partition(" (")[0].strip() for passage in self.gold]
-        named = [
-            title
-            for title in titles
-            if title and folded(title) in folded(self.question.question)
-        ]
-        return " and ".join(named[:2] or titles[:1]) or None
-
-    @property
-    def check(self) -> str:
-        lines = []
-        for number in range(len(self.lines)):
-            if number in self.shown:
-                fact = _facts_in(self.question, self.shown[number])[0]
-                lines.append(f"{number}: relevant - {' '.join(fact.split()[:WHY_WORDS])}")
-            else:
-                lines.append(f"{number}: irrelevant")
-        return "\n".join(lines)
-
-    @property
-    def ids(self) -> str | None:
-        if self.shown:
-            return ", ".join(map(str, self.shown))
-        return "none" if self.wording.offer_none else None
-
-    @property
-    def judgement(self) -> str | None:
-        return None if self.ids is None else f"{self.check}\nIds: {self.ids}"
-
-    @property
-    def relevant(self) -> str:
-        return "Yes" if self.shown else "No"
+    return answer or None
 
 
-_TARGETS = {
-    "external": "reasoning",
-    "answer": "reasoning",
-    "internal": "passage",
-    "topic": "topic",
-    "check": "check",
-    "ids": "ids",
-    "ids_again": "ids",
-    "judge": "judgement",
-    "relevant": "relevant",
-    "short_answer": "answer",
-    "direct": "answer",
-}
-"""Of each stage the property of `_Lesson` that it should write."""
+def _judged(
+    stage: str, question: Question, shown: Mapping[int, Passage], n: int, offers_none: bool
+) -> str | None:
+    checks = [f"{number}: irrelevant" for number in range(n)]
+    for number, passage in shown.items():
+        why = " ".join(_facts_in(question, passage)[0].split()[:WHY_WORDS])
+        checks[number] = f"{number}: relevant - {why}"
+    check = "\n".join(checks)
+    ids = ", ".join(map(str, shown)) or ("none" if offers_none else None)
+    if stage == "check":
+        return check
+    return f"{check}\nIds: {ids}" if ids and stage == "judge" else ids
+
+
+def _reasoned(
+    question: Question, gold: Sequence[Passage], shown: Sequence[Passage]
+) -> list[str]:
+    given = question.metadata.get("facts")
+    if isinstance(given, list | tuple) and given:
+        return [_cut(one_line(str(fact)), FACT_WORDS) for fact in given]
+    order = {folded(passage.title): at for at, passage in enumerate(gold)}
+    ranked = sorted(shown, key=lambda each: order.get(folded(each.title), len(order)))
+    return facts_of(question, ranked or gold)
 
 
 class _WithGold(Retriever):
