@@ -33,21 +33,19 @@ import numpy as np
 
 from blendfilter import aio
 from blendfilter.asking import TaskWording
-from blendfilter.context import setting
-from blendfilter.errors import BadArgument, ModelError, UnknownName, check_count
-from blendfilter.journal import digest
-from blendfilter.lm.scoring.base import TOO_LONG, Score
+from blendfilter.errors import BadArgument, UnknownName, check_count
+from blendfilter.lm.scoring.base import Score
 from blendfilter.lm.scoring.entailment import EntailmentScorer
 from blendfilter.lm.scoring.kept import KeptScorer
 from blendfilter.oracles.candidates import Candidate, sentences_of
 from blendfilter.oracles.measures import is_verdict
 from blendfilter.oracles.oracle import (
-    NO_QUESTION,
     NO_WORDS,
     Batch,
-    Chooser,
     CXMIGenerator,
+    Oracle,
     OracleChoice,
+    results_of,
 )
 from blendfilter.oracles.silver_rows import Stages, Stop
 from blendfilter.prompting import Prompts
@@ -145,22 +143,16 @@ def evidence_of(question: Question) -> str:
     if isinstance(stated, list | tuple) and stated:
         found = [str(each) for each in stated]
     else:
-        sets = [
-            [_sentence_at(question, *fact) for fact in facts]
-            for facts in _sets_of_facts(question)
-        ]
-        found = [each for one in sets if None not in one for each in one if each is not None]
+        rows = question.metadata.get("evidence")
+        sets: Sequence[Sequence[tuple[str, int]]] = [question.supporting_facts]
+        if rows and question.type in LABELS:
+            sets = facts_of(rows, question.id)
+        found = []
+        for facts in sets:
+            texts = [_sentence_at(question, *fact) for fact in facts]
+            if None not in texts:
+                found += [text for text in texts if text is not None]
     return " ".join(one_line(each) for each in dict.fromkeys(found) if each.strip())
-
-
-def _sets_of_facts(question: Question) -> Sequence[Sequence[tuple[str, int]]]:
-    """Supporting facts that decide together: a claim's as its row states them, of other questions all."""
-    stated = question.metadata.get("evidence")
-    return (
-        facts_of(stated, question.id)
-        if stated and question.type in LABELS
-        else [question.supporting_facts]
-    )
 
 
 def _sentence_at(question: Question, title: str, at: int) -> str | None:
@@ -185,8 +177,8 @@ def needs_evidence(task: str, question: Question) -> bool:
 # --- models -----------------------------------------------------------------------------------------------------------
 
 
-class Synthesis(Chooser):
-    """Synthesises key supporting evidence; `make_silver` takes it as any `Oracle`.
+class Synthesis(Oracle):
+    """An `Oracle` that synthesises key supporting evidence.
 
     Args:
         task: a task's name: the words of the answerer's prompt, and whether evidence stands in for answers.
@@ -203,7 +195,7 @@ class Synthesis(Chooser):
 
     _ask: CXMIGenerator
     measure = MEASURE
-    threshold = None
+    threshold: float | None = None  # type: ignore[assignment]
     """Sentences are not chosen by a score of their own."""
 
     def __init__(
@@ -224,21 +216,17 @@ class Synthesis(Chooser):
     ) -> None:
         if task not in TASKS:
             raise UnknownName.of("task", task, TASKS)
-        nuggets = check_count("nuggets", nuggets)
-        for name, value in (
-            ("lambda_max", lambda_max),
-            ("lambda_min", lambda_min),
-            ("lambda_lm", lambda_lm),
-        ):
+        self.lambdas = {
+            "lambda_max": lambda_max,
+            "lambda_min": lambda_min,
+            "lambda_lm": lambda_lm,
+        }
+        for name, value in self.lambdas.items():
             if not 0 <= value <= 1:
                 raise BadArgument(
                     f"{name} is a probability or a share, from 0 to 1: got {value}"
                 )
-        self.task, self.nuggets = task, nuggets
-        self.lambda_max = lambda_max
-        self.lambda_min = lambda_min
-        self.lambda_lm = lambda_lm
-        self.nli = nli
+        self.task, self.nuggets, self.nli = task, check_count("nuggets", nuggets), nli
         self.encoder = (
             opened(encoder, query_prefix, passage_prefix)
             if isinstance(encoder, str | Path)
@@ -260,10 +248,9 @@ class Synthesis(Chooser):
             Leak: the answerer's prompt shows the answer. ModelError, ServerRefused: a model cannot score.
         """
         wanted = list(questions)
-        self.check_each(wanted)
+        super().check(wanted)
         if wanted:
             self.nli.entailment([("The mill burned down.", "The mill burned down.")])
-            aio.run(self._ask.check(wanted[0]), "Synthesis.check", "await synthesis.achoose(…)")
 
     async def achoose(self, batch: Batch) -> list[OracleChoice]:
         """The key supporting evidence of each question's passages, in the order of selection, with its `stages`.
@@ -274,11 +261,8 @@ class Synthesis(Chooser):
             lambda: [Refining(self, one, sentences_of(passages)) for one, passages in batch]
         )
         while open_ := [each for each in begun if each.take()]:
-            with setting(stage="support"):
-                found = await self.nli.aresults([each.pair for each in open_])
+            found = await results_of(self.nli, [each.pair for each in open_], "support")
             for each, result in zip(open_, found, strict=True):
-                if isinstance(result, ModelError) and result.kind != TOO_LONG:
-                    raise ModelError(str(result), kind=result.kind, stage="support")
                 each.supported(result if isinstance(result, Score) else None)
         pools = [[each.candidates[at] for at in each.pool[1:]] for each in begun]
         effects = await self._ask([each.question for each in begun], pools)
@@ -290,17 +274,14 @@ class Synthesis(Chooser):
             "measure": self.measure,
             "task": self.task,
             "nuggets": self.nuggets,
-            "lambda_max": self.lambda_max,
-            "lambda_min": self.lambda_min,
-            "lambda_lm": self.lambda_lm,
+            **self.lambdas,
             "encoder": self.encoder.identity[:16],
             "nli": dict(self.nli.backend.identity),
-            "scorer": dict(self._ask.scorer.backend.identity),
-            "prompt": digest("cxmi", *self._ask.pair(NO_QUESTION, "knowledge"))[:16],
+            **self._ask.identity(),
         }
 
     def fault_of(self, question: Question) -> str:
-        """As `Chooser.fault_of`."""
+        """As `Oracle.fault_of`."""
         answer = question.golden_answers[0]
         if not normalize_answer(answer):
             return f"the answer '{answer:.40}' {NO_WORDS}"
@@ -312,7 +293,7 @@ class Synthesis(Chooser):
         return ""
 
     def nothing(self, passages: Sequence[Passage]) -> OracleChoice:
-        """As `Chooser.nothing`, with the stages of a synthesis that did not begin."""
+        """As `Oracle.nothing`, with the stages of a synthesis that did not begin."""
         return super().nothing(passages)._replace(stages=Stages((), (), (), "no answer", ()))
 
 
@@ -326,14 +307,11 @@ class Refining:
         self.evidence = evidence_of(question) if needs_evidence(of.task, question) else ""
         target = self.evidence or question.golden_answers[0].strip()
         self.fact = f"{question.question} {target}"
-        vectors = encoded(
-            of.encoder, [each.text for each in self.candidates], [self.fact, target]
-        )
+        texts = [each.text for each in self.candidates]
+        vectors = encoded(of.encoder, texts, [self.fact, target])
         # eight digits: a cosine has no more in 32 bits
-        self.scores = [round(float(score), 8) for score in vectors[0] @ vectors[2:].T]
-        self.by_target = nearest(
-            [round(float(score), 8) for score in vectors[1] @ vectors[2:].T], BY_TARGET
-        )
+        self.scores, by_target = (vectors[:2] @ vectors[2:].T).round(8).tolist()
+        self.by_target = nearest(by_target, BY_TARGET)
         self.extracted = nearest(self.scores, of.nuggets)
         self._between = vectors[2:] @ vectors[2:].T
         self.pool: list[int] = []
@@ -362,14 +340,17 @@ class Refining:
             return
         self.cut |= score.cut
         self.supports.append(round(math.exp(score.logprob), 6))
+        lambdas = self._of.lambdas
         self.stop = stop_of(
-            self.supports, lambda_max=self._of.lambda_max, lambda_min=self._of.lambda_min
+            self.supports, lambda_max=lambdas["lambda_max"], lambda_min=lambdas["lambda_min"]
         )
 
     def cleaned(self, effects: Sequence[float | None]) -> OracleChoice:
         """What is left, by the effects of all nuggets but the first on the answerer."""
         own = (*((None,) if self.pool else ()), *effects)
-        chosen = tuple(self.pool[at] for at in clean(own, lambda_lm=self._of.lambda_lm))
+        chosen = tuple(
+            self.pool[at] for at in clean(own, lambda_lm=self._of.lambdas["lambda_lm"])
+        )
         stages = Stages(
             self.extracted,
             tuple(self.pool),
@@ -390,13 +371,13 @@ def opened(
 
     Raises as `load_encoder`.
     """
-    own: tuple[str | None, str | None] = (
-        E5_PREFIXES if _E5.search(Path(name).name) else (None, None)
-    )
+    if _E5.search(Path(name).name):
+        query_prefix = E5_PREFIXES[0] if query_prefix is None else query_prefix
+        passage_prefix = E5_PREFIXES[1] if passage_prefix is None else passage_prefix
     return load_encoder(
         str(name),
-        query_prefix=own[0] if query_prefix is None else query_prefix,
-        passage_prefix=own[1] if passage_prefix is None else passage_prefix,
+        query_prefix=query_prefix,
+        passage_prefix=passage_prefix,
         similarity="cosine",
     )
 
@@ -405,9 +386,5 @@ def encoded(encoder: Encoder, nuggets: Sequence[str], queries: Sequence[str]) ->
     """The vectors of the queries, then of the nuggets, in rows of length 1."""
     # one by one on a CPU: a text's last bits then do not depend on the texts beside it
     size = 1 if encoder.on_cpu else 64
-    return np.concatenate(
-        [
-            encoder.encode_queries(queries).vectors,
-            encoder.encode_passages(nuggets, size).vectors,
-        ]
-    ).astype(np.float64)
+    parts = encoder.encode_queries(queries), encoder.encode_passages(nuggets, size)
+    return np.concatenate([part.vectors for part in parts]).astype(np.float64)

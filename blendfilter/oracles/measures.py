@@ -73,11 +73,6 @@ def lexical(span: str, references: Iterable[str]) -> float:
     )
 
 
-def cxmi(given_span: float, given_nothing: float) -> float:
-    """Conditional cross-mutual information in nats: log p(o | t, q) - log p(o | q), of two log-probabilities."""
-    return given_span - given_nothing
-
-
 def best(
     scores: Sequence[float | None], *, threshold: float, num_sentences: int = 1
 ) -> tuple[int, ...]:
@@ -108,7 +103,7 @@ def measure_for(task: str) -> Measure:
     return MEASURE_OF[task]
 
 
-def references_for(measure: Measure, task: str, question: Question) -> tuple[str, ...]:
+def references_for(measure: str, task: str, question: Question) -> tuple[str, ...]:
     """What spans are compared with: the golden answers, or the question where LEXICAL is to support a verdict."""
     if measure == "lexical" and (task == "fever" or is_verdict(question.golden_answers)):
         return (question.question,)  # a label shares no words with any evidence; the claim does

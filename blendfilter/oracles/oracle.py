@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import copy
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Self
 
@@ -40,7 +39,6 @@ from blendfilter.oracles.measures import (
     Measure,
     best,
     can_label,
-    cxmi,
     lexical,
     references_for,
     strinc,
@@ -77,14 +75,51 @@ class OracleChoice(NamedTuple):
     stages: Stages | None = None
 
 
-class Chooser(ABC):
-    """Chooses sentences of passages for a question whose answer it knows: by a measure, or by BIDER's synthesis."""
+class Oracle:
+    """Chooses sentences of passages for a question whose answer it knows, by one measure.
 
-    measure: str
-    task: str
-    threshold: float | None
+    Args:
+        measure: `strinc`, `lexical` or `cxmi`; `measure_for(task)` is the paper's choice.
+        task: a task's name: what LEXICAL compares with, and the words of CXMI's prompt.
+        threshold: a sentence is chosen only above it; by default the measure's own.
+        num_sentences: how many are chosen at most.
+        scorer: what gives CXMI its log-probabilities, from `blendfilter.scorer`.
+        wording, prompts: of CXMI's prompt, in place of the task's and the package's.
+
+    Raises:
+        UnknownName: no such measure or task. BadArgument: a value outside its range; CXMI without a scorer.
+    """
+
     _ask: CXMIGenerator | None
     _own_wording: bool
+
+    def __init__(
+        self,
+        measure: Measure,
+        *,
+        task: str,
+        threshold: float | None = None,
+        num_sentences: int = 1,
+        scorer: KeptScorer | None = None,
+        wording: TaskWording | None = None,
+        prompts: Prompts | str | None = None,
+    ) -> None:
+        if measure not in MEASURES:
+            raise UnknownName.of("measure", measure, MEASURES)
+        if task not in TASKS:
+            raise UnknownName.of("task", task, TASKS)
+        self.measure: str = measure
+        self.task = task
+        self.threshold = THRESHOLDS[measure] if threshold is None else float(threshold)
+        if not math.isfinite(self.threshold):
+            raise BadArgument(f"threshold must be a number, got {threshold}")
+        self.num_sentences = check_count("num_sentences", num_sentences)
+        self._own_wording = wording is not None
+        self._ask = (
+            CXMIGenerator(scorer, wording or TASKS[task].wording, prompts)
+            if measure == "cxmi"
+            else None
+        )
 
     def asking(self, task: Task) -> Self:
         """This one in the words of `task`, as a set of questions has it: claims may want one label more.
@@ -126,67 +161,6 @@ class Chooser(ABC):
             self.achoose(batch), f"{type(self).__name__}.choose", "await oracle.achoose(…)"
         )
 
-    @abstractmethod
-    def check(self, questions: Iterable[Question]) -> None:
-        """Raise now what would go wrong later."""
-
-    @abstractmethod
-    def identity(self) -> dict[str, Any]:
-        """What its choices depend on, as JSON."""
-
-    @abstractmethod
-    async def achoose(self, batch: Batch) -> list[OracleChoice]:
-        """What is chosen of each question's passages."""
-
-    @abstractmethod
-    def fault_of(self, question: Question) -> str:
-        """Why it cannot choose for a question with answers; "" where it can."""
-
-
-class Oracle(Chooser):
-    """Chooses sentences by one measure.
-
-    Args:
-        measure: `strinc`, `lexical` or `cxmi`; `measure_for(task)` is the paper's choice.
-        task: a task's name: what LEXICAL compares with, and the words of CXMI's prompt.
-        threshold: a sentence is chosen only above it; by default the measure's own.
-        num_sentences: how many are chosen at most.
-        scorer: what gives CXMI its log-probabilities, from `blendfilter.scorer`.
-        wording, prompts: of CXMI's prompt, in place of the task's and the package's.
-
-    Raises:
-        UnknownName: no such measure or task. BadArgument: a value outside its range; CXMI without a scorer.
-    """
-
-    def __init__(
-        self,
-        measure: Measure,
-        *,
-        task: str,
-        threshold: float | None = None,
-        num_sentences: int = 1,
-        scorer: KeptScorer | None = None,
-        wording: TaskWording | None = None,
-        prompts: Prompts | str | None = None,
-    ) -> None:
-        if measure not in MEASURES:
-            raise UnknownName.of("measure", measure, MEASURES)
-        if task not in TASKS:
-            raise UnknownName.of("task", task, TASKS)
-        self.measure: Measure = measure
-        self.task = task
-        self.threshold: float = THRESHOLDS[measure] if threshold is None else float(threshold)
-        if not math.isfinite(self.threshold):
-            raise BadArgument(f"threshold must be a number, got {threshold}")
-        num_sentences = check_count("num_sentences", num_sentences)
-        self.num_sentences = num_sentences
-        self._own_wording = wording is not None
-        self._ask = (
-            CXMIGenerator(scorer, wording or TASKS[task].wording, prompts)
-            if measure == "cxmi"
-            else None
-        )
-
     def check(self, questions: Iterable[Question]) -> None:
         """Raise now what would go wrong later. With CXMI the model gives one score, which is kept.
 
@@ -198,7 +172,8 @@ class Oracle(Chooser):
         wanted = list(questions)
         self.check_each(wanted)
         if self._ask is not None and wanted:
-            aio.run(self._ask.check(wanted[0]), "Oracle.check", "await oracle.achoose(…)")
+            who = f"{type(self).__name__}.check"
+            aio.run(self._ask.check(wanted[0]), who, "await oracle.achoose(…)")
 
     async def achoose(self, batch: Batch) -> list[OracleChoice]:
         """The sentences of each question's passages, scored, and the chosen ones; CXMI scores the batch as one list.
@@ -231,14 +206,11 @@ class Oracle(Chooser):
             "task": self.task,
             "threshold": self.threshold,
             "num_sentences": self.num_sentences,
-            "scorer": dict(self._ask.scorer.backend.identity) if self._ask else None,
-            # 16 hex digits that change with any word of the prompt but the question's own
-            "prompt": self._ask
-            and digest("cxmi", *self._ask.pair(NO_QUESTION, "knowledge"))[:16],
+            **(self._ask.identity() if self._ask else {"scorer": None, "prompt": None}),
         }
 
     def fault_of(self, question: Question) -> str:
-        """As `Chooser.fault_of`."""
+        """Why it cannot choose for a question with answers; "" where it can."""
         if not can_label(self.measure, question.golden_answers):
             return (
                 f"{self.measure} cannot look for '{question.golden_answers[0]:.20}', which no passage says: {INSTEAD}, "
@@ -294,6 +266,12 @@ class CXMIGenerator:
             folded(demo.question).casefold() for demo in self._answer.demos
         )
 
+    def identity(self) -> dict[str, Any]:
+        """What its scores depend on."""
+        # 16 hex digits that change with any word of the prompt but the question's own
+        prompt = digest("cxmi", *self.pair(NO_QUESTION, "knowledge"))[:16]
+        return {"scorer": dict(self.scorer.backend.identity), "prompt": prompt}
+
     def pair(self, question: Question, line: str | None = None) -> TextPair:
         """What is scored: the output behind the prompt of one line of knowledge, or of none."""
         prompt = self._answer.render(
@@ -322,12 +300,10 @@ class CXMIGenerator:
         scores: list[list[float | None]] = []
         for question, base, pairs in zip(questions, bases, given, strict=True):
             nothing = _based(question, results[base]) if pairs else 0.0
-            fitting = [results[pair] for pair in pairs]
+            found = [results[pair] for pair in pairs]
+            # conditional cross-mutual information: log p(o | t, q) - log p(o | q)
             scores.append(
-                [
-                    cxmi(each.logprob, nothing) if isinstance(each, Score) else None
-                    for each in fitting
-                ]
+                [each.logprob - nothing if isinstance(each, Score) else None for each in found]
             )
         return scores
 
@@ -337,13 +313,20 @@ class CXMIGenerator:
         _based(question, (await self._results([pair]))[pair])
 
     async def _results(self, pairs: Sequence[TextPair]) -> dict[TextPair, Result]:
-        """A score, or the error that says that a pair is too long; any other failure may pass, and is raised."""
-        with setting(stage=STAGE_NAME):
-            results = await self.scorer.aresults(pairs)
-        for result in results:
-            if isinstance(result, ModelError) and result.kind != TOO_LONG:
-                raise ModelError(str(result), kind=result.kind, stage=STAGE_NAME)
+        results = await results_of(self.scorer, pairs, STAGE_NAME)
         return dict(zip(pairs, results, strict=True))
+
+
+async def results_of(
+    scorer: KeptScorer, pairs: Sequence[tuple[str, str]], stage: str
+) -> list[Result]:
+    """A score, or the error that says that a pair is too long; any other failure may pass, and is raised."""
+    with setting(stage=stage):
+        results = await scorer.aresults(pairs)
+    for result in results:
+        if isinstance(result, ModelError) and result.kind != TOO_LONG:
+            raise ModelError(str(result), kind=result.kind, stage=stage)
+    return results
 
 
 def _based(question: Question, result: Result) -> float:

@@ -36,7 +36,7 @@ from blendfilter.lm.tokenisers import tokeniser as default_tokeniser
 from blendfilter.metrics import recall
 from blendfilter.oracles import bider
 from blendfilter.oracles.measures import MEASURE_OF, can_label, is_verdict, strinc
-from blendfilter.oracles.oracle import INSTEAD, Chooser
+from blendfilter.oracles.oracle import INSTEAD, Oracle
 from blendfilter.oracles.silver_rows import (
     SilverRow,
     SilverSentence,
@@ -58,7 +58,7 @@ BATCH = 32
 
 def make_silver(
     questions: Questions,
-    oracle: Chooser,
+    oracle: Oracle,
     out: str | Path,
     *,
     retriever: Retriever | None = None,
@@ -123,29 +123,27 @@ def labelled(questions: Questions, measure: str) -> list[Question]:
     """The questions that `measure` can label. Raises `BadArgument` where it can label none, for there is no need to
     search before.
     """
+    task = questions.task.name
     if measure == bider.MEASURE:
-        task = questions.task.name
+        why = (
+            "none of them brings all of the annotated evidence that stands in for answers that say too little "
+            f"(supporting facts with their sentences): take {INSTEAD.removeprefix('take ')}"
+        )
         found = [
             one
             for one in questions
             if not bider.needs_evidence(task, one) or bider.evidence_of(one)
         ]
-        why = (
-            "none of them brings all of the annotated evidence that stands in for answers that say too little "
-            f"(supporting facts with their sentences): take {INSTEAD.removeprefix('take ')}"
-        )
     else:
-        found = [
-            question for question in questions if can_label(measure, question.golden_answers)
-        ]
         why = f"each is answered by a verdict (yes or no, a label), which no passage says: {INSTEAD}"
+        found = [one for one in questions if can_label(measure, one.golden_answers)]
     if len(questions) and not found:
         raise BadArgument(f"{measure} cannot label the questions of {questions.source}: {why}")
     return found
 
 
 def settings_of(
-    questions: Questions, oracle: Chooser, retriever: Retriever | None, k: int
+    questions: Questions, oracle: Oracle, retriever: Retriever | None, k: int
 ) -> dict[str, Any]:
     """What a silver file is bound to, as JSON."""
     if retriever is None:  # the paragraphs, which a question set's fingerprint leaves out
@@ -173,9 +171,7 @@ def settings_of(
         ]
         data |= {"evidence": digest(evidence)[:16]} if evidence else {}
     verdicts = sum(is_verdict(question.golden_answers) for question in questions)
-    name = {"strinc": "left_out", "lexical": "compared_with_the_question"}.get(
-        str(oracle.measure)
-    )
+    name = {"strinc": "left_out", "lexical": "compared_with_the_question"}.get(oracle.measure)
     return {
         "task": task,
         "data": data,
@@ -192,7 +188,7 @@ def settings_of(
 
 def _make(
     questions: Sequence[Question],
-    oracle: Chooser,
+    oracle: Oracle,
     retriever: Retriever | None,
     k: int,
     batch: int,
@@ -241,7 +237,7 @@ def _id(line: bytes) -> str | None:
 
 
 def _rows(
-    questions: Sequence[Question], oracle: Chooser, retriever: Retriever | None, k: int
+    questions: Sequence[Question], oracle: Oracle, retriever: Retriever | None, k: int
 ) -> Iterator[SilverRow]:
     """The rows of one batch, searched and scored together."""
     if retriever is None:
@@ -249,21 +245,18 @@ def _rows(
     else:
         found = retriever.search([question.question for question in questions], k)
     # plain: without an excerpt's source or marks of where the answer is
-    pairs = [
-        (
-            question,
-            [
-                Passage(h.id, h.title, h.text, None if h.score is None else float(h.score))
-                for h in hits
-            ],
+    plain = {
+        question.id: tuple(
+            Passage(h.id, h.title, h.text, None if h.score is None else float(h.score))
+            for h in hits
         )
         for question, hits in zip(questions, found, strict=True)
-    ]
-    asked = [pair for pair in pairs if oracle.answerable(pair[0])]
-    choices = dict(
-        zip((question.id for question, _ in asked), oracle.choose(asked), strict=True)
-    )
-    for question, passages in pairs:
+    }
+    asked = [question for question in questions if oracle.answerable(question)]
+    chosen = oracle.choose([(question, plain[question.id]) for question in asked])
+    choices = dict(zip((question.id for question in asked), chosen, strict=True))
+    for question in questions:
+        passages = plain[question.id]
         choice = choices.get(question.id) or oracle.nothing(passages)
         sentences = tuple(
             SilverSentence(
@@ -271,16 +264,15 @@ def _rows(
             )
             for each, score in zip(choice.candidates, choice.scores, strict=True)
         )
-        target = " ".join(choice.candidates[at].text for at in choice.chosen)
         yield SilverRow(
             question.id,
             question.question,
             question.golden_answers,
             question.golden_answers[0],
-            tuple(passages),
+            passages,
             sentences,
             choice.chosen,
-            target,
+            " ".join(choice.candidates[at].text for at in choice.chosen),
             supported(oracle.task, question, passages),
             choice.stages,
         )
@@ -383,9 +375,7 @@ def write_recipe(
     places: Places, settings: Mapping[str, Any], summary: Mapping[str, Any] | None = None
 ) -> None:
     """The recipe's file, whole or not at all."""
-    recipe = {
-        "format": FORMAT,
-        "settings": settings,
-        **({} if summary is None else {"summary": summary}),
-    }
+    recipe = {"format": FORMAT, "settings": settings}
+    if summary is not None:
+        recipe["summary"] = summary
     write_whole(places.recipe, [json_line(recipe, indent=2)])

@@ -32,7 +32,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from statistics import fmean
-from typing import Annotated, Any, Literal, NamedTuple, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
     AllowInfNan,
@@ -146,15 +146,12 @@ class SilverRow:
 
 def line_of(row: SilverRow) -> bytes:
     """A row as a line of the file."""
-    passages = [
+    value = {name: getattr(row, name) for name in row.__slots__}  # in the order of the fields
+    value["passages"] = [
         {"id": each.id, "title": each.title, "text": each.text, "score": each.score}
         for each in row.passages
     ]
-    value = {name: getattr(row, name) for name in row.__slots__}  # in the order of the fields
-    value |= {
-        "passages": passages,
-        "sentences": [asdict(sentence) for sentence in row.sentences],
-    }
+    value["sentences"] = [asdict(sentence) for sentence in row.sentences]
     stages = value.pop("stages")
     return json_line(value if stages is None else {**value, "stages": asdict(stages)})
 
@@ -313,34 +310,30 @@ def summarise(
     for row in rows:
         if row.stages is not None:
             synthesised.append(_synthesised(row, row.stages, tokeniser))
-        if threshold is None:
-            above = {row.sentences[at].passage for at in row.chosen}
-        else:
-            above = {
-                each.passage
-                for each in row.sentences
-                if each.score is not None and each.score > threshold
-            }
+        above = {row.sentences[at].passage for at in row.chosen}
+        if threshold is not None:
+            scored = [each for each in row.sentences if each.score is not None]
+            above = {each.passage for each in scored if (each.score or 0.0) > threshold}
         psg = [each for at, each in enumerate(row.passages) if at in above]
-        contexts = (row.passages, psg, row.excerpts())
-        measured.append(
-            (
-                row.positive,
-                [figures_of(each, row.question, row.output, tokeniser) for each in contexts],
-            )
-        )
+        figures = [
+            figures_of(context, row.question, row.output, tokeniser)
+            for context in (row.passages, psg, row.excerpts())
+        ]
+        measured.append((row.positive, figures))
         without += not row.passages
         unscored += sum(each.score is None for each in row.sentences)
-    positive = [figures for supported, figures in measured if supported]
-    negative = [figures for supported, figures in measured if supported is False]
     groups = {"all": _group([figures for _, figures in measured])}
-    groups |= {"positive": _group(positive)} if positive else {}
-    groups |= {"negative": _group(negative)} if negative else {}
-    known = len(positive) + len(negative)
+    for name, wanted in (("positive", True), ("negative", False)):
+        if some := [figures for positive, figures in measured if positive is wanted]:
+            groups[name] = _group(some)
+    positive, negative = (
+        groups[name].n if name in groups else 0 for name in ("positive", "negative")
+    )
+    known = positive + negative
     return Summary(
         len(measured),
         without,
-        len(positive) / known if known else None,
+        positive / known if known else None,
         len(measured) - known,
         unscored,
         tokeniser.name,
@@ -365,47 +358,33 @@ def _means(figures: Sequence[Figures]) -> Figures:
 
 
 def _mean(values: Iterable[float]) -> float:
-    listed = [*values]
-    return fmean(listed) if listed else 0.0
+    return fmean([*values] or [0.0])
 
 
-class _Synthesised(NamedTuple):
-    """One row's stages, and for `full` and each of `STAGES`: nuggets, tokens, answer held, words' share, words."""
-
-    stages: Stages
-    figures: dict[str, tuple[float, ...]]
+_Synthesised = tuple[Stages, dict[str, tuple[float, ...]]]
+"""One row's stages, and for `full` and each of `STAGES`: nuggets, tokens, answer held, words' share, words."""
 
 
 def _synthesised(row: SilverRow, stages: Stages, tokeniser: TokenCounter) -> _Synthesised:
     texts = [each.text for each in row.candidates()]
-    places: dict[str, Sequence[int]] = {
-        "full": range(len(texts)),
-        **{stage: getattr(stages, stage, row.chosen) for stage in STAGES},
-    }
     found: dict[str, tuple[float, ...]] = {}
-    for name, some in places.items():
-        context = " ".join(texts[at] for at in some)
+    for name in ("full", *STAGES):
+        places = range(len(texts)) if name == "full" else getattr(stages, name, row.chosen)
+        context = " ".join(texts[at] for at in places)
         shared = overlap(tokens(context), tokens(row.output))
-        holds = strinc(context, row.golden_answers)
-        found[name] = (
-            len(some),
-            tokeniser.count(context),
-            holds,
-            shared.precision,
-            float(shared.shared),
-        )
-    return _Synthesised(stages, found)
+        holds, words = strinc(context, row.golden_answers), float(shared.shared)
+        found[name] = len(places), tokeniser.count(context), holds, shared.precision, words
+    return stages, found
 
 
 def _synthesis(rows: Sequence[_Synthesised]) -> SynthesisSummary:
     figures = {}
-    for name in rows[0].figures:
-        columns = zip(*(row.figures[name] for row in rows), strict=True)
+    for name in rows[0][1]:
+        columns = zip(*(found[name] for _, found in rows), strict=True)
         nuggets, counted, holds, precision, words = map(fmean, columns)
-        figures[name] = StageFigures(
-            nuggets, counted, holds, precision, words / counted if counted else 0.0
-        )
-    stages = [row.stages for row in rows]
+        share = words / counted if counted else 0.0
+        figures[name] = StageFigures(nuggets, counted, holds, precision, share)
+    stages = [each for each, _ in rows]
     return SynthesisSummary(
         figures,
         dict(Counter(each.stop for each in stages).most_common()),

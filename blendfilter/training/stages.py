@@ -234,7 +234,7 @@ def _target(
             shown[number] = Passage(text, title=title)
     if stage in ("check", "ids", "ids_again", "judge"):
         return _judged(stage, question, shown, len(listed), wording.offer_none)
-    answer: str | None = one_line(question.golden_answers[0])
+    answer = one_line(question.golden_answers[0])
     if wording.answer_form == "Yes or No":
         answer = answer.capitalize()
     match stage:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from blendfilter.errors import UnknownName
-from blendfilter.oracles.measures import THRESHOLDS, best, cxmi, lexical, measure_for, references_for, strinc
+from blendfilter.oracles.measures import THRESHOLDS, best, lexical, measure_for, references_for, strinc
 from blendfilter.records import Question
 
 CLAIM = "Bees were first kept on Quillmere in 1900."
@@ -75,17 +73,6 @@ def test_rounding_tells_no_equals_apart() -> None:
     """
     assert lexical("u v w", ["u v w x y"]) == lexical("u v w x", ["u v w y"]) == 0.75
     assert lexical("u v w x y", ["u v w x 1 2 3 4 5 6 7"]) == 0.5
-
-
-def test_cxmi_in_log_space() -> None:
-    """p(o | q) = 0.02, with one sentence 0.08, with the other 0.01: ln 4 and -ln 2; only the first is above 0.
-
-    As a ratio both are above 0 (4 and 1/2): a threshold of 0 on ratios would filter nothing.
-    """
-    base = math.log(0.02)
-    scores = [cxmi(math.log(0.08), base), cxmi(math.log(0.01), base)]
-    assert scores == pytest.approx([math.log(4), -math.log(2)])
-    assert best(scores, threshold=THRESHOLDS["cxmi"], num_sentences=2) == (0,)
 
 
 @given(st.lists(st.sampled_from([-1.0, 0.0, 0.3, 0.5, 0.7, 1.0])), st.sampled_from([0.0, 0.5]), st.integers(1, 4))
