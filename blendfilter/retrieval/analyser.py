@@ -72,18 +72,8 @@ class Analyser:
     _stem: Callable[[str], str] | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        try:
-            words = re.compile(self.pattern).findall
-        except re.error as error:
-            raise BadArgument(
-                f"the analyser's word pattern {self.pattern!r} is no regular expression: {error}"
-            ) from None
-        if self.form not in (FORM, None):
-            raise BadArgument(
-                f"the analyser's Unicode form is '{FORM}' or None, not {self.form!r:.40}"
-            )
         stops = self.stop_words if self.form is None else map(nfc, self.stop_words)
-        object.__setattr__(self, "_words", words)
+        object.__setattr__(self, "_words", re.compile(self.pattern).findall)
         object.__setattr__(self, "_stops", frozenset(stops))
         object.__setattr__(self, "_stem", snowball(self.stemmer) if self.stemmer else None)
 

@@ -191,7 +191,6 @@ class Retriever(ABC):
         for query, found in zip(missing, answers, strict=True):
             passages = [_passage_record(self.fingerprint, passage) for passage in found]
             journal.append(*passages, new_only=True)
-            scores = [passage.score for passage in found]
             record = {
                 "key": keys[query],
                 "kind": "search",
@@ -199,7 +198,7 @@ class Retriever(ABC):
                 "query": query,
                 "k": k,
                 "ids": [passage.id for passage in found],
-                "scores": [None if score is None else float(score) for score in scores],
+                "scores": [None if p.score is None else float(p.score) for p in found],
                 "passages": [passage["key"] for passage in passages],
                 **flags_of(found),
             }

@@ -52,7 +52,6 @@ from blendfilter.retrieval.stored import (
     PassageLines,
     Stored,
     UpdatedPassages,
-    corpus_name,
     gather,
     stored_passages,
 )
@@ -113,6 +112,22 @@ class AnalysedPassages:
             pairs = terms[block[0] : block[-1]].astype(np.int64) * _BLOCK + owners
             pairs, frequencies = np.unique(pairs, return_counts=True)
             yield pairs // _BLOCK, pairs % _BLOCK + first + start, frequencies
+
+
+def analysed(
+    analyse: Analyser,
+    passages: Sequence[Passage],
+    progress: ProgressCallback = silent,
+    words: dict[str, int] | None = None,
+) -> AnalysedPassages:
+    """The passages, and the numbers of their words behind those in `words`."""
+    found = AnalysedPassages(words)
+    for at, passage in enumerate(passages):
+        found.add(analyse(passage.line))
+        if at % OFTEN == 0:
+            progress(COUNTING, at, len(passages))
+    progress(COUNTING, len(passages), len(passages))
+    return found
 
 
 class Postings(NamedTuple):
@@ -178,7 +193,10 @@ class Postings(NamedTuple):
             passages, mean = whole.passages, whole.terms / whole.passages
         norms = k1 * ((1 - b) + b * lengths / mean)
         scores = self.frequencies / (norms[self.rows] + self.frequencies)
-        scores *= np.repeat(_idf(having, passages), np.diff(self.starts))
+        # Lucene's idf, as bm25s counts it: by Python's logarithm, which NumPy's differs from in the last bit
+        counts, which = np.unique(having, return_inverse=True)
+        idf = [math.log(1 + (passages - n + 0.5) / (n + 0.5)) for n in counts.tolist()]
+        scores *= np.repeat(np.array(idf)[which], np.diff(self.starts))
         engine = bm25s.BM25(k1=k1, b=b, method="lucene", dtype="float64", backend="numpy")
         engine.scores = {
             "data": scores,
@@ -219,16 +237,6 @@ class Statistics(NamedTuple):
         return {"passages": self.passages, "terms": self.terms, "digest": digest}
 
 
-def _idf(counts: Numbers, passages: int) -> Scores:
-    """Lucene's, as bm25s counts it: by Python's logarithm, which NumPy's differs from in the last bit."""
-    different, which = np.unique(counts, return_inverse=True)
-    found = [
-        math.log(1 + (passages - count + 0.5) / (count + 0.5)) for count in different.tolist()
-    ]
-    idf: Scores = np.array(found, dtype=np.float64)[which]
-    return idf
-
-
 class Lexical(Stored):
     """A BM25 index: `build` one, `open` one, or let `for_corpus` do either. It only reads, so threads share it.
 
@@ -256,8 +264,8 @@ class Lexical(Stored):
     def _load(
         cls, folder: Path, passages: Sequence[Passage], settings: Settings, analyse: Analyser
     ) -> Any:
-        """The engine of an index folder."""
-        raise NotImplementedError
+        """The engine of an index folder; by default its passages are counted again."""
+        return cls._count(analysed(analyse, passages), settings, None)
 
     def _scores(self, terms: list[str]) -> Scores:
         scores: Scores = self._engine.get_scores_from_ids(self._engine.get_tokens_ids(terms))
@@ -305,29 +313,26 @@ class Lexical(Stored):
         b: float = 0.4,
         analyser: Analyser | None = None,
         overwrite: bool = False,
-        share: bool = False,
         progress: ProgressCallback = silent,
     ) -> Self:
         """Index `corpus` (whatever `passages_of` takes) into the folder `out`, or in memory without one.
 
         With `out` the corpus is streamed. The folder appears whole or not at all; one that is there already is
-        refused, replaced (`overwrite`), or, where another builder was faster, used instead (`share`).
+        refused, or replaced (`overwrite`).
         Raises `EmptyData`, `BadData` (two passages with one id), `BadArgument`.
         """
         settings = settings_of(k1, b, analyser)
         analyse = Analyser.from_settings(settings["analyser"])
-        analysed = AnalysedPassages()
-        place = (
-            nullcontext() if out is None else building(out, overwrite=overwrite, share=share)
-        )
+        counted = AnalysedPassages()
+        place = nullcontext() if out is None else building(out, overwrite=overwrite)
         with place as folder:
             passages, about = gather(
-                corpus, folder, progress, lambda passage: analysed.add(analyse(passage.line))
+                corpus, folder, progress, lambda passage: counted.add(analyse(passage.line))
             )
-            if not analysed.words:
+            if not counted.words:
                 count = f"{len(passages)} passages and not one word to index in them"
-                raise EmptyData(f"{corpus_name(about.name)} has {count}")
-            engine = cls._count(analysed, settings, folder)
+                raise EmptyData(f"the corpus {about.name or 'given'} has {count}")
+            engine = cls._count(counted, settings, folder)
             manifest = cls._described(folder, settings, about, len(passages))
         if out is not None:
             return cls.open(out, analyser=analyser)
@@ -394,7 +399,10 @@ class Lexical(Stored):
                 except BadData as error:
                     warnings.warn(f"{error} (doing so now)", stacklevel=2)
                     discard(folder, before)
-            return build(folder, share=True)
+            try:
+                return build(folder)
+            except BadArgument:  # another builder was faster
+                return cls.open(folder, analyser=analyser)
         except (OSError, MissingFile) as error:
             why = str(error)
             if isinstance(error, OSError):
@@ -456,7 +464,7 @@ class BM25(Lexical):
                 "that were joined, and join them again"
             )
         old, first = self.postings(progress), len(new.kept)
-        added = self._analysed(new.new, progress, old.words)
+        added = analysed(self.analyser, new.new, progress, old.words)
 
         def blocks() -> Iterator[Block]:
             return chain([old.kept(new.kept)], added.blocks(first))
@@ -473,22 +481,8 @@ class BM25(Lexical):
         if "frequencies" in known:
             words, rows, starts = self._engine.vocab_dict, known["indices"], known["indptr"]
             return Postings(words, starts, rows, known["frequencies"], len(self))
-        analysed = self._analysed(self.passages, progress)
-        return Postings.of(analysed.words, len(analysed), analysed.blocks)
-
-    def _analysed(
-        self,
-        passages: Sequence[Passage],
-        progress: ProgressCallback,
-        words: dict[str, int] | None = None,
-    ) -> AnalysedPassages:
-        analysed = AnalysedPassages(words)
-        for at, passage in enumerate(passages):
-            analysed.add(self.analyser(passage.line))
-            if at % OFTEN == 0:
-                progress(COUNTING, at, len(passages))
-        progress(COUNTING, len(passages), len(passages))
-        return analysed
+        counted = analysed(self.analyser, self.passages, progress)
+        return Postings.of(counted.words, len(counted), counted.blocks)
 
     def rescored(self, postings: Postings, whole: Statistics, out: Path) -> BM25:
         """This index, whose postings these are, in the folder `out` as a shard of the corpus with these statistics."""
@@ -536,13 +530,6 @@ class RankBM25(Lexical):
         cls, analysed: AnalysedPassages, settings: Settings, folder: Path | None
     ) -> LuceneOkapi:
         return LuceneOkapi(analysed.terms(), k1=settings["k1"], b=settings["b"])
-
-    @classmethod
-    def _load(
-        cls, folder: Path, passages: Sequence[Passage], settings: Settings, analyse: Analyser
-    ) -> LuceneOkapi:
-        lists = (analyse(passage.line) for passage in passages)
-        return LuceneOkapi(lists, k1=settings["k1"], b=settings["b"])
 
     def _scores(self, terms: list[str]) -> Scores:
         scores: Scores = self._engine.scores(terms)

@@ -68,20 +68,20 @@ class CallableRetriever(Retriever):
 
     def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         """One call of the function a query, in order. What the function raises comes through as it is."""
-        return [[as_passage(item) for item in self._items(query, k)][:k] for query in queries]
+        results: list[list[Passage]] = []
+        for query in queries:
+            found = self._call(query, k)
+            found = getattr(found, "passages", found)
+            if isinstance(found, (str, bytes, Mapping)) or not isinstance(found, Iterable):
+                raise BadArgument(
+                    f"{self.name} returned {type(found).__name__}, not a list of passages: {ACCEPTED}"
+                )
+            results.append([as_passage(item) for item in found][:k])
+        return results
 
     def info(self) -> dict[str, Any]:
         """Kind, fingerprint, and the callable's name."""
         return super().info() | {"name": self.name}
-
-    def _items(self, query: str, k: int) -> Iterable[Any]:
-        found = self._call(query, k)
-        found = getattr(found, "passages", found)
-        if isinstance(found, (str, bytes, Mapping)) or not isinstance(found, Iterable):
-            raise BadArgument(
-                f"{self.name} returned {type(found).__name__}, not a list of passages: {ACCEPTED}"
-            )
-        return found
 
 
 def _own(searcher: Any) -> list[Any]:

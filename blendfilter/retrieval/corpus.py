@@ -25,7 +25,8 @@ import re
 import warnings
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from itertools import chain
@@ -70,14 +71,22 @@ IDS = (
 )
 TITLES = ("title", "wikipedia_title")
 TEXTS = ("text", "contents", "passage", "paragraph_text", "content", "body")
-COLUMNS: dict[str, Sequence[str]] = {
-    "id": ("id", "pid", "docid", "docno", "psgid", "passageid", "documentid", "wikipediaid", "chunkid", "uid", "no",
-           "paragraphid", "corpusid", "corduid", "articleid", "pageid", "rowid", "textid", "wikiid", "pmid", "uuid"),
-    "title": ("title", "wikipediatitle", "pagetitle", "doctitle", "documenttitle", "heading", "passagetitle",
-              "wikititle", "articletitle", "sectiontitle", "headline"),
-    "text": ("text", "contents", "passage", "paragraphtext", "passagetext", "paragraph", "content", "body", "document",
-             "documenttext", "doctext", "abstract", "chunk", "sentence"),
-}  # fmt: skip
+_ID_COLUMNS = """
+id pid docid docno psgid passageid documentid wikipediaid chunkid uid no paragraphid corpusid corduid articleid pageid
+rowid textid wikiid pmid uuid
+"""
+_TITLE_COLUMNS = """
+title wikipediatitle pagetitle doctitle documenttitle heading passagetitle wikititle articletitle sectiontitle headline
+"""
+_TEXT_COLUMNS = """
+text contents passage paragraphtext passagetext paragraph content body document documenttext doctext abstract chunk
+sentence
+"""
+COLUMNS = {
+    "id": _ID_COLUMNS.split(),
+    "title": _TITLE_COLUMNS.split(),
+    "text": _TEXT_COLUMNS.split(),
+}
 """What the columns of tables are called, in small letters without spaces and marks; the first ones go before others."""
 DELIMITERS = ("\t", ",", ";")
 BAR = " | "
@@ -85,6 +94,7 @@ SHAPES = "a text ('Title | text'), a mapping with a 'text', a tuple (title, text
 Corpus = AnyPath | Iterable[Passage | str | Mapping[str, Any] | tuple[Any, ...]]
 """What an index is built of: a path, or passages in any of the `SHAPES`."""
 
+_OF_TUPLES = {2: ("title", "text"), 3: ("id", "title", "text")}
 _NAME = 80  # characters of a path that messages show
 _Placed = tuple[str, Passage]  # the words for its place in the file
 _MaybePlaced = tuple[str, Passage | None]  # None: nothing to read
@@ -142,12 +152,9 @@ def passages_of(corpus: Corpus, words: int | None = None) -> Iterator[Passage]:
 
 def _existing(corpus: AnyPath) -> Path:
     path = path_of(corpus)
-    try:
-        there = path.exists()
-    except (OSError, ValueError):  # too long for a name, or characters that none can have
-        there = False
-    if there:
-        return path
+    with suppress(OSError, ValueError):  # too long for a name, or characters that none can have
+        if path.exists():
+            return path
     name = os.fspath(corpus)
     if name == "-":
         raise MissingFile.of(name)
@@ -291,7 +298,13 @@ def _from_rows(rows: Iterable[JsonRow]) -> Iterator[_MaybePlaced]:
             yield row.where, _told_apart(row.value, made)
             continue
         if isinstance(row.value, tuple):
-            yield _from_tuple(row)
+            names = _OF_TUPLES.get(len(row.value))
+            if names is None:
+                raise BadData(
+                    f"{row.where}: expected (title, text) or (id, title, text), found {row.value!r:.60}"
+                )
+            named = row._replace(value=dict(zip(names, row.value, strict=True)))
+            yield _from_object(named, "id" if len(names) == 3 else None, "text")
             continue
         if not isinstance(row.value, Mapping):
             raise BadData(
@@ -313,26 +326,6 @@ def _told_apart(passage: Passage, made: Counter[str]) -> Passage:
         if made[passage.id] == 1
         else replace(passage, id=f"{passage.id}-{made[passage.id]}")
     )
-
-
-def _from_tuple(row: JsonRow) -> _MaybePlaced:
-    name, title, text = (
-        (row.position, *row.value)
-        if len(row.value) == 2
-        else row.value
-        if len(row.value) == 3
-        else [0] * 3
-    )
-    name = cell(name)
-    if (
-        not (isinstance(title, str) and isinstance(text, str))
-        or isinstance(name, bool)
-        or not isinstance(name, str | int)
-    ):
-        raise BadData(
-            f"{row.where}: expected (title, text) or (id, title, text), found {row.value!r:.60}"
-        )
-    return _placed(row.where, str(name), title, text)
 
 
 def _from_object(row: JsonRow, id_name: str | None, text_name: str) -> _MaybePlaced:

@@ -132,7 +132,6 @@ class Dense(Stored):
         max_length: int | None = None,
         device: str | None = None,
         overwrite: bool = False,
-        share: bool = False,
         on: OnRay | None = None,
         progress: ProgressCallback = silent,
     ) -> Self:
@@ -169,9 +168,7 @@ class Dense(Stored):
             "device": device,
         }
         chunks: ChunkFolder | None = None
-        place = (
-            nullcontext() if out is None else building(out, overwrite=overwrite, share=share)
-        )
+        place = nullcontext() if out is None else building(out, overwrite=overwrite)
         with place as folder:
             reader = load_encoder(encoder, **loading)
             passages, about = gather(corpus, folder, progress)
@@ -276,7 +273,8 @@ class Dense(Stored):
         if kind == "hnsw":
             settings["graph"] = graph_digest(index)
         if kind == "ivf":  # its cells were made for another corpus
-            settings["cells"] = cells_digest(index)
+            centroids = index.quantizer.reconstruct_n(0, index.nlist)
+            settings["cells"] = hashlib.sha256(centroids.tobytes()).hexdigest()[:16]
         _write(index, folder)
         return settings
 
@@ -422,7 +420,7 @@ class _DenseChunks:
         self._job, self._passages = job, stored_passages(job.folder)
         self._encoder = load_encoder(job.encoder, **job.loading)
 
-    def make(self, chunk: int) -> None:
+    def __call__(self, chunk: int) -> None:
         job, start = self._job, chunk * self._job.size
         within = range(start, min(start + job.size, len(self._passages)))
         steps = encoded(self._passages, self._encoder, job.batch_size, within)
@@ -525,12 +523,6 @@ def _write(index: Any, folder: Path) -> None:
     """Write a FAISS index into `folder`, without the vectors that it was made of."""
     (folder / _VECTORS).unlink(missing_ok=True)
     faiss().write_index(index, str(folder / INDEX))
-
-
-def cells_digest(index: Any) -> str:
-    """16 hex digits of an IVF index's centroids."""
-    centroids: Vectors = index.quantizer.reconstruct_n(0, index.nlist)
-    return hashlib.sha256(centroids.tobytes()).hexdigest()[:16]
 
 
 def graph_digest(index: Any) -> str:

@@ -22,7 +22,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -34,8 +34,8 @@ from blendfilter.records import Passage, one_line, whole_characters
 Vectors = np.typing.NDArray[np.float32]
 Similarity = Literal["cosine", "dot", "l2"]
 Pooling = Literal["mean", "cls"]
-SIMILARITIES = ("cosine", "dot", "l2")
-POOLINGS = ("mean", "cls")
+SIMILARITIES = get_args(Similarity)
+POOLINGS = get_args(Pooling)
 WHY = "a dense index"
 MARKS = ("config.json", "modules.json")  # a folder with neither is no encoder
 LAYOUT = "config_sentence_transformers.json"
@@ -64,11 +64,11 @@ _NO_ENCODERS = {
 _MINIMUM = 8  # tokens; below, little is left of a text beside the two marks around it
 _ENDLESS = 10**9
 _OTHER_BUILDS = ("onnx", "openvino")
-_SETTINGS_FILES = {
-    *MARKS, LAYOUT, "sentence_bert_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
-    "added_tokens.json", "vocab.txt", "vocab.json", "merges.txt", "spiece.model", "sentencepiece.bpe.model",
-    "tokenizer.model",
-}  # fmt: skip
+_SETTINGS_FILES = """
+config.json modules.json config_sentence_transformers.json sentence_bert_config.json tokenizer.json
+tokenizer_config.json special_tokens_map.json added_tokens.json vocab.txt vocab.json merges.txt spiece.model
+sentencepiece.bpe.model tokenizer.model
+"""
 
 
 class Encoded(NamedTuple):
@@ -121,11 +121,7 @@ class Encoder:
         self._passages = passages
         # a fast tokenizer that two threads use at once fails ("Already borrowed")
         self._turn = threading.Lock()
-
-    @property
-    def on_cpu(self) -> bool:
-        """Whether passages are encoded on a CPU."""
-        return bool(self._passages.model.device.type == "cpu")
+        self.on_cpu: bool = passages.model.device.type == "cpu"
 
     def line(self, passage: Passage) -> str:
         """What is encoded of a passage: `Title | text`, or `title [SEP] text` as DPR was trained."""
@@ -140,8 +136,7 @@ class Encoder:
         On a CPU a query's vector is the same to the last bit whichever queries stand beside it.
         """
         # padding changes last bits; a batch of short queries gains nothing on a CPU, and much on a GPU
-        batch_size = 1 if self._queries.model.device.type == "cpu" else 64
-        return self._encode(self._queries, queries, batch_size)
+        return self._encode(self._queries, queries, 1 if self.on_cpu else 64)
 
     def encode_passages(self, passages: Sequence[str], batch_size: int = 64) -> Encoded:
         """The same for passages. Texts of like length are encoded together, `batch_size` at a time."""
@@ -579,7 +574,7 @@ def files_hash(folder: Path) -> str:
     # weights that are saved twice are read from safetensors, so those count
     weights = _weights(folder, ".safetensors") or _weights(folder, ".bin")
     for path in _files(folder):
-        if path in weights or path.name in _SETTINGS_FILES:
+        if path in weights or path.name in _SETTINGS_FILES.split():
             name = path.relative_to(folder).as_posix()
             whole.update(f"{name}\0{sha256_of(path)}\n".encode())
     return whole.hexdigest()

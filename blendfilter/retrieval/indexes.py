@@ -112,10 +112,6 @@ def open_index(
                 index: Retriever = _named(opener)(address, **options)
                 return index
     kind = _kind_of(folder)
-    if kind in ADDRESSES:
-        raise BadData(
-            f"the index at {address} is of kind '{kind}', and no folder is: build it again"
-        )
     open_kind = _opener(kind, "kind of index", address)
     if kind not in OVER_ANOTHER:
         return open_kind(address, **options)

@@ -180,17 +180,13 @@ def read_manifest(folder: AnyPath) -> Manifest:
 
 def _read(where: Path) -> Manifest:
     try:
-        os.stat(where)
-    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: a null character
-        raise MissingFile(f"no index at {where}: {HOW_TO_BUILD}") from None
-    except OSError as error:
-        why = f"cannot be the folder of an index: {error.strerror}"
-        raise BadData(f"'{where!s:.60}' {why}") from None
-    if not (where / MANIFEST).is_file():
+        manifest = _parse(where / MANIFEST)
+    except (OSError, ValueError):  # a null character, a name that is too long
+        if not os.path.exists(where):
+            raise MissingFile(f"no index at {where!s:.200}: {HOW_TO_BUILD}") from None
         what = "it is a file, and an index is a folder"
         what = f"it has no {MANIFEST}" if where.is_dir() else what
-        raise BadData(f"{where} is not an index ({what}): {HOW_TO_BUILD}")
-    manifest = _parse(where / MANIFEST)
+        raise BadData(f"{where} is not an index ({what}): {HOW_TO_BUILD}") from None
     real = os.path.realpath(where)
     for name, size in manifest.files.items():
         path = where / name
@@ -249,12 +245,11 @@ def opening(folder: AnyPath) -> Iterator[None]:
 
 
 @contextmanager
-def building(out: AnyPath, *, overwrite: bool = False, share: bool = False) -> Iterator[Path]:
+def building(out: AnyPath, *, overwrite: bool = False) -> Iterator[Path]:
     """A temporary folder beside `out` that becomes `out` when the block ends well, and vanishes when it does not.
 
     An index that stands there already is refused before any work is done, or replaced with `overwrite`, in one step and
-    once the new one is on the disk. With `share`, an index that appears meanwhile is kept and this one dropped: two
-    builders of one thing then both end well.
+    once the new one is on the disk.
     Raises `BadArgument` for anything there that is no index (`why_no_index`), and leaves that as it is; where such a
     thing came while the block ran, the new index stays beside it, and the message says where.
     """
@@ -266,7 +261,7 @@ def building(out: AnyPath, *, overwrite: bool = False, share: bool = False) -> I
         raise BadArgument(
             f"{target} is there already and is not an index ({why}): name another folder"
         )
-    if (target / MANIFEST).exists() and not (overwrite or share):
+    if (target / MANIFEST).exists() and not overwrite:
         raise BadArgument(
             f"there is an index at {target} already: name another folder, or overwrite it (overwrite=True)"
         )
@@ -277,7 +272,7 @@ def building(out: AnyPath, *, overwrite: bool = False, share: bool = False) -> I
     try:
         with writing(target):
             yield folder
-            _put(folder, target, overwrite, share)
+            _put(folder, target, overwrite)
     finally:
         # what is left under this name: an unfinished index, or the one that was replaced
         shutil.rmtree(folder, ignore_errors=True)
@@ -285,7 +280,7 @@ def building(out: AnyPath, *, overwrite: bool = False, share: bool = False) -> I
             os.close(lock)
 
 
-def _put(folder: Path, target: Path, overwrite: bool, share: bool) -> None:
+def _put(folder: Path, target: Path, overwrite: bool) -> None:
     """Give the new index in `folder` its place."""
     if why := _in_the_way(target):
         kept = folder.rename(target.with_name(f"{target.name}.new-{uuid.uuid4().hex[:12]}"))
@@ -305,10 +300,9 @@ def _put(folder: Path, target: Path, overwrite: bool, share: bool) -> None:
     except OSError as error:
         if not target.exists():
             raise
-        if not share:
-            raise BadArgument(
-                f"another builder put an index at {target} meanwhile: name another folder"
-            ) from error
+        raise BadArgument(
+            f"another builder put an index at {target} meanwhile: name another folder"
+        ) from error
 
 
 @contextmanager

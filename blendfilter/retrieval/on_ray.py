@@ -16,7 +16,7 @@ import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from blendfilter.errors import BadArgument, ServerRefused, WorkFailed, check_count
@@ -59,11 +59,8 @@ def connected(address: str) -> Iterator[Any]:
         ray.shutdown()
 
 
-class ChunkMaker(Protocol):
-    """What a worker makes chunks with."""
-
-    def make(self, chunk: int) -> None:
-        """Make one, its files whole or not at all."""
+ChunkMaker = Callable[[int], object]
+"""Makes one chunk, by its number: its files whole or not at all."""
 
 
 class OnRay(NamedTuple):
@@ -87,8 +84,6 @@ class OnRay(NamedTuple):
             )
         if self.workers is not None:
             check_count("workers", self.workers)
-        if self.gpus < 0:
-            raise BadArgument(f"gpus must be at least 0, got {self.gpus!r}")
 
     def make(
         self,
@@ -131,11 +126,11 @@ class _ChunkWorker:
     def __init__(self, maker: Callable[..., ChunkMaker], job: Any, cwd: str) -> None:
         with suppress(OSError):
             os.chdir(cwd)
-        self._maker = maker(job)
+        self._make = maker(job)
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         for chunk in batch["chunk"]:
-            self._maker.make(int(chunk))
+            self._make(int(chunk))
         return batch
 
 

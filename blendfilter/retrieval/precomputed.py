@@ -57,12 +57,8 @@ IDS = ("id", "_id", "qid", "question_id")
 BATCH = 64
 
 
-class _RowPlace(NamedTuple):
-    """Where a row stands: in words, and in the copy that searches read."""
-
-    where: str
-    offset: int
-    length: int
+_RowPlace = tuple[str, int, int]
+"""Where a row stands: in words, and offset and length in the copy that searches read."""
 
 
 class HitsWritten(NamedTuple):
@@ -98,14 +94,14 @@ class Precomputed(Retriever):
             if query is None:
                 continue
             data = json.dumps(row.value).encode()
-            line = _RowPlace(row.where, offset, len(data))
+            line = (row.where, offset, len(data))
             before = self._lines.setdefault(query, line)
             if before is line:
                 self._rows.write(data)
                 offset += len(data)
             elif self._read(before) != found:
                 raise BadData(
-                    f"{row.where}: the query {query[:80]!r} has other passages at {before.where}: leave one of the two"
+                    f"{row.where}: the query {query[:80]!r} has other passages at {before[0]}: leave one of the two"
                 )
         if not self._lines:
             raise EmptyData(f"{self.file} has no queries: is it the right file?")
@@ -148,9 +144,8 @@ class Precomputed(Retriever):
         return super().info() | {"queries": len(self._lines), "path": str(self.file)}
 
     def _read(self, line: _RowPlace) -> Hits:
-        return _hits(
-            json.loads(os.pread(self._rows.fileno(), line.length, line.offset)), line.where
-        )
+        where, offset, length = line
+        return _hits(json.loads(os.pread(self._rows.fileno(), length, offset)), where)
 
     def _query(self, value: Any, where: str) -> str | None:
         """The query of a row; None where it names a question that is not among `questions`."""
@@ -214,8 +209,6 @@ def write_hits(
     The file appears whole or not at all. Raises `BadArgument` where there is one already and `overwrite` is not set.
     """
     target = path_of(out)
-    if target.is_dir():
-        raise BadArgument(f"{target} is a folder: name a file for the hits (out='hits.jsonl')")
     rows, cut = list(queries), 0
 
     def written() -> Iterator[bytes]:

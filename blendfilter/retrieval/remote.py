@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 import httpx
@@ -38,8 +38,6 @@ CONNECTIONS = 64
 _LONGEST = 300
 _GIVE_IT = "the environment's goes to no address out of a file, so give it in Python, open_index(…, token=…)"
 
-Model = TypeVar("Model", bound=BaseModel)
-
 
 class _RemoteHits(BaseModel):
     query_cut: bool = False
@@ -48,21 +46,18 @@ class _RemoteHits(BaseModel):
     passages: list[Passage]
 
 
-class _SearchReply(BaseModel):
-    fingerprint: str
-    results: list[_RemoteHits]
-
-
 class _BatchLimits(BaseModel):
     max_queries: Annotated[int, Field(ge=1)] = 64
     max_body: Annotated[int, Field(ge=1)] = 1024 * 1024
     max_k: Annotated[int, Field(ge=1)] | None = None
 
 
-class _InfoReply(BaseModel):
-    server: str
-    version: str
+class _Reply(BaseModel):
+    """To both requests: `results` to a search, the others to `/info`."""
+
     fingerprint: Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
+    results: list[_RemoteHits] = []
+    version: str = ""
     passages: Annotated[int, Field(ge=1)] | None = None
     index: dict[str, Any] = {}
     limits: _BatchLimits = _BatchLimits()
@@ -111,7 +106,7 @@ class Remote(Retriever):
         reply = self._connection.request("/info", foreign=foreign)
         if not isinstance(reply, dict) or reply.get("server") != SERVER:
             raise BadData(foreign)
-        self._about = self._checked(_InfoReply, reply)
+        self._about = self._checked(reply)
         self.fingerprint = self._about.fingerprint
         self._batch = min(batch_size, self._about.limits.max_queries)
 
@@ -126,18 +121,15 @@ class Remote(Retriever):
 
     def info(self) -> dict[str, Any]:
         """The server's description of its index (`of` is that index's kind), and its address."""
-        served = self._about.index
-        own = {
+        about = self._about
+        return {
+            **about.index,
             "kind": "remote",
-            "of": served.get("kind", "unknown"),
+            "of": about.index.get("kind", "unknown"),
             "fingerprint": self.fingerprint,
             "url": self.url,
-        }
-        return {
-            **served,
-            **own,
-            "passages": self._about.passages,
-            "server": self._about.version,
+            "passages": about.passages,
+            "server": about.version,
         }
 
     @property
@@ -172,10 +164,10 @@ class Remote(Retriever):
         body = f'{{"k":{k},"queries":[{",".join(batch)}]}}'.encode()
         limit = http.LARGEST + A_PASSAGE * k * len(batch)
         reply = self._connection.request("/search", body, limit=limit)
-        found = self._checked(_SearchReply, reply)
+        found = self._checked(reply)
         if found.fingerprint != self.fingerprint:
             raise IndexChanged(
-                f"the index behind {self.url} was changed ({self.fingerprint} → {quoted(found.fingerprint)}): "
+                f"the index behind {self.url} was changed ({self.fingerprint} → {found.fingerprint}): "
                 "open it again"
             )
         too_many = any(len(result.passages) > k for result in found.results)
@@ -188,9 +180,9 @@ class Remote(Retriever):
             for own in found.results
         ]
 
-    def _checked(self, model: type[Model], reply: Any) -> Model:
+    def _checked(self, reply: Any) -> _Reply:
         try:
-            return model.model_validate(reply)
+            return _Reply.model_validate(reply)
         except ValidationError as error:
             why = first_fault(error)
         raise BadData(f"{self.url} answered what cannot be read: {quoted(why)}")

@@ -119,10 +119,6 @@ class Reranked(Retriever):
                 f"the index gives at most {most} passages a query, and {depth} of them are to be "
                 f"reranked: take fewer (depth={most})"
             )
-        if not isinstance(model, (str, os.PathLike, Reranker)):
-            raise BadArgument(
-                f"{model!r} cannot rerank: name a model, such as {EXAMPLES}, or give a Reranker"
-            )
         self.reranker = (
             model
             if isinstance(model, Reranker)
@@ -343,10 +339,15 @@ class LateInteractionReranker(Reranker):
         """The sums of the largest inner products; a query is cut where it is longer than the checkpoint reads."""
         encoded = self._encoder.queries(queries, *self._at_once)
         passages = self._passages(dict.fromkeys(text for texts in candidates for text in texts))
-        scores = [
-            _max_sim(query, [passages[text] for text in texts])
-            for query, texts in zip(encoded.vectors, candidates, strict=True)
-        ]
+        torch, scores = needed("torch", "colbert", _WHY), list[list[float]]()
+        for query, texts in zip(encoded.vectors, candidates, strict=True):
+            own = [passages[text] for text in texts]
+            if not own:
+                scores.append([])
+                continue
+            products, lengths = torch.cat(own).float() @ query.T, torch.tensor([*map(len, own)])
+            best = torch.segment_reduce(products, "max", lengths=lengths)
+            scores.append(best.sum(1).tolist())
         return RerankScores(scores, encoded.cut)
 
     def _passages(self, texts: Iterable[str]) -> dict[str, Any]:
@@ -363,14 +364,3 @@ class LateInteractionReranker(Reranker):
             while self._bytes > _KEPT_BYTES:
                 self._bytes -= self._vectors.popitem(last=False)[1].nbytes
             return found
-
-
-def _max_sim(query: Any, passages: Sequence[Any]) -> list[float]:
-    if not passages:
-        return []
-    torch = needed("torch", "colbert", _WHY)
-    products = torch.cat(list(passages)).float() @ query.T
-    best = torch.segment_reduce(
-        products, "max", lengths=torch.tensor([len(each) for each in passages])
-    )
-    return [float(score) for score in best.sum(1)]

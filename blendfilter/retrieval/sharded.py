@@ -387,9 +387,8 @@ def open_sharded(
     manifest, shards = read_manifest(place), list[Retriever]()
     with opening(place):
         listed = TypeAdapter(list[_Shard]).validate_python(manifest.settings.get("shards"))
-    for at, fingerprint, passages in (
-        (shard.at, shard.fingerprint, shard.passages) for shard in listed
-    ):
+    for own in listed:
+        at = own.at
         if _is_address(at):
             check_host(at, allow_hosts, str(place))
             again = functools.partial(open_index, at, ambient=ambient, **options)
@@ -398,10 +397,10 @@ def open_sharded(
             except ServerRefused:
                 if not partial:
                     raise
-                shard = AbsentShard(at, fingerprint, passages, again)
+                shard = AbsentShard(at, own.fingerprint, own.passages, again)
         else:
             shard = open_index(place / at, **options)
-        shards.append(_same(shard, fingerprint, f"{at} of {place}"))
+        shards.append(_same(shard, own.fingerprint, f"{at} of {place}"))
     reopen = functools.partial(
         open_sharded,
         place,

@@ -375,7 +375,9 @@ def gather(
     passages, sha256 = _written(lines(), folder)
     progress(READING, len(ids), len(ids))
     if not len(ids):
-        raise EmptyData(f"{corpus_name(name)} has no passages: there is nothing to index")
+        raise EmptyData(
+            f"the corpus {name or 'given'} has no passages: there is nothing to index"
+        )
     if repeated := ids.repeated(lambda: enumerate(passages.ids(), start=1)):
         first, other, twice = repeated
         raise BadData(
@@ -511,8 +513,3 @@ def _updated_passages(
             f"passage id '{repeated[2]}' occurs twice among the passages to add: every id must differ"
         )
     return UpdatedPassages(passages, new, sha256, kept, len(gone))
-
-
-def corpus_name(name: str) -> str:
-    """How messages call a corpus."""
-    return f"the corpus {name}" if name else "the corpus"

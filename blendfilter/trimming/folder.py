@@ -11,7 +11,6 @@ import json
 import os
 import warnings
 from collections.abc import Sequence
-from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from blendfilter.errors import BadArgument, BadData, MissingFile, RunMismatch
 from blendfilter.files import path_of, write_whole
 from blendfilter.journal import FILE as JOURNAL
-from blendfilter.retrieval.base import Retriever
+from blendfilter.retrieval.base import Retriever, first_fault
 from blendfilter.retrieval.indexes import ADDRESSES, open_index
 from blendfilter.retrieval.manifest import (
     MANIFEST,
@@ -140,14 +139,11 @@ class TrimFolder(BaseModel):
         }
         made = _checked({**fields, **settings, **_model(similar)})
         corpus = info.get("corpus") or {}
-        passages = 1  # at least, for a server or a function of unknown size
-        with suppress(TypeError):
-            passages = max(len(retriever), 1)
         with building(place) as folder:
             manifest = Manifest(
                 kind=KIND,
                 fingerprint=made.base_fingerprint,
-                passages=passages,
+                passages=retriever.size or 1,  # 1 for a server or a function of unknown size
                 corpus=CorpusInfo(
                     name=str(corpus.get("name", "")), sha256=str(corpus.get("sha256", ""))
                 ),
@@ -179,9 +175,7 @@ class TrimFolder(BaseModel):
         try:
             found = cls.model_validate({**manifest.settings, "place": place})
         except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, ("settings", *first["loc"])))
-            raise _damaged(place, f"{where}: {first['msg']}") from None
+            raise _damaged(place, f"settings.{first_fault(error)}") from None
         if not found.base or is_address(found.base):
             return found
         base = os.path.normpath(os.path.join(os.path.realpath(folder), found.base))

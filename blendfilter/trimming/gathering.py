@@ -22,7 +22,6 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
@@ -121,47 +120,32 @@ def trim(
     if not texts:
         raise EmptyData("no questions to judge for")
     index = as_retriever(index)
-    if not isinstance(folder, TrimFolder) and is_trimmed(folder):
-        folder = TrimFolder.read(folder)
-    elif not isinstance(folder, TrimFolder):
-        folder = TrimFolder.create(index, folder, k=DEPTH if k is None else k)
+    if isinstance(folder, TrimFolder):
+        place = folder
+    elif is_trimmed(folder):
+        place = TrimFolder.read(folder)
+    else:
+        place = TrimFolder.create(index, folder, k=DEPTH if k is None else k)
     if isinstance(similar, str):
-        folder, similar = folder.set(similar=similar), None
-    folder.check(index, k)
-    check_search(texts, folder.k)
+        place, similar = place.set(similar=similar), None
+    place.check(index, k)
+    check_search(texts, place.k)
     context = RunContext(
         lm, judge, concurrency=concurrency, budget=budget, max_retries=max_retries
     )
-    near = similar or similar_for(index, folder.similarity) if reuse else None
-    kept_apart = guard_of(guard, folder.similar, folder.similar_files)
-    work = _trimmed(
-        index, texts, folder, context, near, kept_apart, concurrency, dry_run, progress
-    )
-    return aio.run(work, "trim", "await asyncio.to_thread(trim, …)")
-
-
-async def _trimmed(
-    index: Retriever,
-    texts: Sequence[str],
-    folder: TrimFolder,
-    context: RunContext,
-    near: Similar | None,
-    guard: Rules | None,
-    concurrency: int,
-    dry_run: bool,
-    progress: ProgressCallback,
-) -> Trimming:
+    near = similar or similar_for(index, place.similarity) if reuse else None
+    rules = guard_of(guard, place.similar, place.similar_files)
     prices = context.model.terms.prices
     with ExitStack() as stack:
-        path = folder.witnesses
+        path = place.witnesses
         if dry_run:  # writes to a copy
             path = Path(stack.enter_context(tempfile.TemporaryDirectory())) / path.name
-            shutil.copyfile(folder.witnesses, path)
+            shutil.copyfile(place.witnesses, path)
         writer = stack.enter_context(WitnessWriter(path))
-        journal = stack.enter_context(Journal(folder.journal))
+        journal = stack.enter_context(Journal(place.journal))
         stack.enter_context(context.opened(journal))
-        before, spent = Witnesses.read(path, folder.pairing), spent_in(journal, prices)
-        session = _JudgingSession(index, folder.k, context, writer)
+        before, spent = Witnesses.read(path, place.pairing), spent_in(journal, prices)
+        session = _JudgingSession(index, place.k, context, writer)
         known = {
             name: judged
             for name, judged in before.judged.items()
@@ -170,27 +154,21 @@ async def _trimmed(
             or len(judged.silent) < len(judged.verdicts)
             or judged.by == session.by
         }
-        planning = partial(
-            plan_questions,
-            texts,
-            known,
-            near,
-            folder.min_similarity,
-            guard=guard,
-            progress=progress,
+        plan = plan_questions(
+            texts, known, near, place.min_similarity, guard=rules, progress=progress
         )
-        plan = await aio.in_thread(planning)
+        work = session.outcomes(
+            [planned for planned in plan if planned.kind == "judge"], concurrency, progress
+        )
         try:
-            done = await session.outcomes(
-                [planned for planned in plan if planned.kind == "judge"], concurrency, progress
-            )
+            done = aio.run(work, "trim", "await asyncio.to_thread(trim, …)")
         except BudgetSpent as error:
             count = sum(writer.witnesses.is_judged(each.source or each.id) for each in plan)
             raise BudgetSpent(
                 f"{error}; {count:,} of {counted(len(plan), 'question')} are judged, and the same command with a "
                 "higher limit goes on"
             ) from error
-        after, total = Witnesses.read(path, folder.pairing), spent_in(journal, prices)
+        after, total = Witnesses.read(path, place.pairing), spent_in(journal, prices)
     errors = [
         FailedQuestion(outcome.planned.question, words_of(outcome.error))
         for outcome in done
@@ -205,7 +183,7 @@ async def _trimmed(
             errors.append(FailedQuestion(planned.question, why))
     verdicts = Counter(verdict for outcome in done for verdict in outcome.verdicts.values())
     return Trimming(
-        place=str(folder.place),
+        place=str(place.place),
         questions=len(plan),
         judged=judged,
         known=sum(planned.kind == "known" for planned in plan),
@@ -215,14 +193,14 @@ async def _trimmed(
         rejected=verdicts[False],
         silent=verdicts[None],
         separations=after.separations(),
-        reached=sum(1 for _ in after.separated(folder.threshold, one_way=folder.one_way)),
+        reached=sum(1 for _ in after.separated(place.threshold, one_way=place.one_way)),
         rejects=after.rejects(),
-        threshold=folder.threshold,
-        one_way=folder.one_way,
+        threshold=place.threshold,
+        one_way=place.one_way,
         spent=total - spent,
         total=total,
         errors=tuple(errors),
-        dropped=_would_drop(index, texts, folder, guard, before, after) if dry_run else None,
+        dropped=_would_drop(index, texts, place, rules, before, after) if dry_run else None,
     )
 
 

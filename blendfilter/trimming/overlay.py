@@ -255,7 +255,7 @@ class Trimmed(Retriever):
     def __init__(
         self,
         index: Retriever,
-        witnesses: Witnesses | None = None,
+        witnesses: Witnesses,
         *,
         threshold: int = THRESHOLD,
         min_similarity: float | None = None,
@@ -264,11 +264,6 @@ class Trimmed(Retriever):
         one_way: bool = True,
         refill: bool = True,
     ) -> None:
-        if not isinstance(witnesses, Witnesses):
-            raise BadArgument(
-                "Trimmed(index, witnesses) wants an open index and its Witnesses: "
-                "open_index('INDEX.trimmed') opens an overlay by its folder"
-            )
         self.index = as_retriever(index)
         self.witnesses = witnesses
         self.threshold = check_count("threshold", threshold)

@@ -154,8 +154,9 @@ def _verdicts_text(accepted: int, rejected: int, silent: int) -> str:
     return f"verdicts: {accepted:,} accepted, {rejected:,} rejected, {silent:,} no verdict"
 
 
-def _first(lines: list[str], most: int = LISTED) -> list[str]:
-    return lines[:most] + [f"  and {len(lines) - most:,} more"] * (len(lines) > most)
+def _first(lines: list[str]) -> list[str]:
+    more = len(lines) - LISTED
+    return lines[:LISTED] + [f"  and {more:,} more"] * (more > 0)
 
 
 def separations_text(
@@ -192,16 +193,14 @@ def state_text(folder: TrimFolder, witnesses: Witnesses) -> str:
             witnesses.separations(), reached, folder.threshold, one_way=folder.one_way
         ),
     ]
-    if not folder.one_way:
-        lines.append("no-one-way: all of a pair's witnesses count")
-    if not folder.refill:
-        lines.append("no-refill: freed places stay free")
-    if folder.pairing != "theorem":
-        lines.append(f"pairing: {folder.pairing}")
-    if folder.min_similarity is not None:
-        lines.append(f"min_similarity: {folder.min_similarity:g}")
-    if folder.similar:
-        lines.append(f"similar: {folder.similar}")
+    settings = {
+        "no-one-way: all of a pair's witnesses count": not folder.one_way,
+        "no-refill: freed places stay free": not folder.refill,
+        f"pairing: {folder.pairing}": folder.pairing != "theorem",
+        f"min_similarity: {folder.min_similarity or 0:g}": folder.min_similarity is not None,
+        f"similar: {folder.similar}": folder.similar,
+    }
+    lines += [line for line, stands in settings.items() if stands]
     lines += [f"judged by {who}: {counted(n, 'question')}" for who, n in judges.most_common()]
     if len(judges) > 1:
         lines.append(
@@ -255,13 +254,13 @@ def passage_text(
         raise UnknownName(
             f"no judged question retrieved a passage '{passage}'.{near} (export='-' lists those that are separated)"
         )
-    separations = list[tuple[int, str]]()
+    separations = list[tuple[int, str, tuple[str, ...], tuple[str, ...]]]()
     for other in witnesses.partners(passage, 1):
         won = witnesses.witnesses_for(passage, other)
         lost = witnesses.witnesses_for(other, passage)
         count = max(len(won), len(lost)) if folder.one_way else len(won) + len(lost)
-        separations.append((count, other))
-    reached = sum(count >= folder.threshold for count, _ in separations)
+        separations.append((count, other, won, lost))
+    reached = sum(separation[0] >= folder.threshold for separation in separations)
     lines = [f"passage {_named(passage, texts)}"]
     if note:
         lines.append(f"note: {note}")
@@ -271,12 +270,10 @@ def passage_text(
         f"separated from {counted(len(separations), 'passage')}, often enough from {reached:,} of them (the threshold "
         f"is {folder.threshold}, counted for {'one' if folder.one_way else 'either'} side)",
     ]
-    for count, other in sorted(separations, key=lambda separation: -separation[0]):
+    for count, other, won, lost in sorted(separations, key=lambda found: -found[0]):
         state = (
             "the threshold is reached" if count >= folder.threshold else "below the threshold"
         )
-        won = witnesses.witnesses_for(passage, other)
-        lost = witnesses.witnesses_for(other, passage)
         witnessed = counted(len(won) + len(lost), "witness", "witnesses")
         if folder.one_way:
             witnessed += f" ({len(won):,} for {passage}, {len(lost):,} for {other})"

@@ -19,6 +19,7 @@ import pickle
 import unicodedata
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import bm25s
 import pytest
@@ -102,7 +103,7 @@ def test_bad_settings(tmp_path: Path, settings: dict[str, float], message: str) 
 @pytest.mark.parametrize(
     ("passages", "error", "message"),
     [
-        ([], EmptyData, "the corpus has no passages"),
+        ([], EmptyData, "has no passages"),
         ([Passage("1", "", "the"), Passage("2", "", "")], EmptyData, "has 2 passages and not one word to index"),
         ([HENS[0], HENS[1], HENS[0]], BadData, "passage id 'p1' occurs twice in the corpus: passages 1 and 3"),
     ],
@@ -140,6 +141,21 @@ def test_a_corpus_file_is_indexed_once(corpus: Path, tmp_path: Path, monkeypatch
     with open(corpus, "a") as file:
         file.write('{"id": "new", "title": "Fell", "text": "A hill."}\n')
     assert len(BM25.for_corpus(corpus)) == 41
+
+
+def test_of_two_builders_at_once_the_slower_one_takes_the_other_ones_index(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gather, faster = bm25.gather, list[BM25]()
+
+    def meanwhile(*arguments: Any) -> Any:
+        monkeypatch.setattr(bm25, "gather", gather)
+        faster.append(BM25.for_corpus(corpus, tmp_path))
+        return gather(*arguments)
+
+    monkeypatch.setattr(bm25, "gather", meanwhile)
+    slower = BM25.for_corpus(corpus, tmp_path)
+    assert (slower.path, slower.stamp) == (faster[0].path, faster[0].stamp)
 
 
 def test_a_damaged_cache_is_built_again(corpus: Path, tmp_path: Path) -> None:

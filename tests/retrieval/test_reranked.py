@@ -217,7 +217,6 @@ def test_a_long_query_keeps_its_end_in_a_cross_encoder_and_is_cut_no_more_than_i
         (tiny_bert, BadData, r"is no cross-encoder, or not whole: 2 of its weights are missing, classifier\.bias"),
         (minilm_package, BadData, r"another kind \(encoder\) and no reranker: name one, such as"),
         (lambda: tiny_cross_encoder(outputs=3), BadData, "gives 3 numbers for a text"),
-        (lambda: 5, BadArgument, "5 cannot rerank: name a model"),
     ],
 )
 def test_what_is_no_reranker_is_refused_in_one_line(model: Any, error: type[Exception], stated: str) -> None:

@@ -13,7 +13,7 @@ from checkpoints import tiny_bert, tiny_colbert
 from index_server import served
 
 from blendfilter import BM25, ColBERT, Dense, Direct, Hybrid, Passage, Retriever, evaluate, load, open_index
-from blendfilter.errors import BadArgument, BadData, MissingFile, ServerRefused
+from blendfilter.errors import AskedWrong, BadArgument, BadData, MissingFile, ServerRefused
 from blendfilter.resources import sample
 from blendfilter.retrieval.base import Hits, cut_of, missing_of
 from blendfilter.retrieval.colbert.index import SearchEffort
@@ -218,8 +218,8 @@ def test_a_query_that_one_shard_cut_is_a_cut_query(cut: bool) -> None:
         ("link/link", "lies over itself"),
         ("../other", "lies over itself"),
         ("..", "is not an index"),
-        ("a/" * 5000, "File name too long"),
-        ("endless", "Too many levels of symbolic links"),
+        ("a/" * 5000, "no index at"),
+        ("endless", "no index at"),
     ],
 )
 def test_an_index_that_names_itself_or_an_endless_path_is_refused(at: str, words: str, tmp_path: Path) -> None:
@@ -231,7 +231,7 @@ def test_an_index_that_names_itself_or_an_endless_path_is_refused(at: str, words
     for folder, shard in (("index", at), ("other", "../index")):
         manifest["settings"]["shards"][0]["at"] = shard
         (tmp_path / folder / "manifest.json").write_text(json.dumps({**manifest, "files": {}, "hashes": {}}))
-    with pytest.raises(BadData, match=words) as raised:
+    with pytest.raises(AskedWrong, match=words) as raised:
         open_index(tmp_path / "index")
     assert len(str(raised.value)) < 500
     assert "\n" not in str(raised.value)

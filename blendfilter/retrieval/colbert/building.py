@@ -304,7 +304,7 @@ class _ClusterChunks:
         vectors = kept["vectors"].split(kept["counts"]) if kept["counts"] else []
         self._sample = dict(zip(kept["positions"], vectors, strict=True))
 
-    def make(self, chunk: int) -> None:
+    def __call__(self, chunk: int) -> None:
         made, start, last = self._chunks, chunk * CHUNK, f"{chunk}.metadata.json"
         within = range(start, min(start + CHUNK, len(self._build.passages)))
         with (

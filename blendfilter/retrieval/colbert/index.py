@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 import tempfile
 import weakref
 from collections.abc import Sequence
@@ -83,10 +82,6 @@ class ColBERT(Stored):
         self.encoder = encoder
         self.effort = effort
         if effort:  # it changes what is found
-            if effort.ncells < 1 or effort.ndocs < 4:
-                raise BadArgument(
-                    f"a search wants ncells of at least 1 and ndocs of at least 4, got {effort}"
-                )
             self.fingerprint = fingerprint_of(manifest.fingerprint, list(effort))
         gpu = encoder.device.type == "cuda"
         if not gpu:
@@ -108,7 +103,6 @@ class ColBERT(Stored):
         codec: AnyPath | None = None,
         batch_size: int = BATCH_SIZE,
         overwrite: bool = False,
-        share: bool = False,
         on: OnRay | None = None,
         progress: ProgressCallback = silent,
     ) -> Self:
@@ -144,11 +138,12 @@ class ColBERT(Stored):
             on = OnRay(workers=gpus, gpus=1)
         chunks: ChunkFolder | None = None
         with ExitStack() as undo:
-            kept = tempfile.mkdtemp(prefix="blendfilter-colbert-") if out is None else None
-            if kept:
-                undo.callback(shutil.rmtree, kept, ignore_errors=True)
-            place = out or Path(kept or "", "index")
-            with building(place, overwrite=overwrite, share=share) as folder:
+            if (place := out) is None:
+                kept = tempfile.TemporaryDirectory(
+                    prefix="blendfilter-colbert-", ignore_cleanup_errors=True
+                )
+                place = Path(undo.enter_context(kept), "index")
+            with building(place, overwrite=overwrite) as folder:
                 passages, about = gather(corpus, folder, progress)
                 bits = nbits or nbits_for(len(passages))
                 made = draft._replace(folder=folder, passages=passages, nbits=bits)
@@ -176,10 +171,8 @@ class ColBERT(Stored):
             if chunks is not None:
                 chunks.remove()
             index = cls.open(place, checkpoint=checkpoint, gpu=bool(gpus))
-            undo.pop_all()
-        if kept:
-            weakref.finalize(index, shutil.rmtree, kept, ignore_errors=True)
-        return index
+            weakref.finalize(index, undo.pop_all().close)
+            return index
 
     @staticmethod
     def train_codec(
@@ -309,21 +302,12 @@ class ColBERT(Stored):
 
     def info(self) -> Settings:
         """As `Stored.info`, the device it searches on, and what tells its codec from others."""
-        about = {"fingerprint": self.fingerprint, "device": self.encoder.device.type}
-        return {
-            **super().info(),
-            **about,
-            **({} if self._codec is None else {"codec": self._codec}),
-        }
+        about = {"device": self.encoder.device.type, "codec": self._codec}
+        return {**super().info(), "fingerprint": self.fingerprint, **about}
 
     @cached_property
-    def _codec(self) -> str | None:
-        try:
-            return None if self.path is None else codec_digest(self.path)
-        except (
-            OSError
-        ):  # a folder of colbert-ai's that lacks a file is told of where it is opened
-            return None
+    def _codec(self) -> str:
+        return codec_digest(self.path or Path())
 
 
 def device_for(gpu: bool | None) -> str:
