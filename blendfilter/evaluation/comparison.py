@@ -40,6 +40,7 @@ from blendfilter.evaluation.statistics import (
     paired_bootstrap,
     smallest_difference,
 )
+from blendfilter.files import AnyPath
 from blendfilter.table import Table
 from blendfilter.text import visible
 
@@ -233,7 +234,7 @@ def compare(
     *runs: Runs,
     metrics: list[str] | None = None,
     seed: int = 0,
-    against: Run | str | Path | None = None,
+    against: AnyPath | None = None,
 ) -> Comparison:
     """Runs over the same questions, each against the first or `against` (a run, a name or a folder among them).
 
@@ -466,13 +467,10 @@ def _by_id(label: str, rows: Sequence[Record]) -> Predictions:
         table.setdefault(row["id"], []).append(row)
     most = max(map(repeat_of, rows))
     for id, answers in table.items():
-        if len({*map(repeat_of, answers)}) < len(answers):
+        if [*map(repeat_of, answers)] != [*range(1, most + 1)]:
             raise BadData(
-                f"run '{label}' holds question '{id}' twice; a comparison needs each question once"
-            )
-        if len(answers) < most:
-            raise BadData(
-                f"run '{label}' has {len(answers)} of {most} answers to question '{id}'; finish it first"
+                f"run '{label}' has {len(answers)} answers to question '{id}', not one for each of {most} repeats: "
+                "the same command again makes its rows anew"
             )
     return table
 

@@ -27,7 +27,7 @@ from blendfilter.errors import BadArgument, BadData, MissingFile, words_of
 from blendfilter.evaluation.rows import repeats_in
 from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.run_folder import PREDICTIONS, RUN, write_json
-from blendfilter.files import open_regular
+from blendfilter.files import AnyPath, open_regular
 from blendfilter.journal import FILE
 from blendfilter.lm.attempts import Gate
 from blendfilter.lm.budget import Budget, BudgetAccount
@@ -68,7 +68,7 @@ class Control(Settings):
             raise BadData(f"{folder / CONTROL}: {why}; blendfilter tune writes it") from None
 
 
-def tune(run: str | Path, **changes: Any) -> Control:
+def tune(run: AnyPath, **changes: Any) -> Control:
     """Change a run in progress: `concurrency`, `paused`, `calls`, `tokens`, `dollars` (limits it was started with).
 
     Raises:
@@ -161,7 +161,7 @@ class Running(NamedTuple):
     control: Control
 
 
-def running(folders: Iterable[str | Path] = ()) -> list[Running]:
+def running(folders: Iterable[AnyPath] = ()) -> list[Running]:
     """The runs in progress on this machine that this user may look at, or those of `folders` that are in progress.
 
     Raises:

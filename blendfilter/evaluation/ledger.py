@@ -18,6 +18,7 @@ import numpy as np
 from blendfilter.evaluation.rows import Record, slim, summarise
 from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.run_folder import PREDICTIONS, iterate_rows
+from blendfilter.files import AnyPath
 from blendfilter.journal import Journal
 from blendfilter.lm.budget import Amount
 from blendfilter.lm.prices import Prices, cost_of, price_in, stated
@@ -242,7 +243,7 @@ def busy_seconds(calls: Iterable[Record]) -> float:
     return round(total, 6)
 
 
-def latency(run: Run | str | Path) -> Latency:
+def latency(run: AnyPath) -> Latency:
     """Median, mean and 95th percentile of the answers' busy seconds: those with a model call in flight.
 
     Calls side by side count once; waiting for a place among the run's calls in flight does not count, nor do searches:

@@ -40,7 +40,7 @@ _OWN = ("data.fingerprint", "data.n", "data.shard.number", "data.source")
 
 def merge(
     *runs: AnyPath | Sequence[AnyPath],
-    out: str | Path,
+    out: AnyPath,
     prices: OwnPrices = None,
 ) -> Run:
     """One run of the finished runs of all shards (or lists of them), in any order, in the new folder `out`.

@@ -47,7 +47,7 @@ from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.run_folder import PREDICTIONS, RUN, iterate_rows
 from blendfilter.evaluation.run_loop import RunProgress
 from blendfilter.evaluation.runner import as_questions, evaluated
-from blendfilter.files import lock, open_regular, path_of
+from blendfilter.files import AnyPath, lock, open_regular, path_of
 from blendfilter.filters.base import with_filter_lm
 from blendfilter.journal import FILE, Journal
 from blendfilter.lm.attempts import Pace, WindowEntry
@@ -87,7 +87,7 @@ def evaluate_on_ray(
     questions: Questions | Sequence[Any],
     *,
     shards: int,
-    run: str | Path,
+    run: AnyPath,
     address: str = LOCAL,
     lm: dspy.BaseLM | str | None = None,
     filter_lm: dspy.BaseLM | str | None = None,

@@ -35,7 +35,7 @@ from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.run_folder import PREDICTIONS, iterate_rows
 from blendfilter.evaluation.run_loop import AnswerKey
 from blendfilter.evaluation.runner import as_questions, evaluated
-from blendfilter.files import path_of, paths_of
+from blendfilter.files import AnyPath, path_of, paths_of
 from blendfilter.journal import FILE, Journal
 from blendfilter.lm.batches import MOST_LINES, Batch, Gatherer
 from blendfilter.lm.budget import Amount, Budget, spent_in
@@ -160,7 +160,7 @@ def rehearse(
     folder: Path,
     *,
     filter_lm: ConnectedLM | None = None,
-    reuse: Run | str | Path | Iterable[Run | str | Path] = (),
+    reuse: AnyPath | Iterable[AnyPath] = (),
     repeats: int = 1,
     name: str | None = None,
     batched: bool = False,
@@ -490,8 +490,8 @@ def plan(
     lm: dspy.BaseLM | str | None = None,
     *,
     filter_lm: dspy.BaseLM | str | None = None,
-    run: str | Path | None = None,
-    reuse: Run | str | Path | Iterable[Run | str | Path] = (),
+    run: AnyPath | None = None,
+    reuse: AnyPath | Iterable[AnyPath] = (),
     repeats: int = 1,
     sample: int = SAMPLE,
     concurrency: int = CONCURRENCY,

@@ -14,6 +14,7 @@ on one line in quotation marks and can add no line to it.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import re
 import warnings
@@ -171,16 +172,12 @@ def rescore(
                 raise BudgetSpent(
                     f"{error}; what was judged is kept, and a higher limit goes on there"
                 ) from error
-            spent = ledger(({"calls": found.calls} for found in verdicts), journal.read_call)[
-                "total"
-            ].stored()
+            judged = ({"calls": verdict.calls} for verdict in verdicts)
+            spent = ledger(judged, journal.read_call)["total"].stored()
         scores = [verdict.score for verdict in verdicts]
-        problems = {
-            key_of(row): found.problem
-            for row, found in zip(rows, verdicts, strict=True)
-            if found.problem
-        }
-        _check_judged(run, [found for found in verdicts if found.judged])
+        found = zip(map(key_of, rows), verdicts, strict=True)
+        problems = {key: verdict.problem for key, verdict in found if verdict.problem}
+        _check_judged(run, [verdict for verdict in verdicts if verdict.judged])
         judge = answer_judge.settings
     elif lm is None:
         scores = _word_scores(rows, name)
@@ -188,10 +185,9 @@ def rescore(
         raise BadArgument(
             f"{name} compares words and asks no model: leave the model out, or take metric={JUDGED}"
         )
-    by_answer = {key_of(row): score for row, score in zip(rows, scores, strict=True)}
-    entry = score_of(
-        [row | {name: by_answer[key_of(row)]} for row in rows], name, run.settings["seed"]
-    )
+    by_answer = dict(zip(map(key_of, rows), scores, strict=True))
+    scored = [row | {name: by_answer[key_of(row)]} for row in rows]
+    entry = score_of(scored, name, run.settings["seed"])
     n = len({row["id"] for row in rows})
     unreadable = sum(problem == UNREADABLE for problem in problems.values())
     errors = len(problems) - unreadable
@@ -261,15 +257,13 @@ def rescored(run: Run, name: str) -> Rescored:
 
 def _disagrees(found: Rescored, rows: Sequence[Record]) -> bool:
     """Whether the mean is not that of the scores, or a score not that of its answer; a judge's are not checked."""
+    scores = [found.rows[key_of(row)] for row in rows]
     by_question: dict[str, list[float]] = {}
-    for row in rows:
-        by_question.setdefault(row["id"], []).append(found.rows[key_of(row)])
+    for row, score in zip(rows, scores, strict=True):
+        by_question.setdefault(row["id"], []).append(score)
     if abs(fmean(map(fmean, by_question.values())) - found.value) > NEAR:
         return True
-    scores = _word_scores(rows, found.metric) if found.metric in METRICS else []
-    return any(
-        found.rows[key_of(row)] != score for row, score in zip(rows, scores, strict=False)
-    )
+    return found.metric in METRICS and scores != _word_scores(rows, found.metric)
 
 
 def file_of(run: Run, name: str) -> Path:
@@ -356,18 +350,14 @@ class AnswerJudge:
     @property
     def settings(self) -> dict[str, Any]:
         """Who judged and by which prompt, as JSON: no figure is complete without it."""
-        options = {
-            name: value
-            for name, value in (self.lm.identity.get("options") or {}).items()
-            if value is not None
+        known = self.lm.identity
+        named: dict[str, Any] = {
+            name: value for name, value in known.items() if value and isinstance(value, str)
         }
-        named = {
-            name: value
-            for name, value in self.lm.identity.items()
-            if isinstance(value, str) and value
-        }
-        more = {"options": options} if options else {}
-        return {"lm": self.lm.name, **named, **more, "prompt": self.first.template.digest[:12]}
+        given = (known.get("options") or {}).items()
+        if options := {name: value for name, value in given if value is not None}:
+            named["options"] = options
+        return {"lm": self.lm.name, **named, "prompt": self.first.template.digest[:12]}
 
     async def verdicts(
         self,
@@ -378,18 +368,18 @@ class AnswerJudge:
         progress: Callable[[int], None] = lambda done: None,
     ) -> list[AnswerVerdict]:
         """A verdict for each row, in their order, `window` of them at a time by `lm`, journaled and limited."""
-        places, found = asyncio.Semaphore(window), dict[int, AnswerVerdict]()
+        places, done = asyncio.Semaphore(window), itertools.count(1)
 
-        async def judge(order: int, row: Record) -> None:
+        async def judge(order: int, row: Record) -> AnswerVerdict:
             async with places:
                 with setting(question=row["id"], order=order):
-                    found[order] = await self._verdict(row, lm)
-            progress(len(found))
+                    verdict = await self._verdict(row, lm)
+            progress(next(done))
+            return verdict
 
         async with aio.together() as group:
-            for order, row in enumerate(rows):
-                group.create_task(judge(order, row))
-        return [found[order] for order in range(len(rows))]
+            tasks = [group.create_task(judge(*each)) for each in enumerate(rows)]
+        return [task.result() for task in tasks]
 
     async def _verdict(self, row: Record, lm: ConnectedLM) -> AnswerVerdict:
         if not (row["answer"] or "").strip() or not row["golden_answers"]:

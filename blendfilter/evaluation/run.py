@@ -174,7 +174,7 @@ class Run:
         """The text report, as `blendfilter report` prints it."""
         return str(view("report")(self))
 
-    def html(self, *others: Run | str | Path, path: str | Path | None = None) -> Path:
+    def html(self, *others: AnyPath, path: AnyPath | None = None) -> Path:
         """Write the report as a page, `report.html` in the run's folder or at `path`, and return where it is.
 
         `others` are runs over the same questions, beside this one. The page needs nothing but itself; a run of more
@@ -184,7 +184,7 @@ class Run:
             view("html")(self, [*map(Run.of, others)], None if path is None else path_of(path))
         )
 
-    def trec(self, folder: str | Path | None = None) -> tuple[dict[str, Path], Path]:
+    def trec(self, folder: AnyPath | None = None) -> tuple[dict[str, Path], Path]:
         """Write its rankings, by query, and gold titles as TREC files, and return the paths.
 
         `rankings["union"]` is `run.union.trec`, the gold `qrels.trec`.

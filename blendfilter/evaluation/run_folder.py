@@ -323,9 +323,7 @@ def _not_a_row(path: Path, number: int, why: str = "") -> BadData:
 class RunFolder:
     """The folder `run`, or a temporary one, for a run with these settings; a replay wants one that holds a run."""
 
-    def __init__(
-        self, run: str | Path | None, settings: dict[str, Any], *, replay: bool
-    ) -> None:
+    def __init__(self, run: AnyPath | None, settings: dict[str, Any], *, replay: bool) -> None:
         if run is None and replay:
             raise BadArgument("a replay needs the run's folder: run=…")
         # Named by the method in a temporary folder of its own: comparisons show a run by its folder's name.

@@ -40,6 +40,7 @@ from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.run_folder import PREDICTIONS, ROW_FIELDS, RunFolder, iterate_rows
 from blendfilter.evaluation.run_loop import RunLoop, RunProgress
 from blendfilter.evaluation.run_settings import retrievers_of, settings_of, versions
+from blendfilter.files import AnyPath
 from blendfilter.filters.base import with_filter_lm
 from blendfilter.lm.batches import Batch, Batches
 from blendfilter.lm.budget import Budget
@@ -89,9 +90,9 @@ async def evaluate(
     *,
     lm: dspy.BaseLM | str | None = None,
     filter_lm: dspy.BaseLM | str | None = None,
-    run: str | Path | None = None,
+    run: AnyPath | None = None,
     concurrency: int = CONCURRENCY,
-    reuse: Run | str | Path | Iterable[Run | str | Path] = (),
+    reuse: AnyPath | Iterable[AnyPath] = (),
     replay: bool = False,
     repeats: int = 1,
     budget: Budget | None = None,

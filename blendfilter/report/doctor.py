@@ -1,9 +1,9 @@
 """`examine`: does a model do what the pipeline asks? Sample questions, counted replies, a probed server, advice.
 
-The questions are a run like any other, journaled and resumable; so are the short cases of CDIT's judge and FilCo's
-filter (`doctor_cases`), beside the run. The probes are not journaled: they are about the server as it is now. What is
-counted, and what is advised, is data (`doctor.toml`). `findings` names what is wrong, the worst first, with the options
-that mend it; `text_of` prints an examination, 80 columns wide at most and without colour.
+The questions are a run like any other, journaled and resumable; so are short cases of CDIT's judge and FilCo's filter,
+whose outcome is known, in a journal of their own in the run's folder. The probes are not journaled: they are about the
+server as it is now. What is counted, and what is advised, is data (`doctor.toml`). `findings` names what is wrong, the
+worst first, with the options that mend it; `text_of` prints an examination, 80 columns wide at most and without colour.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 import textwrap
 import tomllib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.resources import files
 from pathlib import Path
@@ -22,7 +22,8 @@ import dspy
 
 from blendfilter import aio
 from blendfilter.asking import TaskWording
-from blendfilter.errors import BadArgument
+from blendfilter.context import calls_of, noting, setting
+from blendfilter.errors import BadArgument, ModelError
 from blendfilter.evaluation.ledger import LedgerEntry, ledger
 from blendfilter.evaluation.rows import Record
 from blendfilter.evaluation.run import MAX_BAD_REPLIES, Run
@@ -31,7 +32,11 @@ from blendfilter.evaluation.run_passages import Passages
 from blendfilter.evaluation.run_status import RunStatus, Share, check_share, stage_of
 from blendfilter.evaluation.runner import evaluated
 from blendfilter.evaluation.statistics import wilson_interval
+from blendfilter.files import AnyPath
+from blendfilter.filters.cdit import Judge
+from blendfilter.filters.filco import FilCoFilter
 from blendfilter.filters.ids import negates, read_ids, restates_range
+from blendfilter.journal import FILE, Journal
 from blendfilter.lm.budget import Budget
 from blendfilter.lm.journaled import event_of
 from blendfilter.lm.model import connect
@@ -40,12 +45,11 @@ from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.modules.multi_hop import conclusion
 from blendfilter.prompting import Prompts
 from blendfilter.quoting import LONGEST_REPLY
-from blendfilter.records import Question
-from blendfilter.report.doctor_cases import SENTENCES, CaseOutcome, ask_cases
+from blendfilter.records import Passage
 from blendfilter.report.run_text import cost, share
 from blendfilter.resources import sample
 from blendfilter.retrieval.bm25 import BM25
-from blendfilter.run_context import CONCURRENCY
+from blendfilter.run_context import CONCURRENCY, RunContext
 from blendfilter.table import Table
 from blendfilter.tasks import load
 from blendfilter.tasks.base import Questions
@@ -147,7 +151,7 @@ def examine(
     lm: dspy.BaseLM | str,
     *,
     questions: int = 20,
-    run: str | Path | None = None,
+    run: AnyPath | None = None,
     concurrency: int = CONCURRENCY,
     budget: Budget | None = None,
     max_bad_replies: float = MAX_BAD_REPLIES,
@@ -181,7 +185,7 @@ def examine(
         progress=RunProgress([]) if progress is True else progress,
     )
     done = aio.run(work, "examine", "await asyncio.to_thread(examine, …)")
-    cases = ask_cases(model, done.folder, concurrency, _DATA)
+    cases = ask_cases(model, done.folder, concurrency)
     counts, probes = count_replies(RunStatus(done), cases), probe(model)
     return Examination(
         done, model.name, counts, probes, list(findings(counts, max_bad_replies))
@@ -199,14 +203,98 @@ def chosen(n: int) -> Questions:
         raise BadArgument(
             f"questions is {n}: the sample has {len(every)}, give a number from 1 to that"
         )
-    seen = Counter[str]()
-
-    def place_in_its_kind(question: Question) -> int:
+    seen, places = Counter[str](), dict[str, int]()
+    for question in every:
+        places[question.id] = seen[str(question.type)]
         seen[str(question.type)] += 1
-        return seen[str(question.type)]
-
-    picked = sorted(every, key=place_in_its_kind)[:n]
+    picked = sorted(every, key=lambda question: places[question.id])[:n]
     return Questions(tuple(picked), every.task, "sample")
+
+
+# --- short cases --------------------------------------------------------------------------------------------------
+
+CASES = "cases"
+"""The folder of their journal, in the run's."""
+WORD, COMPONENTS, SENTENCES = "cdit word", "cdit components", "filco sentences"
+"""The names of their stages in tables: CDIT's judge in both modes, FilCo's numbers."""
+
+
+@dataclass(frozen=True)
+class CaseOutcome:
+    """One case that was asked: its stage, the keys and records of its calls, and what came of it.
+
+    Attributes:
+        events: what happened and what did not, by the names of `doctor.SHARES`; empty after an error.
+        error: the error's kind.
+    """
+
+    stage: str
+    calls: tuple[str, ...]
+    records: tuple[Record, ...]
+    events: Mapping[str, bool]
+    error: str = ""
+
+    @property
+    def read_at_once(self) -> bool:
+        """Whether the first reply could be read: there was no second request."""
+        return not self.error and len(self.calls) == 1
+
+
+def ask_cases(lm: dspy.BaseLM, folder: Path, concurrency: int) -> list[CaseOutcome]:
+    """Ask `lm` the short cases; `folder` is the run's. Raises: ServerRefused, BudgetSpent."""
+    context = RunContext(lm, concurrency=concurrency)
+    with Journal(folder / CASES / FILE) as journal, context.opened(journal):
+        work = _ask_all(context.lm, journal)
+        return aio.run(work, "examine", "await asyncio.to_thread(examine, …)")
+
+
+async def _ask_all(lm: dspy.BaseLM, journal: Journal) -> list[CaseOutcome]:
+    word, components, select = Judge("word"), Judge("components"), FilCoFilter(offer_none=False)
+    work = [(WORD, _judged(word, **case)) for case in _DATA["judged"]]
+    work += [(COMPONENTS, _judged(components, **case)) for case in _DATA["judged"]]
+    work += [(SENTENCES, _chosen(select, **case)) for case in _DATA["chosen"]]
+    async with aio.together() as group:
+        tasks = [group.create_task(_ask(stage, events, lm, journal)) for stage, events in work]
+    return [task.result() for task in tasks]
+
+
+async def _ask(
+    stage: str, events: Awaitable[dict[str, bool]], lm: dspy.BaseLM, journal: Journal
+) -> CaseOutcome:
+    with (
+        setting(question=stage),
+        noting() as notes,
+        dspy.context(lm=lm, trace=None, disable_history=True),
+    ):
+        try:
+            found, kind = await events, ""
+        except ModelError as error:
+            found, kind = {}, error.kind
+    keys = tuple(note.key for note in calls_of(notes))
+    records = (journal.read_call(key) for key in keys)
+    replies = tuple(record for record in records if record and "reply" in record)
+    return CaseOutcome(stage, keys, replies, found, kind)
+
+
+async def _judged(
+    judge: Judge, *, question: str, passage: Record, consistent: bool
+) -> dict[str, bool]:
+    found = await judge.acall(question=question, passage=Passage(**passage))
+    return {
+        "no_verdict": found.verdict is None,
+        "wrong_verdict": found.verdict is (not consistent),
+    }
+
+
+async def _chosen(
+    select: FilCoFilter, *, question: str, passages: Sequence[Record], answers: int
+) -> dict[str, bool]:
+    shown = [Passage(**passage) for passage in passages]
+    found = await select.acall(question=question, passages=shown)
+    return {
+        "unparseable_sentences": "unparseable_ids" in found.flags,
+        "dropped_sentence": answers not in found.chosen,
+    }
 
 
 # --- what replies were like -----------------------------------------------------------------------------------------
@@ -259,27 +347,24 @@ def count_replies(known: RunStatus, cases: Sequence[CaseOutcome] = ()) -> ReplyC
             for named, key in row["calls"]:
                 record, stage = journal.read_call(key), stage_of(named)
                 if record is not None and "reply" in record:
-                    of_any = list(_any_reply(record))
-                    of_stage = list(_of_stage(stage, record))
+                    of_any, of_stage = [*_any_reply(record)], [*_of_stage(stage, record)]
                     at_once = _read_at_once(stage, record, dict(of_stage))
                     stages[stage] += [*of_any, (AT_ONCE, at_once)]
                     events += [*of_any, *of_stage]
             events += [*_filtered(row, passages), *_answered(row)]
     for case in cases:
         events += case.events.items()
+        at_once = case.read_at_once
         if not case.error:
             what = "sentences" if case.stage == SENTENCES else "verdict"
-            events += [
-                (f"read_{what}", case.read_at_once),
-                (f"unread_{what}", not case.read_at_once),
-            ]
-        stages[case.stage].append((AT_ONCE, case.read_at_once))
+            events += [(f"read_{what}", at_once), (f"unread_{what}", not at_once)]
+        stages[case.stage].append((AT_ONCE, at_once))
         for asked in case.records:
             stages[case.stage] += _any_reply(asked)
     shares = _shares(events)
     records = {record["key"]: record for case in cases for record in case.records}
-    calls = ({"calls": [(case.stage, key) for key in case.calls]} for case in cases)
-    case_entries = ledger(calls, records.get)
+    calls = [(case.stage, key) for case in cases for key in case.calls]
+    case_entries = ledger([{"calls": calls}], records.get)
     del case_entries["total"]
     return ReplyCounts(
         questions=len(rows),
@@ -347,9 +432,7 @@ def _read_at_once(stage: str, record: Record, found: Mapping[str, bool]) -> bool
     if event in ("empty_reply", "refused_reply"):
         return False
     if stage in ("ids", "ids_again"):
-        return any(
-            found.get(name, False) for name in ("read_ids", "explicit_none", "read_again")
-        )
+        return any(found.get(name) for name in ("read_ids", "explicit_none", "read_again"))
     if stage in ("topic", "short_answer"):
         # the first line counts, and is whole where another one follows
         return event != "cut_reply" or "\n" in text
@@ -383,24 +466,22 @@ def _answered(row: Record) -> Iterator[Event]:
 def findings(counts: ReplyCounts, limit: float = MAX_BAD_REPLIES) -> Iterator[Finding]:
     """Everything worth a line: errors, then bad replies above `limit`, then habits. None is a clean bill."""
     advice = _DATA["advice"]
-    for what, of, errors in (
-        ("questions", counts.questions, counts.errors),
-        ("short cases", counts.cases, counts.case_errors),
-    ):
-        for kind, count in errors.items():
-            words = f"{Share(count, of).words} of {what} ended in an error ({kind})"
-            move = "the report and the journal of the run show the server's words (--run DIR)"
-            yield Finding("errors", True, words, advice.get(kind, move))
+    move = "the report and the journal of the run show the server's words (--run DIR)"
+    errors = [("questions", counts.questions, *each) for each in counts.errors.items()]
+    errors += [("short cases", counts.cases, *each) for each in counts.case_errors.items()]
+    for what, of, kind, count in errors:
+        words = f"{Share(count, of).words} of {what} ended in an error ({kind})"
+        yield Finding("errors", True, words, advice.get(kind, move))
     for name, habit in sorted(SHARES.items(), key=lambda pair: not pair[1].bad):
         seen = counts.shares[name]
         if habit.is_worth_a_line(seen, limit):
             words = f"{habit.words}: {seen.words}"
-            by_stage = {
-                stage: found[name] for stage, found in counts.stages.items() if name in found
-            }
+            by_stage = [
+                (found[name], stage) for stage, found in counts.stages.items() if name in found
+            ]
             if habit.bad and by_stage:
-                worst = max(by_stage, key=lambda stage: by_stage[stage].count)
-                words += f", most in {worst} ({by_stage[worst].count} of {by_stage[worst].of})"
+                worst, stage = max(by_stage, key=lambda pair: pair[0].count)
+                words += f", most in {stage} ({worst.count} of {worst.of})"
             yield Finding(habit.finding or name, habit.bad, words, advice[habit.advice])
 
 
@@ -437,9 +518,10 @@ def _lines(examination: Examination) -> Iterator[str]:
 def _share_table(counts: ReplyCounts) -> Table:
     rows = []
     group = ""
-    errors = {kind: Share(count, counts.questions) for kind, count in counts.errors.items()}
     shown = [(habit.group, habit.words, counts.shares[name]) for name, habit in SHARES.items()]
-    for of, words, seen in [*shown, *(("Errors", kind, seen) for kind, seen in errors.items())]:
+    for kind, count in counts.errors.items():
+        shown.append(("Errors", kind, Share(count, counts.questions)))
+    for of, words, seen in shown:
         if of != group:
             group = of
             rows.append([group, "", "", ""])
@@ -454,14 +536,9 @@ def _share_table(counts: ReplyCounts) -> Table:
 
 def _stage_table(counts: ReplyCounts) -> Table:
     """A line a stage: calls as the ledger has them, events a use; `read` is the share of replies read at once."""
-    events = {
-        "empty_reply": "empty",
-        "cut_reply": "cut",
-        "refused_reply": "refused",
-        "ran_on": "ran on",
-    }
+    events = ("empty_reply", "cut_reply", "refused_reply", "ran_on")
     first = [
-        shares[AT_ONCE] for stage, shares in counts.stages.items() if stage in counts.entries
+        found[AT_ONCE] for stage, found in counts.stages.items() if stage in counts.entries
     ]
     at_once = Share(sum(each.count for each in first), sum(each.of for each in first))
     stages = {**counts.stages, "total": {**counts.shares, AT_ONCE: at_once}}
@@ -487,7 +564,8 @@ def _stage_table(counts: ReplyCounts) -> Table:
     note = (
         f"a question: {whole.calls / n:.1f} calls, {tokens}{whole.seconds / n:.2f} s of calls"
     )
-    header = ["Stage", "calls", "read", "out/call", "s/call", "cached", *events.values()]
+    header = ["Stage", "calls", "read", "out/call", "s/call", "cached"]
+    header += ["empty", "cut", "refused", "ran on"]
     return Table(header, rows, notes=[note]).without_empty(("0",))
 
 

@@ -103,17 +103,14 @@ def write_report(run: Run, others: Sequence[Run] = (), path: Path | None = None)
     }
     folder = path.with_suffix("")
     firsts = range(0, len(entries), PAGE) if len(entries) > SINGLE else ()
-    parts = [
-        Part(
-            f"questions-{number}.html",
-            f"questions {first + 1} to {min(first + PAGE, len(entries))}",
-            first,
-        )
-        for number, first in enumerate(firsts, 1)
-    ]
+    parts = []
+    for number, first in enumerate(firsts, 1):
+        title = f"questions {first + 1} to {min(first + PAGE, len(entries))}"
+        parts.append(Part(f"questions-{number}.html", title, first))
     names = [part.file for part in parts]
     _check_ours(*(folder / name for name in names))
-    links = {"parts": parts, "whole": _address(path), "folder": _address(folder)}
+    whole, beside_it = (quote(os.fsencode(place.name)) for place in (path, folder))
+    links = {"parts": parts, "whole": whole, "folder": beside_it}
     traces = _packed_traces(known)
     for part in parts:
         folder.mkdir(exist_ok=True)
@@ -123,16 +120,11 @@ def write_report(run: Run, others: Sequence[Run] = (), path: Path | None = None)
         write_text(folder / part.file, page)
     data = shared | {"rows": entries, "first": 0}
     if parts:
-        data |= {"pages": [f"{links['folder']}/{name}" for name in names], "size": PAGE}
+        data |= {"pages": [f"{beside_it}/{name}" for name in names], "size": PAGE}
     own = "" if parts else next(traces, "")
     write_text(path, _render(data, head=head, traces=own, part=None, **links))
     _clear(folder, names)
     return path
-
-
-def _address(path: Path) -> str:
-    """The name of a file or folder in a link."""
-    return quote(os.fsencode(path.name))
 
 
 def _entry(row: Record, others: Sequence[Record | None], metrics: Sequence[str]) -> Any:
@@ -151,9 +143,7 @@ def _entry(row: Record, others: Sequence[Record | None], metrics: Sequence[str])
     if "repeat" in row:
         entry["repeat"] = row["repeat"]
     if others:
-        entry["others"] = [
-            [other["answer"], other["correct"]] if other else None for other in others
-        ]
+        entry["others"] = [other and [other["answer"], other["correct"]] for other in others]
     return entry
 
 
@@ -217,9 +207,7 @@ def _render(data: Record, **values: Any) -> str:
 
 def _visible(value: Any) -> Any:
     """A text as a page shows it; HTML of ours as it is."""
-    return (
-        visible(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
-    )
+    return visible(value) if type(value) is str else value
 
 
 def _hash(text: str) -> str:
@@ -228,7 +216,7 @@ def _hash(text: str) -> str:
 
 def _clear(folder: Path, kept: Collection[str]) -> None:
     """Take away the pages of an earlier report that this one does not have."""
-    for path in [*folder.glob("questions-*.html"), *folder.glob("index.html")]:
+    for path in folder.glob("questions-*.html"):
         if path.name not in kept and _is_ours(path):
             path.unlink()
     with suppress(OSError):  # it holds a file that is not ours
@@ -459,8 +447,7 @@ class Traces:
         }
         judged_for, reasons = judgements(calls, retrieved)
         branches = [
-            self._branch(name, queries.get(name), stored.get(name), gold)
-            | {"reasons": reasons[name]}
+            self._branch(name, queries.get(name), stored.get(name), gold, reasons[name])
             for name in names
         ]
         found: dict[str, str] = {}
@@ -496,7 +483,12 @@ class Traces:
         }
 
     def _branch(
-        self, name: str, query: str | None, row: Record | None, gold: set[str]
+        self,
+        name: str,
+        query: str | None,
+        row: Record | None,
+        gold: set[str],
+        reasons: Sequence[str],
     ) -> dict[str, Any]:
         branch = row or {"retrieved": [], "kept": [], "ids_read": ""}
         found, kept = self._stored.of(query), set(branch["kept"])
@@ -511,6 +503,7 @@ class Traces:
             "passages": [
                 self._marked(one, found, kept, gold, spans) for one in branch["retrieved"]
             ],
+            "reasons": reasons,
         }
 
     def _marked(
@@ -557,9 +550,8 @@ class Traces:
         rows = []
         for title in titles:
             by = [name for name, titles_of in found.items() if folded(title) in titles_of]
-            rows.append(
-                [title, "kept" if folded(title) in kept else "dropped" if by else "missing", by]
-            )
+            state = "dropped" if by else "missing"
+            rows.append([title, "kept" if folded(title) in kept else state, by])
         return rows
 
     def _call(

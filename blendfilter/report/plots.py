@@ -32,7 +32,7 @@ from blendfilter.evaluation.rows import ERROR
 from blendfilter.evaluation.run import READS_GOLD, Run, Runs, named_runs
 from blendfilter.evaluation.run_passages import input_tokens
 from blendfilter.extras import needed
-from blendfilter.files import path_of, writing
+from blendfilter.files import AnyPath, path_of, writing
 from blendfilter.report.run_text import LOSS_WORDS, heading
 from blendfilter.table import Table
 
@@ -141,7 +141,7 @@ def front(points: Sequence[RunPoint], cost: str) -> list[RunPoint]:
     return kept
 
 
-def plot(runs: Runs, path: str | Path, kind: str = "headline") -> Path:
+def plot(runs: Runs, path: AnyPath, kind: str = "headline") -> Path:
     """Draw `runs` into the file `path` (.svg or .png): `headline`, accuracy against cost, or `losses`.
 
     `runs` are runs or their folders (or one), or a mapping from the names that the plot shows to them.
@@ -155,12 +155,12 @@ def plot(runs: Runs, path: str | Path, kind: str = "headline") -> Path:
     return kinds[kind](runs, path)[0]
 
 
-def headline(runs: Runs, *paths: str | Path) -> list[Path]:
+def headline(runs: Runs, *paths: AnyPath) -> list[Path]:
     """The leading metric against calls, tokens and latency, a point a run, into every file of `paths`."""
     return _draw_scores(_scored(runs, point_of), PANELS, *paths)
 
 
-def losses(runs: Runs, *paths: str | Path) -> list[Path]:
+def losses(runs: Runs, *paths: AnyPath) -> list[Path]:
     """Where each run's questions are lost, a stacked bar a run, into every file of `paths`."""
     named = _over_the_same(runs)
     return draw(
@@ -246,7 +246,7 @@ class Frontier:
             math.isnan(getattr(point, cost)) for point in self.dots if not point.failed
         )
 
-    def draw(self, *paths: str | Path) -> list[Path]:
+    def draw(self, *paths: AnyPath) -> list[Path]:
         """Draw it into every file of `paths`, .svg or .png.
 
         Raises: MissingExtra (matplotlib). BadArgument: no panel has a cost that all runs know.
@@ -343,7 +343,7 @@ def _scored(runs: Runs, point: Callable[[str, Run], RunPoint]) -> Frontier:
     )
 
 
-def _draw_scores(found: Frontier, costs: Sequence[str], *paths: str | Path) -> list[Path]:
+def _draw_scores(found: Frontier, costs: Sequence[str], *paths: AnyPath) -> list[Path]:
     """Panels that share their scores, one for each cost that all runs know; the legend lists the runs, best first."""
     if all(point.failed for point in found.dots):
         raise BadArgument(
@@ -414,7 +414,7 @@ def _tick(axes: Axes) -> None:
 
 def draw(
     panels: Sequence[Callable[[Axes], None]],
-    *paths: str | Path,
+    *paths: AnyPath,
     size: tuple[float, float],
     columns: int = 3,
     title: str = "",
@@ -480,7 +480,7 @@ def _figure(width: float, height: float) -> Iterator[Figure]:
         yield figure
 
 
-def _suffixed(path: str | Path) -> Path:
+def _suffixed(path: AnyPath) -> Path:
     """`path`, where it can be drawn into. Raises: BadArgument."""
     place = path_of(path)
     if place.suffix.lower() not in _METADATA:

@@ -229,19 +229,6 @@ def line_of(
     )
 
 
-def _lines_left_out(
-    lines: Sequence[ResultLine], left_out: Sequence[LeftOut]
-) -> Iterator[ResultLine]:
-    """Lines of the rows that were left out: what was published, and no value."""
-    for one in left_out:
-        printed = one.row.printed(one.task, one.point.k)
-        published = {}
-        if printed is not None:
-            published = printed.model_dump(exclude={"imp", "gains"}, exclude_none=True)
-        others = dict.fromkeys(line.measure for line in lines if line.task == one.task)
-        yield from (line_of(one, measure) for measure in others or published)
-
-
 def with_gain(line: ResultLine, before: Values, after: Values, *, p_values: bool) -> ResultLine:
     """`line` with its difference from the reference, over the questions that both have."""
     shared = [name for name in before if name in after]
@@ -273,10 +260,8 @@ def _interval(measure: str, values: Values) -> Sequence[float]:
         return [*alike] * 3
     scale = _scale(form, answers)
     shares = _over(answers, scale)
-    # one number a question where each has one (or they have unequal numbers), else as many numbers for each
-    lengths = set(map(len, shares))
-    several = len(lengths) == 1 and lengths != {1}
-    ends = interval(shares if several else [fmean(each) for each in shares], seed=0)
+    alike_long = len(set(map(len, shares))) == 1
+    ends = interval(shares if alike_long else [[fmean(each)] for each in shares], seed=0)
     return [scale * end for end in ends]
 
 

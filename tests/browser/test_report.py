@@ -10,9 +10,10 @@ import pytest
 from browser_page import Browser, browser, missing
 from report_page import FIERCE
 from small_world import CountingEngine
+from stored import write_rows
 
 from blendfilter import BM25, BlendFilter, Direct, Run, evaluate, load
-from blendfilter.evaluation.run_folder import METRICS, PREDICTIONS, read_json, read_rows, write_json, write_rows
+from blendfilter.evaluation.run_folder import METRICS, PREDICTIONS, read_json, read_rows, write_json
 from blendfilter.records import Passage
 from blendfilter.report import page as pages
 from blendfilter.resources import sample

@@ -11,10 +11,11 @@ import pytest
 import unruly
 from chatty import chat
 from scripted import ScriptedLM, response
+from stored import write_rows
 
 from blendfilter import BM25, BlendFilter, Run, evaluate, load
 from blendfilter.errors import BadArgument
-from blendfilter.evaluation.run_folder import METRICS, PREDICTIONS, read_rows, write_rows
+from blendfilter.evaluation.run_folder import METRICS, PREDICTIONS, read_rows
 from blendfilter.evaluation.run_status import Share, bad_shares, check_share
 from blendfilter.filters.cdit import CDITFilter
 from blendfilter.lm.offline import read

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 from small_world import CountingEngine, done_by, stable
+from stored import write_rows
 
 from blendfilter import BM25, BlendFilter, ChainOfThought, Direct, Prompts, Run, evaluate, plan
 from blendfilter.errors import BadArgument, MissingFile, ReplayMiss, RunMismatch
 from blendfilter.evaluation.recorded import RecordedIndex
 from blendfilter.evaluation.run_folder import read_rows
-from blendfilter.files import json_line
 from blendfilter.lm.offline import read
 from blendfilter.tasks import Questions
 
@@ -70,7 +70,7 @@ def test_a_replay_takes_no_row_for_a_better_one(index: BM25, questions: Question
     path = run.folder / "predictions.jsonl"
     rows = read_rows(path)
     rows[1]["retrieval"]["q"]["recall"] = 0.123
-    path.write_bytes(b"".join(map(json_line, rows)))
+    write_rows(path, rows)
     before = stable(run.folder)
     with pytest.raises(RunMismatch, match=rf"1 differ, first '{rows[1]['id']}'\), so nothing was replaced"):
         done_by(BlendFilter(index), questions, tmp_path / "run", replay=True)
@@ -84,7 +84,7 @@ def test_a_replay_mends_what_is_worse_than_what_it_gives(index: BM25, questions:
     rows = read_rows(path)
     rows[0] |= {"answer": None, "em": 0.0, "f1": 0.0, "error": {"kind": "timeout", "stage": "ids", "message": ""}}
     rows[1] |= {"em": 0.5}
-    path.write_bytes(b"".join(map(json_line, rows[:-1])))
+    write_rows(path, rows[:-1])
     done_by(BlendFilter(index), questions, tmp_path / "run", replay=True)
     assert stable(run.folder) == before
 

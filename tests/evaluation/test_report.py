@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 from small_world import done_by, journaled
-from stored import ROW, SETTINGS
+from stored import ROW, SETTINGS, write_rows
 
 from blendfilter import BM25, BlendFilter, Direct, Run
 from blendfilter.errors import BudgetSpent
 from blendfilter.evaluation.ledger import LedgerEntry
 from blendfilter.evaluation.rows import LOSSES
-from blendfilter.evaluation.run_folder import METRICS, PREDICTIONS, RUN, write_json, write_rows
+from blendfilter.evaluation.run_folder import METRICS, PREDICTIONS, RUN, write_json
 from blendfilter.journal import Journal
 from blendfilter.lm.budget import Budget
 from blendfilter.modules.base import FLAGS

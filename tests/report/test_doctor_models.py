@@ -19,8 +19,7 @@ from small_world import Command
 from blendfilter.filters.cdit import read_verdict
 from blendfilter.filters.ids import read_ids
 from blendfilter.journal import FILE, Journal
-from blendfilter.report.doctor import numbered_lines
-from blendfilter.report.doctor_cases import COMPONENTS, FOLDER, SENTENCES, WORD
+from blendfilter.report.doctor import CASES, COMPONENTS, SENTENCES, WORD, numbered_lines
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(0)]  # some 25 calls on one thread, however busy the machine is
 
@@ -38,7 +37,7 @@ def test_an_examination_ends_and_every_stage_has_its_row(name: str, blendfilter:
     outcome = blendfilter(*words)
     for stage in STAGES:
         assert re.search(rf"^{stage} +\d+ +(?:[\d.]+ %|-) ", outcome.out, re.MULTILINE), stage
-    journals = [Path("run", FILE), Path("run", FOLDER, FILE)]
+    journals = [Path("run", FILE), Path("run", CASES, FILE)]
     written = [path.read_bytes() for path in journals]
     again = blendfilter(*words, "--json")
     assert [path.read_bytes() for path in journals] == written, "what was asked once is not asked again"

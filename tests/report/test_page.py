@@ -15,11 +15,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from report_page import FIERCE, Page, read_page
 from small_world import CountingEngine
+from stored import write_rows
 
 from blendfilter import BM25, BlendFilter, Direct, Run, evaluate, load
 from blendfilter.errors import BadArgument, MissingFile
 from blendfilter.evaluation.comparison import chance
-from blendfilter.evaluation.run_folder import METRICS, PREDICTIONS, read_rows, write_rows
+from blendfilter.evaluation.run_folder import METRICS, PREDICTIONS, read_rows
 from blendfilter.evaluation.run_status import RunStatus
 from blendfilter.evaluation.statistics import mcnemar_exact
 from blendfilter.filters.cdit import CDITFilter
