@@ -247,15 +247,13 @@ def compare(
         run that is not finished, or was never rescored. UnknownName: no such metric or run.
     """
     named = named_runs(*runs)
-    opened = [*named.values()]
-    if len(opened) < 2:
-        raise BadArgument(f"compare wants at least two runs, got {len(opened)}")
-    measures = metrics or list(opened[0].settings["metrics"])
-    first, *others = named
-    for label in others:
-        if (task := named[label].settings["task"]) != (of_first := opened[0].settings["task"]):
-            what = f"'{first}' is {of_first}, '{label}' is {task}"
-            raise RunMismatch(f"runs of different tasks: {what}; compare runs of one task")
+    if len(named) < 2:
+        raise BadArgument(f"compare wants at least two runs, got {len(named)}")
+    measures = metrics or list(next(iter(named.values())).settings["metrics"])
+    tasks = {run.settings["task"]: label for label, run in named.items()}
+    if len(tasks) > 1:
+        what = ", ".join(f"'{label}' is {task}" for task, label in tasks.items())
+        raise RunMismatch(f"runs of different tasks: {what}; compare runs of one task")
     tables, judges = _with_rescored(named, measures)
     if against is not None and str(against) not in named:
         folders = {run.folder.resolve(): label for label, run in reversed(named.items())}
@@ -265,16 +263,12 @@ def compare(
         metrics=measures,
         seed=seed,
         against=None if against is None else str(against),
-        p_values=not any(run.offline for run in opened),
+        p_values=not any(run.offline for run in named.values()),
         also=[
             *recipe_differences({label: run.record for label, run in named.items()}),
             *judges,
             *(f"{label}: {line}" for label, run in named.items() for line in run.disagreements),
-            *(
-                f"{label}: its filter {READS_GOLD}"
-                for label, run in named.items()
-                if run.reads_gold
-            ),
+            *(f"{name}: its filter {READS_GOLD}" for name in named if named[name].reads_gold),
         ],
     )
 
@@ -285,18 +279,15 @@ def _with_rescored(
     tables = {label: _with_retrieval(label, run.rows, metrics) for label, run in runs.items()}
     lines = []
     for name in metrics:
-        lacking = [
-            label for label, rows in tables.items() if not all(name in row for row in rows)
-        ]
-        found = {label: rescored(runs[label], name) for label in lacking}
-        for label, scores in found.items():
-            tables[label] = [row | {name: scores.rows[key_of(row)]} for row in tables[label]]
-            lines += [f"{label}: {scores.errors} judgements ended in an error"] * bool(
-                scores.errors
-            )
-        lines += differing_values(
-            f"{name} judged by", {label: _judge_of(each) for label, each in found.items()}
-        )
+        judges = {}
+        for label, rows in tables.items():
+            if not all(name in row for row in rows):
+                found = rescored(runs[label], name)
+                tables[label] = [row | {name: found.rows[key_of(row)]} for row in rows]
+                judges[label] = _judge_of(found)
+                if found.errors:
+                    lines.append(f"{label}: {found.errors} judgements ended in an error")
+        lines += differing_values(f"{name} judged by", judges)
     return tables, lines
 
 
@@ -304,26 +295,24 @@ def _with_retrieval(
     label: str, rows: list[PredictionRow], metrics: Sequence[str]
 ) -> list[PredictionRow]:
     """The rows with those of `metrics` that are figures of retrieval. Raises: RunMismatch where a run has none."""
-    for name in metrics:
+    for name in filter(_of_retrieval, metrics):
         query, _, measure = name.rpartition(".")
-        if not _of_retrieval(name):
-            continue
         # As in metrics.json: a question counts as 0 that lacks a query which others of the run have; an error has none.
         fixed = query in VARIANTS and any(query in row["retrieval"] for row in rows)
         fixed = fixed and (query != KEPT or all(map(kept_known, rows)))
         empty = {measure: 0.0} if fixed else {}
-        found = [row["retrieval"].get(query, empty if row["retrieval"] else {}) for row in rows]
-        if not all(
-            measure in figures or row["error"] for row, figures in zip(rows, found, strict=True)
+        found = [row["retrieval"] and row["retrieval"].get(query, empty) for row in rows]
+        if any(
+            measure not in figures and not row["error"]
+            for row, figures in zip(rows, found, strict=True)
         ):
             raise RunMismatch(
                 f"run '{label}' has no '{name}' for every question: no gold is known, there is no such query, a model "
                 "wrote what was kept, or the run is older than this figure (evaluate it anew with reuse=: no "
                 "call is paid for twice)"
             )
-        rows = [
-            row | {name: figures.get(measure)} for row, figures in zip(rows, found, strict=True)
-        ]
+        pairs = zip(rows, found, strict=True)
+        rows = [row | {name: figures.get(measure)} for row, figures in pairs]
     return rows
 
 
@@ -355,10 +344,7 @@ def compare_predictions(
     baseline = next(iter(runs)) if against is None else against
     if baseline not in runs:
         raise UnknownName.of("run", baseline, runs)
-    tables = {
-        label: _by_id(label, runs[label])
-        for label in [baseline, *(run for run in runs if run != baseline)]
-    }
+    tables = {label: _by_id(label, runs[label]) for label in dict.fromkeys([baseline, *runs])}
     first = tables[baseline]
     for label, table in tables.items():
         _check_questions(baseline, first, label, table)
@@ -382,20 +368,15 @@ def compare_predictions(
         }
 
     measured = {measure: of_all(measure) for measure in dict.fromkeys(metrics)}
-    if not any(
-        _right_or_wrong(measure, *scores.values()) for measure, scores in measured.items()
-    ):
+    if not any(_right_or_wrong(name, *scores.values()) for name, scores in measured.items()):
         measured[CORRECT] = of_all(CORRECT)
     rows: list[ComparisonRow] = []
     for measure, scores in measured.items():
         rows += _compared(measure, scores, errors, failed, seed, p_values)
     by_run = tuple(row for label in tables for row in rows if row.run == label)
     repeats = {label: len(next(iter(table.values()))) for label, table in tables.items()}
-    over = {
-        measure: len(answered)
-        for measure in measured
-        if _of_retrieval(measure) and len(answered) < len(first)
-    }
+    partly = filter(_of_retrieval, measured) if len(answered) < len(first) else ()
+    over = dict.fromkeys(partly, len(answered))
     return Comparison(
         baseline, len(first), by_run, seed, RESAMPLES, p_values, repeats, tuple(also), over
     )
@@ -409,42 +390,26 @@ def _compared(
     seed: int,
     p_values: bool,
 ) -> list[ComparisonRow]:
-    means = {label: fmean(map(fmean, values)) for label, values in scores.items()}
-    baseline, *others = (
-        ComparisonRow(label, measure, means[label], errors[label], failed=label in failed)
-        for label in scores
-    )
-    tested = [
-        row
-        if row.failed or baseline.failed
-        else _tested(row, scores[baseline.run], scores[row.run], seed)
-        for row in others
-    ]
-    if not p_values:
-        return [baseline, *(replace(row, p=None, smallest=None) for row in tested)]
-    corrected = iter(holm([row.p for row in tested if row.p is not None]))
-    return [
-        baseline,
-        *(row if row.p is None else replace(row, p_holm=next(corrected)) for row in tested),
-    ]
+    baseline, before = next(iter(scores.items()))
+    rows = []
+    for label, after in scores.items():
+        mean, is_failed = fmean(map(fmean, after)), label in failed
+        row = ComparisonRow(label, measure, mean, errors[label], failed=is_failed)
+        if label != baseline and not is_failed and baseline not in failed:
+            row = replace(row, **_tested(measure, before, after, seed))
+        rows.append(row if p_values else replace(row, p=None, smallest=None))
+    corrected = iter(holm([row.p for row in rows if row.p is not None]))
+    return [row if row.p is None else replace(row, p_holm=next(corrected)) for row in rows]
 
 
-def _tested(row: ComparisonRow, before: Answers, after: Answers, seed: int) -> ComparisonRow:
-    """`row` with what compares its scores (`after`) with the baseline's (`before`)."""
-    difference, low, high, p = paired_bootstrap(before, after, seed=seed)
-    row = replace(row, difference=difference, low=low, high=high, p=p)
-    if (
-        not _right_or_wrong(row.measure, before, after)
-        or len(before[0]) > 1
-        or len(after[0]) > 1
-    ):
-        return row
-    lost, won, p = mcnemar_exact(
-        [answer for (answer,) in before], [answer for (answer,) in after]
-    )
-    return replace(
-        row, won=won, lost=lost, p=p, smallest=smallest_difference(won + lost, len(after))
-    )
+def _tested(measure: str, before: Answers, after: Answers, seed: int) -> dict[str, Any]:
+    """What compares a run's scores (`after`) with the baseline's (`before`), by the fields of a row."""
+    found: dict[str, Any] = paired_bootstrap(before, after, seed=seed)._asdict()
+    if _right_or_wrong(measure, before, after) and len(before[0]) == len(after[0]) == 1:
+        lost, won, p = mcnemar_exact(before, after)
+        smallest = smallest_difference(won + lost, len(after))
+        found |= {"won": won, "lost": lost, "p": p, "smallest": smallest}
+    return found
 
 
 def _right_or_wrong(measure: str, *runs: Answers) -> bool:

@@ -186,16 +186,14 @@ def _other_rows(run: Run) -> BadData:
 
 def _versions(shards: Sequence[Run]) -> dict[str, list[str]]:
     """By package, the versions that made the shards, and of this one that which merges them. Warns of differences."""
-    known = {str(run.folder): run.record.get("versions", {}) for run in shards}
+    known = {run.folder: run.record.get("versions", {}) for run in shards}
     found, differing = dict[str, list[str]](), list[str]()
     for package in dict.fromkeys(chain.from_iterable(known.values())):
-        made = {name: by[package] for name, by in known.items() if package in by}
-        found[package] = sorted({*made.values()})
-        if len(found[package]) > 1:
-            first = {version: name for name, version in reversed(made.items())}
-            differing.append(
-                " and ".join(f"{package} {each} ({first[each]})" for each in found[package])
-            )
+        first = {by[package]: path for path, by in reversed(known.items()) if package in by}
+        found[package] = sorted(first)
+        if len(first) > 1:
+            made = (f"{package} {version} ({first[version]})" for version in found[package])
+            differing.append(" and ".join(made))
     if differing:
         warnings.warn(
             f"the shards were made by different versions, whose answers may differ: {'; '.join(differing)}",

@@ -146,7 +146,7 @@ def paired_bootstrap(
     return PairedTest(observed, *_ends(means, differences, (-1.0, 1.0)), p)
 
 
-def mcnemar_exact(a: Sequence[float], b: Sequence[float]) -> McNemar:
+def mcnemar_exact(a: Scores, b: Scores) -> McNemar:
     """The exact McNemar test on two runs' outcomes, each 0 or 1 (or a bool), over the same questions.
 
     >>> mcnemar_exact([1, 0, 0, 0, 0, 0, 0], [1, 1, 1, 1, 1, 1, 1])  # 2 / 2**6
