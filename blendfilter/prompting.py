@@ -130,16 +130,11 @@ class Prompts:
     def __init__(self, override: str | Path | None = None) -> None:
         own = resources.prompts()
         self.set_name = override if isinstance(override, str) and override in SETS else ""
-        self.override = (
-            own / self.set_name
-            if self.set_name
-            else None
-            if override is None
-            else path_of(override)
-        )
-        self.names = sorted(
-            {*(name for name in _names_in(own) if name.partition("/")[0] not in SETS), *SHARED}
-        )
+        self.override = None
+        if override is not None:
+            self.override = own / self.set_name if self.set_name else path_of(override)
+        ours = {name for name in _names_in(own) if name.partition("/")[0] not in SETS}
+        self.names = sorted(ours | SHARED.keys())
         self._folders = [own]
         self._instructions: dict[str, dict[str, str | None]] = {}
         if self.override is not None:
@@ -154,11 +149,7 @@ class Prompts:
                 raise BadData(
                     f"{self.override} has no prompt in it: no NAME.j2 (such as direct.j2), no {INSTRUCTIONS}"
                 )
-            for name in found:
-                if name not in self.names:
-                    raise UnknownName.of(
-                        "prompt", name, self.names, f"(found in {self.override})"
-                    )
+            self._check_names(found, self.override)
             self._folders = [self.override, own]
             self._instructions = self._instructions_in(self.override / INSTRUCTIONS)
         self._environment = SandboxedEnvironment(
@@ -182,9 +173,12 @@ class Prompts:
         """`prompts` themselves, those of a set or a folder, or (None) the package's own."""
         if isinstance(prompts, Prompts):
             return prompts
-        return (
-            _known_prompts(prompts) if prompts is None or prompts in SETS else Prompts(prompts)
-        )
+        return _known_prompts(prompts) if prompts in (None, *SETS) else Prompts(prompts)
+
+    def _check_names(self, names: Iterable[str], where: Path) -> None:
+        for name in names:
+            if name not in self.names:
+                raise UnknownName.of("prompt", name, self.names, f"(found in {where})")
 
     @property
     def overridden(self) -> list[str]:
@@ -209,9 +203,7 @@ class Prompts:
         for task, words in found.items():
             if task not in tasks:
                 raise UnknownName.of("task", task, tasks, f"(found in {path})")
-            for name in words:
-                if name not in self.names:
-                    raise UnknownName.of("prompt", name, self.names, f"(found in {path})")
+            self._check_names(words, path)
         return found
 
     def _load(self, name: str) -> Template:
@@ -229,24 +221,23 @@ class Prompts:
             compiled = self._environment.get_template(f"{file}.j2")
         except (jinja2.TemplateError, OSError, UnicodeError) as error:
             raise BadData(f"{path}: not a Jinja template: {error}") from error
-        overridden = self.override is not None and any(
+        overridden = bool(self.override) and any(
             (self.override / each).is_file() for each in files
         )
+        inherited = own_prompts()[name].instructions if self.override else ""
+        words_of = {task: worded_as(name, of) for task, of in self._instructions.items()}
         return Template(
             name=name,
             path=path,
             overridden=overridden,
-            instructions=instructions
-            or (own_prompts()[name].instructions if self.override else ""),
+            instructions=instructions or inherited,
             instructs=bool(instructions),
             variables=frozenset(variables),
             digest=hashlib.sha256(source.encode()).hexdigest()[:16],
             compiled=compiled,
             of_set=self.set_name if overridden else "",
             for_tasks={
-                task: words[found]
-                for task, words in self._instructions.items()
-                if (found := worded_as(name, words)) is not None
+                task: self._instructions[task][at] for task, at in words_of.items() if at
             },
             among=self,
         )
@@ -255,17 +246,12 @@ class Prompts:
         """Default instructions and free variables of a template and of those it extends, whose files `seen` takes."""
         tree = self._environment.parse(source)
         variables = jinja2.meta.find_undeclared_variables(tree)
-        macros = (
-            macro
-            for macro in tree.find_all(nodes.Macro)
-            if macro.name == "default_instructions"
-        )
-        texts = (
-            "".join(part.data for part in macro.find_all(nodes.TemplateData))
-            for macro in macros
-        )
-        # As DSPy reads a signature's instructions, or the two would not be equal.
-        instructions = next((inspect.cleandoc(text.strip()) for text in texts), "")
+        instructions = ""
+        for macro in tree.find_all(nodes.Macro):
+            if macro.name == "default_instructions":
+                text = "".join(part.data for part in macro.find_all(nodes.TemplateData))
+                # As DSPy reads a signature's instructions, or the two would not be equal.
+                instructions = inspect.cleandoc(text.strip())
         for parent in tree.find_all(nodes.Extends):
             file = parent.template.as_const()
             if file not in seen:
@@ -313,14 +299,8 @@ def worded_as(name: str, words: Mapping[str, Any]) -> str | None:
 
     The answer speaks as the external step does, a second request for the same thing as the first.
     """
-    return next(
-        (
-            each
-            for each in (name, SHARED.get(name, ""), name.removesuffix("_again"))
-            if each in words
-        ),
-        None,
-    )
+    names = (name, SHARED.get(name, ""), name.removesuffix("_again"))
+    return next((spoken for spoken in names if spoken in words), None)
 
 
 def what_is_wrong(error: Exception) -> str:
@@ -369,16 +349,11 @@ class TemplateAdapter(TextAdapter):
 
     def for_call(self, *, json: bool, turns: bool) -> TemplateAdapter:
         """This adapter for one call: whether its reply is held to a JSON schema, its demonstrations are turns."""
-        return (
-            self
-            if (json, turns) == (self.json, self.as_turns)
-            else self._as(json=json, as_turns=turns)
-        )
+        return self._as(json=json, as_turns=turns)
 
     def _as(self, **changed: Any) -> TemplateAdapter:
         other = copy.copy(self)
-        for name, value in changed.items():
-            setattr(other, name, value)
+        vars(other).update(changed)
         return other
 
     @property
@@ -401,18 +376,12 @@ class TemplateAdapter(TextAdapter):
         if not self.as_turns:
             return [("user", self.render(signature, demos, inputs))]
         (reply,) = signature.output_fields
-        same = {name: inputs[name] for name in OPTIONAL_FIELDS - {"topic"} if name in inputs}
+        same = {name: inputs[name] for name in OPTIONAL_FIELDS if name in inputs}
         messages = list[tuple[str, str]]()
         for demo in self._complete(signature, demos):
-            shown = {
-                **same,
-                "topic": "",
-                **{name: demo[name] for name in inputs if name in demo},
-            }
-            said = {
-                name: value for name, value in shown.items() if name in signature.input_fields
-            }
-            messages.append(("user", self.render(signature, [], said)))
+            given = {**same, "topic": "", **demo}
+            read = {name: given[name] for name in signature.input_fields if name in given}
+            messages.append(("user", self.render(signature, [], read)))
             messages.append(("assistant", whole_characters(str(demo[reply]).strip())))
         return [*messages, ("user", self.render(signature, [], inputs))]
 
@@ -437,20 +406,18 @@ class TemplateAdapter(TextAdapter):
                 f"{template.path} does not render {{{{ instructions }}}}: this program's instructions would be lost; "
                 "add it to the template, or use the program without this override"
             )
+        variables = {
+            "instructions": signature.instructions,
+            "demos": self._complete(signature, demos),
+            "answer_form": _answer_form(signature),
+            "json": self.json,
+            **inputs,
+        }
         try:
-            told = {"answer_form": _answer_form(signature), "json": self.json, **inputs}
-            text = template.compiled.render(
-                instructions=signature.instructions,
-                demos=self._complete(signature, demos),
-                **told,
-            )
-            return whole_characters(text.strip())
+            return whole_characters(template.compiled.render(variables).strip())
         except jinja2.UndefinedError as error:
-            readable = ", ".join(
-                ["instructions", "demos", *signature.input_fields, "answer_form", "json"]
-            )
             raise BadData(
-                f"{template.path}: {error.message}; a template may read {readable}"
+                f"{template.path}: {error.message}; a template may read {', '.join(variables)}"
             ) from error
         except (jinja2.TemplateError, TypeError) as error:
             raise BadData(f"{template.path}: cannot be rendered: {error}") from error
@@ -464,7 +431,7 @@ class TemplateAdapter(TextAdapter):
         beside those that it bootstrapped.
         """
         complete = [demo for demo in demos if fills(demo, signature)]
-        name = self.template.name if self.template else ""
+        name = self.template.name  # type: ignore[union-attr]
         if len(complete) < len(demos) and name not in self._warned:
             self._warned.add(name)
             logger.warning(
@@ -485,7 +452,7 @@ class TemplateAdapter(TextAdapter):
         """What is certain of the output field while its reply has come to `text`."""
         (name,) = signature.output_fields
         read = SO_FAR.get(self.readers.get(name, str.strip))
-        return read(text) if read is not None else ""
+        return read(text) if read else ""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> TemplateAdapter:
         return self
@@ -527,7 +494,7 @@ def _ids_reply(value: Any, json_held: bool) -> str:
     """A demonstration's ids as a reply: in JSON where replies are held to it and the ids are plain numbers."""
     text = _own_line(value)
     numbers = "" if text == "none" else text
-    plain = not numbers.replace(",", "").replace(" ", "").strip("0123456789")
+    plain = re.fullmatch(r"[\d, ]*", numbers)
     return f'{{"ids": [{numbers}]}}' if json_held and plain else text
 
 

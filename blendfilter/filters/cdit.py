@@ -45,7 +45,7 @@ from blendfilter.context import setting
 from blendfilter.errors import BadArgument, BadData, MissingFile, UnknownName
 from blendfilter.files import read_whole
 from blendfilter.filters.base import Filter, Signed, judged_apart, selection
-from blendfilter.filters.ids import unfenced
+from blendfilter.filters.ids import once, unfenced
 from blendfilter.filters.requests import (
     PredictorReply,
     holds_to_schema,
@@ -87,24 +87,22 @@ class Rule:
     sentence: str
 
     def __post_init__(self) -> None:
-        words = [] if isinstance(self.components, str) else [*self.components]
-        sound = all(
-            isinstance(text, str) and text.strip() for text in (self.name, self.sentence)
-        )
-        sound = sound and all(isinstance(x, str) and _COMPONENT.fullmatch(x) for x in words)
+        words = () if isinstance(self.components, str) else tuple(self.components)
         # Names are written into records and lists of verdicts, several of them as phi1+phi2.
         if not (
-            sound
-            and _NAME.fullmatch(self.name)
+            words
+            and all(isinstance(text, str) for text in (self.name, self.sentence, *words))
+            and self.sentence.strip()
             and self.name.isprintable()
-            and words
+            and _NAME.fullmatch(self.name)
+            and all(map(_COMPONENT.fullmatch, words))
             and len({word.casefold() for word in words}) == len(words)
         ):
             raise BadArgument(
                 "a rule has a name (a word or two, without '+' or ','), components (words, each once) and a sentence: "
                 f"got {self.name!r:.40}, {self.components!r:.60}, {self.sentence!r:.40}"
             )
-        object.__setattr__(self, "components", tuple(words))
+        object.__setattr__(self, "components", words)
 
     @property
     def line(self) -> str:
@@ -164,11 +162,6 @@ def choose_rules(names: Sequence[str] = (), path: Path | None = None) -> tuple[R
     """The rules of that name, ours or the file's; without names all of the file's, without a file phi1."""
     own = read_rules(path) if path is not None else ()
     return rules_of(names or own or (PHI1,), {**RULES, **{rule.name: rule for rule in own}})
-
-
-def components_of(rules: Iterable[Rule]) -> tuple[str, ...]:
-    """The components of all these rules, each once, in the order in which they are named."""
-    return tuple(dict.fromkeys(component for rule in rules for component in rule.components))
 
 
 def read_rules(path: Path) -> tuple[Rule, ...]:
@@ -252,11 +245,6 @@ def read_verdict(reply: str) -> bool | None:
     return true_or_false(split_thinking(reply)[1])
 
 
-def _verdict_alone(line: str) -> bool | None:
-    word = _ONE_WORD.fullmatch(line)
-    return None if word is None else word[1].casefold() == "true"
-
-
 def read_comparison(reply: str, components: Sequence[str]) -> JudgeReply:
     """A reply that compares `components`; its verdict, which its own rows may contradict, is unchecked.
 
@@ -278,13 +266,13 @@ def read_comparison(reply: str, components: Sequence[str]) -> JudgeReply:
 
 def _of_lines(lines: Iterable[str], components: Sequence[str]) -> JudgeReply:
     compared: list[ComparedComponent] = []
-    verdicts: list[bool | None] = []
+    verdicts: list[bool] = []
     reason, settled = "", True
     for line in chain.from_iterable(map(str.splitlines, lines)):
         if not line.strip() or _FENCE.fullmatch(line) or _RULER.fullmatch(line):
             continue
-        if _verdict_alone(line) is not None:
-            verdicts.append(_verdict_alone(line))
+        if word := _ONE_WORD.fullmatch(line):
+            verdicts.append(word[1].casefold() == "true")
             settled = True
         elif (row := _row(line, components)) is not None:
             compared.append(row)
@@ -300,12 +288,9 @@ def _row(line: str, components: Sequence[str]) -> ComparedComponent | None:
     cells = [cell.strip(_AROUND) for cell in line.strip().strip("|").split("|")]
     if len(cells) < 4:
         return None
-    component = _component(cells[0], components)
-    return (
-        ComparedComponent(component, cells[1], " | ".join(cells[2:-1]), _alike(cells[-1]))
-        if component
-        else None
-    )
+    if not (component := _component(cells[0], components)):
+        return None
+    return ComparedComponent(component, cells[1], " | ".join(cells[2:-1]), _alike(cells[-1]))
 
 
 def _alike(cell: str) -> bool | None:
@@ -320,7 +305,7 @@ def _component(name: str, components: Iterable[str]) -> str:
 
 def _of_json(text: str, components: Sequence[str]) -> JudgeReply:
     try:
-        content = json.loads(text, object_pairs_hook=_without_contradictions)
+        content = json.loads(text, object_pairs_hook=once)
     except (ValueError, RecursionError):
         return _NO_VERDICT
     rows, compared = content.get("comparison"), list[ComparedComponent]()
@@ -331,23 +316,9 @@ def _of_json(text: str, components: Sequence[str]) -> JudgeReply:
             found = alike if isinstance(alike, bool) else _alike(str(alike))
             compared.append(ComparedComponent(component, question, passage, found))
     reason, verdict = content.get("reason"), content.get("verdict")
-    return JudgeReply(
-        verdict
-        if isinstance(verdict, bool)
-        else read_verdict(verdict)
-        if isinstance(verdict, str)
-        else None,
-        compared,
-        reason.strip() if isinstance(reason, str) else "",
-    )
-
-
-def _without_contradictions(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object; a key that comes twice with different values is null."""
-    made: dict[str, Any] = {}
-    for name, value in pairs:
-        made[name] = value if name not in made or made[name] == value else None
-    return made
+    if not isinstance(verdict, bool):
+        verdict = read_verdict(verdict) if isinstance(verdict, str) else None
+    return JudgeReply(verdict, compared, reason.strip() if isinstance(reason, str) else "")
 
 
 # --- the judge --------------------------------------------------------------------------------------------------------
@@ -415,7 +386,8 @@ class Judge(dspy.Module):
         self.mode = mode
         self.rules = rules_of(rules)
         self.json_schema = json_schema
-        self.components = components_of(self.rules)
+        named = (component for rule in self.rules for component in rule.components)
+        self.components = tuple(dict.fromkeys(named))
         room = REPLY_TOKENS + _ROW_TOKENS * max(0, len(self.components) - 3)
         signature, tokens = (
             (Consistent, SHORT_TOKENS) if mode == "word" else (ComparedWith, room)

@@ -35,8 +35,8 @@ class IdsRead(NamedTuple):
     status: Status
 
 
-_SUSPECT = IdsRead((), "suspect")
-_UNPARSEABLE = IdsRead((), "unparseable")
+SUSPECT = IdsRead((), "suspect")
+UNPARSEABLE = IdsRead((), "unparseable")
 _NOUN = r"(?:knowledge|passage|sentence|id|number|piece|document|paragraph)s?"
 
 # --- step 1: words, marks and numbers as letters ----------------------------------------------------------------------
@@ -134,8 +134,7 @@ _AROUND = [  # ticked and empty boxes; tokens of chat templates and markdown; br
         r"\1: ",
     ),
 ]
-_SET_OFF = re.compile(r"[][)<*_`#~$\\{}\"]|context|judge", re.IGNORECASE)
-"""Without any of these a line has nothing of the kind."""
+
 _BRACKETS = re.compile(rf"\(([^()]{{0,200}}(?:[^\W\d]|{QUOTED})[^()]{{0,200}})\)")
 
 
@@ -249,7 +248,7 @@ _ANNOUNCED = _Clause("words", (), ":")
 def _clauses(line: str, k: int) -> Iterator[_Clause]:
     """What a line says, clause by clause."""
     line = _full_range_pattern(k).sub(" ", line)
-    for pattern, by in _AROUND if _SET_OFF.search(line) else ():
+    for pattern, by in _AROUND:
         line = pattern.sub(by, line)
     letters, ids = _coded(_BRACKETS.sub(_unbracketed, line.strip("| \t")), k)
     for sentence in _SENTENCE.finditer(letters):
@@ -321,43 +320,28 @@ def read_ids(reply: str, k: int, *, cut: bool = False) -> IdsRead:
     'none'
     """
     reply = split_thinking(reply)[1]
-    return in_own_words(end_of(reply), lambda text: _read(text, k, cut), _read_json(reply, k))
+    read = partial(read_plain, k=k, cut=cut)
+    return _read_json(reply, k) or in_own_words(end_of(reply), read)
 
 
-def read_plain(text: str, k: int) -> IdsRead:
-    """The ids in a text that is read as it stands, whatever in it is quoted: one that `in_own_words` gave."""
-    read = _read_json(text, k)
-    return _read(text, k, cut=False) if read is None else read
-
-
-def in_own_words(
-    reply: str, read: Callable[[str], IdsRead], whole: IdsRead | None = None
-) -> IdsRead:
-    """How `read` reads what `reply` says itself, never what it quotes; `whole` where all of it is a form that is known.
+def in_own_words(reply: str, read: Callable[[str], IdsRead]) -> IdsRead:
+    """How `read` reads what `reply` says itself, never what it quotes.
 
     What may be its own although it stands in quotation marks or a fence decides where nothing else does. Where it goes
     against the rest, or all that could be read was quoted, the reply is suspect.
     """
-    if whole is not None:
-        return whole
     own = own_words(reply)
-    if own.words == reply:
-        return read(reply)
-    stated = read(own.words)
-    quotes_ids = own.announced is not None and re.findall(r"\d+", own.announced) != re.findall(
-        r"\d+", own.words
-    )
-    announced = (
-        read(own.announced)
-        if own.announced is not None and (quotes_ids or stated.status != "ids")
-        else stated
-    )
+    announced = stated = read(own.words)
+    if own.announced is not None:
+        numbers, quoted = (re.findall(r"\d+", text) for text in own)
+        if numbers != quoted or stated.status != "ids":
+            announced = read(own.announced)
     if stated.status in ("ids", "none"):
-        return stated if announced == stated else _SUSPECT
+        return stated if announced == stated else SUSPECT
     if announced.status != "unparseable":
         return announced
-    quotes = own.words != reply and re.search(r"\d", reply) and not re.search(r"\d", own.words)
-    return _SUSPECT if stated.status == "suspect" or quotes else stated
+    quotes = re.search(r"\d", reply) and not re.search(r"\d", own.words)
+    return SUSPECT if stated.status == "suspect" or quotes else stated
 
 
 def unfenced(reply: str) -> str:
@@ -405,26 +389,22 @@ _DOUBTED = re.compile(  # verdicts by half, scores and orders, second thoughts, 
 )
 
 
-def _read(text: str, k: int, cut: bool) -> IdsRead:
+def read_plain(text: str, k: int, *, cut: bool = False) -> IdsRead:
+    """The ids in a text that is read as it stands, whatever in it is quoted: one that `in_own_words` gave."""
     if re.search(r"\d", text) and _DOUBTED.search(text):
-        return _SUSPECT
+        return SUSPECT
     # an object that is not whole, or whose names are quoted
     if re.search(rf"\{{\s*[{QUOTED}\"]", text):
-        return _UNPARSEABLE
+        return UNPARSEABLE
     lines = filter(str.strip, _lines(text.replace("’", "'")))
     said = [(line, clauses) for line in lines if (clauses := [*_clauses(line, k)])]
     if cut:  # the last line is not whole, and what others name one by one need not be all
         said = [each for each in said[:-1] if each[1][0].kind in ("ids", "state")]
         said = [each for each in said if each[1][0].kind == "state" or len(each[1][0].ids) > 1]
     read = _together(_attributed(said), k)
-    return _SUSPECT if 1 in read.ids and 0 not in read.ids and _ends_with(k, text) else read
-
-
-def _ends_with(k: int, text: str) -> bool:
-    """Whether a list in a reply ends with `k`, which is the last number where one counts from 1."""
-    return (
-        re.search(rf"\d(?![^\S\n]*+\d)(?:[\s,]|\band\b)++{k}\W*(?:$|[.;\n])", text) is not None
-    )
+    # a list that ends with `k`, the last number where one counts from 1
+    to_k = re.search(rf"\d(?![^\S\n]*+\d)(?:[\s,]|\band\b)++{k}\W*(?:$|[.;\n])", text)
+    return SUSPECT if 1 in read.ids and 0 not in read.ids and to_k else read
 
 
 def _lines(text: str) -> list[str]:
@@ -438,8 +418,6 @@ def _lines(text: str) -> list[str]:
             item["rest"] if item and item[1] != "0" and _NAMES.match(item["rest"]) else line
         )
     items = [item for line in lines if (item := _ITEM.match(line))]
-    if not items:
-        return lines
     counted = [int(item[1]) for item in items] == [*range(1, len(items) + 1)]
     return [_ITEM.sub(r"maybe \1 \2" if counted else r"\1: \2", line) for line in lines]
 
@@ -488,17 +466,12 @@ def _together(said: Sequence[_Clause], k: int) -> IdsRead:
             kind, ids = "state", dict.fromkeys(range(k))
             # "0 is a light. All are relevant"
             if 0 < len({each for some in named.values() for each in some}) < k:
-                return _SUSPECT
+                return SUSPECT
         if kind not in ("ids", "state"):
             # "2 is relevant as well"
             also = stated if kind == "keep" and "y" in clause.letters else None
             (also or named.setdefault(kind, {})).update(ids)
-        elif (
-            stated
-            and last.kind == kind
-            and last.letters == clause.letters
-            and ":" in clause.letters
-        ):
+        elif stated and last.letters == clause.letters and ":" in clause.letters:
             if not stated.keys() <= ids.keys():
                 named["doubt"] = {}  # "Ids: 0", and below it "Ids: 3"
             stated = ids
@@ -512,9 +485,9 @@ def _together(said: Sequence[_Clause], k: int) -> IdsRead:
         last, spoken = clause, spoken or bool(ids)
     if stated is None and not spoken:
         return (
-            _SUSPECT
+            SUSPECT
             if any(kind == "doubt" and "o" in letters for kind, _, letters in said)
-            else _UNPARSEABLE
+            else UNPARSEABLE
         )
     drops = named.get("drop", {}).keys()
     # what must be among the ids
@@ -530,7 +503,7 @@ def _together(said: Sequence[_Clause], k: int) -> IdsRead:
         or "doubt" in named
         or (drops | named.get("isnt", {}).keys()) & ids.keys()
     ):
-        return _SUSPECT
+        return SUSPECT
     return IdsRead(tuple(ids), "ids" if ids else "none")
 
 
@@ -554,20 +527,18 @@ def _read_json(reply: str, k: int) -> IdsRead | None:
     lines, at = list[str](), start.start()
     try:
         while opened := re.compile(r"[\s,]*(?=[\[{])").match(reply, at):
-            value, at = json.JSONDecoder(object_pairs_hook=_once).raw_decode(
-                reply, opened.end()
-            )
+            value, at = json.JSONDecoder(object_pairs_hook=once).raw_decode(reply, opened.end())
             lines += _in_words(value)
     except (ValueError, RecursionError):
         return None
     return (
         None
         if set(_letters(reply[at:])) & set("ijcdxoerhQk")
-        else _read("\n".join(lines), k, cut=False)
+        else read_plain("\n".join(lines), k)
     )
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """An object each of whose names stands once; of `{"ids": [0], "ids": [1]}` nobody knows which is meant."""
     if len(pairs) > len(dict(pairs)):
         raise ValueError("a name twice")

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from blendfilter.filters.ids import IdsRead, in_own_words, read_ids, read_plain, unfenced
+from blendfilter.filters.ids import (
+    SUSPECT,
+    UNPARSEABLE,
+    IdsRead,
+    in_own_words,
+    read_ids,
+    read_plain,
+    unfenced,
+)
 from blendfilter.lm.profiles import split_thinking
 from blendfilter.quoting import end_of
 
-UNPARSEABLE = IdsRead((), "unparseable")
 _NUMBERS_ALONE = re.compile(r"(?:[\W\d_]|\band\b|\bnone\b)+", re.IGNORECASE)
 _IDS = re.compile(
     r"(?:^[^\w\n]{0,12}(?:(?:so|thus|therefore|hence|and),?\s)?|(?<=[.;]\s)[^\w\n]{0,4}|(?<=\"))"
@@ -64,23 +71,23 @@ def read_judgement(reply: str, k: int) -> IdsRead:
 
 
 def _read_text(text: str, k: int) -> IdsRead:
-    openings = [*_IDS.finditer(text)]
-    own = lambda found: not _inside_a_judgement(text, found.start())  # noqa: E731
-    first = next(filter(own, openings), None)
-    if first and (end := _NEXT_PROMPT.search(text, first.end())):
+    openings = [
+        found for found in _IDS.finditer(text) if not _inside_a_judgement(text, found.start())
+    ]
+    if not openings:
+        return read_plain(text, k) if _NUMBERS_ALONE.fullmatch(text) else _by_verdicts(text, k)
+    if end := _NEXT_PROMPT.search(text, openings[0].end()):
         text = text[: end.start()]
         openings = [found for found in openings if found.end() <= len(text)]
-    if first and (last := next(filter(own, reversed(openings)), None)):
-        at = last.start()
-        if -1 < (begin := text.find("{")) < at and text[at - 1] == '"':
-            return _read_json(unfenced(text[begin:]), k)
-        numbers = {
-            int(item["id"]) for line in _ITEMS.split(text[:at]) if (item := _ITEM.match(line))
-        }
-        if k in numbers and 0 not in numbers:  # it counts from 1
-            return IdsRead((), "suspect")
-        return _compared(read_plain(text[at:], k), _verdicts(text[:at], k))
-    return read_plain(text, k) if _NUMBERS_ALONE.fullmatch(text) else _by_verdicts(text, k)
+    at = openings[-1].start()
+    if -1 < (begin := text.find("{")) < at and text[at - 1] == '"':
+        return _read_json(unfenced(text[begin:]), k)
+    judged = _judged(_ITEMS.split(text[:at]))
+    numbers = {number for number, _ in judged}
+    if k in numbers and 0 not in numbers:  # it counts from 1
+        return SUSPECT
+    verdicts = {number: told for number, told in judged if number < k and told is not None}
+    return _compared(read_plain(text[at:], k), verdicts)
 
 
 def _by_verdicts(text: str, k: int) -> IdsRead:
@@ -90,14 +97,11 @@ def _by_verdicts(text: str, k: int) -> IdsRead:
     asked for.
     """
     lines = [line for line in _ITEMS.split(text) if line.strip()]
-    judged = [
-        (int(item["id"]), _verdict(line)) for line in lines[:k] if (item := _ITEM.match(line))
-    ]
-    if sorted(number for number, _ in judged) != [*range(k)] or any(
-        verdict is None for _, verdict in judged
-    ):
-        return UNPARSEABLE
+    judged = _judged(lines[:k])
     relevant = tuple(number for number, verdict in judged if verdict)
+    numbers = sorted(number for number, verdict in judged if verdict is not None)
+    if numbers != [*range(k)]:
+        return UNPARSEABLE
     if not (below := "\n".join(lines[k:])):
         return IdsRead(relevant, "ids") if relevant else UNPARSEABLE
     read = read_plain(below, k)
@@ -109,42 +113,30 @@ def _by_verdicts(text: str, k: int) -> IdsRead:
 def _inside_a_judgement(text: str, at: int) -> bool:
     """Whether ids that open no line belong to a passage's judgement, whose verdict has yet to come: a title, quoted."""
     line = text[max(text.rfind("\n", 0, at) + 1, at - _LONGEST_JUDGEMENT) : at]
-    last = _ITEMS.split(line)[-1]
-    return bool(line.strip(' \t*_`#>-"') and _ITEM.match(last)) and _verdict(last) is None
+    judged = _judged(_ITEMS.split(line)[-1:])
+    return bool(line.strip(' \t*_`#>-"')) and any(verdict is None for _, verdict in judged)
 
 
 _LONGEST_JUDGEMENT = 1_000
 """Letters of one passage's judgement in which ids may be quoted."""
 
 
-def _verdicts(text: str, k: int) -> dict[int, bool]:
-    """Which of `k` passages a judgement calls relevant or irrelevant in so many words, the last word on each.
+def _judged(lines: Sequence[str]) -> list[tuple[int, bool | None]]:
+    """The passages that lines judge, and what each is called; None where that is not plain.
 
-    >>> _verdicts("0: gives the year - relevant\\n1: a hill - not relevant\\n2: may be relevant\\n3: irrelevant", 5)
-    {0: True, 1: False, 3: False}
+    >>> _judged(["0: gives the year - relevant", "1: a hill - not relevant", "2: may be relevant", "A note."])
+    [(0, True), (1, False), (2, None)]
     """
-    found = dict[int, bool]()
-    for line in _ITEMS.split(text):
-        if (
-            (item := _ITEM.match(line))
-            and int(item["id"]) < k
-            and (verdict := _verdict(line)) is not None
-        ):
-            found[int(item["id"])] = verdict
+    found = list[tuple[int, bool | None]]()
+    for line in lines:
+        if item := _ITEM.match(line):
+            about = line[item.end() :]
+            words = [*_VERDICT_APART.finditer(about)]
+            if item["mark"] and (first := _VERDICT_FIRST.match(about)):
+                words.append(first)
+            verdicts = {not (word["not"] or word["ir"]) for word in words}
+            found.append((int(item["id"]), verdicts.pop() if len(verdicts) == 1 else None))
     return found
-
-
-def _verdict(line: str) -> bool | None:
-    """What the judgement of a passage calls it; None where that is not plain."""
-    item = _ITEM.match(line)
-    if item is None:
-        return None
-    about = line[item.end() :]
-    found = list(_VERDICT_APART.finditer(about))
-    if item["mark"] and (first := _VERDICT_FIRST.match(about)):
-        found.append(first)
-    verdicts = {not (verdict["not"] or verdict["ir"]) for verdict in found}
-    return verdicts.pop() if len(verdicts) == 1 else None
 
 
 def _compared(read: IdsRead, verdicts: Mapping[int, bool]) -> IdsRead:
@@ -152,7 +144,7 @@ def _compared(read: IdsRead, verdicts: Mapping[int, bool]) -> IdsRead:
     if read.status not in ("ids", "none"):
         return read
     agrees = all((number in read.ids) is relevant for number, relevant in verdicts.items())
-    return read if agrees else IdsRead((), "suspect")
+    return read if agrees else SUSPECT
 
 
 def _read_json(text: str, k: int) -> IdsRead:
@@ -162,17 +154,13 @@ def _read_json(text: str, k: int) -> IdsRead:
         return UNPARSEABLE
     if not isinstance(value, dict) or not isinstance(value.get("ids"), list):
         return UNPARSEABLE
-    judged = value.get("judgements")
-    judgements = (
-        [each for each in judged if isinstance(each, dict)] if isinstance(judged, list) else []
-    )
-    verdicts = {
-        each["id"]: each["relevant"]
-        for each in judgements
-        if type(each.get("id")) is int
-        and 0 <= each["id"] < k
-        and isinstance(each.get("relevant"), bool)
-    }
+    judged, verdicts = value.get("judgements"), dict[int, bool]()
+    for each in judged if isinstance(judged, list) else ():
+        if not isinstance(each, dict):
+            continue
+        number, relevant = each.get("id"), each.get("relevant")
+        if number in range(k) and isinstance(relevant, bool):
+            verdicts[number] = relevant
     return _compared(read_ids(text, k), verdicts)
 
 

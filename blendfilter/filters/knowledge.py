@@ -37,7 +37,8 @@ from blendfilter.asking import (
 )
 from blendfilter.context import setting
 from blendfilter.filters.base import Filter, judged_apart, selection
-from blendfilter.filters.judgements import UNPARSEABLE, read_judgement, unreached
+from blendfilter.filters.ids import UNPARSEABLE
+from blendfilter.filters.judgements import read_judgement, unreached
 from blendfilter.filters.requests import (
     IdsReply,
     ask_ids,

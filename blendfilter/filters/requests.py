@@ -13,7 +13,7 @@ import dspy
 
 from blendfilter.asking import SHORT_TOKENS, Ask
 from blendfilter.filters.base import noted, selection
-from blendfilter.filters.ids import IdsRead, read_ids
+from blendfilter.filters.ids import SUSPECT, IdsRead, read_ids
 from blendfilter.filters.judgements import unreached
 from blendfilter.records import Passage
 
@@ -74,7 +74,7 @@ async def ask_ids(
 
 def permitted(read: IdsRead, *, held: bool, offer_none: bool) -> IdsRead:
     """`read`; suspect where it names nothing against the schema that it was held to (not every server heeds it)."""
-    return IdsRead((), "suspect") if held and not offer_none and read.status == "none" else read
+    return SUSPECT if held and not offer_none and read.status == "none" else read
 
 
 async def choose_ids(

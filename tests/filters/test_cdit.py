@@ -28,7 +28,6 @@ from blendfilter.filters.cdit import (
     Judge,
     Rule,
     choose_rules,
-    components_of,
     read_comparison,
     read_rules,
     read_verdict,
@@ -334,7 +333,7 @@ class TestRawPrompts:
     def test_their_comparisons_are_of_the_rules_and_read_as_what_they_say(
         self, rules: tuple[Rule, ...], verdicts: list[bool], json_schema: bool
     ) -> None:
-        components = components_of(rules)
+        components = Judge("components", rules).components
         shown = worked_examples(components, json=json_schema)
         for example, verdict in zip(shown, verdicts, strict=True):
             read = read_comparison(example["comparison"], components)
