@@ -221,7 +221,7 @@ class Prompts:
             compiled = self._environment.get_template(f"{file}.j2")
         except (jinja2.TemplateError, OSError, UnicodeError) as error:
             raise BadData(f"{path}: not a Jinja template: {error}") from error
-        overridden = bool(self.override) and any(
+        overridden = self.override is not None and any(
             (self.override / each).is_file() for each in files
         )
         inherited = own_prompts()[name].instructions if self.override else ""
@@ -353,7 +353,7 @@ class TemplateAdapter(TextAdapter):
 
     def _as(self, **changed: Any) -> TemplateAdapter:
         other = copy.copy(self)
-        vars(other).update(changed)
+        other.__dict__.update(changed)
         return other
 
     @property

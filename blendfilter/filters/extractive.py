@@ -101,8 +101,8 @@ class _Best(Filter):
         if not passages:
             return selection()
         candidates = sentences_of(passages) if self.sentences else passages_of(passages)
-        if isinstance(self.scorer, ByRetriever):
-            scores = self.scorer.own_scores(passages)
+        if self.scorer.name == "retriever":
+            scores = _own_scores(passages)
         else:
             lines = [candidate.line for candidate in candidates]
             scores = await aio.in_thread(self.scorer, question, lines) if lines else []
@@ -112,17 +112,17 @@ class _Best(Filter):
             [at for at in ranked if scores[at] >= floor][: self.n], candidates, passages
         )
         chosen = [candidates[at] for at in sorted(best)]
-        kept = (
-            excerpts(passages, chosen)
-            if self.sentences
-            else [passages[each.position] for each in chosen]
-        )
-        shown = [
-            f"{score:.4f} in knowledge {each.position}: {shortened(each.line, _BEGINNING)}"
-            if self.sentences
-            else f"knowledge {each.position}: {score:.4f}"
-            for each, score in zip(candidates, scores, strict=True)
-        ]
+        scored = zip(candidates, scores, strict=True)
+        kept: list[Passage]
+        if self.sentences:
+            kept = excerpts(passages, chosen)
+            shown = [
+                f"{score:.4f} in knowledge {each.position}: {shortened(each.line, _BEGINNING)}"
+                for each, score in scored
+            ]
+        else:
+            kept = [passages[each.position] for each in chosen]
+            shown = [f"knowledge {each.position}: {score:.4f}" for each, score in scored]
         return selection(kept, f"kept {len(best)} of {len(candidates)}", "\n".join(shown))
 
     def _within(
@@ -190,7 +190,7 @@ class SentenceFilter(_Best):
         tokens: int | None = None,
     ) -> None:
         super().__init__(3 if n is None and tokens is None else n, by, model, min_score, tokens)
-        if isinstance(self.scorer, ByRetriever):
+        if self.scorer.name == "retriever":
             raise BadArgument(
                 "a retriever scores passages and no sentences: score by bm25, embedding or cross-encoder"
             )
@@ -200,16 +200,38 @@ class SentenceFilter(_Best):
 
 
 class CandidateScorer:
-    """Base class of scorers. Threads share one; `name` is its name in a run's record."""
+    """One score a text. Threads share one; `name` is its name in a run's record.
 
-    name: str
+    `score` takes a question and texts, and before them what `model` loads, where it needs one: threads take turns.
+    """
+
+    def __init__(
+        self, name: str, score: Callable[..., Sequence[float]], model: SharedModel | None = None
+    ) -> None:
+        self.name, self._score, self._model = name, score, model
 
     def prepare(self) -> None:
         """Load what it needs; what is missing is an error here."""
+        if self._model is not None:
+            with self._model:
+                pass
 
     def __call__(self, question: str, texts: Sequence[str]) -> Scores:
-        """One score a text."""
-        raise NotImplementedError
+        """Raises: BadArgument where a user's function does not give one number for each text."""
+        if self._model is None:
+            scores = [float(score) for score in self._score(question, texts)]
+            if len(scores) != len(texts) or any(map(math.isnan, scores)):
+                raise BadArgument(
+                    f"{self.name} must give one number for each of {len(texts)} texts: {scores[:3]!r:.80}"
+                )
+            return scores
+        # Equal texts have equal scores to the last bit, which padding beside others would change.
+        once = list(dict.fromkeys(texts))
+        if not once:
+            return []
+        with self._model as loaded:
+            found = dict(zip(once, self._score(loaded, question, once), strict=True))
+        return [found[text] for text in texts]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CandidateScorer:
         return self  # optimisers copy modules by the dozen, and one model is enough
@@ -220,21 +242,21 @@ def scorer_of(by: By, model: str | None = None) -> CandidateScorer:
 
     Raises: UnknownName for what is no scorer; BadArgument for a model too few or too many.
     """
-    scorer: CandidateScorer
     if callable(by) and not inspect.isclass(by) and not inspect.iscoroutinefunction(by):
-        scorer = ByFunction(by)
+        scorer = CandidateScorer(name_of(by), by)
     elif not isinstance(by, str) or by not in SCORERS:
         raise UnknownName.of(
             "scorer", str(by), SCORERS, "- or a function (question, texts) -> scores"
         )
-    elif issubclass(kind := SCORERS[by], _ByModel):
+    elif by in _MODELS:
+        load, score, example = _MODELS[by]
         if model is None:
             raise BadArgument(
-                f"scoring by {by} needs a model: name one (model=), such as {kind.example}"
+                f"scoring by {by} needs a model: name one (model=), such as {example}"
             )
-        return kind(model)
+        return CandidateScorer(by, score, SharedModel(load, model))
     else:
-        scorer = kind()
+        scorer = CandidateScorer(by, _bm25)
     if model is not None:
         raise BadArgument(
             f"the model {model!r} goes with embedding and cross-encoder, not with {scorer.name}"
@@ -242,121 +264,51 @@ def scorer_of(by: By, model: str | None = None) -> CandidateScorer:
     return scorer
 
 
-class ByBM25(CandidateScorer):
-    """BM25 over the candidates themselves."""
-
-    name = "bm25"
-
-    def __init__(self) -> None:
-        self._analyse = Analyser()
-
-    def __call__(self, question: str, texts: Sequence[str]) -> Scores:
-        """Zero for a text that shares no term with the question."""
-        terms = self._analyse(question)
-        if not texts or not terms:
-            return [0.0] * len(texts)
-        counted = LuceneOkapi([self._analyse(text) for text in texts], k1=K1, b=B)
-        return [float(score) / (K1 + 1) for score in counted.scores(terms)]
+def _bm25(question: str, texts: Sequence[str]) -> Scores:
+    """BM25 over the candidates themselves; zero for a text that shares no term with the question."""
+    analyse = Analyser()
+    terms = analyse(question)
+    if not texts or not terms:
+        return [0.0] * len(texts)
+    counted = LuceneOkapi([analyse(text) for text in texts], k1=K1, b=B)
+    return [float(score) / (K1 + 1) for score in counted.scores(terms)]
 
 
-class ByRetriever(CandidateScorer):
-    """The passages' own scores."""
-
-    name = "retriever"
-
-    def own_scores(self, passages: Sequence[Passage]) -> Scores:
-        """Raises: BadArgument where a passage has none."""
-        scores = [passage.score for passage in passages if passage.score is not None]
-        if len(scores) < len(passages):
-            missing = len(passages) - len(scores)
-            raise BadArgument(
-                f"{missing} of {len(passages)} passages carry no score of their retriever: filter by bm25"
-            )
-        return scores
+def _own_scores(passages: Sequence[Passage]) -> Scores:
+    """The passages' own. Raises: BadArgument where one has none."""
+    scores = [passage.score for passage in passages if passage.score is not None]
+    if len(scores) < len(passages):
+        missing = len(passages) - len(scores)
+        raise BadArgument(
+            f"{missing} of {len(passages)} passages carry no score of their retriever: filter by bm25"
+        )
+    return scores
 
 
-class ByFunction(CandidateScorer):
-    """A user's function, whose scores are checked."""
-
-    def __init__(self, function: ScoreFunction) -> None:
-        self.name = name_of(function)
-        self._function = function
-
-    def __call__(self, question: str, texts: Sequence[str]) -> Scores:
-        """Raises: BadArgument where there is not one number for each text."""
-        scores = [float(score) for score in self._function(question, texts)]
-        if len(scores) != len(texts) or any(map(math.isnan, scores)):
-            raise BadArgument(
-                f"{self.name} must give one number for each of {len(texts)} texts: {scores[:3]!r:.80}"
-            )
-        return scores
+def _encoder(model: str) -> Any:
+    return load_encoder(model, similarity="cosine")
 
 
-class _ByModel(CandidateScorer):
-    """A model that is loaded once; threads take turns."""
-
-    example: str
-
-    def __init__(self, model: str) -> None:
-        self.shared = SharedModel(self.load, model)
-
-    def prepare(self) -> None:
-        with self.shared:
-            pass
-
-    def __call__(self, question: str, texts: Sequence[str]) -> Scores:
-        """Equal texts have equal scores to the last bit, which padding beside others would change."""
-        once = list(dict.fromkeys(texts))
-        if not once:
-            return []
-        with self.shared as loaded:
-            scores = dict(zip(once, self.score(loaded, question, once), strict=True))
-        return [scores[text] for text in texts]
-
-    @staticmethod
-    def load(model: str) -> Any:
-        raise NotImplementedError
-
-    @staticmethod
-    def score(loaded: Any, question: str, texts: list[str]) -> Scores:
-        raise NotImplementedError
+def _by_cosine(encoder: Any, question: str, texts: list[str]) -> Scores:
+    (query,) = encoder.encode_queries([question]).vectors
+    return [float(cosine) for cosine in encoder.encode_passages(texts).vectors @ query]
 
 
-class ByEmbedding(_ByModel):
-    """The cosine between vectors."""
+def _cross_encoder(model: str) -> Any:
+    from blendfilter.retrieval.reranked import CrossEncoderReranker
 
-    name = "embedding"
-    example = "sentence-transformers/all-MiniLM-L6-v2"
-
-    @staticmethod
-    def load(model: str) -> Any:
-        return load_encoder(model, similarity="cosine")
-
-    @staticmethod
-    def score(loaded: Any, question: str, texts: list[str]) -> Scores:
-        (query,) = loaded.encode_queries([question]).vectors
-        return [float(cosine) for cosine in loaded.encode_passages(texts).vectors @ query]
+    return CrossEncoderReranker(model)
 
 
-class ByCrossEncoder(_ByModel):
-    """Question and text read together."""
-
-    name = "cross-encoder"
-    example = "cross-encoder/ms-marco-MiniLM-L6-v2"
-
-    @staticmethod
-    def load(model: str) -> Any:
-        from blendfilter.retrieval.reranked import CrossEncoderReranker
-
-        return CrossEncoderReranker(model)
-
-    @staticmethod
-    def score(loaded: Any, question: str, texts: list[str]) -> Scores:
-        scores: Scores = loaded.scores([question], [texts]).scores[0]
-        return scores
+def _read_together(encoder: Any, question: str, texts: list[str]) -> Scores:
+    scores: Scores = encoder.scores([question], [texts]).scores[0]
+    return scores
 
 
-SCORERS: dict[str, type[CandidateScorer]] = {
-    kind.name: kind for kind in (ByBM25, ByEmbedding, ByCrossEncoder, ByRetriever)
+_MODELS = {
+    "embedding": (_encoder, _by_cosine, "sentence-transformers/all-MiniLM-L6-v2"),
+    "cross-encoder": (_cross_encoder, _read_together, "cross-encoder/ms-marco-MiniLM-L6-v2"),
 }
-"""The scorers by the names that `by` takes."""
+"""How a model is loaded, what it scores by, and one that does."""
+SCORERS = ("bm25", *_MODELS, "retriever")
+"""The names that `by` takes."""

@@ -333,8 +333,8 @@ def in_own_words(reply: str, read: Callable[[str], IdsRead]) -> IdsRead:
     own = own_words(reply)
     announced = stated = read(own.words)
     if own.announced is not None:
-        numbers, quoted = (re.findall(r"\d+", text) for text in own)
-        if numbers != quoted or stated.status != "ids":
+        numbers = re.findall(r"\d+", own.words)
+        if re.findall(r"\d+", own.announced) != numbers or stated.status != "ids":
             announced = read(own.announced)
     if stated.status in ("ids", "none"):
         return stated if announced == stated else SUSPECT

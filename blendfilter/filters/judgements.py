@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from blendfilter.filters.ids import (
     SUSPECT,
@@ -154,7 +155,7 @@ def _read_json(text: str, k: int) -> IdsRead:
         return UNPARSEABLE
     if not isinstance(value, dict) or not isinstance(value.get("ids"), list):
         return UNPARSEABLE
-    judged, verdicts = value.get("judgements"), dict[int, bool]()
+    judged, verdicts = value.get("judgements"), dict[Any, bool]()
     for each in judged if isinstance(judged, list) else ():
         if not isinstance(each, dict):
             continue

@@ -93,20 +93,14 @@ def _bider(
     )
 
 
+_BLENDFILTERS: Mapping[str, Callable[..., dspy.Module]] = {
+    "knowledge": KnowledgeFilter,
+    "one-call": OneCallFilter,
+    "pointwise": PointwiseFilter,
+}
+"""Filters whose switches a task's wording sets."""
 FILTERS: Mapping[str, Callable[..., dspy.Module]] = {
-    "knowledge": lambda wording, prompts, adapter: KnowledgeFilter(
-        offer_none=wording.offer_none,
-        ask_topic=wording.ask_topic,
-        wording=wording,
-        prompts=prompts,
-        adapter=adapter,
-    ),
-    "one-call": lambda wording, prompts, adapter: OneCallFilter(
-        offer_none=wording.offer_none, wording=wording, prompts=prompts, adapter=adapter
-    ),
-    "pointwise": lambda wording, prompts, adapter: PointwiseFilter(
-        offer_none=wording.offer_none, wording=wording, prompts=prompts, adapter=adapter
-    ),
+    **_BLENDFILTERS,
     "full": FullFilter,
     "passage": PassageFilter,
     "sentence": SentenceFilter,
@@ -155,9 +149,10 @@ def make_filter(
         if argument not in taken:
             takers = ", ".join(filters_taking(argument))
             raise BadArgument(f"the filter {name} takes no {argument}: {takers} do")
-    return FILTERS[name](
-        **{key: value for key, value in offered.items() if key in taken}, **wanted
-    )
+    if name in _BLENDFILTERS:
+        offered |= {"offer_none": worded.offer_none, "ask_topic": worded.ask_topic}
+    given = {key: value for key, value in offered.items() if key in taken}
+    return FILTERS[name](**{**given, **wanted})
 
 
 def filter_of(filter: Filter | str | None, settings: PromptSettings) -> Filter | None:
@@ -193,17 +188,16 @@ def make_own(
         UnknownName: no such package or class. BadArgument: it cannot be made so, or is no `dspy.Module`.
     """
     made, wanted = _imported(name, kind), wanted or {}
-    taken = (
-        {} if isinstance(made, dspy.Module) else parameters_of(made) if callable(made) else {}
-    )
+    is_module = isinstance(made, dspy.Module)
+    taken = parameters_of(made) if callable(made) and not is_module else {}
     takes_all = any(parameter.kind == parameter.VAR_KEYWORD for parameter in taken.values())
     for argument in wanted:
         if argument not in taken and not takes_all:
             raise BadArgument(
                 f"{name} takes no argument '{argument}': give it one, or leave that out"
             )
-    if isinstance(made, dspy.Module):
-        return made
+    if is_module:
+        return made  # type: ignore[no-any-return]
     if not callable(made) or (inspect.isclass(made) and not issubclass(made, dspy.Module)):
         raise BadArgument(f"{name} is no dspy.Module: {kind.meaning}")
     positional = [
