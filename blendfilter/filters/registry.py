@@ -197,7 +197,7 @@ def make_own(
                 f"{name} takes no argument '{argument}': give it one, or leave that out"
             )
     if is_module:
-        return made  # type: ignore[no-any-return]
+        return made
     if not callable(made) or (inspect.isclass(made) and not issubclass(made, dspy.Module)):
         raise BadArgument(f"{name} is no dspy.Module: {kind.meaning}")
     positional = [

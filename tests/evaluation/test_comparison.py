@@ -184,11 +184,11 @@ def test_answers_of_a_question_are_averaged_and_drawn_within_it() -> None:
     ("other", "error", "message"),
     [
         ([], EmptyData, "run 'b' has no predictions"),
-        ([*BLEND, BLEND[2]], BadData, "run 'b' has 2 answers to question 'q2', not 1"),
+        ([*BLEND, BLEND[2]], BadData, "run 'b' has 2 answers to question 'q2', not one for each of 1"),
         (BLEND[:6], RunMismatch, r"\(8\) and 'b' \(6\).*'q6' and 1 more are in one"),
         ([BLEND[0] | {"question": "Who?"}, *BLEND[1:]], RunMismatch, "'q0' has another question"),
         ([BLEND[0] | {"golden_answers": ["x"]}, *BLEND[1:]], RunMismatch, "'q0' has another golden_answers"),
-        (answers([1] * 8, [1] * 8)[:-1], BadData, "run 'b' has 1 answers to question 'q7', not 2"),
+        (answers([1] * 8, [1] * 8)[:-1], BadData, "run 'b' has 1 answers to question 'q7', not one for each of 2"),
         ([row | {"em": None} for row in BLEND], RunMismatch, "no 'em' for question 'q0'"),
     ],
 )
