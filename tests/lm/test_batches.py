@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import dspy
 import pytest
@@ -47,6 +47,28 @@ def _fresh(fresh_dspy: None) -> None:
 
 def model(url: str = "http://batch.invalid/v1", **more: Any) -> Any:
     return connect("m", api_base=url, **more)
+
+
+class Bench(NamedTuple):
+    """Twelve questions, an index to answer them from, and a folder for runs."""
+
+    index: BM25
+    questions: Questions
+    folder: Path
+
+    def batched(self, server: BatchServer, method: Any = Direct, **more: Any) -> Run:
+        return in_batches(method(self.index), self.questions, self.folder / "run", server, **more)
+
+    def direct(self, lm: Any, run: str = "run", **more: Any) -> Run:
+        return evaluate(Direct(self.index), self.questions, lm=lm, run=self.folder / run, progress=False, **more)
+
+    def into_files(self) -> Run:
+        return self.direct(model(), batch=Batch(self.folder / "f"))
+
+
+@pytest.fixture
+def bench(index: BM25, questions: Questions, tmp_path: Path) -> Bench:
+    return Bench(index, questions, tmp_path)
 
 
 def live(method: dspy.Module, questions: Questions, folder: Path) -> Run:
@@ -95,11 +117,11 @@ def by_files(method: dspy.Module, questions: Questions, folder: Path, **more: An
 # --- what comes of it
 
 
-def test_a_run_in_batches_is_the_run_of_live_calls(index: BM25, questions: Questions, tmp_path: Path) -> None:
-    live(BlendFilter(index), questions, tmp_path / "live")
+def test_a_run_in_batches_is_the_run_of_live_calls(bench: Bench) -> None:
+    live(BlendFilter(bench.index), bench.questions, bench.folder / "live")
     with batching() as server:
-        done = in_batches(BlendFilter(index), questions, tmp_path / "batches", server)
-    assert answers(done.folder) == answers(tmp_path / "live")
+        done = in_batches(BlendFilter(bench.index), bench.questions, bench.folder / "batches", server)
+    assert answers(done.folder) == answers(bench.folder / "live")
     assert len(server.created) == 5  # the depth of a question: external, check, ids, answer, short answer
     assert set(server.paid.values()) == {1}
     assert sum(server.created) == done.metrics["ledger"]["total"]["calls"]
@@ -108,47 +130,41 @@ def test_a_run_in_batches_is_the_run_of_live_calls(index: BM25, questions: Quest
     }
 
 
-def test_a_run_by_files_stops_until_they_are_answered(index: BM25, questions: Questions, tmp_path: Path) -> None:
+def test_a_run_by_files_stops_until_they_are_answered(bench: Bench) -> None:
     with batching() as server:
-        whole = in_batches(BlendFilter(index), questions, tmp_path / "batches", server)
-    done, stops = by_files(BlendFilter(index), questions, tmp_path / "run")
+        whole = in_batches(BlendFilter(bench.index), bench.questions, bench.folder / "batches", server)
+    done, stops = by_files(BlendFilter(bench.index), bench.questions, bench.folder / "run")
     assert stops == 5
     assert stable(done.folder) == stable(whole.folder)
-    replayed = evaluate(BlendFilter(index), questions, lm=model(), run=done.folder, replay=True, progress=False)
+    replayed = evaluate(
+        BlendFilter(bench.index), bench.questions, lm=model(), run=done.folder, replay=True, progress=False
+    )
     assert stable(replayed.folder) == stable(whole.folder)
 
 
-def test_what_it_says_when_it_stops(index: BM25, questions: Questions, tmp_path: Path) -> None:
+def test_what_it_says_when_it_stops(bench: Bench) -> None:
     with pytest.raises(BatchWritten, match=r"12 calls were written: .*-0001\.input\.jsonl; .*vllm run-batch") as stop:
-        evaluate(
-            Direct(index), questions, lm=model(), run=tmp_path / "run", batch=Batch(tmp_path / "f"), progress=False
-        )
+        bench.into_files()
     assert "0 of 12 questions are answered, and the same command goes on once they are answered" in str(stop.value)
     with pytest.raises(BatchWritten, match=r"calls are still to be answered: .*-0001\.input\.jsonl"):
-        evaluate(
-            Direct(index), questions, lm=model(), run=tmp_path / "run", batch=Batch(tmp_path / "f"), progress=False
-        )
-    assert len([*(tmp_path / "f").iterdir()]) == 1
+        bench.into_files()
+    assert len([*(bench.folder / "f").iterdir()]) == 1
 
 
-def test_a_line_of_a_file_is_one_call_in_openais_format(index: BM25, questions: Questions, tmp_path: Path) -> None:
+def test_a_line_of_a_file_is_one_call_in_openais_format(bench: Bench) -> None:
     with pytest.raises(BatchWritten):
-        evaluate(
-            Direct(index), questions, lm=model(), run=tmp_path / "run", batch=Batch(tmp_path / "f"), progress=False
-        )
-    line = json.loads(next((tmp_path / "f").iterdir()).read_text().splitlines()[0])
+        bench.into_files()
+    line = json.loads(next((bench.folder / "f").iterdir()).read_text().splitlines()[0])
     assert (line["method"], line["url"], line["body"]["model"]) == ("POST", "/v1/chat/completions", "m")
     assert len(line["custom_id"]) == 32 + len("-12345678")  # the call's key, and a digest of what it asks
     assert line["body"]["messages"][0]["role"] == "user"
 
 
-def test_a_run_may_begin_in_batches_and_go_on_without(index: BM25, questions: Questions, tmp_path: Path) -> None:
+def test_a_run_may_begin_in_batches_and_go_on_without(bench: Bench) -> None:
     with pytest.raises(BatchWritten):
-        evaluate(
-            Direct(index), questions, lm=model(), run=tmp_path / "run", batch=Batch(tmp_path / "f"), progress=False
-        )
+        bench.into_files()
     with batching() as server:
-        done = evaluate(Direct(index), questions, lm=model(server.url), run=tmp_path / "run", progress=False)
+        done = bench.direct(model(server.url))
     assert server.singly == 12
     assert done.metrics["n"] == 12
 
@@ -156,98 +172,81 @@ def test_a_run_may_begin_in_batches_and_go_on_without(index: BM25, questions: Qu
 # --- faults
 
 
-def test_lines_that_fail_are_asked_again(index: BM25, questions: Questions, tmp_path: Path) -> None:
+def test_lines_that_fail_are_asked_again(bench: Bench) -> None:
     with batching(share=0.2) as server:
-        done = in_batches(BlendFilter(index), questions, tmp_path / "run", server)
+        done = bench.batched(server, BlendFilter)
     assert done.errors == 0
     assert set(server.paid.values()) == {1}
     assert max(server.came.values()) > 1
     assert max(record["attempts"] for record in journaled(done.folder)) > 1
 
 
-def test_a_batch_that_expires_is_asked_again_where_it_had_no_answer(
-    index: BM25, questions: Questions, tmp_path: Path
-) -> None:
+def test_a_batch_that_expires_is_asked_again_where_it_had_no_answer(bench: Bench) -> None:
     with batching(expire=True) as server:
-        done = in_batches(ChainOfThought(index), questions, tmp_path / "run", server)
+        done = bench.batched(server, ChainOfThought)
     assert done.errors == 0
     assert server.created[0] == 12
     assert set(server.paid.values()) == {1}
 
 
-def test_a_provider_that_takes_fewer_calls_at_a_time_gets_fewer(
-    index: BM25, questions: Questions, tmp_path: Path
-) -> None:
+def test_a_provider_that_takes_fewer_calls_at_a_time_gets_fewer(bench: Bench) -> None:
     with batching(limit=4) as server:
-        done = in_batches(Direct(index), questions, tmp_path / "run", server)
+        done = bench.batched(server)
     assert done.errors == 0
     assert server.created[:3] == [12, 6, 3]
     assert sum(size for size in server.created if size <= 4) == 12
 
 
-def test_a_server_that_is_away_for_a_while_is_waited_for(index: BM25, questions: Questions, tmp_path: Path) -> None:
+def test_a_server_that_is_away_for_a_while_is_waited_for(bench: Bench) -> None:
     with batching(faults=[503, 429, 500]) as server:
-        done = in_batches(Direct(index), questions, tmp_path / "run", server)
+        done = bench.batched(server)
     assert (done.errors, server.created) == (0, [12])
 
 
-def test_a_batch_that_was_made_though_the_server_said_otherwise_is_not_made_twice(
-    index: BM25, questions: Questions, tmp_path: Path
-) -> None:
+def test_a_batch_that_was_made_though_the_server_said_otherwise_is_not_made_twice(bench: Bench) -> None:
     with batching(twice=True) as server:
-        done = in_batches(Direct(index), questions, tmp_path / "run", server)
+        done = bench.batched(server)
     assert (done.errors, server.created) == (0, [12])
 
 
-def test_what_a_model_refuses_is_learned_from_the_first_batch(
-    index: BM25, questions: Questions, tmp_path: Path
-) -> None:
+def test_what_a_model_refuses_is_learned_from_the_first_batch(bench: Bench) -> None:
     with batching(behave="reasoning") as server:
-        done = in_batches(Direct(index), questions, tmp_path / "run", server)
+        done = bench.batched(server)
     assert done.errors == 0
     assert sum(server.paid.values()) == 12
     assert len(server.created) < 5  # each refusal was learned once, for all
 
 
-def test_a_batch_that_is_cancelled_ends_the_session_and_only_the_next_one_sends_it_again(
-    index: BM25, questions: Questions, tmp_path: Path
-) -> None:
+def test_a_batch_that_is_cancelled_ends_the_session_and_only_the_next_one_sends_it_again(bench: Bench) -> None:
     with batching(cancel=True) as server:
         with pytest.raises(ServerRefused, match="batch batch_1 was cancelled at"):
-            in_batches(Direct(index), questions, tmp_path / "run", server)
+            bench.batched(server)
         assert server.created == [12]
-        done = in_batches(Direct(index), questions, tmp_path / "run", server)
+        done = bench.batched(server)
     assert (done.errors, server.created) == (0, [12, 6])
     assert set(server.paid.values()) == {1}
 
 
-def test_files_that_cannot_be_written_end_the_run(index: BM25, questions: Questions, tmp_path: Path) -> None:
-    (tmp_path / "f").write_text("a file, no folder")
-    with pytest.raises(CannotWrite, match=str(tmp_path / "f")):
-        evaluate(
-            Direct(index), questions, lm=model(), run=tmp_path / "run", batch=Batch(tmp_path / "f"), progress=False
-        )
+def test_files_that_cannot_be_written_end_the_run(bench: Bench) -> None:
+    (bench.folder / "f").write_text("a file, no folder")
+    with pytest.raises(CannotWrite, match=str(bench.folder / "f")):
+        bench.into_files()
 
 
 @pytest.mark.parametrize("silent", ["/v1/files", "/v1/batches"])
-def test_a_provider_without_batches_is_refused(silent: str, index: BM25, questions: Questions, tmp_path: Path) -> None:
+def test_a_provider_without_batches_is_refused(silent: str, bench: Bench) -> None:
     with batching(silent=silent) as server, pytest.raises(ServerRefused, match=r"has no batches \(HTTP 404\)"):
-        in_batches(Direct(index), questions, tmp_path / "run", server)
+        bench.batched(server)
 
 
-def test_a_key_that_is_refused_is_in_no_message(index: BM25, questions: Questions, tmp_path: Path) -> None:
+def test_a_key_that_is_refused_is_in_no_message(bench: Bench) -> None:
     with batching(faults=[401] * 9) as server:
         lm = model(server.url, api_key="sk-secret-12345678")
         with pytest.raises(ServerRefused, match="refuses the key") as refused:
-            evaluate(Direct(index), questions, lm=lm, run=tmp_path / "run", batch=QUICK, progress=False)
+            bench.direct(lm, batch=QUICK)
     assert "sk-secret" not in str(refused.value)
-    for path in (tmp_path / "run").rglob("*"):
+    for path in (bench.folder / "run").rglob("*"):
         assert path.is_dir() or b"sk-secret" not in path.read_bytes()
-
-
-def test_a_model_in_this_process_has_no_batches(index: BM25, questions: Questions) -> None:
-    with pytest.raises(BadArgument, match="offline cannot be asked in batches"):
-        evaluate(Direct(index), questions, lm="offline", batch=QUICK, progress=False)
 
 
 @pytest.mark.parametrize(
@@ -258,38 +257,30 @@ def test_a_model_in_this_process_has_no_batches(index: BM25, questions: Question
         ("no JSON", "line 1"),
     ],
 )
-def test_answers_that_are_none_name_their_line(
-    content: str, words: str, index: BM25, questions: Questions, tmp_path: Path
-) -> None:
-    batch = Batch(tmp_path / "f")
+def test_answers_that_are_none_name_their_line(content: str, words: str, bench: Bench) -> None:
     with pytest.raises(BatchWritten):
-        evaluate(Direct(index), questions, lm=model(), run=tmp_path / "run", batch=batch, progress=False)
-    written = next((tmp_path / "f").iterdir())
+        bench.into_files()
+    written = next((bench.folder / "f").iterdir())
     written.with_name(_output(written)).write_text(content + "\n")
     with pytest.raises(BadData, match=words):
-        evaluate(Direct(index), questions, lm=model(), run=tmp_path / "run", batch=batch, progress=False)
+        bench.into_files()
 
 
-def test_a_file_of_another_run_is_refused(index: BM25, questions: Questions, tmp_path: Path) -> None:
-    (tmp_path / "f").mkdir()
-    (tmp_path / "f" / f"abc-0001{OUTPUT}").write_text("{}\n")
+def test_a_file_of_another_run_is_refused(bench: Bench) -> None:
+    (bench.folder / "f").mkdir()
+    (bench.folder / "f" / f"abc-0001{OUTPUT}").write_text("{}\n")
     with pytest.raises(BadData, match="answers no batch of this run"):
-        evaluate(
-            Direct(index), questions, lm=model(), run=tmp_path / "run", batch=Batch(tmp_path / "f"), progress=False
-        )
+        bench.into_files()
 
 
-def test_lines_that_a_file_of_answers_lacks_are_written_again(
-    index: BM25, questions: Questions, tmp_path: Path
-) -> None:
-    batch = Batch(tmp_path / "f")
+def test_lines_that_a_file_of_answers_lacks_are_written_again(bench: Bench) -> None:
     with pytest.raises(BatchWritten):
-        evaluate(Direct(index), questions, lm=model(), run=tmp_path / "run", batch=batch, progress=False)
-    answer_files(tmp_path / "f", BatchServer())
-    output = next((tmp_path / "f").glob(f"*{OUTPUT}"))
+        bench.into_files()
+    answer_files(bench.folder / "f", BatchServer())
+    output = next((bench.folder / "f").glob(f"*{OUTPUT}"))
     output.write_text("".join(output.read_text().splitlines(keepends=True)[:9]))
     with pytest.raises(BatchWritten, match=r"3 calls were written: .*-0002\.input\.jsonl.*; 9 of 12 questions"):
-        evaluate(Direct(index), questions, lm=model(), run=tmp_path / "run", batch=batch, progress=False)
+        bench.into_files()
 
 
 # --- answers that are no replies, and what the next session does
@@ -410,27 +401,23 @@ def test_calls_that_failed_are_answered_by_the_batch_that_was_out_when_the_run_w
     assert (done.errors, server.created) == (0, [12, 12])
 
 
-def test_a_batch_that_is_refused_ends_the_session_and_the_next_one_sends_its_calls_again(
-    index: BM25, questions: Questions, tmp_path: Path
-) -> None:
+def test_a_batch_that_is_refused_ends_the_session_and_the_next_one_sends_its_calls_again(bench: Bench) -> None:
     with batching(limit=0) as server:
         few = load("hotpotqa", "sample", limit=1)
         with pytest.raises(ServerRefused, match=r"batch batch_1 was refused: Enqueued .*; the same command sends its"):
-            in_batches(Direct(index), few, tmp_path / "run", server)
+            in_batches(Direct(bench.index), few, bench.folder / "run", server)
         server.limit = None
-        done = in_batches(Direct(index), few, tmp_path / "run", server)
+        done = in_batches(Direct(bench.index), few, bench.folder / "run", server)
     assert (done.errors, server.created) == (0, [1, 1])
 
 
-def test_answers_that_break_off_are_fetched_again(index: BM25, questions: Questions, tmp_path: Path) -> None:
+def test_answers_that_break_off_are_fetched_again(bench: Bench) -> None:
     with batching(broken=2) as server:
-        done = in_batches(Direct(index), questions, tmp_path / "run", server)
+        done = bench.batched(server)
     assert (done.errors, server.created, server.broken) == (0, [12], 0)
 
 
-def test_a_provider_s_lines_that_are_no_answers_are_asked_again(
-    index: BM25, questions: Questions, tmp_path: Path
-) -> None:
+def test_a_provider_s_lines_that_are_no_answers_are_asked_again(bench: Bench) -> None:
     with batching() as server:
         keep = server.keep
 
@@ -440,7 +427,7 @@ def test_a_provider_s_lines_that_are_no_answers_are_asked_again(
             return keep(content)
 
         server.keep = garbled  # type: ignore[method-assign]
-        done = in_batches(Direct(index), questions, tmp_path / "run", server)
+        done = bench.batched(server)
     assert (done.errors, server.created) == (0, [12, 1])
 
 
@@ -497,83 +484,70 @@ def as_killed(folder: Path, index: BM25, questions: Questions, server: BatchServ
 
 
 @pytest.mark.parametrize("known", [{}, {"id": None}])
-def test_a_run_that_was_killed_finds_its_batch_by_its_id_or_its_name(
-    known: dict[str, Any], index: BM25, questions: Questions, tmp_path: Path
-) -> None:
+def test_a_run_that_was_killed_finds_its_batch_by_its_id_or_its_name(known: dict[str, Any], bench: Bench) -> None:
     with batching() as server:
-        killed = as_killed(tmp_path, index, questions, server, **known)
-        done = in_batches(Direct(index), questions, killed, server)
+        killed = as_killed(bench.folder, bench.index, bench.questions, server, **known)
+        done = in_batches(Direct(bench.index), bench.questions, killed, server)
     assert (done.errors, server.created, server.singly) == (0, [12], 0)
 
 
-def test_a_call_that_asks_twice_is_answered_as_it_asked_once_it_goes_on(
-    index: BM25, questions: Questions, tmp_path: Path
-) -> None:
-    whole, _ = by_files(Direct(index), questions, tmp_path / "a" / "run", behave="reasoning")
-    killed = tmp_path / "b" / "run"
-    by_files(Direct(index), questions, killed, behave="reasoning")
+def test_a_call_that_asks_twice_is_answered_as_it_asked_once_it_goes_on(bench: Bench) -> None:
+    whole, _ = by_files(Direct(bench.index), bench.questions, bench.folder / "a" / "run", behave="reasoning")
+    killed = bench.folder / "b" / "run"
+    by_files(Direct(bench.index), bench.questions, killed, behave="reasoning")
     batches = journaled(killed, "batch")
     for name in ("journal.jsonl", "predictions.jsonl", "metrics.json"):
         (killed / name).unlink()
     with Journal(killed) as journal:  # every batch was answered, and nothing of that was noted
         journal.append(*batches)
-    done = evaluate(Direct(index), questions, lm=model(), run=killed, batch=Batch(tmp_path / "b" / "files"),
-                    progress=False)  # fmt: skip
+    batch = Batch(bench.folder / "b" / "files")
+    done = evaluate(Direct(bench.index), bench.questions, lm=model(), run=killed, batch=batch, progress=False)
     assert len(batches) > 1  # parameters that the model refuses
     assert stable(done.folder) == stable(whole.folder)
 
 
-def test_a_batch_that_the_server_has_no_more_is_asked_anew(index: BM25, questions: Questions, tmp_path: Path) -> None:
+def test_a_batch_that_the_server_has_no_more_is_asked_anew(bench: Bench) -> None:
     with batching() as server:
-        killed = as_killed(tmp_path, index, questions, server, id="batch_99")
-        done = in_batches(Direct(index), questions, killed, server)
+        killed = as_killed(bench.folder, bench.index, bench.questions, server, id="batch_99")
+        done = in_batches(Direct(bench.index), bench.questions, killed, server)
     assert (done.errors, server.created) == (0, [12, 12])
 
 
 # --- what is paid
 
 
-def test_a_call_in_a_batch_costs_half_and_a_single_one_its_price(
-    index: BM25, questions: Questions, tmp_path: Path
-) -> None:
+def test_a_call_in_a_batch_costs_half_and_a_single_one_its_price(bench: Bench) -> None:
     few = load("hotpotqa", "sample", limit=3)
     with batching() as server:
         lm = model(server.url, prices=PRICES)
-        whole = evaluate(Direct(index), questions, lm=lm, run=tmp_path / "run", batch=QUICK, progress=False)
-        single = evaluate(Direct(index), few, lm=lm, run=tmp_path / "few", batch=Batch(), progress=False)
+        whole = bench.direct(lm, batch=QUICK)
+        single = evaluate(Direct(bench.index), few, lm=lm, run=bench.folder / "few", batch=Batch(), progress=False)
     for run, rate in ((whole, 0.5), (single, 1.0)):
         total = run.metrics["ledger"]["total"]
         assert total["cost"] == pytest.approx(rate * PRICES.listed["m"].of(total["tokens_in"], total["tokens_out"]))
     assert server.singly == 3
 
 
-def test_a_budget_holds_in_batches_and_what_was_spent_is_counted_at_the_batchs_price(
-    index: BM25, questions: Questions, tmp_path: Path
-) -> None:
+def test_a_budget_holds_in_batches_and_what_was_spent_is_counted_at_the_batchs_price(bench: Bench) -> None:
     with batching() as server:
         lm = model(server.url, prices=PRICES, max_tokens=64)
         with pytest.raises(BudgetSpent, match="the budget is spent"):
-            evaluate(Direct(index), questions, lm=lm, run=tmp_path / "run", batch=QUICK,
-                     budget=Budget(calls=8), progress=False)  # fmt: skip
+            bench.direct(lm, batch=QUICK, budget=Budget(calls=8))
         assert sum(server.created) <= 8
-        done = evaluate(Direct(index), questions, lm=lm, run=tmp_path / "run", batch=QUICK,
-                        budget=Budget(dollars=1.0), progress=False)  # fmt: skip
+        done = bench.direct(lm, batch=QUICK, budget=Budget(dollars=1.0))
     assert done.errors == 0
     assert set(server.paid.values()) == {1}
 
 
-def test_with_a_limit_four_questions_go_first_unless_the_run_has_answers(
-    index: BM25, questions: Questions, tmp_path: Path
-) -> None:
+def test_with_a_limit_four_questions_go_first_unless_the_run_has_answers(bench: Bench) -> None:
     with batching() as server:
-        in_batches(Direct(index), questions, tmp_path / "new", server, budget=Budget(calls=100))
+        in_batches(Direct(bench.index), bench.questions, bench.folder / "new", server, budget=Budget(calls=100))
         assert server.created[0] == 4
         server.created.clear()
         with pytest.raises(BudgetSpent):
-            evaluate(Direct(index), questions, lm=model(server.url), run=tmp_path / "begun", budget=Budget(calls=5),
-                     concurrency=1, progress=False)  # fmt: skip
-        begun = len(read_rows(tmp_path / "begun" / "predictions.jsonl"))
-        in_batches(Direct(index), questions, tmp_path / "begun", server, budget=Budget(calls=100))
+            bench.direct(model(server.url), "begun", budget=Budget(calls=5), concurrency=1)
+        begun = len(read_rows(bench.folder / "begun" / "predictions.jsonl"))
+        in_batches(Direct(bench.index), bench.questions, bench.folder / "begun", server, budget=Budget(calls=100))
     assert begun > 0
     assert server.created[0] > 4
 
@@ -646,11 +620,9 @@ def test_a_synchronous_method_of_a_users_own_is_gathered_too(questions: Question
     assert server.created[0] == 12  # every question's first call, though each blocks a thread
 
 
-def test_a_filters_own_model_in_this_process_is_asked_as_ever(
-    index: BM25, questions: Questions, tmp_path: Path
-) -> None:
+def test_a_filters_own_model_in_this_process_is_asked_as_ever(bench: Bench) -> None:
     with batching() as server:
-        done = in_batches(BlendFilter(index), questions, tmp_path / "run", server, filter_lm="offline",
+        done = bench.batched(server, BlendFilter, filter_lm="offline",
                           batch=QUICK)  # fmt: skip
     stages = done.metrics["ledger"]
     assert sum(server.created) == sum(
