@@ -17,7 +17,7 @@ from batch_server import BatchServer, batching
 from small_world import Command, CountingEngine, journaled, stable
 
 from blendfilter import BM25, Batch, BlendFilter, Budget, ChainOfThought, Direct, aio, connect, evaluate, load, plan
-from blendfilter.errors import BadArgument, BadData, BatchWritten, BudgetSpent, CannotWrite, RunFailed, ServerRefused
+from blendfilter.errors import BadData, BatchWritten, BudgetSpent, CannotWrite, RunFailed, ServerRefused
 from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.run_folder import read_rows
 from blendfilter.journal import Journal
