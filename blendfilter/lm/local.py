@@ -31,8 +31,6 @@ from blendfilter.lm.in_process import (
     LOCAL,
     broken_up,
     check_context,
-    connected_arguments,
-    engine_options,
     gguf_file,
     gguf_fingerprint,
     seed_of,
@@ -358,30 +356,27 @@ class _Server:
 
 
 def local_model(
-    name: str,
-    how: Mapping[str, Any],
-    *,
-    context: int | None = None,
-    threads: int | None = None,
-    deadline: float | None = None,
-    json_schema: bool | None = None,
-    label: str = "",
-) -> dict[str, Any]:
-    """The arguments of the `ConnectedLM` for the GGUF model `name`; arguments and errors as of `connect`."""
+    settings: Any, how: Mapping[str, Any]
+) -> tuple[LocalEngine, Profile, dict[str, Any]]:
+    """The engine of the GGUF model that `settings` (`LMSettings`) name, its profile, and what else replies depend on.
+
+    `how` is how it is spoken to. Raises: as `connect`.
+    """
     needed("xllamacpp", EXTRA, WHY)
-    path = gguf_file(name.removeprefix(f"{LOCAL}/"))
-    profile = dataclasses.replace(profile_for(path.stem), json_schema=json_schema is not False)
+    path = gguf_file(settings.name.removeprefix(f"{LOCAL}/"))
+    holds_schema = settings.json_schema is not False
+    profile = dataclasses.replace(profile_for(path.stem), json_schema=holds_schema)
     engine = LocalEngine(
         path,
-        context=context,
-        threads=1 if threads is None else threads,
+        context=settings.context,
+        threads=1 if settings.threads is None else settings.threads,
         profile=profile,
-        deadline=deadline,
-        **engine_options(how),
+        deadline=settings.deadline,
+        **how,
     )
     shaping = {
         "weights": engine.fingerprint,
         "context": engine.context,
         "json_schema": profile.json_schema or None,
     }
-    return connected_arguments(engine, profile, engine_options(how), shaping, label)
+    return engine, profile, shaping

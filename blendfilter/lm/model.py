@@ -57,7 +57,7 @@ from blendfilter.lm.attempts import (
     on_terms,
 )
 from blendfilter.lm.huggingface import hugging_face_model, is_hugging_face
-from blendfilter.lm.in_process import is_local
+from blendfilter.lm.in_process import ADDRESS, is_local
 from blendfilter.lm.journaled import JournaledEngine
 from blendfilter.lm.local import local_model
 from blendfilter.lm.offline import OfflineEngine
@@ -409,22 +409,16 @@ def _opened(settings: LMSettings) -> ConnectedLM:
     }
     if is_in_process(name, settings.api_base):
         settings.refuse_limits(but="deadline")
+        if how.pop("extra_body"):
+            raise BadArgument(
+                "extra_body is for a server's requests: a model in this process takes none"
+            )
         open_model = hugging_face_model if is_hugging_face(name) else local_model
-        made = open_model(
-            name,
-            how,
-            context=settings.context,
-            threads=settings.threads,
-            deadline=settings.deadline,
-            json_schema=settings.json_schema,
-            label=settings.label,
-        )
-        _say_what_is_not_steered(settings, made["model"], made["profile"])
-        return ConnectedLM(
-            **made,
-            settings=settings,
-            terms=settings.own_price(made["model"]),
-            **settings.decoding,
+        engine, profile, shaping = open_model(settings, how)
+        _say_what_is_not_steered(settings, engine.model, profile)
+        terms, options = settings.own_price(engine.model), {**how, **shaping}
+        return _made(
+            settings, engine.model, engine, terms, options, profile=profile, address=ADDRESS
         )
     for option in ("context", "threads"):
         if getattr(settings, option) is not None:
