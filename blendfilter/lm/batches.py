@@ -590,33 +590,35 @@ class Batches:
         self._resolve(sent, {})
 
 
+@dataclass
 class _AtProvider:
     """A provider's files and batches, through `openai`'s client. A server that is away for a while is waited for."""
 
-    def __init__(self, client: openai.AsyncOpenAI, address: str, given: Batch) -> None:
-        self._client, self._address, self._given = client, address, given
-        self._warned = False
+    client: openai.AsyncOpenAI
+    address: str
+    given: Batch
+    warned: bool = False
 
     async def created(self, name: str, file: Path, *, fresh: bool) -> str:
         """The id of the batch of that name, which is made; but one that is not `fresh` the server may have already."""
         first = next(iter(json_rows(file))).value
-        window: Any = self._given.window
+        window: Any = self.given.window
         tried = not fresh
 
         async def found_or_made() -> str:
             nonlocal tried
             if tried:
-                async for known in self._client.batches.list(limit=100):
+                async for known in self.client.batches.list(limit=100):
                     is_ours = (known.metadata or {}).get("blendfilter") == name
                     if is_ours and known.status not in ("failed", "cancelled"):
                         return str(known.id)
             tried = True
             with file.open("rb") as content:
-                uploaded = await self._client.files.create(
+                uploaded = await self.client.files.create(
                     file=(file.name, content), purpose="batch"
                 )
             # else it might be made twice
-            made = await self._client.with_options(max_retries=0).batches.create(
+            made = await self.client.with_options(max_retries=0).batches.create(
                 input_file_id=uploaded.id,
                 endpoint=first["url"],
                 completion_window=window,
@@ -629,10 +631,10 @@ class _AtProvider:
     async def over(self, id: str) -> Any:
         """The batch, once nothing more will come of it. Raises: `openai.NotFoundError`: the server has it no more."""
         while True:
-            batch = await self._insisting(functools.partial(self._client.batches.retrieve, id))
+            batch = await self._insisting(functools.partial(self.client.batches.retrieve, id))
             if batch.status in _OVER:
                 return batch
-            await asyncio.sleep(self._given.poll)
+            await asyncio.sleep(self.given.poll)
 
     async def fetched(self, batch: Any, path: Path, sent: _Sent) -> None:
         """The answers of a batch, those of its faults behind them, in one file. Raises: as `over`."""
@@ -641,12 +643,12 @@ class _AtProvider:
             # without a name: it may hold the key
             with tempfile.TemporaryFile(dir=path.parent) as fetched:
                 for id in filter(None, (batch.output_file_id, batch.error_file_id)):
-                    async with self._client.files.with_streaming_response.content(id) as reply:
+                    async with self.client.files.with_streaming_response.content(id) as reply:
                         async for piece in reply.iter_bytes():
                             fetched.write(piece)
                     fetched.write(b"\n")
                 fetched.seek(0)
-                lines = raw_lines(fetched, f"{self._address}, batch {batch.id}")
+                lines = raw_lines(fetched, f"{self.address}, batch {batch.id}")
                 write_whole(path, (_kept(line, sent) for _, line in lines))
 
         await self._insisting(fetch)
@@ -663,23 +665,23 @@ class _AtProvider:
                 missing = isinstance(error, openai.NotFoundError)
                 if missing and re.search("/(batches|files)/", str(error.request.url)):
                     raise
-                fault = faults.translate(error, key=self._client.api_key)
+                fault = faults.translate(error, key=self.client.api_key)
             # Outside of the block: the error holds the request, and with it the key.
             if (status := getattr(fault, "status", None)) in (404, 405, 501):
                 raise ServerRefused(
-                    f"{self._address} has no batches (HTTP {status}): leave out batch=, or have files answered "
+                    f"{self.address} has no batches (HTTP {status}): leave out batch=, or have files answered "
                     "(batch_dir=)"
                 )
-            final = faults.final(fault, address=self._address)
+            final = faults.final(fault, address=self.address)
             if not faults.retryable(fault):
                 refusal = ServerRefused(str(final)).quoting(str(final))
                 raise final if isinstance(final, ServerRefused) else refusal
-            if not self._warned:
-                self._warned = True
+            if not self.warned:
+                self.warned = True
                 logger.warning(
-                    "%s: %s; it is tried again until it answers", self._address, final
+                    "%s: %s; it is tried again until it answers", self.address, final
                 )
-            await asyncio.sleep(min(FORGIVING, self._given.poll * 2))
+            await asyncio.sleep(min(FORGIVING, self.given.poll * 2))
 
 
 def _parted(

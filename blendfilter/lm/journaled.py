@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
 from blendfilter import secrets
@@ -43,6 +43,7 @@ _PARAMETERS = (
 )
 
 
+@dataclass(eq=False, repr=False)
 class JournaledEngine:
     """`inner`, with every call journaled once; without a journal it only notes calls and translates errors.
 
@@ -55,31 +56,23 @@ class JournaledEngine:
         price: what a call costs where its server does not say; None: unknown.
     """
 
-    def __init__(
-        self,
-        inner: ModelEngine,
-        *,
-        model: str,
-        label: str = "",
-        endpoint: str = "chat",
-        options: Mapping[str, Any] | None = None,
-        address: str = "",
-        journal: Journal | CallCache | None = None,
-        price: Price | None = None,
-    ) -> None:
-        self.inner = inner
-        self.model = model
-        self.label = label
-        self.endpoint = endpoint
-        self.address = address
+    inner: ModelEngine
+    _: KW_ONLY
+    model: str
+    label: str = ""
+    endpoint: str = "chat"
+    options: Mapping[str, Any] | None = None
+    address: str = ""
+    journal: Journal | CallCache | None = None
+    price: Price | None = None
+
+    def __post_init__(self) -> None:
         # a call's key has the schema that it asks for, if any
         self.options = {
             name: value
-            for name, value in (options or {}).items()
+            for name, value in (self.options or {}).items()
             if value is not None and name != "json_schema"
         }
-        self.journal = journal
-        self.price = price
         self._flights: SingleFlight[dict[str, Any]] = SingleFlight()
 
     async def complete(self, request: lm15.Request) -> lm15.Response:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from blendfilter import aio, secrets
@@ -64,12 +65,12 @@ def probe(lm: ConnectedLM) -> list[Probe]:
     )
 
 
+@dataclass
 class _Prober:
     """Calls one server, and keeps what its replies state of tokens."""
 
-    def __init__(self, engine: OpenAIEngine) -> None:
-        self.engine = engine
-        self.usages: list[Mapping[str, Any]] = []
+    engine: OpenAIEngine
+    usages: list[Mapping[str, Any]] = field(default_factory=list)
 
     async def probes(self) -> list[Probe]:
         try:  # a call as any other, which teaches the engine what parameters the server refuses
