@@ -13,7 +13,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
@@ -84,6 +84,7 @@ _REPLIES = ("choices", "candidates", "content", "stop_reason", "delta", "output"
 """Where providers' bodies hold a reply, or say how it ended."""
 
 
+@dataclass(eq=False, repr=False)
 class AdoptedEngine:
     """Answers a request through `lm`: awaited where it can be, in a worker thread where it is synchronous only.
 
@@ -97,22 +98,19 @@ class AdoptedEngine:
         key_hint: what to do where the key is refused.
     """
 
-    def __init__(
-        self,
-        lm: dspy.BaseLM,
-        *,
-        profile: Profile = Profile(),
-        effort: str | None = None,
-        extra: Mapping[str, Any] | None = None,
-        estimate: bool = False,
-        place: str = "",
-        key_hint: str = "",
-    ) -> None:
-        self.lm = lm
+    lm: dspy.BaseLM
+    _: KW_ONLY
+    profile: Profile = field(default_factory=Profile)
+    effort: str | None = None
+    extra: Mapping[str, Any] | None = None
+    estimate: bool = False
+    place: str = ""
+    key_hint: str = ""
+
+    def __post_init__(self) -> None:
+        lm = self.lm
         self.refused = Refusals(str(lm.model))
-        self._profile, self._effort, self._estimate = profile, effort, estimate
-        self._place, self._key_hint = place, key_hint
-        self._extra = {**extra_of(lm), **(extra or {})}
+        self._extra = {**extra_of(lm), **(self.extra or {})}
         own = lm.kwargs.get("max_tokens") or lm.kwargs.get("max_completion_tokens")
         self._own_cap: int | None = own if isinstance(own, int) else None
         self._inner = unobserved_copy(lm)
@@ -139,10 +137,10 @@ class AdoptedEngine:
         try:
             return await self.refused.around(fit, ask, _spellings)
         except lm15.LM15Error as error:
-            if self._place:
-                error.address = self._place
-            if self._key_hint:
-                error.key_hint = self._key_hint
+            if self.place:
+                error.address = self.place
+            if self.key_hint:
+                error.key_hint = self.key_hint
             raise
 
     def reply_cap(self, request: lm15.Request) -> int | None:
@@ -177,15 +175,15 @@ class AdoptedEngine:
         raise fault
 
     def _effort_of(self, config: lm15.Config) -> str | None:
-        return config.reasoning.effort if config.reasoning else self._effort
+        return config.reasoning.effort if config.reasoning else self.effort
 
     def _cap(self, config: lm15.Config) -> int | None:
-        cap = self._profile.cap(config.max_tokens, self._effort_of(config), self._own_cap)
+        cap = self.profile.cap(config.max_tokens, self._effort_of(config), self._own_cap)
         return cap and max(cap, int(self.refused.get("max_tokens") or 0))
 
     def _fit(self, config: lm15.Config, known: Mapping[str, float | None]) -> lm15.Config:
         """`config` as the model's family takes it, without what is `known` to be refused."""
-        profile, effort = self._profile, self._effort_of(config)
+        profile, effort = self.profile, self._effort_of(config)
         changes: dict[str, Any] = {}
         if config.reasoning is None and effort is not None:
             is_word = effort == "off" and profile.switch == "reasoning_effort"
@@ -244,7 +242,7 @@ class AdoptedEngine:
             changes["usage"] = replace(
                 usage, input_tokens=tokens_in, output_tokens=tokens_out, total_tokens=None
             )
-        cost = stated(entry.get("cost")) if self._estimate else None
+        cost = stated(entry.get("cost")) if self.estimate else None
         if cost is not None and stated(data.get("cost")) is None:
             # as exact as prices are: sums of floats are not
             data |= {"cost": round(cost, 12), "cost_by": "dspy"}

@@ -160,6 +160,7 @@ class Amount:
 NOTHING = Amount()
 
 
+@dataclass(eq=False)
 class BudgetAccount:
     """What is left of a run's budget, drawn on by all its models, from whichever loops.
 
@@ -168,13 +169,13 @@ class BudgetAccount:
         spent: what earlier sittings took.
     """
 
-    def __init__(
-        self, budget: Budget, journal: Journal | None = None, spent: Amount = NOTHING
-    ) -> None:
-        self.budget, self.spent = budget, spent
-        self.reserved = NOTHING
-        self._journal = journal
-        self._mark = spent
+    budget: Budget
+    journal: Journal | None = None
+    spent: Amount = NOTHING
+    reserved: Amount = field(default=NOTHING, init=False)
+
+    def __post_init__(self) -> None:
+        self._mark = self.spent
         self._stopped = ""
         self._lock = threading.Lock()
         self._queue = WaitingQueue(
@@ -235,8 +236,8 @@ class BudgetAccount:
         return None
 
     def _write(self, mark: Amount) -> None:
-        if self._journal is not None:
-            self._journal.append({"key": MARK, "kind": "budget", **asdict(mark)})
+        if self.journal is not None:
+            self.journal.append({"key": MARK, "kind": "budget", **asdict(mark)})
         self._mark = mark
 
     def _why(self, wanted: Amount) -> str:
