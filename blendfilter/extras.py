@@ -60,20 +60,30 @@ def quiet_transformers(extra: str, why: str) -> Iterator[None]:
         MissingExtra: it is not installed.
     """
     reports = needed("transformers.utils.logging", extra, why)
-    encoders = logging.getLogger("sentence_transformers")
     level = reports.get_verbosity()
     bars = reports.is_progress_bar_enabled()
-    others = encoders.level
     reports.set_verbosity_error()
-    encoders.setLevel(logging.ERROR)
     reports.disable_progress_bar()
     try:
-        yield
+        with quiet_loggers("sentence_transformers"):
+            yield
     finally:
         reports.set_verbosity(level)
-        encoders.setLevel(others)
         if bars:
             reports.enable_progress_bar()
+
+
+@contextmanager
+def quiet_loggers(*names: str, level: int = logging.ERROR) -> Iterator[None]:
+    """Without what these loggers report below `level`."""
+    before = {logger: logger.level for logger in map(logging.getLogger, names)}
+    try:
+        for logger in before:
+            logger.setLevel(level)
+        yield
+    finally:
+        for logger, old in before.items():
+            logger.setLevel(old)
 
 
 def how_to_install(extra: str) -> str:

@@ -67,6 +67,7 @@ from blendfilter.errors import (
     WorkFailed,
     check_count,
 )
+from blendfilter.extras import quiet_loggers
 from blendfilter.files import path_of, write_whole
 from blendfilter.filters.base import with_filter_lm
 from blendfilter.journal import FILE, Journal
@@ -191,11 +192,9 @@ def compile_program(
         "max_demo_tokens": max_demo_tokens,
         "tokeniser": tokeniser_for(context.model).name,
     }
-    weights = (
-        metric.weights()
-        if hasattr(metric, "weights")
-        else getattr(metric, "__name__", type(metric).__name__)
-    )
+    weights = getattr(metric, "__name__", type(metric).__name__)
+    if hasattr(metric, "weights"):
+        weights = metric.weights()
     recipe: dict[str, Any] = {
         "module": kind_of(student),
         "fields": fields_of(student),
@@ -230,13 +229,11 @@ def compile_program(
                 context, optimiser, work, valid, max_demo_tokens, progress
             )
         calls = [record for record in journal.records("call") if not record.get("error")]
-        spent = JournaledCalls(
-            len(calls),
-            *(
-                sum(int(each.get(name) or 0) for each in calls)
-                for name in ("tokens_in", "tokens_out")
-            ),
+        tokens_in, tokens_out = (
+            sum(int(each.get(name) or 0) for each in calls)
+            for name in ("tokens_in", "tokens_out")
         )
+        spent = JournaledCalls(len(calls), tokens_in, tokens_out)
     dropped = {} if max_demo_tokens is None else {"demos_dropped": demos.dropped}
     recipe["settings"] |= {"demos": demos.left, **dropped}
     program = compiled_no_more(made)
@@ -325,9 +322,6 @@ def _let_finish(gate: Gate) -> None:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Inside the block DSPy, GEPA and optuna, which print to standard output and draw bars, are silent."""
-    levels = {
-        logger: logger.level for logger in map(logging.getLogger, ("dspy", "gepa", "optuna"))
-    }
     drawn = tqdm.tqdm.__init__
     tqdm.tqdm.__init__ = functools.partialmethod(drawn, disable=True)
     try:
@@ -335,15 +329,12 @@ def quiet() -> Iterator[None]:
             open(os.devnull, "w", encoding="utf-8") as nowhere,
             redirect_stdout(nowhere),
             warnings.catch_warnings(),
+            quiet_loggers("dspy", "gepa", "optuna", level=logging.CRITICAL),
         ):
             warnings.filterwarnings("ignore", module=r"(optuna|gepa|dspy)(\.|$)")
-            for logger in levels:
-                logger.setLevel(logging.CRITICAL)
             yield
     finally:
         tqdm.tqdm.__init__ = drawn
-        for logger, level in levels.items():
-            logger.setLevel(level)
 
 
 def _check(student: Any, train: Sequence[Any], valid: Sequence[Any]) -> list[str]:

@@ -126,21 +126,9 @@ class GuardedLM(ConnectedLM):
 
 def guarded(lm: ConnectedLM, watch: CompilationWatch) -> GuardedLM:
     """The same model under `watch`, its journal and its limits kept."""
-    kept = GuardedLM(
-        lm.name,
-        lm.inner,
-        profile=lm.profile,
-        identity=lm.identity,
-        address=lm.address,
-        settings=lm.settings,
-        journal=lm.journal,
-        terms=lm.terms,
-        traffic=lm.traffic,
-        callbacks=lm.callbacks,
-        **{name: value for name, value in lm.kwargs.items() if value is not None},
-    )
-    kept.watch = watch
-    return kept
+    kept: Any = lm.with_journal(lm.journal, lm.traffic)
+    kept.__class__, kept.watch = GuardedLM, watch
+    return kept  # type: ignore[no-any-return]
 
 
 # --- metrics and scores -----------------------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ from blendfilter.oracles.silver_rows import SilverRow
 from blendfilter.prompting import Prompts
 from blendfilter.retrieval.callables import as_retriever
 
+WEIGHTS = ("agreement", "answer", "tokens", "threshold")
 THRESHOLD = 0.55
 """A reward from which an answer may become a demonstration: silver's own choice reaches it whatever the answerer says,
 by the default weights."""
@@ -91,9 +92,7 @@ class SilverMetric:
 
     def weights(self) -> dict[str, float]:
         """Its weights and its threshold, for a recipe."""
-        return {
-            name: getattr(self, name) for name in ("agreement", "answer", "tokens", "threshold")
-        }
+        return {name: getattr(self, name) for name in WEIGHTS}
 
     def __call__(
         self,
@@ -164,12 +163,8 @@ def silver_metric(
     Raises:
         BadArgument: a weight below 0, or nothing that is rewarded.
     """
-    for name, value in (
-        ("agreement", agreement),
-        ("answer", answer),
-        ("tokens", tokens),
-        ("threshold", threshold),
-    ):
+    weights = zip(WEIGHTS, (agreement, answer, tokens, threshold), strict=True)
+    for name, value in weights:
         if not 0 <= value < float("inf"):
             raise BadArgument(f"the weight {name} is {value}: give 0 or a positive number")
     if agreement + answer <= 0:
@@ -178,9 +173,8 @@ def silver_metric(
         )
     answerer = None
     if answer > 0:
-        answerer = Direct(
-            as_retriever(lambda query, k: []), task=wording, prompts=prompts
-        ).direct
+        nothing = as_retriever(lambda query, k: [])
+        answerer = Direct(nothing, task=wording, prompts=prompts).direct
     return SilverMetric(agreement, answer, tokens, threshold, answerer)
 
 

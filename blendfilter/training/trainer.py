@@ -18,7 +18,6 @@ when all is in it.
 
 from __future__ import annotations
 
-import logging
 import os
 import shutil
 import warnings
@@ -28,7 +27,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from blendfilter.errors import BadArgument, EmptyData, WorkFailed
-from blendfilter.extras import LazyModule, needed, quiet_transformers
+from blendfilter.extras import LazyModule, needed, quiet_loggers, quiet_transformers
 from blendfilter.files import writing
 from blendfilter.journal import digest
 from blendfilter.lm.checkpoints import (
@@ -121,10 +120,15 @@ def train_model(
     if check_recipe(out, made):
         shutil.rmtree(partial, ignore_errors=True)
         return Trained(out, read_recipe(out))
-    first = is_first()
+    first, losses = is_first(), partial / LOSSES
+
+    def has_begun() -> bool:
+        """Whether a step was made."""
+        return losses.exists() and losses.stat().st_size > 0
+
     with (
         writing(partial, GOES_ON),
-        alone_in(partial, made, out, lambda: _has_begun(partial)) if first else nullcontext(),
+        alone_in(partial, made, out, has_begun) if first else nullcontext(),
         out_of_memory(LESS),
         _quiet(),
     ):
@@ -142,12 +146,6 @@ def train_model(
 def is_first() -> bool:
     """Whether this process writes the files; of several (torchrun, accelerate), the first does."""
     return os.environ.get("RANK", "0") == "0"
-
-
-def _has_begun(folder: Path) -> bool:
-    """Whether a step was made."""
-    losses = folder / LOSSES
-    return losses.exists() and losses.stat().st_size > 0
 
 
 # ---- the work
@@ -191,7 +189,15 @@ def _trained(
     transformers.set_seed(settings.seed)
     model = loaded.model
     if method == "lora":
-        model = _adapted(model, base.removeprefix(HUGGING_FACE), settings, seq2seq)
+        config_of_adapter = peft.LoraConfig(
+            r=settings.lora_rank,
+            lora_alpha=settings.lora_alpha,
+            lora_dropout=settings.lora_dropout,
+            target_modules="all-linear",
+            task_type="SEQ_2_SEQ_LM" if seq2seq else "CAUSAL_LM",
+            base_model_name_or_path=base.removeprefix(HUGGING_FACE),
+        )
+        model = peft.get_peft_model(model, config_of_adapter)
     # the tokeniser that is saved stays as it is: many have no token to fill up with
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
     tokenizer.padding_side = "right"
@@ -296,19 +302,6 @@ def _batches(lengths: Sequence[int], batch_size: int, tokens: int) -> tuple[int,
     return rows // per_part, per_part
 
 
-def _adapted(model: Any, base: str, settings: TrainingSettings, seq2seq: bool) -> Any:
-    """The model with a new adapter on it, its own weights frozen."""
-    config = peft.LoraConfig(
-        r=settings.lora_rank,
-        lora_alpha=settings.lora_alpha,
-        lora_dropout=settings.lora_dropout,
-        target_modules="all-linear",
-        task_type="SEQ_2_SEQ_LM" if seq2seq else "CAUSAL_LM",
-        base_model_name_or_path=base,
-    )
-    return peft.get_peft_model(model, config)
-
-
 @contextmanager
 def out_of_memory(less: str) -> Iterator[None]:
     """Inside the block, memory that runs out is one line, which says what takes less. Raises: WorkFailed."""
@@ -322,16 +315,10 @@ def out_of_memory(less: str) -> Iterator[None]:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Without the libraries' chatter about what is meant here."""
-    loggers = [logging.getLogger(name) for name in ("accelerate", "transformers", "peft")]
-    levels = [logger.level for logger in loggers]
-    try:
-        for logger in loggers:
-            logger.setLevel(logging.ERROR)
-        with warnings.catch_warnings(), quiet_transformers(EXTRA, WHY):
-            warnings.filterwarnings(
-                "ignore", module=r"(transformers|peft|accelerate|torch)(\.|$)"
-            )
-            yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+    with (
+        quiet_loggers("accelerate", "transformers", "peft"),
+        warnings.catch_warnings(),
+        quiet_transformers(EXTRA, WHY),
+    ):
+        warnings.filterwarnings("ignore", module=r"(transformers|peft|accelerate|torch)(\.|$)")
+        yield

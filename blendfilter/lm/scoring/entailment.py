@@ -52,7 +52,7 @@ from blendfilter.lm.scoring.base import (
     batches,
     too_long,
 )
-from blendfilter.lm.scoring.huggingface import BATCH_TOKENS, HuggingFace, check_counts
+from blendfilter.lm.scoring.huggingface import BATCH_TOKENS, HuggingFace, check_given
 from blendfilter.lm.scoring.kept import KeptScorer
 from blendfilter.records import whole_characters
 
@@ -227,7 +227,7 @@ class PairClassifier:
         batch_tokens: int | None = None,
         batch_size: int | None = None,
     ) -> None:
-        check_counts(batch_tokens=batch_tokens, batch_size=batch_size)
+        check_given(batch_tokens=batch_tokens, batch_size=batch_size)
         self.folder = checkpoint_of(name).path
         here = Path(name).expanduser().is_dir()
         self.name = self.folder.resolve().name if here else str(name)

@@ -52,7 +52,7 @@ _CACHES = ("DynamicLayer", "DynamicSlidingWindowLayer")
 _TRIMS = b'"trim_offsets":true'
 
 
-def check_counts(**counts: int | None) -> None:
+def check_given(**counts: int | None) -> None:
     """Raise `BadArgument` for a number that is given and below 1."""
     for name, value in counts.items():
         if value is not None:
@@ -86,7 +86,7 @@ class HuggingFace(InProcess):
         control: bool = False,
     ) -> None:
         super().__init__()
-        check_counts(
+        check_given(
             batch_tokens=batch_tokens, batch_size=batch_size, context=context, threads=threads
         )
         self.checkpoint = name if isinstance(name, Checkpoint) else checkpoint_of(name)
