@@ -45,7 +45,6 @@ CONFIG = "config.json"
 ADAPTER = "adapter_config.json"
 RECIPE = "recipe.json"
 QUESTIONS = "questions.txt"
-DTYPES = ("float32", "bfloat16", "float16")
 _READ_WHOLE = 2**20
 _CHUNK, _CHUNKS = 2**16, 64
 _WEIGHTS = (".safetensors", ".bin")
@@ -326,8 +325,8 @@ def check_dtype(dtype: str | None) -> None:
     """Raise `BadArgument` for a dtype that is unknown, `BadData` for one that only earlier versions had."""
     if dtype == "int8":  # what a run of theirs recorded is replayed without the model
         raise BadData("models in 8 bits are no longer opened here: take dtype=bfloat16")
-    if dtype is not None and dtype not in DTYPES:
-        raise BadArgument(f"no dtype '{dtype}' (known: {', '.join(DTYPES)})")
+    if dtype not in (None, "float32", "bfloat16", "float16"):
+        raise BadArgument(f"no dtype '{dtype}' (known: float32, bfloat16, float16)")
 
 
 def torch_device(device: str | None = None) -> Any:

@@ -606,18 +606,18 @@ def _follow_up(sheet: PromptSheet) -> str:
 # ---- CDIT's judge: is a passage consistent with a question?
 
 _OPPOSITES = (
-    "on/off", "open/close", "won win/lost lose", "up/down", "bought buy/sold sell", "arrive/left leave depart",
-    "begin began start/end stop", "born/died", "rise rose/fall fell", "accept/refuse reject", "build built/destroy",
-    "before/after", "always/never", "old/new", "first/last", "north/south", "east/west",
-)  # fmt: skip
+    "on/off, open/close, won win/lost lose, up/down, bought buy/sold sell, arrive/left leave depart, "
+    "begin began start/end stop, born/died, rise rose/fall fell, accept/refuse reject, build built/destroy, "
+    "before/after, always/never, old/new, first/last, north/south, east/west"
+)
 
 
 def _opposed(question: str, sentence: str) -> tuple[str, str] | None:
     """Words of question and sentence that say opposite things, None if there are none."""
     asked, given = (set(map(stem, _WORD.findall(text))) for text in (question, sentence))
-    for pair in _OPPOSITES:
-        one, other = (side.split() for side in pair.split("/"))
-        for left, right in ((one, other), (other, one)):
+    for pair in _OPPOSITES.split(", "):
+        sides = [side.split() for side in pair.split("/")]
+        for left, right in (sides, sides[::-1]):
             mine = [word for word in left if stem(word) in asked - given]
             its = [word for word in right if stem(word) in given]
             if mine and its:

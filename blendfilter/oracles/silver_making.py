@@ -349,26 +349,34 @@ def check_settings(places: Places, settings: Mapping[str, Any]) -> None:
 
 def read_recipe(places: Places) -> dict[str, Any]:
     """What a silver file was made by; empty where there is none. Raises `BadData` for another file in its place."""
+    return read_recipe_file(places.recipe, "silver file", "file")
+
+
+def read_recipe_file(path: Path, of: str, other: str) -> dict[str, Any]:
+    """The recipe at `path`; empty where there is none. Raises `BadData` for a file that is none of ours."""
     try:
-        recipe = json.loads(places.recipe.read_bytes())
-    except FileNotFoundError:
+        recipe = json.loads(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
         return {}
     except (ValueError, OSError):
         recipe = None
     if not isinstance(recipe, dict) or recipe.get("format") != FORMAT:
-        raise BadData(
-            f"{places.recipe} is there, and is no recipe of a silver file: name another file"
-        )
+        raise BadData(f"{path} is there, and is no recipe of a {of}: name another {other}")
     return recipe
+
+
+def oracle_of(path: str | Path) -> dict[str, Any]:
+    """What chose the sentences of a silver file, by the recipe beside it; empty where there is none."""
+    recipe = read_recipe(Places.of(str(path).removesuffix(".gz")))
+    return dict(recipe.get("settings", {}).get("oracle", {}))
 
 
 def measure_of(path: str | Path) -> str:
     """The measure of a silver file, by the recipe beside it; "" where there is none, or none of ours."""
     try:
-        recipe = read_recipe(Places.of(str(path).removesuffix(".gz")))
+        return str(oracle_of(path).get("measure", ""))
     except BlendFilterError:
         return ""
-    return str(recipe.get("settings", {}).get("oracle", {}).get("measure", ""))
 
 
 def write_recipe(

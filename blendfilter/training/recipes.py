@@ -22,8 +22,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from blendfilter.errors import BadArgument, BadData, RunLocked, RunMismatch
+from blendfilter.errors import BadArgument, RunLocked, RunMismatch
 from blendfilter.files import json_line, lock, path_of, write_whole
+from blendfilter.oracles.silver_making import read_recipe_file
 from blendfilter.settings_diff import different_settings
 
 FORMAT = 1
@@ -43,18 +44,7 @@ _LOST = ("settings.loss_by",)
 
 def read_recipe(folder: str | Path, name: str = RECIPE) -> dict[str, Any]:
     """The recipe of a trained model; empty where there is none. Raises `BadData` for a file that is none of ours."""
-    path = Path(folder) / name
-    try:
-        recipe = json.loads(path.read_bytes())
-    except (FileNotFoundError, NotADirectoryError):
-        return {}
-    except (ValueError, OSError):
-        recipe = None
-    if not isinstance(recipe, dict) or recipe.get("format") != FORMAT:
-        raise BadData(
-            f"{path} is there, and is no recipe of a trained model: name another folder (out=)"
-        )
-    return recipe
+    return read_recipe_file(Path(folder) / name, "trained model", "folder (out=)")
 
 
 def write_recipe(folder: Path, recipe: Mapping[str, Any], name: str = RECIPE) -> None:

@@ -20,14 +20,14 @@ import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 from blendfilter.asking import NO_DEMOS, TaskWording
 from blendfilter.errors import BadArgument, EmptyData, Leak, UnknownName
-from blendfilter.files import path_of, read_whole
+from blendfilter.files import read_whole
 from blendfilter.filters.written import BIDERFilter, TrainedFilCoFilter, WrittenFilter
 from blendfilter.modules.direct import Direct
-from blendfilter.oracles.silver_making import Places, read_recipe
+from blendfilter.oracles.silver_making import oracle_of
 from blendfilter.oracles.silver_rows import STAGES, SilverRow, Stage, read_silver
 from blendfilter.prompting import Prompts
 from blendfilter.records import one_line
@@ -39,7 +39,7 @@ from blendfilter.training.settings import TrainingSettings
 
 Part = Literal["context", "generator", "bider"]
 """FilCo's M_ctx and M_gen, BIDER's refiner."""
-Reads = Literal["silver", "psg", "full"]
+READS = ("silver", "psg", "full")
 """What M_gen reads: the silver context, the passages that hold it, or all of them (the paper's FULL, section 4.2)."""
 BIDER = "bider"
 """The measure of a silver file that BIDER's synthesis made."""
@@ -87,14 +87,14 @@ def silver_set(
         command, or has no such stage. Leak: a question of `exclude`. MissingFile, BadData: as `read_silver`.
     """
     for kind in reads.split(","):
-        if kind not in get_args(Reads):
-            raise UnknownName.of("reads", kind, get_args(Reads))
+        if kind not in READS:
+            raise UnknownName.of("reads", kind, READS)
     if reads != "silver" and part != "generator":
         raise BadArgument(
             f"reads={reads} is of the generator: {part} reads all passages as it is"
         )
     rows = [at_stage(row, stage) for row in read_silver(silver)]
-    task, measure = _origin(path_of(silver), part, task)
+    task, measure = _origin(silver, part, task)
     wanted = {question_digest(question) for question in exclude}
     leaked = [row for row in rows if question_digest(row.question) in wanted]
     if leaked and not leave_out:
@@ -174,22 +174,18 @@ def written_examples(
         if lines != [row.passages[at].line for at in places]:
             shown, candidates = dict(zip(places, lines, strict=False)), row.candidates()
             chosen = [candidates[at] for at in row.chosen]
-            target = " ".join(
-                each.text
-                for each in chosen
-                if one_line(each.text) in shown.get(each.position, "")
-            )
+            left = [
+                each for each in chosen if one_line(each.text) in shown.get(each.position, "")
+            ]
+            target = " ".join(each.text for each in left)
             counts["prompts_cut"] += 1
             counts["targets_shortened"] += target != row.target
         if lines or not places:
             prompt = select.write.render(knowledge=lines, question=row.question)
             examples.append(Example(prompt, target, row.question))
             kept.append(row)
-    return (
-        examples,
-        {**select.recipe, **counts, "left_out_no_room": len(rows) - len(kept)},
-        kept,
-    )
+    about = {**select.recipe, **counts, "left_out_no_room": len(rows) - len(kept)}
+    return examples, about, kept
 
 
 def generator_examples(
@@ -216,18 +212,14 @@ def task_of(silver: str | Path, part: Part, task: str | None = None) -> str:
     """The task of a silver file. Raises: as `silver_set` of a file for another task, measure or command."""
     for _ in read_silver(silver):  # is it one?
         break
-    return _origin(path_of(silver), part, task)[0]
+    return _origin(silver, part, task)[0]
 
 
-def _origin(silver: Path, part: Part, task: str | None) -> tuple[str, str]:
+def _origin(silver: str | Path, part: Part, task: str | None) -> tuple[str, str]:
     """Task and measure of a silver file, by the recipe beside it. Raises: BadArgument, UnknownName."""
     if task is not None and task not in TASKS:
         raise UnknownName.of("task", task, TASKS)
-    oracle = (
-        read_recipe(Places.of(str(silver).removesuffix(".gz")))
-        .get("settings", {})
-        .get("oracle", {})
-    )
+    oracle = oracle_of(silver)
     known, measure = oracle.get("task") or task, str(oracle.get("measure", ""))
     if task is not None and known != task:
         raise BadArgument(

@@ -39,13 +39,13 @@ from blendfilter.context import asker, setting
 from blendfilter.dspy_surface import lm15
 from blendfilter.errors import BadArgument, EmptyData, check_count
 from blendfilter.filters.registry import make_filter
-from blendfilter.journal import digest
 from blendfilter.lm.journaled import prompt_of, text_of
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.lm.offline import take_apart
 from blendfilter.modules.methods import make_method
 from blendfilter.records import Passage, Question, one_line
 from blendfilter.retrieval.base import ProgressCallback, Retriever, silent
+from blendfilter.retrieval.callables import as_retriever
 from blendfilter.tasks.base import Questions
 from blendfilter.text import folded, normalize_answer, sentences
 from blendfilter.training.examples import Example
@@ -110,14 +110,14 @@ class StageExample(NamedTuple):
 # --- gold -------------------------------------------------------------------------------------------------------------
 
 
-def gold_passages(question: Question, retriever: Retriever | None = None) -> list[Passage]:
+def gold_passages(question: Question, retriever: Retriever) -> list[Passage]:
     """The question's gold passages, those that it names first: its own paragraphs, else what their titles find."""
     found = dict[str, Passage]()
     for title in sorted(
         question.gold_titles, key=lambda name: folded(name) not in folded(question.question)
     ):
         hits: Sequence[Passage] = ()
-        if retriever is not None and title.strip():
+        if title.strip():
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of a small corpus, where the hits are fewer
                 hits = retriever.search([title], LOOKED_THROUGH)[0]
@@ -290,42 +290,25 @@ def _reasoned(
     return facts_of(question, ranked or gold)
 
 
-class _WithGold(Retriever):
-    """An index that brings what `inner` finds, and of some questions the gold passages that it misses, too.
+def _with_gold(
+    hits: Sequence[Passage], gold: Sequence[Passage], k: int, seed: str
+) -> list[Passage]:
+    """The hits, and the gold passages that they miss.
 
     These stand in the places of the last hits that are not gold, moved to a place drawn by `seed`.
     """
-
-    def __init__(self, inner: Retriever, seed: int) -> None:
-        self.inner, self.seed = inner, seed
-        self.fingerprint = digest("with gold", inner.fingerprint, seed)[:16]
-        self.gold: dict[str, list[Passage]] = {}
-        """Of the questions that get theirs."""
-
-    def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
-        return [
-            self._beside(query, hits, k)
-            for query, hits in zip(queries, self.inner.find(queries, k), strict=True)
-        ]
-
-    def info(self) -> dict[str, Any]:
-        return {"kind": "with-gold", "of": self.inner.info()}
-
-    def _beside(self, query: str, hits: Sequence[Passage], k: int) -> list[Passage]:
-        kept, gold = list(hits), self.gold.get(asker().question, [])
-        titles = {folded(passage.title) for passage in gold}
-        draw = random.Random(f"{self.seed} {query}")
-        for passage in gold:
-            if all(folded(each.title) != folded(passage.title) for each in kept):
-                others = [
-                    at for at, each in enumerate(kept) if folded(each.title) not in titles
-                ]
-                if len(kept) >= k:
-                    if not others:
-                        break
-                    kept.pop(others[-1])
-                kept.insert(draw.randint(0, len(kept)), passage)
-        return kept
+    kept, draw = list(hits), random.Random(seed)
+    titles = {folded(passage.title) for passage in gold}
+    for passage in gold:
+        if folded(passage.title) in {folded(each.title) for each in kept}:
+            continue
+        others = [at for at, each in enumerate(kept) if folded(each.title) not in titles]
+        if len(kept) >= k:
+            if not others:
+                break
+            kept.pop(others[-1])
+        kept.insert(draw.randint(0, len(kept)), passage)
+    return kept
 
 
 # --- examples ---------------------------------------------------------------------------------------------------------
@@ -366,8 +349,24 @@ def stage_examples(
             "take questions that do (hotpotqa, twowiki, strategyqa, or 'gold_titles' of your own)"
         )
     wording = TaskWording.of(questions.task.wording).with_demos(NO_DEMOS)
-    teacher, beside = GoldTeacher(wording), _WithGold(retriever, seed)
-    made = [_made(each, beside, wording, k) for each in methods]
+    teacher = GoldTeacher(wording)
+    beside: dict[str, list[Passage]] = {}
+
+    def search(query: str, k: int) -> list[Passage]:
+        gold = beside.get(asker().question, [])
+        return _with_gold(retriever.find([query], k)[0], gold, k, f"{seed} {query}")
+
+    searched = as_retriever(search)
+    made = [
+        make_method(
+            taught.method,
+            None if taught.method in _MEMORY else searched,
+            k=taught.k or k,
+            filter=taught.filter and make_filter(taught.filter, wording=wording),
+            task=wording,
+        )
+        for taught in methods
+    ]
 
     async def ask(question: Question) -> None:
         with setting(question=question.id):
@@ -379,7 +378,7 @@ def stage_examples(
             gold = gold_passages(question, retriever)
             teacher.learn(question, gold)
             if random.Random(f"{seed} {question.id}").random() < add_gold:
-                beside.gold[question.id] = gold
+                beside[question.id] = gold
             aio.run(ask(question), "stage_examples")
             progress("stages by gold, questions", number + 1, len(known))
     # what branches ask side by side arrives in any order
@@ -388,14 +387,6 @@ def stage_examples(
         teacher.examples.values(),
         key=lambda each: (places[each.question], each.stage, each.prompt),
     )
-
-
-def _made(
-    taught: TaughtMethod, retriever: Retriever, wording: TaskWording, k: int
-) -> dspy.Module:
-    select = None if taught.filter is None else make_filter(taught.filter, wording=wording)
-    searched = None if taught.method in _MEMORY else retriever
-    return make_method(taught.method, searched, k=taught.k or k, filter=select, task=wording)
 
 
 def drawn(
@@ -412,12 +403,13 @@ def drawn(
     chosen: list[StageExample] = []
     for stage, share in shares.items():
         most = round(n * share / sum(shares.values()))
-        own = [each for each in examples if each.stage == stage]
-        groups = [own]
-        if stage == "relevant":
-            groups = [[each for each in own if each.target == word] for word in ("Yes", "No")]
+        words = ("Yes", "No") if stage == "relevant" else ("",)
+        groups = [
+            [each for each in examples if each.stage == stage and word in (each.target, "")]
+            for word in words
+        ]
+        few = min(most // len(groups), *map(len, groups))
         for group in groups:
-            few = min(most // len(groups), *map(len, groups))
             chosen += random.Random(f"{seed} {stage}").sample(group, few)
     random.Random(seed).shuffle(chosen)
     return chosen

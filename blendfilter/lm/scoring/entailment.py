@@ -59,7 +59,7 @@ from blendfilter.records import whole_characters
 WHY = "an entailment model"
 EXAMPLES = "cross-encoder/nli-deberta-v3-small, google/t5_xxl_true_nli_mixture"
 ENTAILED = frozenset(
-    {
+    [
         "entailment",
         "entail",
         "entails",
@@ -68,7 +68,7 @@ ENTAILED = frozenset(
         "support",
         "supports",
         "supported",
-    }
+    ]
 )
 """What checkpoints call it, without spaces and signs."""
 SETTINGS = ("device", "dtype", "batch_tokens", "batch_size")

@@ -157,17 +157,18 @@ class ScoringServer:
         for way in (ECHO, PROMPT_LOGPROBS):
             try:
                 failure = await self._failure(way)
-            except (
-                lm15.InvalidRequestError,
-                lm15.UnsupportedFeatureError,
-                lm15.ServerError,
-            ) as error:
-                if isinstance(error, lm15.UnsupportedModelError):
+            except lm15.LM15Error as error:
+                cannot = (
+                    lm15.InvalidRequestError,
+                    lm15.UnsupportedFeatureError,
+                    lm15.ServerError,
+                )
+                if not isinstance(error, cannot) or isinstance(
+                    error, lm15.UnsupportedModelError
+                ):
                     raise faults.final(error, address=self._address) from None
                 first = str(getattr(error, "message", "") or error).partition("\n")[0]
                 failure = f"it answers: {first.strip().rstrip('.')[:200]}"
-            except lm15.LM15Error as fault:
-                raise faults.final(fault, address=self._address) from None
             if not failure:
                 return way
             why = why or failure
@@ -219,18 +220,14 @@ def given_tokens(response: lm15.Response) -> GivenTokens:
     words, logprobs = [], []
     if isinstance(positions, list) and positions:
         for row in positions:  # an object of one token; the first one is null
-            entry: Mapping[str, Any] = (
-                next(iter(row.values()), {}) if isinstance(row, Mapping) else {}
-            )
+            entry: Any = next(iter(row.values()), {}) if isinstance(row, Mapping) else {}
             words.append(entry.get("decoded_token"))
             logprobs.append(entry.get("logprob"))
     elif isinstance(scores, Mapping):
-        words, logprobs = (
-            list(scores.get(name) or ()) for name in ("tokens", "token_logprobs")
-        )
+        given, values = scores.get("tokens") or [], scores.get("token_logprobs") or []
         generated = response.usage.output_tokens or 0
-        words = words[: len(words) - generated]
-        logprobs = logprobs[: len(logprobs) - generated]
+        words = given[: len(given) - generated]
+        logprobs = values[: len(values) - generated]
     whole = len(words) == len(logprobs) and all(isinstance(word, str | None) for word in words)
     numbers = all(isinstance(value, int | float | None) for value in logprobs)
     return GivenTokens(words, logprobs) if whole and numbers else GivenTokens([], [])
