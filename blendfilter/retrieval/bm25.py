@@ -358,9 +358,6 @@ class Lexical(Stored):
             engine = cls._load(folder, passages, settings, analyse)
             return cls(manifest, passages, engine, folder, analyse)
 
-    def _how(self) -> Settings:
-        return {"analyser": self.analyser}
-
     @classmethod
     def _fingerprint(cls, manifest: Manifest, folder: Path | None) -> str:
         return fingerprint_of(cls.kind, manifest.corpus.sha256, manifest.settings)

@@ -28,7 +28,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -295,7 +294,12 @@ def _from_rows(rows: Iterable[JsonRow]) -> Iterator[_MaybePlaced]:
             yield _placed(row.where, str(row.position), *at_bar(row.value))
             continue
         if isinstance(row.value, Passage):  # those of a file are mappings
-            yield row.where, _told_apart(row.value, made)
+            passage = row.value
+            if passage.id == content_id(passage.title, passage.text):
+                made[passage.id] += 1
+                if made[passage.id] > 1:
+                    passage = replace(passage, id=f"{passage.id}-{made[passage.id]}")
+            yield row.where, passage
             continue
         if isinstance(row.value, tuple):
             names = _OF_TUPLES.get(len(row.value))
@@ -314,18 +318,6 @@ def _from_rows(rows: Iterable[JsonRow]) -> Iterator[_MaybePlaced]:
             id_name = next((name for name in IDS if name in row.value), None)
             text_name = next((name for name in TEXTS if name in row.value), TEXTS[0])
         yield _from_object(row, id_name, text_name)
-
-
-def _told_apart(passage: Passage, made: Counter[str]) -> Passage:
-    """`passage`, with its number behind an id that is made of its content, where that comes again."""
-    if passage.id != content_id(passage.title, passage.text):
-        return passage
-    made[passage.id] += 1
-    return (
-        passage
-        if made[passage.id] == 1
-        else replace(passage, id=f"{passage.id}-{made[passage.id]}")
-    )
 
 
 def _from_object(row: JsonRow, id_name: str | None, text_name: str) -> _MaybePlaced:
@@ -404,6 +396,10 @@ _NAME_OF_COLUMN = re.compile(r"[^\W\d]\w*(?:[ ./-]\w+){0,3}|")
 _BARE_WORD = re.compile(r"[^\W\d]+")
 _STILL_OPEN = re.compile(r'[^"]*+(?:""[^"]*+)*+')
 """What a quoted cell may hold, with a quote written as two."""
+_QUOTED = {
+    delimiter: re.compile(rf'"({_STILL_OPEN.pattern})"(?={delimiter}|\Z)')
+    for delimiter in DELIMITERS
+}
 
 
 def _from_lines(rows: Iterator[TextLine]) -> Iterator[_MaybePlaced]:
@@ -528,11 +524,6 @@ def _unclosed(line: TextLine) -> BadData:
     )
 
 
-@cache
-def _quoted_cell(delimiter: str) -> re.Pattern[str]:
-    return re.compile(rf'"({_STILL_OPEN.pattern})"(?={delimiter}|\Z)')
-
-
 def _cells(text: str, delimiter: str) -> tuple[list[str], bool]:
     """The cells of a record, and whether a quoted one is still open at its end; what does not close is taken as it is.
 
@@ -541,7 +532,7 @@ def _cells(text: str, delimiter: str) -> tuple[list[str], bool]:
     """
     cells, at, opens = list[str](), 0, False
     while at <= len(text):
-        if quoted := _quoted_cell(delimiter).match(text, at):
+        if quoted := _QUOTED[delimiter].match(text, at):
             cells.append(quoted[1].replace('""', '"'))
             at = quoted.end() + 1
             continue

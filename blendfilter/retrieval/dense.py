@@ -18,12 +18,13 @@ import os
 import tempfile
 import threading
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
+from functools import partial
 from io import BytesIO
 from itertools import compress
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 
@@ -45,7 +46,7 @@ from blendfilter.retrieval.encoders import (
     load_encoder,
 )
 from blendfilter.retrieval.manifest import Manifest, Settings, building, opening
-from blendfilter.retrieval.on_ray import ENCODING, ChunkFolder, OnRay
+from blendfilter.retrieval.on_ray import ENCODING, ChunkFolder, ChunkMaker, OnRay
 from blendfilter.retrieval.stored import (
     PassageLines,
     Stored,
@@ -179,8 +180,9 @@ class Dense(Stored):
             else:
                 of = [about.sha256, reader.identity, reading.settings(), batch_size]
                 chunks = ChunkFolder(out, of, _CHUNK)
-                job = _DenseJob(folder, chunks.path, lasting(encoder), loading, batch_size)
-                steps = encoded_on(on, chunks, job, count, progress)
+                name, size = lasting(encoder), batch_size * _BATCHES * _STEPS
+                maker = partial(_DenseChunks, folder, chunks.path, name, loading, batch_size)
+                steps = encoded_on(on, chunks, maker, count, size, progress)
             vectors = joined(steps, count, reader, folder)
             built = build_index(vectors, settings, progress, reading.similarity)
             if settings["index"] == "hnsw":
@@ -238,9 +240,6 @@ class Dense(Stored):
             if settings["index"] == "ivf":
                 index.nprobe = settings["nprobe"]
             return cls(manifest, stored_passages(folder), index, reader, folder)
-
-    def _how(self) -> Settings:
-        return {"loaded": self.encoder}
 
     @classmethod
     def _fingerprint(cls, manifest: Manifest, folder: Path | None) -> str:
@@ -398,44 +397,36 @@ def joined(
     return found
 
 
-class _DenseJob(NamedTuple):
-    """What a worker encodes with: the folder of passages, that of chunks, and the encoder's name and settings."""
-
-    folder: Path
-    chunks: Path
-    encoder: str
-    loading: Settings
-    batch_size: int
-
-    @property
-    def size(self) -> int:
-        """Passages in a chunk."""
-        return self.batch_size * _BATCHES * _STEPS
-
-
 class _DenseChunks:
-    """In a worker: a chunk's vectors, and how many of its passages were cut."""
+    """In a worker: the vectors of a chunk of the passages in `folder`, and how many of these were cut."""
 
-    def __init__(self, job: _DenseJob) -> None:
-        self._job, self._passages = job, stored_passages(job.folder)
-        self._encoder = load_encoder(job.encoder, **job.loading)
+    def __init__(
+        self, folder: Path, chunks: Path, encoder: str, loading: Settings, batch_size: int
+    ) -> None:
+        self._passages, self._chunks = stored_passages(folder), chunks
+        self._encoder, self._batch_size = load_encoder(encoder, **loading), batch_size
 
     def __call__(self, chunk: int) -> None:
-        job, start = self._job, chunk * self._job.size
-        within = range(start, min(start + job.size, len(self._passages)))
-        steps = encoded(self._passages, self._encoder, job.batch_size, within)
+        size = self._batch_size * _BATCHES * _STEPS
+        within = range(chunk * size, min((chunk + 1) * size, len(self._passages)))
+        steps = encoded(self._passages, self._encoder, self._batch_size, within)
         vectors, cut = zip(*steps, strict=True)
         made = BytesIO()
         np.savez(made, vectors=np.concatenate(vectors), cut=sum(cut))
-        write_whole(job.chunks / _CHUNK.format(chunk), [made.getvalue()])
+        write_whole(self._chunks / _CHUNK.format(chunk), [made.getvalue()])
 
 
 def encoded_on(
-    on: OnRay, chunks: ChunkFolder, job: _DenseJob, passages: int, progress: ProgressCallback
+    on: OnRay,
+    chunks: ChunkFolder,
+    maker: Callable[[], ChunkMaker],
+    passages: int,
+    size: int,
+    progress: ProgressCallback,
 ) -> Iterator[Step]:
     """`encoded`, by a cluster."""
-    chunks.make(on, _DenseChunks, job, passages, job.size, progress)
-    for chunk in range(-(-passages // job.size)):
+    chunks.make(on, maker, passages, size, progress)
+    for chunk in range(-(-passages // size)):
         with np.load(chunks.path / _CHUNK.format(chunk)) as made:
             yield made["vectors"], int(made["cut"])
 

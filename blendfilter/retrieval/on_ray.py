@@ -87,12 +87,11 @@ class OnRay(NamedTuple):
 
     def make(
         self,
-        maker: Callable[..., ChunkMaker],
-        job: Any,
+        maker: Callable[[], ChunkMaker],
         chunks: Sequence[int],
         done: Callable[[int], None],
     ) -> None:
-        """Have `maker(job)` make these chunks; `done` gets the number of each as it comes. Raises: WorkFailed."""
+        """Have workers make these chunks, each by its `maker()`; `done` gets the number of each. Raises: WorkFailed."""
         with connected(self.address) as ray:
             data = needed("ray.data", "ray", "an index by Ray")
             data.DataContext.get_current().enable_progress_bars = False
@@ -103,7 +102,7 @@ class OnRay(NamedTuple):
             numbers = [{"chunk": chunk} for chunk in chunks]
             encoded = data.from_items(numbers, override_num_blocks=len(chunks)).map_batches(
                 _ChunkWorker,
-                fn_constructor_args=(maker, job, os.getcwd()),
+                fn_constructor_args=(maker, os.getcwd()),
                 compute=data.ActorPoolStrategy(size=size),
                 batch_size=1,
                 num_cpus=None if self.gpus else 1,
@@ -123,10 +122,10 @@ class OnRay(NamedTuple):
 class _ChunkWorker:
     """One of the pool: Ray Data gives it a batch of one chunk's number at a time."""
 
-    def __init__(self, maker: Callable[..., ChunkMaker], job: Any, cwd: str) -> None:
+    def __init__(self, maker: Callable[[], ChunkMaker], cwd: str) -> None:
         with suppress(OSError):
             os.chdir(cwd)
-        self._make = maker(job)
+        self._make = maker()
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         for chunk in batch["chunk"]:
@@ -147,7 +146,7 @@ class ChunkFolder:
         target = Path(os.path.realpath(path_of(out)))
         self.path, self._last = target.with_name(f"{target.name}.chunks"), last
         about = self.path / "build.json"
-        wanted = json.dumps({"build": digest(*build)}) + "\n"
+        wanted = json.dumps({"of": digest(*build)}) + "\n"
         if not about.is_file() or about.read_text(encoding="utf-8") != wanted:
             if self.path.exists() and not about.is_file():
                 raise BadArgument(
@@ -165,8 +164,7 @@ class ChunkFolder:
     def make(
         self,
         on: OnRay,
-        maker: Callable[..., ChunkMaker],
-        job: Any,
+        maker: Callable[[], ChunkMaker],
         passages: int,
         size: int,
         progress: ProgressCallback,
@@ -183,7 +181,7 @@ class ChunkFolder:
 
         progress(ENCODING, count, passages)
         if missing:
-            on.make(maker, job, missing, done)
+            on.make(maker, missing, done)
 
     def remove(self) -> None:
         """The index is made."""

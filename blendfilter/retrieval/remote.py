@@ -117,7 +117,25 @@ class Remote(Retriever):
             IndexChanged: another index is served by now. BadArgument: the server's limits forbid it.
             ServerRefused: it cannot be reached any more. BadData: its reply makes no sense.
         """
-        return [hits for batch in self._batches(queries) for hits in self._find(batch, k)]
+        found = list[list[Passage]]()
+        for batch in self._batches(queries):
+            body = f'{{"k":{k},"queries":[{",".join(batch)}]}}'.encode()
+            limit = http.LARGEST + A_PASSAGE * k * len(batch)
+            reply = self._checked(self._connection.request("/search", body, limit=limit))
+            if reply.fingerprint != self.fingerprint:
+                raise IndexChanged(
+                    f"the index behind {self.url} was changed ({self.fingerprint} → {reply.fingerprint}): open it again"
+                )
+            too_many = any(len(result.passages) > k for result in reply.results)
+            if too_many or len(reply.results) != len(batch):
+                raise BadData(
+                    f"{self.url} answered {len(batch)} queries with something else: look what runs there"
+                )
+            found += (
+                Hits(own.passages, cut=own.query_cut, trim=own.trim, missing=own.missing_shards)
+                for own in reply.results
+            )
+        return found
 
     def info(self) -> dict[str, Any]:
         """The server's description of its index (`of` is that index's kind), and its address."""
@@ -159,26 +177,6 @@ class Remote(Retriever):
             size += len(written) + 1
         if batch:
             yield batch
-
-    def _find(self, batch: Sequence[str], k: int) -> list[Hits]:
-        body = f'{{"k":{k},"queries":[{",".join(batch)}]}}'.encode()
-        limit = http.LARGEST + A_PASSAGE * k * len(batch)
-        reply = self._connection.request("/search", body, limit=limit)
-        found = self._checked(reply)
-        if found.fingerprint != self.fingerprint:
-            raise IndexChanged(
-                f"the index behind {self.url} was changed ({self.fingerprint} → {found.fingerprint}): "
-                "open it again"
-            )
-        too_many = any(len(result.passages) > k for result in found.results)
-        if too_many or len(found.results) != len(batch):
-            raise BadData(
-                f"{self.url} answered {len(batch)} queries with something else: look what runs there"
-            )
-        return [
-            Hits(own.passages, cut=own.query_cut, trim=own.trim, missing=own.missing_shards)
-            for own in found.results
-        ]
 
     def _checked(self, reply: Any) -> _Reply:
         try:

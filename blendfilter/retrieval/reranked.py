@@ -21,12 +21,13 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from blendfilter.errors import BadArgument, BadData, check_count
 from blendfilter.extras import needed, quiet_transformers
 from blendfilter.files import AnyPath
 from blendfilter.records import Passage, whole_characters
 from blendfilter.retrieval.base import (
-    Hits,
     Retriever,
     cut_of,
     fingerprint_of,
@@ -155,7 +156,17 @@ class Reranked(Retriever):
                     raise BadArgument(
                         f"{self.reranker.name} must give one number for each of {len(ranking)} passages: {scores!r:.80}"
                     )
-                found.append(_reordered(ranking, scores, k, cut=cut))
+                rounded = [round(score, _DECIMALS) for score in scores]
+                order = np.argsort(-np.array(rounded), kind="stable")[:k]
+                hits, trim = [ranking[at].scored(rounded[at]) for at in order], trim_of(ranking)
+                if trim is not None:  # of what was filled in, what is left
+                    left = {passage.id for passage in hits}
+                    stays = {
+                        "refilled": tuple(name for name in trim.refilled if name in left),
+                        "unjudged": tuple(name for name in trim.unjudged if name in left),
+                    }
+                    trim = trim.model_copy(update=stays)
+                found.append(hits_like(hits, ranking, trim=trim, cut=cut or cut_of(ranking)))
         return found
 
     def parts(self) -> Sequence[Retriever]:
@@ -182,21 +193,6 @@ class Reranked(Retriever):
 
     def __len__(self) -> int:
         return len(self.index)
-
-
-def _reordered(
-    ranking: Sequence[Passage], scores: Sequence[float], k: int, *, cut: bool
-) -> Hits:
-    rounded = [round(score, _DECIMALS) for score in scores]
-    order = sorted(range(len(ranking)), key=lambda at: -rounded[at])[:k]
-    hits = [ranking[at].scored(rounded[at]) for at in order]
-    trim = trim_of(ranking)
-    if trim is not None:  # of what was filled in, what is left
-        left = {passage.id for passage in hits}
-        refilled = tuple(name for name in trim.refilled if name in left)
-        unjudged = tuple(name for name in trim.unjudged if name in left)
-        trim = trim.model_copy(update={"refilled": refilled, "unjudged": unjudged})
-    return hits_like(hits, ranking, trim=trim, cut=cut or cut_of(ranking))
 
 
 # --- the models -------------------------------------------------------------------------------------------------------

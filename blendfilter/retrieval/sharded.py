@@ -255,10 +255,17 @@ def build_sharded(
         raise BadArgument(f"{total:,} passages make 1 to {total:,} shards, not {shards}")
     with building(out, overwrite=overwrite) as folder:
         if engine == "colbert" and settings.get("codec") is None:
-            settings = _with_codec(corpus(), folder / "codec", settings, progress)
+            from blendfilter.retrieval.colbert.index import ColBERT
+
+            # of a codec that was trained on a sample of the whole corpus
+            made = folder / "codec"
+            training = {name: settings[name] for name in settings.keys() - {"on", "codec"}}
+            ColBERT.train_codec(corpus(), made, **training, progress=progress)
+            nbits = json.loads((made / "plan.json").read_bytes())["config"]["nbits"]
+            settings = {**settings, "partitions": None, "nbits": nbits, "codec": made}
         passages = iter(passages_of(corpus()))
         edges = [total * number // shards for number in range(shards + 1)]
-        made = [
+        built = [
             build(
                 engine,
                 islice(passages, end - start),
@@ -269,20 +276,8 @@ def build_sharded(
             for number, (start, end) in enumerate(pairwise(edges), 1)
         ]
         shutil.rmtree(folder / "codec", ignore_errors=True)  # each shard has it
-        _finish(folder, made, [f"{number}" for number in range(1, shards + 1)])
+        _finish(folder, built, [f"{number}" for number in range(1, shards + 1)])
     return open_sharded(out)
-
-
-def _with_codec(
-    corpus: Corpus, folder: Path, settings: Settings, progress: ProgressCallback
-) -> Settings:
-    """The settings of shards whose codec was trained on a sample of the whole corpus."""
-    from blendfilter.retrieval.colbert.index import ColBERT
-
-    training = {name: value for name, value in settings.items() if name not in ("on", "codec")}
-    ColBERT.train_codec(corpus, folder, **training, progress=progress)
-    nbits = json.loads((folder / "plan.json").read_bytes())["config"]["nbits"]
-    return {**settings, "partitions": None, "nbits": nbits, "codec": folder}
 
 
 def join(
@@ -338,7 +333,17 @@ def _finish(
             for shard, own, place in zip(plain, postings, places, strict=True)
         ]
     made = Sharded(shards)
-    _check_ids([shard.passages.ids for shard in shards if isinstance(shard, Stored)])
+    # which ids servers have is not known
+    lists = [shard.passages for shard in shards if isinstance(shard, Stored)]
+    check = IdCheck()
+    for name in chain.from_iterable(passages.ids() for passages in lists):
+        check.add(name)
+    if repeated := check.repeated(
+        lambda: enumerate(chain.from_iterable(passages.ids() for passages in lists))
+    ):
+        raise BadData(
+            f"passage id '{repeated[2]}' occurs in two shards: join indexes of different passages"
+        )
     corpora = [(shard.info().get("corpus") or {}).get("sha256") for shard in shards]
     listed = [
         _Shard(at=at, fingerprint=shard.fingerprint, passages=len(shard))
@@ -353,20 +358,6 @@ def _finish(
     )
     write_manifest(folder, manifest)
     return shards
-
-
-def _check_ids(lists: Sequence[Callable[[], Iterable[str]]]) -> None:
-    """Raise `BadData` where two shards in folders have one id; which ids servers have is not known."""
-    check = IdCheck()
-    for ids in lists:
-        for name in ids():
-            check.add(name)
-    if repeated := check.repeated(
-        lambda: enumerate(chain.from_iterable(ids() for ids in lists))
-    ):
-        raise BadData(
-            f"passage id '{repeated[2]}' occurs in two shards: join indexes of different passages"
-        )
 
 
 def open_sharded(

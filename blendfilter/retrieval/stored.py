@@ -10,13 +10,14 @@ import json
 import os
 import warnings
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from functools import partial
 from importlib.metadata import version
 from io import BytesIO
 from itertools import accumulate, chain
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Self, overload
 
 import numpy as np
@@ -65,6 +66,8 @@ class Stored(Retriever):
     """Packages whose versions the manifest records."""
     stamp: tuple[int, ...] = ()
     """The folder's, when it was opened."""
+    _how: Mapping[str, Any] = MappingProxyType({})
+    """What it was opened with, and the encoder that was loaded then: for the folder's next index."""
 
     def __init__(
         self, manifest: Manifest, passages: PassageLines, path: Path | None, limit: str = ""
@@ -97,10 +100,6 @@ class Stored(Retriever):
         """The fingerprint that belongs to a manifest, and to an index in `folder` that lacks nothing else."""
         raise NotImplementedError
 
-    def _how(self) -> Settings:
-        """What `_read` wants besides, to open the folder's next index as this one was opened."""
-        return {}
-
     def _is_trained(self) -> bool:
         """Whether it divides or compresses passages by centroids, which an update leaves as they are."""
         return False
@@ -119,6 +118,7 @@ class Stored(Retriever):
         path = path_of(folder)
         index, seen = settled(path, lambda: cls._read(path, cls._checked_manifest(path), **how))
         index.stamp = seen
+        index._how = {**how, "loaded": getattr(index, "encoder", None)}
         return index
 
     @classmethod
@@ -177,7 +177,7 @@ class Stored(Retriever):
 
     def fresh(self) -> Self:
         """As `Retriever.fresh`."""
-        return self._open(self.path, **self._how()) if self.path and self.outdated() else self
+        return self._open(self.path, **self._how) if self.path and self.outdated() else self
 
     def update(
         self,

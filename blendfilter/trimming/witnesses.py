@@ -310,20 +310,19 @@ class Witnesses:
                     raise ValueError("another question's id, or one that is closed")
                 self._open[name] = JudgedQuestion(name, text, {}, JudgedBy(**record["by"]), "")
             case "closed":
-                self._close(record["question"], record["passages"], record["at"])
+                name, passages = record["question"], record["passages"]
+                given = self._open[name].verdicts
+                verdicts = {sys.intern(passage): given[passage] for passage in passages}
+                if len(verdicts) < len(passages):
+                    raise ValueError("a passage twice")
+                closed = replace(self._open.pop(name), verdicts=verdicts, at=record["at"])
+                self._judged[name] = closed
             case "undone":
                 self._undo(record)
             case kind:
                 raise ValueError(f"no kind of line '{kind}'")
         for made in ("judged", "_by_pair"):  # they are made anew when they are needed
             self.__dict__.pop(made, None)
-
-    def _close(self, name: str, passages: Sequence[str], at: str) -> None:
-        half = self._open[name]
-        verdicts = {sys.intern(passage): half.verdicts[passage] for passage in passages}
-        if len(verdicts) < len(passages):
-            raise ValueError("a passage twice")
-        self._judged[name] = replace(self._open.pop(name), verdicts=verdicts, at=at)
 
     def _undo(self, record: Mapping[str, Any]) -> None:
         if record.get("all") is True:

@@ -71,9 +71,9 @@ def test_a_build_goes_on_with_the_chunks_that_are_missing(
     made = list[list[int]]()
     make = OnRay.make
 
-    def once(self: OnRay, maker: Any, job: Any, chunks: list[int], done: Any) -> None:
+    def once(self: OnRay, maker: Any, chunks: list[int], done: Any) -> None:
         made.append(list(chunks))
-        make(self, maker, job, chunks[:1] if len(made) == 1 else chunks, done)
+        make(self, maker, chunks[:1] if len(made) == 1 else chunks, done)
         if len(made) == 1:
             raise WorkFailed("the power failed")
 

@@ -1,16 +1,13 @@
-"""Separations as rows: which question separates which passages, by which model and when; files whole or not at all."""
+"""Separations as rows: which question separates which passages, by which model and when."""
 
 from __future__ import annotations
 
 import csv
 import json
-import os
-import re
 from pathlib import Path
 
 import pytest
 
-from blendfilter.errors import BadArgument
 from blendfilter.trimming.summary import WitnessRow, export, rows
 from blendfilter.trimming.witnesses import JudgedBy, Witnesses, WitnessWriter, question_id
 
@@ -61,33 +58,6 @@ def test_jsonl_and_csv_say_the_same(witnesses: Witnesses, tmp_path: Path) -> Non
     assert [cell["question"] for cell in cells] == [row.question for row in found]
     assert {cell["rules"] for cell in cells} == {"phi1 phi2", "phi1"}
     assert list(cells[0]) == list(WitnessRow._fields)
-
-
-def test_a_full_disk_leaves_the_file_that_was_there(
-    witnesses: Witnesses, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    target = tmp_path / "out.csv"
-    target.write_text("mine")
-
-    def full(fd: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match=r"No space left on device; nothing of it is left: .*out\.csv"):
-        export(witnesses, target, threshold=2, overwrite=True)
-    assert target.read_text() == "mine"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.csv", "witnesses.jsonl"]
-
-
-def test_a_file_that_is_there_is_replaced_only_where_that_is_said(witnesses: Witnesses, tmp_path: Path) -> None:
-    for name in ("out.csv", "out.jsonl"):
-        target = tmp_path / name
-        target.write_text("mine")
-        with pytest.raises(BadArgument, match=rf"there is a file at .*{re.escape(name)} already: name another"):
-            export(witnesses, target, threshold=2)
-        assert target.read_text() == "mine"
-        assert export(witnesses, target, threshold=2, overwrite=True) == 3
-        assert len(target.read_text().splitlines()) >= 3
 
 
 def test_no_cell_is_a_formula(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ import math
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
@@ -112,21 +113,12 @@ class IndexBuild(NamedTuple):
             plan = IndexPlan(**_json(kept / TRAINED))
         else:
             plan, sample = self.with_codec(codec, kept)
-            vectors = torch.cat(list(sample.values())) if sample else torch.empty(0)
-            counts = [len(own) for own in sample.values()]
-            torch.save(
-                {"positions": [*sample], "counts": counts, "vectors": vectors}, kept / SAMPLE
-            )
+            torch.save(sample, kept / SAMPLE)
             write_whole(kept / TRAINED, [json.dumps(plan._asdict()).encode()])
         encoder = self.encoder
-        job = _ClusterJob(
-            self.folder,
-            kept,
-            str(encoder.checkpoint.folder),
-            encoder.doc_maxlen,
-            self.batch_size,
-        )
-        chunks.make(on, _ClusterChunks, job, len(self.passages), CHUNK, self.progress)
+        how = (str(encoder.checkpoint.folder), encoder.doc_maxlen, self.batch_size)
+        maker = partial(_ClusterChunks, self.folder, kept, *how)
+        chunks.make(on, maker, len(self.passages), CHUNK, self.progress)
         for pattern in (*CODEC, "[0-9]*.*", "doclens.*"):
             for path in kept.glob(pattern):
                 shutil.copyfile(path, self.folder / path.name)
@@ -262,9 +254,9 @@ def _write_chunk(folder: Path, chunk: int, blocks: Iterable[Compressed]) -> Comp
     # a view would be saved with all that it is a part of
     embeddings = parts().codec.Embeddings(codes[:end].clone(), residuals[:end].clone())
     embeddings.save(str(folder / str(chunk)))
-    (folder / f"doclens.{chunk}.json").write_text(json.dumps(own), encoding="utf-8")
+    _write_json(folder / f"doclens.{chunk}.json", own)
     about = {"passage_offset": chunk * CHUNK, "num_passages": len(own), "num_embeddings": end}
-    (folder / f"{chunk}.metadata.json").write_text(json.dumps(about), encoding="utf-8")
+    _write_json(folder / f"{chunk}.metadata.json", about)
     return codes[end:], residuals[end:], lengths[CHUNK:]
 
 
@@ -280,29 +272,18 @@ def _kept(source: Path, chunks: int, kept: Any) -> Iterator[Compressed]:
         yield codes[mask], residuals[mask], lengths[stays].tolist()
 
 
-class _ClusterJob(NamedTuple):
-    """What a worker compresses with: the folder of passages, that of chunks and codec, the checkpoint."""
-
-    folder: Path
-    chunks: Path
-    checkpoint: str
-    doc_maxlen: int
-    batch_size: int
-
-
 class _ClusterChunks:
     """In a worker: the files of each chunk, of which `N.metadata.json` comes last."""
 
-    def __init__(self, job: _ClusterJob) -> None:
+    def __init__(
+        self, folder: Path, chunks: Path, checkpoint: str, doc_maxlen: int, batch_size: int
+    ) -> None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
-        checkpoint = ColBERTCheckpoint(job.checkpoint)
-        encoder = TokenEncoder(checkpoint, device, doc_maxlen=job.doc_maxlen)
-        passages = stored_passages(job.folder)
-        self._chunks = job.chunks
-        self._build = IndexBuild(job.folder, passages, encoder, batch_size=job.batch_size)
-        kept = torch.load(job.chunks / SAMPLE, mmap=True)
-        vectors = kept["vectors"].split(kept["counts"]) if kept["counts"] else []
-        self._sample = dict(zip(kept["positions"], vectors, strict=True))
+        encoder = TokenEncoder(ColBERTCheckpoint(checkpoint), device, doc_maxlen=doc_maxlen)
+        passages = stored_passages(folder)
+        self._chunks = chunks
+        self._build = IndexBuild(folder, passages, encoder, batch_size=batch_size)
+        self._sample = torch.load(chunks / SAMPLE, mmap=True)
 
     def __call__(self, chunk: int) -> None:
         made, start, last = self._chunks, chunk * CHUNK, f"{chunk}.metadata.json"
@@ -329,8 +310,7 @@ def finish(folder: Path, passages: int, progress: ProgressCallback = silent) -> 
     for chunk in range(chunks):
         progress(INVERTING, chunk, 2 * chunks)
         about = _json(folder / f"{chunk}.metadata.json")
-        whole = json.dumps({**about, "embedding_offset": vectors})
-        (folder / f"{chunk}.metadata.json").write_text(whole, encoding="utf-8")
+        _write_json(folder / f"{chunk}.metadata.json", {**about, "embedding_offset": vectors})
         vectors += about["num_embeddings"]
         lengths += np.bincount(_pairs(folder, chunk)[0], minlength=len(lengths))
     # colbert-ai reads every list at the width of the longest, so the last ones want something behind them
@@ -475,5 +455,5 @@ def _json(path: Path) -> Any:
     return json.loads(path.read_bytes())
 
 
-def _write_json(path: Path, value: dict[str, Any]) -> None:
-    path.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+def _write_json(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value) + "\n", encoding="utf-8")

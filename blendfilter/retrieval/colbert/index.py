@@ -246,10 +246,6 @@ class ColBERT(Stored):
             passages = stored_passages(folder)
         return cls(manifest, passages, folder, loaded, how["effort"])
 
-    def _how(self) -> Settings:
-        gpu = self.encoder.device.type == "cuda"
-        return {"gpu": gpu, "effort": self.effort, "loaded": self.encoder}
-
     def _is_trained(self) -> bool:
         return True
 
