@@ -78,11 +78,6 @@ class LedgerEntry:
         else:
             self.cost = (self.cost or 0.0) + cost
 
-    def add_of(self, model: str, record: Record, cost: float | None) -> None:
-        """Count one journaled call, as the model's too."""
-        self.add(record, cost)
-        self.models.setdefault(model, LedgerEntry()).add(record, cost)
-
     @property
     def retries(self) -> int:
         """Attempts beyond each call's first."""
@@ -132,23 +127,21 @@ def ledger(
     """
     entries: dict[str, LedgerEntry] = {}
     total = LedgerEntry()
-    counted: dict[bytes, tuple[LedgerEntry, ...]] = {}  # the entries that have the call
+    counted: dict[bytes, list[LedgerEntry]] = {}  # the entries that have the call
     for row in rows:
         for stage, key in row["calls"]:
             packed = bytes.fromhex(key)
-            if packed not in counted:
-                record = read(key)
-                if record is None or record.get("error"):
-                    counted[packed] = ()
-                    continue
-                cost, model = _cost(record, prices), model_of(record)
-                both = entries.setdefault(stage or "call", LedgerEntry()), total
-                for entry in both:
-                    entry.add_of(model, record, cost)
-                counted[packed] = *both, *(entry.models[model] for entry in both)
-            else:
+            if packed in counted:
                 for entry in counted[packed]:
                     entry.hits += 1
+                continue
+            counted[packed], record = [], read(key)
+            if record is not None and not record.get("error"):
+                cost, model = _cost(record, prices), model_of(record)
+                for whole in (entries.setdefault(stage or "call", LedgerEntry()), total):
+                    counted[packed] += [whole, whole.models.setdefault(model, LedgerEntry())]
+                for entry in counted[packed]:
+                    entry.add(record, cost)
     return {**entries, "total": total}
 
 

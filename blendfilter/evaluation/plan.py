@@ -393,8 +393,7 @@ class RunPlan:
         yield f"answers: {left:,} to give{there}; planned from {of}"
         if self.failed:
             yield f"errors: {self.failed} of these ended in an error, and may have made fewer calls than the model will"
-        for model, name in self.tokenisers.items():
-            yield f"tokens{f' of {model}' * (len(self.tokenisers) > 1)}: {name}"
+        yield from of_models("tokens", self.tokenisers)
         for how, measured in (
             ("earlier ones", True),
             ("the offline reader's, a model's may be longer", False),
@@ -404,9 +403,8 @@ class RunPlan:
         yield "at most: every reply as long as its cap; second tries and failed attempts come on top"
         if self.total.fewest != self.total.most:
             yield "calls vary from question to question, and the model's replies decide how many there are"
-        for model, words in self.prices.items():
-            cached = "; cached prompt tokens may cost less" if words.startswith("$") else ""
-            yield f"cost{f' of {model}' * (len(self.prices) > 1)}: {words}{cached}"
+        for line in of_models("cost", self.prices):
+            yield line + "; cached prompt tokens may cost less" * (": $" in line)
         if self.batch is not None:
             yield from self._batches(self.batch)
         elif self.seconds is None:
@@ -473,6 +471,12 @@ def _cells(stage: PlannedStage) -> Iterator[str]:
     yield from map(money, (stage.cost, stage.cost_most))
 
 
+def of_models(what: str, words: Mapping[str, str]) -> Iterator[str]:
+    """A line for each of the `words` about models, by their names, which are said where there are several."""
+    for name, text in words.items():
+        yield f"{what} of {name}: {text}" if len(words) > 1 else f"{what}: {text}"
+
+
 def duration(seconds: float) -> str:
     """Seconds in words.
 
@@ -517,7 +521,8 @@ def plan(
     folder = None if run is None else path_of(run)
     judge = None if filter_lm is None else _connected(filter_lm)
     # the rehearsal is another model's
-    check_leak(method, every, [model] if judge is None else [model, judge])
+    models = [each for each in (model, judge) if each is not None]
+    check_leak(method, every, models)
     check_reader(method, model)
     journals = paths_of(reuse)
     spent = Amount()
@@ -525,11 +530,7 @@ def plan(
         journals.insert(0, folder)
         if budget is not None:
             with Journal(folder, "replay") as journal:
-                models = (
-                    model,
-                    *([] if judge is None else [judge]),
-                    *(_connected(each.lm) for each in lms_of(method)),
-                )
+                models += [_connected(each.lm) for each in lms_of(method)]
                 spent = spent_in(journal, prices_by_name(models), budget)
     left = left_of(every, repeats, folder)
     ids = {id for _, id in left}

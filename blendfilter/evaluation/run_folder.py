@@ -364,12 +364,6 @@ class RunFolder:
                 path.unlink(missing_ok=True)
             yield journal
 
-    def write_record(self, versions: Mapping[str, str], notes: Record) -> None:
-        """`run.json`: settings are those of the first session (more repeats apart), notes those of the last."""
-        write_json(
-            self.path / RUN, {"settings": self.settings, "versions": versions, "notes": notes}
-        )
-
     @contextmanager
     def stopping(
         self, journal: Journal, purse: BudgetAccount | None, answers: int

@@ -42,12 +42,9 @@ class Passages:
         found: dict[str, str] = {}
         keys = self._by_query.get(_digest(query), b"") if query is not None else b""
         for start in range(0, len(keys), 16):
-            search = self._journal.read(keys[start : start + 16].hex(), "search") or {
-                "ids": [],
-                "passages": [],
-            }
-            for name, key in zip(search["ids"], search["passages"], strict=True):
-                found.setdefault(name, key)
+            search = self._journal.read(keys[start : start + 16].hex(), "search")
+            if search is not None:
+                found = dict(zip(search["ids"], search["passages"], strict=True)) | found
         return found
 
     def key(self, name: str, found: Mapping[str, str]) -> str | None:

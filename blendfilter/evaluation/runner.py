@@ -37,7 +37,14 @@ from blendfilter.evaluation.control import steered
 from blendfilter.evaluation.ledger import measured
 from blendfilter.evaluation.rows import failures, repeats_in, shared_failure, slim
 from blendfilter.evaluation.run import Run
-from blendfilter.evaluation.run_folder import PREDICTIONS, ROW_FIELDS, RunFolder, iterate_rows
+from blendfilter.evaluation.run_folder import (
+    PREDICTIONS,
+    ROW_FIELDS,
+    RUN,
+    RunFolder,
+    iterate_rows,
+    write_json,
+)
 from blendfilter.evaluation.run_loop import RunLoop, RunProgress
 from blendfilter.evaluation.run_settings import retrievers_of, settings_of, versions
 from blendfilter.files import AnyPath
@@ -190,10 +197,8 @@ async def evaluate(
         pool = stack.enter_context(threads)
         if not replay:
             notes = _notes(method, model, judge, questions, concurrency, budget)
-            folder.write_record(
-                versions(),
-                notes | ({} if (options := asker().options) is None else {"options": options}),
-            )
+            record = {"settings": settings, "versions": versions(), "notes": notes}
+            write_json(folder.path / RUN, record)
         loop = RunLoop(method, questions, context, pool, progress, repeats)
         with folder.stopping(journal, context.purse, len(loop.slots)):
             async with (
@@ -247,13 +252,9 @@ def _notes(
     }
     notes |= {} if judge is None else {"filter_address": judge.address}
     notes |= {} if budget is None else {"budget": budget.given()}
-    if reranked := [
-        index.info()["settings"]
-        for index in retrievers_of(method)
-        if isinstance(index, Reranked)
-    ]:
-        notes["reranked"] = reranked
-    return notes
+    indexes = [index for index in retrievers_of(method) if isinstance(index, Reranked)]
+    notes |= {"reranked": [index.info()["settings"] for index in indexes]} if indexes else {}
+    return notes | ({} if asker().options is None else {"options": asker().options})
 
 
 def as_questions(given: Questions | Sequence[Any]) -> Questions:

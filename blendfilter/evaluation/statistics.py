@@ -245,28 +245,22 @@ def paired_means(a: Array, b: Array, seed: int, resamples: int) -> Array:
             ]
         )
     # one stream each; the same whichever side is drawn
-    before, after = (_Drawn(a, seed, 1), _Drawn(b, seed, a.ndim))
+    bits_a, bits_b = (np.random.PCG64(seed).jumped(stream) for stream in (1, a.ndim))
     wide = max(a[0].size, b[0].size)
     blocks = drawn_places(len(b), seed, resamples, wide=wide)
-    return np.concatenate([after.means(places) - before.means(places) for places in blocks])
+    return np.concatenate(
+        [_means(b, places, bits_b) - _means(a, places, bits_a) for places in blocks]
+    )
 
 
-class _Drawn:
-    """One side's answers within the questions drawn, from a stream of its own."""
-
-    def __init__(self, scores: Array, seed: int, stream: int) -> None:
-        self.scores = scores
-        self.bits = np.random.PCG64(seed).jumped(stream)
-
-    def means(self, questions: Places) -> Array:
-        """A mean for each row of places."""
-        if self.scores.ndim == 1:
-            return np.asarray(self.scores[questions].mean(axis=1))
-        answers = self.scores.shape[1]
-        drawn = _scaled(self.bits.random_raw(questions.size * answers), answers).reshape(
-            *questions.shape, answers
-        )
-        return np.asarray(self.scores[questions[..., None], drawn].mean(axis=(1, 2)))
+def _means(scores: Array, questions: Places, bits: np.random.PCG64) -> Array:
+    """A mean for each row of places, of answers drawn within them."""
+    if scores.ndim == 1:
+        return np.asarray(scores[questions].mean(axis=1))
+    answers = scores.shape[1]
+    drawn = _scaled(bits.random_raw(questions.size * answers), answers)
+    places = drawn.reshape(*questions.shape, answers)
+    return np.asarray(scores[questions[..., None], places].mean(axis=(1, 2)))
 
 
 def drawn_places(n: int, seed: int, resamples: int, *, wide: int = 1) -> Iterator[Places]:

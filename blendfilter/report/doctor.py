@@ -24,7 +24,7 @@ from blendfilter import aio
 from blendfilter.asking import TaskWording
 from blendfilter.context import calls_of, noting, setting
 from blendfilter.errors import BadArgument, ModelError
-from blendfilter.evaluation.ledger import LedgerEntry, ledger
+from blendfilter.evaluation.ledger import LedgerEntry, ledger, money
 from blendfilter.evaluation.rows import Record
 from blendfilter.evaluation.run import MAX_BAD_REPLIES, Run
 from blendfilter.evaluation.run_loop import RunProgress
@@ -46,7 +46,7 @@ from blendfilter.modules.multi_hop import conclusion
 from blendfilter.prompting import Prompts
 from blendfilter.quoting import LONGEST_REPLY
 from blendfilter.records import Passage
-from blendfilter.report.run_text import cost, share
+from blendfilter.report.run_text import share
 from blendfilter.resources import sample
 from blendfilter.retrieval.bm25 import BM25
 from blendfilter.run_context import CONCURRENCY, RunContext
@@ -494,7 +494,7 @@ def _lines(examination: Examination) -> Iterator[str]:
     counts, total = examination.seen, examination.seen.entries["total"]
     took = "tokens not told" if total.tokens is None else f"{total.tokens:,} tokens"
     if total.whole_cost is not None:
-        took += f", {cost(total)}"
+        took += f", {money(total.whole_cost)}"
     yield from _wrapped(
         f"{examination.model}: {counts.questions} questions of the sample world through BlendFilter, "
         f"{total.calls} calls, {took}"

@@ -323,34 +323,25 @@ def _side_by_side(runs: Mapping[str, RunStatus], compared: Comparison) -> Table:
 
     `p` tests the difference: exact McNemar where the metric is right or wrong, as in every other table of this package.
     """
-    metric = next(iter(compared.rows)).measure
+    metric = compared.rows[0].measure
     found = {(row.run, row.measure): row for row in compared.rows}
     lines = []
     for label, known in runs.items():
         row = found[label, metric]
         correct = found.get((label, CORRECT), row)
-        score, errors = known.metrics["metrics"][metric], known.run.errors
-        value = f"{percent(score['value'])} ± {percent((score['high'] - score['low']) / 2)}"
-        calls, spent = per_question(known.run)
+        score = _score(metric, known.metrics["metrics"][metric], "")
+        line = [label, known.run.settings["method"]["name"], known.run.models]
+        line.append("failed" if known.failed else f"{score['value']} ± {score['half']}")
+        line.append(str(known.run.errors or ""))
         change = ""
         if row.difference is not None:  # not of the first run, nor of one that failed
             change = f"{percent(row.difference, '+')} [{percent(row.low, '+')}, {percent(row.high, '+')}]"
+        won = "" if correct.won is None else f"{correct.won} / {correct.lost}"
         tested = correct if correct.difference == row.difference else row
-        lines.append(
-            [
-                label,
-                known.run.settings["method"]["name"],
-                known.run.models,
-                "failed" if known.failed else value,
-                str(errors or ""),
-                change,
-                "" if correct.won is None else f"{correct.won} / {correct.lost}",
-                chance(tested.p, ""),
-                chance(tested.p_holm, "") if len(runs) > 2 else "",
-                f"{calls:.1f}",
-                "-" if spent is None else f"{spent:,.0f}",
-            ]
-        )
+        holm = chance(tested.p_holm, "") if len(runs) > 2 else ""
+        calls, spent = per_question(known.run)
+        tokens = "-" if spent is None else f"{spent:,.0f}"
+        lines.append([*line, change, won, chance(tested.p, ""), holm, f"{calls:.1f}", tokens])
     header = ["run", "method", "model", heading(metric), "errors", "difference", "won / lost"]
     header += ["p", "Holm", "calls", "tokens"]
     notes = [
@@ -593,32 +584,22 @@ def judgements(
             for place, (_, record) in enumerate(calls)
             if ids and record and record.get("judged") and record.get("branch") in (None, name)
         }
-        alone = [
-            place
-            for place in judged
-            if stage_of(calls[place][0]) in _ONE_BY_ONE and judged[place][0] in ids
-        ]
         whole = [place for place in judged if judged[place] == ids]
+        whole = whole or [place for place in judged if {*ids} <= {*judged[place]}]
         texts: dict[str, str] = {}
-        for place in sorted(
-            {*alone, *(whole or (place for place in judged if {*ids} <= {*judged[place]}))}
-        ):
+        for place, passages in judged.items():
+            stage, reply = stage_of(calls[place][0]), (calls[place][1] or {}).get("reply") or ""
+            alone = stage in _ONE_BY_ONE and passages[0] in ids
+            if not alone and place not in whole:
+                continue
             judged_for[place].append(name)
-            stage, record = calls[place]
-            for passage, reason in zip(
-                judged[place], _reasons(stage, record, len(judged[place])), strict=False
-            ):
-                if passage not in texts or stage_of(stage) == _ONE_BY_ONE[-1]:
+            words = []
+            if stage in _ONE_BY_ONE:
+                words = ["; ".join(reply.split("\n"))]
+            elif stage in ("check", "judge"):  # others give numbers alone
+                words = [*reasons_of(reply, len(passages))]
+            for passage, reason in zip(passages, words, strict=False):
+                if passage not in texts or stage == _ONE_BY_ONE[-1]:
                     texts[passage] = reason
-        reasons[name] = (
-            [texts.get(passage, "") for passage in ids] if any(texts.values()) else []
-        )
+        reasons[name] = [texts.get(each, "") for each in ids] if any(texts.values()) else []
     return judged_for, reasons
-
-
-def _reasons(stage: str, record: Record | None, k: int) -> Sequence[str]:
-    """What a call's reply says of each of the `k` passages that it judged; nothing where it gives numbers alone."""
-    reply = (record or {}).get("reply") or ""
-    if stage_of(stage) in _ONE_BY_ONE:
-        return ["; ".join(reply.split("\n"))]
-    return reasons_of(reply, k) if stage_of(stage) in ("check", "judge") else ()

@@ -227,7 +227,7 @@ def _account(entry: LedgerEntry, n: int) -> list[str]:
         tokens(entry.tokens_out, entry),
         f"{entry.retries:,}",
         f"{entry.seconds / entry.calls:.3f}" if entry.calls else "-",
-        cost(entry),
+        money(entry.whole_cost),
     ]
 
 
@@ -250,18 +250,12 @@ def ledger_notes(total: LedgerEntry, paid: str = "") -> Iterator[str]:
 
 def tokens(number: int, entry: LedgerEntry) -> str:
     """A sum of tokens; ``≥`` where some calls' are unknown, ``-`` where all are."""
-    words = (
-        f"{number:,}"
-        if number < 1_000_000
-        else f"{number / 1e6:,.{2 if number < 10_000_000 else 1}f}M"
-    )
-    return (
-        words
-        if not entry.without_tokens
-        else "-"
-        if entry.without_tokens == entry.calls
-        else f"≥ {words}"
-    )
+    words = f"{number:,}"
+    if number >= 1_000_000:
+        words = f"{number / 1e6:,.{2 if number < 10_000_000 else 1}f}M"
+    if not entry.without_tokens:
+        return words
+    return "-" if entry.without_tokens == entry.calls else f"≥ {words}"
 
 
 def share(entry: LedgerEntry) -> str:
@@ -271,15 +265,6 @@ def share(entry: LedgerEntry) -> str:
     ('25 %', '0 %', '-')
     """
     return "-" if entry.cached_share is None else f"{100 * entry.cached_share:.0f} %"
-
-
-def cost(entry: LedgerEntry) -> str:
-    """Dollars; unknown where any call's price is.
-
-    >>> cost(LedgerEntry(cost=1323.18)), cost(LedgerEntry(cost=0.0912)), cost(LedgerEntry(cost=0.5, unpriced=1))
-    ('$1,323.18', '$0.0912', '-')
-    """
-    return money(entry.whole_cost)
 
 
 def _errors(status: RunStatus) -> Table:

@@ -154,10 +154,9 @@ class RowInputs:
             )
         self._measures: dict[str, Measure] = {}
         for given in self._given("--measure", options.measures):
-            measure = next((known for known in MEASURES if known == given.value), None)
-            if measure is None:
+            if given.value not in MEASURES:
                 raise UnknownName.of("measure", given.value, MEASURES)
-            self._measures[given.task] = measure
+            self._measures[given.task] = given.value
         self._models = {}
         for given in self._given("--filter-model", options.models, r"\w[\w-]*"):
             if not table.models:

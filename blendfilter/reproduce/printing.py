@@ -128,15 +128,14 @@ def tables_of(result: TableResult) -> Iterator[Table]:
     header += [f"vs {against}", f"published vs {against}", "p", "Holm"]
     header += ["prompt", "front", "input", "front", "calls", "tokens", "errors"]
     for task, of_task in groupby(result.lines, key=lambda line: line.task):
-        lines = list(of_task)
-        rows: list[list[str]] = []
-        before: ResultLine | None = None
-        for line in lines:
-            new_group = before is None or line.group != before.group
-            if new_group and line.group:
-                rows.append([line.group, *[""] * (len(header) - 1)])
-            rows.append(_cells(line, None if new_group else before))
-            before = line
+        lines, rows = list(of_task), list[list[str]]()
+        for group, of_group in groupby(lines, key=lambda line: line.group):
+            if group:
+                rows.append([group, *[""] * (len(header) - 1)])
+            before = None
+            for line in of_group:
+                rows.append(_cells(line, before))
+                before = line
         yield Table(header, rows, f"{task}, {lines[0].n} questions").without_empty()
 
 
@@ -150,7 +149,11 @@ def _cells(line: ResultLine, before: ResultLine | None) -> list[str]:
         line.point if new else "",
         format_of(line.measure).words,
         _as_printed(line),
-        "failed" if line.failed else "not run" if line.missing else _measured(line),
+        "failed"
+        if line.failed
+        else "not run"
+        if line.missing
+        else _with_half(line.measure, line.value, line.low, line.high),
         percent(line.difference, "+z"),
         "" if line.of_reference is None else f"{percent(line.of_reference)} %",
         _with_half(line.measure, line.gain, line.gain_low, line.gain_high, "+z"),
@@ -165,10 +168,6 @@ def _cells(line: ResultLine, before: ResultLine | None) -> list[str]:
         (_count(line.tokens) or "-") if new and not line.missing else "",
         str(line.errors or "") if new else "",
     ]
-
-
-def _measured(line: ResultLine) -> str:
-    return _with_half(line.measure, line.value, line.low, line.high)
 
 
 def _as_printed(line: ResultLine) -> str:

@@ -13,9 +13,11 @@ al. 2024 (BIDER), Tables 1, 4 and 6.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -119,9 +121,10 @@ def result(
     offline = any(run.offline for run in done.values())
     counting = tokeniser() if offline else tokeniser_for(wanted[0].lm)
     lines = list(_best_of(pairs) if table.samples else _lines(table, pairs, counting, offline))
-    empty: list[tuple[TablePlace, Run | None]] = [(one, None) for one in left_out]
+    empty: list[tuple[TablePlace, Run | None]] = []
     if not table.samples:
-        empty = [*((one, run) for one, run in pairs if run.failed), *empty]
+        empty += [(one, run) for one, run in pairs if run.failed]
+    empty += [(one, None) for one in left_out]
     if table.kind == "frontier":
         lines = _on_the_front(lines, pairs)
     if not offline:
@@ -131,12 +134,9 @@ def result(
     rows = [(row.group, row.label) for row in table.rows]
     lines.sort(key=lambda line: (tasks.index(line.task), rows.index((line.group, line.label))))
     # Runs of other tasks are not reused: a call that two tasks make alike is made for each.
-    calls = {
-        (run.settings["task"], key)
-        for run in done.values()
-        for row in run.rows
-        for _, key in row["calls"]
-    }
+    calls = set[tuple[str, str]]()
+    for run in done.values():
+        calls |= {(run.settings["task"], key) for row in run.rows for _, key in row["calls"]}
     reasons = dict.fromkeys(one.note for one in left_out)
     return TableResult(
         table=table,
@@ -307,9 +307,7 @@ def corrected(lines: Sequence[ResultLine]) -> list[ResultLine]:
         if line.measure == "inclusion" and line.published is not None
     }
 
-    def test_of(line: ResultLine) -> tuple[Any, ...]:
-        return line.run, line.measure, line.point, line.p
-
+    test_of = attrgetter("run", "measure", "point", "p")
     families: dict[str, dict[tuple[Any, ...], float]] = {}
     for line in lines:
         if line.p is not None:
@@ -343,9 +341,9 @@ def _on_the_front(lines: Sequence[ResultLine], pairs: Pairs) -> list[ResultLine]
 
 def by_label(pairs: Pairs) -> dict[str, dict[str, Run]]:
     """Each task's runs, by the group and label of their rows."""
-    found: dict[str, dict[str, Run]] = {}
+    found = defaultdict[str, dict[str, Run]](dict)
     for one, run in pairs:
-        found.setdefault(one.task, {})[one.row.name] = run
+        found[one.task][one.row.name] = run
     return found
 
 
@@ -410,11 +408,8 @@ def _contexts(one: TableRun, run: Run) -> Iterator[tuple[AnswerContext, Question
 
 def _supported(task: str, question: Question, each: AnswerContext) -> bool | None:
     """Whether what was retrieved supports the output; None: unknown."""
-    return (
-        None
-        if each.failed and not each.retrieved
-        else supported(task, question, each.retrieved)
-    )
+    known = each.retrieved or not each.failed
+    return supported(task, question, each.retrieved) if known else None
 
 
 def _retrieval(run: Run) -> Iterator[Reading]:
@@ -490,12 +485,8 @@ def first_gold(kept: Sequence[Passage], answers: Iterable[str]) -> int | None:
     >>> first_gold([Passage("1", "Pier", "It is long. Ada built it.")], ["Ada"])
     2
     """
-    found = (
-        at
-        for at, sentence in enumerate(sentences_of(kept), 1)
-        if strinc(sentence.text, answers)
-    )
-    return next(found, None)
+    numbered = enumerate(sentences_of(kept), 1)
+    return next((at for at, sentence in numbered if strinc(sentence.text, answers)), None)
 
 
 def _calls_of(

@@ -20,7 +20,7 @@ from blendfilter.compiling.programs import recipes_in
 from blendfilter.errors import RunFailed
 from blendfilter.evaluation.checks import check_leak, check_reader
 from blendfilter.evaluation.ledger import money
-from blendfilter.evaluation.plan import Estimator, added, left_of, rehearse, spread
+from blendfilter.evaluation.plan import Estimator, added, left_of, of_models, rehearse, spread
 from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.run_folder import RUN
 from blendfilter.evaluation.run_loop import RunProgress
@@ -371,17 +371,12 @@ class TableCost:
         saved = sum(run.calls - run.new_calls for run in self.runs if not run.finished)
         notes = [
             f"estimated from {self.pilot} questions a run, answered by the offline reader: nothing was spent",
-            *_of_models("tokens", self.tokenisers),
+            *of_models("tokens", self.tokenisers),
             "replies: as long as the model's in earlier runs, else as the offline reader's; thinking comes on top",
-            *_of_models("cost", self.prices),
+            *of_models("cost", self.prices),
             f"new: no finished run and none above it has made these; reuse between the runs saves {saved:,} calls",
         ]
         return Table(_HEADER, [*rows, total], notes=notes, totals=1).text()
-
-
-def _of_models(what: str, words: Mapping[str, str]) -> list[str]:
-    """A line for each of the `words` about models, by their names, which are said where there are several."""
-    return [f"{what}{f' of {name}' * (len(words) > 1)}: {each}" for name, each in words.items()]
 
 
 def plan(wanted: Sequence[TableRun], *, repeats: int = 1, pilot: int = PILOT) -> TableCost:

@@ -13,11 +13,11 @@ from model_server import Server, serve
 from small_world import CountingEngine, done_by, journaled
 
 from blendfilter import BM25, BlendFilter, ChainOfThought, Run, connect, evaluate, load
-from blendfilter.evaluation.ledger import LedgerEntry, busy_seconds, latency, ledger, taken, tokens_of
+from blendfilter.evaluation.ledger import LedgerEntry, busy_seconds, latency, ledger, money, taken, tokens_of
 from blendfilter.lm.attempts import Retry
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.lm.prices import read_prices
-from blendfilter.report.run_text import cost, ledger_notes, share, tokens
+from blendfilter.report.run_text import ledger_notes, share, tokens
 from blendfilter.tasks import Questions
 
 A, B, C, D, E = (letter * 32 for letter in "abcde")
@@ -73,7 +73,7 @@ def test_tokens_that_no_server_stated_are_unknown_and_not_0() -> None:
     assert tokens_of(entries["total"].stored()) is entries["total"].tokens is None
     assert tokens_of(entries["three"].stored()) == entries["three"].tokens == 8
     one, total = entries["one"], entries["total"]
-    assert (tokens(one.tokens_in, one), cost(one), share(one)) == ("-", "-", "-")
+    assert (tokens(one.tokens_in, one), money(one.whole_cost), share(one)) == ("-", "-", "-")
     assert tokens(total.tokens_in, total) == "≥ 12"
     assert "no tokens told: 2 of 3 calls" in list(ledger_notes(total))
 
