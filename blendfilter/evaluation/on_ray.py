@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
@@ -42,7 +43,7 @@ from blendfilter.errors import (
     WorkFailed,
 )
 from blendfilter.evaluation.merging import merge
-from blendfilter.evaluation.rows import PredictionRow, Record, how_far, repeat_of
+from blendfilter.evaluation.rows import PredictionRow, Record, how_far, key_of
 from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.run_folder import PREDICTIONS, RUN, iterate_rows
 from blendfilter.evaluation.run_loop import RunProgress
@@ -137,7 +138,6 @@ def evaluate_on_ray(
     retries = [None] * shards if max_retries is None else parts_of(max_retries, shards)
     if isinstance(progress, bool):
         progress = RunProgress(questions.task.metrics, None, progress)
-    repeats = options.get("repeats", 1)
     spent = dict.fromkeys(folders, NOTHING)
     if budget is not None and len(dealt(budget, spent, [*spent])) < shards:
         limited = ", ".join(f"{limit:g} {name}" for name, limit in budget.given().items())
@@ -165,12 +165,11 @@ def evaluate_on_ray(
                 payload, models, paces, asked, where, limit, retried, session, os.getcwd()
             )
 
-        watch = _Watch(
-            {number: path / PREDICTIONS for number, path in folders.items()}, progress
-        )
-        progress.start(len(questions) * repeats, watch.known())
+        watch = _Watch([path / PREDICTIONS for path in folders.values()], progress)
+        answers = len(questions) * options.get("repeats", 1)
+        progress.start(answers, watch.known())
         try:
-            _all(ray, start, spent, budget, watch, len(questions) * repeats, _shards_of(folder))
+            _all(ray, start, spent, budget, watch, answers, _shards_of(folder))
         finally:
             progress.stop()
     assert context.module is not None
@@ -458,44 +457,41 @@ def _connected(model: int, pace: int | None, arguments: Sequence[Any]) -> Connec
 class _Watch:
     """The shards' rows as they come, told to one progress."""
 
-    def __init__(self, paths: Mapping[int, Path], progress: RunProgress) -> None:
+    def __init__(self, paths: Sequence[Path], progress: RunProgress) -> None:
         self._paths, self._progress = paths, progress
-        self._seen: dict[int, set[tuple[int, str]]] = {number: set() for number in paths}
-        self._at: dict[int, tuple[int, int]] = {}
+        self._seen = set[str]()
+        self._at = dict[Path, tuple[int, int]]()
 
     def known(self) -> int:
         """How many rows without an error earlier sessions left; they are not told again."""
-        for number, row in self._new():
-            if row["error"] is None:
-                self._seen[number].add((repeat_of(row), row["id"]))
+        self._seen |= {key_of(row) for row in self._new() if row["error"] is None}
         self._at.clear()
-        return sum(map(len, self._seen.values()))
+        return len(self._seen)
 
     def look(self) -> None:
         """Tell what came since."""
-        for number, row in self._new():
-            if (key := (repeat_of(row), row["id"])) not in self._seen[number]:
-                self._seen[number].add(key)
+        for row in self._new():
+            if key_of(row) not in self._seen:
+                self._seen.add(key_of(row))
                 self._progress.advance(row, None)  # their journals know the tokens
 
     def rows(self) -> Iterator[PredictionRow]:
         """All rows of all shards."""
-        for path in self._paths.values():
-            yield from iterate_rows(path)
+        return chain.from_iterable(map(iterate_rows, self._paths))
 
-    def _new(self) -> Iterator[tuple[int, PredictionRow]]:
+    def _new(self) -> Iterator[PredictionRow]:
         """Rows whose lines were not read before: behind the last one of a file, or of a file that was exchanged."""
-        for number, path in self._paths.items():
+        for path in self._paths:
             with suppress(FileNotFoundError), open_regular(path) as file:
-                inode, size = (status := os.fstat(file.fileno())).st_ino, status.st_size
-                before, at = self._at.get(number, (inode, 0))
-                file.seek(at if before == inode and at <= size else 0)
+                status = os.fstat(file.fileno())
+                inode, at = self._at.get(path, (status.st_ino, 0))
+                file.seek(at if inode == status.st_ino and at <= status.st_size else 0)
                 for line in file:
                     if not line.endswith(b"\n"):
                         break
                     with suppress(ValueError):
-                        yield number, json.loads(line)
-                    self._at[number] = inode, file.tell()
+                        yield json.loads(line)
+                    self._at[path] = status.st_ino, file.tell()
 
 
 def _shards_of(run: Path) -> Path:

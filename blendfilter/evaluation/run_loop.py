@@ -266,17 +266,11 @@ class RunLoop:
             mapping_in(prediction, "queries"),
         )
         query = one_line(question.question)
-        if (
-            self.index is None
-            or len(branches) < 2
-            or QUERY not in branches
-            or queries.get(QUERY) != query
-        ):
+        several = len(branches) > 1 and QUERY in branches
+        if self.index is None or not several or queries.get(QUERY) != query:
             return {}
         k = self.method.arguments().get("k") if isinstance(self.method, Method) else None
-        wanted = len(branches) * (
-            k if isinstance(k, int) and k else len(branches[QUERY].retrieved)
-        )
+        wanted = len(branches) * (k or len(branches[QUERY].retrieved))
         try:
             size = len(self.index)
         except TypeError:  # a function, a server
@@ -326,10 +320,10 @@ class Admission:
             return True  # with none under work the budget itself says when it is spent
         if not self._known:
             return self.under_work < AT_FIRST
-        calls, tokens = (
-            math.ceil(amount / self._known) for amount in (self._took.calls, self._took.tokens)
+        took, known = self._took, self._known
+        mean = Amount(
+            math.ceil(took.calls / known), math.ceil(took.tokens / known), took.dollars / known
         )
-        mean = Amount(calls, tokens, self._took.dollars / self._known)
         # What is set aside counts for nothing here: it belongs to questions under work, which count in full.
         return (self._purse.spent + mean.times(self.under_work + 1)).within(self._purse.budget)
 
@@ -337,11 +331,9 @@ class Admission:
         """Learn what this question took; one that cost nothing (another run's calls) is no measure."""
         if self._purse is None:
             return
-        records = [self._read(key) for key in dict.fromkeys(key for _, key in row["calls"])]
-        took = sum(
-            (taken(record) for record in records if record and not record.get("reused")),
-            NOTHING,
-        )
+        records = [self._read(key) for key in {key for _, key in row["calls"]}]
+        own = (taken(record) for record in records if record and not record.get("reused"))
+        took = sum(own, NOTHING)
         if took != NOTHING:
             self._known += 1
             self._took += took
@@ -391,8 +383,7 @@ class RunProgress:
     def advance(self, row: Record, tokens: int | None) -> None:
         """One more question is over; `tokens` were read and written for it (journal hits included). None: unknown."""
         self.seen += 1
-        if tokens is None:
-            self.tokens_known = False
+        self.tokens_known &= tokens is not None
         self.tokens += tokens or 0
         self.errors += row["error"] is not None
         for name in self.sums:
@@ -424,16 +415,13 @@ class RunProgress:
     def text(self) -> str:
         """`EM 41.2  F1 52.0  312k tokens  1 failed  8 of 16 in flight`; the last where the server wants fewer calls."""
         all_failed = 0 < self.errors == self.seen  # which is no score of 0
-        scores = {} if all_failed else self.sums
-        parts = [
-            f"{name.upper()} {100 * value / max(self.seen, 1):.1f}"
-            for name, value in scores.items()
-        ]
+        parts = []
+        for name, value in self.sums.items() if not all_failed else ():
+            parts.append(f"{name.upper()} {100 * value / max(self.seen, 1):.1f}")
         if self.tokens_known:
+            many = self.tokens >= 10_000
             parts.append(
-                f"{self.tokens // 1000:,}k tokens"
-                if self.tokens >= 10_000
-                else f"{self.tokens} tokens"
+                f"{self.tokens // 1000:,}k tokens" if many else f"{self.tokens} tokens"
             )
         if self.errors:
             parts.append(f"{'all ' * (all_failed and self.errors > 1)}{self.errors} failed")

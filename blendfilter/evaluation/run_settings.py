@@ -99,11 +99,10 @@ def versions() -> dict[str, str]:
 
 
 def _model(lm: ConnectedLM) -> dict[str, Any]:
-    identity = {
-        key: _given(value) if isinstance(value, Mapping) else value
-        for key, value in lm.identity.items()
-    }
-    named = {key: value for key, value in identity.items() if value}
+    named = dict[str, Any]()
+    for key, value in lm.identity.items():
+        known = _given(value) if isinstance(value, Mapping) else value
+        named |= {key: known} if known else {}
     return {"name": lm.name, **named, "parameters": _given(lm.kwargs)}
 
 
@@ -116,11 +115,11 @@ def code_digest(method: dspy.Module) -> str:
 
     A user edits a method and runs it again: that is another method. Empty where every part is ours or DSPy's.
     """
-    parts = [
-        (name, source, {key: value for key, value in vars(module).items() if _is_plain(value)})
-        for name, module in method.named_sub_modules()
-        if isinstance(module, dspy.Module) and (source := _users_source(type(module)))
-    ]
+    parts = []
+    for name, module in method.named_sub_modules():
+        if isinstance(module, dspy.Module) and (source := _users_source(type(module))):
+            plain = {key: value for key, value in vars(module).items() if _is_plain(value)}
+            parts.append((name, source, plain))
     return digest(parts)[:12] if parts else ""
 
 
@@ -222,21 +221,19 @@ def program_digest(method: dspy.Module) -> str:
 def prompts_of(method: dspy.Module) -> dict[str, str]:
     """The set whose templates the method speaks through, as a run's setting `prompts`; nothing where all are ours."""
     asking = asked_by(method).values()
-    names = {
-        ask.template.of_set for ask in asking if isinstance(ask.adapter, TemplateAdapter)
-    } - {""}
-    return {"prompts": "+".join(sorted(names))} if names else {}
+    sets = {ask.template.of_set for ask in asking if isinstance(ask.adapter, TemplateAdapter)}
+    names = "+".join(sorted(sets - {""}))
+    return {"prompts": names} if names else {}
 
 
 def parameters_of(method: dspy.Module) -> dict[str, Any]:
     """A module's parameters by name, with those of parts that DSPy compiled and would leave out."""
     known = dict(method.named_parameters())
     found = {id(part) for part in known.values()}
-    parts = (
-        (path.removeprefix("self."), part)
-        for path, part in method.named_sub_modules(dspy.Predict)
-    )
-    return known | {name: part for name, part in parts if id(part) not in found}
+    for path, part in method.named_sub_modules(dspy.Predict):
+        if id(part) not in found:
+            known[path.removeprefix("self.")] = part
+    return known
 
 
 def asked_by(method: dspy.Module) -> dict[str, Ask]:
@@ -244,13 +241,10 @@ def asked_by(method: dspy.Module) -> dict[str, Ask]:
 
     A judge's second request is a copy of its first one with a template of its own, and no parameter.
     """
-    again = {
-        f"{path.removeprefix('self.')}.again": judge.second_request()
-        for path, judge in method.named_sub_modules(Judge)
-    }
-    return {
-        name: part for name, part in parameters_of(method).items() if isinstance(part, Ask)
-    } | again
+    parts = parameters_of(method)
+    for path, judge in method.named_sub_modules(Judge):
+        parts[f"{path.removeprefix('self.')}.again"] = judge.second_request()
+    return {name: part for name, part in parts.items() if isinstance(part, Ask)}
 
 
 def retrievers_of(method: dspy.Module) -> list[Retriever]:
