@@ -72,7 +72,6 @@ NAMES = (*METRICS, JUDGED)
 """Every metric that a finished run can be given."""
 TEMPLATE = "judge/answer"
 UNREADABLE = "unreadable"
-_VERDICT = re.compile(r"\W*(?:verdict\W+)?(yes|no)\W*", re.IGNORECASE)
 PhaseProgress = Callable[[str, int, int | None], None]
 """Called with (phase, done, total)."""
 
@@ -318,8 +317,8 @@ def read_verdict(reply: str) -> bool | None:
     >>> read_verdict("**Yes.**"), read_verdict("no"), read_verdict("Yes, it is in part.")
     (True, False, None)
     """
-    match = _VERDICT.fullmatch(reply.strip())
-    return None if match is None else match.group(1).casefold() == "yes"
+    words = " ".join(re.findall(r"\w+", reply.casefold())).removeprefix("verdict ")
+    return {"yes": True, "no": False}.get(words)
 
 
 def quoted(text: str) -> str:

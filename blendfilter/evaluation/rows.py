@@ -94,7 +94,6 @@ _IN_SIGNATURE = {name: name for name in _SAME_NAME} | {
     "tokens": "filter_tokens",
 }
 """Arguments of a method that are in its signature where they are set, as the command line calls them; never a path."""
-_N_IN_SIGNATURE = re.compile(r" \| n:\d+")
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 """Where an object lay in memory, in its repr."""
 
@@ -476,13 +475,10 @@ def with_errors_apart(metrics: Record, rows: Iterable[PredictionRow]) -> dict[st
     if not (errors := metrics["flags"].get("errors")):
         return {**metrics, "losses": {**metrics["losses"], "error": 0}}
     counts = counted([*map(slim, rows)], [])
-    named = _N_IN_SIGNATURE.sub(rf"\g<0>|errors:{errors}", metrics["signature"], count=1)
-    return {
-        **metrics,
-        "retrieval": counts["retrieval"],
-        "losses": counts["losses"],
-        "signature": named,
-    }
+    n = f" | n:{metrics['n']}"
+    named = metrics["signature"].replace(n, f"{n}|errors:{errors}", 1)
+    retrieval, losses = counts["retrieval"], counts["losses"]
+    return {**metrics, "retrieval": retrieval, "losses": losses, "signature": named}
 
 
 def counted(rows: Sequence[PredictionRow], metrics: Iterable[str]) -> dict[str, Any]:

@@ -6,7 +6,6 @@ question, and a query) with white space and percent signs as `%20`, `%25`: `urll
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
 RANKINGS, GOLD = "run.{}.trec", "qrels.trec"
 """One file of rankings a query, because tools take a file for one system whatever its last field says."""
-_APART = re.compile(r"[\s%]")
 
 
 def write_trec(run: Run, folder: Path | None = None) -> tuple[dict[str, Path], Path]:
@@ -86,4 +84,5 @@ def _field(text: str) -> str:
     >>> _field("Orm Pier, 100 %")
     'Orm%20Pier,%20100%20%25'
     """
-    return _APART.sub(lambda found: quote(found[0]), text) or "%20"
+    letters = (quote(each) if each.isspace() or each == "%" else each for each in text)
+    return "".join(letters) or "%20"
