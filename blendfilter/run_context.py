@@ -48,7 +48,7 @@ class RunContext:
         gate: the rate limit of the run.
 
     Raises:
-        BadArgument: a budget that is none, a limit of dollars over a model without a price, a bad number.
+        BadArgument: a limit of dollars over a model without a price, a bad number.
     """
 
     def __init__(
@@ -62,10 +62,6 @@ class RunContext:
         max_retries: int | None = None,
         replay: bool = False,
     ) -> None:
-        if budget is not None and not isinstance(budget, Budget):
-            raise BadArgument(
-                f"budget is {budget!r:.40}: say what it limits, bf.Budget(calls=…, tokens=…, dollars=…)"
-            )
         self.model = connect(lm if lm is not None else dspy.settings.lm or "offline")
         self.others = [connect(other) for other in others]
         self.module = None if module is None else with_lms_connected(module)

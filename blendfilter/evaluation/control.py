@@ -72,14 +72,10 @@ def tune(run: AnyPath, **changes: Any) -> Control:
     """Change a run in progress: `concurrency`, `paused`, `calls`, `tokens`, `dollars` (limits it was started with).
 
     Raises:
-        BadArgument: nothing to change, a value that is none, a limit for a run without one; the run is not in progress.
+        BadArgument: a value that is none, a limit for a run without one; the run is not in progress.
         MissingFile: no run there.
     """
     opened = Run.of(run)
-    if not changes:
-        raise BadArgument(
-            "nothing to change: give concurrency, paused, calls, tokens or dollars"
-        )
     if not in_progress(opened.folder):
         raise BadArgument(
             f"{opened.folder} is not in progress: its next session takes the options of eval"

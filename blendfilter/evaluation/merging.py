@@ -50,7 +50,7 @@ def merge(
     versions of Python or of a package.
 
     Raises:
-        BadArgument: no runs, one that is no shard, two of the same shard, one that is missing; `out` is there already.
+        BadArgument: one that is no shard, two of the same shard, one that is missing; `out` is there already.
         RunMismatch: shards of different runs. MissingFile: a folder that holds no run, or one that is not finished.
         RunLocked: a shard is still being written. BadData: a file of a shard is damaged, or another shard's.
     """
@@ -92,10 +92,6 @@ def merge(
 
 def _in_order(runs: Sequence[Run]) -> list[Run]:
     """The runs by the numbers of their shards. Raises: BadArgument, RunMismatch."""
-    if not runs:
-        raise BadArgument(
-            "no runs to merge: name the folder of each shard, which `blendfilter eval … --shard 1/4` makes"
-        )
     by_number: dict[int, Run] = {}
     for run in runs:
         shard = run.settings["data"].get("shard")

@@ -132,8 +132,8 @@ def rescore(
         progress: called with (phase, done, total).
 
     Raises:
-        MissingFile: the run is not finished. EmptyData: it knows no golden answers, or has no answer. BadArgument: `lm`
-        for a metric that needs no model, or a judge that cannot judge. RunFailed: every judgement ended in the same
+        MissingFile: the run is not finished. EmptyData: it knows no golden answers, or has no answer. BadArgument: a
+        judge that cannot judge. RunFailed: every judgement ended in the same
         error, and nothing is scored; a `UserWarning` says how many did, where some have a verdict. BudgetSpent,
         ServerRefused: what was judged so far is kept.
     """
@@ -178,12 +178,8 @@ def rescore(
         problems = {key: verdict.problem for key, verdict in found if verdict.problem}
         _check_judged(run, [verdict for verdict in verdicts if verdict.judged])
         judge = answer_judge.settings
-    elif lm is None:
-        scores = _word_scores(rows, name)
     else:
-        raise BadArgument(
-            f"{name} compares words and asks no model: leave the model out, or take metric={JUDGED}"
-        )
+        scores = _word_scores(rows, name)
     by_answer = dict(zip(map(key_of, rows), scores, strict=True))
     scored = [row | {name: by_answer[key_of(row)]} for row in rows]
     entry = score_of(scored, name, run.settings["seed"])

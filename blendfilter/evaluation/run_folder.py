@@ -324,15 +324,12 @@ class RunFolder:
     """The folder `run`, or a temporary one, for a run with these settings; a replay wants one that holds a run."""
 
     def __init__(self, run: AnyPath | None, settings: dict[str, Any], *, replay: bool) -> None:
-        if run is None and replay:
-            raise BadArgument("a replay needs the run's folder: run=…")
-        # Named by the method in a temporary folder of its own: comparisons show a run by its folder's name.
-        self.path = path_of(
-            run if run is not None else tempfile.mkdtemp(prefix="blendfilter-run-")
-        )
         if run is None:
+            # Named by the method in a temporary folder of its own: comparisons show a run by its folder's name.
             name = settings["method"]["name"].rpartition(":")[2].rpartition(".")[2]
-            self.path /= re.sub(r"[^\w.-]+", "-", name).strip(".-") or "run"
+            name = re.sub(r"[^\w.-]+", "-", name).strip(".-") or "run"
+            run = Path(tempfile.mkdtemp(prefix="blendfilter-run-"), name)
+        self.path = path_of(run)
         self.settings, self.replay = settings, replay
         self._first_session = False
         if replay:

@@ -240,7 +240,6 @@ def test_what_cannot_be_changed_is_said(index: BM25, questions: Questions, tmp_p
     waiting = Waiting(index, questions, tmp_path / "run")
     with waiting.under_way():
         for changes, words in [
-            ({}, "nothing to change"),
             ({"concurrency": 0}, "concurrency is 0"),
             ({"tokens": 500}, "was started without a limit of tokens"),
         ]:

@@ -211,7 +211,6 @@ def test_shards_must_be_of_one_run_and_all_be_there(
         ([two[0], fewer], RunMismatch, r"data\.shard\.fingerprint was"),
         ([*two, whole], BadArgument, "is no shard but a whole run"),
         ([two[0], tmp_path / "nowhere"], MissingFile, "no run folder at"),
-        ([], BadArgument, "no runs to merge"),
     ]:
         with pytest.raises(error, match=words):
             merge(runs, out=out)  # as a list, which is what a script has

@@ -13,7 +13,7 @@ from small_world import CountingEngine, done_by, stable
 from stored import write_rows
 
 from blendfilter import BM25, BlendFilter, ChainOfThought, Direct, Prompts, Run, evaluate, plan
-from blendfilter.errors import BadArgument, MissingFile, ReplayMiss, RunMismatch
+from blendfilter.errors import MissingFile, ReplayMiss, RunMismatch
 from blendfilter.evaluation.recorded import RecordedIndex
 from blendfilter.evaluation.run_folder import read_rows
 from blendfilter.lm.offline import read
@@ -136,7 +136,7 @@ def test_a_replay_miss_names_question_and_stage(index: BM25, questions: Question
     with pytest.raises(ReplayMiss, match=rf"question '{questions[5].id}'.*searches index {index.fingerprint}"):
         done_by(BlendFilter(index), questions, tmp_path / "run", replay=True)
     assert stable(tmp_path / "run") == before
-    with pytest.raises(BadArgument, match="a replay needs the run's folder"):
+    with pytest.raises(MissingFile, match="no run there"):
         evaluate(BlendFilter(index), questions, lm="offline", replay=True, progress=False)
 
 

@@ -189,8 +189,6 @@ def test_answers_that_changed_are_not_compared_by_an_old_figure(run: Run) -> Non
 def test_what_cannot_be_rescored(run: Run, index: BM25, tmp_path: Path) -> None:
     with pytest.raises(UnknownName, match="no metric 'f2'"):
         compare(run, run, metrics=["f2"])
-    with pytest.raises(BadArgument, match="f1 compares words and asks no model"):
-        run.rescore("f1", lm="offline")
     with pytest.raises(BadArgument, match="the offline reader cannot judge"):
         run.rescore("llm-judge")
     assert not (run.folder / "rescore").exists()
