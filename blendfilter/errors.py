@@ -227,10 +227,10 @@ def check_count(name: str, value: Any, least: int = 1) -> int:
     return number
 
 
-def check_counts(record: object, names: Iterable[str], least: int = 1) -> None:
+def check_counts(record: object, names: Iterable[str]) -> None:
     """`check_count` of fields of a record, a frozen one's too. Raises: BadArgument."""
     for name in names:
-        object.__setattr__(record, name, check_count(name, getattr(record, name), least))
+        object.__setattr__(record, name, check_count(name, getattr(record, name)))
 
 
 def words_of(error: BaseException) -> str:

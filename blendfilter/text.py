@@ -9,6 +9,7 @@ case, then punctuation, then articles, then white space, in that order.
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import string
 import unicodedata
@@ -45,10 +46,7 @@ def _escape(match: re.Match[str]) -> str:
     if match["flag"]:
         return match[0]
     code = ord(match[0])
-    if code > 0xFFFF:  # as JSON has it, in two halves
-        high, low = divmod(code - 0x10000, 0x400)
-        return f"\\u{0xD800 + high:04x}\\u{0xDC00 + low:04x}"
-    return f"\\x{code:02x}" if code < 32 else f"\\u{code:04x}"
+    return f"\\x{code:02x}" if code < 32 else json.dumps(match[0])[1:-1]
 
 
 def html_of(value: object) -> str:
@@ -183,12 +181,7 @@ def sentences(text: str) -> list[Sentence]:
     """
     found: list[Sentence] = []
     start = 0
-    ends = (
-        match.end()
-        for match in _BREAK.finditer(text)
-        if match["mark"] is None
-        or (_ends(text, match) and not _GOES_ON.match(text, match.end()))
-    )
+    ends = [match.end() for match in _BREAK.finditer(text) if _ends(text, match)]
     for end in (*ends, len(text)):
         piece = text[start:end]
         if inner := piece.strip():
@@ -199,18 +192,18 @@ def sentences(text: str) -> list[Sentence]:
 
 
 def _ends(text: str, match: re.Match[str]) -> bool:
-    """Whether the mark at `match` ends a sentence, by the words on both sides of it."""
+    """Whether the mark, or blank line, at `match` ends a sentence, by the words on both sides of it."""
+    if match["mark"] is None:
+        return True
     following = _NEXT.match(text, match.end())
     after = (following["word"] if following else None) or ""
-    if after[:1].islower():
+    if after[:1].islower() or _GOES_ON.match(text, match.end()):
         return False
     if match["mark"] != ".":
         return True
     before = _LAST_WORD.search(text, max(0, match.start() - 40), match.start())
     word = before.group().lower() if before else ""
-    if word in _BEFORE_NAME:
-        return False
-    if word in _BEFORE_NUMBER and after[:1].isdigit():
+    if word in _BEFORE_NAME or (word in _BEFORE_NUMBER and after[:1].isdigit()):
         return False
     initial = (len(word) == 1 and word.isalpha()) or bool(re.fullmatch(r"(?:\w\.)+\w", word))
     if not (initial or word in _MAY_END) or not after:
@@ -273,41 +266,22 @@ def choices(question: str) -> Choices:
     if len(question) > LONGEST_REPLY:
         return Choices(question.strip())
     # From behind, so that each mark meets the row of the next letter: a text of nothing but marks is read once.
-    rows: dict[str, list[_Mark]] = {}
-    best: list[_Mark] = []
-    for found in reversed(list(_OPTION.finditer(question))):
-        text = _TEXT.match(question, found.end())
-        mark = _Mark(found.start(), found.end(), text.end() if text else len(question) + 1)
-        row = rows[found[1]] = [mark, *rows.get(_FOLLOWING.get(found[1], ""), [])]
-        if (
-            found[1] == LETTERS[0]
-            and len(row) > max(1, len(best))
-            and _whole(row, len(question))
-        ):
-            best = row
+    rows: dict[str, list[re.Match[str]]] = {}
+    best: list[tuple[re.Match[str], int]] = []
+    for mark in reversed(list(_OPTION.finditer(question))):
+        row = rows[mark[1]] = [mark, *rows.get(_FOLLOWING.get(mark[1], ""), [])]
+        ends = [*(following.start() for following in row[1:]), len(question)]
+        has_texts = all(option.end() < end for option, end in zip(row, ends, strict=True))
+        if mark[1] == LETTERS[0] and len(row) > max(1, len(best)) and has_texts:
+            best = [*zip(row, ends, strict=True)]
     if not best:
         return Choices(question.strip())
-    ends = [*(mark.start for mark in best[1:]), len(question)]
-    texts = [question[mark.end : end].strip() for mark, end in zip(best, ends, strict=True)]
-    return Choices(question[: best[0].start].strip(), tuple(zip(LETTERS, texts, strict=False)))
-
-
-class _Mark(NamedTuple):
-    """A letter in brackets, and where the first character of its text ends."""
-
-    start: int
-    end: int
-    text: int
-
-
-def _whole(row: Sequence[_Mark], length: int) -> bool:
-    """Whether each option has a text before the next one begins."""
-    ends = [*(mark.start for mark in row[1:]), length]
-    return all(mark.text <= end for mark, end in zip(row, ends, strict=True))
+    texts = [question[mark.end() : end].strip() for mark, end in best]
+    stem = question[: best[0][0].start()].strip()
+    return Choices(stem, tuple(zip(LETTERS, texts, strict=False)))
 
 
 LETTERS = "ABCDE"
 """What options are called."""
 _FOLLOWING = dict(pairwise(LETTERS))
-_TEXT = re.compile(r"\s*+\S")
-_OPTION = re.compile(rf"(?:(?<=\s)|^)\(([{LETTERS}])\)(?=\s|$)")
+_OPTION = re.compile(rf"(?:(?<=\s)|^)\(([{LETTERS}])\)(?:\s++|$)")

@@ -129,7 +129,7 @@ class CDIT(RALM):
         self.memories = _Memories(overlay, folder)
 
     def arguments(self) -> dict[str, Any]:
-        return {**super().arguments(), **self.memories.settings()}
+        return {**super().arguments(), **_settings(self.memories.overlay)}
 
     async def look_up(
         self, query: str, question: str | None = None, **more: Any
@@ -289,9 +289,7 @@ class _Memory:
             if text not in self._decisions:
                 ahead = [each for each in (*self.owners, text) if each not in self._decisions]
                 records = [
-                    record
-                    for each in dict.fromkeys(ahead)
-                    if (record := self._decide(each)) is not None
+                    record for each in dict.fromkeys(ahead) if (record := self._decide(each))
                 ]
                 if records and self.journal is not None and self.journal.mode != "replay":
                     self.journal.append(*records)
@@ -394,9 +392,6 @@ class _Memories:
             if journal not in self._of_runs:
                 self._of_runs[journal] = _Memory(self.overlay, None, journal)
             return self._of_runs[journal]
-
-    def settings(self) -> dict[str, Any]:
-        return _settings(self.overlay)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Memories:
         return _Memories(self.overlay, self.folder)

@@ -43,6 +43,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -116,10 +117,6 @@ class Form:
         """The line that the reply of a turn continues."""
         return (self.first_cue if turn == 1 else self.cue).format(turn=turn)
 
-    def conclusion_of(self, turn: int, answer: str) -> str:
-        """The line of the final answer."""
-        return self.concluded.format(turn=turn, text=answer).strip()
-
 
 @dataclass
 class HopTrail:
@@ -135,11 +132,6 @@ class HopTrail:
         """A line of the model's, or one around it."""
         self.transcript.append(one_line(line))
         self.spoken.append(one_line(line))
-
-    @property
-    def newest(self) -> str:
-        """The follow-up that was searched for last."""
-        return next(reversed(self.queries.values()), "")
 
     def searched(self, follow_up: str) -> bool:
         """Whether it was searched for before."""
@@ -179,23 +171,23 @@ class MultiHop(RetrievingMethod):
 
     async def reply(self, question: str, trail: HopTrail, *cue: str) -> str:
         """What the model writes after the trail and the cue (its last line)."""
-        fields = self.step.signature.input_fields
-        lines = {
-            "trajectory" if "trajectory" in fields else "transcript": [
-                *trail.transcript,
-                *map(one_line, cue),
-            ]
+        lines = [*trail.transcript, *map(one_line, cue)]
+        given = {
+            "transcript": lines,
+            "trajectory": lines,
+            "knowledge": [passage.line for passage in trail.knowledge],
         }
-        if "knowledge" in fields:
-            lines["knowledge"] = [passage.line for passage in trail.knowledge]
-        return str((await self.step.acall(question=question, **lines)).step)
+        fields = self.step.signature.input_fields
+        taken = {name: value for name, value in given.items() if name in fields}
+        return str((await self.step.acall(question=question, **taken)).step)
 
     async def turn(
         self, question: str, trail: HopTrail, turn: int, events: Counter[str]
     ) -> Hop:
         """One turn: what the model says, asked once more where that is nothing new; `events` counts what went wrong."""
         cue = self.form.cue_of(turn)
-        hop = self.form.read(without_echo(await self.reply(question, trail, cue), trail.newest))
+        newest = next(reversed(trail.queries.values()), "")
+        hop = self.form.read(without_echo(await self.reply(question, trail, cue), newest))
         if cue == NEEDED and _NO.match(hop.words):
             hop = hop._replace(enough=True)
         events["invented_observation"] += hop.invented
@@ -204,9 +196,8 @@ class MultiHop(RetrievingMethod):
         events[wrong] += 1
         if turn > self.hops:  # no search could follow
             return hop
-        again = (self.form.again if wrong == "unreadable_hop" else self.form.anew).format(
-            turn=turn
-        )
+        again = self.form.again if wrong == "unreadable_hop" else self.form.anew
+        again = again.format(turn=turn)
         reply = await self.reply(question, trail, f"{cue} {hop.words}", again)
         second = second_reply(self.form, turn, reply.strip().removeprefix(again))
         second = second._replace(words=hop.words or second.words)
@@ -241,7 +232,7 @@ class MultiHop(RetrievingMethod):
             events["hops_exhausted"] += turn > self.hops
             forced = await self.reply(question, trail, self.form.forced.format(turn=turn))
             final = forced_answer(self.form, turn, forced)
-        trail.add(self.form.conclusion_of(turn, final))
+        trail.add(self.form.concluded.format(turn=turn, text=final))
         reasoning = "\n".join(trail.spoken)
         short = await self.short_answer.acall(context=reasoning, question=question)
         prediction = prediction_of(
@@ -272,31 +263,24 @@ def _compared(query: str) -> str:
 
 def self_asked(demo: Demonstration) -> Mapping[str, Any]:
     """A demonstration as Self-Ask goes through it: its knowledge above the question, the newest first."""
-    numbers = dict.fromkeys(number for hop in reversed(demo.hops) for number in hop.knowledge)
-    return {
-        **_followed(demo, FOLLOW_UPS),
-        "knowledge": [demo.knowledge[number] for number in numbers],
-    }
-
-
-def reacted(demo: Demonstration) -> Mapping[str, Any]:
-    """The same with the knowledge of each hop right after its follow-up."""
-    return _followed(demo, FOLLOW_UPS_INSIDE)
+    lines = dict.fromkeys(line for hop in reversed(demo.hops) for line in demo.found(hop))
+    return {**followed(demo, FOLLOW_UPS), "knowledge": [*lines]}
 
 
 def thought_and_acted(demo: Demonstration) -> Mapping[str, Any]:
     """A demonstration in thoughts, actions and observations."""
     form, thoughts = THOUGHTS_AND_ACTIONS, [hop.thought for hop in demo.hops]
     last = len(demo.hops) + 1
-    step = f"{without_conclusion(demo.reasoning)}\n{form.conclusion_of(last, demo.answer)}"
+    concluded = form.concluded.format(turn=last, text=demo.answer)
+    step = f"{without_conclusion(demo.reasoning)}\n{concluded}"
     lines = [*_turns(demo, form, thoughts), form.cue_of(last)]
     return {"question": demo.question, "trajectory": lines, "step": step}
 
 
-def _followed(demo: Demonstration, form: Form) -> dict[str, Any]:
-    """The model's words at each cue are the answer to the follow-up before it."""
+def followed(demo: Demonstration, form: Form) -> dict[str, Any]:
+    """A demonstration in follow-ups: the words at each cue are the answer to the follow-up before it."""
     answers = ["Yes.", *(hop.answer for hop in demo.hops)]
-    step = f"{answers[-1]}\n{form.conclusion_of(len(demo.hops), demo.answer)}"
+    step = f"{answers[-1]}\n{form.concluded.format(text=demo.answer)}"
     lines = [*_turns(demo, form, answers), INTERMEDIATE]
     return {"question": demo.question, "transcript": lines, "step": step}
 
@@ -444,16 +428,10 @@ def _undecided(answer: str, follows: bool) -> bool:
 
 def _bare(query: str) -> str:
     """A query without the quotation marks around all of it."""
-    for opens, closes in ('""', "“”", "''", "‘’", "«»"):
-        inside = query[1:-1]
-        if (
-            query[:1] == opens
-            and query[-1:] == closes
-            and not {opens, closes} & set(inside)
-            and inside.strip()
-        ):
-            return inside.strip()
-    return query
+    inside = query[1:-1].strip()
+    marks = query[:1] + query[-1:]
+    whole = marks in ('""', "“”", "''", "‘’", "«»") and not set(marks) & set(inside)
+    return inside if whole and inside else query
 
 
 def _bare_question(text: str) -> str:
@@ -572,7 +550,7 @@ def _first_of(text: str, *patterns: re.Pattern[str]) -> list[re.Match[str] | Non
     """Each pattern's first match in a reply's own words; where none matches, in what it may quote of itself."""
     own = own_words(text)
     found = [_own(pattern, own.words) for pattern in patterns]
-    if any(found) or own.words == text:
+    if any(found):
         return found
     quoted_whole = not re.search(r"\w", own.words)
     return [
@@ -618,9 +596,8 @@ def _first_line(text: str) -> tuple[str, str]:
 def _bracketed(text: str, opens: str) -> tuple[str, str]:
     """What stands before the bracket that closes an action (brackets inside it may be in pairs), and what follows."""
     line = (text.splitlines() or [""])[0]
-    closes = {"[": "]", "(": ")"}.get(opens)
-    depth = 1
-    for at, letter in enumerate(line if closes else ""):
+    closes, depth = {"[": "]", "(": ")"}.get(opens), 1
+    for at, letter in enumerate(line):
         depth += (letter == opens) - (letter == closes)
         if not depth:
             return line[:at].strip(), text[at + 1 :]
@@ -731,7 +708,10 @@ class SelfAsk(MultiHop):
 
 
 STYLES: Mapping[str, tuple[Form, tuple[type[dspy.Signature], str, DemoFields]]] = {
-    "lineage": (FOLLOW_UPS_INSIDE, (ReActStep, "react/step", reacted)),
+    "lineage": (
+        FOLLOW_UPS_INSIDE,
+        (ReActStep, "react/step", partial(followed, form=FOLLOW_UPS_INSIDE)),
+    ),
     "thought-action": (
         THOUGHTS_AND_ACTIONS,
         (ThoughtActionStep, "react/thought_action", thought_and_acted),

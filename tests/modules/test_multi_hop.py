@@ -298,10 +298,10 @@ DEMOS = [demo for task in TASKS for demo in TaskWording.of(task).demos]
 def test_what_a_form_writes_it_reads(form: Form) -> None:
     follow_up = form.follow_up.format(turn=2, text="Who kept it?")
     assert form.read(f"So.\n{follow_up}") == Hop("So.", "Who kept it?")
-    assert form.read(f"So.\n{form.conclusion_of(2, 'Ada')}") == Hop("So.", final="Ada")
-    assert form.read(f"{form.cue_of(1)} So.\n{form.conclusion_of(1, 'Ada')}") == Hop("So.", final="Ada")
-    assert form.conclusion_of(3, "Ada").startswith(form.forced.format(turn=3))
-    assert forced_answer(form, 3, "Ada") == forced_answer(form, 3, form.conclusion_of(3, "Ada")) == "Ada"
+    assert form.read(f"So.\n{form.concluded.format(turn=2, text='Ada')}") == Hop("So.", final="Ada")
+    assert form.read(f"{form.cue_of(1)} So.\n{form.concluded.format(turn=1, text='Ada')}") == Hop("So.", final="Ada")
+    assert form.concluded.format(turn=3, text="Ada").startswith(form.forced.format(turn=3))
+    assert forced_answer(form, 3, "Ada") == forced_answer(form, 3, form.concluded.format(turn=3, text="Ada")) == "Ada"
     assert forced_answer(form, 3, "") == ""
     assert second_reply(form, 2, follow_up) == Hop(follow_up="Who kept it?")
     for cue in (form.again, form.anew):  # in a passage neither would pass for the model's own line
