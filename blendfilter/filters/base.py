@@ -142,28 +142,23 @@ def with_filter_lm(method: dspy.Module, lm: dspy.BaseLM) -> dspy.Module:
             "leave it out, or give the method another filter"
         )
     for path, predictor in asking.items():
-        if predictor.lm is not None and not _same_model(predictor.lm, lm):
+        own = predictor.lm
+        if own is not None and (own.model, _identity(own)) != (lm.model, _identity(lm)):
             raise BadArgument(
-                f"{path} has a model of its own, {predictor.lm.model}: leave filter_lm out, or that one"
+                f"{path} has a model of its own, {own.model}: leave filter_lm out, or that one"
             )
         predictor.lm = lm
     return copied
 
 
-def _same_model(one: dspy.BaseLM, other: dspy.BaseLM) -> bool:
-    return bool(
-        one.model == other.model
-        and getattr(one, "identity", one) == getattr(other, "identity", other)
-    )
+def _identity(lm: dspy.BaseLM) -> Any:
+    return getattr(lm, "identity", lm)
 
 
 def own_filter_lm(method: dspy.Module) -> dspy.BaseLM | None:
     """The model of a filter that writes, where it has one of its own: the run's record names it as its `filter_lm`."""
-    for _, part in method.named_sub_modules(Filter):
-        if part.writes_text:
-            found = [predictor.lm for _, predictor in part.named_predictors()]
-            return found[0] if found else None
-    return None
+    parts = [part for _, part in method.named_sub_modules(Filter) if part.writes_text]
+    return next((ask.lm for part in parts for _, ask in part.named_predictors()), None)
 
 
 @contextmanager
@@ -252,11 +247,8 @@ def _checked(kind: type, returned: Any, given: Sequence[Passage]) -> dspy.Predic
         returned if isinstance(returned, dspy.Prediction) else dspy.Prediction(kept=returned)
     )
     kept, flags = prediction.get("kept"), prediction.get("flags") or {}
-    if (
-        isinstance(kept, str | bytes | Mapping)
-        or not isinstance(kept, Iterable)
-        or not isinstance(flags, Mapping)
-    ):
+    is_list = isinstance(kept, Iterable) and not isinstance(kept, str | bytes | Mapping)
+    if not is_list or not isinstance(flags, Mapping):
         raise BadArgument(
             f"the filter {name} must return a list of passages, or a dspy.Prediction with such a list as kept and "
             f"counts by name as flags; it gave {returned!r:.80}"

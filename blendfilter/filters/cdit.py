@@ -23,7 +23,6 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import lru_cache
 from itertools import chain
 from json import dumps, loads
 from pathlib import Path
@@ -37,6 +36,7 @@ from blendfilter.asking import (
     SHORT_TOKENS,
     STOP,
     Ask,
+    PromptSettings,
     RawPrompting,
     TaskWording,
     demonstrations,
@@ -392,14 +392,10 @@ class Judge(dspy.Module):
         signature, tokens = (
             (Consistent, SHORT_TOKENS) if mode == "word" else (ComparedWith, room)
         )
-        # A base model goes on with another example.
-        shared: dict[str, Any] = {
-            "prompts": prompts,
-            "adapter": adapter,
-            "stop": [*STOP, "\nPassage:"],
-        }
-        self.consistent = (wording or TaskWording())(
-            Ask("consistent", signature, f"cdit/{mode}", max_tokens=tokens, **shared)
+        stop = [*STOP, "\nPassage:"]  # where a base model goes on with another example
+        settings = PromptSettings.of(wording, prompts, adapter)
+        self.consistent = settings.predictor(
+            "consistent", signature, f"cdit/{mode}", tokens, stop=stop
         )
         self.consistent.raw = RawPrompting(
             *(
@@ -515,16 +511,15 @@ def worked_examples(components: Sequence[str], *, json: bool = False) -> list[di
     ['True', 'False']
     """
     examples = []
-    for row in _read_examples():
+    file = resources.prompts() / "cdit/demos.json"
+    for row in loads(file.read_text(encoding="utf-8")):
         if not {*components} <= row["compared"].keys():
             return []
         cells = {component: row["compared"][component] for component in components}
         unlike = [component for component, (*_, found) in cells.items() if found == "unlike"]
-        reason = (
-            row["reasons"][unlike[0]]
-            if unlike
-            else "No component that the rules name is unlike."
-        )
+        reason = "No component that the rules name is unlike."
+        if unlike:
+            reason = row["reasons"][unlike[0]]
         rows = [" | ".join([component, *cells[component]]) for component in components]
         comparison = "\n".join([*rows, f"Reason: {reason}", f"Verdict: {not unlike}"])
         if json:
@@ -545,14 +540,6 @@ def worked_examples(components: Sequence[str], *, json: bool = False) -> list[di
             }
         )
     return examples
-
-
-@lru_cache(maxsize=1)
-def _read_examples() -> list[dict[str, Any]]:
-    read: list[dict[str, Any]] = loads(
-        (resources.prompts() / "cdit/demos.json").read_text(encoding="utf-8")
-    )
-    return read
 
 
 def comparison_schema(components: Sequence[str]) -> dict[str, Any]:
@@ -635,19 +622,15 @@ class CDITFilter(Filter):
 
 def _grounds(judged: dspy.Prediction) -> str:
     """A verdict on one line, with its grounds where there are some."""
-    verdict = {True: "consistent", False: "inconsistent", None: "no verdict, kept"}[
-        judged.verdict
-    ]
+    words = {True: "consistent", False: "inconsistent", None: "no verdict, kept"}
+    verdict = words[judged.verdict]
     unlike = "; ".join(
         f"{each.component}: {each.question or '-'} / {each.passage or '-'}"
         for each in judged.compared
         if each.alike is False
     )
-    quoted = (
-        judged.verdict is None
-        and not judged.reason
-        and shortened(one_line(judged.reply), _LONGEST_QUOTE)
-    )
-    parts = (unlike, judged.reason, f"it said {quoted!r}" if quoted else "")
+    reply = "" if judged.reason else shortened(one_line(judged.reply), _LONGEST_QUOTE)
+    quoted = f"it said {reply!r}" if judged.verdict is None and reply else ""
+    parts = (unlike, judged.reason, quoted)
     grounds = "; ".join(one_line(part) for part in parts if part)
     return f"{verdict} ({grounds})" if grounds else verdict

@@ -10,7 +10,7 @@ selection), and asks no model. The command line does not offer it: reports of su
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeAlias
 
@@ -134,33 +134,18 @@ class SilverFilter(Filter):
         given: dict[_Key, Passage] = {}
         for passage in map(as_passage, passages):
             given.setdefault(_key(passage), passage)
-        kept = [
-            excerpt
-            for passage in given.values()
-            if (excerpt := self._of(passage, context.places)) is not None
-        ]
-        if context.order is not None:
-            kept = [
-                _excerpt(given[key], places) for key, places in context.order if key in given
-            ]
+        missing = [name for name, text in given if (name, text) not in context.places]
+        if missing and not self.partly:
+            known = any(missing[0] == name for name, _ in context.places)
+            raise BadArgument(
+                f"passage '{missing[0]}' {'has another text' if known else 'is not'} in {self.file}: make the file "
+                "over the same index, with the same k"
+            )
+        chosen = context.order or [(key, context.places.get(key, ())) for key in given]
+        kept = [_excerpt(given[key], at) for key, at in chosen if at and key in given]
         return selection(
             kept, f"kept {len(kept)} of {len(passages)}" if passages else "empty", UPPER_BOUND
         )
-
-    def _of(
-        self, passage: Passage, context: Mapping[_Key, tuple[tuple[int, int], ...]]
-    ) -> Passage | None:
-        places = context.get(_key(passage))
-        if places is None and not self.partly:
-            what = (
-                "has another text in"
-                if any(passage.id == id for id, _ in context)
-                else "is not in"
-            )
-            raise BadArgument(
-                f"passage '{passage.id}' {what} {self.file}: make the file over the same index, with the same k"
-            )
-        return _excerpt(passage, places) if places else None
 
 
 def _excerpt(passage: Passage, places: tuple[tuple[int, int], ...]) -> Passage:

@@ -101,9 +101,10 @@ def used_queries(without: str | Iterable[str]) -> tuple[str, ...]:
     dropped = {name.strip() for name in names if name.strip()}
     for name in dropped - {*QUERIES}:
         raise UnknownName.of("query", name, QUERIES)
-    if dropped == {*QUERIES}:
+    used = tuple(name for name in QUERIES if name not in dropped)
+    if not used:
         raise BadArgument("without: at least one of q, q_ex and q_in must stay")
-    return tuple(name for name in QUERIES if name not in dropped)
+    return used
 
 
 class Blending(QuestionModule):

@@ -45,12 +45,11 @@ def options_of(given: Any) -> list[tuple[str, str]]:
     options = []
     for at, option in enumerate(given):
         if isinstance(option, str):
-            label, text = at, option
+            option = at, option  # noqa: PLW2901
         elif isinstance(option, Mapping):
-            label, text = option["label"], option["text"]
-        else:
-            label, text = option
-        options.append((str(label).strip(), one_line(str(text))))
+            option = option["label"], option["text"]  # noqa: PLW2901
+        label, text = map(str, option)
+        options.append((label.strip(), one_line(text)))
     return options
 
 
@@ -73,11 +72,12 @@ def parse(row: JsonRow) -> Question:
             f"{row.where}: a question of arc has 2 to {len(LETTERS)} options in 'choices', each with a label; without "
             "options it is one of task 'qa'"
         )
-    labels = {label: letter for (label, _), letter in zip(options, LETTERS, strict=False)}
-    texts = {letter: text for (_, text), letter in zip(options, LETTERS, strict=False)}
+    lettered = list(zip(LETTERS, options, strict=False))
+    labels = {label: letter for letter, (label, _) in lettered}
+    texts = {letter: text for letter, (_, text) in lettered}
     # beside the label its option's text may stand, as this package writes it
     by_text = {text: letter for letter, text in texts.items()}
-    by_letter = {letter: letter for letter in texts} if "0" in labels else {}
+    by_letter = dict(zip(texts, texts, strict=True)) if "0" in labels else {}
     known = {**by_letter, **by_text, **labels}
     answers = [answer.strip() for answer in read.golden_answers]
     letters = {known.get(answer) for answer in answers}

@@ -48,7 +48,7 @@ from pydantic import (
 )
 
 from blendfilter.errors import BadData
-from blendfilter.files import JsonRow, first_character, json_rows, opened, raw_lines
+from blendfilter.files import JsonRow, first_character, json_rows, lines
 from blendfilter.records import Passage, Question, cell, plain
 from blendfilter.text import normalize_answer
 
@@ -278,11 +278,9 @@ class Paragraph(Outside):
     def _as_object(cls, value: Any) -> Any:
         if isinstance(value, str):
             return {"text": value}
-        return (
-            dict(zip(("title", "sentences"), value, strict=False))
-            if isinstance(value, list | tuple)
-            else value
-        )
+        if isinstance(value, list | tuple):
+            return dict(zip(("title", "sentences"), value, strict=False))
+        return value
 
 
 Facts = Annotated[
@@ -366,22 +364,18 @@ def question(
         fields = _from_ircot(checked(_IrcotRow, row._replace(value=fields)))
         columns = [*fields.items()]
     elif isinstance(metadata := fields.get("metadata"), Mapping):
-        columns = [
-            *((name, found) for name, found in columns if name != "metadata"),
-            *metadata.items(),
-        ]
-        fields = {
-            **metadata,
-            **{name: found for name, found in fields.items() if name != "metadata"},
-        }
+        del fields["metadata"]
+        columns = [*fields.items(), *metadata.items()]
+        fields = {**metadata, **fields}
     try:
         answers = answers_of(columns)
     except ValueError as error:
         raise BadData(f"{row.where}: {error}") from None
     # what the hub has for "not there"
-    fields = {name: value for name, value in fields.items() if value is not None}
     fields = {
-        name: value for name, value in fields.items() if folded_name(name) not in _NOT_METADATA
+        name: value
+        for name, value in fields.items()
+        if value is not None and folded_name(name) not in _NOT_METADATA
     }
     read = checked(_Row, row._replace(value=fields))
     if answers is None:
@@ -390,15 +384,12 @@ def question(
         raise BadData(
             f"{row.where}: has no answer, so nothing can be scored: give 'answer' or 'golden_answers'"
         )
-    titles = distinct(filter(None, read.gold_titles)) or distinct(
-        title for title, _ in read.supporting_facts
-    )
-    if not evidence:
-        evidence = (
-            (titles,)
-            if titles
-            else distinct((one.title,) for one in read.positive_ctxs if one.title)
-        )
+    named = filter(None, read.gold_titles)
+    titles = distinct(named) or distinct(title for title, _ in read.supporting_facts)
+    if not evidence and titles:
+        evidence = (titles,)
+    elif not evidence:
+        evidence = distinct((one.title,) for one in read.positive_ctxs if one.title)
     # An id made of the row's position is the same on every reading.
     name = read.id if read.id and read.id.strip() else f"row-{row.position}"
     paragraphs = (
@@ -476,23 +467,15 @@ def table_rows(path: Path) -> Iterator[JsonRow]:
         return
     # Of the whole process, for there is no other; a field may hold an article, and Python's own limit is 131,072.
     csv.field_size_limit(max(csv.field_size_limit(), 2**24))
-    with opened(path) as stream:
-        lines = (
-            raw.decode("utf-8-sig" if number == 1 else "utf-8")
-            for number, raw in raw_lines(stream, path)
-        )
-        table = csv.DictReader(lines, delimiter="\t", restkey="")
-        try:
-            for position, fields in enumerate(table):
-                named = {
-                    name: field for name, field in fields.items() if name and field is not None
-                }
-                yield JsonRow(f"{path}, row {position + 1}", position, named)
-        except UnicodeDecodeError as error:
-            raise BadData(
-                f"{path}: not UTF-8 (after line {table.line_num}): save the file as UTF-8"
-            ) from error
-        except csv.Error as error:
-            raise BadData(
-                f"{path}, line {table.line_num}: no row of a table ({error}): fetch the file again"
-            ) from None
+    whole = (f"{line.text}\n" for line in lines(path, blank=True))
+    table = csv.DictReader(whole, delimiter="\t", restkey="")
+    try:
+        for position, fields in enumerate(table):
+            named = {
+                name: field for name, field in fields.items() if name and field is not None
+            }
+            yield JsonRow(f"{path}, row {position + 1}", position, named)
+    except csv.Error as error:
+        raise BadData(
+            f"{path}, line {table.line_num}: no row of a table ({error}): fetch the file again"
+        ) from None

@@ -135,22 +135,14 @@ def _source(task: Task, data: Data, split: str | None) -> _Source:
         return _Source(task.hub.label(split), _hub_rows(task.hub, split), task.parse)
     if isinstance(data, str) and data == "sample":
         rows = json_rows(resources.sample(task.sample))
-        return _Source(
-            "sample",
-            filter(task.of_sample, rows) if task.of_sample else rows,
-            task.parse,
-            drain=True,
-        )
+        rows = filter(task.of_sample, rows) if task.of_sample else rows
+        return _Source("sample", rows, task.parse, drain=True)
     if isinstance(data, str | Path):
         path = path_of(data)
         if not path.exists():
             raise MissingFile.of(path, ("hub", "sample"))
-        return _Source(
-            path.name,
-            task.rows(path),
-            task.beside(path) if task.beside else task.parse,
-            drain=True,
-        )
+        parse = task.beside(path) if task.beside else task.parse
+        return _Source(path.name, task.rows(path), parse, drain=True)
     if hasattr(data, "iterrows"):  # its items are the names of its columns
         raise BadArgument("questions in a frame: pass its rows, frame.to_dict('records')")
     if isinstance(data, Mapping) or not isinstance(data, Iterable):
@@ -223,13 +215,14 @@ def _kept(source: _Source, split: str | None, limit: int | None) -> list[Questio
             kept.append(one)
             if len(kept) == limit:
                 break
-    if not kept and splits:
-        marks = ", ".join(sorted(splits))
-        raise EmptyData(
-            f"{source.label} has no questions of split '{split}' (its rows say: {marks})"
-        )
     if not kept:
-        raise EmptyData(f"{source.label} has no questions: is it the right file?")
+        marks = ", ".join(sorted(splits))
+        why = (
+            f" of split '{split}' (its rows say: {marks})"
+            if marks
+            else ": is it the right file?"
+        )
+        raise EmptyData(f"{source.label} has no questions{why}")
     if source.drain:
         for _ in source.rows:
             pass

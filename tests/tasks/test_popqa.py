@@ -86,7 +86,7 @@ class TestTables:
     def test_what_is_no_text_is_named(self, tmp_path: Path) -> None:
         path = tmp_path / "t.tsv"
         path.write_bytes(b"question\tpossible_answers\nWho\xff\t[]\n")
-        with pytest.raises(BadData, match=r"t\.tsv: not UTF-8 .*save the file as UTF-8"):
+        with pytest.raises(BadData, match=r"t\.tsv, line 2: not UTF-8 .*save the file as UTF-8"):
             load("popqa", path)
 
 
