@@ -223,10 +223,27 @@ def connect(
             f"prices is {prices!r:.40}: name a TOML file of prices ('prices.toml')"
         )
     _check_kept(journal, mode, cache)
-    # the arguments are settings of the same names
-    given = {name: value for name, value in locals().items() if name in LMSettings.model_fields}
-    decoding = {"temperature": temperature, "top_p": top_p, **defaults}
-    settings = LMSettings.model_construct(**given, decoding=decoding)
+    settings = LMSettings.model_construct(
+        name=name,
+        api_base=api_base,
+        api_key=api_key,
+        endpoint=endpoint,
+        label=label,
+        thinking=thinking,
+        reasoning=reasoning,
+        extra_body=extra_body,
+        json_schema=json_schema,
+        prices=prices,
+        cache=cache,
+        timeout=timeout,
+        attempts=attempts,
+        deadline=deadline,
+        requests_per_minute=requests_per_minute,
+        tokens_per_minute=tokens_per_minute,
+        context=context,
+        threads=threads,
+        decoding={"temperature": temperature, "top_p": top_p, **defaults},
+    )
     lm = _opened(settings)
     # The journal is opened last of all: a name that is refused leaves no file and no lock behind.
     if journal is None:
