@@ -315,8 +315,8 @@ class Batches:
             lm15 errors. BatchWritten: it waits in a file. ServerRefused, BadData, CannotWrite: nothing is answered any
             more.
         """
-        asked = dict(body or {})
-        line = Line(f"{tally().key}-{digest(path, asked)[:8]}", engine, path, asked)
+        fields = dict(body or {})
+        line = Line(f"{tally().key}-{digest(path, fields)[:8]}", engine, path, fields)
         outcome = await self._answered(line)
         if outcome.status is None:
             return await engine.server.send(method, path, body, arriving)
@@ -403,8 +403,9 @@ class Batches:
             "at": round(time.time(), 3),
             "id": None,
         }
-        if known != (now := {**known, **facts}):
-            self._journal.append(now)
+        record = {**known, **facts}
+        if record != known:
+            self._journal.append(record)
 
     def _new_name(self) -> str:
         """A name that no file in the folder has; it says nothing else."""
@@ -466,7 +467,7 @@ class Batches:
     def _read_earlier(self) -> None:
         """The batches of earlier sessions: their answers, where these are on file, or that they are still out."""
         named = dict[str, Any]()
-        asked = dict[str, str]()  # a call -> the last batch that asks for it
+        last = dict[str, str]()  # a call -> the last batch that asks for it
         failed = dict[str, str | None]()  # a call -> the batch whose answer it failed over
         done = set[str]()  # calls that have a reply
         for record in self._journal.records("batch", "call"):
@@ -479,10 +480,10 @@ class Batches:
                         f"{self._journal.path}: {name!r:.80} is not the name of a batch: restore the file"
                     )
                 if name not in named:  # it is noted again once its id is known
-                    asked |= dict.fromkeys(map(_call_of, record["lines"]), name)
+                    last |= dict.fromkeys(map(_call_of, record["lines"]), name)
                 named[name] = record
             elif record.get("error"):
-                failed[key] = asked.get(key)
+                failed[key] = last.get(key)
                 done.discard(key)
             else:
                 done.add(key)
@@ -571,9 +572,8 @@ class Batches:
     async def _refused(self, sent: _Sent, done: Any) -> None:
         """A batch that the provider did not take: too many tokens waiting there are taken in smaller ones."""
         faults_of = (done.errors.data if done.errors else None) or []
-        codes = {str(each.code) for each in faults_of}
-        words = faults.cleaned("; ".join(str(each.message) for each in faults_of[:3]))
-        too_much = any("limit" in code for code in codes) and len(sent.ids) > 1
+        words = faults.cleaned("; ".join(str(fault.message) for fault in faults_of[:3]))
+        too_much = len(sent.ids) > 1 and any("limit" in str(fault.code) for fault in faults_of)
         if not too_much:
             self._note(sent.name, refused=True)  # the next session asks anew what it left
             refused = (
@@ -602,7 +602,6 @@ class _AtProvider:
     async def created(self, name: str, file: Path, *, fresh: bool) -> str:
         """The id of the batch of that name, which is made; but one that is not `fresh` the server may have already."""
         first = next(iter(json_rows(file))).value
-        window: Any = self.given.window
         tried = not fresh
 
         async def found_or_made() -> str:
@@ -621,7 +620,7 @@ class _AtProvider:
             made = await self.client.with_options(max_retries=0).batches.create(
                 input_file_id=uploaded.id,
                 endpoint=first["url"],
-                completion_window=window,
+                completion_window=self.given.window,  # type: ignore[arg-type]
                 metadata={"blendfilter": name},
             )
             return str(made.id)
@@ -648,7 +647,7 @@ class _AtProvider:
                             fetched.write(piece)
                     fetched.write(b"\n")
                 fetched.seek(0)
-                lines = raw_lines(fetched, f"{self.address}, batch {batch.id}")
+                lines = raw_lines(fetched, f"{self.address}, batch {hidden(batch.id)}")
                 write_whole(path, (_kept(line, sent) for _, line in lines))
 
         await self._insisting(fetch)
