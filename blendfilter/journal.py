@@ -105,7 +105,6 @@ class Journal:
         self._lock = threading.Lock()
         self._index: dict[bytes, int] = {}
         self._damaged: dict[bytes, int] = {}  # key -> offset, where no later record replaces it
-        self._changed: set[int] = set()  # offsets of lines that have another check
         self._warned: set[str] = set()
         self._log: AppendOnly | None = None
         self._read_fd = -1
@@ -310,7 +309,7 @@ class Journal:
 
     def _parse(self, line: bytes, offset: int) -> dict[str, Any]:
         try:
-            if offset in self._changed:
+            if not _is_sound(line):
                 raise ValueError("another check")
             record: dict[str, Any] = json.loads(line)
         except (ValueError, RecursionError) as error:
@@ -345,7 +344,6 @@ class Journal:
             else:
                 self._index.pop(key, None)
                 self._damaged[key] = offset
-                self._changed.add(offset)
             end = offset + len(line)
         return end
 

@@ -11,14 +11,12 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 from blendfilter.dspy_surface import lm15
 from blendfilter.lm.budget import tally
 
 logger = logging.getLogger(__name__)
-F = TypeVar("F")
-R = TypeVar("R")
 
 MAX_ADAPTATIONS = 5
 """Refused settings that one call may give up before the refusal counts as its error."""
@@ -59,10 +57,10 @@ class Refusals(dict[str, float | None]):
 
     async def around(
         self,
-        fit: Callable[[Mapping[str, float | None]], F],
-        ask: Callable[[F], Awaitable[R]],
-        named: Callable[[F], Mapping[str, tuple[str, Any]]],
-    ) -> R:
+        fit: Callable[[Mapping[str, float | None]], Any],
+        ask: Callable[[Any], Awaitable[lm15.Response]],
+        named: Callable[[Any], Mapping[str, tuple[str, Any]]],
+    ) -> lm15.Response:
         """What `ask` answers, asked again without what is refused; each time is an attempt of its own.
 
         Args:
