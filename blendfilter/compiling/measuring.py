@@ -15,8 +15,7 @@ import asyncio
 import inspect
 import math
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,7 +49,8 @@ class CompilationWatch(BaseCallback):
         self.error: Exception | None = None
         self.failed: list[Exception] = []
         self._open: set[str] = set()
-        self._calls: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any] | None]] = []
+        self.calls: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any] | None]] = []
+        """Tasks that wait for a model, which are cancelled where the user stops the work."""
         self._lock = threading.Lock()
 
     def check(self) -> None:
@@ -64,20 +64,10 @@ class CompilationWatch(BaseCallback):
             self.error = self.error or error
             return CompilationStopped(self.error)
 
-    @contextmanager
-    def calling(self) -> Iterator[None]:
-        """Inside the block this task waits for a model: it is cancelled where the user stops the work."""
-        call = asyncio.get_running_loop(), asyncio.current_task()
-        self._calls.append(call)
-        try:
-            yield
-        finally:
-            self._calls.remove(call)
-
     def interrupt(self) -> None:
         """The user stops the work: threads that wait for a model, which nothing else can stop, wait no longer."""
         self.stop(WorkFailed("stopped by the user"))
-        for loop, task in [*self._calls]:
+        for loop, task in [*self.calls]:
             if task is not None:
                 loop.call_soon_threadsafe(task.cancel)
 
@@ -112,9 +102,10 @@ class GuardedLM(ConnectedLM):
     ) -> Any:
         """As `ConnectedLM.samples`. Raises: CompilationStopped, ModelError."""
         self.watch.check()
+        call = asyncio.get_running_loop(), asyncio.current_task()
+        self.watch.calls.append(call)
         try:
-            with self.watch.calling():
-                return await super().samples(n, rollout_id, ask)
+            return await super().samples(n, rollout_id, ask)
         except asyncio.CancelledError:
             self.watch.check()  # which DSPy passes on, where it would log a cancellation as a failed question
             raise
@@ -122,6 +113,8 @@ class GuardedLM(ConnectedLM):
             if for_good(error):
                 raise
             raise self.watch.stop(error) from error
+        finally:
+            self.watch.calls.remove(call)
 
 
 def guarded(lm: ConnectedLM, watch: CompilationWatch) -> GuardedLM:

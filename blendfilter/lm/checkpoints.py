@@ -298,9 +298,20 @@ def open_checkpoint(
     if found.base is not None:
         loaded = open_checkpoint(found.base, device=device, dtype=dtype)
         own = open_tokenizer(found) if _has_vocabulary(found.path) else loaded.tokenizer
-        return loaded._replace(
-            model=_merged(loaded.model, found), tokenizer=own, checkpoint=found
-        )
+        peft = needed("peft", EXTRA, "a LoRA adapter")
+        with warnings.catch_warnings(), load_errors(found):
+            warnings.simplefilter("ignore")
+            warnings.filterwarnings("error", message=".*missing adapter keys")
+            try:
+                adapted = peft.PeftModel.from_pretrained(loaded.model, str(found.path))
+            except (ValueError, RuntimeError, KeyError, UserWarning) as error:
+                why = " ".join(str(error).split())[:200]
+                raise BadData(
+                    f"the adapter in {found.path} does not fit the model in {found.base.path} ({why}): it was trained "
+                    "on another one"
+                ) from None
+            merged = adapted.merge_and_unload().eval()
+        return loaded._replace(model=merged, tokenizer=own, checkpoint=found)
     tokenizer = open_tokenizer(found)
     with quiet_transformers(EXTRA, WHY), load_errors(found):
         config = open_config(found)
@@ -342,23 +353,6 @@ def torch_device(device: str | None = None) -> Any:
             f"no device '{device}': torch sees {torch.cuda.device_count()} GPUs here"
         )
     return place
-
-
-def _merged(model: Any, found: Checkpoint) -> Any:
-    """The base with the adapter's weights in it."""
-    peft = needed("peft", EXTRA, "a LoRA adapter")
-    base = found.base.path if found.base else ""
-    with warnings.catch_warnings(), load_errors(found):
-        warnings.simplefilter("ignore")
-        warnings.filterwarnings("error", message=".*missing adapter keys")
-        try:
-            adapted = peft.PeftModel.from_pretrained(model, str(found.path))
-        except (ValueError, RuntimeError, KeyError, UserWarning) as error:
-            why = " ".join(str(error).split())[:200]
-            raise BadData(
-                f"the adapter in {found.path} does not fit the model in {base} ({why}): it was trained on another one"
-            ) from None
-        return adapted.merge_and_unload().eval()
 
 
 def where_of(found: Checkpoint) -> dict[str, Any]:

@@ -95,7 +95,15 @@ def tokeniser_for(
         return served
     if hasattr(lm.inner, "count_tokens"):
         return TokenCounter(f"the tokeniser of {lm.name}", lm.inner.count_tokens)
-    return of_openai(lm.name.rpartition("/")[2]) or _measured(lm.name, calls) or RULE
+    try:
+        from tiktoken.model import encoding_name_for_model
+
+        # which differs in control tokens alone
+        name = encoding_name_for_model(lm.name.rpartition("/")[2]).removesuffix("_harmony")
+    except (ImportError, KeyError):
+        name = ""
+    known = _encoding(name) if name in _ENCODINGS else None
+    return known or _measured(lm.name, calls) or RULE
 
 
 def _served(lm: ConnectedLM) -> TokenCounter | None:
@@ -146,18 +154,6 @@ _ENCODINGS = {
     "r50k_base": "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930",
 }
 """tiktoken's encodings, with the SHA-256 of each one's file."""
-
-
-def of_openai(model: str) -> TokenCounter | None:
-    """tiktoken's encoding of `model`; None where it is not on this machine, or tiktoken knows no such model."""
-    try:
-        from tiktoken.model import encoding_name_for_model
-
-        # which differs in control tokens alone
-        name = encoding_name_for_model(model).removesuffix("_harmony")
-    except (ImportError, KeyError):
-        return None
-    return _encoding(name) if name in _ENCODINGS else None
 
 
 def _encoding(name: str) -> TokenCounter | None:

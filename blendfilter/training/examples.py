@@ -47,7 +47,16 @@ def tokenised(
         target = tokenizer(text_target=example.target)["input_ids"]
         target = target[:-1] if target and target[-1] == end else target
     else:
-        target = _continuation(tokenizer, example, prompt)
+        own = {"add_special_tokens": False, "split_special_tokens": True, "verbose": False}
+        target = list(tokenizer(example.target, **own)["input_ids"])
+        text = text_of(example.prompt)
+        plain = prompt_ids(tokenizer, text, chat=False)
+        if prompt == plain and example.target:
+            # behind a raw cue with a space, as the model itself would go on
+            space = "" if text[-1:].isspace() else " "
+            whole = prompt_ids(tokenizer, f"{text}{space}{example.target}", chat=False)
+            if whole[: len(plain)] == plain:
+                target = whole[len(plain) : -1 if whole[-1] == end else None]
     cut = len(target) >= cap
     return TokenisedExample(tuple(prompt), tuple(target[:cap] if cut else [*target, end]), cut)
 
@@ -67,19 +76,6 @@ def _prompt(
         raise BadData(
             f"an example cannot be written out: {error}; train it with raw prompts (chat=False)"
         ) from None
-
-
-def _continuation(tokenizer: Any, example: Example, prompt: Sequence[int]) -> list[int]:
-    """The target's ids as they follow the prompt: behind a raw cue with a space, as the model itself would go on."""
-    own = {"add_special_tokens": False, "split_special_tokens": True, "verbose": False}
-    text = text_of(example.prompt)
-    plain = prompt_ids(tokenizer, text, chat=False)
-    if list(prompt) == plain and example.target:
-        space = "" if text[-1:].isspace() else " "
-        whole = prompt_ids(tokenizer, f"{text}{space}{example.target}", chat=False)
-        if whole[: len(plain)] == plain:
-            return whole[len(plain) : -1 if whole[-1] == tokenizer.eos_token_id else None]
-    return list(tokenizer(example.target, **own)["input_ids"])
 
 
 def rows_of(

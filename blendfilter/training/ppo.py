@@ -480,7 +480,20 @@ def train_ppo(
     folder.mkdir(parents=True, exist_ok=True)
     trained = policy.trained()
     optimizer = torch.optim.AdamW(trained.values(), lr=settings.learning_rate, weight_decay=0.0)
-    figures = _resumed(folder, trained, optimizer)
+    path, rewards_file = folder / CHECKPOINT, folder / REWARDS
+    figures: list[StepFigures] = []
+    if path.exists():
+        kept = torch.load(path, weights_only=True)
+        with rewards_file.open("rb") as file:
+            lines = [*islice(file, int(kept["step"]))]
+        with torch.no_grad():
+            for name, each in trained.items():
+                each.copy_(kept["weights"][name])
+        optimizer.load_state_dict(kept["optimizer"])
+        write_whole(rewards_file, lines)
+        figures = steps_in(folder)
+    else:
+        rewards_file.unlink(missing_ok=True)
     for step in range(len(figures) + 1, settings.steps + 1):
         started = time.monotonic()
         places = _places(len(prompts), step, settings)
@@ -513,7 +526,7 @@ def train_ppo(
                 **{name: round(value, 6) for name, value in found.items()},
             )
         )
-        with (folder / REWARDS).open("ab") as file:
+        with rewards_file.open("ab") as file:
             file.write(json_line(figures[-1]._asdict()))
         if step % settings.every == 0 or step == settings.steps:
             _keep(folder, trained, optimizer, step)
@@ -552,20 +565,3 @@ def _keep(folder: Path, trained: Mapping[str, Tensor], optimizer: Any, step: int
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(folder / CHECKPOINT)
-
-
-def _resumed(folder: Path, trained: Mapping[str, Tensor], optimizer: Any) -> list[StepFigures]:
-    """Put the weights of the checkpoint into place; the figures of its steps. Empty where there is none."""
-    path, rewards = folder / CHECKPOINT, folder / REWARDS
-    if not path.exists():
-        rewards.unlink(missing_ok=True)
-        return []
-    kept = torch.load(path, weights_only=True)
-    with rewards.open("rb") as file:
-        lines = [*islice(file, int(kept["step"]))]
-    with torch.no_grad():
-        for name, each in trained.items():
-            each.copy_(kept["weights"][name])
-    optimizer.load_state_dict(kept["optimizer"])
-    write_whole(rewards, lines)
-    return [StepFigures(**json.loads(line)) for line in lines]

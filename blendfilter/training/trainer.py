@@ -161,6 +161,7 @@ def _trained(
 ) -> tuple[Any, dict[str, Any]]:
     """Train, or go on, until all steps are done; the trainer, and what came of it. The weights are in `final`."""
     from blendfilter.training.loop import (
+        OneGPU,
         ShuffledRows,
         TargetTrainer,
         Watch,
@@ -202,9 +203,38 @@ def _trained(
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
     tokenizer.padding_side = "right"
     watch = Watch(folder, settings.keep, progress)
+    # from here on processes know of each other
+    backend = {} if on_gpu or _processes() == 1 else {"ddp_backend": "gloo"}
+    arguments = OneGPU(
+        output_dir=str(folder),
+        num_train_epochs=settings.epochs,
+        learning_rate=settings.learning_rate,
+        lr_scheduler_type=settings.schedule,
+        warmup_steps=settings.warmup_steps,
+        weight_decay=settings.weight_decay,
+        max_grad_norm=settings.max_grad_norm,
+        seed=settings.seed,
+        per_device_train_batch_size=per_part,
+        gradient_accumulation_steps=parts,
+        bf16=bf16,
+        use_cpu=not on_gpu,
+        activation_checkpointing=settings.gradient_checkpointing,
+        optim="adamw_torch_fused" if on_gpu else "adamw_torch",
+        logging_steps=1,
+        logging_nan_inf_filter=False,
+        save_steps=settings.save_every,
+        report_to="none",
+        disable_tqdm=True,
+        log_level="error",
+        log_level_replica="error",
+        remove_unused_columns=False,
+        dataloader_pin_memory=on_gpu,
+        train_sampling_strategy="sequential",  # the rows shuffle themselves
+        **backend,
+    )
     trainer = TargetTrainer(
         model=model,
-        args=_arguments(settings, folder, parts, per_part, on_gpu=on_gpu, bf16=bf16),
+        args=arguments,
         train_dataset=ShuffledRows(rows, settings.batch_size, settings.seed),
         processing_class=loaded.tokenizer,
         data_collator=transformers.DataCollatorForSeq2Seq(tokenizer, model),
@@ -238,48 +268,6 @@ def _trained(
         "seconds": round(watch.seconds(), 1),
         "tokens_per_second": round(tokens / watch.seconds(), 1),
     }
-
-
-def _arguments(
-    settings: TrainingSettings,
-    folder: Path,
-    parts: int,
-    per_part: int,
-    *,
-    on_gpu: bool,
-    bf16: bool,
-) -> Any:
-    """The library's settings. From here on processes know of each other."""
-    from blendfilter.training.loop import OneGPU
-
-    backend = {} if on_gpu or _processes() == 1 else {"ddp_backend": "gloo"}
-    return OneGPU(
-        output_dir=str(folder),
-        num_train_epochs=settings.epochs,
-        learning_rate=settings.learning_rate,
-        lr_scheduler_type=settings.schedule,
-        warmup_steps=settings.warmup_steps,
-        weight_decay=settings.weight_decay,
-        max_grad_norm=settings.max_grad_norm,
-        seed=settings.seed,
-        per_device_train_batch_size=per_part,
-        gradient_accumulation_steps=parts,
-        bf16=bf16,
-        use_cpu=not on_gpu,
-        activation_checkpointing=settings.gradient_checkpointing,
-        optim="adamw_torch_fused" if on_gpu else "adamw_torch",
-        logging_steps=1,
-        logging_nan_inf_filter=False,
-        save_steps=settings.save_every,
-        report_to="none",
-        disable_tqdm=True,
-        log_level="error",
-        log_level_replica="error",
-        remove_unused_columns=False,
-        dataloader_pin_memory=on_gpu,
-        train_sampling_strategy="sequential",  # the rows shuffle themselves
-        **backend,
-    )
 
 
 def _processes() -> int:

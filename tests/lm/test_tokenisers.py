@@ -12,7 +12,7 @@ from model_server import serve
 
 from blendfilter import connect
 from blendfilter.lm import tokenisers
-from blendfilter.lm.tokenisers import ENOUGH, RULE, TOKENS_A_WORD, of_openai, tokeniser_for
+from blendfilter.lm.tokenisers import ENOUGH, RULE, TOKENS_A_WORD, tokeniser_for
 
 TEXT = "Who painted the pier at Ormskerry? <|endoftext|>"
 
@@ -96,8 +96,8 @@ def test_it_counts_as_tiktoken_itself_does_and_control_tokens_are_text(
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
     import tiktoken
 
-    found = of_openai("gpt-4")
-    assert found is not None
+    found = tokeniser_for(connect("openai/gpt-4", api_key="k"))
+    assert found.name == "tiktoken's cl100k_base"
     assert found.count(TEXT) == len(tiktoken.get_encoding("cl100k_base").encode_ordinary(TEXT))
     assert found.count("<|endoftext|>") > 1
     assert found.count("lone \ud800 surrogate") > 1
@@ -114,5 +114,5 @@ def test_a_damaged_encoding_is_none_and_nothing_is_downloaded(
         raise AssertionError("a connection was tried")
 
     monkeypatch.setattr(socket.socket, "connect", refuse)
-    assert of_openai("gpt-4") is None
+    assert tokeniser_for(connect("openai/gpt-4", api_key="k")) == RULE
     assert file.is_file(), "it is somebody else's"

@@ -255,10 +255,14 @@ class PairClassifier:
         lengths = [len(ids) for ids in self._read(texts)["input_ids"]]
         readable = []
         for at, (text, length) in enumerate(zip(texts, lengths, strict=True)):
-            if length > limit and not shorten_both and not self._leaves_room(text.continuation):
-                yield at, None
-            else:
-                readable.append(at)
+            if (
+                length > limit and not shorten_both
+            ):  # is there room for a token of the first text?
+                own = self._read([TextPair("", text.continuation)])["input_ids"][0]
+                if len(own) >= limit:
+                    yield at, None
+                    continue
+            readable.append(at)
         model = self._loaded[0]
         rows, tokens = self._rows, self._batch_tokens or BATCH_TOKENS["cuda"]
         if model.device.type == "cpu":
@@ -287,14 +291,6 @@ class PairClassifier:
             return {"input_ids": []}
         texts = [pair.prompt for pair in pairs], [pair.continuation for pair in pairs]
         return self._loaded[1](*texts, split_special_tokens=True, verbose=False, **how)
-
-    def _leaves_room(self, text: str) -> bool:
-        """Whether a token of a first text can be read before `text`, marks included."""
-        tokenizer = self._loaded[1]
-        own = tokenizer(
-            text, add_special_tokens=False, split_special_tokens=True, verbose=False
-        )["input_ids"]
-        return len(own) + int(tokenizer.num_special_tokens_to_add(pair=True)) < self._limit
 
     @cached_property
     def _limit(self) -> int:
