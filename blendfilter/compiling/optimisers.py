@@ -228,12 +228,10 @@ def hold_to(module: dspy.Module, limit: int | None, tokeniser: TokenCounter) -> 
     """
 
     def tokens_of(demo: Mapping[str, Any]) -> float:
-        values = [value for name, value in demo.items() if name != "augmented"]
-        lines = (
-            item
-            for value in values
-            for item in (value if isinstance(value, list | tuple) else [value])
-        )
+        lines: list[Any] = []
+        for name, value in demo.items():
+            if name != "augmented":
+                lines += value if isinstance(value, list | tuple) else [value]
         return tokeniser.count("\n".join(map(str, lines)))
 
     dropped = left = 0

@@ -322,11 +322,15 @@ def _check_recipe(part: dspy.Module, recipe: ProgramRecipe, path: str | Path) ->
     wording = (
         f"take the wording of {recipe.task or 'its task'} (eval of that task, ask wording=)"
     )
+    saved_fields, own_fields = (
+        {name: " ".join(names) for name, names in each.items()}
+        for each in (recipe.fields, fields_of(part))
+    )
     for kind, saved, own, next_move in (
         (
             "the fields ",
-            recipe.fields,
-            fields_of(part),
+            saved_fields,
+            own_fields,
             "name the filter or the method that it was compiled for",
         ),
         (
@@ -343,17 +347,13 @@ def _check_recipe(part: dspy.Module, recipe: ProgramRecipe, path: str | Path) ->
         ),
     ):
         for name in {**saved, **own}:
-            then, now = (_in_words(kind, each.get(name)) for each in (saved, own))
+            then, now = (
+                f"{kind}{each[name]}" if name in each else "none" for each in (saved, own)
+            )
             if then != now:
                 raise BadData(
                     f"{path}: '{name}' was compiled with '{then}', and here it has '{now}': {next_move}, or {_AGAIN}"
                 )
-
-
-def _in_words(kind: str, value: str | Sequence[str] | None) -> str:
-    if value is None:
-        return "none"
-    return kind + (value if isinstance(value, str) else " ".join(value))
 
 
 def _check_state(part: dspy.Module, state: Mapping[str, Any], path: str | Path) -> None:

@@ -47,6 +47,7 @@ from blendfilter.errors import BadArgument, WorkFailed
 from blendfilter.extras import LazyModule, quiet_transformers
 from blendfilter.files import json_line, path_of, write_whole, writing
 from blendfilter.lm.checkpoints import end_marks, logits_at, padded_prompts
+from blendfilter.lm.scoring.base import batches
 from blendfilter.training.settings import MICRO_TOKENS, PPOSettings
 
 EXTRA = "train"
@@ -129,12 +130,8 @@ def returns(rewards: Tensor, gamma: float) -> Tensor:
 
     By hand: rewards 0, 0, 1 with gamma = .5 are .25, .5, 1; with gamma = 1 they are 1, 1, 1.
     """
-    found = torch.zeros_like(rewards)
-    later = torch.zeros_like(rewards[:, 0])
-    for at in reversed(range(rewards.shape[1])):
-        later = rewards[:, at] + gamma * later
-        found[:, at] = later
-    return found
+    no_values, everywhere = torch.zeros_like(rewards), torch.ones_like(rewards)
+    return advantages(rewards, no_values, everywhere, gamma, 1.0)
 
 
 def clipped_gain(ratio: Tensor, advantage: Tensor, clip: float) -> Tensor:
@@ -361,24 +358,18 @@ def learn(
     `reference` is the model that the KL term compares with.
     """
     lengths = texts.written.sum(dim=-1)
-    order = sorted(
-        range(len(rewards)), key=lambda row: (len(texts.prompts[row]) + int(lengths[row]), row)
-    )
-    at_a_time = (
-        settings.micro_tokens or MICRO_TOKENS["cpu" if policy.device.type == "cpu" else "cuda"]
-    )
-    parts = _parts(order, [len(each) for each in texts.prompts], lengths.tolist(), at_a_time)
-    pieces = [texts.rows(part) for part in parts]
-    paid = [
-        at_the_end([rewards[row] for row in part], piece.written)
-        for part, piece in zip(parts, pieces, strict=True)
-    ]
-    total = int(lengths.sum())
+    longest, total = int(lengths.max()), int(lengths.sum())
+    sizes = [len(prompt) + longest for prompt in texts.prompts]
+    at_a_time = settings.micro_tokens or MICRO_TOKENS[policy.device.type]
+    pieces = []
+    for part in batches(sizes, tokens=at_a_time, rows=len(sizes)):
+        piece = texts.rows(part)
+        pieces.append((piece, at_the_end([rewards[row] for row in part], piece.written)))
     before: list[tuple[Tensor, Tensor, Tensor]] = []
-    sums: dict[str, Tensor] = {}
+    sums: dict[str, float] = {}
     for epoch in range(settings.epochs):
         sums = dict.fromkeys(("moved", "clipped", "entropy", "kl", "value_error"), 0.0)
-        for at, (piece, reward) in enumerate(zip(pieces, paid, strict=True)):
+        for at, (piece, reward) in enumerate(pieces):
             now = policy.read(piece)
             if epoch == 0:  # the weights have not moved: these are the old ones
                 values = now.values.detach()
@@ -407,30 +398,15 @@ def learn(
                 "clipped": gain < ratio * advantage,
                 "entropy": spread,
                 "kl": drift,
+                "value_error": error,
             }
-            for name, term in (terms | {"value_error": error}).items():
-                sums[name] = sums[name] + (term.detach() * piece.written).sum()
-        weights = [*policy.trained().values()]
+            for name, term in terms.items():
+                sums[name] += float((term.detach() * piece.written).sum()) / total
         if settings.max_norm:
-            torch.nn.utils.clip_grad_norm_(weights, settings.max_norm)
+            torch.nn.utils.clip_grad_norm_(policy.trained().values(), settings.max_norm)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-    return {name: float(term) / total for name, term in sums.items()}
-
-
-def _parts(
-    order: Sequence[int], prompts: Sequence[int], texts: Sequence[int], tokens: int
-) -> list[list[int]]:
-    """Rows in `order`, as many together as have `tokens` when prompts and texts are filled up; one at least."""
-    parts: list[list[int]] = []
-    for row in order:
-        grown = [*parts[-1], row] if parts else [row]
-        width = max(prompts[at] for at in grown) + max(texts[at] for at in grown)
-        if parts and width * len(grown) <= tokens:
-            parts[-1] = grown
-        else:
-            parts.append([row])
-    return parts
+    return sums
 
 
 class Text(NamedTuple):
