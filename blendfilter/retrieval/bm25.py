@@ -17,7 +17,7 @@ import shutil
 import warnings
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial
 from itertools import chain
@@ -113,6 +113,28 @@ class AnalysedPassages:
             pairs, frequencies = np.unique(pairs, return_counts=True)
             yield pairs // _BLOCK, pairs % _BLOCK + first + start, frequencies
 
+    def postings(self, before: Block | None = None, first: int = 0) -> Postings:
+        """All blocks in one matrix, behind one of `first` passages that went before.
+
+        A place for each entry is counted first: sorting them all at once takes far more memory.
+        """
+        ahead, size = [] if before is None else [before], len(self.words)
+        having = np.zeros(size, dtype=np.int64)
+        for columns, _, _ in chain(ahead, self.blocks()):
+            having += np.bincount(columns, minlength=size)
+        starts = np.concatenate([[0], np.cumsum(having)])
+        free = starts[:-1].copy()
+        rows = np.empty(starts[-1], dtype=np.int32)
+        frequencies = np.empty(starts[-1], dtype=np.int32)
+        for columns, owners, often in chain(ahead, self.blocks(first)):
+            many = np.bincount(columns, minlength=size)
+            within = np.arange(len(columns)) - np.repeat(np.cumsum(many) - many, many)
+            places = free[columns] + within
+            rows[places] = owners
+            frequencies[places] = often
+            free += many
+        return Postings(self.words, starts, rows, frequencies, first + len(self))
+
 
 def analysed(
     analyse: Analyser,
@@ -141,30 +163,6 @@ class Postings(NamedTuple):
     frequencies: Numbers
     passages: int
 
-    @classmethod
-    def of(
-        cls, words: dict[str, int], passages: int, blocks: Callable[[], Iterable[Block]]
-    ) -> Postings:
-        """The blocks, which are given twice, in one matrix; the rows of one are below those of the next.
-
-        A place for each entry is counted first: sorting them all at once takes far more memory.
-        """
-        having = np.zeros(len(words), dtype=np.int64)
-        for columns, _, _ in blocks():
-            having += np.bincount(columns, minlength=len(words))
-        starts = np.concatenate([[0], np.cumsum(having)])
-        free = starts[:-1].copy()
-        rows = np.empty(starts[-1], dtype=np.int32)
-        frequencies = np.empty(starts[-1], dtype=np.int32)
-        for columns, owners, often in blocks():
-            many = np.bincount(columns, minlength=len(words))
-            within = np.arange(len(columns)) - np.repeat(np.cumsum(many) - many, many)
-            places = free[columns] + within
-            rows[places] = owners
-            frequencies[places] = often
-            free += many
-        return cls(words, starts, rows, frequencies, passages)
-
     def kept(self, passages: Numbers) -> Block:
         """Those of some passages (ascending), which are numbered anew."""
         numbers = np.full(self.passages, -1, dtype=np.int64)
@@ -173,12 +171,6 @@ class Postings(NamedTuple):
         stays = rows >= 0
         columns = np.repeat(np.arange(len(self.words)), np.diff(self.starts))
         return columns[stays], rows[stays], self.frequencies[stays]
-
-    def statistics(self) -> Statistics:
-        """What BM25 counts over all passages."""
-        counts = np.diff(self.starts).tolist()
-        having = {word: counts[at] for word, at in self.words.items() if counts[at]}
-        return Statistics(self.passages, int(self.frequencies.sum()), Counter(having))
 
     def engine(self, k1: float, b: float, whole: Statistics | None = None) -> bm25s.BM25:
         """bm25s' object over these scores, as its own `build_index_from_ids` makes it, to the bit.
@@ -223,13 +215,14 @@ class Statistics(NamedTuple):
     having: Counter[str]
 
     @classmethod
-    def of(cls, parts: Iterable[Statistics]) -> Statistics:
+    def of(cls, parts: Sequence[Postings]) -> Statistics:
         """Those of several parts together."""
-        passages, terms, having = 0, 0, Counter[str]()
+        having = Counter[str]()
         for part in parts:
-            passages, terms = passages + part.passages, terms + part.terms
-            having.update(part.having)
-        return cls(passages, terms, having)
+            counts = np.diff(part.starts).tolist()
+            having.update({word: counts[at] for word, at in part.words.items() if counts[at]})
+        terms = sum(int(part.frequencies.sum()) for part in parts)
+        return cls(sum(part.passages for part in parts), terms, having)
 
     def settings(self) -> Settings:
         """As a shard's setting, by which shards of one corpus know each other."""
@@ -440,7 +433,7 @@ class BM25(Lexical):
     def _count(
         cls, analysed: AnalysedPassages, settings: Settings, folder: Path | None
     ) -> bm25s.BM25:
-        postings = Postings.of(analysed.words, len(analysed), analysed.blocks)
+        postings = analysed.postings()
         if folder:
             postings.save(folder, settings["k1"], settings["b"])
         return postings.engine(settings["k1"], settings["b"])
@@ -460,13 +453,10 @@ class BM25(Lexical):
                 f"the index at {self.path} is a shard, whose scores count the words of all shards: update the indexes "
                 "that were joined, and join them again"
             )
-        old, first = self.postings(progress), len(new.kept)
+        old = self.postings(progress)
         added = analysed(self.analyser, new.new, progress, old.words)
 
-        def blocks() -> Iterator[Block]:
-            return chain([old.kept(new.kept)], added.blocks(first))
-
-        postings = Postings.of(added.words, len(new.passages), blocks)
+        postings = added.postings(old.kept(new.kept), len(new.kept))
         if not len(postings.rows):
             raise EmptyData("not one word would be left to index")
         postings.save(folder, settings["k1"], settings["b"])
@@ -478,8 +468,7 @@ class BM25(Lexical):
         if "frequencies" in known:
             words, rows, starts = self._engine.vocab_dict, known["indices"], known["indptr"]
             return Postings(words, starts, rows, known["frequencies"], len(self))
-        counted = analysed(self.analyser, self.passages, progress)
-        return Postings.of(counted.words, len(counted), counted.blocks)
+        return analysed(self.analyser, self.passages, progress).postings()
 
     def rescored(self, postings: Postings, whole: Statistics, out: Path) -> BM25:
         """This index, whose postings these are, in the folder `out` as a shard of the corpus with these statistics."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -100,22 +101,19 @@ def _own(searcher: Any) -> list[Any]:
 def _with_k(searcher: Callable[..., Any]) -> Callable[[str, int], Any]:
     """`searcher` called with `k=` where it has one, else with a second argument, else with the query alone."""
     try:
-        parameters = inspect.signature(searcher).parameters.values()
+        signature = inspect.signature(searcher)
     except ValueError:  # written in C, without a signature
         return searcher
-    kinds = [p.kind for p in parameters]
-    if (
-        any(p.name == "k" and p.kind != p.POSITIONAL_ONLY for p in parameters)
-        or inspect.Parameter.VAR_KEYWORD in kinds
-    ):
+
+    def takes(*arguments: Any, **named: Any) -> bool:
+        with suppress(TypeError):
+            signature.bind(*arguments, **named)
+            return True
+        return False
+
+    if takes("", k=1):
         return lambda query, k: searcher(query, k=k)
-    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    if (
-        sum(kind in by_position for kind in kinds) >= 2
-        or inspect.Parameter.VAR_POSITIONAL in kinds
-    ):
-        return searcher
-    return lambda query, _: searcher(query)
+    return searcher if takes("", 1) else lambda query, _: searcher(query)
 
 
 def name_of(searcher: Any) -> str:

@@ -171,13 +171,31 @@ class Encoder:
 
 class _Side:
     """What encodes queries, or passages (`task`: query, document): a model, the module in it that reads the text, what
-    stands before a text, and how many tokens are read: those wanted, else what the checkpoint and its positions allow.
+    stands before a text (the prefix, or the prompt that is named, or the model's own for the task), and how many tokens
+    are read: those wanted, else what the checkpoint and its positions allow.
     """
 
     def __init__(
-        self, model: Any, task: str, folder: Path, prefix: str, wanted: int | None
+        self,
+        model: Any,
+        task: str,
+        folder: Path,
+        prefix: str | None,
+        prompt: str | None,
+        wanted: int | None,
     ) -> None:
-        self.model, self.prefix = model, prefix
+        which = "query" if task == "query" else "passage"
+        if prefix is not None and prompt is not None:
+            raise BadArgument(
+                f"{which}_prefix= and {which}_prompt= both say what stands before {_TEXTS[task]}: give one"
+            )
+        known = {str(name): str(text) for name, text in model.prompts.items() if text}
+        if prompt is not None and prompt not in known:
+            where = f"of the encoder in {folder}; {which}_prefix= takes any text"
+            raise UnknownName.of("prompt", prompt, known, where)
+        names = _PROMPTS[task] if prompt is None else (prompt,)
+        own_prefix = next((known[name] for name in names if name in known), "")
+        self.model, self.prefix = model, own_prefix if prefix is None else prefix
         self.reader = _routed(model[0], task, folder)
         self.encode = model.encode_query if task == "query" else model.encode_document
         self.title_mark: str = getattr(self.reader, "title_mark", "")
@@ -254,10 +272,10 @@ def load_encoder(
             f"the encoder {name} gives vectors of {sizes[0]} numbers, and the query encoder {query_encoder} of "
             f"{sizes[1]}: they do not belong together"
         )
-    before = _prefix(answering, folder, "document", passage_prefix, passage_prompt)
-    passages = _Side(answering, "document", folder, before, max_length)
-    before = _prefix(asking, asker, "query", query_prefix, query_prompt)
-    queries = _Side(asking, "query", asker, before, query_max_length or max_length)
+    stands = passage_prefix, passage_prompt
+    passages = _Side(answering, "document", folder, *stands, max_length)
+    stands = query_prefix, query_prompt
+    queries = _Side(asking, "query", asker, *stands, query_max_length or max_length)
     options = EncodingOptions(
         queries.prefix,
         passages.prefix,
@@ -422,28 +440,6 @@ def _pool(model: Any, folder: Path, pooling: Pooling | None, stated: str) -> boo
     return True
 
 
-def _prefix(model: Any, folder: Path, task: str, prefix: str | None, prompt: str | None) -> str:
-    """What stands before texts: the prefix, or the prompt that is named, or the model's own for the task."""
-    which = "query" if task == "query" else "passage"
-    if prefix is not None and prompt is not None:
-        raise BadArgument(
-            f"{which}_prefix= and {which}_prompt= both say what stands before {_TEXTS[task]}: give one"
-        )
-    if prefix is not None:
-        return prefix
-    known = {str(name): str(text) for name, text in model.prompts.items() if text}
-    if prompt is None:
-        return next((known[name] for name in _PROMPTS[task] if name in known), "")
-    if prompt not in known:
-        raise UnknownName.of(
-            "prompt",
-            prompt,
-            known,
-            f"of the encoder in {folder}; {which}_prefix= takes any text",
-        )
-    return known[prompt]
-
-
 def _similarity(models: dict[Path, Any]) -> Any:
     """What the checkpoints laid out for sentence-transformers say; dot where none is."""
     stated = {
@@ -495,8 +491,10 @@ def missing_weights(bodies: Sequence[Any]) -> list[str]:
 
     Two transformers with the same names, as of a `Router`, want each name twice.
     """
-    folder, stored = Path(bodies[0].name_or_path if bodies else ""), Counter[str]()
-    for path in _weights(folder, ".safetensors") if bodies else ():
+    if not bodies:
+        return []
+    folder, stored = Path(bodies[0].name_or_path), Counter[str]()
+    for path in _weights(folder, ".safetensors"):
         with needed("safetensors", "dense", WHY).safe_open(path, "numpy") as header:
             stored.update(header.keys())
     missing = list[str]()

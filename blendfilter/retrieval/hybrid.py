@@ -37,10 +37,6 @@ class Hybrid(Retriever):
     ) -> None:
         if len(indexes) < 2:
             raise BadArgument(f"a hybrid joins at least two indexes, got {len(indexes)}")
-        if not 0 <= constant < math.inf:
-            raise BadArgument(
-                f"the constant of rank fusion must be 0 or more, got {constant!r} (usual: 60)"
-            )
         depth = check_count("depth", depth)
         self.indexes = [as_retriever(index) for index in indexes]
         self.constant, self.depth = constant, depth

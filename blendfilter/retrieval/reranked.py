@@ -258,16 +258,13 @@ class CrossEncoderReranker(Reranker):
         self, queries: Sequence[str], candidates: Sequence[Sequence[str]]
     ) -> RerankScores:
         """The raw outputs. Raises `BadData` where one is no number."""
-        texts = [[whole_characters(text) for text in own] for own in candidates]
+        pairs, cut = list[list[tuple[str, str]]](), list[bool]()
         with self._turn:
-            fitting = [
-                self._fitting(whole_characters(query), own)
-                for query, own in zip(queries, texts, strict=True)
-            ]
-            pairs = [
-                [(query, text) for text in own]
-                for (query, _), own in zip(fitting, texts, strict=True)
-            ]
+            for query, own in zip(queries, candidates, strict=True):
+                texts = [whole_characters(text) for text in own]
+                fitting, was_cut = self._fitting(whole_characters(query), texts)
+                pairs.append([(fitting, text) for text in texts])
+                cut.append(was_cut)
             once = list(dict.fromkeys(chain.from_iterable(pairs)))
             # behind a sigmoid the best ones would all be 1
             raw = needed("torch", "dense", _WHY).nn.Identity()
@@ -279,32 +276,20 @@ class CrossEncoderReranker(Reranker):
             raise BadData(
                 f"the cross-encoder {self.name} answers with numbers that are none (NaN): is it whole?"
             )
-        scores = [[known[pair] for pair in own] for own in pairs]
-        return RerankScores(scores, [cut for _, cut in fitting])
+        return RerankScores([[known[pair] for pair in own] for own in pairs], cut)
 
     def _fitting(self, query: str, texts: Sequence[str]) -> tuple[str, bool]:
         """The query, or its end where it would not stand whole beside every text, and whether it was cut."""
-        tokens = self._tokens([query])[0]
         if self.limit is None:
             return query, False
-        room = self.limit - self._model.tokenizer.num_special_tokens_to_add(pair=True)
-        longest = max(map(len, self._tokens(texts)), default=0)
-        room -= min(room // 2, longest)
-        if len(tokens) <= room:
+        tokenizer = self._model.tokenizer
+        how = {"truncation": False, "padding": False, "verbose": False}
+        read = tokenizer([query, *texts], add_special_tokens=False, **how)["input_ids"]
+        room = self.limit - tokenizer.num_special_tokens_to_add(pair=True)
+        room -= min(room // 2, max(map(len, read[1:]), default=0))
+        if len(read[0]) <= room:
             return query, False
-        return self._model.tokenizer.decode(tokens[-room:]), True
-
-    def _tokens(self, texts: Sequence[str]) -> list[list[int]]:
-        if not texts:
-            return []
-        read = self._model.tokenizer(
-            list(texts),
-            add_special_tokens=False,
-            truncation=False,
-            padding=False,
-            verbose=False,
-        )
-        return [list(ids) for ids in read["input_ids"]]
+        return tokenizer.decode(read[0][-room:]), True
 
 
 class LateInteractionReranker(Reranker):

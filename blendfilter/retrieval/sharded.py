@@ -14,10 +14,9 @@ import functools
 import json
 import os
 import shutil
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import accumulate, chain, islice, pairwise
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,6 @@ from blendfilter.retrieval.base import (
     Hits,
     ProgressCallback,
     Retriever,
-    best,
     coarse,
     fingerprint_of,
     hits_like,
@@ -92,7 +90,6 @@ class Sharded(Retriever):
                     "one engine, with the same settings and encoder; BM25's by `blendfilter index --join`"
                 )
         self.fingerprint = fingerprint_of(KIND, [shard.fingerprint for shard in shards])
-        self._starts = [0, *accumulate(map(len, shards))]
         self._map: Callable[..., Iterable[Any]] = map
         # in this process threads would only take turns
         if any(isinstance(shard, Remote | AbsentShard) for shard in shards):
@@ -100,8 +97,6 @@ class Sharded(Retriever):
 
     def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         """At most `k` passages a query, the best of all shards. Cut where any shard cut the query."""
-        if all(isinstance(shard, BM25) for shard in self.shards):
-            return [self._together(query, k) for query in queries]
 
         def searched(shard: Retriever) -> list[list[Passage]] | ServerRefused:
             try:
@@ -119,18 +114,6 @@ class Sharded(Retriever):
         if refused and not (self.partial and found):
             raise next(iter(refused.values()))
         return [merged(rankings, k, refused) for rankings in zip(*found, strict=True)]
-
-    def _together(self, query: str, k: int) -> list[Passage]:
-        """The hits of BM25 shards in this process: one query, one row of scores, one choice of the best."""
-        shards: list[Any] = self.shards
-        terms = shards[0].analyser(query)
-        scores = np.concatenate([shard.scores(terms) for shard in shards])
-        found = []
-        for at in best(scores, k):
-            number = bisect_right(self._starts, at) - 1
-            passage = shards[number].passages[at - self._starts[number]]
-            found.append(passage.scored(float(scores[at])))
-        return found
 
     def as_cheap(self, k: int) -> int:
         """What all shards give as cheaply."""
@@ -154,7 +137,7 @@ class Sharded(Retriever):
         }
 
     def __len__(self) -> int:
-        return self._starts[-1]
+        return sum(map(len, self.shards))
 
     def __reduce__(self) -> Any:
         return functools.partial(Sharded, path=self.path, partial=self.partial), (self.shards,)
@@ -326,7 +309,7 @@ def _finish(
     ]
     if plain and len(plain) == len(shards):
         postings = [shard.postings() for shard in plain]
-        whole = Statistics.of(each.statistics() for each in postings)
+        whole = Statistics.of(postings)
         places = [f"{number}" for number in range(1, len(plain) + 1)]
         shards = [
             shard.rescored(own, whole, folder / place)

@@ -114,32 +114,32 @@ class Stored(Retriever):
 
     @classmethod
     def _open(cls, folder: AnyPath, **how: Any) -> Self:
-        """The index in `folder`, whole."""
-        path = path_of(folder)
-        index, seen = settled(path, lambda: cls._read(path, cls._checked_manifest(path), **how))
-        index.stamp = seen
-        index._how = {**how, "loaded": getattr(index, "encoder", None)}
-        return index
-
-    @classmethod
-    def _checked_manifest(cls, folder: Path) -> Manifest:
-        """The manifest of an index of this kind, its files as they were written (`file_hash`: a small one to the byte).
+        """The index in `folder`, whole, its files as they were written (`file_hash`: a small one to the byte).
 
         Raises as `read_manifest` does, and `BadData` for another kind, and for a file or a manifest that was changed.
         """
-        manifest = read_manifest(folder)
-        if manifest.kind != cls.kind:
-            raise BadData(
-                f"the index at {folder} is of kind '{manifest.kind}', not '{cls.kind}': use open_index"
-            )
-        if missing := {PASSAGES, OFFSETS} - manifest.files.keys():
-            raise BadData(
-                f"the index at {folder} is damaged: its manifest does not list {min(missing)}; build it again"
-            )
-        check_content(folder, manifest)
-        with opening(folder):
-            check_fingerprint(folder, manifest, cls._fingerprint(manifest, folder))
-        return manifest
+        path = path_of(folder)
+
+        def read() -> Any:
+            manifest = read_manifest(path)
+            if manifest.kind != cls.kind:
+                raise BadData(
+                    f"the index at {path} is of kind '{manifest.kind}', not '{cls.kind}': use open_index"
+                )
+            if missing := {PASSAGES, OFFSETS} - manifest.files.keys():
+                raise BadData(
+                    f"the index at {path} is damaged: its manifest does not list {min(missing)}; build it again"
+                )
+            check_content(path, manifest)
+            with opening(path):
+                check_fingerprint(path, manifest, cls._fingerprint(manifest, path))
+            return cls._read(path, manifest, **how)
+
+        index: Self
+        index, index_stamp = settled(path, read)
+        index.stamp = index_stamp
+        index._how = {**how, "loaded": getattr(index, "encoder", None)}
+        return index
 
     @classmethod
     def _described(

@@ -320,19 +320,14 @@ class _JudgingSession:
 
         async def one(order: int, planned: PlannedQuestion) -> QuestionOutcome:
             nonlocal done
-            try:
+            async with places:
                 outcome = await self._outcome(order, planned)
-            finally:
-                places.release()
             done += 1
             progress(JUDGING, done, len(plan))
             return outcome
 
-        tasks = []
         async with aio.together() as group:
-            for order, planned in enumerate(plan):
-                await places.acquire()
-                tasks.append(group.create_task(one(order, planned)))
+            tasks = [group.create_task(one(*planned)) for planned in enumerate(plan)]
         return [task.result() for task in tasks]
 
     async def _outcome(self, order: int, planned: PlannedQuestion) -> QuestionOutcome:

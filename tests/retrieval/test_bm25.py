@@ -225,7 +225,7 @@ def test_the_matrix_is_the_one_that_bm25s_makes(b: float, block: int, monkeypatc
     engine = bm25s.BM25(k1=0.9, b=b, method="lucene", dtype="float64", backend="numpy")
     numbers = [[documents.words[term] for term in terms] for terms in lists]
     theirs = engine.build_index_from_ids(range(len(documents.words)), numbers, show_progress=False)
-    ours = bm25.Postings.of(documents.words, len(documents), documents.blocks).engine(0.9, b).scores
+    ours = documents.postings().engine(0.9, b).scores
     assert ours["num_docs"] == theirs["num_docs"] == 5
     for name in ("data", "indices", "indptr"):
         assert ours[name].dtype == theirs[name].dtype

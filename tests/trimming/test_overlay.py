@@ -21,7 +21,6 @@ from judged import RADIO as VILLAGE
 from witnessed import Written, ids, judge, witnesses_of
 
 from blendfilter.context import setting
-from blendfilter.errors import BadArgument
 from blendfilter.journal import Journal
 from blendfilter.records import Passage
 from blendfilter.retrieval.base import Retriever, cut_of, trim_of
@@ -213,8 +212,6 @@ def test_line_11_of_algorithm_1_separates_from_what_was_accepted_before() -> Non
     aside = "Who on turned the radio?"
     assert ids(Trimmed(index, witnesses_of(verdicts, "algorithm")).find([aside], 3)[0]) == ["s1", "s2"]
     assert ids(Trimmed(index, witnesses_of(verdicts)).find([aside], 3)[0]) == ["s2"]
-    with pytest.raises(BadArgument, match="pairing is theorem or algorithm, got 'figure'"):
-        Witnesses("figure")  # type: ignore[arg-type]
 
 
 def test_the_guard_is_what_keeps_the_opposite_question_apart() -> None:

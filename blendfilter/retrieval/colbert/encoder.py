@@ -110,10 +110,6 @@ class ColBERTCheckpoint:
         except (MemoryError, ImportError, BadData):
             raise
         except Exception as error:  # transformers has an exception for each fault
-            if error.args == ("linear.weight",):
-                raise BadData(
-                    f"{self.name} is no ColBERT checkpoint: it has no projection (linear.weight)"
-                ) from None
             raise cannot_load(f"the checkpoint {self.name}", error) from error
         return model
 

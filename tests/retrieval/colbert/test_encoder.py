@@ -74,7 +74,7 @@ def lacking(name: str) -> Callable[[Path], object]:
         (lambda folder: (folder / "config.json").unlink(), "no checkpoint in .*: a Hugging Face folder has a"),
         (written(WEIGHTS, b"\xff" * 2000), "cannot be loaded"),
         (lacking("bert.encoder.layer.1.output.dense.weight"), r"1 of its weights are missing, encoder.layer.1.o"),
-        (lacking("linear.weight"), "is no ColBERT checkpoint: it has no projection"),
+        (lacking("linear.weight"), r"cannot be loaded \('linear.weight'\): is it whole"),
         (written("config.json", b"["), "config.json holds no settings in JSON"),
         (edited("config.json", auto_map={}), "Python code of its own .* is not run"),
         (edited("config.json", architectures=["BertModel"]), r"is no late-interaction .*it has no projection"),
