@@ -21,7 +21,7 @@ _LATEX = str.maketrans(
 )
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Table:
     """Rows of cells below a header, with a title above and notes below.
 

@@ -12,7 +12,7 @@ fractions of 1 and printed in percent, differences in points.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from statistics import fmean
@@ -59,7 +59,7 @@ Answers = list[list[float]]
 """A measure of every question, as many numbers as it has answers."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ComparisonRow:
     """One run on one measure, in fractions of 1; what compares is None in the baseline's own rows.
 
@@ -84,7 +84,7 @@ class ComparisonRow:
     failed: bool = False
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True)
 class Comparison:
     """Runs against one baseline over the same `n` questions; the baseline's rows come first.
 
@@ -95,12 +95,12 @@ class Comparison:
     baseline: str
     n: int
     rows: tuple[ComparisonRow, ...]
-    seed: int = 0
-    resamples: int = RESAMPLES
-    p_values: bool = True
-    repeats: Mapping[str, int] = field(default_factory=dict)
-    also: tuple[str, ...] = ()
-    over: Mapping[str, int] = field(default_factory=dict)
+    seed: int
+    resamples: int
+    p_values: bool
+    repeats: Mapping[str, int]
+    also: tuple[str, ...]
+    over: Mapping[str, int]
 
     def __repr__(self) -> str:
         return self.text()  # what a prompt shows is the table

@@ -44,16 +44,16 @@ class LedgerEntry:
     tokens_in: int = 0
     tokens_out: int = 0
     cost: float | None = None
-    tokens_cached: int = field(default=0, repr=False)
-    cached_of: int = field(default=0, repr=False)
-    seconds: float = field(default=0.0, repr=False)
-    attempts: int = field(default=0, repr=False)
-    unpriced: int = field(default=0, repr=False)
-    without_tokens: int = field(default=0, repr=False)
-    hits: int = field(default=0, repr=False)
-    disbelieved: int = field(default=0, repr=False)
-    cost_by: dict[str, int] = field(default_factory=dict, repr=False)
-    models: dict[str, LedgerEntry] = field(default_factory=dict, repr=False, compare=False)
+    tokens_cached: int = 0
+    cached_of: int = 0
+    seconds: float = 0.0
+    attempts: int = 0
+    unpriced: int = 0
+    without_tokens: int = 0
+    hits: int = 0
+    disbelieved: int = 0
+    cost_by: dict[str, int] = field(default_factory=dict)
+    models: dict[str, LedgerEntry] = field(default_factory=dict, compare=False)
 
     def add(self, record: Record, cost: float | None) -> None:
         """Count one journaled call."""

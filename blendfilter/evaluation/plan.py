@@ -17,7 +17,7 @@ import functools
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -159,10 +159,10 @@ def rehearse(
     lm: ConnectedLM,
     folder: Path,
     *,
-    filter_lm: ConnectedLM | None = None,
-    reuse: AnyPath | Iterable[AnyPath] = (),
+    filter_lm: ConnectedLM | None,
+    reuse: Iterable[Path],
     repeats: int = 1,
-    name: str | None = None,
+    name: str | None,
     batched: bool = False,
 ) -> tuple[Run, Rehearsal]:
     """Answer `questions` with stand-ins, in `folder`: the run, and the calls that no journal holds.
@@ -327,11 +327,11 @@ class PlannedStage:
     tokens_out_most: int | None
     cost: float | None
     cost_most: float | None
-    measured: bool = False
-    models: tuple[str, ...] = ()
+    measured: bool
+    models: tuple[str, ...]
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class RunPlan:
     """What a run will still take, stage by stage in the order of first use."""
 
@@ -347,12 +347,11 @@ class RunPlan:
     seconds: float | None
     paced: float | None  # seconds that the model's limits a minute take in any case
     concurrency: int
-    budget: Budget | None = None
-    spent: Amount = field(default_factory=Amount)  # of the budget, in earlier sessions
-    # the total's parts, by the model's name
-    by_model: Mapping[str, PlannedStage] = field(default_factory=dict)
-    batch: Batch | None = None
-    rounds: tuple[int, ...] = ()  # calls of each batch, where there are some
+    budget: Budget | None
+    spent: Amount  # of the budget, in earlier sessions
+    by_model: Mapping[str, PlannedStage]  # the total's parts, by the model's name
+    batch: Batch | None
+    rounds: tuple[int, ...]  # calls of each batch, where there are some
 
     def text(self) -> str:
         """The plan as aligned text, with how to read it below."""

@@ -90,13 +90,13 @@ def swatch(name: str) -> str:
     return f'<svg class="swatch" width="12" height="12" aria-hidden="true">{square}</svg>'
 
 
-def interval(value: float, low: float, high: float, height: int = 18) -> str:
+def interval(value: float, low: float, high: float) -> str:
     """A score between 0 and 1 as a point on a line, its interval as a band."""
-    middle, left, width = height / 2, low * _WIDTH, max(2.0, (high - low) * _WIDTH)
+    left, width = low * _WIDTH, max(2.0, (high - low) * _WIDTH)
     return (
-        f'<svg class="interval" viewBox="0 0 {_WIDTH:.0f} {height}" preserveAspectRatio="none" width="100%" '
-        f'height="{height}" aria-hidden="true">'
-        f'<rect class="track" x="0" y="{middle - 1}" width="{_WIDTH:.0f}" height="2"/>'
-        f'<rect class="band" x="{left:.1f}" y="{middle - 4}" width="{width:.1f}" height="8"/>'
-        f'<rect class="point" x="{value * _WIDTH - 2:.1f}" y="0" width="4" height="{height}"/></svg>'
+        f'<svg class="interval" viewBox="0 0 {_WIDTH:.0f} 18" preserveAspectRatio="none" width="100%" '
+        f'height="18" aria-hidden="true">'
+        f'<rect class="track" x="0" y="8.0" width="{_WIDTH:.0f}" height="2"/>'
+        f'<rect class="band" x="{left:.1f}" y="5.0" width="{width:.1f}" height="8"/>'
+        f'<rect class="point" x="{value * _WIDTH - 2:.1f}" y="0" width="4" height="18"/></svg>'
     )

@@ -232,7 +232,7 @@ class CaseOutcome:
     calls: tuple[str, ...]
     records: tuple[Record, ...]
     events: Mapping[str, bool]
-    error: str = ""
+    error: str
 
     @property
     def read_at_once(self) -> bool:
@@ -336,7 +336,7 @@ Event = tuple[str, bool]
 """What may happen, and whether it did."""
 
 
-def count_replies(known: RunStatus, cases: Sequence[CaseOutcome] = ()) -> ReplyCounts:
+def count_replies(known: RunStatus, cases: Sequence[CaseOutcome]) -> ReplyCounts:
     """Count what a run's replies were like, and those to short cases beside it."""
     events: list[Event] = []
     stages = defaultdict[str, list[Event]](list)

@@ -227,7 +227,7 @@ def _over_the_same(runs: Runs) -> dict[str, Run]:
 # --- scores against costs -------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Frontier:
     """Runs by their scores, the best first; it prints as a table."""
 
@@ -416,7 +416,6 @@ def draw(
     panels: Sequence[Callable[[Axes], None]],
     *paths: AnyPath,
     size: tuple[float, float],
-    columns: int = 3,
     title: str = "",
     label: str = "",
     legend: Literal["outside right center", "outside upper center"] = "outside right center",
@@ -427,14 +426,14 @@ def draw(
 
     Args:
         panels: each draws on axes of its own; what they label stands in one legend, and `notes` above it.
-        size: width and height in inches. columns: panels a line.
+        size: width and height in inches, for three panels a line.
         label: of the scale that all panels share, where they do. offline: stamp the figure as the offline reader's.
 
     Raises: BadArgument (another suffix), MissingExtra (matplotlib).
     """
     places = list(map(_suffixed, paths))
     with _figure(*size) as figure:
-        columns = min(columns, len(panels))
+        columns = min(3, len(panels))
         lines = math.ceil(len(panels) / columns)
         every = list(figure.subplots(lines, columns, squeeze=False, sharey=bool(label)).flat)
         for axes, panel in zip(every, panels, strict=False):

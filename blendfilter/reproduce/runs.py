@@ -86,7 +86,7 @@ class TableRun(TablePlace):
     folder: Path
     method: dspy.Module
     lm: ConnectedLM
-    filter_lm: ConnectedLM | None = None
+    filter_lm: ConnectedLM | None
 
 
 @dataclass(frozen=True)
