@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import dspy
 
@@ -20,6 +20,8 @@ from blendfilter.lm.budget import Budget, BudgetAccount, check_priced, purse_for
 from blendfilter.lm.model import ConnectedLM, connect
 from blendfilter.lm.prices import Price
 
+AnyLM: TypeAlias = dspy.BaseLM | str
+"""A model, or its name."""
 CONCURRENCY = 16
 """Model calls in flight, by default."""
 RETRIES_PER_PLACE = 4
@@ -53,10 +55,10 @@ class RunContext:
 
     def __init__(
         self,
-        lm: dspy.BaseLM | str | None = None,
+        lm: AnyLM | None = None,
         module: dspy.Module | None = None,
         *,
-        others: Sequence[dspy.BaseLM | str] = (),
+        others: Sequence[AnyLM] = (),
         concurrency: int = CONCURRENCY,
         budget: Budget | None = None,
         max_retries: int | None = None,
@@ -111,7 +113,7 @@ class RunContext:
         """`model`, journaled and limited."""
         return self.journaled(self.model)
 
-    def journaled(self, lm: dspy.BaseLM | str) -> ConnectedLM:
+    def journaled(self, lm: AnyLM) -> ConnectedLM:
         """`lm`, with its calls in the open run's journal and under its limits."""
         return connect(lm).with_journal(*self._opened())
 

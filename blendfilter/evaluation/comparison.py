@@ -25,6 +25,7 @@ from blendfilter.evaluation.rows import (
     KEPT,
     MEASURES,
     VARIANTS,
+    Json,
     PredictionRow,
     Record,
     kept_known,
@@ -123,7 +124,7 @@ class Comparison:
     def _repr_html_(self) -> str:
         return self.table().html()
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Json:
         """Plain data for JSON: fractions to 6 decimals, p-values to 6 significant digits (so that none becomes 0)."""
         rows = [
             {name: rounded(name, value) for name, value in asdict(row).items()}
@@ -402,9 +403,9 @@ def _compared(
     return [row if row.p is None else replace(row, p_holm=next(corrected)) for row in rows]
 
 
-def _tested(measure: str, before: Answers, after: Answers, seed: int) -> dict[str, Any]:
+def _tested(measure: str, before: Answers, after: Answers, seed: int) -> Json:
     """What compares a run's scores (`after`) with the baseline's (`before`), by the fields of a row."""
-    found: dict[str, Any] = paired_bootstrap(before, after, seed=seed)._asdict()
+    found: Json = paired_bootstrap(before, after, seed=seed)._asdict()
     if _right_or_wrong(measure, before, after) and len(before[0]) == len(after[0]) == 1:
         lost, won, p = mcnemar_exact(before, after)
         smallest = smallest_difference(won + lost, len(after))

@@ -81,7 +81,7 @@ def tune(run: AnyPath, **changes: Any) -> Control:
             f"{opened.folder} is not in progress: its next session takes the options of eval"
         )
     limited = {name for name in ("calls", "tokens", "dollars") if changes.get(name) is not None}
-    if lacking := limited - (opened.record.get("notes", {}).get("budget") or {}).keys():
+    if lacking := limited - (opened.notes.get("budget") or {}).keys():
         raise BadArgument(
             f"{opened.folder} was started without a limit of {min(lacking)}, so none is counted: stop it, and give the "
             "limit to the same command"

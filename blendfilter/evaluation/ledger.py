@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from blendfilter.evaluation.rows import Record, slim, summarise
+from blendfilter.evaluation.rows import Json, Record, slim, summarise
 from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.run_folder import PREDICTIONS, iterate_rows
 from blendfilter.files import AnyPath
@@ -98,7 +98,7 @@ class LedgerEntry:
         """Dollars; None where any call's price is unknown."""
         return None if self.unpriced else self.cost
 
-    def stored(self, *, by_model: bool = False) -> dict[str, Any]:
+    def stored(self, *, by_model: bool = False) -> Json:
         """What `metrics.json` keeps."""
         cost = self.whole_cost
         models = (
@@ -145,7 +145,7 @@ def ledger(
     return {**entries, "total": total}
 
 
-def stored(entries: Mapping[str, LedgerEntry]) -> dict[str, dict[str, Any]]:
+def stored(entries: Mapping[str, LedgerEntry]) -> dict[str, Json]:
     """What `metrics.json` keeps of a ledger; model by model where there are several."""
     several = len(entries["total"].models) > 1
     return {stage: entry.stored(by_model=several) for stage, entry in entries.items()}
@@ -157,7 +157,7 @@ def measured(
     journal: Journal,
     prices: OwnPrices = None,
     made_by: Iterable[str] = (VERSION,),
-) -> dict[str, Any]:
+) -> Json:
     """The content of `metrics.json` for the rows and the journal of a run's folder."""
     path = folder / PREDICTIONS
     # read row by row: a long run's whole rows would fill the memory

@@ -136,8 +136,8 @@ def _write(
     prices: OwnPrices,
 ) -> None:
     """The files of the merged run."""
-    notes = shards[0].record.get("notes", {})
-    asked = [run.record.get("notes", {}).get("questions", []) for run in shards]
+    notes = shards[0].notes
+    asked = [run.notes.get("questions", []) for run in shards]
     notes = {**notes, "questions": _dealt(asked), "shards": [run.name for run in shards]}
     notes.pop("budget", None)  # a shard's part of it
     if "options" in notes:  # of `eval`: the merged run is no shard

@@ -43,7 +43,7 @@ from blendfilter.errors import (
     WorkFailed,
 )
 from blendfilter.evaluation.merging import merge
-from blendfilter.evaluation.rows import PredictionRow, Record, how_far, key_of
+from blendfilter.evaluation.rows import Json, PredictionRow, Record, how_far, key_of
 from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.run_folder import PREDICTIONS, RUN, iterate_rows
 from blendfilter.evaluation.run_loop import RunProgress
@@ -58,7 +58,7 @@ from blendfilter.lm.prices import Price
 from blendfilter.retrieval.indexes import open_index
 from blendfilter.retrieval.on_ray import LOCAL, connected
 from blendfilter.retrieval.stored import Stored
-from blendfilter.run_context import RunContext, check_module, connected_lms
+from blendfilter.run_context import AnyLM, RunContext, check_module, connected_lms
 from blendfilter.tasks.base import Questions
 
 RETRIES = 5
@@ -90,8 +90,8 @@ def evaluate_on_ray(
     shards: int,
     run: AnyPath,
     address: str = LOCAL,
-    lm: dspy.BaseLM | str | None = None,
-    filter_lm: dspy.BaseLM | str | None = None,
+    lm: AnyLM | None = None,
+    filter_lm: AnyLM | None = None,
     budget: Budget | None = None,
     max_retries: int | None = None,
     gpus: float = 0.0,
@@ -328,7 +328,7 @@ def dealt(
     if budget is None:
         return dict.fromkeys(among)
     total = sum(spent.values(), NOTHING)
-    limits: dict[int, dict[str, Any]] = {number: {} for number in among}
+    limits: dict[int, Json] = {number: {} for number in among}
     for name, limit in budget.given().items():
         left = max(0, limit - getattr(total, name))
         parts: Sequence[float] = [left / len(among)] * len(among)
@@ -400,13 +400,13 @@ class Packed(NamedTuple):
     """A value for workers: its bytes, the secrets of each model in it, and the models' limits a minute."""
 
     payload: bytes
-    models: list[dict[str, Any]]
+    models: list[Json]
     paces: list[tuple[int | None, int | None]]
 
 
 def packed(value: Any, ray: Any) -> Packed:
     """`value` as a worker unpickles it: an index in a folder by that, code of a user's own script whole."""
-    secrets: list[dict[str, Any]] = []
+    secrets: list[Json] = []
     paces: list[Pace] = []
 
     class Packer(ray.cloudpickle.CloudPickler):

@@ -47,6 +47,7 @@ from blendfilter.lm.tokenisers import TokenCounter, tokeniser_for
 from blendfilter.records import Question
 from blendfilter.run_context import (
     CONCURRENCY,
+    AnyLM,
     check_module,
     lms_of,
     prices_by_name,
@@ -146,7 +147,7 @@ class Rehearsal:
                 future.set_result(None)
 
 
-def _connected(lm: dspy.BaseLM | str) -> ConnectedLM:
+def _connected(lm: AnyLM) -> ConnectedLM:
     try:
         return connect(lm)
     except NoKey:
@@ -490,9 +491,9 @@ def duration(seconds: float) -> str:
 def plan(
     method: dspy.Module,
     questions: Questions | Sequence[Any],
-    lm: dspy.BaseLM | str | None = None,
+    lm: AnyLM | None = None,
     *,
-    filter_lm: dspy.BaseLM | str | None = None,
+    filter_lm: AnyLM | None = None,
     run: AnyPath | None = None,
     reuse: AnyPath | Iterable[AnyPath] = (),
     repeats: int = 1,

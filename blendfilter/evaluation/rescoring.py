@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import dspy
 from pydantic import BaseModel, ConfigDict, FiniteFloat
@@ -48,6 +48,7 @@ from blendfilter.evaluation.rows import (
     DIGITS,
     MESSAGE,
     NEAR,
+    Json,
     Record,
     key_of,
     score_of,
@@ -59,7 +60,7 @@ from blendfilter.journal import FILE, Journal, digest
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.metrics import METRICS, metric
 from blendfilter.records import one_line, whole_characters
-from blendfilter.run_context import RunContext
+from blendfilter.run_context import AnyLM, RunContext
 from blendfilter.text import shortened
 
 if TYPE_CHECKING:
@@ -95,15 +96,15 @@ class Rescored(BaseModel):
     n: int
     unreadable: int
     errors: int
-    judge: dict[str, Any] | None
-    ledger: dict[str, Any] | None
+    judge: Json | None
+    ledger: Json | None
     answers: str
     signature: str
     problems: dict[str, str] = {}
     between_repeats: FiniteFloat | None = None
     rows: dict[str, FiniteFloat]
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Json:
         """The content of its file."""
         return self.model_dump(
             exclude={"between_repeats"} if self.between_repeats is None else None
@@ -114,7 +115,7 @@ def rescore(
     run: Run,
     name: str,
     *,
-    lm: dspy.BaseLM | str | None = None,
+    lm: AnyLM | None = None,
     concurrency: int = 16,
     prompts: Prompts | str | None = None,
     budget: Budget | None = None,
@@ -333,7 +334,7 @@ class AnswerJudge:
         self.lm = lm
         if lm.offline:
             raise BadArgument("the offline reader cannot judge an answer: name a model (lm=)")
-        settings: dict[str, Any] = {
+        settings: Json = {
             "temperature": 0.0,
             "max_tokens": SHORT_TOKENS,
             "stop": STOP,
@@ -343,10 +344,10 @@ class AnswerJudge:
         self.again = Ask("verdict_again", JudgeAnswer, TEMPLATE, **settings)
 
     @property
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> Json:
         """Who judged and by which prompt, as JSON: no figure is complete without it."""
         known = self.lm.identity
-        named: dict[str, Any] = {
+        named: Json = {
             name: value for name, value in known.items() if value and isinstance(value, str)
         }
         given = (known.get("options") or {}).items()

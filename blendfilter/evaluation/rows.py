@@ -37,7 +37,9 @@ from blendfilter.version import VERSION
 
 Record = Mapping[str, Any]
 """An object of JSON as it is read: a row, a record of a journal, settings."""
-PredictionRow = dict[str, Any]
+Json = dict[str, Any]
+"""An object of JSON that is being made; `PredictionRow`: a line of `predictions.jsonl`."""
+PredictionRow = Json
 Loss = Literal[
     "not_retrieved", "filtered_away", "answered_wrong", "right", "right_without_gold", "error"
 ]
@@ -423,7 +425,7 @@ def as_prediction(given: Any) -> Any:
     return dspy.Prediction(**given) if isinstance(given, Mapping) else given
 
 
-def mapping_in(prediction: Any, name: str) -> dict[str, Any]:
+def mapping_in(prediction: Any, name: str) -> Json:
     """The mapping in that field of a prediction; empty where there is none."""
     return dict(getattr(prediction, name, None) or {})
 
@@ -449,7 +451,7 @@ def summarise(
     ledger: Mapping[str, Record],
     *,
     made_by: Iterable[str] = (VERSION,),
-) -> dict[str, Any]:
+) -> Json:
     """The whole of `metrics.json`; `ledger` as it is stored there, `made_by` the versions of this package."""
     repeats = repeats_in(settings)
     metrics = {name: score_of(rows, name, settings["seed"]) for name in settings["metrics"]}
@@ -470,7 +472,7 @@ def summarise(
     }
 
 
-def with_errors_apart(metrics: Record, rows: Iterable[PredictionRow]) -> dict[str, Any]:
+def with_errors_apart(metrics: Record, rows: Iterable[PredictionRow]) -> Json:
     """`metrics.json` of a version that counted an error as a question whose gold was not found, counted as now."""
     if not (errors := metrics["flags"].get("errors")):
         return {**metrics, "losses": {**metrics["losses"], "error": 0}}
@@ -481,7 +483,7 @@ def with_errors_apart(metrics: Record, rows: Iterable[PredictionRow]) -> dict[st
     return {**metrics, "retrieval": retrieval, "losses": losses, "signature": named}
 
 
-def counted(rows: Sequence[PredictionRow], metrics: Iterable[str]) -> dict[str, Any]:
+def counted(rows: Sequence[PredictionRow], metrics: Iterable[str]) -> Json:
     """The figures of `metrics.json` that are counts and means over the rows: those without interval and journal."""
     flags = Counter[str]()
     for row in rows:

@@ -16,7 +16,9 @@ from blendfilter.errors import MissingExtra, MissingFile
 from blendfilter.evaluation.rows import (
     ERROR,
     LOSSES,
+    Json,
     PredictionRow,
+    Record,
     filter_lm_of,
     how_far,
     repeats_in,
@@ -62,7 +64,7 @@ class Run:
                 f"no run folder at {self.folder}: name one that an evaluation made"
             )
         self.record = read_json(self.folder / RUN)
-        self.settings: dict[str, Any] = self.record["settings"]
+        self.settings: Json = self.record["settings"]
         self.max_bad_replies = MAX_BAD_REPLIES
         self.prices: Prices | None = None
 
@@ -73,6 +75,11 @@ class Run:
 
     def __fspath__(self) -> str:
         return str(self.folder)  # a run does wherever its folder does: `reuse=run`
+
+    @property
+    def notes(self) -> Record:
+        """What `run.json` says of its last session that is no setting."""
+        return self.record.get("notes", {})  # type: ignore[no-any-return]
 
     def journal(self) -> Journal:
         """Its journal, to read from."""
@@ -89,7 +96,7 @@ class Run:
         return (self.folder / METRICS).is_file()
 
     @cached_property
-    def metrics(self) -> dict[str, Any]:
+    def metrics(self) -> Json:
         """`metrics.json`."""
         if not self.finished:
             rows = read_rows(self.folder / PREDICTIONS)

@@ -16,7 +16,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, TypeAdapter, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    FiniteFloat,
+    PositiveInt,
+    TypeAdapter,
+    ValidationError,
+)
 
 from blendfilter.errors import (
     AskedWrong,
@@ -31,6 +39,7 @@ from blendfilter.errors import (
 from blendfilter.evaluation.rows import (
     ERROR,
     LOSSES,
+    Json,
     Loss,
     PredictionRow,
     Record,
@@ -68,8 +77,6 @@ _ROW_BEGINS = b'{"id": "'
 
 # --- what the files hold, as far as readers count on it -------------------------------------------------------------
 
-_Repeats = Annotated[int, Field(ge=1)]
-
 
 class _Shape(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow")
@@ -104,9 +111,9 @@ class _StoredError(_Shape):
 class _StoredRow(_Shape):
     """A line of `predictions.jsonl`; the task's metrics stand beside these, each a number."""
 
-    __pydantic_extra__: dict[str, FiniteFloat | dict[str, Any]] = Field(init=False)
+    __pydantic_extra__: dict[str, FiniteFloat | Json] = Field(init=False)
     id: str
-    repeat: _Repeats = 1
+    repeat: PositiveInt = 1
     question: str
     answer: str | None
     golden_answers: list[str]
@@ -150,7 +157,7 @@ class _MetricsFile(_Shape):
     task: str
     method: str
     n: Count
-    repeats: _Repeats = 1
+    repeats: PositiveInt = 1
     metrics: Annotated[dict[str, _ScoreFigures], Field(min_length=1)]
     retrieval: dict[str, _RetrievalFigures]
     flags: _Flags
@@ -167,7 +174,7 @@ class _DataSettings(_Shape):
 
 class _MethodSettings(_Shape):
     name: str
-    arguments: dict[str, Any] = {}
+    arguments: Json = {}
     program: str
 
 
@@ -177,9 +184,9 @@ class _FilterModelSettings(_Shape):
 
 class _ModelSettings(_Shape):
     name: str
-    parameters: dict[str, Any] = {}
+    parameters: Json = {}
     filter: _FilterModelSettings | None = None
-    of: dict[str, dict[str, Any]] = {}
+    of: dict[str, Json] = {}
 
 
 class _RetrieverSettings(_Shape):
@@ -195,7 +202,7 @@ class _RunSettings(_Shape):
     lm: _ModelSettings
     retrievers: list[_RetrieverSettings]
     seed: Count
-    repeats: _Repeats = 1
+    repeats: PositiveInt = 1
 
 
 class _RunNotes(_Shape):
@@ -236,7 +243,7 @@ def appended(path: Path, kept: Iterable[bytes]) -> AppendOnly:
 # --- reading --------------------------------------------------------------------------------------------------------
 
 
-def read_json(path: Path, shape: type[Any] | None = None) -> dict[str, Any]:
+def read_json(path: Path, shape: type[Any] | None = None) -> Json:
     """The JSON object in a run's file, checked against `shape` (by default that of the file of its name)."""
     mend = _MEND.get(path.name, _RESCORE)
     try:
@@ -323,7 +330,7 @@ def _not_a_row(path: Path, number: int, why: str = "") -> BadData:
 class RunFolder:
     """The folder `run`, or a temporary one, for a run with these settings; a replay wants one that holds a run."""
 
-    def __init__(self, run: AnyPath | None, settings: dict[str, Any], *, replay: bool) -> None:
+    def __init__(self, run: AnyPath | None, settings: Json, *, replay: bool) -> None:
         if run is None:
             # Named by the method in a temporary folder of its own: comparisons show a run by its folder's name.
             name = settings["method"]["name"].rpartition(":")[2].rpartition(".")[2]

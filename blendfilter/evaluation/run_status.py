@@ -103,7 +103,7 @@ class RunStatus:
     @cached_property
     def limits(self) -> dict[str, tuple[float, float]]:
         """Of each limit that the last session had: what is gone, and the limit; empty where it had none."""
-        budget = self.run.record.get("notes", {}).get("budget", {})
+        budget = self.run.notes.get("budget", {})
         if not budget or not self._has_journal:
             return {}
         with self.run.journal() as journal:
@@ -153,7 +153,7 @@ class RunStatus:
         """What an unfinished run lacks, in one line; empty for a finished one."""
         if self.run.finished:
             return ""
-        questions = self.run.record.get("notes", {}).get("questions", [])
+        questions = self.run.notes.get("questions", [])
         answered = {key_of(row) for row in self.rows}
         repeats = (
             [{"repeat": n} for n in range(1, self.repeats + 1)] if self.repeats > 1 else [{}]

@@ -53,7 +53,7 @@ from blendfilter.lm.batches import Batch, Batches
 from blendfilter.lm.budget import Budget
 from blendfilter.lm.model import ConnectedLM, connect
 from blendfilter.retrieval.reranked import Reranked
-from blendfilter.run_context import CONCURRENCY, RunContext, check_module, connected_lms
+from blendfilter.run_context import CONCURRENCY, AnyLM, RunContext, check_module, connected_lms
 from blendfilter.tasks.base import MetricFunction, Questions, check_functions
 
 logger = logging.getLogger(__name__)
@@ -95,8 +95,8 @@ async def evaluate(
     method: dspy.Module,
     questions: Questions | Sequence[Any],
     *,
-    lm: dspy.BaseLM | str | None = None,
-    filter_lm: dspy.BaseLM | str | None = None,
+    lm: AnyLM | None = None,
+    filter_lm: AnyLM | None = None,
     run: AnyPath | None = None,
     concurrency: int = CONCURRENCY,
     reuse: AnyPath | Iterable[AnyPath] = (),

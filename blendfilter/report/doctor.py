@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import dspy
 
@@ -25,7 +25,7 @@ from blendfilter.asking import TaskWording
 from blendfilter.context import calls_of, noting, setting
 from blendfilter.errors import BadArgument, ModelError
 from blendfilter.evaluation.ledger import LedgerEntry, ledger, money
-from blendfilter.evaluation.rows import Record
+from blendfilter.evaluation.rows import Json, Record
 from blendfilter.evaluation.run import MAX_BAD_REPLIES, Run
 from blendfilter.evaluation.run_loop import RunProgress
 from blendfilter.evaluation.run_passages import Passages
@@ -49,7 +49,7 @@ from blendfilter.records import Passage
 from blendfilter.report.run_text import share
 from blendfilter.resources import sample
 from blendfilter.retrieval.bm25 import BM25
-from blendfilter.run_context import CONCURRENCY, RunContext
+from blendfilter.run_context import CONCURRENCY, AnyLM, RunContext
 from blendfilter.table import Table
 from blendfilter.tasks import load
 from blendfilter.tasks.base import Questions
@@ -113,7 +113,7 @@ class Examination:
         """Whether nothing is bad: no errors, and no share that `eval` would warn of."""
         return not any(finding.bad for finding in self.findings)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Json:
         """All of it as JSON, in fractions of 1."""
         total = self.seen.entries["total"]
         return {
@@ -140,7 +140,7 @@ class Examination:
         }
 
 
-def _with_interval(share: Share) -> dict[str, Any]:
+def _with_interval(share: Share) -> Json:
     if not share.of:
         return {"count": 0, "of": 0, "value": None}
     interval = wilson_interval(share.count, share.of)._asdict()
@@ -148,7 +148,7 @@ def _with_interval(share: Share) -> dict[str, Any]:
 
 
 def examine(
-    lm: dspy.BaseLM | str,
+    lm: AnyLM,
     *,
     questions: int = 20,
     run: AnyPath | None = None,

@@ -27,7 +27,7 @@ from urllib.parse import quote
 from blendfilter.errors import BadArgument
 from blendfilter.evaluation.comparison import CORRECT, Comparison, chance, compare, percent
 from blendfilter.evaluation.ledger import per_question
-from blendfilter.evaluation.rows import ERROR, LOSSES, Record, key_of
+from blendfilter.evaluation.rows import ERROR, LOSSES, Json, Record, key_of
 from blendfilter.evaluation.run import Run, named_runs
 from blendfilter.evaluation.run_folder import REPORT, write_text
 from blendfilter.evaluation.run_passages import Passages
@@ -240,7 +240,7 @@ def _is_ours(path: Path) -> bool:
 # --- above the questions ---
 
 
-def head_of(known: RunStatus, others: Sequence[RunStatus]) -> dict[str, Any]:
+def head_of(known: RunStatus, others: Sequence[RunStatus]) -> Json:
     """What stands above the questions, under the names that `page.html` reads; no `figures` where there is nothing yet.
 
     Raises as `compare` does where others do not fit beside it.
@@ -249,7 +249,7 @@ def head_of(known: RunStatus, others: Sequence[RunStatus]) -> dict[str, Any]:
     labels = named_runs([one.run for one in (known, *others)])
     runs = dict(zip(labels, (known, *others), strict=True))
     compared = compare(labels) if others else None
-    head: dict[str, Any] = {
+    head: Json = {
         "name": run.name,
         "title": f"{run.settings['task']} · {run.settings['method']['name']}",
         "signature": metrics["signature"] if run.finished else "",
@@ -351,7 +351,7 @@ def _side_by_side(runs: Mapping[str, RunStatus], compared: Comparison) -> Table:
     return Table(header, lines, notes=notes, left=3).without_empty()
 
 
-def _loss_bars(label: str, known: RunStatus) -> dict[str, Any]:
+def _loss_bars(label: str, known: RunStatus) -> Json:
     """One run's bar, and its parts as (key, words, swatch, count, %)."""
     losses, rows = known.metrics["losses"], len(known.rows)
     gold = sum(bool(row["gold_titles"]) for row in known.rows)
@@ -425,7 +425,7 @@ class Traces:
         self._passages: list[list[Any]] = []
         self._titles: list[str] = []
         self._places: dict[str, int] = {}
-        self._traces: list[dict[str, Any]] = []
+        self._traces: list[Json] = []
 
     def add(self, row: Record) -> None:
         """The trace of one row of `predictions.jsonl`."""
@@ -465,7 +465,7 @@ class Traces:
             }
         )
 
-    def data(self) -> dict[str, Any]:
+    def data(self) -> Json:
         """All of it, as JSON."""
         return {
             "pieces": self._pieces.table,
@@ -480,7 +480,7 @@ class Traces:
         row: Record | None,
         gold: set[str],
         reasons: Sequence[str],
-    ) -> dict[str, Any]:
+    ) -> Json:
         branch = row or {"retrieved": [], "kept": [], "ids_read": ""}
         found, kept = self._stored.of(query), set(branch["kept"])
         spans, trim = branch.get("spans", {}), branch.get("trim")
@@ -545,9 +545,7 @@ class Traces:
             rows.append([title, "kept" if folded(title) in kept else state, by])
         return rows
 
-    def _call(
-        self, stage: str, record: Record | None, branches: Sequence[str]
-    ) -> dict[str, Any]:
+    def _call(self, stage: str, record: Record | None, branches: Sequence[str]) -> Json:
         if record is None:
             return {"stage": stage, "gone": True}
         prompt = record.get("prompt") or ""

@@ -16,6 +16,8 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    NonNegativeFloat,
+    PositiveFloat,
     ValidationError,
     model_validator,
 )
@@ -134,13 +136,13 @@ class PrintedFigures(_Strict):
     output_precision: Share | None = None
     supported: Share | None = None
     positive_precision: Share | None = None
-    refined_tokens: Annotated[float, Field(ge=0)] | None = None
+    refined_tokens: NonNegativeFloat | None = None
     gold_in_output: Share | None = None
     gold_position: Annotated[float, Field(ge=1)] | None = None
-    refining_seconds: Annotated[float, Field(ge=0)] | None = None
-    answering_seconds: Annotated[float, Field(ge=0)] | None = None
-    total_seconds: Annotated[float, Field(ge=0)] | None = None
-    seconds_in_all: Annotated[float, Field(gt=0)] | None = None
+    refining_seconds: NonNegativeFloat | None = None
+    answering_seconds: NonNegativeFloat | None = None
+    total_seconds: NonNegativeFloat | None = None
+    seconds_in_all: PositiveFloat | None = None
     imp: float | None = None
     gains: Mapping[str, float] | None = None
 
@@ -206,7 +208,7 @@ class PaperRow(_Strict):
 class Sampling(_Strict):
     """How a model is sampled."""
 
-    temperature: Annotated[float, Field(ge=0)]
+    temperature: NonNegativeFloat
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
 
 
