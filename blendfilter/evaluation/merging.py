@@ -138,12 +138,13 @@ def _write(
     """The files of the merged run."""
     notes = shards[0].notes
     asked = [run.notes.get("questions", []) for run in shards]
-    notes = {**notes, "questions": _dealt(asked), "shards": [run.name for run in shards]}
+    dealt = chain.from_iterable(zip_longest(*asked))
+    ids = [question for question in dealt if question is not None]
+    notes = {**notes, "questions": ids, "shards": [run.name for run in shards]}
     notes.pop("budget", None)  # a shard's part of it
     if "options" in notes:  # of `eval`: the merged run is no shard
-        notes["options"] = {
-            name: value for name, value in notes["options"].items() if name != "shard"
-        }
+        notes["options"] = {**notes["options"]}
+        notes["options"].pop("shard", None)
     made_by = _versions(shards)
     recorded = {package: ", ".join(found) for package, found in made_by.items()}
     write_json(
@@ -197,9 +198,3 @@ def _versions(shards: Sequence[Run]) -> dict[str, list[str]]:
         )
     found["blendfilter"] = sorted({*found.get("blendfilter", ()), versions()["blendfilter"]})
     return found
-
-
-def _dealt(parts: Sequence[Sequence[str]]) -> list[str]:
-    """The items of all parts, one of each in turn."""
-    rounds = chain.from_iterable(zip_longest(*parts))
-    return [item for item in rounds if item is not None]

@@ -131,8 +131,13 @@ def evaluate_on_ray(
             evaluated(method, questions, run=folder, progress=progress, **given), "evaluate"
         )
     parts = {number: questions.shard(number, shards) for number in range(1, shards + 1)}
-    folders = {number: _shards_of(folder) / f"{number}of{shards}" for number in parts}
-    _check_number(folder, shards)
+    place = folder.with_name(f"{folder.name}.shards")
+    folders = {number: place / f"{number}of{shards}" for number in parts}
+    for path in place.glob("*of*"):
+        if (found := re.fullmatch(r"\d+of(\d+)", path.name)) and int(found[1]) != shards:
+            raise RunMismatch(
+                f"{place} holds shards of {found[1]}: go on with shards={found[1]}, or name another run"
+            )
     module = method if judge is None else with_filter_lm(method, judge)
     context = RunContext(lm, module, budget=budget, max_retries=max_retries)
     retries = [None] * shards if max_retries is None else parts_of(max_retries, shards)
@@ -144,7 +149,7 @@ def evaluate_on_ray(
         raise BadArgument(
             f"a budget of {limited} cannot be dealt out to {shards} shards: give more of it"
         )
-    with _alone(_shards_of(folder)) as session, connected(address) as ray:
+    with _alone(place) as session, connected(address) as ray:
         if budget is not None:
             spent = {
                 number: _spent(path, context.prices, budget) for number, path in folders.items()
@@ -169,7 +174,7 @@ def evaluate_on_ray(
         answers = len(questions) * options.get("repeats", 1)
         progress.start(answers, watch.known())
         try:
-            _all(ray, start, spent, budget, watch, answers, _shards_of(folder))
+            _all(ray, start, spent, budget, watch, answers, place)
         finally:
             progress.stop()
     assert context.module is not None
@@ -492,16 +497,3 @@ class _Watch:
                     with suppress(ValueError):
                         yield json.loads(line)
                     self._at[path] = status.st_ino, file.tell()
-
-
-def _shards_of(run: Path) -> Path:
-    return run.with_name(f"{run.name}.shards")
-
-
-def _check_number(run: Path, shards: int) -> None:
-    """Raise `RunMismatch` where the run was begun with another number of shards."""
-    for path in _shards_of(run).glob("*of*"):
-        if (found := re.fullmatch(r"\d+of(\d+)", path.name)) and int(found[1]) != shards:
-            raise RunMismatch(
-                f"{path.parent} holds shards of {found[1]}: go on with shards={found[1]}, or name another run"
-            )

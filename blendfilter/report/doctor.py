@@ -74,11 +74,6 @@ class Habit:
     bad: bool = False
     finding: str = ""
 
-    def is_worth_a_line(self, seen: Share, limit: float) -> bool:
-        """Whether so large (or small) a share is; for a bad one above `limit`."""
-        above = limit if self.bad else self.above
-        return seen.of > 0 and (seen.value > above or seen.value < self.below)
-
 
 _DATA = tomllib.loads((files("blendfilter.report") / "doctor.toml").read_text("utf-8"))
 SHARES: Mapping[str, Habit] = {
@@ -116,14 +111,18 @@ class Examination:
     def as_dict(self) -> Json:
         """All of it as JSON, in fractions of 1."""
         total = self.seen.entries["total"]
+        replies = {}
+        for name, seen in self.seen.shares.items():
+            replies[name] = {"count": seen.count, "of": seen.of, "value": None}
+            if seen.of:
+                ends = wilson_interval(seen.count, seen.of)._asdict()
+                replies[name] |= {end: round(value, 4) for end, value in ends.items()}
         return {
             "model": self.model,
             "run": str(self.run.folder),
             "healthy": self.healthy,
             "questions": self.seen.questions,
-            "replies": {
-                name: _with_interval(share) for name, share in self.seen.shares.items()
-            },
+            "replies": replies,
             "stages": {
                 stage: {name: asdict(share) for name, share in shares.items()}
                 for stage, shares in self.seen.stages.items()
@@ -138,13 +137,6 @@ class Examination:
             "server": [probe._asdict() for probe in self.probes],
             "findings": [finding._asdict() for finding in self.findings],
         }
-
-
-def _with_interval(share: Share) -> Json:
-    if not share.of:
-        return {"count": 0, "of": 0, "value": None}
-    interval = wilson_interval(share.count, share.of)._asdict()
-    return asdict(share) | {name: round(value, 4) for name, value in interval.items()}
 
 
 def examine(
@@ -473,8 +465,8 @@ def findings(counts: ReplyCounts, limit: float = MAX_BAD_REPLIES) -> Iterator[Fi
         words = f"{Share(count, of).words} of {what} ended in an error ({kind})"
         yield Finding("errors", True, words, advice.get(kind, move))
     for name, habit in sorted(SHARES.items(), key=lambda pair: not pair[1].bad):
-        seen = counts.shares[name]
-        if habit.is_worth_a_line(seen, limit):
+        seen, above = counts.shares[name], limit if habit.bad else habit.above
+        if seen.of > 0 and (seen.value > above or seen.value < habit.below):
             words = f"{habit.words}: {seen.words}"
             by_stage = [
                 (found[name], stage) for stage, found in counts.stages.items() if name in found
