@@ -405,8 +405,16 @@ class RunPlan:
             yield "calls vary from question to question, and the model's replies decide how many there are"
         for line in of_models("cost", self.prices):
             yield line + "; cached prompt tokens may cost less" * (": $" in line)
-        if self.batch is not None:
-            yield from self._batches(self.batch)
+        if (batch := self.batch) is not None:
+            sizes = (
+                f"{len(self.rounds)}, of {', '.join(f'{size:,}' for size in self.rounds)} calls"
+            )
+            yield f"batches: about {sizes}; lines that fail are asked again, in more of them"
+            if batch.folder is None:
+                share = f"{batch.rate:.0%} of the price, as in a provider's batch"
+                yield f"cost: {share}; each is done within {batch.window}"
+            else:
+                yield f"files: in {batch.folder}; after each batch the command stops until it is answered"
         elif self.seconds is None:
             yield "time: not known, for no earlier call of the model is journaled"
         else:
@@ -415,14 +423,6 @@ class RunPlan:
         if self.paced is not None:
             yield f"pace: no sooner than in {duration(self.paced)}, for so much a minute is allowed"
         yield from self._fits()
-
-    def _batches(self, batch: Batch) -> Iterator[str]:
-        sizes = ", ".join(f"{size:,}" for size in self.rounds)
-        yield f"batches: about {len(self.rounds)}, of {sizes} calls; lines that fail are asked again, in more of them"
-        if batch.folder is None:
-            yield f"cost: {batch.rate:.0%} of the price, as in a provider's batch; each is done within {batch.window}"
-        else:
-            yield f"files: in {batch.folder}; after each batch the command stops until it is answered"
 
     def _fits(self) -> Iterator[str]:
         """A line for each limit: whether it is enough."""

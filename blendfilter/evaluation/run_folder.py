@@ -459,13 +459,17 @@ def check_same(stored: Record, new: Record, folder: str) -> None:
         new = {**new, "lm": {**new["lm"], "filter": now}}
     none = "none of its own"
     own = {*(stored.get("metrics_code") or ())} & {*(new.get("metrics_code") or ())}
+    # What came after `stored` was made and is off: that run was made without it.
+    method, known = new["method"], stored["method"].get("arguments", {})
+    given = method["arguments"].items()
+    arguments = {name: value for name, value in given if value or name in known}
     differing = different_settings(
         stored,
-        _without_new_arguments(stored, new),
+        {**new, "method": {**method, "arguments": arguments}},
         ignored=("data.source", "repeats"),
         words={
             "lm.filter": f"the filter's model (filter_lm=) was {was or none}, now {now or none}",
-            "method.code": f"the code of {new['method']['name']}, or what it holds, was changed",
+            "method.code": f"the code of {method['name']}, or what it holds, was changed",
             **{
                 f"metrics_code.{each}": f"the code of the metric {each}, or what it holds, was changed"
                 for each in own
@@ -483,14 +487,6 @@ def check_same(stored: Record, new: Record, folder: str) -> None:
             f"{folder} is a run of {known} answers to every question, not {repeats_in(new)}: "
             f"ask for {known} repeats or more, or give this run another folder"
         )
-
-
-def _without_new_arguments(stored: Record, new: Record) -> Record:
-    """`new` without the method's arguments that came after `stored` was made and are off: it ran without them."""
-    method, known = new["method"], stored["method"].get("arguments", {})
-    given = method["arguments"].items()
-    arguments = {name: value for name, value in given if value or name in known}
-    return {**new, "method": {**method, "arguments": arguments}}
 
 
 def _says_all(new: Any, stored: Any) -> bool:

@@ -188,8 +188,14 @@ class RunStatus:
 
     @cached_property
     def warnings(self) -> list[str]:
-        """What its files and its replies warn of, a line each."""
-        return [*self.disagreements, *self._bad_replies()]
+        """What its files warn of, and shares of bad replies above `max_bad_replies`, a line each."""
+        lines, flags = [*self.disagreements], self.metrics["flags"] if self.metrics else {}
+        if not any(flags.get(name) for name in _WARNED_OF):
+            return lines
+        for name, share in bad_shares(flags, self.whole_rows()).items():
+            if share.value > self.run.max_bad_replies:
+                lines.append(f"{share.words} of {_WARNED_OF[name]}.")
+        return lines
 
     @cached_property
     def disagreements(self) -> list[str]:
@@ -208,18 +214,6 @@ class RunStatus:
                 f"{METRICS}: {', '.join(places[:3])} are not what {PREDICTIONS} gives; {mend}"
             )
         return lines
-
-    def _bad_replies(self) -> list[str]:
-        """A line for each share of bad replies above `max_bad_replies`."""
-        flags = self.metrics["flags"] if self.metrics else {}
-        if not any(flags.get(name) for name in _WARNED_OF):
-            return []
-        shares = bad_shares(flags, self.whole_rows()).items()
-        return [
-            f"{share.words} of {_WARNED_OF[name]}."
-            for name, share in shares
-            if share.value > self.run.max_bad_replies
-        ]
 
 
 def _contradicted(metrics: Record, rows: Sequence[PredictionRow]) -> Iterator[str]:

@@ -88,19 +88,12 @@ def remarks(status: RunStatus) -> Iterator[str]:
     if status.run.reads_gold:
         yield UPPER_BOUND
     yield from (f"Warning: {line}" for line in status.warnings)
-    yield from _unsearched(status)
+    # searches for a question alone that the index failed in
+    failed = Counter(name for row in status.rows for name in row.get("unsearched", ()))
+    for name, count in failed.items():
+        of = f"{count} of {len(status.rows)} {'answers' if status.repeats > 1 else 'questions'}"
+        yield f"Not searched: {variant_words(name)} of {of}, for the index failed; the same command searches again."
     yield from status.outdated
-
-
-def _unsearched(status: RunStatus) -> Iterator[str]:
-    """The searches for a question alone that the index failed in."""
-    for name, count in Counter(
-        name for row in status.rows for name in row.get("unsearched", ())
-    ).items():
-        rows = (
-            f"{count} of {len(status.rows)} {'answers' if status.repeats > 1 else 'questions'}"
-        )
-        yield f"Not searched: {variant_words(name)} of {rows}, for the index failed; the same command searches again."
 
 
 def trimmed(rows: Iterable[PredictionRow]) -> Iterator[str]:

@@ -8,7 +8,7 @@ trims (section 4.3), and so these rows measure what a judged question gains, not
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -417,7 +417,11 @@ class RowInputs:
             self._say(f"trimming: {TRIMMED_FOLDER}/{name}")
             if fresh:
                 others = [*journals_of(self._folder, task), *journals_of(place.parent, task)]
-                _take_over(others, folder.journal)
+                # a prompt that was answered once is not paid for again
+                with Journal(folder.journal) as mine:
+                    for other in others:
+                        with Journal(other, "replay") as theirs:
+                            mine.append(*_verdicts(theirs), new_only=True)
             # Not from one question to another: a question that took verdicts over is one that the judge has not seen.
             found = trim(
                 retriever,
@@ -451,14 +455,8 @@ def journals_of(folder: Path, task: str) -> list[Path]:
     return [path.parent for path in sorted(folder.glob(f"{task}-*/{FILE}"))]
 
 
-def _take_over(others: Iterable[Path], journal: Path) -> None:
-    """Copy the verdicts of others: a prompt that was answered once is not paid for again."""
-    with Journal(journal) as mine:
-        for other in others:
-            with Journal(other, "replay") as theirs:
-                calls = (
-                    dict(call) | {"reused": True}
-                    for call in theirs.records("call")
-                    if call.get("stage") in JUDGING_STAGES and not call.get("error")
-                )
-                mine.append(*calls, new_only=True)
+def _verdicts(journal: Journal) -> Iterator[dict[str, Any]]:
+    """The judge's calls of another journal, as this one keeps them."""
+    for call in journal.records("call"):
+        if call.get("stage") in JUDGING_STAGES and not call.get("error"):
+            yield dict(call) | {"reused": True}

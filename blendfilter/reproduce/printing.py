@@ -143,12 +143,15 @@ def _cells(line: ResultLine, before: ResultLine | None) -> list[str]:
     """The cells of a line; what its row and point have in common with the line before stands there alone."""
     new_row = before is None or line.label != before.label
     new = new_row or before is None or line.point != before.point
+    digits, printed = format_of(line.measure).digits, percent(line.published)
+    if line.published is not None and digits is not None:
+        printed = f"{line.published:,.{0 if digits == 1 else digits}f}"
     label = "  " * bool(line.group) + line.label + "*" * line.ours + " †" * line.bound
     return [
         label if new_row else "",
         line.point if new else "",
         format_of(line.measure).words,
-        _as_printed(line),
+        printed,
         "failed"
         if line.failed
         else "not run"
@@ -168,13 +171,6 @@ def _cells(line: ResultLine, before: ResultLine | None) -> list[str]:
         (_count(line.tokens) or "-") if new and not line.missing else "",
         str(line.errors or "") if new else "",
     ]
-
-
-def _as_printed(line: ResultLine) -> str:
-    digits = format_of(line.measure).digits
-    if line.published is None or digits is None:
-        return percent(line.published)
-    return f"{line.published:,.{0 if digits == 1 else digits}f}"
 
 
 def _count(tokens: float | None) -> str:
