@@ -270,9 +270,7 @@ class Ask(dspy.Predict):
 
     def _demos_shown(self, demos: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
         """`demos`; the task's own where none of them has every field of this predictor."""
-        if not demos or (self.task_demos and demos[0] is self.task_demos[0]):
-            return demos  # most often: they need no look at their fields
-        if any(fills(demo, self.signature) for demo in demos):
+        if not demos or any(fills(demo, self.signature) for demo in demos):
             return demos
         warnings.warn(
             f"demonstrations with the fields {', '.join(demos[0])} lack others that predictors here have: there the "

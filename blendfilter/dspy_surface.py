@@ -27,7 +27,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -256,24 +256,17 @@ def events_of(response: lm15.Response) -> Any:
     return response_to_events(response)
 
 
+@cache  # once for each `when`
 def hide_cut_replies(when: Callable[[], bool]) -> None:
     """Leave out DSPy's line on a reply that was cut, whenever `when()`: it is counted and shown by us.
 
     3.5: the logger's name is not announced; without it the line is there beside ours.
     """
-    _HIDING.add(when)
-    # one that is there is not added again
-    logging.getLogger("dspy.clients.lm").addFilter(_passes)
 
+    def passes(record: logging.LogRecord) -> bool:
+        return not (str(record.msg).startswith("LM response was truncated") and when())
 
-_HIDING = set[Callable[[], bool]]()
-
-
-def _passes(record: logging.LogRecord) -> bool:
-    return not (
-        str(record.msg).startswith("LM response was truncated")
-        and any(when() for when in _HIDING)
-    )
+    logging.getLogger("dspy.clients.lm").addFilter(passes)
 
 
 # --- providers --------------------------------------------------------------------------------------------------------

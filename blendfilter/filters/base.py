@@ -78,32 +78,33 @@ class Signed:
         )
 
 
-class Filter(dspy.Module):
-    """Base class of filters; subclasses write `aforward` or `forward`. The synchronous call of the first comes over
-    the bridge; the second alone runs in a thread.
-    """
+class Bridged(dspy.Module):
+    """A module whose subclasses write `aforward`; the synchronous call comes over the bridge."""
 
     __signature__ = Signed()
+
+    def forward(self, *args: Any, **named: Any) -> dspy.Prediction:
+        return aio.run(self.aforward(*args, **named), type(self).__name__)
+
+    async def aforward(self, *args: Any, **named: Any) -> dspy.Prediction:
+        raise NotImplementedError
+
+    def load_state(self, state: Mapping[str, Any], **options: Any) -> None:
+        """As `dspy.Module.load_state`. Raises: BadData where it was saved from another module."""
+        check_state(self, state)
+        super().load_state(state, **options)
+
+
+class Filter(Bridged):
+    """Base class of filters; subclasses write `aforward` or `forward`, from `question` and `passages` to those kept.
+
+    The second alone runs in a thread.
+    """
+
     judges_passages = True
     """Its predictors are asked what is kept, so that a run's `filter_lm` answers them; true of a part, too."""
     writes_text = False
     """Whether it may keep `WrittenText`, which stands in none of the passages."""
-
-    def forward(
-        self, question: str, passages: Sequence[Passage], **more: Any
-    ) -> dspy.Prediction:
-        return aio.run(
-            self.aforward(question=question, passages=passages, **more), type(self).__name__
-        )
-
-    async def aforward(self, question: str, passages: Sequence[Passage]) -> dspy.Prediction:
-        """The passages kept, in their order."""
-        raise NotImplementedError
-
-    def load_state(self, state: Mapping[str, Any], **options: Any) -> None:
-        """As `dspy.Module.load_state`. Raises: BadData where it was saved from another filter."""
-        check_state(self, state)
-        super().load_state(state, **options)
 
     def prepare(self) -> None:
         """Load what it needs; what is missing is an error here, before any call is paid for."""
@@ -196,7 +197,7 @@ async def judged_apart(
 def _own_call(select: dspy.Module) -> str | None:
     """The name of the method that a filter is called by; None where it has neither."""
     for name in ("aforward", "forward"):
-        if getattr(type(select), name, None) not in (None, vars(Filter)[name]):
+        if getattr(type(select), name, None) not in (None, getattr(Filter, name)):
             return name
     return None
 

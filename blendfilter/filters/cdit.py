@@ -30,7 +30,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import dspy
 
-from blendfilter import aio, resources
+from blendfilter import resources
 from blendfilter.asking import (
     REPLY_TOKENS,
     SHORT_TOKENS,
@@ -44,7 +44,7 @@ from blendfilter.asking import (
 from blendfilter.context import setting
 from blendfilter.errors import BadArgument, BadData, MissingFile, UnknownName
 from blendfilter.files import read_whole
-from blendfilter.filters.base import Filter, Signed, judged_apart, selection
+from blendfilter.filters.base import Bridged, Filter, judged_apart, selection
 from blendfilter.filters.ids import once, unfenced
 from blendfilter.filters.requests import (
     PredictorReply,
@@ -348,7 +348,7 @@ class ComparedWith(dspy.Signature):
     )
 
 
-class Judge(dspy.Module):
+class Judge(Bridged):
     """Says of one passage whether it is consistent with a question: a call, `consistent`.
 
     A reply without a verdict, or with one against its own comparison, is asked for once more, `consistent_again`: the
@@ -367,7 +367,6 @@ class Judge(dspy.Module):
     verdict, and costs no call.
     """
 
-    __signature__ = Signed()
     judges_passages = True
 
     def __init__(
@@ -403,9 +402,6 @@ class Judge(dspy.Module):
                 for json in (False, True)
             )
         )
-
-    def forward(self, question: str, passage: Passage) -> dspy.Prediction:
-        return aio.run(self.aforward(question=question, passage=passage), type(self).__name__)
 
     async def aforward(self, question: str, passage: Passage) -> dspy.Prediction:
         """The verdict on one passage."""
@@ -603,17 +599,13 @@ class CDITFilter(Filter):
             passages, lambda passage: self.judge.acall(question=question, passage=passage)
         )
         verdicts = [each.verdict for each in judged]
-        kept = [
-            passage
-            for passage, verdict in zip(passages, verdicts, strict=True)
-            if verdict is not False
-        ]
-        silent = verdicts.count(None)
-        asked = {passage.line: result for passage, result in zip(passages, judged, strict=True)}
+        results = list(zip(passages, judged, strict=True))
+        kept = [passage for passage, result in results if result.verdict is not False]
+        asked = {passage.line: result for passage, result in results}
         flags = Counter(event for result in asked.values() for event in result.flags)
-        status = f"kept {len(kept)} of {len(verdicts)}" + (
-            f", {silent} without a verdict" if silent else ""
-        )
+        status = f"kept {len(kept)} of {len(verdicts)}"
+        if silent := verdicts.count(None):
+            status += f", {silent} without a verdict"
         reason = "\n".join(
             f"knowledge {at}: {_grounds(each)}" for at, each in enumerate(judged)
         )

@@ -164,7 +164,7 @@ class KnowledgeFilter(Filter):
         if topic is None:
             topic = await self.topic_of(question)
         inputs = _inputs(question, passages, self.offer_none)
-        cap = room(self.check.config.get("max_tokens") or JUDGEMENT_TOKENS, 48, len(passages))
+        cap = room(self.check.config["max_tokens"], 48, len(passages))
         check = await reply_of(self.check, topic=topic, **inputs, config={"max_tokens": cap})
         if check.cut and unreached(check.text, len(passages)) and not check.repeats_itself:
             check = await reply_of(
@@ -220,9 +220,7 @@ class OneCallFilter(Filter):
             return selection()
         k = len(passages)
         inputs = _inputs(question, passages, self.offer_none)
-        config: dict[str, Any] = {
-            "max_tokens": room(self.judge.config.get("max_tokens") or _JUDGE_TOKENS, 64, k)
-        }
+        config: dict[str, Any] = {"max_tokens": room(self.judge.config["max_tokens"], 64, k)}
         held = holds_to_schema(self.json_schema, self.judge)
         if held:
             config["response_format"] = schema_of(
@@ -279,24 +277,14 @@ class PointwiseFilter(Filter):
             return selection(verdicts=[])
         verdicts = await judged_apart(passages, partial(self._judged, question))
         reason = "\n".join(f"{at}: {_SPOKEN[verdict]}" for at, verdict in enumerate(verdicts))
-        silent = len(
-            {
-                passage.line
-                for passage, each in zip(passages, verdicts, strict=True)
-                if each is None
-            }
-        )
-        flags = {"no_verdict": silent} if silent else {}
-        kept = [
-            passage
-            for passage, verdict in zip(passages, verdicts, strict=True)
-            if verdict is not False
-        ]
-        status = "ids" if kept else "none"
-        if not kept:
-            event = "explicit_none" if self.offer_none else "suspect_ids"
-            flags[event] = 1
-            kept, status = ([], status) if self.offer_none else (passages, "suspect")
+        judged = list(zip(passages, verdicts, strict=True))
+        silent = {passage.line for passage, verdict in judged if verdict is None}
+        flags = {"no_verdict": len(silent)} if silent else {}
+        kept, status = [passage for passage, verdict in judged if verdict is not False], "ids"
+        if not kept and self.offer_none:
+            status, flags["explicit_none"] = "none", 1
+        elif not kept:
+            kept, status, flags["suspect_ids"] = passages, "suspect", 1
         return selection(kept, status, reason, flags=flags, verdicts=verdicts)
 
     async def _judged(self, question: str, passage: Passage) -> bool | None:

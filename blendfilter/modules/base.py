@@ -16,10 +16,10 @@ import dspy
 
 from blendfilter import aio
 from blendfilter.aio import relayed
-from blendfilter.asking import SHORT_TOKENS, Ask, PromptSettings, TaskWording, check_state
+from blendfilter.asking import SHORT_TOKENS, Ask, PromptSettings, TaskWording
 from blendfilter.context import calls_of, setting
 from blendfilter.errors import BadArgument
-from blendfilter.filters.base import Filter, Signed, ask_filter, noted
+from blendfilter.filters.base import Bridged, Filter, ask_filter, noted
 from blendfilter.filters.registry import filter_of
 from blendfilter.prompting import Prompts
 from blendfilter.records import Excerpt, Passage, WrittenText, one_line
@@ -60,21 +60,8 @@ class Branch:
     reason: str = field(default="", repr=False)
 
 
-class QuestionModule(dspy.Module):
-    """A module that answers `question`: subclasses write `aforward`, and the synchronous call comes over the bridge."""
-
-    __signature__ = Signed()
-
-    def forward(self, question: str, *args: Any, **more: Any) -> dspy.Prediction:
-        return aio.run(self.aforward(question, *args, **more), type(self).__name__)
-
-    async def aforward(self, question: str) -> dspy.Prediction:
-        raise NotImplementedError
-
-    def load_state(self, state: Mapping[str, Any], **options: Any) -> None:
-        """As `dspy.Module.load_state`. Raises: BadData where it was saved from another module."""
-        check_state(self, state)
-        super().load_state(state, **options)
+class QuestionModule(Bridged):
+    """A module that answers `question`: subclasses write `aforward`."""
 
     def cleaned(self, question: object) -> str:
         """A question on one line. Raises: BadArgument where there is none."""
