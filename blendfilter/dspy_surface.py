@@ -30,7 +30,7 @@ from contextvars import ContextVar
 from functools import cache, lru_cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import dspy
 from dspy import lm15  # 3.5: the same, and all that travels between DSPy and a model
@@ -552,6 +552,13 @@ def listeners_of(predictor: dspy.Predict) -> list[Any]:
     if dspy.settings.send_stream is None:
         return []
     return [each for each in dspy.settings.stream_listeners or () if each.predict is predictor]
+
+
+class Shared:
+    """What the copies share that optimisers make of modules, by the dozen: nothing in it changes."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
 
 
 def compiled_no_more(program: dspy.Module) -> dspy.Module:

@@ -143,9 +143,6 @@ def cover_em(prediction: str, answers: Iterable[str]) -> float:
     )
 
 
-_WORD = re.compile(r"[^\W_]+")
-
-
 def rouge_l(prediction: str, answers: Iterable[str]) -> float:
     """F-measure of the longest common subsequence of words (ROUGE-L, Lin 2004), the best over the answers.
 
@@ -161,7 +158,7 @@ def rouge_l(prediction: str, answers: Iterable[str]) -> float:
 
 
 def _words(text: str) -> list[str]:
-    return _WORD.findall(nfc(text).lower())
+    return re.findall(r"[^\W_]+", nfc(text).lower())
 
 
 def _rouge_l(predicted: list[str], right: list[str]) -> float:

@@ -28,7 +28,7 @@ from jinja2 import nodes
 from jinja2.sandbox import SandboxedEnvironment
 
 from blendfilter import resources
-from blendfilter.dspy_surface import TextAdapter
+from blendfilter.dspy_surface import Shared, TextAdapter
 from blendfilter.errors import BadArgument, BadData, MissingFile, UnknownName, guess
 from blendfilter.files import path_of
 from blendfilter.records import one_line, whole_characters
@@ -74,7 +74,7 @@ ANSWER_FORM = "one or a few words"
 
 
 @dataclass(frozen=True)
-class Template:
+class Template(Shared):
     """One loaded template, its default instructions and the names that it reads.
 
     `instructs`: whether the instructions are its own; an override without any takes the package's. `of_set`: the set
@@ -94,9 +94,6 @@ class Template:
     for_tasks: Mapping[str, str | None]
     among: Prompts = field(repr=False, compare=False)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Template:
-        return self  # nothing in it changes; a compiled template cannot be copied
-
     def __reduce__(self) -> tuple[Any, ...]:
         return operator.getitem, (self.among, self.name)
 
@@ -115,7 +112,7 @@ class Template:
         )
 
 
-class Prompts:
+class Prompts(Shared):
     """The templates by name; those of `override` replace the package's one by one.
 
     Args:
@@ -274,9 +271,6 @@ class Prompts:
         by_task = json.dumps(self._instructions, sort_keys=True) if self._instructions else ""
         return hashlib.sha256((text + by_task).encode()).hexdigest()[:16]
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Prompts:
-        return self  # immutable once loaded; optimisers deep-copy modules by the dozen
-
     def __reduce__(self) -> tuple[Any, ...]:
         # A pickle names its templates: the package's own, a set, or a folder, which must be there where it is loaded.
         own = self.override is None or self.set_name
@@ -311,7 +305,7 @@ def what_is_wrong(error: Exception) -> str:
     return ": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"])))
 
 
-class TemplateAdapter(TextAdapter):
+class TemplateAdapter(Shared, TextAdapter):
     """Renders a predictor's template as one user message and reads the reply as its one output field.
 
     Args:
@@ -453,9 +447,6 @@ class TemplateAdapter(TextAdapter):
         (name,) = signature.output_fields
         read = SO_FAR.get(self.readers.get(name, str.strip))
         return read(text) if read else ""
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> TemplateAdapter:
-        return self
 
 
 def field_names(signature: type[dspy.Signature]) -> list[str]:

@@ -42,7 +42,6 @@ _MARKED = re.compile(
     r"|`[^`\n]++`)",
     re.MULTILINE,
 )
-_FENCE = re.compile(r"[^\S\n]{0,3}(`{3,}|~{3,})")
 _NAMED = r"(?:knowledge|passage|observation|sentence|piece|text|document|context|title|article|source)s?"
 _SOURCES = rf"(?:{_NAMED}|(?:it|which|that|this)s?)"
 _SAYING = (
@@ -286,7 +285,7 @@ def _without_blocks(reply: str) -> tuple[str, list[tuple[int, int]]]:
     mark, begun, at = "", 0, 0
     for line in reply.splitlines(keepends=True):
         end = at + len(line)
-        fence = _FENCE.match(line)
+        fence = re.match(r"[^\S\n]{0,3}(`{3,}|~{3,})", line)
         if mark:
             if fence and fence[1].startswith(mark) and not line[fence.end() :].strip():
                 fences.append((begun, end))

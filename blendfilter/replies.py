@@ -85,9 +85,6 @@ _CALLED_SO = re.compile(
     r"|\s++\(best guess\)\.?)\Z",
     re.IGNORECASE,
 )
-_TAGS = re.compile(r"</?(?:b|i|em|strong|p|answer|final_answer)>", re.IGNORECASE)
-_TITLE = re.compile(r"Answers? (?:Is|Would Be|Should Be)\b[^:]*\Z")
-"""Words of a title where a cue would have small letters."""
 _PROMPT = re.compile(
     r"[*_#\s]{0,4}(?:(?:next )?question|context|knowledge|q)(?:\s\d{1,3})?[*_]{0,3}:",
     re.IGNORECASE,
@@ -103,14 +100,11 @@ _HEADING = re.compile(
     r"(?:#+\s*[*_]{0,3}|[*_]{2,3})?(?:(?:final|short)\s+)?(?:answer|topic)[*_]{0,3}",
     re.IGNORECASE,
 )
-_BOLD = re.compile(r"([*_]{1,3})(?P<inner>[^*]+)\1(?P<dot>\.?)")
-_BULLET = re.compile(r"\A(?:[-•>]|\*(?=\s))\s+")
 _QUOTED = re.compile(
     r"(?:\"([^\"]+)\"|“([^“”]+)”|„([^„“”]+)[“”]|'([^']+)'|‘([^‘’]+)’|`+([^`]+)`+)\.?"
 )
 
 _A_CUE = re.compile(r"\b(?:answer|topic)\b", re.IGNORECASE)
-_QUOTES = re.compile("[>\"“„«‘'`~]")
 # Only the cue itself: "The answer is that …" is a sentence.
 _REPEATED_CUE = re.compile(
     r"\A(?:[#>]+\s*)?[*_]{0,3}(?:(?:(?:final|short)\s+)?answer|response)[^\S\n]*+"
@@ -170,7 +164,9 @@ def short_reply(reply: str) -> str:
         return value
     words = own_words(text).words
     lines = _stripped(text)
-    if _QUOTES.search(text) and len(_A_CUE.findall(words)) < len(_A_CUE.findall(text)):
+    if re.search("[>\"“„«‘'`~]", text) and len(_A_CUE.findall(words)) < len(
+        _A_CUE.findall(text)
+    ):
         # What a passage concludes is quoted; where the reply concludes as well, it is the last time that counts.
         lines = _stripped("\n".join(own_lines(text, words))) or lines
         cues = [at for at, line in enumerate(lines) if _CUE.match(line)]
@@ -190,11 +186,10 @@ def short_reply_so_far(reply: str) -> str:
     >>> short_reply_so_far("Skerry Light, on Quill"), short_reply_so_far("The answer is "), short_reply_so_far("To")
     ('Skerry Light, on', '', '')
     """
-    words = _PLAIN_WORDS.match(reply)
+    words = re.match(r"\s*(?:[^\W_][\w,'’.-]*[^\S\n]+){1,3}", reply)
     return "" if words is None or _MAY_OPEN_A_CUE.match(reply) else words[0].strip()
 
 
-_PLAIN_WORDS = re.compile(r"\s*(?:[^\W_][\w,'’.-]*[^\S\n]+){1,3}")
 _MAY_OPEN_A_CUE = re.compile(
     r"\s*(?:final|short|correct|right|best|my|the|so|thus|hence|therefore|based|according|given|answers?|topic|verdict"
     r"|letter|output|response|result|here|sure|ok|okay|alright|great|got|next|question|context|knowledge|q|a|an|assistant"
@@ -239,14 +234,17 @@ def _tells(line: str) -> bool:
 def _bare(line: str) -> str:
     """A line without a repeated cue, a bullet, and marks or quotation marks around all of it."""
     cue = _CUE.match(line)
-    if cue and _TITLE.search(cue[0]):
+    # words of a title where a cue would have small letters
+    if cue and re.search(r"Answers? (?:Is|Would Be|Should Be)\b[^:]*\Z", cue[0]):
         cue = None
-    rest = _FORM.sub("", _BULLET.sub("", line[cue.end() :] if cue else line))
-    rest = _TAGS.sub("", rest)
+    rest = _FORM.sub(
+        "", re.sub(r"\A(?:[-•>]|\*(?=\s))\s+", "", line[cue.end() :] if cue else line)
+    )
+    rest = re.sub(r"</?(?:b|i|em|strong|p|answer|final_answer)>", "", rest, flags=re.IGNORECASE)
     if cue and (again := _CUE.match(rest)):
         rest = rest[again.end() :]
 
-    if (bold := _BOLD.fullmatch(rest)) is not None:
+    if (bold := re.fullmatch(r"([*_]{1,3})(?P<inner>[^*]+)\1(?P<dot>\.?)", rest)) is not None:
         rest = bold["inner"] + bold["dot"]
     elif rest.count("**") == 1:
         rest = rest.removeprefix("**").removesuffix("**")
@@ -272,12 +270,9 @@ def whole_reply_so_far(reply: str) -> str:
     """
     first, _, rest = reply.lstrip().partition("\n")
     if first[:1].isalnum() and (rest or not _MAY_OPEN_A_CUE.match(f"{first} ")):
-        return whole_reply(_MAY_BE_A_TOKEN.sub("", reply))
+        # without the beginning of what may come to be a token of a chat template
+        return whole_reply(re.sub(r"[<\[][^>\]]{0,24}\Z", "", reply))
     return ""
-
-
-_MAY_BE_A_TOKEN = re.compile(r"[<\[][^>\]]{0,24}\Z")
-"""The beginning of what may come to be a token of a chat template."""
 
 
 # --- yes or no, true or false -----------------------------------------------------------------------------------------
@@ -517,7 +512,6 @@ _HEDGES = re.compile(
 """Behind a word."""
 _HEDGE = 80
 """Characters before a word in which it may be hedged."""
-_REPLIED = re.compile(r"\W{0,3}(yes|no)\b(?=[^\w\s]|\s*$)", re.IGNORECASE)
 
 
 def label(text: str) -> str | None:
@@ -580,7 +574,7 @@ def truth(text: str) -> str | None:
 
 
 def _called(text: str) -> set[str]:
-    opening = _REPLIED.match(text)
+    opening = re.match(r"\W{0,3}(yes|no)\b(?=[^\w\s]|\s*$)", text, re.IGNORECASE)
     found = {TRUTHS[opening[1].lower() == "no"]} if opening else set()
     return found | _truths_in(text[opening.end() if opening else 0 :])
 
@@ -624,7 +618,6 @@ _TERM = re.compile(
     r"|[A-E]\s+is\s+an?\s)",
 )
 """What begins with a letter that is no option's."""
-_LINE_OR_SENTENCE = re.compile(r"(?<=[.!?;])\s|\n|\bbut\b", re.IGNORECASE)
 
 
 def choice(text: str) -> str | None:
@@ -648,7 +641,9 @@ def _chosen(text: str) -> set[str]:
 
 def _letters_in(text: str) -> set[str]:
     found = set()
-    for clause in _LINE_OR_SENTENCE.split(_TERM.sub("", text)):
+    for clause in re.split(
+        r"(?<=[.!?;])\s|\n|\bbut\b", _TERM.sub("", text), flags=re.IGNORECASE
+    ):
         denied = _denied_from(clause)
         for match in () if clause.endswith("?") else _LETTER.finditer(clause):
             if match.start() < denied and not _DENIED.match(clause, match.end()):

@@ -23,7 +23,6 @@ from typing import NamedTuple
 from blendfilter.quoting import LONGEST_REPLY
 
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
-_ARTICLES = re.compile(r"\b(a|an|the)\b")
 _ACTS = re.compile(
     r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff"
     r"]|(?P<flag>\U0001f3f4[\U000e0030-\U000e0039\U000e0061-\U000e007a]{3,6}\U000e007f)|[\U000e0000-\U000e007f]|\r(?!\n)"
@@ -67,7 +66,9 @@ def normalize_answer(text: str) -> str:
     >>> normalize_answer("The  Old-Man and a Sea!")
     'oldman and sea'
     """
-    return " ".join(_ARTICLES.sub(" ", nfc(text).lower().translate(_NO_PUNCTUATION)).split())
+    return " ".join(
+        re.sub(r"\b(a|an|the)\b", " ", nfc(text).lower().translate(_NO_PUNCTUATION)).split()
+    )
 
 
 def question_digest(question: str) -> str:

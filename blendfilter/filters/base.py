@@ -24,6 +24,7 @@ import dspy
 from blendfilter import aio
 from blendfilter.asking import check_state
 from blendfilter.context import CallNote, asker, noting, rejoined
+from blendfilter.dspy_surface import Shared
 from blendfilter.errors import BadArgument
 from blendfilter.records import Passage, WrittenText
 from blendfilter.retrieval.callables import as_passage
@@ -31,7 +32,7 @@ from blendfilter.retrieval.callables import as_passage
 T = TypeVar("T")
 
 
-class SharedModel:
+class SharedModel(Shared):
     """A model that `load(*settings)` gives: loaded when it is first needed, shared by the copies that optimisers make.
 
     `with model as loaded:` one thread uses it at a time.
@@ -58,9 +59,6 @@ class SharedModel:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._load, *self._settings)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> SharedModel:
-        return self
 
 
 class Signed:

@@ -72,7 +72,6 @@ COMPONENTS: Mapping[str, str] = {
 }
 """The components that our rules compare, and what each is. A user's rule may name others."""
 _COMPONENT = re.compile(r"[^\W\d_]+(?:[ -][^\W\d_]+){0,3}")
-_NAME = re.compile(r"[^+,\s](?:[^+,]*[^+,\s])?")
 _EXAMPLE = (
     'write [[rule]] with name = "…", components = ["subject", "predicate"] and sentence = "…"'
 )
@@ -94,7 +93,7 @@ class Rule:
             and all(isinstance(text, str) for text in (self.name, self.sentence, *words))
             and self.sentence.strip()
             and self.name.isprintable()
-            and _NAME.fullmatch(self.name)
+            and re.fullmatch(r"[^+,\s](?:[^+,]*[^+,\s])?", self.name)
             and all(map(_COMPONENT.fullmatch, words))
             and len({word.casefold() for word in words}) == len(words)
         ):
@@ -195,8 +194,6 @@ _ONE_WORD = re.compile(
     re.IGNORECASE,
 )
 _REASON = re.compile(rf"{_MARKS}(?:-\s++)?{_MARKS}reason{_MARKS}:{_MARKS}(.*)", re.IGNORECASE)
-_FENCE = re.compile(r"\s*```\w*\s*")
-_RULER = re.compile(r"[\s|:-]+")
 _AROUND = " \t*_`\"'“”-"
 _ALIKE = {
     **dict.fromkeys(("alike", "similar", "same", "true", "open"), True),
@@ -205,7 +202,6 @@ _ALIKE = {
     ),
 }
 """What a row may say of its component; anything else, `unsaid` among it, is neither."""
-_UNLIKE = re.compile(r"(?:unlike|not alike)\b")
 
 
 class ComparedComponent(NamedTuple):
@@ -269,7 +265,11 @@ def _of_lines(lines: Iterable[str], components: Sequence[str]) -> JudgeReply:
     verdicts: list[bool] = []
     reason, settled = "", True
     for line in chain.from_iterable(map(str.splitlines, lines)):
-        if not line.strip() or _FENCE.fullmatch(line) or _RULER.fullmatch(line):
+        if (
+            not line.strip()
+            or re.fullmatch(r"\s*```\w*\s*", line)
+            or re.fullmatch(r"[\s|:-]+", line)
+        ):
             continue
         if word := _ONE_WORD.fullmatch(line):
             verdicts.append(word[1].casefold() == "true")
@@ -296,7 +296,7 @@ def _row(line: str, components: Sequence[str]) -> ComparedComponent | None:
 def _alike(cell: str) -> bool | None:
     word = cell.strip(_AROUND).rstrip(".").strip(_AROUND).casefold()
     # "unlike (the opposite)" is unlike; "alike in part" is not alike.
-    return False if _UNLIKE.match(word) else _ALIKE.get(word)
+    return False if re.match(r"(?:unlike|not alike)\b", word) else _ALIKE.get(word)
 
 
 def _component(name: str, components: Iterable[str]) -> str:

@@ -32,6 +32,7 @@ from typing import Any, Literal, TypeAlias
 import dspy
 
 from blendfilter import aio
+from blendfilter.dspy_surface import Shared
 from blendfilter.errors import BadArgument, UnknownName, check_count
 from blendfilter.filters.base import Filter, SharedModel, selection
 from blendfilter.lm.tokenisers import RULE
@@ -199,7 +200,7 @@ class SentenceFilter(_Best):
 # --- scorers ----------------------------------------------------------------------------------------------------------
 
 
-class CandidateScorer:
+class CandidateScorer(Shared):
     """One score a text. Threads share one; `name` is its name in a run's record.
 
     `score` takes a question and texts, and before them what `model` loads, where it needs one: threads take turns.
@@ -232,9 +233,6 @@ class CandidateScorer:
         with self._model as loaded:
             found = dict(zip(once, self._score(loaded, question, once), strict=True))
         return [found[text] for text in texts]
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> CandidateScorer:
-        return self  # optimisers copy modules by the dozen, and one model is enough
 
 
 def scorer_of(by: By, model: str | None = None) -> CandidateScorer:

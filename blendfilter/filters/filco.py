@@ -30,7 +30,6 @@ from blendfilter.retrieval.callables import as_passage
 
 Unit = Literal["sentence", "passage"]
 _MARKS = ".!?…\"'”’)]"
-_WORDS = re.compile(r"[^\W\d_]{2,}")
 _NO_WORDS = frozenset(
     {
         "sentence",
@@ -169,7 +168,8 @@ def unquoted(reply: str, lines: Iterable[str]) -> str:
     for part in sorted(quotable, key=len, reverse=True):
         if (
             part in reply
-            and len({word.lower() for word in _WORDS.findall(part)} - _NO_WORDS) > 2
+            and len({word.lower() for word in re.findall(r"[^\W\d_]{2,}", part)} - _NO_WORDS)
+            > 2
         ):
             reply = reply.replace(part, "")
     return reply

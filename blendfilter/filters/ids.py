@@ -115,8 +115,6 @@ _IN_CONTEXT = [  # the letter that a group becomes beside its neighbours
     (r"(?<![^:iI,.])(N)(?![^,.:])", "d"),  # "0: no"
 ]
 _ROWS = re.compile(r"[iI](?:[,nc]*[iI])*|.")
-_BESIDE_WORDS = re.compile(r"(?:^|(?<=[.,:?]))[^.,:?]*[wv][^.,:?KD]*[KD]?")
-"""Verdicts of the classes K and D are none where other words stand beside them."""
 _CONTEXT = [(re.compile(pattern), letter) for pattern, letter in _IN_CONTEXT]
 _AROUND = [  # ticked and empty boxes; tokens of chat templates and markdown; brackets around a label
     (
@@ -173,7 +171,12 @@ def _coded(line: str, k: int) -> tuple[str, list[tuple[int, ...]]]:
 
 @lru_cache(maxsize=256)  # most lines of a reply have the letters of others
 def _beside_neighbours(letters: str) -> str:
-    letters = _BESIDE_WORDS.sub(lambda found: re.sub("[KD]", "w", found[0]), letters)
+    # Verdicts of the classes K and D are none where other words stand beside them.
+    letters = re.sub(
+        r"(?:^|(?<=[.,:?]))[^.,:?]*[wv][^.,:?KD]*[KD]?",
+        lambda found: re.sub("[KD]", "w", found[0]),
+        letters,
+    )
     for pattern, letter in _CONTEXT:
         letters = pattern.sub(partial(_replaced, letter), letters)
     return letters
@@ -224,15 +227,12 @@ _RULES = [  # what a clause says: the first rule that is found among its letters
 ]
 _FOUND = [(kind, re.compile(rule)) for kind, rule in _RULES]
 # what says nothing clear of a label
-_IN_DOUBT = re.compile(r"^[^kd]*i|^[nc]+$|[kd].*[h?i]|[h?].*[kd]|[QP]")
 _ONE_SUBJECT = re.compile(
     r"[^ikd]*[kd][^ikd]*i[^ikd]*"  # "relevant: 0"
     r"|[^i]*i(?:(?!,?[kd][np]{0,2}[b:]n?i|[,nlxe]{0,3}i)[^i])*"  # "0 is relevant"
     r"|[^i]+$"
 )
 _SENTENCE = re.compile(r"[^.;?]+\??")
-_LABEL = re.compile(r"[,:p]*n?i:(?=.)")
-_EDGES = re.compile(r"^[q:]+|(?<!:):+$|(?<![vq])q+$|(?<=vq)q+$")
 _LONGEST = 200  # letters of a clause: what is longer says nothing
 
 
@@ -253,12 +253,12 @@ def _clauses(line: str, k: int) -> Iterator[_Clause]:
     letters, ids = _coded(_BRACKETS.sub(_unbracketed, line.strip("| \t")), k)
     for sentence in _SENTENCE.finditer(letters):
         start, end = sentence.span()
-        if label := _LABEL.match(sentence[0]):
+        if label := re.match(r"[,:p]*n?i:(?=.)", sentence[0]):
             named = next(each for each in ids[start:end] if each)
             yield _Clause("mention", named)
             for part in re.findall(r"[^:,]+", sentence[0][label.end() :]):
                 verdict = _clause(part, (), k).kind
-                if _IN_DOUBT.search(part):
+                if re.search(r"^[^kd]*i|^[nc]+$|[kd].*[h?i]|[h?].*[kd]|[QP]", part):
                     yield _Clause("doubt", named)
                 elif verdict in ("keep", "drop") or re.search("[xozr]", part):
                     yield _Clause(verdict if verdict in ("keep", "drop") else "isnt")
@@ -284,7 +284,7 @@ def _unbracketed(found: re.Match[str]) -> str:
 
 
 def _clause(letters: str, ids: tuple[int, ...], k: int) -> _Clause:
-    letters = _EDGES.sub("", letters.replace(",", ""))
+    letters = re.sub(r"^[q:]+|(?<!:):+$|(?<![vq])q+$|(?<=vq)q+$", "", letters.replace(",", ""))
     kind = _kind(letters)
     if kind == "all but":
         return _Clause("state", tuple(each for each in range(k) if each not in ids), letters)

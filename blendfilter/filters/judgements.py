@@ -19,7 +19,6 @@ from blendfilter.filters.ids import (
 from blendfilter.lm.profiles import split_thinking
 from blendfilter.quoting import end_of
 
-_NUMBERS_ALONE = re.compile(r"(?:[\W\d_]|\band\b|\bnone\b)+", re.IGNORECASE)
 _IDS = re.compile(
     r"(?:^[^\w\n]{0,12}(?:(?:so|thus|therefore|hence|and),?\s)?|(?<=[.;]\s)[^\w\n]{0,4}|(?<=\"))"
     r"(?:(?:the|my|final|relevant)\s){0,3}"
@@ -76,7 +75,11 @@ def _read_text(text: str, k: int) -> IdsRead:
         found for found in _IDS.finditer(text) if not _inside_a_judgement(text, found.start())
     ]
     if not openings:
-        return read_plain(text, k) if _NUMBERS_ALONE.fullmatch(text) else _by_verdicts(text, k)
+        return (
+            read_plain(text, k)
+            if re.fullmatch(r"(?:[\W\d_]|\band\b|\bnone\b)+", text, re.IGNORECASE)
+            else _by_verdicts(text, k)
+        )
     if end := _NEXT_PROMPT.search(text, openings[0].end()):
         text = text[: end.start()]
         openings = [found for found in openings if found.end() <= len(text)]

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Self, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import dspy
 
+from blendfilter.dspy_surface import Shared
 from blendfilter.errors import BadArgument, BadData, EmptyData, UnknownName
 from blendfilter.files import path_of
 from blendfilter.filters.base import Filter, selection
@@ -39,11 +40,8 @@ class _Context(NamedTuple):
     order: tuple[tuple[_Key, tuple[tuple[int, int], ...]], ...] | None = None
 
 
-class _SilverContexts(dict[str, _Context]):
-    """Contexts by question; the copies that DSPy makes of modules share them."""
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        return self
+class _SilverContexts(Shared, dict[str, _Context]):
+    """Contexts by question."""
 
 
 class SilverFilter(Filter):

@@ -320,7 +320,6 @@ _NOT_YET = re.compile(
     re.IGNORECASE,
 )
 """What stands in place of a final answer that a model has not found; alone, "unknown" is an answer."""
-_STILL = re.compile(r"\b(?:yet|still|so far|not)\b", re.IGNORECASE)
 _NEXT_PART = re.compile(
     r"(?<=[.?!\"”’*)\]])\s{1,3}\*{0,2}(?:(?:first |next )?follow-?ups?(?: questions?)?|intermediate answer|question"
     r"|so the final answer|(?:knowledge|thought|action|observation)(?: \d{1,2})?)\s?(?:\d{1,2})?\*{0,2}(?:\sis)?:",
@@ -423,7 +422,9 @@ def _undecided(answer: str, follows: bool) -> bool:
     found = _NOT_YET.match(line)
     if found is None or re.match(r"\s[A-Z]", line[found.end() :]):  # "Unknown Pleasures"
         return False
-    return follows or _STILL.search(line) is not None
+    return (
+        follows or re.search(r"\b(?:yet|still|so far|not)\b", line, re.IGNORECASE) is not None
+    )
 
 
 def _bare(query: str) -> str:
