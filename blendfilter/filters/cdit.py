@@ -137,15 +137,12 @@ def rules_of(
     Raises: UnknownName; BadArgument for none at all, one twice, or one that takes a name of ours.
     """
     found: dict[str, Rule] = {}
-    for rule in [rules] if isinstance(rules, str | Rule) else rules:
-        if isinstance(rule, str):
-            if rule not in known:
-                raise UnknownName.of(
-                    "rule", rule, known, "- or a Rule of your own (rules=FILE)"
-                )
-            rule = known[rule]  # noqa: PLW2901
+    for given in [rules] if isinstance(rules, str | Rule) else rules:
+        if isinstance(given, str) and given not in known:
+            raise UnknownName.of("rule", given, known, "- or a Rule of your own (rules=FILE)")
+        rule = known[given] if isinstance(given, str) else given
         # Verdicts are kept with the names of their rules: one name must not mean two things.
-        elif rule.name in RULES and rule != RULES[rule.name]:
+        if rule != RULES.get(rule.name, rule):
             raise BadArgument(f"a rule '{rule.name}' is there already: give yours another name")
         if rule.name in found:
             raise BadArgument(

@@ -52,45 +52,13 @@ def _filco(
     max_input_tokens: int | None = None,
 ) -> Filter:
     """FilCo's filter: M_ctx where a trained `model` is named, else the prompt for any model."""
+    given: dict[str, Any] = {"unmatched": unmatched, "max_input_tokens": max_input_tokens}
+    given = {name: value for name, value in given.items() if value is not None}
     if model is not None:
-        return TrainedFilCoFilter(
-            model,
-            lm=lm,
-            unmatched=unmatched or "keep",
-            max_input_tokens=max_input_tokens,
-            prompts=prompts,
-            adapter=adapter,
-        )
-    for named, value in (
-        ("unmatched", unmatched),
-        ("max_input_tokens", max_input_tokens),
-    ):
-        if value is not None:
-            raise BadArgument(f"{named} is for a trained model of FilCo's: name it as model=")
+        return TrainedFilCoFilter(model, lm=lm, prompts=prompts, adapter=adapter, **given)
+    for name in given:
+        raise BadArgument(f"{name} is for a trained model of FilCo's: name it as model=")
     return FilCoFilter(wording=wording, prompts=prompts, adapter=adapter)
-
-
-def _bider(
-    *,
-    prompts: Prompts | str | None,
-    adapter: dspy.Adapter | None,
-    model: str | None = None,
-    lm: dspy.BaseLM | None = None,
-    unmatched: Unmatched = "keep",
-    max_input_tokens: int | None = None,
-) -> Filter:
-    if model is None and lm is None:
-        raise BadArgument(
-            f"the filter bider is a trained model: name it as model=; {BIDERFilter.made_by} makes one"
-        )
-    return BIDERFilter(
-        model,
-        lm=lm,
-        unmatched=unmatched,
-        max_input_tokens=max_input_tokens,
-        prompts=prompts,
-        adapter=adapter,
-    )
 
 
 _BLENDFILTERS: Mapping[str, Callable[..., dspy.Module]] = {
@@ -106,7 +74,7 @@ FILTERS: Mapping[str, Callable[..., dspy.Module]] = {
     "sentence": SentenceFilter,
     "filco": _filco,
     "filco-passage": partial(FilCoFilter, "passage"),
-    "bider": _bider,
+    "bider": BIDERFilter,
     "cdit": partial(CDITFilter, "word"),
     "cdit-components": partial(CDITFilter, "components"),
     "summary": SummaryFilter,
@@ -149,6 +117,10 @@ def make_filter(
         if argument not in taken:
             takers = ", ".join(filters_taking(argument))
             raise BadArgument(f"the filter {name} takes no {argument}: {takers} do")
+    if name == "bider" and not {"model", "lm"} & wanted.keys():
+        raise BadArgument(
+            f"the filter bider is a trained model: name it as model=; {BIDERFilter.made_by} makes one"
+        )
     if name in _BLENDFILTERS:
         offered |= {"offer_none": worded.offer_none, "ask_topic": worded.ask_topic}
     given = {key: value for key, value in offered.items() if key in taken}

@@ -107,13 +107,10 @@ class WrittenFilter(Filter):
             raise UnknownName.of("unmatched", unmatched, get_args(Unmatched))
         name = None if model is None else str(model).removeprefix(ENGINE)
         if max_input_tokens is None:
-            max_input_tokens = (
-                INPUT_TOKENS
-                if name is None
-                else _trained(name).get("max_input_tokens", INPUT_TOKENS)
-            )
-        max_input_tokens = check_count("max_input_tokens", max_input_tokens)
-        self.unmatched, self.max_input_tokens = unmatched, max_input_tokens
+            trained = {} if name is None else _trained(name)
+            max_input_tokens = trained.get("max_input_tokens", INPUT_TOKENS)
+        self.unmatched = unmatched
+        self.max_input_tokens = check_count("max_input_tokens", max_input_tokens)
         settings = PromptSettings.of(None, prompts, adapter)
         self.write = settings.predictor(
             "write", WriteContext, self.template, CONTEXT_TOKENS, stop=STOPS
@@ -122,9 +119,8 @@ class WrittenFilter(Filter):
             self.check(name, lm)
             self.folder = _folder_of(name)
             how = endpoint_of(name) or "chat"
-            self.write.lm = lm if lm is not None else connect(f"{ENGINE}{name}", endpoint=how)
-        elif lm is not None:
-            self.write.lm = lm
+            lm = lm if lm is not None else connect(f"{ENGINE}{name}", endpoint=how)
+        self.write.lm = lm
 
     def arguments(self) -> dict[str, Any]:
         """What becomes of unmatched text, and the cap of the prompt; the model is the run's setting `lm.filter`."""
@@ -200,11 +196,8 @@ class WrittenFilter(Filter):
             return selection((), "none", flags={"explicit_none": 1, **cut})
         found = looked_up(reply, passages, cut=any(each.event == "cut_reply" for each in notes))
         unmatched = {"not_in_passages": n} if (n := found.unmatched) else {}
-        kept = [
-            each
-            for each in found.parts
-            if self.unmatched == "keep" or not isinstance(each, WrittenText)
-        ]
+        drops = WrittenText if self.unmatched == "drop" else ()
+        kept = [part for part in found.parts if not isinstance(part, drops)]
         # Never a line that begins with a number: a trace would set it under the passage of that number.
         return selection(
             kept, "written", f"wrote: {one_line(reply)}", flags={**unmatched, **cut}
@@ -332,11 +325,8 @@ def looked_up(reply: str, passages: Sequence[Passage], *, cut: bool = False) -> 
         [_Folded.of(piece.text, piece.start) for piece in pieces_of(passage)]
         for passage in passages
     ]
-    written = [
-        sentence.text
-        for part in _without_titles(reply, passages)
-        for sentence in sentences(part)
-    ]
+    parts = _without_titles(reply, passages)
+    written = [sentence.text for part in parts for sentence in sentences(part)]
     found: list[_Place | str] = []
     taken: dict[_Place, None] = {}
     for at, text in enumerate(written):
@@ -371,7 +361,7 @@ def _part(run: Sequence[Any], passages: Sequence[Passage]) -> Passage:
 
 def _goes_on(item: _Place | str, before: _Place | str) -> bool:
     if isinstance(item, str) or isinstance(before, str):
-        return isinstance(item, str) and isinstance(before, str)
+        return type(item) is type(before)
     return item.passage == before.passage and item.start >= before.end
 
 
@@ -386,12 +376,9 @@ def _place_of(
         for piece in pieces
         for place in piece.find(text, half)
     ]
-    last = next(reversed(taken), None)
-    if last is not None and (after := [place for place in places if _goes_on(place, last)]):
-        return after[0]
-    return next(
-        (place for place in places if place not in taken), places[0] if places else None
-    )
+    after = [place for last in [*taken][-1:] for place in places if _goes_on(place, last)]
+    new = [place for place in places if place not in taken]
+    return next(iter([*after, *new, *places]), None)
 
 
 def _without_titles(reply: str, passages: Sequence[Passage]) -> Iterator[str]:
@@ -432,15 +419,10 @@ class _Folded(NamedTuple):
     @classmethod
     def of(cls, text: str, offset: int = 0) -> _Folded:
         """`text`, which lies at `offset`."""
-        plain: list[str] = []
-        starts: list[int] = []
-        ends: list[int] = []
+        plain, starts, ends = list[str](), list[int](), list[int]()
         for cluster in _CLUSTER.finditer(text):
-            form = (
-                " "
-                if cluster[0].isspace()
-                else unicodedata.normalize("NFKC", cluster[0].translate(_QUOTES))
-            )
+            form = unicodedata.normalize("NFKC", cluster[0].translate(_QUOTES))
+            form = " " if form.isspace() else form
             plain.append(form)
             starts += [cluster.start() + offset] * len(form)
             ends += [cluster.end() + offset] * len(form)

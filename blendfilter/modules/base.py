@@ -329,16 +329,12 @@ class Answering(QuestionModule):
 
 # --- a prediction in a notebook ---
 
-_QUERY_WORDS = {
+QUERY_WORDS = {
     "q": "the question",
     "q_ex": "external reasoning + question",
     "q_in": "internal knowledge + question",
 }
-
-
-def query_words(name: str) -> str:
-    """What the query of that name is made of; empty where the name is clear."""
-    return _QUERY_WORDS.get(name, "")
+"""What queries are made of, where their names do not say it."""
 
 
 class MethodPrediction(dspy.Prediction):
@@ -362,7 +358,7 @@ class MethodPrediction(dspy.Prediction):
         lines = [f"<b>{_text(self.get('answer'))}</b>"]
         for name, query in (self.get("queries") or {}).items():
             lines.append(
-                f"<code>{_text(name)}</code> <small>{_text(query_words(name))}</small> {_text(query)}"
+                f"<code>{_text(name)}</code> <small>{_text(QUERY_WORDS.get(name, ''))}</small> {_text(query)}"
             )
             branch = branches.get(name, Branch((), ()))
             kept = {passage.id for passage in branch.kept}
@@ -370,27 +366,22 @@ class MethodPrediction(dspy.Prediction):
                 lines.append(
                     f"{'+ kept' if passage.id in kept else '- dropped'} {_text(passage.line)}"
                 )
-                spans = (
-                    span
-                    for each in branch.kept
-                    if each.id == passage.id
-                    for span in getattr(each, "spans", ())
-                )
-                lines += (f"<small>kept: {_text(piece.text)}</small>" for piece in spans)
-        written = (
-            each for each in self.get("knowledge") or () if isinstance(each, WrittenText)
-        )
-        lines += (f"+ written, in no passage: {_text(each.text)}" for each in written)
+                for part in branch.kept:
+                    if part.id == passage.id and isinstance(part, Excerpt):
+                        for span in part.spans:
+                            lines.append(f"<small>kept: {_text(span.text)}</small>")
+        for part in self.get("knowledge") or ():
+            if isinstance(part, WrittenText):
+                lines.append(f"+ written, in no passage: {_text(part.text)}")
         if self.get("reasoning"):
             lines.append(f"<small>reasoning</small> {_text(self.reasoning, 640)}")
-        events = [
-            f"{name} {count}" for name, count in (self.get("flags") or {}).items() if count
-        ]
         figures = [
             f"{len(self.get('knowledge') or [])} passages kept",
             f"{len(self.get('calls') or [])} calls",
         ]
-        lines.append(f"<small>{html_of('; '.join([*figures, *events]))}</small>")
+        events = (self.get("flags") or {}).items()
+        figures += [f"{name} {count}" for name, count in events if count]
+        lines.append(f"<small>{html_of('; '.join(figures))}</small>")
         return f"<div>{'<br>'.join(lines)}</div>"
 
 

@@ -33,7 +33,7 @@ from blendfilter.evaluation.run_folder import REPORT, write_text
 from blendfilter.evaluation.run_passages import Passages
 from blendfilter.evaluation.run_status import RunStatus, stage_of
 from blendfilter.journal import FILE, Journal
-from blendfilter.modules.base import query_words
+from blendfilter.modules.base import QUERY_WORDS
 from blendfilter.report.card import interval, loss_bar, swatch
 from blendfilter.report.run_text import (
     LOSS_WORDS,
@@ -486,7 +486,7 @@ class Traces:
         spans, trim = branch.get("spans", {}), branch.get("trim")
         return {
             "name": name,
-            "words": query_words(name),
+            "words": QUERY_WORDS.get(name, ""),
             "query": self._pieces.of(query or ""),
             "read": branch["ids_read"] or "",
             "searched": row is not None,
