@@ -373,11 +373,16 @@ class Batches:
 
     def _send(self, lines: list[WaitingLine]) -> None:
         engine, path = lines[0][0].engine, lines[0][0].path
-        name = self._new_name()
+        run = digest(str(self._journal.path.parent.resolve()))[:6]
+        while True:  # a name that no file in the folder has; it says nothing else
+            name = f"{run}-{next(self._number):04}"
+            file = self.folder / f"{name}{INPUT}"
+            if not file.exists() and _key_of(name) not in self._journal:
+                break
         waiting = {line.id: future for line, future in lines}
         sent = _Sent(name, frozenset(waiting), fresh=True, lines=waiting)
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_whole(self.folder / f"{name}{INPUT}", (line.text() for line, _ in lines))
+        write_whole(file, (line.text() for line, _ in lines))
         self._note(
             name,
             model=engine.model,
@@ -406,15 +411,6 @@ class Batches:
         record = {**known, **facts}
         if record != known:
             self._journal.append(record)
-
-    def _new_name(self) -> str:
-        """A name that no file in the folder has; it says nothing else."""
-        run = digest(str(self._journal.path.parent.resolve()))[:6]
-        while True:
-            name = f"{run}-{next(self._number):04}"
-            on_file = (self.folder / f"{name}{INPUT}").exists()
-            if not on_file and _key_of(name) not in self._journal:
-                return name
 
     def _stop(self) -> None:
         """What waits has been written: nothing more can be done before it is answered."""

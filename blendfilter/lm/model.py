@@ -246,11 +246,14 @@ def connect(
     )
     lm = _opened(settings)
     # The journal is opened last of all: a name that is refused leaves no file and no lock behind.
-    if journal is None:
-        return lm.with_journal(_user_cache()) if _is_cached(name, cache) else lm
-    return lm.with_journal(
-        Journal(journal, mode) if isinstance(journal, str | Path) else journal
-    )
+    if journal is None and _is_cached(name, cache):
+        try:
+            return lm.with_journal(CallCache(resources.cache("calls")))
+        except MissingFile as nowhere:
+            logger.warning("calls are not cached: %s", nowhere)
+    if isinstance(journal, str | Path):
+        journal = Journal(journal, mode)
+    return lm if journal is None else lm.with_journal(journal)
 
 
 _NOT_IN_STATE = frozenset({"api_key", "prices", "decoding"})
@@ -279,14 +282,6 @@ def _is_cached(name: str | dspy.BaseLM, wanted: bool | None) -> bool:
     if wanted is None and isinstance(name, dspy.BaseLM):
         return called_by_dspy(name) and bool(name.cache)
     return wanted is not False
-
-
-def _user_cache() -> CallCache | None:
-    try:
-        return CallCache(resources.cache("calls"))
-    except MissingFile as nowhere:
-        logger.warning("calls are not cached: %s", nowhere)
-        return None
 
 
 class LMSettings(Connection):

@@ -171,8 +171,12 @@ class OpenAIEngine:
             body[profile.max_tokens_param] = config.max_tokens
         if config.stop:
             body["stop"] = list(config.stop)
-        if config.response_format is not None:
-            body["response_format"] = _response_format(config.response_format)
+        wanted = dict(config.response_format or {})
+        if wanted.get("type") == "json_schema":  # lm15's is flat, the wire's is not
+            del wanted["type"]
+            wanted = {"type": "json_schema", "json_schema": {"name": "response", **wanted}}
+        if wanted:
+            body["response_format"] = wanted
         if config.logprobs is not None:
             body["logprobs"] = True if self._chat else config.logprobs
             if self._chat and config.logprobs:
@@ -328,17 +332,6 @@ def _json_of(content: bytes) -> dict[str, Any]:
 def _named(body: Mapping[str, Any]) -> dict[str, tuple[str, Any]]:
     """The settings of a request, as `refusals.refused` has them: here a refusal calls them by their names."""
     return {name: (name, value) for name, value in body.items() if name not in _ESSENTIAL}
-
-
-def _response_format(wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """lm15's flat response format in the wire's nesting."""
-    if wanted.get("type") != "json_schema":
-        return dict(wanted)
-    inner = {
-        "name": "response",
-        **{name: value for name, value in wanted.items() if name != "type"},
-    }
-    return {"type": "json_schema", "json_schema": inner}
 
 
 def logprobs_of(stated: Any) -> tuple[lm15.TokenLogprob, ...] | None:
