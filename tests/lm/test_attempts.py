@@ -15,7 +15,6 @@ import pytest
 from dspy import lm15
 from model_server import Server, serve
 
-from blendfilter.errors import BadArgument
 from blendfilter.journal import Journal
 from blendfilter.lm import faults
 from blendfilter.lm.attempts import (
@@ -270,14 +269,6 @@ def test_a_fault_that_passes_is_tried_again(fault: str, server: Server, tmp_path
 
 
 # ---- how they are given
-
-
-def test_terms_that_cannot_be_are_refused_before_a_journal_is_opened(tmp_path: Path) -> None:
-    with pytest.raises(BadArgument, match="attempts is 0: give a whole number of 1 or more"):
-        connect("m", api_base="http://127.0.0.1:9/v1", journal=tmp_path / "run", attempts=0)
-    with pytest.raises(BadArgument, match="offline answers in this process: requests_per_minute is for models behind"):
-        connect("offline", journal=tmp_path / "run", requests_per_minute=60)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_users_own_model_is_called_on_our_terms() -> None:

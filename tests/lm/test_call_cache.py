@@ -133,11 +133,6 @@ def test_settings_that_the_cache_would_ignore_are_refused(
     assert not any(tmp_path.iterdir())
 
 
-def test_an_open_journal_has_its_own_mode(server: Server, tmp_path: Path) -> None:
-    with Journal(tmp_path) as journal, pytest.raises(BadArgument, match="mode 'replay' is for a journal"):
-        at(server, journal=journal, mode="replay")
-
-
 # --- which models ---
 
 
