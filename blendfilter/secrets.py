@@ -230,9 +230,9 @@ def refuse_keys(fields: Mapping[str, Any], where: str) -> None:
                 f"{where} must hold no key, and '{name}' looks like one: they are recorded with every call; give it as "
                 "api_key=, or in the environment"
             )
-        for each in value if isinstance(value, list | tuple) else (value,):
-            if isinstance(each, Mapping):
-                refuse_keys(each, where)
+        for inner in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(inner, Mapping):
+                refuse_keys(inner, where)
 
 
 def names_key(name: str) -> bool:

@@ -379,13 +379,13 @@ def config_for(lm: Any, config: Mapping[str, Any]) -> dict[str, Any]:
             fitted["temperature"] = (
                 1.0  # what such a family samples at, and takes: DSPy puts 0.7 in the place of None
             )
-    if (asked := config.get("max_tokens")) is not None:
+    if (wanted := config.get("max_tokens")) is not None:
         spelled = (
             "max_completion_tokens" if "max_completion_tokens" in settings else "max_tokens"
         )
         fitted |= {
             "max_tokens": None,
-            spelled: profile.cap(asked, effort, settings.get(spelled)),
+            spelled: profile.cap(wanted, effort, settings.get(spelled)),
         }
     return fitted
 

@@ -287,20 +287,20 @@ def _paid(responses: Iterable[lm15.Response], price: Price | None) -> dict[str, 
     total: dict[str, Any] = {"cost": 0.0}
     for response in responses:
         data = response.provider_data or {}
-        told = stated(data.get("cost"))
+        theirs = stated(data.get("cost"))
         by_us = cost_of(_tokens(response), rated(price, data))
-        by_price = by_us is not None and by_us > (told or 0.0)
-        cost = by_us if told is None or by_price else told
+        by_price = by_us is not None and by_us > (theirs or 0.0)
+        cost = by_us if theirs is None or by_price else theirs
         if cost is None:
             return {"cost": None}
-        if by_price and told is not None:
+        if by_price and theirs is not None:
             total |= {
                 "cost_by": "price",
-                "cost_stated": total.get("cost_stated", total["cost"]) + told,
+                "cost_stated": total.get("cost_stated", total["cost"]) + theirs,
             }
         elif "cost_stated" in total:
             total["cost_stated"] += cost
-        elif told is not None:
+        elif theirs is not None:
             total["cost_by"] = data.get("cost_by", "server")
         total["cost"] += cost
     return total

@@ -125,8 +125,8 @@ def listed_price(model: str, provider: str) -> Price | None:
         return None
     if (rates := listed_rates(_LITELLM_NAMES.get(provider, provider), model)) is None:
         return None
-    each = [None if rate is None else round(rate * A_MILLION, 9) for rate in rates]
-    return Price(*each) if any(each) else None  # type: ignore[arg-type]
+    dollars = [None if rate is None else round(rate * A_MILLION, 9) for rate in rates]
+    return Price(*dollars) if any(dollars) else None  # type: ignore[arg-type]
 
 
 _LITELLM_NAMES = {"together": "together_ai"}

@@ -78,7 +78,7 @@ class Profile:
             return self.thinks
         return effort != "off" or (self.thinks and not self.can_stop_thinking)
 
-    def cap(self, asked: int | None, effort: str | None, own: int | None = None) -> int | None:
+    def cap(self, wanted: int | None, effort: str | None, own: int | None = None) -> int | None:
         """The cap on a reply's tokens: what is asked, and room for thoughts where it thinks at this effort.
 
         A cap of the model's own (`own`) that leaves the room already is taken as it is.
@@ -87,9 +87,9 @@ class Profile:
         >>> Profile().cap(32, None), thinking.cap(32, None), thinking.cap(32, None, 16000), thinking.cap(9, None, 9)
         (32, 8224, 16000, 9)
         """
-        if asked is None or not self.thinks_at(effort) or (own is not None and asked >= own):
-            return asked
-        return max(own or 0, asked + self.thinking_tokens)
+        if wanted is None or not self.thinks_at(effort) or (own is not None and wanted >= own):
+            return wanted
+        return max(own or 0, wanted + self.thinking_tokens)
 
     def fit(
         self, config: lm15.Config, effort: str | None, own_cap: int | None = None

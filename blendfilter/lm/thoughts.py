@@ -53,7 +53,7 @@ class ThoughtfulEngine:
 
     async def complete(self, request: lm15.Request) -> lm15.Response:
         """The response, with its room as ``provider_data["room"]``. Raises: as `inner` does."""
-        asked = request.config
+        config = request.config
         first: lm15.Response | lm15.LM15Error
         try:
             first = await self.inner.complete(request)
@@ -71,7 +71,9 @@ class ThoughtfulEngine:
                 return first
             account.first, lost = first, tokens_of(first)
             account.lost += lost
-        more = dataclasses.replace(asked, max_tokens=(asked.max_tokens or 0) + THINKING_TOKENS)
+        more = dataclasses.replace(
+            config, max_tokens=(config.max_tokens or 0) + THINKING_TOKENS
+        )
         try:
             reply = await self.inner.complete(dataclasses.replace(request, config=more))
         except lm15.InvalidRequestError as error:
@@ -92,8 +94,8 @@ class ThoughtfulEngine:
         return reply_cap(self.inner, request)
 
     def _has_room(self, request: lm15.Request) -> bool:
-        asked, cap = request.config.max_tokens, self.reply_cap(request)
-        return asked is None or cap is None or cap > asked
+        wanted, cap = request.config.max_tokens, self.reply_cap(request)
+        return wanted is None or cap is None or cap > wanted
 
     def _say_so(self) -> None:
         if self.noticed.is_set():

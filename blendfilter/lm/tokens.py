@@ -45,13 +45,13 @@ def at_most(request: lm15.Request) -> int:
     config = request.config
     written = [
         *request.tools,
-        *(each for each in (config.response_format, config.extensions) if each is not None),
+        *(part for part in (config.response_format, config.extensions) if part is not None),
     ]
     return (
         A_REQUEST
         + system
         + messages
-        + sum(_INDENTED * bytes_of(repr(each)) + A_MESSAGE for each in written)
+        + sum(_INDENTED * bytes_of(repr(part)) + A_MESSAGE for part in written)
     )
 
 
