@@ -122,7 +122,5 @@ def without_login(address: str) -> str:
     >>> without_login("http://host:port/v1")
     'http://host:port/v1'
     """
-    return re.split(r"[?#]", _AT.split(address)[-1], maxsplit=1)[0]
-
-
-_AT = re.compile("@|%40|\N{FULLWIDTH COMMERCIAL AT}|\N{SMALL COMMERCIAL AT}")
+    at = "@|%40|\N{FULLWIDTH COMMERCIAL AT}|\N{SMALL COMMERCIAL AT}"
+    return re.split("[?#]", re.split(at, address)[-1], maxsplit=1)[0]

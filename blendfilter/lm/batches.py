@@ -88,7 +88,6 @@ PATIENT = Retry(attempts=8, wait_first=0.0, deadline=90 * 86_400.0)
 FORGIVING = 300.0
 """Seconds at the most between two looks at a server that did not answer the last one."""
 INPUT, OUTPUT = ".input.jsonl", ".output.jsonl"
-_NAME = re.compile(r"[0-9a-f]{6}-[0-9]{4,}")
 _OK = 200
 _OVER = frozenset({"completed", "failed", "expired", "cancelled"})
 
@@ -471,7 +470,7 @@ class Batches:
             if record["kind"] == "batch":
                 name = record["name"]
                 # a run may be anybody's, and its files are found by this name
-                if not _NAME.fullmatch(name):
+                if not re.fullmatch("[0-9a-f]{6}-[0-9]{4,}", name):
                     raise BadData(
                         f"{self._journal.path}: {name!r:.80} is not the name of a batch: restore the file"
                     )

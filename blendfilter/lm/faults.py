@@ -48,7 +48,7 @@ _CAP_TOO_LARGE = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _KEYS = re.compile(r"\b(?:sk|gsk|pk|xai|hf)[-_][\w*.-]{8,}|\bbearer\s+\S{8,}", re.IGNORECASE)
-_MODERATED = re.compile(r"moderat|flagged|content.?(?:policy|filter)|safety", re.IGNORECASE)
+_MODERATED = r"(?i)moderat|flagged|content.?(?:policy|filter)|safety"
 _CLASSES: Mapping[int, type[Any]] = {
     401: lm15.AuthError,
     402: lm15.BillingError,
@@ -164,7 +164,7 @@ def _of_status(
         too_long = code in _CONTEXT_CODES or bool(may_be and _CONTEXT.search(message))
     if too_long:
         kind = lm15.ContextLengthError
-    elif status == 403 and _MODERATED.search(f"{code} {message}"):
+    elif status == 403 and re.search(_MODERATED, f"{code} {message}"):
         kind = lm15.InvalidRequestError  # this prompt is refused, not the key
     elif code == "insufficient_quota":
         kind = lm15.BillingError

@@ -30,7 +30,6 @@ MOST = 1000.0
 MARGIN, FEE = 10.0, 10.0
 """A server may state so many times what our price makes of a call, and so many dollars beside it: a broker's margin,
 its searches, cache writes."""
-_SNAPSHOT = re.compile(r"(.+)-\d{4}-\d\d-\d\d")
 Dollars = Annotated[FiniteFloat, Field(ge=0, strict=True)]
 
 
@@ -86,7 +85,8 @@ class Prices:
         """
         if name in self.listed:
             return self.listed[name]
-        family = self.listed.get(dated[1]) if (dated := _SNAPSHOT.fullmatch(name)) else None
+        dated = re.fullmatch(r"(.+)-\d{4}-\d\d-\d\d", name)
+        family = self.listed.get(dated[1]) if dated else None
         return family if family and family.snapshots else None
 
 

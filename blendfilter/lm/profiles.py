@@ -323,7 +323,6 @@ _FIRST_WORDS = (
     "Here's my thought process:",
     "Here are my reasoning steps:",
 )
-_MAY_BE_HARMONY = re.compile(r"\s*(?:assistant)?(?:analysis|commentary)\b")
 _TOKEN = r"<\|(?:start|channel|constrain|open|close)\|>[^<]{0,120}"
 _MAY_BE_A_MARK = re.compile(rf"(?:{_TOKEN}){{0,3}}(?:[<\[◁][^>\]▷]{{0,24}})?\Z")
 
@@ -381,7 +380,8 @@ def reply_so_far(text: str) -> str:
     if words and any(first.startswith(words) for first in _FIRST_WORDS):
         return ""
     reply = split_thinking(text)[1]
-    if _MAY_BE_HARMONY.match(reply):  # a final channel may yet follow
+    # harmony, whose final channel may yet follow
+    if re.match(r"\s*(?:assistant)?(?:analysis|commentary)\b", reply):
         return ""
     unsure = _MAY_BE_A_MARK.search(reply)
     return reply[: unsure.start()].rstrip() if unsure and unsure[0] else reply
