@@ -64,7 +64,16 @@ class ThoughtfulEngine:
         else:
             if self._has_room(request) or not thinks(first):
                 return first
-        self._say_so()
+        if not self.noticed.is_set():
+            self.noticed.set()
+            logger.warning(
+                "%s thinks before it replies: a reply that its thoughts leave empty or cut is asked for once more, "
+                "with %s tokens more. thinking=True (or reasoning='low') gives every reply that room at once, which "
+                "saves the second call. %s",
+                self.model,
+                f"{THINKING_TOKENS:,}",
+                _SWITCH if self.profile.switch else _NO_SWITCH,
+            )
         account, lost = tally(), 0
         if isinstance(first, lm15.Response):
             if first.finish_reason != "length" and _spoken(first):
@@ -96,17 +105,6 @@ class ThoughtfulEngine:
     def _has_room(self, request: lm15.Request) -> bool:
         wanted, cap = request.config.max_tokens, self.reply_cap(request)
         return wanted is None or cap is None or cap > wanted
-
-    def _say_so(self) -> None:
-        if self.noticed.is_set():
-            return
-        self.noticed.set()
-        line = (
-            f"{self.model} thinks before it replies: a reply that its thoughts leave empty or cut is asked for once "
-            f"more, with {THINKING_TOKENS:,} tokens more. thinking=True (or reasoning='low') gives every reply that "
-            f"room at once, which saves the second call. {_SWITCH if self.profile.switch else _NO_SWITCH}"
-        )
-        logger.warning("%s", line)
 
 
 def thinks(response: lm15.Response) -> bool:
