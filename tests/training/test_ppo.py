@@ -341,7 +341,15 @@ def test_every_prompt_is_taken_once_before_any_is_taken_again(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"steps": 0}, {"top_p": 1.5}, {"clip": 0.0}, {"kl_coefficient": -1.0}, {"kl_coefficient": 0.1}]
+    "wrong",
+    [
+        {"steps": 0},
+        {"top_p": 1.5},
+        {"clip": 0.0},
+        {"kl_coefficient": -1.0},
+        {"kl_coefficient": 0.1},
+        {"max_norm": float("inf")},
+    ],
 )
 def test_a_setting_out_of_its_range_is_refused(tmp_path: Path, wrong: dict[str, Any]):
     with pytest.raises(BadArgument, match=next(iter(wrong))):
