@@ -91,8 +91,8 @@ def _pairs(
     others = [each for each in passages if folded(each.title) not in titles]
     draw = random.Random(f"{seed} {question.id}")
     many = min(negatives, len(gold), len(others))
-    chosen = [(each, True) for each in draw.sample(gold, many)] + [
-        (each, False) for each in draw.sample(others, many)
+    chosen = [
+        (each, some is gold) for some in (gold, others) for each in draw.sample(some, many)
     ]
     draw.shuffle(chosen)
     return [
@@ -125,25 +125,19 @@ def consistency(
     """
     verdict = prediction.verdicts[0]
     right = verdict is example.consistent
+    if pred_name is None and trace is None:
+        return float(right)
     if pred_name is None:
         # What was read on the second request only is no demonstration of the first.
-        return (
-            float(right)
-            if trace is None
-            else right and "unread_verdict" not in (prediction.get("flags") or {})
-        )
-    words = (
-        "Nothing could be read as a verdict."
-        if verdict is None
-        else f"The verdict was {verdict}."
-    )
+        return right and "unread_verdict" not in (prediction.get("flags") or {})
+    words = f"The verdict was {verdict}."
+    if verdict is None:
+        words = "Nothing could be read as a verdict."
     if right:
         return dspy.Prediction(score=1.0, feedback=f"{words} That is right.")
-    why = (
-        "the question is answered from it"
-        if example.consistent
-        else "it is not one that answers the question"
-    )
+    why = "it is not one that answers the question"
+    if example.consistent:
+        why = "the question is answered from it"
     reason = str(prediction.reason).removeprefix("knowledge 0: ")
     grounds = f" What was told of it: {reason}" if reason else ""
     feedback = f"{words} The right one is {example.consistent}: {why}. The passage: '{example.passage}'.{grounds}"

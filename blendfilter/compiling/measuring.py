@@ -34,7 +34,6 @@ class CompilationStopped(BaseException):
     """The work is over; `error` says why."""
 
     def __init__(self, error: Exception) -> None:
-        super().__init__(words_of(error))
         self.error = error
 
 

@@ -264,17 +264,17 @@ def read_program(path: str | Path) -> tuple[dict[str, Any], ProgramRecipe]:
     """The state and the recipe of a saved program. Raises: MissingFile, BadData."""
     try:
         content = json.loads(read_whole(path))
+        recipe = content.pop("metadata", {}).get("recipe")
     except MissingFile:
         raise MissingFile(
             f"no program at {path}: the package brings none, only the tasks' wordings, which are used without being "
             "named; check the path, or make one (blendfilter compile)"
         ) from None
-    except (OSError, ValueError, RecursionError) as error:
+    # another kind of value among the last ones
+    except (OSError, ValueError, RecursionError, AttributeError, TypeError) as error:
         raise BadData(f"{path}: cannot be read as a program ({error}): {_AGAIN}") from None
-    metadata = content.pop("metadata", None) if isinstance(content, dict) else None
-    recipe = metadata.get("recipe") if isinstance(metadata, dict) else None
     if not isinstance(recipe, Mapping):
-        if isinstance(content, dict) and isinstance(content.get("demos"), list):
+        if isinstance(content.get("demos"), list):
             raise BadData(
                 f"{path}: a task's wording, which is used without being named, and no compiled program: leave it out"
             )

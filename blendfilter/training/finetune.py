@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from blendfilter.dspy_surface import Provider, TrainingJob
-from blendfilter.errors import BadArgument, BadData, EmptyData, UnknownName
+from blendfilter.errors import BadArgument, EmptyData, UnknownName
 from blendfilter.files import path_of
 from blendfilter.journal import digest
 from blendfilter.lm.checkpoints import HUGGING_FACE
@@ -124,25 +124,18 @@ def examples_of(rows: Sequence[Mapping[str, Any]]) -> list[Example]:
     [Example(prompt='2 + 2 =', target=' 4', question='')]
 
     Raises:
-        EmptyData: there is none. BadData: one of another kind.
+        EmptyData: there is none.
     """
     if not rows:
         raise EmptyData("nothing to train on: no call of the program passed the metric")
     examples = []
     for row in rows:
-        if {"prompt", "completion"} <= row.keys():
+        if "messages" not in row:
             examples.append(Example(row["prompt"], row["completion"]))
             continue
-        messages = [
-            (message["role"], str(message["content"])) for message in row.get("messages") or ()
-        ]
-        if len(messages) < 2 or messages[-1][0] != "assistant":
-            raise BadData(
-                f"no conversation that ends with the assistant's turn: {str(row)[:80]}"
-            )
-        asked = messages[:-1]
-        alone = len(asked) == 1 and asked[0][0] == "user"
-        examples.append(Example(asked[0][1] if alone else tuple(asked), messages[-1][1]))
+        *asked, (_, reply) = [(turn["role"], str(turn["content"])) for turn in row["messages"]]
+        alone = [role for role, _ in asked] == ["user"]
+        examples.append(Example(asked[0][1] if alone else tuple(asked), reply))
     return examples
 
 

@@ -101,12 +101,12 @@ class Watch(transformers.TrainerCallback):
     def __init__(self, folder: Path, keep: int, progress: ProgressCallback) -> None:
         self.folder, self.keep, self.progress = folder, keep, progress
         checkpoint = newest_whole(folder)
-        self.earlier = _seconds(checkpoint) if checkpoint else 0.0
-        self.started = time.monotonic()
+        mark = json.loads((checkpoint / WHOLE).read_bytes()) if checkpoint else {}
+        self.began = time.monotonic() - float(mark.get("seconds", 0.0))
 
     def seconds(self) -> float:
         """Of all sessions so far."""
-        return self.earlier + time.monotonic() - self.started
+        return time.monotonic() - self.began
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Cut the log back to the checkpoint."""
@@ -166,7 +166,3 @@ def _whole_ones(folder: Path) -> list[Path]:
     """The oldest first."""
     found = [mark.parent for mark in folder.glob(f"checkpoint-*/{WHOLE}")]
     return sorted(found, key=lambda checkpoint: int(checkpoint.name.rpartition("-")[2]))
-
-
-def _seconds(checkpoint: Path) -> float:
-    return float(json.loads((checkpoint / WHOLE).read_bytes())["seconds"])

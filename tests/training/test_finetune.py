@@ -11,7 +11,7 @@ import pytest
 import scoring_models as made
 from dspy.utils import DummyLM
 
-from blendfilter.errors import BadArgument, BadData, EmptyData, UnknownName
+from blendfilter.errors import BadArgument, EmptyData, UnknownName
 from blendfilter.lm.checkpoints import open_tokenizer, prompt_ids
 from blendfilter.lm.model import connect
 from blendfilter.training.examples import tokenised
@@ -68,8 +68,6 @@ def test_a_conversation_is_read_in_training_as_when_it_is_asked() -> None:
 def test_what_cannot_be_trained_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(EmptyData, match="no call of the program passed the metric"):
         examples_of([])
-    with pytest.raises(BadData, match="ends with the assistant's turn"):
-        examples_of([{"messages": [{"role": "user", "content": "Who?"}]}])
     with pytest.raises(BadArgument, match="offline cannot be trained in this process"):
         finetunable(connect("offline"), tmp_path)
     with pytest.raises(UnknownName, match="Did you mean 'epochs'"):
