@@ -173,9 +173,7 @@ class PrefixGroup(NamedTuple):
     members: tuple[int, ...]
 
 
-def groups(
-    sequences: Sequence[Sequence[int]], *, largest: int = LARGEST, setup: int = SETUP
-) -> list[PrefixGroup]:
+def groups(sequences: Sequence[Sequence[int]], *, setup: int = SETUP) -> list[PrefixGroup]:
     """A grouping that saves tokens: each group of n reads its shared prefix once in place of n times.
 
     Sorted, sequences that share most stand side by side. Of all ways to cut that order into groups, this is the one
@@ -191,7 +189,7 @@ def groups(
     for end in range(1, len(order) + 1):
         choices = [(best[end - 1][0], end - 1, 0)]
         shared = len(sequences[order[end - 1]])
-        for start in range(end - 2, max(0, end - largest) - 1, -1):
+        for start in range(end - 2, max(0, end - LARGEST) - 1, -1):
             if (shared := min(shared, common[start + 1])) == 0:
                 break
             choices.append((best[start][0] + (end - start - 1) * shared - setup, start, shared))

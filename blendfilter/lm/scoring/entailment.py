@@ -24,7 +24,6 @@ from typing import Any, NamedTuple
 from blendfilter import aio
 from blendfilter.errors import BadArgument, BadData
 from blendfilter.extras import quiet_transformers
-from blendfilter.journal import Journal
 from blendfilter.lm.checkpoints import (
     CONFIG,
     EXTRA,
@@ -84,9 +83,7 @@ class EntailmentScorer(KeptScorer):
     hypothesis is longer than the model reads.
     """
 
-    def __init__(self, backend: Backend, journal: Journal | None = None) -> None:
-        super().__init__(backend, journal)
-        self._said = False
+    _warned = False
 
     def entailment(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
         """P(entailed) of each (premise, hypothesis), from 0 to 1. Warns once of premises that lost their ends."""
@@ -95,8 +92,8 @@ class EntailmentScorer(KeptScorer):
     async def aentailment(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
         """The same, awaited."""
         scores = await self.ascore(pairs)
-        if not self._said and (cut := sum(each.cut for each in scores)):
-            self._said = True
+        if not self._warned and (cut := sum(each.cut for each in scores)):
+            self._warned = True
             warnings.warn(
                 f"{cut} of {len(scores)} premises are longer than {self.backend.name} reads: their ends were cut off",
                 stacklevel=2,

@@ -89,10 +89,10 @@ class HuggingFace(InProcess):
         check_given(
             batch_tokens=batch_tokens, batch_size=batch_size, context=context, threads=threads
         )
-        self.checkpoint = name if isinstance(name, Checkpoint) else checkpoint_of(name)
+        self.checkpoint = checkpoint_of(name)
         known = isinstance(name, Checkpoint) or Path(name).expanduser().exists()
         self.name = self.checkpoint.name if known else str(name)
-        self._loading = (device, dtype)
+        self._loading = {"device": device, "dtype": dtype}
         self._context, self._threads = context, threads
         self._tokens, self._rows = batch_tokens, batch_size or LARGEST
         self._reading: dict[str, Any] = {"bos": bos, "control": control}
@@ -100,11 +100,8 @@ class HuggingFace(InProcess):
     @cached_property
     def identity(self) -> Mapping[str, Any]:
         """The weights' fingerprint, and what else changes a score; not where they compute."""
-        settings = {
-            "dtype": self._loading[1],
-            **self._reading,
-            "control": self._reading["control"] or None,
-        }
+        control = self._reading["control"] or None
+        settings = {"dtype": self._loading["dtype"], **self._reading, "control": control}
         changed = {name: value for name, value in settings.items() if value is not None}
         return {"kind": "huggingface", "weights": fingerprint(self.checkpoint), **changed}
 
@@ -112,11 +109,8 @@ class HuggingFace(InProcess):
         """See `InProcess`: those that cannot be read first, the others batch by batch."""
         config = self._loaded.config
         limit = min(positions_of(config) or math.inf, self._context or math.inf)
-        items = list(
-            self._both_sides(pairs)
-            if config.is_encoder_decoder
-            else self._tokeniser.pairs(pairs)
-        )
+        read = self._both_sides if config.is_encoder_decoder else self._tokeniser.pairs
+        items = [*read(pairs)]
         readable = []
         for at, (pair, item) in enumerate(zip(pairs, items, strict=True)):
             length = max(len(item.ids), len(item.prompt))
@@ -133,10 +127,9 @@ class HuggingFace(InProcess):
 
     @cached_property
     def _loaded(self) -> LanguageModel:
-        device, dtype = self._loading
         if self._threads is not None:
             torch.set_num_threads(self._threads)
-        return open_checkpoint(self.checkpoint, device=device, dtype=dtype)
+        return open_checkpoint(self.checkpoint, **self._loading)
 
     @cached_property
     def _tokeniser(self) -> PairTokeniser:
@@ -170,35 +163,21 @@ class HuggingFace(InProcess):
             item.ids[: item.first - 1] if self._shares and self._rows > 1 else ()
             for item in items
         ]
-        planned = groups(shareable, largest=self._rows)
-        yield from self._read(
-            items, [group.members[0] for group in planned if not group.shared]
-        )
-        for shared, members in planned:
+        planned = groups(shareable)
+        alone = tuple(group.members[0] for group in planned if not group.shared)
+        model, device = self._loaded.model, self._loaded.device
+        tokens = self._tokens or BATCH_TOKENS["cpu" if device.type == "cpu" else "cuda"]
+        for shared, members in [(0, alone), *(group for group in planned if group.shared)]:
+            cache = None
             if shared:
                 with torch.inference_mode():
-                    prefix = padded([items[members[0]].ids[:shared]], self._loaded.device)
-                    cache = self._loaded.model.base_model(
-                        prefix, use_cache=True
-                    ).past_key_values
-                yield from self._read(items, members, cache, shared)
-
-    def _read(
-        self,
-        items: Sequence[PairTokens],
-        members: Sequence[int],
-        cache: Any = None,
-        shared: int = 0,
-    ) -> Iterator[tuple[int, Score]]:
-        tokens = (
-            self._tokens or BATCH_TOKENS["cpu" if self._loaded.device.type == "cpu" else "cuda"]
-        )
-        lengths = [len(items[at].ids) - 1 + len(items[at].prompt) for at in members]
-        for batch in batches(lengths, tokens=tokens, rows=self._rows):
-            chosen = [members[i] for i in batch]
-            yield from zip(
-                chosen, self._batch([items[at] for at in chosen], cache, shared), strict=True
-            )
+                    prefix = padded([items[members[0]].ids[:shared]], device)
+                    cache = model.base_model(prefix, use_cache=True).past_key_values
+            lengths = [len(items[at].ids) - 1 + len(items[at].prompt) for at in members]
+            for batch in batches(lengths, tokens=tokens, rows=self._rows):
+                chosen = [members[i] for i in batch]
+                scores = self._batch([items[at] for at in chosen], cache, shared)
+                yield from zip(chosen, scores, strict=True)
 
     def _batch(self, items: Sequence[PairTokens], cache: Any, shared: int) -> list[Score]:
         model, device = self._loaded.model, self._loaded.device
