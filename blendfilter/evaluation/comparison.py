@@ -20,7 +20,7 @@ from typing import Any
 
 from blendfilter.errors import BadArgument, BadData, EmptyData, RunMismatch, UnknownName
 from blendfilter.evaluation.ledger import model_of
-from blendfilter.evaluation.rescoring import Rescored, rescored
+from blendfilter.evaluation.rescoring import rescored
 from blendfilter.evaluation.rows import (
     KEPT,
     MEASURES,
@@ -285,7 +285,10 @@ def _with_rescored(
             if not all(name in row for row in rows):
                 found = rescored(runs[label], name)
                 tables[label] = [row | {name: found.rows[key_of(row)]} for row in rows]
-                judges[label] = _judge_of(found)
+                judge = dict(found.judge or {})
+                named = [f"{judge.pop('lm')}/{judge.pop('prompt')}"] if judge else []
+                named += [f"{key} {value}" for key, value in judge.items()]
+                judges[label] = " ".join(named)
                 if found.errors:
                     lines.append(f"{label}: {found.errors} judgements ended in an error")
         lines += differing_values(f"{name} judged by", judges)
@@ -315,17 +318,6 @@ def _with_retrieval(
         pairs = zip(rows, found, strict=True)
         rows = [row | {name: figures.get(measure)} for row, figures in pairs]
     return rows
-
-
-def _judge_of(found: Rescored) -> str:
-    if found.judge is None:
-        return ""
-    more = "".join(
-        f" {name} {value}"
-        for name, value in found.judge.items()
-        if name not in ("lm", "prompt")
-    )
-    return f"{found.judge['lm']}/{found.judge['prompt']}{more}"
 
 
 def compare_predictions(

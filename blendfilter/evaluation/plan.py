@@ -356,20 +356,19 @@ class RunPlan:
 
     def text(self) -> str:
         """The plan as aligned text, with how to read it below."""
-        if self.done == self.answers:
-            return f"{self._nothing_left}\n"
-        return f"{self.table().text()}\n"
+        return f"{self._nothing_left or self.table().text()}\n"
 
     def __repr__(self) -> str:
         return self.text()  # what a prompt shows is the table
 
     def _repr_html_(self) -> str:
-        if self.done == self.answers:
-            return f"<p>{html_of(self._nothing_left)}</p>"
-        return self.table().html()
+        nothing = self._nothing_left
+        return f"<p>{html_of(nothing)}</p>" if nothing else self.table().html()
 
     @property
     def _nothing_left(self) -> str:
+        if self.done < self.answers:
+            return ""
         return f"all {self.answers} answers are there: nothing is left to ask"
 
     def table(self) -> Table:
@@ -394,12 +393,10 @@ class RunPlan:
         if self.failed:
             yield f"errors: {self.failed} of these ended in an error, and may have made fewer calls than the model will"
         yield from of_models("tokens", self.tokenisers)
-        for how, measured in (
-            ("earlier ones", True),
-            ("the offline reader's, a model's may be longer", False),
-        ):
-            if stages := [stage.stage for stage in self.stages if stage.measured is measured]:
-                yield f"replies: as long as {how} ({', '.join(stages)})"
+        if known := [stage.stage for stage in self.stages if stage.measured]:
+            yield f"replies: as long as earlier ones ({', '.join(known)})"
+        if others := [stage.stage for stage in self.stages if not stage.measured]:
+            yield f"replies: as long as the offline reader's, a model's may be longer ({', '.join(others)})"
         yield "at most: every reply as long as its cap; second tries and failed attempts come on top"
         if self.total.fewest != self.total.most:
             yield "calls vary from question to question, and the model's replies decide how many there are"
@@ -447,12 +444,10 @@ class RunPlan:
                 verdict = (
                     f"not enough, the run will stop at about {share:.0f} % of what is left"
                 )
+            elif at_most is not None and at_most <= left:
+                verdict = "enough"
             else:
-                verdict = (
-                    "enough"
-                    if at_most is not None and at_most <= left
-                    else "enough as expected, not at most"
-                )
+                verdict = "enough as expected, not at most"
             already = f", {sign}{spent:,.4g} of it spent" if spent else ""
             yield f"{option} {sign}{limit:,.10g}{already}: {verdict}"
 
@@ -461,12 +456,8 @@ def _cells(stage: PlannedStage) -> Iterator[str]:
     yield stage.stage
     yield f"{stage.fewest}" if stage.fewest == stage.most else f"{stage.fewest} to {stage.most}"
     yield f"{stage.calls:,}"
-    for number in (
-        stage.tokens_in,
-        stage.tokens_in_most,
-        stage.tokens_out,
-        stage.tokens_out_most,
-    ):
+    for figure in FIGURES[:4]:
+        number = getattr(stage, figure)
         yield "-" if number is None else f"{number:,}"
     yield from map(money, (stage.cost, stage.cost_most))
 
@@ -552,11 +543,8 @@ def plan(
                 name=name,
                 batched=batch is not None,
             )
-            failed = sum(
-                row["error"] is not None
-                for row in tried.rows
-                if (repeat_of(row), row["id"]) in sampled
-            )
+            ended = [row for row in tried.rows if row["error"] is not None]
+            failed = sum((repeat_of(row), row["id"]) in sampled for row in ended)
         calls = [call for call in made.calls if call.turn in sampled]
         rounds = made.rounds
     estimator = Estimator(
@@ -577,14 +565,19 @@ def plan(
 
     total, stages = planned("total", estimates)
     asked = {estimate.call.lm.name: estimate.call.lm for estimate in estimates}
-    of_models = {
-        name: planned(f"of {name}", [each for each in estimates if each.call.lm.name == name])[
-            0
-        ]
-        for name in asked
-    }
+    by_model, paced = dict[str, PlannedStage](), list[float]()
+    for model_name, asked_lm in asked.items():
+        of_model = [each for each in estimates if each.call.lm.name == model_name]
+        one = by_model[model_name] = planned(f"of {model_name}", of_model)[0]
+        if (pace := asked_lm.terms.pace) is not None:
+            calls_a_minute, tokens_a_minute = pace.requests_per_minute, pace.tokens_per_minute
+            takes = (
+                (one.calls, calls_a_minute),
+                (one.tokens_in + one.tokens_out, tokens_a_minute),
+            )
+            # what fits into the first minute goes out at once
+            paced += [60 * max(0.0, amount / limit - 1) for amount, limit in takes if limit]
     seconds = estimator.seconds(estimates, concurrency)
-    paced = (_paced(lm, of_models[name]) for name, lm in asked.items())
     return RunPlan(
         stages=stages,
         total=total,
@@ -595,11 +588,11 @@ def plan(
         tokenisers=estimator.tokenisers,
         prices=estimator.prices,
         seconds=None if seconds is None else seconds * factor,
-        paced=max((least for least in paced if least is not None), default=None),
+        paced=max(paced, default=None),
         concurrency=concurrency,
         budget=budget,
         spent=spent,
-        by_model=of_models,
+        by_model=by_model,
         batch=batch,
         rounds=tuple(round(size * factor) for size in rounds),
     )
@@ -642,17 +635,4 @@ def _stage(
         **figures,
         measured=measured,
         models=tuple(dict.fromkeys(estimate.call.lm.name for estimate in estimates)),
-    )
-
-
-def _paced(model: ConnectedLM, total: PlannedStage) -> float | None:
-    """Seconds that limits a minute take: what fits into the first minute goes out at once."""
-    if (pace := model.terms.pace) is None:
-        return None
-    takes = (
-        (total.calls, pace.requests_per_minute),
-        (total.tokens_in + total.tokens_out, pace.tokens_per_minute),
-    )
-    return max(
-        (60 * max(0.0, amount / limit - 1) for amount, limit in takes if limit), default=None
     )
