@@ -183,19 +183,17 @@ def in_progress(folder: Path) -> bool:
     """
     try:
         with open_regular(folder / FILE) as file:
-            return _is_locked(os.fstat(file.fileno())) or _is_locked_elsewhere(file.fileno())
+            status = os.fstat(file.fileno())
+            for pid, device, inode in _locked():
+                # Some file systems (btrfs) give a file another device than the list: its process has it open.
+                if inode == status.st_ino and (
+                    device == status.st_dev
+                    or any(os.path.samestat(status, other) for _, other in _files_of(pid))
+                ):
+                    return True
+            return _is_locked_elsewhere(file.fileno())
     except (FileNotFoundError, NotADirectoryError):
         return False
-
-
-def _is_locked(status: os.stat_result) -> bool:
-    """Whether this system's list says that a process has locked the file of that status."""
-    # Some file systems (btrfs) give a file another device than the list names: its process has it open.
-    return any(
-        inode == status.st_ino
-        and (device == status.st_dev or any(_same(status, link) for link in _files_of(pid)))
-        for pid, device, inode in _locked()
-    )
 
 
 def _locked() -> Iterator[tuple[int, int, int]]:
@@ -226,31 +224,23 @@ def _is_locked_elsewhere(fd: int) -> bool:
     return bool(struct.unpack(layout, answer)[kind] != fcntl.F_UNLCK)
 
 
-def _files_of(pid: int) -> Iterator[Path]:
-    """The open files of a process; none where it ended, or is another user's."""
+def _files_of(pid: int) -> Iterator[tuple[Path, os.stat_result]]:
+    """The open files of a process, as links, and their status; none where it ended, or is another user's."""
     with contextlib.suppress(OSError):
-        yield from Path(f"/proc/{pid}/fd").iterdir()
-
-
-def _same(status: os.stat_result, path: Path) -> bool:
-    try:
-        return os.path.samestat(status, path.stat())
-    except OSError:  # closed meanwhile
-        return False
+        for link in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):  # closed meanwhile
+                yield link, link.stat()
 
 
 def _writers() -> Iterator[tuple[Path, int]]:
     """Folders of runs whose journals are locked, and the process that has each."""
     for pid, _, inode in {*_locked()}:
-        for link in _files_of(pid):
+        for link, status in _files_of(pid):
             with contextlib.suppress(OSError):
-                target = Path(os.readlink(link))
-                if (
-                    target.name == FILE
-                    and link.stat().st_ino == inode
-                    and (target.parent / RUN).is_file()
-                ):
-                    yield target.parent, pid
+                journal = link.readlink()
+                is_run = journal.name == FILE and (journal.parent / RUN).is_file()
+                if is_run and status.st_ino == inode:
+                    yield journal.parent, pid
                     break
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from functools import cached_property
-from itertools import chain, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,7 +68,7 @@ class Run:
         self.prices: Prices | None = None
 
     @classmethod
-    def of(cls, run: Run | AnyPath) -> Run:
+    def of(cls, run: AnyPath) -> Run:
         """`run` itself, or the run in that folder."""
         return run if isinstance(run, Run) else cls(run)
 
@@ -208,7 +207,7 @@ class Run:
         return str(view("card")(self))
 
 
-Runs = Run | AnyPath | Iterable[Run | AnyPath] | Mapping[str, Run | AnyPath]
+Runs = AnyPath | Iterable[AnyPath] | Mapping[str, AnyPath]
 """A run or its folder, several, or a mapping from the labels that tables and plots show to them."""
 
 
@@ -218,16 +217,18 @@ def named_runs(*given: Runs) -> dict[str, Run]:
     Raises `MissingFile` where a folder holds no run.
     """
     labels: dict[str, Run] = {}
-    for number, (label, run) in enumerate(chain.from_iterable(map(_labelled, given)), 1):
+    pairs = list[tuple[str | None, AnyPath]]()
+    for runs in given:
+        if isinstance(runs, Mapping):
+            pairs += runs.items()
+        else:
+            pairs += [
+                (None, run) for run in ([runs] if isinstance(runs, str | os.PathLike) else runs)
+            ]
+    for number, (label, run) in enumerate(pairs, 1):
         opened = Run.of(run)
         name = opened.name if label is None else label
         while name in labels:
             name = f"{name} ({number})"
         labels[name] = opened
     return labels
-
-
-def _labelled(given: Runs) -> Iterable[tuple[str | None, Run | AnyPath]]:
-    if isinstance(given, Mapping):
-        return given.items()
-    return zip(repeat(None), [given] if isinstance(given, str | os.PathLike) else given)

@@ -176,8 +176,10 @@ def examine(
         budget=budget,
         progress=RunProgress([]) if progress is True else progress,
     )
-    done = aio.run(work, "examine", "await asyncio.to_thread(examine, …)")
-    cases = ask_cases(model, done.folder, concurrency)
+    instead = "await asyncio.to_thread(examine, …)"
+    done = aio.run(work, "examine", instead)
+    context = RunContext(model, concurrency=concurrency)
+    cases = aio.run(ask_cases(context, done.folder), "examine", instead)
     counts, probes = count_replies(RunStatus(done), cases), probe(model)
     return Examination(
         done, model.name, counts, probes, list(findings(counts, max_bad_replies))
@@ -232,21 +234,15 @@ class CaseOutcome:
         return not self.error and len(self.calls) == 1
 
 
-def ask_cases(lm: dspy.BaseLM, folder: Path, concurrency: int) -> list[CaseOutcome]:
-    """Ask `lm` the short cases; `folder` is the run's. Raises: ServerRefused, BudgetSpent."""
-    context = RunContext(lm, concurrency=concurrency)
-    with Journal(folder / CASES / FILE) as journal, context.opened(journal):
-        work = _ask_all(context.lm, journal)
-        return aio.run(work, "examine", "await asyncio.to_thread(examine, …)")
-
-
-async def _ask_all(lm: dspy.BaseLM, journal: Journal) -> list[CaseOutcome]:
+async def ask_cases(context: RunContext, folder: Path) -> list[CaseOutcome]:
+    """Ask the model of `context` the short cases; `folder` is the run's. Raises: ServerRefused, BudgetSpent."""
     word, components, select = Judge("word"), Judge("components"), FilCoFilter(offer_none=False)
     work = [(WORD, _judged(word, **case)) for case in _DATA["judged"]]
     work += [(COMPONENTS, _judged(components, **case)) for case in _DATA["judged"]]
     work += [(SENTENCES, _chosen(select, **case)) for case in _DATA["chosen"]]
-    async with aio.together() as group:
-        tasks = [group.create_task(_ask(stage, events, lm, journal)) for stage, events in work]
+    with Journal(folder / CASES / FILE) as journal, context.opened(journal):
+        async with aio.together() as group:
+            tasks = [group.create_task(_ask(*each, context.lm, journal)) for each in work]
     return [task.result() for task in tasks]
 
 

@@ -431,7 +431,10 @@ def draw(
 
     Raises: BadArgument (another suffix), MissingExtra (matplotlib).
     """
-    places = list(map(_suffixed, paths))
+    places = list(map(path_of, paths))
+    for place in places:
+        if place.suffix.lower() not in _METADATA:
+            raise BadArgument(f"'{place}' is no plot's file: end its name in .svg or .png")
     with _figure(*size) as figure:
         columns = min(3, len(panels))
         lines = math.ceil(len(panels) / columns)
@@ -477,11 +480,3 @@ def _figure(width: float, height: float) -> Iterator[Figure]:
         figure = figures.Figure(figsize=(width, height), dpi=200, layout="constrained")
         agg.FigureCanvasAgg(figure)
         yield figure
-
-
-def _suffixed(path: AnyPath) -> Path:
-    """`path`, where it can be drawn into. Raises: BadArgument."""
-    place = path_of(path)
-    if place.suffix.lower() not in _METADATA:
-        raise BadArgument(f"'{place}' is no plot's file: end its name in .svg or .png")
-    return place

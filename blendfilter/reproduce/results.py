@@ -129,7 +129,14 @@ def result(
         lines = _on_the_front(lines, pairs)
     if not offline:
         lines = corrected(lines)
-    lines += [line for one, run in empty for line in _without_values(one, run, lines)]
+    # so that a row that failed or was left out is not missing: of the measures of the other rows
+    measured = [(line.task, line.measure) for line in lines]
+    for one, no_run in empty:
+        printed = one.row.printed(one.task, one.point.k)
+        measures = dict.fromkeys(measure for task, measure in measured if task == one.task)
+        if not measures and printed is not None:
+            measures = printed.model_dump(exclude={"imp", "gains"}, exclude_none=True)
+        lines += [line_of(one, measure, no_run) for measure in measures]
     tasks = [one.task for one in (*wanted, *left_out)]
     rows = [(row.group, row.label) for row in table.rows]
     lines.sort(key=lambda line: (tasks.index(line.task), rows.index((line.group, line.label))))
@@ -179,17 +186,6 @@ def _lines(
             if before is not None:
                 line = with_gain(line, before, values, p_values=not offline)
             yield line
-
-
-def _without_values(
-    one: TablePlace, run: Run | None, lines: Iterable[ResultLine]
-) -> list[ResultLine]:
-    """The lines of a row that failed or was left out, so that it is not missing: of the measures of the other rows."""
-    printed = one.row.printed(one.task, one.point.k)
-    measures = dict.fromkeys(line.measure for line in lines if line.task == one.task)
-    if not measures and printed is not None:
-        measures = printed.model_dump(exclude={"imp", "gains"}, exclude_none=True)
-    return [line_of(one, measure, run) for measure in measures]
 
 
 def line_of(
