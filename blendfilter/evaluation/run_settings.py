@@ -63,10 +63,10 @@ def settings_of(
         info = index.info()  # one behind an address is the same index
         kind = str(info["of"] if info["kind"] == "remote" else info["kind"])
         retrievers.append({"kind": kind, "fingerprint": index.fingerprint})
-    return {
+    settings = {
         "task": questions.task.name,
         "metrics": list(questions.task.metrics),
-        **({"metrics_code": own_metrics} if own_metrics else {}),
+        "metrics_code": own_metrics or None,
         "data": {
             "source": questions.source,
             "fingerprint": questions.fingerprint,
@@ -81,15 +81,13 @@ def settings_of(
             **prompts_of(method),
             **({"code": code} if code else {}),
         },
-        "lm": {
-            **_model(lm),
-            **({} if filter_lm is None else {"filter": _model(filter_lm)}),
-            **({"of": own} if own else {}),
-        },
+        "lm": _model(lm)
+        | _given({"filter": filter_lm and _model(filter_lm), "of": own or None}),
         "retrievers": retrievers,
         "seed": seed,
-        **({"repeats": repeats} if repeats > 1 else {}),
+        "repeats": repeats if repeats > 1 else None,
     }
+    return _given(settings)
 
 
 def versions() -> dict[str, str]:

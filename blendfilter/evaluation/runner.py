@@ -250,11 +250,14 @@ def _notes(
         "concurrency": concurrency,
         "questions": [each.id for each in questions],
     }
-    notes |= {} if judge is None else {"filter_address": judge.address}
-    notes |= {} if budget is None else {"budget": budget.given()}
-    indexes = [index for index in retrievers_of(method) if isinstance(index, Reranked)]
-    notes |= {"reranked": [index.info()["settings"] for index in indexes]} if indexes else {}
-    return notes | ({} if asker().options is None else {"options": asker().options})
+    reranked = [index for index in retrievers_of(method) if isinstance(index, Reranked)]
+    more = {
+        "filter_address": None if judge is None else judge.address,
+        "budget": None if budget is None else budget.given(),
+        "reranked": [index.info()["settings"] for index in reranked] or None,
+        "options": asker().options,
+    }
+    return notes | {name: value for name, value in more.items() if value is not None}
 
 
 def as_questions(given: Questions | Sequence[Any]) -> Questions:

@@ -61,10 +61,10 @@ def reproduce(
     `filter_lm` filters and judges in its place, where one is given.
     """
     paper = tables.read(table).cut(methods, rows)
-    counts = {"concurrency": options.concurrency, "repeats": repeats, "limit": limit}
-    for name, value in counts.items():
-        if value is not None:
-            check_count(f"--{name}", value)
+    check_count("--concurrency", options.concurrency)
+    check_count("--repeats", repeats)
+    if limit is not None:
+        check_count("--limit", limit)
     if options.scorer is None and options.scorer_api_base:
         raise UnknownName(f"which model at {options.scorer_api_base}? name it with --scorer")
     lm = connect(paper)
