@@ -34,6 +34,7 @@ from blendfilter.evaluation.rows import repeat_of
 from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.run_folder import PREDICTIONS, iterate_rows
 from blendfilter.evaluation.run_loop import AnswerKey
+from blendfilter.evaluation.run_settings import without_none
 from blendfilter.evaluation.runner import as_questions, evaluated
 from blendfilter.files import AnyPath, path_of, paths_of
 from blendfilter.journal import FILE, Journal
@@ -110,7 +111,7 @@ class Rehearsal:
     def stand_in(self, lm: ConnectedLM) -> ConnectedLM:
         """`lm` as far as keys and prompts go."""
         engine = SimpleNamespace(complete=functools.partial(self._complete, lm))
-        settings = {name: value for name, value in lm.kwargs.items() if value is not None}
+        settings = without_none(lm.kwargs)
         return ConnectedLM(
             lm.name, engine, profile=lm.profile, identity=lm.identity, **settings
         )

@@ -56,6 +56,7 @@ from blendfilter.evaluation.rows import (
 )
 from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.run_folder import read_json, write_json
+from blendfilter.evaluation.run_settings import without_none
 from blendfilter.journal import FILE, Journal, digest
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.metrics import METRICS, metric
@@ -350,8 +351,7 @@ class AnswerJudge:
         named: Json = {
             name: value for name, value in known.items() if value and isinstance(value, str)
         }
-        given = (known.get("options") or {}).items()
-        if options := {name: value for name, value in given if value is not None}:
+        if options := without_none(known.get("options") or {}):
             named["options"] = options
         return {"lm": self.lm.name, **named, "prompt": self.first.template.digest[:12]}
 

@@ -82,12 +82,12 @@ def settings_of(
             **({"code": code} if code else {}),
         },
         "lm": _model(lm)
-        | _given({"filter": filter_lm and _model(filter_lm), "of": own or None}),
+        | without_none({"filter": filter_lm and _model(filter_lm), "of": own or None}),
         "retrievers": retrievers,
         "seed": seed,
         "repeats": repeats if repeats > 1 else None,
     }
-    return _given(settings)
+    return without_none(settings)
 
 
 def versions() -> dict[str, str]:
@@ -99,12 +99,13 @@ def versions() -> dict[str, str]:
 def _model(lm: ConnectedLM) -> dict[str, Any]:
     named = dict[str, Any]()
     for key, value in lm.identity.items():
-        known = _given(value) if isinstance(value, Mapping) else value
+        known = without_none(value) if isinstance(value, Mapping) else value
         named |= {key: known} if known else {}
-    return {"name": lm.name, **named, "parameters": _given(lm.kwargs)}
+    return {"name": lm.name, **named, "parameters": without_none(lm.kwargs)}
 
 
-def _given(options: Mapping[str, Any]) -> dict[str, Any]:
+def without_none(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that are given."""
     return {name: value for name, value in options.items() if value is not None}
 
 

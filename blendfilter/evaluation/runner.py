@@ -46,7 +46,12 @@ from blendfilter.evaluation.run_folder import (
     write_json,
 )
 from blendfilter.evaluation.run_loop import RunLoop, RunProgress
-from blendfilter.evaluation.run_settings import retrievers_of, settings_of, versions
+from blendfilter.evaluation.run_settings import (
+    retrievers_of,
+    settings_of,
+    versions,
+    without_none,
+)
 from blendfilter.files import AnyPath
 from blendfilter.filters.base import with_filter_lm
 from blendfilter.lm.batches import Batch, Batches
@@ -257,7 +262,7 @@ def _notes(
         "reranked": [index.info()["settings"] for index in reranked] or None,
         "options": asker().options,
     }
-    return notes | {name: value for name, value in more.items() if value is not None}
+    return notes | without_none(more)
 
 
 def as_questions(given: Questions | Sequence[Any]) -> Questions:

@@ -6,17 +6,13 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from blendfilter.modules.base import query_words
 from blendfilter.records import Excerpt, Passage, WrittenText
 from blendfilter.retrieval.base import trim_of
 from blendfilter.retrieval.callables import as_passage
 from blendfilter.text import shortened
 
 WIDTH = 100
-_NAMES = {
-    "q": "the question",
-    "q_ex": "external reasoning + question",
-    "q_in": "internal knowledge + question",
-}
 _VERDICT = re.compile(
     r"\W*(?:knowledge\W{0,3}(\d{1,3})\W+(.*)|(\d{1,3})(?!\.?\d)\W+([^\W\d].*))", re.IGNORECASE
 )
@@ -37,16 +33,14 @@ def _lines(prediction: Any, width: int | None) -> Iterator[str]:
         yield "each query and what it brings (+ kept, - dropped)"
         yield ""
     for name, query in queries.items():
-        yield f"{name:<5}{_NAMES.get(name, '')}"
+        yield f"{name:<5}{query_words(name)}"
         yield _cut(query, width, "     ")
         if name in branches:
             yield from _branch(branches[name], width)
         yield ""
     knowledge = prediction.get("knowledge")
-    passages = [
-        as_passage(item)
-        for item in ([knowledge] if isinstance(knowledge, str) else knowledge or [])
-    ]
+    items = [knowledge] if isinstance(knowledge, str) else knowledge or []
+    passages = list(map(as_passage, items))
     if passages or queries:
         untitled = f"{len(passages)} without a title" if passages else "(empty)"
         yield f"knowledge  {', '.join(passage.title for passage in passages if passage.title) or untitled}"
@@ -58,31 +52,25 @@ def _lines(prediction: Any, width: int | None) -> Iterator[str]:
     if prediction.get("reasoning"):
         yield _cut(str(prediction.reasoning), width and width * 3 + 11, "reasoning  ")
     yield f"answer     {prediction.answer}"
-    events = ", ".join(
-        f"{name} {count}" for name, count in (prediction.get("flags") or {}).items() if count
-    )
-    yield f"calls      {len(prediction.get('calls') or [])}" + (
-        f"  ({events})" if events else ""
-    )
+    flags = (prediction.get("flags") or {}).items()
+    events = ", ".join(f"{name} {count}" for name, count in flags if count)
+    calls = f"calls      {len(prediction.get('calls') or [])}"
+    yield f"{calls}  ({events})" if events else calls
 
 
 def _branch(branch: Any, width: int | None) -> Iterator[str]:
     kept = {passage.id for passage in branch.kept}
     reasons = reasons_of(branch.reason, len(branch.retrieved))
     for passage, reason in zip(branch.retrieved, reasons, strict=True):
-        yield from _passage(
-            passage, [each for each in branch.kept if each.id == passage.id], reason, width
-        )
+        pieces = [each for each in branch.kept if each.id == passage.id]
+        yield from _passage(passage, pieces, reason, width)
     if (trim := trim_of(branch.retrieved)) is not None:
         yield _cut(trim.line, width, "       ")
     if not branch.retrieved:
         yield "       nothing retrieved"
     elif branch.ids_read in ("suspect", "unparseable"):
-        what = (
-            "the whole branch"
-            if len(kept) == len(branch.retrieved)
-            else "what the judgement did not reach"
-        )
+        whole = len(kept) == len(branch.retrieved)
+        what = "the whole branch" if whole else "what the judgement did not reach"
         yield f"       the filter's reply was {branch.ids_read}: {what} is kept"
     if branch.reason and width is None:
         yield _cut(branch.reason, None, "     the filter said  ")
