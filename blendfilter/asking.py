@@ -25,8 +25,8 @@ from blendfilter.dspy_surface import (
     listeners_of,
     streaming_to,
 )
-from blendfilter.errors import BadArgument, BadData, MissingFile, UnknownName
-from blendfilter.files import path_of, read_whole
+from blendfilter.errors import BadArgument, BadData, UnknownName
+from blendfilter.files import read_whole
 from blendfilter.journal import digest
 from blendfilter.lm.adopted import config_for, family_of
 from blendfilter.lm.model import ConnectedLM
@@ -508,13 +508,9 @@ def read_demos(path: str | Path) -> list[Demonstration]:
     """
     if str(path) == NO_DEMOS:
         return []
-    if path_of(path).is_dir():
-        raise BadData(f"{path} is a folder: name the file of demonstrations in it")
     try:
         return _DEMOS.validate_json(read_whole(path))
-    except MissingFile:
-        raise MissingFile(f"no demonstrations at {path}: check the path") from None
-    except (pydantic.ValidationError, OSError) as error:
+    except pydantic.ValidationError as error:
         raise BadData(
             f"{path}: {what_is_wrong(error)}; docs/prompts.md shows a file of demonstrations"
         ) from None
@@ -567,7 +563,7 @@ class TaskWording(pydantic.BaseModel):
     @staticmethod
     @lru_cache
     def of(task: str) -> TaskWording:
-        """The wording of `task`, as the command line names tasks. Raises: UnknownName, BadData (an unfilled slot)."""
+        """The wording of `task`, as the command line names tasks. Raises: UnknownName."""
         folder = resources.programs()
         path = folder / task / "default.json"
         if not path.is_file():
@@ -578,10 +574,7 @@ class TaskWording(pydantic.BaseModel):
                 task,
                 {*TASKS, *(each.parent.name for each in folder.glob("*/default.json"))},
             )
-        try:
-            wording = TaskWording.model_validate_json(path.read_bytes())
-        except pydantic.ValidationError as error:
-            raise BadData(f"{path}: {what_is_wrong(error)}") from error
+        wording = TaskWording.model_validate_json(path.read_bytes())
         return wording.model_copy(update={"task": task})
 
     def with_demos(self, demos: Sequence[Demonstration] | str | Path | None) -> TaskWording:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import warnings
-from pathlib import Path
 from typing import Any
 
 import dspy
@@ -13,7 +11,6 @@ import pytest
 from isle import inputs, predictors
 from scripted import ScriptedLM, scripted
 
-from blendfilter import resources
 from blendfilter.asking import (
     FEW_SHOT,
     JUDGEMENT_TOKENS,
@@ -26,7 +23,7 @@ from blendfilter.asking import (
     reply_tokens_of,
 )
 from blendfilter.context import asker
-from blendfilter.errors import BadArgument, BadData
+from blendfilter.errors import BadArgument
 from blendfilter.filters.written import CONTEXT_TOKENS
 from blendfilter.modules.base import ShortAnswer
 from blendfilter.modules.blendfilter import BlendFilter
@@ -242,19 +239,3 @@ class TestWording:
             Demonstration(**{**DEMO, slot: empty})
         with pytest.raises(pydantic.ValidationError, match=slot):
             Demonstration(**{name: value for name, value in DEMO.items() if name != slot})
-
-    @pytest.mark.parametrize(
-        ("text", "expected"),
-        [
-            (json.dumps({"demos": [{**DEMO, "answer": ""}]}), r"demos\.0\.answer"),
-            ("{", "JSON"),
-        ],
-    )
-    def test_a_bad_program_is_named_with_its_place(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, expected: str
-    ) -> None:
-        (tmp_path / "mine").mkdir()
-        (tmp_path / "mine" / "default.json").write_text(text)
-        monkeypatch.setattr(resources, "programs", lambda: tmp_path)
-        with pytest.raises(BadData, match=rf"mine/default\.json: .*{expected}"):
-            TaskWording.of("mine")

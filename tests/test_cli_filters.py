@@ -94,7 +94,7 @@ REFUSED: list[tuple[tuple[object, ...], str]] = [
     (("--rule", "phi1"), "--rule goes with a filter: add --filter cdit or --filter cdit-components"),
     (("--filter", "full", "--rules", "x"), "--rules is for the filters cdit and cdit-components; full does not take"),
     (("--filter", "cdit", "--rule", "phi3"), r"no rule 'phi3'\. Did you mean 'phi\d'\? \(known: phi1, phi2\)"),
-    (("--filter", "cdit", "--rules", "gone.toml"), "no file of rules at gone.toml: write one"),
+    (("--filter", "cdit", "--rules", "gone.toml"), "no file 'gone.toml': check the path"),
     (
         ("--filter", "sentense"),
         r"no filter 'sentense'\. Did you mean 'sentence'\? \(known: bider, cdit, cdit-components, fi",

@@ -381,7 +381,7 @@ class TestDemos:
         assert message in line
 
     def test_a_missing_file_is_said_in_python_too(self) -> None:
-        with pytest.raises(MissingFile, match=r"no demonstrations at gone\.json: check the path"):
+        with pytest.raises(MissingFile, match=r"no file 'gone\.json': check the path"):
             TaskWording.of("nq").with_demos("gone.json")
 
     def test_where_nothing_is_demonstrated_it_is_said(self, demos: Path, blendfilter: Command) -> None:

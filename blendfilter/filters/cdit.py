@@ -42,7 +42,7 @@ from blendfilter.asking import (
     demonstrations,
 )
 from blendfilter.context import setting
-from blendfilter.errors import BadArgument, BadData, MissingFile, UnknownName
+from blendfilter.errors import BadArgument, BadData, UnknownName
 from blendfilter.files import read_whole
 from blendfilter.filters.base import Bridged, Filter, judged_apart, selection
 from blendfilter.filters.ids import once, unfenced
@@ -165,8 +165,6 @@ def read_rules(path: Path) -> tuple[Rule, ...]:
 
     Raises: MissingFile; BadData, which says which rule is wrong.
     """
-    if path.is_dir() or not path.exists():
-        raise MissingFile(f"no file of rules at {path}: write one; {_EXAMPLE}")
     rules, where, written = list[Rule](), str(path), read_whole(path)
     try:
         tables = tomllib.loads(written.decode("utf-8")).get("rule", [])
