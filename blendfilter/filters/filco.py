@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any, Literal, get_args
 
 import dspy
@@ -114,11 +115,13 @@ class FilCoFilter(Filter):
             replies.append(reply)
             return unquoted(reply, lines)
 
-        inputs = {"offer_none": self.offer_none, "knowledge": lines, "question": question}
-        read, flags = await choose_ids(
-            lambda: ask_ids(self.helpful, self.json_schema, own=own, **inputs),
-            lambda: ask_ids(self.ids_again, self.json_schema, own=own, **inputs),
-        )
+        inputs: dict[str, Any] = {
+            "offer_none": self.offer_none,
+            "knowledge": lines,
+            "question": question,
+        }
+        ask: Any = partial(ask_ids, json_schema=self.json_schema, own=own, **inputs)
+        read, flags = await choose_ids(await ask(self.helpful), partial(ask, self.ids_again))
         # Never a line that begins with a number: a trace would set it under the passage of that number.
         reason = "\n".join(
             f"of {len(candidates)} {self.unit}s: {one_line(reply)}" for reply in replies

@@ -40,7 +40,6 @@ from blendfilter.filters.base import Filter, judged_apart, selection
 from blendfilter.filters.ids import UNPARSEABLE
 from blendfilter.filters.judgements import read_judgement, unreached
 from blendfilter.filters.requests import (
-    IdsReply,
     ask_ids,
     holds_to_schema,
     ids_schema,
@@ -170,12 +169,9 @@ class KnowledgeFilter(Filter):
             check = await reply_of(
                 self.check, topic=topic, **inputs, config={"max_tokens": 2 * cap}
             )
-        return await select_ids(
-            passages,
-            check,
-            lambda: ask_ids(self.ids, self.json_schema, context=check.text, **inputs),
-            lambda: ask_ids(self.ids_again, self.json_schema, context=check.text, **inputs),
-        )
+        ask: Any = partial(ask_ids, json_schema=self.json_schema, context=check.text, **inputs)
+        first = await ask(self.ids)
+        return await select_ids(passages, check, first, partial(ask, self.ids_again))
 
 
 class OneCallFilter(Filter):
@@ -227,13 +223,10 @@ class OneCallFilter(Filter):
                 "judgement", _judgement_schema(k, offer_none=self.offer_none)
             )
         reply = await reply_of(self.judge, **inputs, config=config)
-
-        async def at_its_end() -> IdsReply:
-            read = UNPARSEABLE if reply.cut else read_judgement(reply.text, k)
-            return permitted(read, held=held, offer_none=self.offer_none), reply.whole
-
-        again = lambda: ask_ids(self.ids_again, self.json_schema, context=reply.text, **inputs)  # noqa: E731
-        return await select_ids(passages, reply, at_its_end, again)
+        read = UNPARSEABLE if reply.cut else read_judgement(reply.text, k)
+        read = permitted(read, held=held, offer_none=self.offer_none)
+        again = partial(ask_ids, self.ids_again, self.json_schema, context=reply.text, **inputs)
+        return await select_ids(passages, reply, (read, reply.whole), again)
 
 
 class PointwiseFilter(Filter):

@@ -78,10 +78,10 @@ def permitted(read: IdsRead, *, held: bool, offer_none: bool) -> IdsRead:
 
 
 async def choose_ids(
-    first: Callable[[], Awaitable[IdsReply]], again: Callable[[], Awaitable[IdsReply]]
+    first: IdsReply, again: Callable[[], Awaitable[IdsReply]]
 ) -> tuple[IdsRead, dict[str, int]]:
     """The ids of the `first` reply (unreadable or suspect: of the second request, `again`), and the events by name."""
-    read, whole = await first()
+    read, whole = first
     # What is empty or cut off is counted as that already, not as unparseable.
     event = "" if read.status == "unparseable" and not whole else _EVENTS.get(read.status, "")
     flags = {event: 1} if event else {}
@@ -96,7 +96,7 @@ async def choose_ids(
 async def select_ids(
     passages: Sequence[Passage],
     judgement: PredictorReply,
-    first: Callable[[], Awaitable[IdsReply]],
+    first: IdsReply,
     again: Callable[[], Awaitable[IdsReply]],
 ) -> dspy.Prediction:
     """The passages that `choose_ids` leaves, in rank order: all of them where no reply could be read.
