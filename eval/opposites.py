@@ -36,7 +36,7 @@ from blendfilter.compiling.programs import load_program
 from blendfilter.errors import BadArgument, BadData, EmptyData, one_line
 from blendfilter.evaluation.statistics import Interval, wilson_interval
 from blendfilter.files import json_rows
-from blendfilter.filters.cdit import CDITFilter, Judge, Mode, Rule, components_of, rules_of
+from blendfilter.filters.cdit import CDITFilter, Judge, Mode, Rule, rules_of
 from blendfilter.journal import Journal
 from blendfilter.records import Passage
 
@@ -213,7 +213,7 @@ async def _verdicts(judge: Judge, pairs: Sequence[Opposites], concurrency: int) 
 
 
 def _table(rules: tuple[Rule, ...], judge: Judge, judged: Sequence[tuple[Opposites, bool | None]]) -> Confusion:
-    components = components_of(rules)
+    components = judge.components
 
     def place(pair: Opposites) -> tuple[int, str]:
         """Consistent pairs first, then component by component."""

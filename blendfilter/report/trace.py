@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from blendfilter.modules.base import query_words
+from blendfilter.modules.base import QUERY_WORDS
 from blendfilter.records import Excerpt, Passage, WrittenText
 from blendfilter.retrieval.base import trim_of
 from blendfilter.retrieval.callables import as_passage
@@ -33,7 +33,7 @@ def _lines(prediction: Any, width: int | None) -> Iterator[str]:
         yield "each query and what it brings (+ kept, - dropped)"
         yield ""
     for name, query in queries.items():
-        yield f"{name:<5}{query_words(name)}"
+        yield f"{name:<5}{QUERY_WORDS.get(name, '')}"
         yield _cut(query, width, "     ")
         if name in branches:
             yield from _branch(branches[name], width)
