@@ -114,7 +114,7 @@ class IndexOptions(BM25Options, ColBERTOptions, DenseOptions, panel="Data"):
     """How many encode at a time (the cluster's processors)."""
     gpus_each: Annotated[
         float, Option("--ray-gpus", panel="Limits", rare=True, goes_with="address")
-    ] = 0.0
+    ] = Field(0.0, ge=0)
     """GPUs of each of them (0)."""
     overwrite: Annotated[bool, Option(panel="Output")] = False
     """Replace an index that is there."""

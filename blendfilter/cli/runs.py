@@ -83,7 +83,7 @@ class RayOptions(Settings, panel="Limits"):
     that shares this folder, ray://HOST:10001."""
     shards: Annotated[int | None, Option(rare=True, goes_with="ray")] = Field(None, ge=1)
     """With --ray: how many parts the work is done in."""
-    ray_gpus: Annotated[float, Option(rare=True, goes_with="ray")] = 0.0
+    ray_gpus: Annotated[float, Option(rare=True, goes_with="ray")] = Field(0.0, ge=0)
     """With --ray: GPUs of each task, for a model in its process."""
 
 

@@ -31,7 +31,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from blendfilter.errors import BadArgument
+from blendfilter.errors import BadArgument, check_count
 
 RESAMPLES = 10_000
 LEVEL = 0.95
@@ -94,6 +94,8 @@ def wilson_interval(right: int, n: int) -> Interval:
     >>> [round(end, 3) for end in wilson_interval(0, 20)]
     [0.0, 0.0, 0.161]
     """
+    if not 0 <= right <= n or n < 1:
+        raise BadArgument(f"{right} right of {n}: give 0 <= right <= n, n at least 1")
     share, scale = right / n, 1 + _Z * _Z / n
     middle = (share + _Z * _Z / (2 * n)) / scale
     half = _Z / scale * math.sqrt(share * (1 - share) / n + (_Z / (2 * n)) ** 2)
@@ -113,7 +115,7 @@ def bootstrap_interval(values: Scores, *, seed: int, resamples: int = RESAMPLES)
     on that account the interval is not too narrow, and it is too wide where most of the spread lies there. With few
     questions, and a mean near 0 or 1, it is too narrow as any percentile interval is.
 
-    Raises `BadArgument` for no values, and for a value that is not a finite number.
+    Raises `BadArgument` for no values, a value that is not a finite number, questions with unequal numbers of scores.
 
     >>> bootstrap_interval([0.5, 0.25, 0.5, 0.75], seed=0)
     Interval(value=0.5, low=0.3125, high=0.6875)
@@ -137,7 +139,7 @@ def paired_bootstrap(
     1.0
     """
     before, after = _scores(a), _scores(b)
-    differences = _each(after) - _each(before)
+    differences = _paired(_each(before), _each(after))
     means = paired_means(before, after, seed, resamples)
     observed = float(differences.mean())
     as_far = int(np.count_nonzero(np.abs(means - observed) >= abs(observed) - 1e-12))
@@ -146,13 +148,13 @@ def paired_bootstrap(
     return PairedTest(observed, *_ends(means, differences, (-1.0, 1.0)), p)
 
 
-def mcnemar_exact(a: Scores, b: Scores) -> McNemar:
+def mcnemar_exact(a: Sequence[float], b: Sequence[float]) -> McNemar:
     """The exact McNemar test on two runs' outcomes, each 0 or 1 (or a bool), over the same questions.
 
     >>> mcnemar_exact([1, 0, 0, 0, 0, 0, 0], [1, 1, 1, 1, 1, 1, 1])  # 2 / 2**6
     McNemar(only_a=0, only_b=6, p=0.03125)
     """
-    differences = _scores(b) - _scores(a)
+    differences = _paired(_outcomes(a), _outcomes(b))
     only_a = int(np.count_nonzero(differences < 0))
     only_b = int(np.count_nonzero(differences > 0))
     return McNemar(only_a, only_b, mcnemar_p(only_a, only_b))
@@ -198,6 +200,10 @@ def smallest_difference(discordant: int, n: int) -> float | None:
     >>> smallest_difference(10, 500)  # 1 against 9 is p = .021, 2 against 8 is p = .109
     0.016
     """
+    if not 0 <= discordant <= n or n < 1:
+        raise BadArgument(
+            f"{discordant} discordant questions among {n}: give 0 <= discordant <= n, n at least 1"
+        )
     significant = bisect_left(
         range(discordant // 2 + 1), ALPHA, key=lambda s: mcnemar_p(s, discordant - s)
     )
@@ -236,6 +242,7 @@ def detectable_difference(n: int, discordant: float) -> float | None:
 
 def paired_means(a: Array, b: Array, seed: int, resamples: int) -> Array:
     """`resamples` means of b - a over the same drawn questions, each side's answers drawn apart."""
+    resamples, seed = check_count("resamples", resamples), check_count("seed", seed, 0)
     if a.ndim == b.ndim == 1:
         differences = b - a
         return np.concatenate(
@@ -280,10 +287,15 @@ def _scaled(words: np.typing.NDArray[np.uint64], n: int) -> Places:
 
 
 def _scores(values: Scores) -> Array:
-    scores = np.asarray(values, dtype=np.float64)
+    try:
+        scores = np.asarray(values, dtype=np.float64)
+    except ValueError as error:
+        raise BadArgument(
+            "the questions have unequal numbers of scores: give as many for each"
+        ) from error
     if scores.ndim == 2 and scores.shape[1] == 1:
         scores = scores[:, 0]
-    if scores.size == 0:
+    if scores.ndim not in (1, 2) or scores.size == 0:
         raise BadArgument(
             "no scores to draw from: give one number per question, for at least one question"
         )
@@ -297,6 +309,23 @@ def _scores(values: Scores) -> Array:
 
 def _each(scores: Array) -> Array:
     return scores if scores.ndim == 1 else scores.mean(axis=1)
+
+
+def _outcomes(values: Sequence[float]) -> Array:
+    outcomes = _scores(values)
+    if outcomes.ndim != 1 or not np.isin(outcomes, (0, 1)).all():
+        raise BadArgument(
+            "McNemar's test takes one outcome of 0 or 1 a question; use paired_bootstrap for others"
+        )
+    return outcomes
+
+
+def _paired(a: Array, b: Array) -> Array:
+    if a.size != b.size:
+        raise BadArgument(
+            f"a paired test needs the same questions on both sides, not {a.size} and {b.size}"
+        )
+    return b - a
 
 
 def _ends(means: Array, scores: Array, bounds: tuple[float, float]) -> tuple[float, float]:

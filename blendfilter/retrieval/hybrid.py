@@ -39,6 +39,10 @@ class Hybrid(Retriever):
             raise BadArgument(f"a hybrid joins at least two indexes, got {len(indexes)}")
         depth = check_count("depth", depth)
         self.indexes = [as_retriever(index) for index in indexes]
+        if not 0 <= constant < math.inf:
+            raise BadArgument(
+                f"the constant of rank fusion must be 0 or more, got {constant!r} (usual: 60)"
+            )
         self.constant, self.depth = constant, depth
         members = [index.fingerprint for index in self.indexes]
         self.fingerprint = fingerprint_of("hybrid", float(constant), depth, members)

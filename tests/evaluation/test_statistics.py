@@ -144,6 +144,11 @@ def test_few_differing_questions_show_no_more_than_a_sign_flip_test_could() -> N
     [
         (lambda: bootstrap_interval([], seed=0), "no scores"),
         (lambda: bootstrap_interval([1, math.nan], seed=0), "score 1 is nan"),
+        (lambda: paired_bootstrap([1], [1, 0], seed=0), "not 1 and 2"),
+        (lambda: mcnemar_exact([0.5], [1]), "one outcome of 0 or 1"),
+        (lambda: bootstrap_interval([[1, 0], [1]], seed=0), "unequal numbers"),
+        (lambda: wilson_interval(3, 2), "3 right of 2"),
+        (lambda: smallest_difference(11, 10), "11 discordant questions among 10"),
         (lambda: detectable_difference(10, 2), "a share of 2"),
     ],
 )

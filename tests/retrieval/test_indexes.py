@@ -172,6 +172,8 @@ def test_the_fingerprint_changes_with_what_changes_results() -> None:
     ("members", "settings", "message"),
     [
         (1, {}, "a hybrid joins at least two indexes, got 1"),
+        (2, {"constant": -1}, "must be 0 or more, got -1"),
+        (2, {"constant": float("nan")}, "must be 0 or more, got nan"),
         (2, {"depth": 0}, "depth is 0: give a whole number of 1 or more"),
     ],
 )

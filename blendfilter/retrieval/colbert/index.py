@@ -82,6 +82,10 @@ class ColBERT(Stored):
         self.encoder = encoder
         self.effort = effort
         if effort:  # it changes what is found
+            if effort.ncells < 1 or effort.ndocs < 4:
+                raise BadArgument(
+                    f"a search wants ncells of at least 1 and ndocs of at least 4, got {effort}"
+                )
             self.fingerprint = fingerprint_of(manifest.fingerprint, list(effort))
         gpu = encoder.device.type == "cuda"
         if not gpu:

@@ -18,7 +18,7 @@ import torch
 from checkpoints import minilm_colbert, tiny_colbert
 from colbert_ai import patch_colbert
 
-from blendfilter.errors import BadData, MissingFile
+from blendfilter.errors import BadArgument, BadData, MissingFile
 from blendfilter.records import Passage
 from blendfilter.retrieval.base import cut_of
 from blendfilter.retrieval.colbert import ColBERT
@@ -89,6 +89,8 @@ def test_effort_makes_another_index(index: ColBERT) -> None:
     assert len({index.fingerprint, one.fingerprint, other.fingerprint}) == 3
     assert other.info()["fingerprint"] == other.fingerprint
     assert len(other("river", k=4)) == 4
+    with pytest.raises(BadArgument, match="ncells of at least 1"):
+        ColBERT.open(index.path or "", effort=SearchEffort(0, 0.5, 256))
 
 
 def test_an_index_of_memory_goes_with_its_folder(checkpoint: Path, towns: list[Passage]) -> None:
