@@ -64,6 +64,10 @@ class RunContext:
         max_retries: int | None = None,
         replay: bool = False,
     ) -> None:
+        if budget is not None and not isinstance(budget, Budget):
+            raise BadArgument(
+                f"budget is {budget!r:.40}: say what it limits, bf.Budget(calls=…, tokens=…, dollars=…)"
+            )
         self.model = connect(lm if lm is not None else dspy.settings.lm or "offline")
         self.others = [connect(other) for other in others]
         self.module = None if module is None else with_lms_connected(module)

@@ -92,6 +92,10 @@ def merge(
 
 def _in_order(runs: Sequence[Run]) -> list[Run]:
     """The runs by the numbers of their shards. Raises: BadArgument, RunMismatch."""
+    if not runs:
+        raise BadArgument(
+            "no runs to merge: name the folder of each shard, which `blendfilter eval … --shard 1/4` makes"
+        )
     by_number: dict[int, Run] = {}
     for run in runs:
         shard = run.settings["data"].get("shard")

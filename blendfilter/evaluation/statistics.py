@@ -148,7 +148,7 @@ def paired_bootstrap(
     return PairedTest(observed, *_ends(means, differences, (-1.0, 1.0)), p)
 
 
-def mcnemar_exact(a: Sequence[float], b: Sequence[float]) -> McNemar:
+def mcnemar_exact(a: Scores, b: Scores) -> McNemar:
     """The exact McNemar test on two runs' outcomes, each 0 or 1 (or a bool), over the same questions.
 
     >>> mcnemar_exact([1, 0, 0, 0, 0, 0, 0], [1, 1, 1, 1, 1, 1, 1])  # 2 / 2**6
@@ -311,7 +311,7 @@ def _each(scores: Array) -> Array:
     return scores if scores.ndim == 1 else scores.mean(axis=1)
 
 
-def _outcomes(values: Sequence[float]) -> Array:
+def _outcomes(values: Scores) -> Array:
     outcomes = _scores(values)
     if outcomes.ndim != 1 or not np.isin(outcomes, (0, 1)).all():
         raise BadArgument(

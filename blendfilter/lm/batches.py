@@ -113,6 +113,8 @@ class Batch:
             raise BadArgument(
                 f"a batch window of {self.window!r} (batch_window=): write it as the provider does, 24h"
             )
+        if not self.poll > 0:
+            raise BadArgument(f"poll must be a number of seconds above 0, got {self.poll!r}")
         check_counts(self, ("fewest",))
 
     @property
