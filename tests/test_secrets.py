@@ -13,7 +13,7 @@ import os
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from urllib.parse import quote
 
 import dspy
 import pytest
-from batch_server import BatchServer, batching
+from batch_server import batching
 from dspy import lm15
 from http_server import Answer, Request, answering
 from hypothesis import given
@@ -404,11 +404,19 @@ def in_an_index(folder: Path) -> str:
     return f"{done.rows}{remote.info()}{remote!r}"
 
 
-def batched(folder: Path, echoes: Callable[[BatchServer], None]) -> str:
-    """What a run in batches says, and says when it is repeated."""
+def batched(folder: Path, made: Mapping[str, Any] = {}, **patched: Any) -> str:
+    """What a run in batches says, and says when it is repeated; `made` is over what the server says of a batch."""
     said = ""
     with batching() as server:
-        echoes(server)
+        create = server.create
+
+        def created(body: dict[str, Any]) -> dict[str, Any]:
+            batch = create(body)
+            batch |= made
+            server.batches[batch["id"]] = batch
+            return batch
+
+        vars(server).update({"create": created, **patched})
         for _ in range(2):
             lm = connect("m", api_base=server.url, api_key=KEY)
             batch = Batch(poll=0.02, fewest=1)
@@ -423,49 +431,22 @@ def batched(folder: Path, echoes: Callable[[BatchServer], None]) -> str:
 
 
 def in_answers_of_batches(folder: Path) -> str:
-    def echoes(server: BatchServer) -> None:
-        server.replied = lambda path, body: (200, reply(f"Tolm {KEY}"))  # type: ignore[method-assign]
-
-    return batched(folder, echoes)
+    return batched(folder, replied=lambda path, body: (200, reply(f"Tolm {KEY}")))
 
 
 def in_faults_of_batches(folder: Path) -> str:
-    def echoes(server: BatchServer) -> None:
-        error = {"message": f"no: {echo(KEY)}", "code": KEY, KEY: KEY}
-        server.replied = lambda path, body: (400, {"error": error})  # type: ignore[method-assign]
-
-    return batched(folder, echoes)
+    error = {"message": f"no: {echo(KEY)}", "code": KEY, KEY: KEY}
+    return batched(folder, replied=lambda path, body: (400, {"error": error}))
 
 
 def in_batches_that_are_refused(folder: Path) -> str:
-    def echoes(server: BatchServer) -> None:
-        create = server.create
-
-        def refused(body: dict[str, Any]) -> dict[str, Any]:
-            made = create(body)
-            errors = [{"code": KEY, "message": f"no batch for {KEY}", "param": KEY}]
-            made |= {"status": "failed", "errors": {"object": "list", "data": errors}}
-            return made
-
-        server.create = refused  # type: ignore[method-assign]
-
-    return batched(folder, echoes)
+    errors = [{"code": KEY, "message": f"no batch for {KEY}", "param": KEY}]
+    return batched(folder, {"status": "failed", "errors": {"object": "list", "data": errors}})
 
 
 def in_ids_of_batches(folder: Path) -> str:
-    def echoes(server: BatchServer) -> None:
-        create = server.create
-
-        def named(body: dict[str, Any]) -> dict[str, Any]:
-            made = create(body)
-            made["id"] = f"batch_{KEY.replace('/', '_')}_{TOKEN}"
-            server.batches = {made["id"]: made}
-            return made
-
-        server.create = named  # type: ignore[method-assign]
-
     secrets.know(TOKEN)
-    return batched(folder, echoes)
+    return batched(folder, {"id": f"batch_{KEY.replace('/', '_')}_{TOKEN}"})
 
 
 def in_a_file_of_answers(folder: Path) -> str:
