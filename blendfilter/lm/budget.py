@@ -18,6 +18,7 @@ may waste a step, and never hides a call.
 from __future__ import annotations
 
 import math
+import operator
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -126,22 +127,22 @@ class Amount:
     tokens: int = 0
     dollars: float = 0.0
 
+    def __iter__(self) -> Iterator[Any]:
+        return iter((self.calls, self.tokens, self.dollars))
+
     def __add__(self, other: Amount) -> Amount:
-        return Amount(
-            self.calls + other.calls, self.tokens + other.tokens, self.dollars + other.dollars
-        )
+        return Amount(*map(operator.add, self, other))
 
     def __sub__(self, other: Amount) -> Amount:
-        return self + other.times(-1)
+        return Amount(*map(operator.sub, self, other))
 
     def times(self, factor: int) -> Amount:
         """This, so many times."""
-        return Amount(self.calls * factor, self.tokens * factor, self.dollars * factor)
+        return Amount(*(part * factor for part in self))
 
     def most(self, other: Amount) -> Amount:
         """The larger of the two in everything."""
-        calls, tokens = max(self.calls, other.calls), max(self.tokens, other.tokens)
-        return Amount(calls, tokens, max(self.dollars, other.dollars))
+        return Amount(*map(max, self, other))
 
     def words(self) -> str:
         """As one reads it; dollars where there are some.
