@@ -25,7 +25,7 @@ from blendfilter.journal import CallCache, Journal, digest
 from blendfilter.lm import faults
 from blendfilter.lm.attempts import ModelEngine
 from blendfilter.lm.budget import tallied
-from blendfilter.lm.outcome import WHOLE
+from blendfilter.lm.outcome import WHOLE, texts_of
 from blendfilter.lm.prices import Price, cost_of, rated, stated
 from blendfilter.records import whole_characters
 
@@ -226,10 +226,7 @@ def _recorded(
     """
     data = response.provider_data or {}
     parts = response.message.parts
-    reply, thought = (
-        whole_characters("".join(part.text for part in parts if isinstance(part, kind)))
-        for kind in (lm15.TextPart, lm15.ThinkingPart)
-    )
+    reply, thought = map(whole_characters, texts_of(response))
     safe = secrets.hidden(reply)
     # A server that echoes the key it was sent must not write it into our files, in pieces neither.
     spelled = "".join(t.token for t in response.logprobs or ())

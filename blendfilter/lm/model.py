@@ -62,6 +62,7 @@ from blendfilter.lm.journaled import JournaledEngine
 from blendfilter.lm.local import local_model
 from blendfilter.lm.offline import OfflineEngine
 from blendfilter.lm.openai import OpenAIEngine, split_login
+from blendfilter.lm.outcome import texts_of
 from blendfilter.lm.prices import Prices, listed_price, price_of, read_prices
 from blendfilter.lm.profiles import (
     AT_OWN_ADDRESS,
@@ -800,10 +801,7 @@ class _Asynchronous:
     async def complete(self, request: lm15.Request) -> lm15.Response:
         response = await self._engine.complete(request)
         if (listener := asker().listener) is not None:
-            parts = response.message.parts
-            await listener.whole(
-                "".join(part.text for part in parts if isinstance(part, lm15.TextPart))
-            )
+            await listener.whole(texts_of(response)[0])
         return response
 
     async def stream(self, request: lm15.Request) -> Any:

@@ -60,8 +60,7 @@ def concluded(
     parts = response.message.parts
     if not all(isinstance(part, lm15.TextPart | lm15.ThinkingPart) for part in parts):
         return replace(response, finish_reason=ended)
-    raw = "".join(part.text for part in parts if isinstance(part, lm15.TextPart))
-    thoughts = "".join(part.text for part in parts if isinstance(part, lm15.ThinkingPart))
+    raw, thoughts = texts_of(response)
     hidden, reply = split_thinking(raw)
     thoughts = thoughts or hidden
     text = cut_at_stop(reply, request.config.stop)
@@ -78,6 +77,12 @@ def concluded(
         logprobs_complete=complete,
         provider_data=data,
     )
+
+
+def texts_of(response: lm15.Response) -> tuple[str, str]:
+    """The text of a response, and its thoughts apart."""
+    texts, thoughts = map(response.message.parts_of, (lm15.TextPart, lm15.ThinkingPart))
+    return "".join(part.text for part in texts), "".join(part.text for part in thoughts)
 
 
 def ending(body: Mapping[str, Any], known: str | None = None, *, key: str = "") -> Ending:

@@ -19,6 +19,7 @@ import threading
 from blendfilter.dspy_surface import lm15
 from blendfilter.lm.attempts import ModelEngine
 from blendfilter.lm.budget import reply_cap, tally
+from blendfilter.lm.outcome import texts_of
 from blendfilter.lm.profiles import THINKING_TOKENS, Profile, split_thinking
 from blendfilter.lm.tokens import tokens_of
 
@@ -109,14 +110,10 @@ class ThoughtfulEngine:
 
 def thinks(response: lm15.Response) -> bool:
     """Whether there are thoughts in a response: in a part of their own, in tags, or in its usage."""
-    parts = response.message.parts
-    if response.usage.reasoning_tokens or any(
-        isinstance(part, lm15.ThinkingPart) and part.text for part in parts
-    ):
-        return True
-    return any(
-        split_thinking(part.text)[0] for part in parts if isinstance(part, lm15.TextPart)
-    )
+    _, apart = texts_of(response)
+    texts = response.message.parts_of(lm15.TextPart)
+    in_tags = any(split_thinking(part.text)[0] for part in texts)
+    return bool(response.usage.reasoning_tokens or apart or in_tags)
 
 
 def _spoken(response: lm15.Response) -> bool:
