@@ -169,9 +169,13 @@ def _sentence_at(question: Question, title: str, at: int) -> str | None:
     return None
 
 
-def needs_evidence(task: str, question: Question) -> bool:
-    """Whether evidence stands in for the answer: by the task, or because the answer is a yes or no, or a label."""
-    return task in WITH_EVIDENCE or is_verdict(question.golden_answers)
+def evidence_for(task: str, question: Question) -> str | None:
+    """The evidence that stands in for the answer, by the task, or because it is a yes or no, or a label.
+
+    "" where there is none; None where the answer speaks for itself.
+    """
+    needed = task in WITH_EVIDENCE or is_verdict(question.golden_answers)
+    return evidence_of(question) if needed else None
 
 
 # --- models -----------------------------------------------------------------------------------------------------------
@@ -285,7 +289,7 @@ class Synthesis(Oracle):
         answer = question.golden_answers[0]
         if not normalize_answer(answer):
             return f"the answer '{answer:.40}' {NO_WORDS}"
-        if needs_evidence(self.task, question) and not evidence_of(question):
+        if evidence_for(self.task, question) == "":
             return (
                 f"its answer '{answer:.20}' says too little, and it has no annotated evidence to stand in, or not all "
                 "of it: drop the row"
@@ -304,7 +308,7 @@ class Refining:
         self, of: Synthesis, question: Question, candidates: Sequence[Candidate]
     ) -> None:
         self._of, self.question, self.candidates = of, question, tuple(candidates)
-        self.evidence = evidence_of(question) if needs_evidence(of.task, question) else ""
+        self.evidence = evidence_for(of.task, question) or ""
         target = self.evidence or question.golden_answers[0].strip()
         self.fact = f"{question.question} {target}"
         texts = [each.text for each in self.candidates]

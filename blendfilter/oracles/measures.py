@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Literal, get_args
 
-from blendfilter.errors import UnknownName, check_count
+from blendfilter.errors import UnknownName
 from blendfilter.metrics import VERDICTS
 from blendfilter.records import Question
 from blendfilter.replies import LABELS
@@ -83,7 +83,6 @@ def best(
     >>> best([0.0, 1.0, 1.0], threshold=0.0), best([0.2, 0.9, 0.6], threshold=0.5, num_sentences=3)
     ((1,), (1, 2))
     """
-    num_sentences = check_count("num_sentences", num_sentences)
     above = {
         at: score for at, score in enumerate(scores) if score is not None and score > threshold
     }

@@ -129,11 +129,7 @@ def labelled(questions: Questions, measure: str) -> list[Question]:
             "none of them brings all of the annotated evidence that stands in for answers that say too little "
             f"(supporting facts with their sentences): take {INSTEAD.removeprefix('take ')}"
         )
-        found = [
-            one
-            for one in questions
-            if not bider.needs_evidence(task, one) or bider.evidence_of(one)
-        ]
+        found = [one for one in questions if bider.evidence_for(task, one) != ""]
     else:
         why = f"each is answered by a verdict (yes or no, a label), which no passage says: {INSTEAD}"
         found = [one for one in questions if can_label(measure, one.golden_answers)]
@@ -164,11 +160,8 @@ def settings_of(
     }
     task = questions.task.name
     if oracle.measure == bider.MEASURE:  # a fingerprint leaves out where evidence is read, too
-        evidence = [
-            [one.id, bider.evidence_of(one)]
-            for one in questions
-            if bider.needs_evidence(task, one)
-        ]
+        found = [(one.id, bider.evidence_for(task, one)) for one in questions]
+        evidence = [[id, text] for id, text in found if text is not None]
         data |= {"evidence": digest(evidence)[:16]} if evidence else {}
     verdicts = sum(is_verdict(question.golden_answers) for question in questions)
     name = {"strinc": "left_out", "lexical": "compared_with_the_question"}.get(oracle.measure)

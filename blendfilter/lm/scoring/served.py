@@ -12,7 +12,6 @@ that passes in neither way is refused.
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import json
 import math
@@ -20,6 +19,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from blendfilter import aio
 from blendfilter.dspy_surface import lm15
 from blendfilter.errors import ServerRefused, check_count
 from blendfilter.lm import faults
@@ -106,12 +106,9 @@ class ScoringServer:
             for at, pair in rows:
                 done(at, await self._scored(way, pair))
 
-        workers = [asyncio.ensure_future(work()) for _ in pairs[: self._concurrency]]
-        try:
-            await asyncio.gather(*workers)
-        finally:
-            for worker in workers:
-                worker.cancel()
+        async with aio.together() as group:
+            for _ in pairs[: self._concurrency]:
+                group.create_task(work())
 
     async def _scored(self, way: Mapping[str, Any], pair: TextPair) -> Result:
         try:
