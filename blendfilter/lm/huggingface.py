@@ -548,7 +548,14 @@ def hugging_face_model(
     plain, own = settings_in(name)
     check_dtype(own.get("dtype"))
     checkpoint, called = checkpoint_of(plain), name_of(name)
-    profile = _profile_of(checkpoint, called)
+    names, base = [called], checkpoint.base
+    while base is not None:
+        names.append(base.name)
+        base = base.base
+    profile = profile_for("/".join(names))
+    if not checkpoint.is_gguf and (checkpoint.path / RECIPE).is_file():
+        # what was trained here has learned its forms
+        profile = dataclasses.replace(profile, small=False)
     engine = HuggingFaceEngine(
         checkpoint,
         called,
@@ -567,14 +574,3 @@ def hugging_face_model(
         "context": settings.context,
     }
     return engine, profile, shaping
-
-
-def _profile_of(checkpoint: Checkpoint, called: str) -> Profile:
-    """Of the family that its name, or its base's, says. What was trained here has learned its forms."""
-    names, base = [called], checkpoint.base
-    while base is not None:
-        names.append(base.name)
-        base = base.base
-    profile = profile_for("/".join(names))
-    trained = not checkpoint.is_gguf and (checkpoint.path / RECIPE).is_file()
-    return dataclasses.replace(profile, small=profile.small and not trained)

@@ -304,7 +304,7 @@ def _title_and_text(line: str) -> tuple[str, str]:
 @lru_cache(maxsize=4096)
 def _sentences(line: str) -> tuple[ReadSentence, ...]:
     title, text = _title_and_text(line)
-    titled = stems(title.partition(", ")[0])
+    titled = stems(title)
     return tuple(
         ReadSentence(title, part.text, stems(part.text), titled) for part in sentences(text)
     )
@@ -452,9 +452,8 @@ def _span(sheet: PromptSheet) -> str:
             value = 1.0
             for at, weight in places:
                 value += weight * (1.0 if at < start else 0.8) / (1 + abs(start - at) / 12)
-            # a title that was read about is probably a step of the chain, and a first word no name
-            first_word = start == 0 and " " not in text
-            if first_word or any(own == other.titled for other in reading.chosen):
+            # a title that was read about is probably a step of the chain
+            if any(own == other.titled for other in reading.chosen):
                 value *= 0.5
             values[text] = max(values.get(text, 0.0), value)
     return max(values, key=values.__getitem__)
@@ -514,7 +513,7 @@ def _concluded(reasoning: str) -> str:
     """What follows the last "So the answer is" of a chain of reasoning, "" if it concludes nothing."""
     shape = r"(?m)^(?:So the (?:final )?answer is:? ?|Action \d{1,3}: Finish\[)(.*)$"
     found = re.findall(shape, reasoning)
-    return re.sub(r"(?<!\b[A-Z])[.\]]$", "", found[-1].strip()) if found else ""
+    return found[-1].strip().rstrip(".]") if found else ""
 
 
 def _passage(sheet: PromptSheet) -> str:
@@ -733,9 +732,7 @@ def _value(field: str, sheet: PromptSheet, argument: str | None) -> Any:
         return options[0] if argument else "finish"
     if options:
         near = stems(f"{sheet.question} {answer}")
-        return max(
-            options, key=lambda one: (one.lower() == answer.lower(), len(stems(one) & near))
-        )
+        return max(options, key=lambda option: len(stems(option) & near))
     number = re.search(r"\d{1,15}", answer)
     values = {
         "int|float": int(number[0]) if number else 0,
