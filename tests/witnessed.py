@@ -7,8 +7,7 @@ from typing import Any
 
 from blendfilter.records import Passage
 from blendfilter.retrieval.base import Hits, Retriever, fingerprint_of
-from blendfilter.trimming import witnesses
-from blendfilter.trimming.witnesses import JudgedBy, Pairing, Witnesses, question_id
+from blendfilter.trimming.witnesses import JudgedBy, Pairing, Witnesses, judged_lines
 
 BY = JudgedBy("9f3a", "word", ("phi1",), "some-model", "shipped")
 Verdicts = Mapping[str, Mapping[str, bool | None]]
@@ -25,11 +24,8 @@ def witnesses_of(verdicts: Verdicts, pairing: Pairing = "theorem") -> Witnesses:
 
 def judge(state: Witnesses, question: str, found: Mapping[str, bool | None]) -> None:
     """One question more."""
-    name = question_id(question)
-    state.apply(witnesses.question_line(question, BY))
-    for passage, verdict in found.items():
-        state.apply(witnesses.verdict_line(name, passage, verdict))
-    state.apply(witnesses.closed_line(name, list(found)))
+    for line in judged_lines(question, found, BY):
+        state.apply(line)
 
 
 class Written(Retriever):

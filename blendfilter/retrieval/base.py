@@ -104,12 +104,13 @@ def hits_like(passages: Iterable[Passage], *rankings: Sequence[Passage], **flags
 
 def flags_of(hits: Sequence[Passage]) -> dict[str, Any]:
     """What is to be kept of hits beside their passages, as JSON; empty for a plain list."""
-    trim, missing = trim_of(hits), missing_of(hits)
-    return {
-        **({"query_cut": True} if cut_of(hits) else {}),
-        **({"trim": trim.model_dump(mode="json")} if trim else {}),
-        **({"missing_shards": [*missing]} if missing else {}),
+    trim = trim_of(hits)
+    flags = {
+        "query_cut": cut_of(hits),
+        "trim": trim and trim.model_dump(mode="json"),
+        "missing_shards": [*missing_of(hits)],
     }
+    return {name: flag for name, flag in flags.items() if flag}
 
 
 def with_flags(passages: Iterable[Passage], flags: Mapping[str, Any]) -> Hits:

@@ -49,6 +49,7 @@ from blendfilter.retrieval.stored import (
     OFFSETS,
     OFTEN,
     PASSAGES,
+    Numbers,
     PassageLines,
     Stored,
     UpdatedPassages,
@@ -74,7 +75,6 @@ _OLD_ANALYSER = (
 _ARRAYS = ("data", "indices", "indptr")
 _BLOCK = 2**13  # passages counted at a time
 
-Numbers = np.typing.NDArray[np.integer[Any]]
 Block = tuple[Numbers, Numbers, Numbers]
 """Columns of terms, rows of passages, and how often each occurs there; ordered by column, then by row."""
 

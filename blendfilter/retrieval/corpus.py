@@ -54,7 +54,7 @@ from blendfilter.retrieval.documents import (
     read_documents,
     text_files,
 )
-from blendfilter.text import folded
+from blendfilter.text import folded, shortened
 
 IDS = (
     "id",
@@ -158,9 +158,7 @@ def _existing(corpus: AnyPath) -> Path:
     if name == "-":
         raise MissingFile.of(name)
     hint = "a text goes in a list: ['…']" if any(map(str.isspace, name)) else "check the path"
-    raise MissingFile(
-        f"no file or folder '{name if len(name) <= _NAME else name[:_NAME] + '…'}': {hint}"
-    )
+    raise MissingFile(f"no file or folder '{shortened(name, _NAME)}': {hint}")
 
 
 def _in_memory(corpus: Any) -> Iterator[Passage]:

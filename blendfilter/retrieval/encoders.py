@@ -284,25 +284,21 @@ def load_encoder(
         pooling if pooled or asks_pooled else None,
         queries.limit if queries.limit != passages.limit else None,
     )
-    whole = os.fspath(name) if one else f"{name} (queries: {query_encoder})"
-    folders = [folder] if one else [folder, asker]
-    return Encoder(whole, queries, passages, options, _identity(options, folders))
-
-
-def _identity(options: EncodingOptions, folders: Sequence[Path]) -> str:
-    """What an encoder is, by its files and how it is used, not by its place."""
-    stated: list[Any] = [files_hash(folders[0]), options[:4]]
+    # what it is, by its files and how it is used, not by its place
+    stated: list[Any] = [files_hash(folder), options[:4]]
     # younger than the rest: an encoder that has none of these keeps the identity that it had
-    first = EncodingOptions._fields[:4]
-    more = {name: value for name, value in options.settings().items() if name not in first}
-    if len(folders) > 1:
-        more["query_encoder"] = files_hash(folders[1])
-    routers = [
-        path for folder in folders for path in sorted(folder.rglob("router_config.json"))
-    ]
+    known = EncodingOptions._fields[:4]
+    more = {option: own for option, own in options.settings().items() if option not in known}
+    if not one:
+        more["query_encoder"] = files_hash(asker)
+    places = [folder] if one else [folder, asker]
+    routers = [path for place in places for path in sorted(place.rglob("router_config.json"))]
     if routers:
         more["routers"] = [sha256_of(path) for path in routers]
-    return hashlib.sha256(json.dumps([*stated, more] if more else stated).encode()).hexdigest()
+    content = json.dumps([*stated, more] if more else stated)
+    identity = hashlib.sha256(content.encode()).hexdigest()
+    whole = os.fspath(name) if one else f"{name} (queries: {query_encoder})"
+    return Encoder(whole, queries, passages, options, identity)
 
 
 def _load(

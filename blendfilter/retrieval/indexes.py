@@ -43,7 +43,6 @@ KINDS: dict[str, str | Opener] = {
     "https": f"{HERE}.remote:Remote",
 }
 """A manifest's kind, or an address's scheme, to what opens it."""
-ADDRESSES = ("http", "https")
 OVER_ANOTHER = ("sharded", "trimmed")
 """Kinds of folder that name other indexes, which they lie over."""
 

@@ -15,7 +15,6 @@ import shutil
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from importlib.metadata import version
 from pathlib import Path, PurePosixPath
 from pickle import PickleError
 from typing import Annotated, Any, Literal, TypeVar
@@ -111,11 +110,6 @@ class Manifest(BaseModel):
         if self.hashes and self.hashes.keys() != self.files.keys():
             raise ValueError("files and hashes do not list the same files")
         return self
-
-
-def versions_of(*packages: str) -> dict[str, str]:
-    """The installed version of each package."""
-    return {name: version(name) for name in packages}
 
 
 def file_hash(path: Path, how: str = "") -> str:

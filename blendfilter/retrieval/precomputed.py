@@ -17,7 +17,6 @@ import json
 import math
 import os
 import tempfile
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -86,7 +85,6 @@ class Precomputed(Retriever):
         self._questions = questions
         self.fingerprint = fingerprint_of("retrieved", corpus_hash(self.file))
         self._lines: dict[str, _RowPlace] = {}
-        self._few = False
         self._rows = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - kept open
         offset = 0
         for row in _rows(self.file):
@@ -121,12 +119,9 @@ class Precomputed(Retriever):
                     "q_ex,q_in) or hold every query that is searched for"
                 )
             hits = self._read(line)
-            if len(hits) < k and not self._few:
-                self._few = True
-                warnings.warn(
-                    f"k={k} is more than {self.file} holds for a query: {len(hits)} come back",
-                    stacklevel=3,
-                )
+            if len(hits) < k:
+                least = f"{len(hits)} come back"
+                self._warn("few", f"k={k} is more than {self.file} holds for a query: {least}")
             found.append(hits_like(hits[:k], hits, trim=hits.trim))
         return found
 

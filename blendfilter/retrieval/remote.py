@@ -23,6 +23,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from blendfilter import http, secrets
 from blendfilter.errors import BadArgument, BadData, IndexChanged, ServerRefused, check_count
+from blendfilter.files import AnyPath
 from blendfilter.records import Passage
 from blendfilter.retrieval.base import Hits, Retriever, Trim, first_fault
 
@@ -354,6 +355,11 @@ def address_of(url: str) -> ServerAddress:
     return ServerAddress(plain, unquote(password or user) if at else "")
 
 
+def is_served(location: AnyPath) -> bool:
+    """Whether an index is named by an address of `blendfilter serve`."""
+    return os.fspath(location).partition("://")[0].lower() in ("http", "https")
+
+
 def check_host(url: str, allow_hosts: Sequence[str], whose: str) -> None:
     """Raise `BadArgument` for an address out of a file, unless `allow_hosts` name its host (HOST or HOST:PORT).
 
@@ -362,8 +368,7 @@ def check_host(url: str, allow_hosts: Sequence[str], whose: str) -> None:
 
     >>> check_host("http://index.example:8893", ["index.example"], "wiki.trimmed")
     """
-    ours = url.partition("://")[0].lower() in ("http", "https")
-    parts = urlsplit(address_of(url).url if ours else url)
+    parts = urlsplit(address_of(url).url if is_served(url) else url)
     host, port = parts.hostname or "", parts.port
     named = [allow_hosts] if isinstance(allow_hosts, str) else allow_hosts
     if any(host == allowed and only in (None, port) for allowed, only in map(_host, named)):

@@ -37,7 +37,7 @@ from blendfilter.retrieval.base import (
 )
 from blendfilter.retrieval.bm25 import BM25, SHARED, Statistics
 from blendfilter.retrieval.corpus import Corpus, IdCheck, passages_of
-from blendfilter.retrieval.indexes import ADDRESSES, build, open_index
+from blendfilter.retrieval.indexes import build, open_index
 from blendfilter.retrieval.manifest import (
     CorpusInfo,
     Manifest,
@@ -47,7 +47,7 @@ from blendfilter.retrieval.manifest import (
     read_manifest,
     write_manifest,
 )
-from blendfilter.retrieval.remote import Remote, address_of, check_host
+from blendfilter.retrieval.remote import Remote, address_of, check_host, is_served
 from blendfilter.retrieval.stored import Stored, check_fingerprint
 
 KIND = "sharded"
@@ -280,7 +280,7 @@ def join(
     target, places = Path(out).resolve(), list[str]()
     for location in locations:
         # a token in an address is for its server alone, and goes into no file
-        address = _is_address(location)
+        address = is_served(location)
         places.append(
             address_of(os.fspath(location)).url if address else str(path_of(location).resolve())
         )
@@ -293,7 +293,7 @@ def join(
         shards = _finish(folder, opened, places)
     if shards is not opened:  # BM25's, which moved with the folder
         shards = [open_index(target / str(number)) for number in range(1, len(shards) + 1)]
-    hosts = [*filter(_is_address, places)]
+    hosts = [*filter(is_served, places)]
     reopen = functools.partial(open_sharded, out, allow_hosts=hosts, ambient=True)
     return Sharded(shards, path=out, reopen=reopen)
 
@@ -363,7 +363,7 @@ def open_sharded(
         listed = TypeAdapter(list[_Shard]).validate_python(manifest.settings.get("shards"))
     for own in listed:
         at = own.at
-        if _is_address(at):
+        if is_served(at):
             check_host(at, allow_hosts, str(place))
             again = functools.partial(open_index, at, ambient=ambient, **options)
             try:
@@ -396,7 +396,3 @@ def _same(shard: Retriever, fingerprint: str, where: str) -> Retriever:
             "join them again (`blendfilter index --join DIR …`)"
         )
     return shard
-
-
-def _is_address(location: AnyPath) -> bool:
-    return os.fspath(location).partition("://")[0].lower() in ADDRESSES

@@ -433,33 +433,18 @@ class _NothingChanges(Exception):
     """Ends an update that would leave the index as it is."""
 
 
-class _Positions:
-    """Where in an index an id stands; eight bytes of hash an id, and eight for its place."""
+def _finder(passages: PassageLines) -> Callable[[str], int | None]:
+    """What finds where an id stands; None where it is not there. Eight bytes of hash an id, and eight for its place."""
+    hashes = np.fromiter(map(hash, passages.ids()), dtype=np.int64, count=len(passages))
+    order = np.argsort(hashes, kind="stable")
+    hashes = hashes[order]
 
-    def __init__(self, passages: PassageLines) -> None:
-        self._passages = passages
-        hashes = np.fromiter(map(hash, passages.ids()), dtype=np.int64, count=len(passages))
-        self._order = np.argsort(hashes, kind="stable")
-        self._hashes = hashes[self._order]
+    def find(name: str) -> int | None:
+        bounds = (np.searchsorted(hashes, hash(name), side) for side in ("left", "right"))
+        places = order[slice(*bounds)].tolist()
+        return next((place for place in places if passages[place].id == name), None)
 
-    def find(self, name: str) -> int | None:
-        """The position of that id; None where it is not there."""
-        bounds = (np.searchsorted(self._hashes, hash(name), side) for side in ("left", "right"))
-        places = self._order[slice(*bounds)].tolist()
-        return next((place for place in places if self._passages[place].id == name), None)
-
-    def of(self, names: Iterable[str], path: Path) -> set[int]:
-        """The positions of those ids. Raises `BadArgument` for ids that are not there."""
-        if isinstance(names, str):
-            raise BadArgument("delete takes a list of ids, got one string: put it in a list")
-        found = {name: self.find(name) for name in names}
-        if missing := [name for name, at in found.items() if at is None]:
-            more = f" and {len(missing) - 3:,} more" if len(missing) > 3 else ""
-            ids = ", ".join(repr(name)[:60] for name in missing[:3])
-            raise BadArgument(
-                f"no passage {ids}{more} in the index at {path}: nothing was deleted or added"
-            )
-        return {at for at in found.values() if at is not None}
+    return find
 
 
 def _updated_passages(
@@ -472,12 +457,21 @@ def _updated_passages(
     progress: ProgressCallback,
 ) -> UpdatedPassages:
     """Write the passages of an update into `folder`. Raises as `Stored.update`, and `_NothingChanges`."""
-    where = _Positions(old)
-    gone = where.of(delete, path)
+    if isinstance(delete, str):
+        raise BadArgument("delete takes a list of ids, got one string: put it in a list")
+    find = _finder(old)
+    found = {name: find(name) for name in delete}
+    if missing := [name for name, at in found.items() if at is None]:
+        more = f" and {len(missing) - 3:,} more" if len(missing) > 3 else ""
+        named = ", ".join(repr(name)[:60] for name in missing[:3])
+        raise BadArgument(
+            f"no passage {named}{more} in the index at {path}: nothing was deleted or added"
+        )
+    gone = {at for at in found.values() if at is not None}
     ids, known = IdCheck(), 0
     with open(folder / _ADDED, "w+b") as file:
         for passage in () if add is None else passages_of(add):
-            line, at = _encoded(passage), where.find(passage.id)
+            line, at = _encoded(passage), find(passage.id)
             ids.add(passage.id)
             if len(ids) % OFTEN == 0:
                 progress(READING, len(ids))
@@ -499,7 +493,7 @@ def _updated_passages(
             warnings.warn(f"{known:,} {stay}", stacklevel=4)
         if not file.tell() and not gone:
             raise _NothingChanges
-        kept = np.delete(np.arange(len(old), dtype=np.int64), sorted(gone))
+        kept = np.delete(np.arange(len(old), dtype=np.int64), [*gone])
         if not len(kept) and not file.tell():
             raise BadArgument(
                 f"that would delete all {len(old):,} passages of {path}: remove the folder instead"

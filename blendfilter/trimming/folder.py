@@ -21,7 +21,7 @@ from blendfilter.errors import BadArgument, BadData, MissingFile, RunMismatch
 from blendfilter.files import path_of, write_whole
 from blendfilter.journal import FILE as JOURNAL
 from blendfilter.retrieval.base import Retriever, first_fault
-from blendfilter.retrieval.indexes import ADDRESSES, open_index
+from blendfilter.retrieval.indexes import open_index
 from blendfilter.retrieval.manifest import (
     MANIFEST,
     CorpusInfo,
@@ -30,7 +30,7 @@ from blendfilter.retrieval.manifest import (
     read_manifest,
     write_manifest,
 )
-from blendfilter.retrieval.remote import address_of, check_host
+from blendfilter.retrieval.remote import address_of, check_host, is_served
 from blendfilter.trimming.guard import PairModel, Rules, guard_of
 from blendfilter.trimming.overlay import Trimmed
 from blendfilter.trimming.similar import VECTORS_FILE, similar_for
@@ -224,17 +224,14 @@ class TrimFolder(BaseModel):
         **settings: Any,
     ) -> Trimmed:
         """The index, trimmed as the folder says, unless `settings` (of `Trimmed`) are given."""
-        own: dict[str, Any] = {
-            "threshold": self.threshold,
-            "min_similarity": self.min_similarity,
-            "one_way": self.one_way,
-            "refill": self.refill,
-            "similar": similar_for(index, self.similarity, kept=self.place / VECTORS_FILE),
-        }
+        own = self.model_dump(include={"threshold", "min_similarity", "one_way", "refill"})
         own |= {name: value for name, value in settings.items() if value is not None}
-        witnesses = self.state() if witnesses is None else witnesses
         return Trimmed(
-            index, witnesses, guard=guard_of(guard, self.similar, self.similar_files), **own
+            index,
+            self.state() if witnesses is None else witnesses,
+            similar=similar_for(index, self.similarity, kept=self.place / VECTORS_FILE),
+            guard=guard_of(guard, self.similar, self.similar_files),
+            **own,
         )
 
 
@@ -370,8 +367,7 @@ def open_base(
     if not is_address(base):
         return open_index(base, allow_hosts=allow_hosts, **options)
     check_host(base, allow_hosts, str(overlay))
-    ours = base.partition("://")[0].lower() in ADDRESSES
-    withheld: dict[str, Any] = {"ambient": False} if ours else {}
+    withheld: dict[str, Any] = {"ambient": False} if is_served(base) else {}
     return open_index(base, **withheld, **options)
 
 

@@ -121,31 +121,31 @@ def trim(
         raise EmptyData("no questions to judge for")
     index = as_retriever(index)
     if isinstance(folder, TrimFolder):
-        place = folder
+        overlay = folder
     elif is_trimmed(folder):
-        place = TrimFolder.read(folder)
+        overlay = TrimFolder.read(folder)
     else:
-        place = TrimFolder.create(index, folder, k=DEPTH if k is None else k)
+        overlay = TrimFolder.create(index, folder, k=DEPTH if k is None else k)
     if isinstance(similar, str):
-        place, similar = place.set(similar=similar), None
-    place.check(index, k)
-    check_search(texts, place.k)
+        overlay, similar = overlay.set(similar=similar), None
+    overlay.check(index, k)
+    check_search(texts, overlay.k)
     context = RunContext(
         lm, judge, concurrency=concurrency, budget=budget, max_retries=max_retries
     )
-    near = similar or similar_for(index, place.similarity) if reuse else None
-    rules = guard_of(guard, place.similar, place.similar_files)
+    near = similar or similar_for(index, overlay.similarity) if reuse else None
+    rules = guard_of(guard, overlay.similar, overlay.similar_files)
     prices = context.model.terms.prices
     with ExitStack() as stack:
-        path = place.witnesses
+        path = overlay.witnesses
         if dry_run:  # writes to a copy
             path = Path(stack.enter_context(tempfile.TemporaryDirectory())) / path.name
-            shutil.copyfile(place.witnesses, path)
+            shutil.copyfile(overlay.witnesses, path)
         writer = stack.enter_context(WitnessWriter(path))
-        journal = stack.enter_context(Journal(place.journal))
+        journal = stack.enter_context(Journal(overlay.journal))
         stack.enter_context(context.opened(journal))
-        before, spent = Witnesses.read(path, place.pairing), spent_in(journal, prices)
-        session = _JudgingSession(index, place.k, context, writer)
+        before, spent = Witnesses.read(path, overlay.pairing), spent_in(journal, prices)
+        session = _JudgingSession(index, overlay.k, context, writer)
         known = {
             name: judged
             for name, judged in before.judged.items()
@@ -155,7 +155,7 @@ def trim(
             or judged.by == session.by
         }
         plan = plan_questions(
-            texts, known, near, place.min_similarity, guard=rules, progress=progress
+            texts, known, near, overlay.min_similarity, guard=rules, progress=progress
         )
         work = session.outcomes(
             [planned for planned in plan if planned.kind == "judge"], concurrency, progress
@@ -168,7 +168,7 @@ def trim(
                 f"{error}; {count:,} of {counted(len(plan), 'question')} are judged, and the same command with a "
                 "higher limit goes on"
             ) from error
-        after, total = Witnesses.read(path, place.pairing), spent_in(journal, prices)
+        after, total = Witnesses.read(path, overlay.pairing), spent_in(journal, prices)
     errors = [
         FailedQuestion(outcome.planned.question, words_of(outcome.error))
         for outcome in done
@@ -183,7 +183,7 @@ def trim(
             errors.append(FailedQuestion(planned.question, why))
     verdicts = Counter(verdict for outcome in done for verdict in outcome.verdicts.values())
     return Trimming(
-        place=str(place.place),
+        place=str(overlay.place),
         questions=len(plan),
         judged=judged,
         known=sum(planned.kind == "known" for planned in plan),
@@ -193,14 +193,14 @@ def trim(
         rejected=verdicts[False],
         silent=verdicts[None],
         separations=after.separations(),
-        reached=sum(1 for _ in after.separated(place.threshold, one_way=place.one_way)),
+        reached=sum(1 for _ in after.separated(overlay.threshold, one_way=overlay.one_way)),
         rejects=after.rejects(),
-        threshold=place.threshold,
-        one_way=place.one_way,
+        threshold=overlay.threshold,
+        one_way=overlay.one_way,
         spent=total - spent,
         total=total,
         errors=tuple(errors),
-        dropped=_would_drop(index, texts, place, rules, before, after) if dry_run else None,
+        dropped=_would_drop(index, texts, overlay, rules, before, after) if dry_run else None,
     )
 
 

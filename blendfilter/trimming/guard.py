@@ -110,16 +110,12 @@ class PairModel(Rules):
         found = [0.0] * len(both)
         for at, outputs in self._model.outputs(both, shorten_both=True):
             if outputs is not None:
-                found[at] = round(_probability(outputs.values, self._same), 4)
+                # the share in the softmax; of a single output its sigmoid
+                logits = [outputs.values[0], 0.0] if self._same is None else outputs.values
+                weights = np.exp(np.asarray(logits) - max(logits))
+                found[at] = round(float(weights[self._same or 0] / weights.sum()), 4)
         join = np.mean if self._same is None else min
         return [float(join(ways)) for ways in zip(found[::2], found[1::2], strict=True)]
-
-
-def _probability(outputs: Sequence[float], at: int | None) -> float:
-    """The share of output `at` in the softmax; of a single output its sigmoid."""
-    logits = [outputs[0], 0.0] if at is None else outputs
-    weights = np.exp(np.asarray(logits) - max(logits))
-    return float(weights[at or 0] / weights.sum())
 
 
 def guard_of(guard: bool | Rules | None, model: str = "", files: str = "") -> Rules | None:

@@ -143,11 +143,6 @@ class Verdicts(NamedTuple):
             votes.subtract(rejected)
         return cls(tuple(near), own, votes)
 
-    @property
-    def gone(self) -> list[str]:
-        """What goes wherever it stands."""
-        return [name for name, vote in self.votes.items() if self.own and vote < 0]
-
     def accept(self, passage: str) -> bool:
         return self.votes.get(passage, 0) > 0
 
@@ -202,7 +197,8 @@ def trim_ranking(
     >>> [p.id for p in trim_ranking([b, a, c], 2, verdicts, {"a": ["b"]}).kept]
     ['a', 'c']
     """
-    beside = dict.fromkeys(verdicts.gone, "")
+    # what goes wherever it stands
+    beside = {name: "" for name, vote in verdicts.votes.items() if verdicts.own and vote < 0}
     standing = list[str]()
     read = 0
     for name in [passage.id for passage in ranking]:

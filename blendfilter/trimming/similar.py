@@ -59,20 +59,18 @@ class Similar:
     def __init__(self) -> None:
         self.questions: list[str] = []
         """The judged questions, by their places."""
-        self._same: dict[str, list[int]] = defaultdict(list)
+        self._alike: dict[str, list[int]] = defaultdict(list)
 
     def add(self, questions: Sequence[str]) -> None:
         """Append judged questions."""
         for at, question in enumerate(questions, start=len(self.questions)):
-            self._same[question].append(at)
-            if (plain := plain_question(question)) != question:
-                self._same[plain].append(at)
+            self._alike[plain_question(question)].append(at)
         self.questions += questions
 
     def same(self, question: str) -> list[int]:
         """The places of the judged questions with this very text, else of those in other polite words."""
-        exact = [at for at in self._same.get(question, ()) if self.questions[at] == question]
-        return exact or self._same.get(plain_question(question), [])
+        alike = self._alike.get(plain_question(question), [])
+        return [at for at in alike if self.questions[at] == question] or alike
 
     def near(
         self,

@@ -27,7 +27,7 @@ import json
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property, partial
@@ -129,12 +129,6 @@ def question_id(question: str) -> str:
     return hashlib.sha256(question_text(question).encode()).hexdigest()[:12]
 
 
-def question_line(question: str, by: JudgedBy) -> dict[str, Any]:
-    """`by` begins to judge a question: verdicts that another judge had begun with no longer count."""
-    text = question_text(question)
-    return _line("question", id=question_id(text), text=text, by=asdict(by))
-
-
 def verdict_line(question: str, passage: str, verdict: bool | None) -> dict[str, Any]:
     """One verdict; `question` is an id. Raises `BadArgument` for another type."""
     if not isinstance(passage, str) or not (verdict is None or isinstance(verdict, bool)):
@@ -144,9 +138,16 @@ def verdict_line(question: str, passage: str, verdict: bool | None) -> dict[str,
     return _line("verdict", question=question, passage=passage, verdict=verdict)
 
 
-def closed_line(question: str, passages: Sequence[str]) -> dict[str, Any]:
-    """All that was retrieved has its verdict: `passages` in rank order; `question` is an id."""
-    return _line("closed", question=question, passages=list(passages))
+def judged_lines(
+    question: str, verdicts: Mapping[str, bool | None], by: JudgedBy
+) -> list[dict[str, Any]]:
+    """`by` begins to judge a question (what another judge had begun with no longer counts), the verdicts on its
+    passages in rank order, and that it is closed: all that was retrieved has its verdict."""
+    text = question_text(question)
+    name = question_id(text)
+    begins = _line("question", id=name, text=text, by=asdict(by))
+    given = [verdict_line(name, passage, verdict) for passage, verdict in verdicts.items()]
+    return [begins, *given, _line("closed", question=name, passages=[*verdicts])]
 
 
 def undone_line(question: str | None = None, pair: Pair | None = None) -> dict[str, Any]:
@@ -374,14 +375,13 @@ def _pair(a: str, b: str) -> Pair:
 
 def _separated(judged: JudgedQuestion, pairing: Pairing) -> set[Pair]:
     """The pairs that a question separates: see `Pairing`."""
-    if pairing == "theorem":
-        return {_pair(a, b) for a in judged.accepted for b in judged.rejected}
-    pairs, accepted = set[Pair](), list[str]()
+    in_order = pairing == "algorithm"
+    pairs, accepted = set[Pair](), [] if in_order else [*judged.accepted]
     for passage, verdict in judged.verdicts.items():
-        if verdict:
+        if verdict is False:
+            pairs.update(_pair(other, passage) for other in accepted)
+        elif verdict and in_order:
             accepted.append(passage)
-        elif verdict is False:
-            pairs.update(_pair(each, passage) for each in accepted)
     return pairs
 
 
@@ -443,10 +443,7 @@ class WitnessWriter:
                 raise BadArgument(
                     f"{question!r} is judged already ({name}): undo it first, then judge it again"
                 )
-            lines = [
-                verdict_line(name, passage, verdict) for passage, verdict in verdicts.items()
-            ]
-            self._append(question_line(question, by), *lines, closed_line(name, list(verdicts)))
+            self._append(*judged_lines(question, verdicts, by))
 
     def undo_question(self, question: str) -> None:
         """Take back the verdicts of a question (its id or text). Raises `UnknownName`."""

@@ -106,13 +106,13 @@ def gathered(
             name = witnesses.question_id(text)
             if name in state.judged:
                 continue
-            found = world.index(text, K)
-            state.apply(witnesses.question_line(text, BY))
-            for passage in found:
+            verdicts = dict[str, bool | None]()
+            for passage in world.index(text, K):
                 wording = question.question if alike else text
                 errs = random.Random(f"{seed} {wording} {passage.id}").random() < rate
-                state.apply(witnesses.verdict_line(name, passage.id, world.right(question, passage) != errs))
-            state.apply(witnesses.closed_line(name, [passage.id for passage in found]))
+                verdicts[passage.id] = world.right(question, passage) != errs
+            for line in witnesses.judged_lines(text, verdicts, BY):
+                state.apply(line)
     return state
 
 

@@ -132,11 +132,9 @@ def judge(world: World, found: Found) -> Witnesses:
     """What the oracle says of the bare index's results, question by question."""
     state = Witnesses()
     for at, (text, row) in enumerate(zip(world.judged.texts, found, strict=True)):
-        name = witnesses.question_id(text)
-        state.apply(witnesses.question_line(text, NO_JUDGE))
-        for passage in row:
-            state.apply(witnesses.verdict_line(name, str(passage), world.accepts(world.judged, at, passage)))
-        state.apply(witnesses.closed_line(name, [str(passage) for passage in row]))
+        verdicts = {str(passage): world.accepts(world.judged, at, passage) for passage in row}
+        for line in witnesses.judged_lines(text, verdicts, NO_JUDGE):
+            state.apply(line)
     return state
 
 

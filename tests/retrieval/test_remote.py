@@ -6,17 +6,16 @@ import copy
 import json
 import multiprocessing
 import pickle
-import threading
 import time
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+from http_server import Answer, Request, answering
 from hypothesis import given
 from hypothesis import strategies as st
 from index_server import sample_index, served
@@ -239,36 +238,19 @@ class FaultyServer:
 def faulty_server(*replies: Reply) -> Iterator[FaultyServer]:
     result = FaultyServer(*replies)
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    def answer(request: Request) -> Answer | None:
+        result.requests.append((request.method, request.path, request.content))
+        result.headers.append({**request.headers})
+        result.times.append(time.monotonic())
+        reply = result.replies.pop(0) if result.replies else OK
+        if isinstance(reply, str):
+            request.handler.close_connection = True
+            return None
+        status, text, headers = reply
+        return Answer(status, text.encode(), headers)
 
-        def answer(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            result.requests.append((self.command, self.path, body))
-            result.headers.append({name.lower(): value for name, value in self.headers.items()})
-            result.times.append(time.monotonic())
-            reply = result.replies.pop(0) if result.replies else OK
-            if isinstance(reply, str):
-                self.close_connection = True
-                return
-            status, text, headers = reply
-            self.send_response(status)
-            for name, value in {"Content-Length": str(len(text)), **headers}.items():
-                self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(text.encode())
-
-        do_GET = do_POST = answer  # noqa: N815 - the base class looks for these names
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.daemon_threads = True
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        result.url = f"http://127.0.0.1:{server.server_address[1]}"
+    with answering(answer) as result.url:
         yield result
-        server.shutdown()
 
 
 def connection(server: FaultyServer, *, token: str | None = None, attempts: int = 4) -> ServerConnection:
@@ -283,7 +265,7 @@ def connection(server: FaultyServer, *, token: str | None = None, attempts: int 
         (500, '{"error": true, "message": "the search failed"}', {}),
         (200, "<html>a proxy's page</html>", {}),
         (200, "[" * 100_000, {}),
-        (200, '{"fine": 1', {"Content-Length": "500", "Connection": "close"}),
+        (200, '{"fine": 1', {"content-length": "500", "connection": "close"}),
     ],
 )
 def test_what_passes_is_tried_again(fault: Reply) -> None:

@@ -6,14 +6,13 @@ import json
 import pickle
 import re
 import shutil
-import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 from checkpoints import tiny_bert
+from http_server import Answer, Request, answering
 from index_server import served
 from judged import AGAIN, RADIO, WHO_ON
 from small_world import Command
@@ -236,42 +235,25 @@ def test_an_index_that_is_gone(place: Path) -> None:
         open_index(place)
 
 
-class Listener(BaseHTTPRequestHandler):
-    """Says that it serves the index `fingerprint`, and remembers what every request brought with it."""
-
-    fingerprint = ""
-    brought: list[str | None]
-
-    def do_GET(self) -> None:
-        type(self).brought.append(self.headers.get("Authorization"))
-        body = json.dumps({"server": "blendfilter", "version": "0", "fingerprint": self.fingerprint}).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
 class Received:
     """A trimmed index as somebody sends it: its manifest names an address, where `brought` is what reached it."""
 
-    def __init__(self, place: Path, listener: type[Listener], port: int) -> None:
-        self.place, self.brought, self.host = place, listener.brought, f"127.0.0.1:{port}"
-        rewrite(place, base=f"http://{self.host}")
+    def __init__(self, place: Path, brought: list[str | None], host: str) -> None:
+        self.place, self.brought, self.host = place, brought, host
+        rewrite(place, base=f"http://{host}")
 
 
 @pytest.fixture
 def received(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Received]:
-    base = place.with_suffix("")
-    known = {"fingerprint": open_index(base).fingerprint, "brought": list[str | None]()}
-    listener = type("Mine", (Listener,), known)
     monkeypatch.setenv("BLENDFILTER_INDEX_TOKEN", "s3cret")
-    with HTTPServer(("127.0.0.1", 0), listener) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        yield Received(place, listener, server.server_port)
-        server.shutdown()
+    fingerprint, brought = open_index(place.with_suffix("")).fingerprint, list[str | None]()
+
+    def answer(request: Request) -> Answer:
+        brought.append(request.headers.get("authorization"))
+        return Answer(200, {"server": "blendfilter", "version": "0", "fingerprint": fingerprint})
+
+    with answering(answer) as url:
+        yield Received(place, brought, url.removeprefix("http://"))
 
 
 def test_an_address_out_of_a_file_is_not_called(received: Received) -> None:

@@ -22,11 +22,9 @@ from blendfilter.trimming.witnesses import (
     Separation,
     Witnesses,
     WitnessWriter,
-    closed_line,
+    judged_lines,
     pair_named,
     question_id,
-    question_line,
-    verdict_line,
 )
 
 BY = JudgedBy("9f3a", "word", ("phi1",), "some-model", "shipped")
@@ -71,15 +69,15 @@ def test_theorem_1(path: Path) -> None:
 def test_a_question_counts_once_it_is_closed() -> None:
     """Files of earlier versions have questions that stopped halfway; another judge's verdicts begin them anew."""
     state, name = Witnesses(), question_id("Who?")
-    state.apply(question_line("Who?", BY))
-    for passage, verdict in (("a", True), ("b", False)):
-        state.apply(verdict_line(name, passage, verdict))
+    for line in judged_lines("Who?", {"a": True, "b": False}, BY)[:-1]:
+        state.apply(line)
     assert (state.separations(), dict(state.judged)) == (0, {})
-    state.apply(question_line("Who?", OTHER))
+    begins, verdict, closed = judged_lines("Who?", {"a": False}, OTHER)
+    state.apply(begins)
     with pytest.raises(LookupError):
-        state.apply(closed_line(name, ["a"]))
-    state.apply(verdict_line(name, "a", False))
-    state.apply(closed_line(name, ["a"]))
+        state.apply(closed)
+    state.apply(verdict)
+    state.apply(closed)
     assert (state.judged[name].by, state.judged[name].rejected) == (OTHER, ("a",))
 
 
@@ -292,7 +290,7 @@ def log(tmp_path: Path) -> Path:
     log = tmp_path / "witnesses.jsonl"
     with WitnessWriter(log) as writer:
         judged(writer, "Who?", a=True, b=False)
-    begun = [question_line("When?", BY), *(verdict_line(question_id("When?"), name, name == "a") for name in "ab")]
+    begun = judged_lines("When?", {"a": True, "b": False}, BY)[:-1]
     with log.open("a", encoding="utf-8") as file:
         file.writelines(json.dumps(line, separators=(",", ":")) + "\n" for line in begun)
     return log
