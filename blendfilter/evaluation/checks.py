@@ -59,7 +59,7 @@ def check_leak(
 
 
 def learned(
-    method: dspy.Module, models: Iterable[ConnectedLM] = ()
+    method: dspy.Module, models: Iterable[ConnectedLM]
 ) -> Iterator[tuple[str, Set[str]]]:
     """What was compiled or trained here, in words, and digests of the questions that it was made of.
 

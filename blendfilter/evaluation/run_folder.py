@@ -296,10 +296,9 @@ def iterate_rows(
             for name in metrics:
                 if not isinstance(row.get(name), int | float):
                     raise _not_a_row(path, number, f"{name}: not a number")
+            # earlier versions counted it as a question whose gold was not found
             if row["error"] is not None:
-                row["loss"] = (
-                    ERROR  # earlier versions counted it as a question whose gold was not found
-                )
+                row["loss"] = ERROR
             yield row
 
 

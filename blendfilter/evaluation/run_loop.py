@@ -96,7 +96,7 @@ class RunLoop:
         context: RunContext,
         pool: Executor,
         progress: RunProgress,
-        repeats: int = 1,
+        repeats: int,
     ) -> None:
         self.questions = questions
         self.method = method
@@ -203,19 +203,15 @@ class RunLoop:
                 dspy.context(lm=self.lm, trace=[], disable_history=True, **{CARRIED: here}),
             ):
                 row = await aio.awaiting(self._row(question, notes))
-        except (
-            AskedWrong,
-            BudgetSpent,
-            CannotWrite,
-        ):  # the next question would too, and its calls be paid for in vain
+        # the next question would too, and its calls be paid for in vain
+        except (AskedWrong, BudgetSpent, CannotWrite):
             if self.purse is not None:
                 self.purse.check()  # it may be what came of a call that was refused
             raise
         except aio.ENDING:
             raise
-        except (
-            BaseException
-        ) as error:  # whatever a method raises is that question's error, and stands in its row
+        # whatever a method raises is that question's error, and stands in its row
+        except BaseException as error:
             logger.debug("question %s failed", question.id, exc_info=True)
             row = failed(self.task, question, error, self._in_order(notes))
         finally:

@@ -242,7 +242,7 @@ def _apart(stored: Any, given: Any, path: str) -> Iterator[str]:
 # --- bad replies ----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Share:
     """So many of so many; of nothing, the share is 0."""
 

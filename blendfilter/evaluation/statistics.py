@@ -181,9 +181,8 @@ def mcnemar_p(only_a: int, only_b: int) -> float:
     0.021484375
     """
     pairs, fewer = only_a + only_b, min(only_a, only_b)
-    term = tail = (
-        1  # C(pairs, 0) and the sum of C(pairs, 0..k): whole numbers, so nothing is lost at any size
-    )
+    # C(pairs, 0) and the sum of C(pairs, 0..k): whole numbers, so nothing is lost at any size
+    term = tail = 1
     for k in range(fewer):
         term = term * (pairs - k) // (k + 1)
         tail += term
