@@ -178,14 +178,10 @@ class _MethodSettings(_Shape):
     program: str
 
 
-class _FilterModelSettings(_Shape):
-    name: str
-
-
 class _ModelSettings(_Shape):
     name: str
     parameters: Json = {}
-    filter: _FilterModelSettings | None = None
+    filter: Json | None = None
     of: dict[str, Json] = {}
 
 
