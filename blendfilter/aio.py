@@ -544,17 +544,14 @@ async def relayed() -> AsyncIterator[None]:
         passing.cancel()  # nothing is read any more
         raise
     finally:
-        await relay.send(_OVER)
+        await relay.send(None)
         await asyncio.wait([passing])
         if not passing.cancelled():
             passing.exception()  # of a stream that was closed
 
 
-_OVER = object()
-
-
 class _Relay:
-    """Takes messages from any thread, in the place of `stream`."""
+    """Takes messages from any thread, in the place of `stream`; None ends it."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -565,5 +562,5 @@ class _Relay:
         self._loop.call_soon_threadsafe(self._messages.put_nowait, message)
 
     async def pass_on(self) -> None:
-        while (message := await self._messages.get()) is not _OVER:
+        while (message := await self._messages.get()) is not None:
             await self._stream.send(message)

@@ -194,11 +194,12 @@ class Ask(dspy.Predict):
         """One call's inputs as they are sent, and what gives its field to those who listen (`dspy.streamify`)."""
         with setting(stage=self.name), dspy.context(adapter=self._adapter_for(inputs)):
             sent = self._as_sent(inputs)
-            if not isinstance(self.adapter, TemplateAdapter) or not listeners_of(self):
+            listeners = listeners_of(self)
+            if not listeners or not isinstance(self.adapter, TemplateAdapter):
                 yield sent, None
                 return
             read = partial(self.adapter.read_so_far, self.signature)
-            field = FieldStream(self, self.name, read)
+            field = FieldStream(self, listeners, read)
             with streaming_to(field):
                 yield sent, field
 

@@ -509,14 +509,16 @@ class FieldStream:
     3.5: `StreamListener` and `StreamResponse` are kept; that a stream passes on what it does not know is not announced.
     """
 
-    def __init__(self, predictor: dspy.Predict, name: str, read: Callable[[str], str]) -> None:
+    def __init__(
+        self, predictor: Any, listeners: Sequence[Any], read: Callable[[str], str]
+    ) -> None:
         (self._field,) = predictor.signature.output_fields
-        self._name, self._read = name, read
+        self._name, self._read = predictor.name, read
         self._inner = open_stream()
         self._text = self._sent = ""
         self._listeners = [
             listener
-            for listener in listeners_of(predictor)
+            for listener in listeners
             if listener.signature_field_name == self._field
             and (listener.allow_reuse or not listener.stream_end)
         ]

@@ -536,23 +536,29 @@ def _only(read: Iterable[set[str]]) -> str | None:
 def _all_labels_in(text: str) -> set[str]:
     if not _LABEL.search(text):
         return {LABELS[TRUTHS.index(called)] for called in _truths_in(text)}
-    clauses = (clause for clause in _CLAUSE_END.split(text) if not clause.endswith("?"))
-    return {predicted for clause in clauses for predicted in _labels_in(clause)}
-
-
-def _labels_in(clause: str) -> Iterator[str]:
-    denied = _denied_from(clause)
-    for match in _LABEL.finditer(clause):
+    found = set()
+    for match, denied in _matches(_LABEL, _CLAUSE_END.split(text)):
         if match["NEI"] or match["few"]:
-            yield LABELS[2]
-        elif (
-            not match["none"] and match.start() < denied and not _hedged(clause, match.start())
-        ):
-            yield LABELS[0] if match["SUPPORTS"] else LABELS[1]
+            found.add(LABELS[2])
+        elif not match["none"] and not denied and not _hedged(match):
+            found.add(LABELS[0] if match["SUPPORTS"] else LABELS[1])
+    return found
 
 
-def _hedged(clause: str, at: int) -> bool:
-    return _HEDGED.search(clause, max(0, at - _HEDGE), at) is not None
+def _matches(
+    pattern: re.Pattern[str], clauses: Iterable[str]
+) -> Iterator[tuple[re.Match[str], bool]]:
+    """What is found in the clauses that ask nothing, and whether a word before it denies or doubts it."""
+    for clause in clauses:
+        if not clause.endswith("?"):
+            denied = _denied_from(clause)
+            for match in pattern.finditer(clause):
+                yield match, match.start() >= denied
+
+
+def _hedged(match: re.Match[str]) -> bool:
+    at = match.start()
+    return _HEDGED.search(match.string, max(0, at - _HEDGE), at) is not None
 
 
 def _denied_from(clause: str) -> float:
@@ -580,16 +586,12 @@ def _called(text: str) -> set[str]:
 
 
 def _truths_in(text: str) -> set[str]:
-    found = set()
-    for clause in _CLAUSE_END.split(
-        _NOT_FALSE.sub(" true", _UNTRUE.sub(" false", text.replace("’", "'")))
-    ):
-        denied = _denied_from(clause)
-        for match in () if clause.endswith("?") else _TRUTH.finditer(clause):
-            hedged = _hedged(clause, match.start()) or _HEDGES.match(clause, match.end())
-            if match.start() < denied and not hedged:
-                found.add(match[0].lower())
-    return found
+    text = _NOT_FALSE.sub(" true", _UNTRUE.sub(" false", text.replace("’", "'")))
+    return {
+        match[0].lower()
+        for match, denied in _matches(_TRUTH, _CLAUSE_END.split(text))
+        if not (denied or _hedged(match) or _HEDGES.match(match.string, match.end()))
+    }
 
 
 _ALONE = re.compile(rf"\W{{0,4}}([{LETTERS}{LETTERS.lower()}])\W{{0,4}}")
@@ -640,15 +642,12 @@ def _chosen(text: str) -> set[str]:
 
 
 def _letters_in(text: str) -> set[str]:
-    found = set()
-    for clause in re.split(
-        r"(?<=[.!?;])\s|\n|\bbut\b", _TERM.sub("", text), flags=re.IGNORECASE
-    ):
-        denied = _denied_from(clause)
-        for match in () if clause.endswith("?") else _LETTER.finditer(clause):
-            if match.start() < denied and not _DENIED.match(clause, match.end()):
-                found.add(next(filter(None, match.groups())).upper())
-    return found
+    clauses = re.split(r"(?<=[.!?;])\s|\n|\bbut\b", _TERM.sub("", text), flags=re.IGNORECASE)
+    return {
+        next(filter(None, match.groups())).upper()
+        for match, denied in _matches(_LETTER, clauses)
+        if not denied and not _DENIED.match(match.string, match.end())
+    }
 
 
 _TOPIC_IS = re.compile(

@@ -94,7 +94,7 @@ def guarded() -> Iterator[None]:
     closed before Python began lead nowhere.
     """
     # a file of ours that got the number of a closed stream would take what C libraries and children print there
-    while (fd := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(fd, True)
     os.close(fd)
     with open(os.devnull, "w", encoding="utf-8") as nowhere:
@@ -102,9 +102,6 @@ def guarded() -> Iterator[None]:
         err = cast(TextIO, _Guarded(sys.stderr or nowhere, has_bars=True))
         with redirect_stdout(out), redirect_stderr(err):
             yield
-
-
-_STDERR = 2
 
 
 class _Guarded:

@@ -67,20 +67,6 @@ def test_ids(reply: str, k: int, cut: bool) -> None:
     assert isinstance(restates_range(reply, k), bool)
 
 
-FORMS = (
-    "{}", "Ids: {}", "[{}]", '{{"ids": [{}]}}', "**Ids:** {}.", "```\n{}\n```", "<answer>{}</answer>",
-    "The relevant passages are {}.", "Ids (numbers only): {}\n\nQuestion: Who?",
-)  # fmt: skip
-
-
-@fuzzed
-@given(ks.flatmap(lambda k: st.tuples(st.just(k), st.sets(st.integers(0, k - 1), min_size=1))), st.sampled_from(FORMS))
-def test_ids_that_are_plainly_written_are_those_that_are_read(ids: tuple[int, set[int]], form: str) -> None:
-    k, wanted = ids
-    reply = form.format(", ".join(map(str, sorted(wanted))))
-    assert read_ids(reply, k) == IdsRead(tuple(sorted(wanted)), "ids")
-
-
 # --- a server's replies ---------------------------------------------------------------------------------------------
 
 json_values = st.recursive(

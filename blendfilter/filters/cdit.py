@@ -160,6 +160,11 @@ def choose_rules(names: Sequence[str] = (), path: Path | None = None) -> tuple[R
     return rules_of(names or own or (PHI1,), {**RULES, **{rule.name: rule for rule in own}})
 
 
+def components_of(rules: Iterable[Rule]) -> tuple[str, ...]:
+    """The components of all these rules, each once, in the order in which they are named."""
+    return tuple(dict.fromkeys(component for rule in rules for component in rule.components))
+
+
 def read_rules(path: Path) -> tuple[Rule, ...]:
     """The rules of a user's TOML file: tables ``[[rule]]`` of name, components and sentence.
 
@@ -380,8 +385,7 @@ class Judge(Bridged):
         self.mode = mode
         self.rules = rules_of(rules)
         self.json_schema = json_schema
-        named = (component for rule in self.rules for component in rule.components)
-        self.components = tuple(dict.fromkeys(named))
+        self.components = components_of(self.rules)
         room = REPLY_TOKENS + _ROW_TOKENS * max(0, len(self.components) - 3)
         signature, tokens = (
             (Consistent, SHORT_TOKENS) if mode == "word" else (ComparedWith, room)

@@ -300,9 +300,7 @@ class _Memory:
         key = digest("reuse", self.overlay.fingerprint, _settings(self.overlay), text)
         record = self._recorded(key)
         if record is not None:
-            decision = _Decision(
-                record["own"], tuple((near, similarity) for near, similarity in record["near"])
-            )
+            decision = _Decision(record["own"], tuple(map(tuple, record["near"])))
         else:
             decision = self._compare(text)
         self._decisions[text] = decision
