@@ -353,8 +353,9 @@ def listed_rates(provider: str, model: str) -> Rates | None:
         if listed != provider and not (split and listed.startswith(provider)):
             continue
         prompt, reply = entry.get("input_cost_per_token"), entry.get("output_cost_per_token")
+        cached = entry.get("cache_read_input_token_cost")
         if prompt is not None and reply is not None:
-            return prompt, reply, entry.get("cache_read_input_token_cost")
+            return float(prompt), float(reply), None if cached is None else float(cached)
     return None
 
 
@@ -452,7 +453,10 @@ def is_short_step(call: Any) -> bool:
         return False
     if step.__name__ == "prepare":
         messages = given[2] if len(given) > 2 else ()
-        return all(isinstance(each.get("content"), str) for each in messages or ())
+        return all(
+            isinstance(each, Mapping) and isinstance(each.get("content"), str)
+            for each in messages or ()
+        )
     return bool(step.__name__ == "_price_result")
 
 

@@ -482,7 +482,7 @@ def _ids_reply(value: Any, json_held: bool) -> str:
     """A demonstration's ids as a reply: in JSON where replies are held to it and the ids are plain numbers."""
     text = _own_line(value)
     numbers = "" if text == "none" else text
-    plain = re.fullmatch(r"[\d, ]*", numbers)
+    plain = re.fullmatch("[0-9, ]*", numbers)
     return f'{{"ids": [{numbers}]}}' if json_held and plain else text
 
 

@@ -27,6 +27,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 import dspy
@@ -254,7 +255,7 @@ def scorer_of(by: By, model: str | None = None) -> CandidateScorer:
             )
         return CandidateScorer(by, score, SharedModel(load, model))
     else:
-        scorer = CandidateScorer(by, _bm25)
+        scorer = CandidateScorer(by, partial(_bm25, Analyser()))
     if model is not None:
         raise BadArgument(
             f"the model {model!r} goes with embedding and cross-encoder, not with {scorer.name}"
@@ -262,9 +263,8 @@ def scorer_of(by: By, model: str | None = None) -> CandidateScorer:
     return scorer
 
 
-def _bm25(question: str, texts: Sequence[str]) -> Scores:
+def _bm25(analyse: Analyser, question: str, texts: Sequence[str]) -> Scores:
     """BM25 over the candidates themselves; zero for a text that shares no term with the question."""
-    analyse = Analyser()
     terms = analyse(question)
     if not texts or not terms:
         return [0.0] * len(texts)

@@ -364,9 +364,9 @@ def question(
         fields = _from_ircot(checked(_IrcotRow, row._replace(value=fields)))
         columns = [*fields.items()]
     elif isinstance(metadata := fields.get("metadata"), Mapping):
-        del fields["metadata"]
-        columns = [*fields.items(), *metadata.items()]
-        fields = {**metadata, **fields}
+        columns = [pair for pair in columns if pair[0] != "metadata"]
+        fields = {**metadata, **dict(columns)}
+        columns += metadata.items()
     try:
         answers = answers_of(columns)
     except ValueError as error:
