@@ -124,7 +124,11 @@ def runs_of(
         # before silver contexts and trimmed indexes, too
         check_leak(dspy.Module(), questions, readers, OTHERS)
         for row in table.rows:
-            points = _points(table, row, task)
+            k = row.settings(task).get("k", table.k)
+            points = [PlannedPoint(k, f"K={k}") for k in table.sweep]
+            for number, sampling in enumerate(table.samples, 1):
+                points.append(PlannedPoint(k, f"answer {number}", sampling))
+            points = points or [PlannedPoint(k)]
             retriever = sources.indexes[task, table.role(row)] if row.retrieves else None
             if "trimmed" in row.settings(task) and retriever is not None:
                 deepest = max(point.k for point in points)
@@ -155,17 +159,6 @@ def _sampled(lm: ConnectedLM | None, sampling: Sampling | None) -> ConnectedLM |
     if lm is None or all(lm.kwargs.get(name) == value for name, value in options.items()):
         return lm
     return lm.copy(**options)
-
-
-def _points(table: PaperTable, row: PaperRow, task: str) -> list[PlannedPoint]:
-    """The points of one row: one, or one for each K or sample of a figure."""
-    k = row.settings(task).get("k", table.k)
-    if table.sweep:
-        return [PlannedPoint(k, f"K={k}") for k in table.sweep]
-    samples = enumerate(table.samples, 1)
-    return [PlannedPoint(k, f"answer {number}", sampling) for number, sampling in samples] or [
-        PlannedPoint(k)
-    ]
 
 
 def _method(

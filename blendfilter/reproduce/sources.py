@@ -132,7 +132,17 @@ def gather(
     if not passages and any(
         questions.source == SAMPLE for questions in found.questions.values()
     ):
-        _add_sample_world(found, roles)
+        # where a table wants ColBERT too, BM25 over pieces of words, which ranks otherwise
+        world = sample("corpus.jsonl")
+        for role in roles:
+            pieces = role == "colbert"
+            world_index = BM25.build(world, analyser=_PIECES) if pieces else BM25.build(world)
+            found.indexes.update({(task, role): world_index for task in found.questions})
+            if role != "bm25":
+                stands_in = f"BM25{' over pieces of words' * pieces} stands in"
+                found.notes.append(
+                    f"the sample world has no {_NAMED.get(role, role)} index: {stands_in}"
+                )
     else:
         _add_indexes(found, roles, passages, allow_hosts)
     return found
@@ -161,20 +171,6 @@ def _questions(
             f"the questions of {task} bring no paragraphs of their own: name an index or a corpus file"
         )
     return found, [one.id for one in there].index(found[-1].id) + 1 - len(found)
-
-
-def _add_sample_world(found: TableSources, roles: Sequence[Role]) -> None:
-    """BM25 over the sample world; where a table wants ColBERT too, BM25 over pieces of words, which ranks otherwise."""
-    world = sample("corpus.jsonl")
-    for role in roles:
-        pieces = role == "colbert"
-        index = BM25.build(world, analyser=_PIECES) if pieces else BM25.build(world)
-        found.indexes.update({(task, role): index for task in found.questions})
-        if role != "bm25":
-            stands_in = f"BM25{' over pieces of words' * pieces} stands in"
-            found.notes.append(
-                f"the sample world has no {_NAMED.get(role, role)} index: {stands_in}"
-            )
 
 
 def _add_indexes(
