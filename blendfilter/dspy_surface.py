@@ -561,7 +561,7 @@ def listeners_of(predictor: dspy.Predict) -> list[Any]:
 
 
 class Shared:
-    """What the copies share that optimisers make of modules, by the dozen: nothing in it changes."""
+    """What the copies share that optimisers make of modules, by the dozen: nothing in it changes. 3.5: the same."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self
