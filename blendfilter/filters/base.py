@@ -242,9 +242,9 @@ async def ask_filter(
 
 def _checked(kind: type, returned: Any, given: Sequence[Passage]) -> dspy.Prediction:
     name, writes = kind.__name__, getattr(kind, "writes_text", False)
-    prediction = (
-        returned if isinstance(returned, dspy.Prediction) else dspy.Prediction(kept=returned)
-    )
+    prediction = returned
+    if not isinstance(prediction, dspy.Prediction):
+        prediction = dspy.Prediction(kept=returned)
     kept, flags = prediction.get("kept"), prediction.get("flags") or {}
     is_list = isinstance(kept, Iterable) and not isinstance(kept, str | bytes | Mapping)
     if not is_list or not isinstance(flags, Mapping):

@@ -50,10 +50,10 @@ class _Compressed(Filter):
 
     def arguments(self) -> dict[str, Any]:
         """The budget, and the package's version."""
-        try:
-            return {"tokens": self.tokens, "package": f"{self.package} {version(self.package)}"}
-        except PackageNotFoundError:  # a checkout on the path
-            return {"tokens": self.tokens, "package": self.package}
+        package = self.package
+        with contextlib.suppress(PackageNotFoundError):  # a checkout on the path
+            package += f" {version(package)}"
+        return {"tokens": self.tokens, "package": package}
 
     def prepare(self) -> None:
         with self.compressor:

@@ -130,14 +130,12 @@ class FilCoFilter(Filter):
             return selection(
                 passages, read.status, reason, flags=flags, chosen=list(range(len(candidates)))
             )
-        chosen = [candidates[at] for at in sorted(read.ids)]
-        whole = self.unit == "passage"
-        kept = (
-            [passages[candidate.position] for candidate in chosen]
-            if whole
-            else excerpts(passages, chosen)
-        )
-        return selection(kept, read.status, reason, flags=flags, chosen=sorted(read.ids))
+        ids = sorted(read.ids)
+        chosen = [candidates[at] for at in ids]
+        kept: list[Passage] = [passages[candidate.position] for candidate in chosen]
+        if self.unit == "sentence":
+            kept = excerpts(passages, chosen)
+        return selection(kept, read.status, reason, flags=flags, chosen=ids)
 
 
 def candidates_of(passages: Sequence[Passage], unit: Unit) -> list[Candidate]:
@@ -160,11 +158,7 @@ def unquoted(reply: str, lines: Iterable[str]) -> str:
     '\\n2: '
     """
     parts = [(line, *line.partition(" | ")) for line in lines]
-    quotable = {
-        whole
-        for line, title, bar, text in parts
-        for whole in ((line, text, title) if bar else (line,))
-    }
+    quotable = {whole for part in parts for whole in part}
     quotable |= {whole.rstrip(_MARKS) for whole in quotable}
     titles = {f"Title: {title}" for _, title, bar, _ in parts if bar}
     reply = "\n".join("" if line.strip(" *") in titles else line for line in reply.split("\n"))

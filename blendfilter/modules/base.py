@@ -244,7 +244,7 @@ def union(lists: Iterable[Sequence[Passage]]) -> list[Passage]:
 def _joined(first: Passage, second: Passage) -> Passage:
     if isinstance(first, Excerpt) and isinstance(second, Excerpt):
         return first.joined(second) if first.source.text == second.source.text else first
-    return first if isinstance(second, Excerpt) or not isinstance(first, Excerpt) else second
+    return second if isinstance(first, Excerpt) and not isinstance(second, Excerpt) else first
 
 
 # --- the answer ---
