@@ -28,6 +28,7 @@ Scores = np.typing.NDArray[np.float64]
 _GROUP = 64
 _GRAIN = 2.0**30
 """Scores within one part in 10^9 are one score: two sums of the same terms may differ in the last bits."""
+_JUST_BELOW = 1 - 4 / _GRAIN
 
 
 class Trim(BaseModel):
@@ -392,18 +393,14 @@ def best(scores: Scores, k: int) -> list[int]:
     # without sorting: k passages reach the k-th highest of the groups' maxima
     if groups >= 2 * k:
         maxima = scores[: groups * _GROUP].reshape(_GROUP, groups).max(axis=0)
-        floor = _just_below(np.partition(maxima, -k)[-k])
+        floor = float(np.partition(maxima, -k)[-k]) * _JUST_BELOW
     matching = np.flatnonzero(scores >= floor if floor > 0 else scores > 0)
     found = scores[matching]
     if len(found) > k:
-        near = found >= _just_below(np.partition(found, -k)[-k])
+        near = found >= float(np.partition(found, -k)[-k]) * _JUST_BELOW
         matching, found = matching[near], found[near]
     order = np.argsort(-coarse(found), kind="stable")[:k]
     return [int(position) for position in matching[order]]
-
-
-def _just_below(score: np.float64) -> float:
-    return float(score * (1 - 4 / _GRAIN))
 
 
 def coarse(scores: Any, grain: float = _GRAIN, least: float = 0.0) -> Scores:

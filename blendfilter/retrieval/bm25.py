@@ -29,6 +29,7 @@ import numpy as np
 from bm25s import stopwords
 from rank_bm25 import BM25Okapi
 
+from blendfilter import resources
 from blendfilter.errors import BadArgument, BadData, EmptyData, MissingFile
 from blendfilter.files import AnyPath, path_of
 from blendfilter.records import Passage
@@ -41,7 +42,6 @@ from blendfilter.retrieval.manifest import (
     Settings,
     building,
     discard,
-    index_cache,
     opening,
     stamp,
 )
@@ -377,7 +377,7 @@ class Lexical(Stored):
         key = fingerprint_of(cls.kind, FORMAT, corpus_hash(path_of(path)), settings)
         name = f"{cls.kind}-{Path(path).name.split('.')[0]}-{key}"
         try:
-            folder = path_of(cache_dir or index_cache()) / name
+            folder = path_of(cache_dir or resources.cache("indexes")) / name
             if before := stamp(folder):
                 try:
                     found = cls.open(folder, analyser=analyser)

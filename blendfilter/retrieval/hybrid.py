@@ -59,11 +59,8 @@ class Hybrid(Retriever):
         # `find`, not `search`: a journal keeps one record of a hybrid's query, and its cut is noted once
         depth = max(k, self.depth)
         # an index must not warn about its short corpus: others may have the rest
-        depths = [
-            depth if index.size is None else min(depth, index.size) for index in self.indexes
-        ]
         answers = [
-            index.find(queries, own) for index, own in zip(self.indexes, depths, strict=True)
+            index.find(queries, min(depth, index.size or depth)) for index in self.indexes
         ]
         found: list[list[Passage]] = []
         for rankings in zip(*answers, strict=True):

@@ -28,7 +28,6 @@ from pydantic import (
     model_validator,
 )
 
-from blendfilter import resources
 from blendfilter.errors import BadArgument, BadData, BlendFilterError, IndexChanged, MissingFile
 from blendfilter.files import AnyPath, path_of, sha256_of, writing
 from blendfilter.retrieval.base import first_fault
@@ -60,11 +59,6 @@ _TRIES = 20
 T = TypeVar("T")
 Settings = dict[str, Any]
 """How an index was made, as its manifest says, or what it says of itself: values of JSON by name."""
-
-
-def index_cache() -> Path:
-    """Where indexes are kept: `$BLENDFILTER_CACHE/indexes`, by default `~/.cache/blendfilter/indexes`."""
-    return resources.cache("indexes")
 
 
 def _inside(name: str) -> str:

@@ -129,7 +129,6 @@ class Reranked(Retriever):
         self.fingerprint = fingerprint_of(
             "reranked", self.index.fingerprint, self.reranker.identity, depth
         )
-        self._passages = self.index.size
 
     @property
     def max_k(self) -> int:
@@ -142,7 +141,7 @@ class Reranked(Retriever):
             raise BadArgument(
                 f"k={k} is more than the {self.depth} passages that are reranked: rerank at least k (depth={k})"
             )
-        depth = self.depth if self._passages is None else min(self.depth, self._passages)
+        depth = min(self.depth, self.index.size or self.depth)
         found: list[list[Passage]] = []
         for start in range(0, len(queries), _AT_ONCE):
             some = queries[start : start + _AT_ONCE]

@@ -28,9 +28,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+from blendfilter import resources
 from blendfilter.errors import MissingExtra, MissingFile
 from blendfilter.extras import LazyModule, needed
-from blendfilter.retrieval.manifest import index_cache
 
 logger = logging.getLogger(__name__)
 # the class and its documentation are there without it
@@ -108,8 +108,7 @@ def load_kernels() -> None:
     try:
         folder = Path(
             place
-            or index_cache().parent
-            / "kernels"
+            or resources.cache("kernels")
             / f"torch-{torch.__version__}-{sys.implementation.cache_tag}"
         )
         folder.mkdir(parents=True, exist_ok=True)
