@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from blendfilter.errors import BadArgument
 
@@ -188,9 +188,9 @@ class Connection(Weights, Asking, CallLimits):
 class Decoding(Settings, panel="Model"):
     """How replies are drawn."""
 
-    temperature: float = 0.0
+    temperature: float = Field(0.0, ge=0, le=2)
     """0 is greedy, as in the papers."""
-    top_p: Rare[float | None] = None
+    top_p: Rare[float | None] = Field(None, ge=0, le=1)
     """Nucleus sampling."""
     json_schema: Rare[bool | None] = None
     """Hold the ids to a JSON schema. Without it: where the provider is known to take one."""

@@ -35,6 +35,7 @@ WRONG: list[tuple[list[object], tuple[str, ...]]] = [
      ("twice.jsonl, line 7", "id 'b' was used before, at twice.jsonl, line 2", "must differ")),
     # numbers
     (evaluation(method="cot-retrieval", k=0), ("k is 0: give a whole number of 1 or more",)),
+    (evaluation(temperature=3), ("--temperature", "less than or equal to 2")),
     (evaluation(max_bad_replies="nan"), ("max-bad-replies",)),
     (evaluation(k="five"), ("--k", "valid integer", "(blendfilter eval --help ")),
     # names

@@ -164,3 +164,14 @@ def test_a_folder_that_holds_something_else(blendfilter: Command, here: Path) ->
     (here / "file").write_text("x")
     refused(blendfilter(*evaluation(run="file")), "file", "not a folder")
     assert (here / "file").read_text() == "x"
+
+
+@pytest.mark.parametrize("gone", [True, False])
+def test_a_run_whose_rows_are_gone_is_named(gone: bool, blendfilter: Command, here: Path) -> None:
+    """Its scores stand in metrics.json, and its page would be of no question."""
+    assert blendfilter(*evaluation()).code == 0
+    rows = here / "run/predictions.jsonl"
+    rows.unlink() if gone else rows.write_text("")
+    refused(blendfilter("report", "run"), "run/predictions.jsonl is empty or gone: the same command again")
+    assert blendfilter(*evaluation()).code == 0
+    assert blendfilter("report", "run").code == 0

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Annotated, Any, NoReturn, get_type_hints
 
 import typer
-from annotated_types import Ge
+from annotated_types import Ge, Le
 from typer.core import TyperCommand, TyperGroup
 
 from blendfilter.cli.console import say, show
@@ -267,10 +267,12 @@ def _parameter(name: str, how: Option, settings: type[Settings]) -> inspect.Para
     """A setting as typer reads it."""
     field = settings.model_fields[name]
     least = next((mark.ge for mark in field.metadata if isinstance(mark, Ge)), None)
+    most = next((mark.le for mark in field.metadata if isinstance(mark, Le)), None)
     about: dict[str, Any] = {
         "help": " ".join(how.help.split()),
         "metavar": how.metavar or None,
         "min": least,
+        "max": most,
         "callback": how.callback,
         "is_eager": how.callback is not None,
     }

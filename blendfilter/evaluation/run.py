@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blendfilter.errors import MissingExtra, MissingFile
+from blendfilter.errors import EmptyData, MissingExtra, MissingFile
 from blendfilter.evaluation.rows import (
     ERROR,
     LOSSES,
@@ -114,7 +114,12 @@ class Run:
     def rows(self) -> list[PredictionRow]:
         """A dictionary an answer, in question order, repeat by repeat."""
         _ = self.metrics  # raises where the run is not finished
-        return read_rows(self.folder / PREDICTIONS, self.settings["metrics"])
+        rows = read_rows(self.folder / PREDICTIONS, self.settings["metrics"])
+        if not rows:
+            raise EmptyData(
+                f"{self.folder / PREDICTIONS} is empty or gone: the same command again makes its rows from the journal"
+            )
+        return rows
 
     @property
     def scores(self) -> dict[str, float]:
