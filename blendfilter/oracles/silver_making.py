@@ -206,7 +206,11 @@ def _make(
             return
         done = 0
         for _, line in rows.lines():
-            if done >= len(questions) or _id(line) != questions[done].id:
+            try:
+                its = row_of(JsonRow("", 0, json.loads(line))).id
+            except (BlendFilterError, ValueError, RecursionError):
+                its = None
+            if done >= len(questions) or its != questions[done].id:
                 raise refuse(done + 1)
             done += 1
         if done:
@@ -220,13 +224,6 @@ def _make(
             progress("choosing sentences", done, len(questions))
         rows.sync()
         places.partial.replace(places.out)
-
-
-def _id(line: bytes) -> str | None:
-    try:
-        return row_of(JsonRow("", 0, json.loads(line))).id
-    except (BlendFilterError, ValueError, RecursionError):
-        return None
 
 
 def _rows(

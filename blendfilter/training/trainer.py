@@ -130,8 +130,12 @@ def train_model(
         writing(partial, GOES_ON),
         alone_in(partial, made, out, has_begun) if first else nullcontext(),
         out_of_memory(LESS),
-        _quiet(),
+        # without the libraries' chatter about what is meant here
+        quiet_loggers("accelerate", "transformers", "peft"),
+        warnings.catch_warnings(),
+        quiet_transformers(EXTRA, WHY),
     ):
+        warnings.filterwarnings("ignore", module=r"(transformers|peft|accelerate|torch)(\.|$)")
         trainer, result = _trained(str(base), checkpoint, examples, partial, settings, progress)
         if first:
             final = partial / "final"
@@ -298,15 +302,3 @@ def out_of_memory(less: str) -> Iterator[None]:
     except (torch.OutOfMemoryError, MemoryError) as error:
         why = str(error).partition(".")[0] or "the system gives no more"
         raise WorkFailed(f"memory ran out ({why}): {less}") from error
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without the libraries' chatter about what is meant here."""
-    with (
-        quiet_loggers("accelerate", "transformers", "peft"),
-        warnings.catch_warnings(),
-        quiet_transformers(EXTRA, WHY),
-    ):
-        warnings.filterwarnings("ignore", module=r"(transformers|peft|accelerate|torch)(\.|$)")
-        yield
