@@ -103,9 +103,7 @@ _OF_THE_RUN = ("question", "repeat", "order", "notes", "journal", "questions")
 def rejoined() -> Iterator[None]:
     """Inside the block, who asks is known again in a thread that `dspy.Parallel` started."""
     dspy = sys.modules.get("dspy")
-    carried: Asker | None = None
-    if dspy is not None and asker().notes is None:
-        carried = dspy.settings.get(CARRIED)
+    carried = dspy.settings.get(CARRIED) if dspy and asker().notes is None else None
     if carried is None:
         yield
         return
@@ -127,9 +125,6 @@ def calls_of(notes: Iterable[CallNote]) -> list[CallNote]:
 
 def who() -> str:
     """The asker in words, for an error: ``question 'q7', stage 'ids'``."""
-    here = asker()
-    parts = [
-        f"question '{here.question}'" if here.question else "",
-        f"stage '{here.stage}'" if here.stage else "",
-    ]
-    return ", ".join(part for part in parts if part) or "a call outside any question"
+    named = {"question": asker().question, "stage": asker().stage}
+    parts = [f"{what} '{name}'" for what, name in named.items() if name]
+    return ", ".join(parts) or "a call outside any question"

@@ -153,20 +153,16 @@ def rouge_l(prediction: str, answers: Iterable[str]) -> float:
     >>> rouge_l("The lamp warns the ships.", ["A lamp warns all ships off."])
     0.5454545454545454
     """
-    predicted = _words(prediction)
-    return max((_rouge_l(predicted, _words(answer)) for answer in answers), default=0.0)
+    predicted, best = _words(prediction), 0.0
+    for right in map(_words, answers):
+        if shared := _common_subsequence(predicted, right):
+            precision, recalled = shared / len(predicted), shared / len(right)
+            best = max(best, 2 * precision * recalled / (precision + recalled))
+    return best
 
 
 def _words(text: str) -> list[str]:
     return re.findall(r"[^\W_]+", nfc(text).lower())
-
-
-def _rouge_l(predicted: list[str], right: list[str]) -> float:
-    shared = _common_subsequence(predicted, right)
-    if not shared:
-        return 0.0
-    precision, recalled = shared / len(predicted), shared / len(right)
-    return 2 * precision * recalled / (precision + recalled)
 
 
 def _common_subsequence(first: list[str], second: list[str]) -> int:

@@ -60,11 +60,8 @@ def cell(value: Any) -> Any:
     ('7', '1790', '1790.0', '3.5', None)
     """
     value = plain(value)
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float | Decimal)
-        or abs(value) == math.inf
-    ):
+    is_number = isinstance(value, int | float | Decimal) and not isinstance(value, bool)
+    if not is_number or abs(value) == math.inf:
         return value
     return str(int(value) if isinstance(value, float) and value.is_integer() else value)
 
