@@ -105,6 +105,10 @@ class Run:
                 f"{self.folder} is not finished: {how_far(rows, answers, repeats)}, {answers - len(rows)} missing; "
                 "run the same command again to go on"
             )
+        if not any(iterate_rows(self.folder / PREDICTIONS)):
+            raise EmptyData(
+                f"{self.folder / PREDICTIONS} is empty or gone: the same command again makes its rows from the journal"
+            )
         metrics = read_json(self.folder / METRICS)
         if ERROR in metrics["losses"]:
             return metrics
@@ -114,12 +118,7 @@ class Run:
     def rows(self) -> list[PredictionRow]:
         """A dictionary an answer, in question order, repeat by repeat."""
         _ = self.metrics  # raises where the run is not finished
-        rows = read_rows(self.folder / PREDICTIONS, self.settings["metrics"])
-        if not rows:
-            raise EmptyData(
-                f"{self.folder / PREDICTIONS} is empty or gone: the same command again makes its rows from the journal"
-            )
-        return rows
+        return read_rows(self.folder / PREDICTIONS, self.settings["metrics"])
 
     @property
     def scores(self) -> dict[str, float]:
