@@ -70,7 +70,7 @@ def digest(*parts: Any) -> str:
 
 
 Count = Annotated[int, Field(ge=0)]
-Key = Annotated[str, StringConstraints(pattern="^[0-9a-f]{32}$")]
+CallKey = Annotated[str, StringConstraints(pattern="^[0-9a-f]{32}$")]
 
 
 class Journal:

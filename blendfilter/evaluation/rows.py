@@ -455,7 +455,7 @@ def summarise(
     """The whole of `metrics.json`; `ledger` as it is stored there, `made_by` the versions of this package."""
     repeats = repeats_in(settings)
     metrics = {name: score_of(rows, name, settings["seed"]) for name in settings["metrics"]}
-    counts = counted(rows, [])
+    counts = figures_of(rows, [])
     return {
         "task": settings["task"],
         "method": settings["method"]["name"],
@@ -476,14 +476,14 @@ def with_errors_apart(metrics: Record, rows: Iterable[PredictionRow]) -> Json:
     """`metrics.json` of a version that counted an error as a question whose gold was not found, counted as now."""
     if not (errors := metrics["flags"].get("errors")):
         return {**metrics, "losses": {**metrics["losses"], "error": 0}}
-    counts = counted([*map(slim, rows)], [])
+    counts = figures_of([*map(slim, rows)], [])
     n = f" | n:{metrics['n']}"
     named = metrics["signature"].replace(n, f"{n}|errors:{errors}", 1)
     retrieval, losses = counts["retrieval"], counts["losses"]
     return {**metrics, "retrieval": retrieval, "losses": losses, "signature": named}
 
 
-def counted(rows: Sequence[PredictionRow], metrics: Iterable[str]) -> Json:
+def figures_of(rows: Sequence[PredictionRow], metrics: Iterable[str]) -> Json:
     """The figures of `metrics.json` that are counts and means over the rows: those without interval and journal."""
     flags = Counter[str]()
     for row in rows:

@@ -58,7 +58,7 @@ from blendfilter.files import (
     whole_lines,
     write_whole,
 )
-from blendfilter.journal import FILE, Count, Journal, Key
+from blendfilter.journal import FILE, CallKey, Count, Journal
 from blendfilter.lm.budget import BudgetAccount
 from blendfilter.retrieval.base import Trim
 from blendfilter.settings_diff import different_settings
@@ -124,7 +124,7 @@ class _StoredRow(_Shape):
     knowledge: list[str]
     retrieval: dict[str, _RetrievalFigures]
     loss: Loss
-    calls: list[Annotated[tuple[str, Key], Field(strict=False)]]
+    calls: list[Annotated[tuple[str, CallKey], Field(strict=False)]]
     flags: dict[str, Count]
     error: _StoredError | None
     unsearched: list[str] = []

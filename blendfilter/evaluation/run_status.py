@@ -22,8 +22,8 @@ from blendfilter.evaluation.rows import (
     NEAR,
     PredictionRow,
     Record,
-    counted,
     failures,
+    figures_of,
     how_far,
     key_of,
     misscored,
@@ -221,7 +221,7 @@ def _contradicted(metrics: Record, rows: Sequence[PredictionRow]) -> Iterator[st
     if not rows:
         yield "n"
         return
-    for part, values in counted(rows, list(metrics["metrics"])).items():
+    for part, values in figures_of(rows, list(metrics["metrics"])).items():
         yield from _apart(metrics[part], values, part)
     for name, score in metrics["metrics"].items():
         if not score["low"] - NEAR <= score["value"] <= score["high"] + NEAR:
