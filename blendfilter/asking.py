@@ -470,8 +470,8 @@ class Demonstration(pydantic.BaseModel):
         if reply == "answer":
             return {"context": self.reasoning, "question": self.question, "answer": self.answer}
         fields: dict[str, Any] = {"question": self.question, "knowledge": self.knowledge}
-        if told := [self.knowledge[at].partition(" | ")[2] for at in self.relevant]:
-            fields["passage"] = " ".join(told)
+        if texts := [self.knowledge[at].partition(" | ")[2] for at in self.relevant]:
+            fields["passage"] = " ".join(texts)
         if self.topic is not None:
             fields["topic"] = self.topic
         if self.relevance is None:

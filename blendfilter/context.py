@@ -66,8 +66,8 @@ class Asker(NamedTuple):
     tally: Any = None
 
 
-_NOBODY = Asker()
-_ASKER: ContextVar[Asker] = ContextVar("blendfilter_asker", default=_NOBODY)
+_NO_ASKER = Asker()
+_ASKER: ContextVar[Asker] = ContextVar("blendfilter_asker", default=_NO_ASKER)
 
 
 def asker() -> Asker:

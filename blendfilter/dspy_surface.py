@@ -203,7 +203,7 @@ def _as_json(reply: Any) -> Any:
     return _as_json(vars(reply))
 
 
-class _Told:
+class _Teller:
     """A stream whose pieces go to `tell`, joined."""
 
     def __init__(self, tell: Callable[[str], Awaitable[None]]) -> None:
@@ -227,7 +227,7 @@ def unobserved(
     entries: list[Mapping[str, Any]] = []
     token = _ENTRIES.set(entries)
     try:
-        stream = None if tell is None else _Told(tell)
+        stream = None if tell is None else _Teller(tell)
         with dspy.context(
             send_stream=stream, callbacks=[], usage_tracker=None, disable_history=False
         ):

@@ -11,7 +11,7 @@ FIRST = 3
 
 def different_settings(
     stored: Any,
-    asked: Any,
+    wanted: Any,
     *,
     ignored: Collection[str] = (),
     words: Mapping[str, str] = MappingProxyType({}),
@@ -19,14 +19,14 @@ def different_settings(
     """The first few settings that differ, by their paths and with both values; empty where none does.
 
     Args:
-        stored, asked: settings as JSON, nested as they like; a missing one is None.
+        stored, wanted: settings as JSON, nested as they like; a missing one is None.
         ignored: paths that may differ.
         words: what to say of a path instead of its values.
 
     >>> different_settings({"lm": {"name": "a", "seed": 1}}, {"lm": {"name": "b"}}, ignored=["lm.seed"])
     "lm.name was 'a', now 'b'"
     """
-    differing = [pair for pair in _pairs(stored, asked) if pair[0] not in ignored]
+    differing = [pair for pair in _pairs(stored, wanted) if pair[0] not in ignored]
     found = [
         words.get(path, f"{path} was {was!r}, now {now!r}") for path, was, now in differing
     ]
@@ -35,11 +35,11 @@ def different_settings(
     )
 
 
-def _pairs(stored: Any, asked: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
-    if isinstance(stored, Mapping) and isinstance(asked, Mapping):
-        for name in dict.fromkeys([*stored, *asked]):
+def _pairs(stored: Any, wanted: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    if isinstance(stored, Mapping) and isinstance(wanted, Mapping):
+        for name in dict.fromkeys([*stored, *wanted]):
             yield from _pairs(
-                stored.get(name), asked.get(name), f"{path}.{name}" if path else str(name)
+                stored.get(name), wanted.get(name), f"{path}.{name}" if path else str(name)
             )
-    elif stored != asked:
-        yield path, stored, asked
+    elif stored != wanted:
+        yield path, stored, wanted

@@ -167,8 +167,8 @@ def compile_program(
     optimiser = optimiser_called(optimizer, student, train)
     others = [] if teacher is None else [teacher]
     judge = None if filter_lm is None else connect(filter_lm)
-    asked = student if judge is None else with_filter_lm(student, judge)
-    context = RunContext(lm, asked, others=others, concurrency=concurrency, budget=budget)
+    answering = student if judge is None else with_filter_lm(student, judge)
+    context = RunContext(lm, answering, others=others, concurrency=concurrency, budget=budget)
     assert context.module is not None
     guide = (context.others or [context.model])[0]
     shuffled = random.Random(seed).sample(train, len(train))

@@ -89,8 +89,8 @@ def check_reader(method: dspy.Module, lm: ConnectedLM) -> None:
         return
     recipe = recipe_of_answerer(lm)
     asks = [ask for ask in asked_by(method).values() if ask.template.name == "direct"]
-    asked = [ask.prompt_digest for ask in asks if "knowledge" in ask.signature.input_fields]
-    if recipe.get("part") == "generator" and recipe.get("prompt") not in asked:
+    digests = [ask.prompt_digest for ask in asks if "knowledge" in ask.signature.input_fields]
+    if recipe.get("part") == "generator" and recipe.get("prompt") not in digests:
         warnings.warn(
             f"{lm.name} was trained as FilCo's generator, and is asked with another prompt here: "
             "method='direct-retrieval' demos='none' asks as it was trained, with its task and templates",
@@ -149,7 +149,7 @@ def check_gold_titles(method: dspy.Module, questions: Questions) -> None:
         folded(title) for question in questions for title in question.gold_titles
     )
     retrievers = retrievers_of(method)
-    stored = [held for index in retrievers for held in _holding(index)]
+    stored = [part for index in retrievers for part in _holding(index)]
     if (
         not gold
         or not stored

@@ -141,8 +141,8 @@ def _write(
 ) -> None:
     """The files of the merged run."""
     notes = shards[0].notes
-    asked = [run.notes.get("questions", []) for run in shards]
-    dealt = chain.from_iterable(zip_longest(*asked))
+    questions = [run.notes.get("questions", []) for run in shards]
+    dealt = chain.from_iterable(zip_longest(*questions))
     ids = [question for question in dealt if question is not None]
     notes = {**notes, "questions": ids, "shards": [run.name for run in shards]}
     notes.pop("budget", None)  # a shard's part of it
@@ -155,20 +155,20 @@ def _write(
         folder / RUN,
         {**shards[0].record, "settings": settings, "versions": recorded, "notes": notes},
     )
-    write_whole(folder / PREDICTIONS, map(json_line, _rows(shards, asked, settings)))
+    write_whole(folder / PREDICTIONS, map(json_line, _rows(shards, questions, settings)))
     figures = measured(folder, settings, journal, prices, made_by["blendfilter"])
     write_json(folder / METRICS, figures)
 
 
 def _rows(
-    shards: Sequence[Run], asked: Sequence[Sequence[str]], settings: Record
+    shards: Sequence[Run], questions: Sequence[Sequence[str]], settings: Record
 ) -> Iterator[PredictionRow]:
     """The rows of all shards, in the order of their questions. Raises: BadData where a shard has not its own."""
     n = settings["data"]["n"]
     rows = [iterate_rows(run.folder / PREDICTIONS, settings["metrics"]) for run in shards]
     for at in range(n * repeats_in(settings)):
         place, number = divmod(at % n, len(shards))
-        ids, row = asked[number], next(rows[number], None)
+        ids, row = questions[number], next(rows[number], None)
         # the oldest runs do not note their questions
         if row is None or (ids and row["id"] != ids[place]):
             raise _other_rows(shards[number])

@@ -164,10 +164,10 @@ def evaluate_on_ray(
         task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=RETRIES)(_evaluate_shard)
 
         def start(number: int, limit: Budget | None) -> Any:
-            where, asked = str(folders[number].resolve()), pickle.dumps(parts[number])
+            where, part = str(folders[number].resolve()), pickle.dumps(parts[number])
             retried = retries[number - 1]
             return task.remote(
-                payload, models, paces, asked, where, limit, retried, session, os.getcwd()
+                payload, models, paces, part, where, limit, retried, session, os.getcwd()
             )
 
         watch = _Watch([path / PREDICTIONS for path in folders.values()], progress)

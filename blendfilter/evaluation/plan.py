@@ -565,12 +565,12 @@ def plan(
         return replace(_stage(name, calls, sampled, factor), **sums), stages
 
     total, stages = planned("total", estimates)
-    asked = {estimate.call.lm.name: estimate.call.lm for estimate in estimates}
+    by_name = {estimate.call.lm.name: estimate.call.lm for estimate in estimates}
     by_model, paced = dict[str, PlannedStage](), list[float]()
-    for model_name, asked_lm in asked.items():
+    for model_name, called in by_name.items():
         of_model = [each for each in estimates if each.call.lm.name == model_name]
         one = by_model[model_name] = planned(f"of {model_name}", of_model)[0]
-        if (pace := asked_lm.terms.pace) is not None:
+        if (pace := called.terms.pace) is not None:
             calls_a_minute, tokens_a_minute = pace.requests_per_minute, pace.tokens_per_minute
             takes = (
                 (one.calls, calls_a_minute),

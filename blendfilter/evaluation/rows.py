@@ -145,7 +145,7 @@ def answered(
     }
     unsearched = [name for name, found in alone.items() if found is None and UNION in figures]
     # written text may stand on whatever was retrieved
-    held = [*retrieved, *knowledge] if written else knowledge
+    known = [*retrieved, *knowledge] if written else knowledge
     scored = {**task.score(answer, question), **own}
     scores = {name: round(scored[name], DIGITS) for name in task.metrics}
     correct = scores[task.metrics[0]] == 1.0
@@ -166,7 +166,7 @@ def answered(
         "loss": loss(
             correct,
             _titles(retrieved),
-            _titles(held),
+            _titles(known),
             question.evidence or (question.gold_titles,),
         ),
         "calls": [[note.stage, note.key] for note in calls_of(notes)],

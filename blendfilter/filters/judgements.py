@@ -90,7 +90,7 @@ def _read_text(text: str, k: int) -> IdsRead:
     numbers = {number for number, _ in judged}
     if k in numbers and 0 not in numbers:  # it counts from 1
         return SUSPECT
-    verdicts = {number: told for number, told in judged if number < k and told is not None}
+    verdicts = {number: says for number, says in judged if number < k and says is not None}
     return _compared(read_plain(text[at:], k), verdicts)
 
 

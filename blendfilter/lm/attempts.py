@@ -83,7 +83,7 @@ class Gate:
         self._share = float(limit)
         self._too_many = limit + 1
         self._decreases = 0
-        self._held = False
+        self._paused = False
         self._lock = threading.Lock()
         self._queue: WaitingQueue[None, bool] = WaitingQueue(
             self._grant, self._leave, self._lock
@@ -92,7 +92,7 @@ class Gate:
     @property
     def allowed(self) -> int:
         """How many may be in flight by now."""
-        return 0 if self._held else int(self._share)
+        return 0 if self._paused else int(self._share)
 
     def limit_to(self, limit: int) -> None:
         """Another limit from now on; attempts in flight stay, and a server's wish for fewer holds on."""
@@ -103,10 +103,10 @@ class Gate:
             self.limit, self._share = limit, min(self._share, float(limit))
         self._queue.serve()
 
-    def hold(self, held: bool) -> None:
-        """Let nothing more out, until it is let go again."""
+    def hold(self, paused: bool) -> None:
+        """Let no further call out while it is paused."""
         with self._lock:
-            self._held = held
+            self._paused = paused
         self._queue.serve()
 
     async def before(self, request: lm15.Request | None = None) -> int:
@@ -493,8 +493,8 @@ FREE = Traffic()
 
 def on_terms(engine: ModelEngine, terms: CallPolicy, traffic: Traffic) -> AttemptingEngine:
     """`engine`, called on `terms` and within `traffic`."""
-    # An attempt's turn comes first, so that the oldest question's goes on first; the budget last, for what is set aside
-    # for an attempt is set aside no longer than it is on its way.
+    # An attempt's turn comes first, so that the oldest question goes on first. The budget comes last: money is reserved
+    # only while the attempt is under way.
     meters: list[Meter | None] = [
         traffic.beside,
         traffic.gate,

@@ -613,11 +613,11 @@ _OPPOSITES = (
 
 def _opposed(question: str, sentence: str) -> tuple[str, str] | None:
     """Words of question and sentence that say opposite things, None if there are none."""
-    asked, given = (set(map(stem, _WORD.findall(text))) for text in (question, sentence))
+    wanted, given = (set(map(stem, _WORD.findall(text))) for text in (question, sentence))
     for pair in _OPPOSITES.split(", "):
         sides = [side.split() for side in pair.split("/")]
         for left, right in (sides, sides[::-1]):
-            mine = [word for word in left if stem(word) in asked - given]
+            mine = [word for word in left if stem(word) in wanted - given]
             its = [word for word in right if stem(word) in given]
             if mine and its:
                 return mine[0], its[0]

@@ -100,20 +100,22 @@ def make_silver(
             f"the questions of {questions.source} bring no paragraphs of their own: name an index or a corpus"
         )
     oracle = oracle.asking(questions.task)
-    asked = labelled(questions, oracle.measure)
+    answerable = labelled(questions, oracle.measure)
     settings = settings_of(questions, oracle, searched, k)
     check_settings(places, settings)  # before a model is called
     if not places.out.exists():
         allowed = [
-            q for q in asked if allow_empty_answers and q.golden_answers and oracle.fault_of(q)
+            q
+            for q in answerable
+            if allow_empty_answers and q.golden_answers and oracle.fault_of(q)
         ]
         # before a file is made
-        oracle.check(question for question in asked if question not in allowed)
-        _make(asked, oracle, searched, k, batch, places, settings, progress)
+        oracle.check(question for question in answerable if question not in allowed)
+        _make(answerable, oracle, searched, k, batch, places, settings, progress)
         check_settings(places, settings)
     counting = tokeniser or default_tokeniser()
     made = summarise(read_silver(places.out), threshold=oracle.threshold, tokeniser=counting)
-    summary = dataclasses.replace(made, left_out=len(questions) - len(asked))
+    summary = dataclasses.replace(made, left_out=len(questions) - len(answerable))
     if "summary" not in read_recipe(places):
         write_recipe(places, settings, dataclasses.asdict(summary))
     return summary
@@ -242,9 +244,9 @@ def _rows(
         )
         for question, hits in zip(questions, found, strict=True)
     }
-    asked = [question for question in questions if oracle.answerable(question)]
-    chosen = oracle.choose([(question, plain[question.id]) for question in asked])
-    choices = dict(zip((question.id for question in asked), chosen, strict=True))
+    answerable = [question for question in questions if oracle.answerable(question)]
+    chosen = oracle.choose([(question, plain[question.id]) for question in answerable])
+    choices = dict(zip((question.id for question in answerable), chosen, strict=True))
     for question in questions:
         passages = plain[question.id]
         choice = choices.get(question.id) or oracle.nothing(passages)

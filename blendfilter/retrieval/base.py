@@ -210,7 +210,7 @@ class Retriever(ABC):
         return [served[query] for query in queries]
 
     def as_cheap(self, k: int) -> int:
-        """To what depth, from `k` up, a search takes no longer than to `k`, and has the same first `k`."""
+        """The largest depth at which a search takes no longer than for `k`, and finds the same first `k`."""
         return k
 
     @abstractmethod

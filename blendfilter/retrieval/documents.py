@@ -130,8 +130,8 @@ def text_files(folder: Path) -> list[Path]:
             files += [path] * text
             others += not text
     if not files:
-        held = f"others in it: {others}" if others else "the folder is empty"
-        raise EmptyData(f"'{folder}' has no text files ({', '.join(SUFFIXES)}); {held}")
+        found = f"others in it: {others}" if others else "the folder is empty"
+        raise EmptyData(f"'{folder}' has no text files ({', '.join(SUFFIXES)}); {found}")
     if others:
         left_out = f"{others} of other kinds, hidden or links left out"
         warnings.warn(f"{folder}: {len(files)} text files are read, {left_out}", stacklevel=3)

@@ -129,11 +129,6 @@ class Precomputed(Retriever):
         """Those of `queries` that the file does not hold."""
         return [query for query in queries if folded(query) not in self._lines]
 
-    def held(self, query: str) -> int:
-        """How many hits the file has for `query`; none where it does not hold it."""
-        line = self._lines.get(folded(query))
-        return 0 if line is None else len(self._read(line))
-
     def info(self) -> dict[str, Any]:
         """Kind, fingerprint, how many queries there are, and the file."""
         return super().info() | {"queries": len(self._lines), "path": str(self.file)}

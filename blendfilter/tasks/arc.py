@@ -59,10 +59,10 @@ def parse(row: JsonRow) -> Question:
     if isinstance(stem := value.get("question"), Mapping):
         value = {**value, **stem, "question": stem.get("stem")}
     read = question(row, value, names={"answerKey": "answer"})
-    asked, given = read.question, read.metadata.get("choices")
+    stem, given = read.question, read.metadata.get("choices")
     if given is None:  # as this package writes a question: its options stand behind it
-        shown = choices(asked)
-        asked, given = shown.stem, shown.options
+        shown = choices(stem)
+        stem, given = shown.stem, shown.options
     try:
         options = options_of(given)
     except (TypeError, ValueError, KeyError):
@@ -89,7 +89,7 @@ def parse(row: JsonRow) -> Question:
         )
     return replace(
         read,
-        question="\n".join([asked, *(f"({name}) {text}" for name, text in texts.items())]),
+        question="\n".join([stem, *(f"({name}) {text}" for name, text in texts.items())]),
         golden_answers=(letter, texts[letter]),
         metadata={**read.metadata, "choices": texts},
     )

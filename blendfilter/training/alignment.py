@@ -168,8 +168,8 @@ def align_bider(
         leave_out=leave_out,
         limit=limit,
     )
-    asked = data.recipe["silver"]["task"]
-    wording = TaskWording.of(TASKS[asked].wording).with_demos(demos)
+    silver_task = data.recipe["silver"]["task"]
+    wording = TaskWording.of(TASKS[silver_task].wording).with_demos(demos)
     context = RunContext(connect(reader), concurrency=CONCURRENCY, budget=budget)
     recipe_of_answerer(context.model)
     checkpoint = checkpoint_of(distilled)

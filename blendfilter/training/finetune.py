@@ -133,9 +133,9 @@ def examples_of(rows: Sequence[Mapping[str, Any]]) -> list[Example]:
         if "messages" not in row:
             examples.append(Example(row["prompt"], row["completion"]))
             continue
-        *asked, (_, reply) = [(turn["role"], str(turn["content"])) for turn in row["messages"]]
-        alone = [role for role, _ in asked] == ["user"]
-        examples.append(Example(asked[0][1] if alone else tuple(asked), reply))
+        *before, (_, reply) = [(turn["role"], str(turn["content"])) for turn in row["messages"]]
+        alone = [role for role, _ in before] == ["user"]
+        examples.append(Example(before[0][1] if alone else tuple(before), reply))
     return examples
 
 

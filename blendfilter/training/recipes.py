@@ -78,9 +78,9 @@ def check_recipe(folder: Path, recipe: Mapping[str, Any], name: str = RECIPE) ->
             )
         return False
     made = {part: value for part, value in known.items() if part not in NO_SETTINGS}
-    asked = json.loads(json.dumps(recipe))  # tuples become lists, as in the file
+    wanted = json.loads(json.dumps(recipe))  # tuples become lists, as in the file
     ignored = _LOST if name == RECIPE else ()
-    if differing := different_settings(made, asked, ignored=ignored):
+    if differing := different_settings(made, wanted, ignored=ignored):
         raise RunMismatch(
             f"{folder} holds a model that was trained otherwise: {differing}. Name another folder (out=), or delete it"
         )
