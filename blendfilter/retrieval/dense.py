@@ -334,7 +334,7 @@ def _encoder_of(
 ) -> Encoder:
     """The encoder that an index was built with."""
     with opening(folder):
-        name = settings["encoder"] if encoder is None else encoder
+        name = os.fspath(settings["encoder"] if encoder is None else encoder)
         asking = settings.get("query_encoder") if query_encoder is None else query_encoder
         known = {
             field: settings[field] for field in EncodingOptions._fields if field in settings

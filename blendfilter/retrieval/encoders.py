@@ -255,7 +255,7 @@ def load_encoder(
         if given not in (None, *known):
             raise BadArgument(f"{option} must be one of {', '.join(known)}, got {given!r}")
     for option, length in (("max_length", max_length), ("query_max_length", query_max_length)):
-        if length is not None and (isinstance(length, bool) or length < _MINIMUM):
+        if length is not None and (type(length) is not int or length < _MINIMUM):
             raise BadArgument(f"{option} must be at least {_MINIMUM} tokens, got {length!r}")
     folder = encoder_folder(name)
     asker = folder if query_encoder is None else encoder_folder(query_encoder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -242,6 +243,18 @@ def test_another_encoder_is_refused_and_a_moved_one_is_not(tmp_path: Path) -> No
     (tmp_path / "moved" / "vocab.txt").write_text("")
     with pytest.raises(BadData, match="was built with another encoder"):
         Dense.open(tmp_path / "index", encoder=tmp_path / "moved")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("encoder", True), ("encoder", 7), ("max_length", "x"), ("max_length", [])]
+)
+def test_a_setting_of_another_type_is_bad_data(name: str, value: object, tmp_path: Path) -> None:
+    path = tmp_path / "index" / "manifest.json"
+    tiny(path.parent)
+    manifest = json.loads(path.read_text())
+    path.write_text(json.dumps({**manifest, "settings": {**manifest["settings"], name: value}}))
+    with pytest.raises(BadData):
+        open_index(path.parent)
 
 
 @pytest.mark.parametrize(

@@ -174,7 +174,10 @@ class ColBERT(Stored):
                 cls._described(folder, made_with, about, len(passages))
             if chunks is not None:
                 chunks.remove()
-            index = cls.open(place, checkpoint=checkpoint, gpu=bool(gpus))
+            gpu = bool(gpus)
+            index = cls._open(
+                place, checkpoint=checkpoint, gpu=gpu, effort=None, loaded=encoder
+            )
             weakref.finalize(index, undo.pop_all().close)
             return index
 
