@@ -238,7 +238,7 @@ def _table(rules: tuple[Rule, ...], judge: Judge, judged: Sequence[tuple[Opposit
 
 
 def _sum(kind: str, wanted: bool | None, rows: Sequence[KindCount]) -> KindCount:
-    return KindCount(kind, wanted, *(sum(row[at] for row in rows) for at in range(2, 7)))  # type: ignore[misc]
+    return KindCount(kind, wanted, *(sum(row[at] for row in rows) for at in range(2, 7)))
 
 
 def _cells(row: KindCount) -> tuple[str, ...]:

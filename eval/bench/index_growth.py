@@ -110,7 +110,7 @@ def without_encoder(dim: int) -> None:
     """Let dense indexes take drawn vectors, in this process: encoding a million texts is another measurement."""
     from blendfilter.retrieval import dense
 
-    dense.load_encoder = lambda *_, **__: DrawnVectors(dim)  # type: ignore[assignment]
+    dense.load_encoder = lambda *_, **__: DrawnVectors(dim)  # type: ignore[attr-defined]
 
 
 def memory(field: str) -> int:
@@ -141,7 +141,7 @@ def build(asked: argparse.Namespace, work: Path) -> dict[str, Any]:
                 json.dumps({"id": passage.id, "title": passage.title, "text": passage.text}) + "\n"
                 for passage in passages
             )
-        passages = work / "corpus.jsonl"  # type: ignore[assignment]
+        passages = work / "corpus.jsonl"
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     last: dict[str, float] = {}  # phase to the time of its last call: there is a first one only when a part is done
     wall, started = time.perf_counter(), time.process_time()

@@ -92,7 +92,7 @@ def measure(engine: str, given: argparse.Namespace, read: list[Passage], folder:
     def make(out: Path, last: int) -> Any:
         if engine == "bm25":
             return BM25.build(passages(0, last), out)
-        return dense.Dense.build(passages(0, last), out, encoder="random", index=engine)  # type: ignore[arg-type]
+        return dense.Dense.build(passages(0, last), out, encoder="random", index=engine)
 
     def opened() -> Any:
         shutil.rmtree(place, ignore_errors=True)
@@ -128,7 +128,7 @@ def main() -> None:
     parser.add_argument("--delete", type=int, default=1000)
     parser.add_argument("--dimension", type=int, default=384)
     given = parser.parse_args()
-    dense.load_encoder = lambda *_, **__: RandomEncoder(given.dimension)  # type: ignore[assignment]
+    dense.load_encoder = lambda *_, **__: RandomEncoder(given.dimension)  # type: ignore[attr-defined]
     read = list(read_corpus(given.corpus))
     for engine in given.engine:
         with tempfile.TemporaryDirectory() as folder:

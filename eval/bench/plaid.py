@@ -65,7 +65,7 @@ def exhaustive(vectors: list[Any], queries: list[Any]) -> list[set[int]]:
 def overlap(corpus: list[Passage], queries: list[str], checkpoint: Path) -> None:
     """Print the share of the exhaustive top K found, and ms a query without the encoder's part."""
     encode = Remembering()
-    TokenEncoder.passages = lambda encoder, texts, batch_size=64: encode.passages(encoder, texts, batch_size)  # type: ignore[method-assign]
+    TokenEncoder.passages = lambda encoder, texts, batch_size=64: encode.passages(encoder, texts, batch_size)
     default = effort_for(K, len(corpus))
     efforts = {"PLAID's own": SearchEffort(1, 0.5, 256), "default": default, "more": SearchEffort(4, 0.35, 2048)}
     exact = None
