@@ -299,7 +299,7 @@ def _align(options: BiderOptions) -> None:
     if finished:
         say(f"{done.folder} was finished before: nothing was trained")
     result = done.recipe["result"]
-    for line in reward_lines([each.reward for each in done.steps]):
+    for line in reward_lines([step.reward for step in done.steps]):
         show(line)
     show(
         reward_words(result),

@@ -230,7 +230,7 @@ def compile_program(
             )
         calls = [record for record in journal.records("call") if not record.get("error")]
         tokens_in, tokens_out = (
-            sum(int(each.get(name) or 0) for each in calls)
+            sum(int(call.get(name) or 0) for call in calls)
             for name in ("tokens_in", "tokens_out")
         )
         spent = JournaledCalls(len(calls), tokens_in, tokens_out)

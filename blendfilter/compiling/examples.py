@@ -87,8 +87,8 @@ def _pairs(
     question: Question, rules: list[str], passages: Sequence[Passage], negatives: int, seed: int
 ) -> list[dspy.Example]:
     titles = {folded(title) for title in question.gold_titles}
-    gold = [each for each in passages if folded(each.title) in titles]
-    others = [each for each in passages if folded(each.title) not in titles]
+    gold = [passage for passage in passages if folded(passage.title) in titles]
+    others = [passage for passage in passages if folded(passage.title) not in titles]
     draw = random.Random(f"{seed} {question.id}")
     many = min(negatives, len(gold), len(others))
     chosen = [

@@ -187,7 +187,7 @@ def complete(row: Mapping[str, Any], predictor: dspy.Predict) -> bool:
 def fits_any(rows: Iterable[Mapping[str, Any]], module: dspy.Module) -> bool:
     """Whether some row fills some predictor's fields."""
     predictors = [each for _, each in module.named_predictors()]
-    return any(complete(row, each) for row in rows for each in predictors)
+    return any(complete(row, predictor) for row in rows for predictor in predictors)
 
 
 def reduced(row: Mapping[str, Any], predictor: dspy.Predict) -> dspy.Example:

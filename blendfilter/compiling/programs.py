@@ -64,8 +64,8 @@ class PairedScores:
         mean = sum(differences) / len(differences)
         return cls(
             round(mean, 6),
-            sum(each > 0 for each in differences),
-            sum(each < 0 for each in differences),
+            sum(difference > 0 for difference in differences),
+            sum(difference < 0 for difference in differences),
         )
 
     @property
@@ -183,7 +183,7 @@ def question_in(example: Mapping[str, Any]) -> str:
 
 def fingerprint(examples: Iterable[dspy.Example]) -> str:
     """16 hex digits over all fields of the examples, in order."""
-    return _digest("".join(f"{_canonical(each)}\n" for each in examples))
+    return _digest("".join(f"{_canonical(example)}\n" for example in examples))
 
 
 def _canonical(example: Mapping[str, Any]) -> str:

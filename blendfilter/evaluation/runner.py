@@ -253,7 +253,7 @@ def _notes(
     notes = {
         "address": lm.address,
         "concurrency": concurrency,
-        "questions": [each.id for each in questions],
+        "questions": [question.id for question in questions],
     }
     reranked = [index for index in retrievers_of(method) if isinstance(index, Reranked)]
     more = {

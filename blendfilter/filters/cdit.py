@@ -112,8 +112,8 @@ class Rule:
         """
         sentence = one_line(self.sentence)
         named = ", ".join(
-            f"{each} ({COMPONENTS[each]})" if each in COMPONENTS else each
-            for each in self.components
+            f"{component} ({COMPONENTS[component]})" if component in COMPONENTS else component
+            for component in self.components
         )
         return f"{sentence if sentence.endswith(('.', '!', '?')) else sentence + '.'} Components: {named}."
 
@@ -300,7 +300,9 @@ def _alike(cell: str) -> bool | None:
 
 
 def _component(name: str, components: Iterable[str]) -> str:
-    return next((each for each in components if each.casefold() == name.casefold()), "")
+    return next(
+        (component for component in components if component.casefold() == name.casefold()), ""
+    )
 
 
 def _of_json(text: str, components: Sequence[str]) -> JudgeReply:

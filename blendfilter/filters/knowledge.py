@@ -292,7 +292,7 @@ _SPOKEN = {True: "relevant", False: "irrelevant", None: "no verdict, kept"}
 def _inputs(question: str, passages: Sequence[Passage], offer_none: bool) -> dict[str, Any]:
     """The inputs that every step of a filter by model has."""
     return {
-        "knowledge": [each.line for each in passages],
+        "knowledge": [passage.line for passage in passages],
         "question": question,
         "offer_none": offer_none,
     }

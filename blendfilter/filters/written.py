@@ -189,12 +189,12 @@ class WrittenFilter(Filter):
             reply = str((await self.write.acall(knowledge=lines, question=question)).context)
             # That nothing helps is a reply as good as any.
             notes[:] = [
-                each._replace(event="") if each.event == "empty_reply" else each
-                for each in notes
+                note._replace(event="") if note.event == "empty_reply" else note
+                for note in notes
             ]
         if not reply.strip():
             return selection((), "none", flags={"explicit_none": 1, **cut})
-        found = looked_up(reply, passages, cut=any(each.event == "cut_reply" for each in notes))
+        found = looked_up(reply, passages, cut=any(note.event == "cut_reply" for note in notes))
         unmatched = {"not_in_passages": n} if (n := found.unmatched) else {}
         drops = WrittenText if self.unmatched == "drop" else ()
         kept = [part for part in found.parts if not isinstance(part, drops)]
@@ -386,7 +386,11 @@ def _without_titles(reply: str, passages: Sequence[Passage]) -> Iterator[str]:
 
     To be parted into sentences only then: many a title has a full stop in it.
     """
-    titles = {_Folded.of(one_line(each.title)).text for each in passages if each.title.strip()}
+    titles = {
+        _Folded.of(one_line(passage.title)).text
+        for passage in passages
+        if passage.title.strip()
+    }
     before = "|".join(map(re.escape, sorted(titles, key=len, reverse=True)))
     heading = re.compile(rf"(?:^ ?(?:{_ITEM} )?|[.!?][\"')\]]* )(?P<title>(?:{before}) ?\|)")
     for line in reply.splitlines():

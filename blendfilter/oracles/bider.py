@@ -311,7 +311,7 @@ class Refining:
         self.evidence = evidence_for(of.task, question) or ""
         target = self.evidence or question.golden_answers[0].strip()
         self.fact = f"{question.question} {target}"
-        texts = [each.text for each in self.candidates]
+        texts = [candidate.text for candidate in self.candidates]
         vectors = encoded(of.encoder, texts, [self.fact, target])
         # eight digits: a cosine has no more in 32 bits
         self.scores, by_target = (vectors[:2] @ vectors[2:].T).round(8).tolist()

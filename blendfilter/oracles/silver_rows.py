@@ -148,8 +148,8 @@ def line_of(row: SilverRow) -> bytes:
     """A row as a line of the file."""
     value = {name: getattr(row, name) for name in row.__slots__}  # in the order of the fields
     value["passages"] = [
-        {"id": each.id, "title": each.title, "text": each.text, "score": each.score}
-        for each in row.passages
+        {"id": passage.id, "title": passage.title, "text": passage.text, "score": passage.score}
+        for passage in row.passages
     ]
     value["sentences"] = [asdict(sentence) for sentence in row.sentences]
     stages = value.pop("stages")
@@ -312,7 +312,7 @@ def summarise(
             synthesised.append(_synthesised(row, row.stages, tokeniser))
         above = {row.sentences[at].passage for at in row.chosen}
         if threshold is not None:
-            scored = [each for each in row.sentences if each.score is not None]
+            scored = [sentence for sentence in row.sentences if sentence.score is not None]
             above = {each.passage for each in scored if (each.score or 0.0) > threshold}
         psg = [each for at, each in enumerate(row.passages) if at in above]
         figures = [
@@ -321,7 +321,7 @@ def summarise(
         ]
         measured.append((row.positive, figures))
         without += not row.passages
-        unscored += sum(each.score is None for each in row.sentences)
+        unscored += sum(sentence.score is None for sentence in row.sentences)
     groups = {"all": _group([figures for _, figures in measured])}
     for name, wanted in (("positive", True), ("negative", False)):
         if some := [figures for positive, figures in measured if positive is wanted]:
@@ -353,7 +353,7 @@ def _means(figures: Sequence[Figures]) -> Figures:
     means = {
         each.name: _mean(getattr(one, each.name) for one in figures) for each in fields(Figures)
     }
-    means["not_empty"] = _mean(each.precision for each in figures if not each.empty)
+    means["not_empty"] = _mean(figure.precision for figure in figures if not figure.empty)
     return Figures(**means)
 
 
@@ -387,11 +387,11 @@ def _synthesis(rows: Sequence[_Synthesised]) -> SynthesisSummary:
     stages = [each for each, _ in rows]
     return SynthesisSummary(
         figures,
-        dict(Counter(each.stop for each in stages).most_common()),
-        fmean(each.support[-1] if each.support else 0.0 for each in stages),
-        sum(each.cut for each in stages),
-        sum(bool(each.evidence) for each in stages),
-        sum(effect is None for each in stages for effect in each.effects[1:]),
+        dict(Counter(stage.stop for stage in stages).most_common()),
+        fmean(stage.support[-1] if stage.support else 0.0 for stage in stages),
+        sum(stage.cut for stage in stages),
+        sum(bool(stage.evidence) for stage in stages),
+        sum(effect is None for stage in stages for effect in stage.effects[1:]),
     )
 
 

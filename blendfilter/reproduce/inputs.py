@@ -128,8 +128,8 @@ class RowInputs:
         self._oracles: dict[tuple[str, Measure], Oracle | None] = {}
         self._overlays: dict[tuple[Any, ...], TrimFolder] = {}
         settings = [row.settings(task) for row in table.rows for task in table.tasks]
-        filters = {each.get("filter") for each in settings}
-        if any("trimmed" in each for each in settings):
+        filters = {setting.get("filter") for setting in settings}
+        if any("trimmed" in setting for setting in settings):
             filters.add(JUDGE)
         self._programs = {}
         for given in self._given("--program", options.programs):
@@ -148,7 +148,7 @@ class RowInputs:
         self._silver = {
             given.task: given.value for given in self._given("--silver", options.silver)
         }
-        if self._silver and not any("stage" in each for each in settings):
+        if self._silver and not any("stage" in setting for setting in settings):
             raise BadArgument(
                 f"no row of {table.name} reads a stage of BIDER's synthesis: leave silver= out"
             )
@@ -173,7 +173,7 @@ class RowInputs:
             self._models[given.prefix, given.task] = given.value
 
     def _given(self, option: str, words: Iterable[str], prefixes: str = "") -> list[Given]:
-        return [Given.of(each, option, self._table.tasks, prefixes) for each in words]
+        return [Given.of(word, option, self._table.tasks, prefixes) for word in words]
 
     @property
     def notes(self) -> list[str]:
@@ -281,7 +281,9 @@ class RowInputs:
         if oracle is None:
             return None
         unlabelled = [
-            each.question for each in questions if not can_label(measure, each.golden_answers)
+            question.question
+            for question in questions
+            if not can_label(measure, question.golden_answers)
         ]
         if unlabelled:
             share = f"{len(unlabelled):,} of {len(questions):,} questions, which are answered by a verdict (yes or no)"
@@ -326,7 +328,7 @@ class RowInputs:
             there = {each.id for each in labelled(questions, BIDER)}
         except BadArgument as error:
             raise NotHere(str(error)) from error
-        without = [each.question for each in questions if each.id not in there]
+        without = [question.question for question in questions if question.id not in there]
         if without:
             share = f"{len(without):,} of {len(questions):,} questions, whose answers say too little"
             self._note(f"{task}: the synthesis keeps everything for {share}")

@@ -250,14 +250,14 @@ def with_gain(line: ResultLine, before: Values, after: Values, *, p_values: bool
 
 def _interval(measure: str, values: Values) -> Sequence[float]:
     answers, form = values.values(), format_of(measure)
-    alike = {value for each in answers for value in each}
+    alike = {value for answer in answers for value in answer}
     if form.alike and len(alike) == 1:
         # so many calls by design, or one figure for all of a run: there is nothing to draw from
         return [*alike] * 3
     scale = _scale(form, answers)
     shares = _over(answers, scale)
     alike_long = len(set(map(len, shares))) == 1
-    ends = interval(shares if alike_long else [[fmean(each)] for each in shares], seed=0)
+    ends = interval(shares if alike_long else [[fmean(share)] for share in shares], seed=0)
     return [scale * end for end in ends]
 
 

@@ -193,7 +193,9 @@ def align_bider(
         _clear(out)
         return Aligned(out, read_recipe(out), steps_in(out))
     tokenizer, config = open_tokenizer(checkpoint), open_config(checkpoint)
-    every = [prompt_ids(tokenizer, each.prompt, chat=reading.chat) for each in data.examples]
+    every = [
+        prompt_ids(tokenizer, example.prompt, chat=reading.chat) for example in data.examples
+    ]
     most = reading.max_input_tokens
     if positions := positions_of(
         config
@@ -230,10 +232,10 @@ def align_bider(
         steps = train_ppo(
             policy, ids, rewards, partial, settings, reference=reference, on_step=on_step
         )
-        rewards_by_step = [each.reward for each in steps]
+        rewards_by_step = [step.reward for step in steps]
         result = {
             **reward_change(rewards_by_step),
-            **rewards.figures({place for each in steps for place in each.places}),
+            **rewards.figures({place for step in steps for place in step.places}),
             "left_out_too_long": len(every) - len(ids),
         }
         _save(policy, partial)
@@ -295,10 +297,10 @@ class ReaderReward:
 
     async def rewards(self, texts: Sequence[Text]) -> list[float]:
         """The rewards of `texts`; the reader's calls are in flight together."""
-        await self._answer_originals({each.place for each in texts})
+        await self._answer_originals({text.place for text in texts})
         async with aio.together() as group:
             tasks = [
-                group.create_task(self._f1(each.place, self.context(each))) for each in texts
+                group.create_task(self._f1(text.place, self.context(text))) for text in texts
             ]
         scores = [task.result() for task in tasks]
         return [
@@ -307,7 +309,9 @@ class ReaderReward:
 
     def context(self, text: Text) -> list[Passage]:
         """What the reader is given of a written text, as the filter gives it."""
-        passages = [each for each in self.rows[text.place].passages if each.text.strip()]
+        passages = [
+            passage for passage in self.rows[text.place].passages if passage.text.strip()
+        ]
         written = text.text
         for stop in STOPS:
             written = written.partition(stop)[0]

@@ -114,7 +114,10 @@ def train_model(
     made: dict[str, Any] = {
         **(recipe or {}),
         "base": {"name": str(base), "fingerprint": fingerprint(checkpoint)},
-        "examples": {"n": len(examples), "digest": digest([list(each) for each in examples])},
+        "examples": {
+            "n": len(examples),
+            "digest": digest([list(example) for example in examples]),
+        },
         "settings": settings.shaping(),
     }
     if check_recipe(out, made):
@@ -139,7 +142,9 @@ def train_model(
         trainer, result = _trained(str(base), checkpoint, examples, partial, settings, progress)
         if first:
             final = partial / "final"
-            write_questions(final, (each.question for each in examples), trained_on(checkpoint))
+            write_questions(
+                final, (example.question for example in examples), trained_on(checkpoint)
+            )
             write_recipe(final, {**made, "versions": versions(), "result": result})
             final.rename(out)
             shutil.rmtree(partial, ignore_errors=True)

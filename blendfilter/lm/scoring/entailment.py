@@ -92,13 +92,13 @@ class EntailmentScorer(KeptScorer):
     async def aentailment(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
         """The same, awaited."""
         scores = await self.ascore(pairs)
-        if not self._warned and (cut := sum(each.cut for each in scores)):
+        if not self._warned and (cut := sum(score.cut for score in scores)):
             self._warned = True
             warnings.warn(
                 f"{cut} of {len(scores)} premises are longer than {self.backend.name} reads: their ends were cut off",
                 stacklevel=2,
             )
-        return [math.exp(each.logprob) for each in scores]
+        return [math.exp(score.logprob) for score in scores]
 
 
 def entailment_backend(name: str | Path, **settings: Any) -> Backend:

@@ -44,9 +44,11 @@ class KeptScorer:
     async def ascore(self, pairs: Sequence[tuple[str, str]]) -> list[Score]:
         """The same, awaited."""
         results = await self.aresults(pairs)
-        if error := next((each for each in results if isinstance(each, ModelError)), None):
+        if error := next(
+            (result for result in results if isinstance(result, ModelError)), None
+        ):
             raise ModelError(words_of(error), kind=error.kind, stage=asker().stage)
-        return [each for each in results if isinstance(each, Score)]
+        return [result for result in results if isinstance(result, Score)]
 
     async def aresults(self, pairs: Sequence[tuple[str, str]]) -> list[Result]:
         """The same, with the error itself in the place of a pair that could not be scored."""
