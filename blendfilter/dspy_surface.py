@@ -342,10 +342,8 @@ def listed_rates(provider: str, model: str) -> Rates | None:
 
     3.5: the copy stays (DSPy prices with it); its place, `dspy.clients.model_metadata`, is not announced as public.
     """
-    split = provider in (
-        "bedrock",
-        "vertex_ai",
-    )  # into interfaces, each a provider of litellm's
+    # litellm has a provider for each interface of these
+    split = provider in ("bedrock", "vertex_ai")
     bare = re.sub(r"\A(?:converse|invoke)/", "", model) if provider == "bedrock" else model
     for name in (f"{provider}/{model}", model, bare):
         entry = _listed().get(name, {})

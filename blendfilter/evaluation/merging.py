@@ -50,7 +50,7 @@ def merge(
     versions of Python or of a package.
 
     Raises:
-        BadArgument: one that is no shard, two of the same shard, one that is missing; `out` is there already.
+        BadArgument: no runs, one that is no shard, two of the same shard, one that is missing; `out` is there already.
         RunMismatch: shards of different runs. MissingFile: a folder that holds no run, or one that is not finished.
         RunLocked: a shard is still being written. BadData: a file of a shard is damaged, or another shard's.
     """

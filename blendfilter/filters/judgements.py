@@ -163,7 +163,7 @@ def _read_json(text: str, k: int) -> IdsRead:
         if not isinstance(each, dict):
             continue
         number, relevant = each.get("id"), each.get("relevant")
-        if number in range(k) and isinstance(relevant, bool):
+        if type(number) is int and number in range(k) and isinstance(relevant, bool):
             verdicts[number] = relevant
     return _compared(read_ids(text, k), verdicts)
 

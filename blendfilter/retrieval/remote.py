@@ -54,11 +54,15 @@ class _BatchLimits(BaseModel):
 
 
 class _Reply(BaseModel):
-    """To both requests: `results` to a search, the others to `/info`."""
-
     fingerprint: Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
-    results: list[_RemoteHits] = []
-    version: str = ""
+
+
+class _SearchReply(_Reply):
+    results: list[_RemoteHits]
+
+
+class _InfoReply(_Reply):
+    version: str
     passages: Annotated[int, Field(ge=1)] | None = None
     index: dict[str, Any] = {}
     limits: _BatchLimits = _BatchLimits()
@@ -107,7 +111,7 @@ class Remote(Retriever):
         reply = self._connection.request("/info", foreign=foreign)
         if not isinstance(reply, dict) or reply.get("server") != SERVER:
             raise BadData(foreign)
-        self._about = self._checked(reply)
+        self._about: _InfoReply = self._checked(_InfoReply, reply)
         self.fingerprint = self._about.fingerprint
         self._batch = min(batch_size, self._about.limits.max_queries)
 
@@ -122,7 +126,8 @@ class Remote(Retriever):
         for batch in self._batches(queries):
             body = f'{{"k":{k},"queries":[{",".join(batch)}]}}'.encode()
             limit = http.LARGEST + A_PASSAGE * k * len(batch)
-            reply = self._checked(self._connection.request("/search", body, limit=limit))
+            sent = self._connection.request("/search", body, limit=limit)
+            reply: _SearchReply = self._checked(_SearchReply, sent)
             if reply.fingerprint != self.fingerprint:
                 raise IndexChanged(
                     f"the index behind {self.url} was changed ({self.fingerprint} → {reply.fingerprint}): open it again"
@@ -179,9 +184,10 @@ class Remote(Retriever):
         if batch:
             yield batch
 
-    def _checked(self, reply: Any) -> _Reply:
+    def _checked(self, kind: type[_Reply], reply: Any) -> Any:
+        """The server's reply, of that kind. Raises: BadData."""
         try:
-            return _Reply.model_validate(reply)
+            return kind.model_validate(reply)
         except ValidationError as error:
             why = first_fault(error)
         raise BadData(f"{self.url} answered what cannot be read: {quoted(why)}")

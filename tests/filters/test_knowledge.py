@@ -307,6 +307,7 @@ class TestReading:
             ("0, 3", (0, 3)),
             ("0\n3", (0, 3)),
             ('{"judgements": [{"id": 1, "reason": "ids: 4", "relevant": true}], "ids": [1, 2]}', (1, 2)),
+            ('{"judgements": [{"id": true, "relevant": false}], "ids": [1, 2]}', (1, 2)),
             ('```json\n{"ids": [4]}\n```', (4,)),
             # Other openings of the last line.
             ("\nRelevant: 0", (0,)),

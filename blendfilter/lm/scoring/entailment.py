@@ -252,9 +252,8 @@ class PairClassifier:
         lengths = [len(ids) for ids in self._read(texts)["input_ids"]]
         readable = []
         for at, (text, length) in enumerate(zip(texts, lengths, strict=True)):
-            if (
-                length > limit and not shorten_both
-            ):  # is there room for a token of the first text?
+            if length > limit and not shorten_both:
+                # is there room for a token of the first text?
                 own = self._read([TextPair("", text.continuation)])["input_ids"][0]
                 if len(own) >= limit:
                     yield at, None
