@@ -29,7 +29,7 @@ from jinja2.sandbox import SandboxedEnvironment
 
 from blendfilter import resources
 from blendfilter.dspy_surface import Shared, TextAdapter
-from blendfilter.errors import BadData, MissingFile, UnknownName, guess
+from blendfilter.errors import BadArgument, BadData, MissingFile, UnknownName, guess
 from blendfilter.files import path_of
 from blendfilter.records import one_line, whole_characters
 from blendfilter.replies import (
@@ -391,7 +391,10 @@ class TemplateAdapter(Shared, TextAdapter):
             BadData: a value that the template wants is missing, or it does not render an optimiser's instructions.
         """
         template = self.template
-        assert template is not None  # DSPy's chat adapter writes the prompts of one without
+        if template is None:  # DSPy's chat adapter writes the prompts of such a one
+            raise BadArgument(
+                "this adapter has no template: name one, TemplateAdapter('direct')"
+            )
         if signature.instructions != template.instructions and not template.takes_instructions:
             raise BadData(
                 f"{template.path} does not render {{{{ instructions }}}}: this program's instructions would be lost; "
