@@ -230,7 +230,7 @@ def test_a_tilde_is_the_home_folder_wherever_a_path_is_taken(
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (lambda question: "x", "is no dspy.Module but a function"),
+        (7, "is no dspy.Module but 7"),
         (bf.Direct, "the class Direct"),
         ("direct", "is no dspy.Module but 'direct'"),
     ],

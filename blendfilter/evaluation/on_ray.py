@@ -43,6 +43,7 @@ from blendfilter.errors import (
     WorkFailed,
 )
 from blendfilter.evaluation.merging import merge
+from blendfilter.evaluation.own_program import ANSWER, ProgramCall, as_program
 from blendfilter.evaluation.rows import Json, PredictionRow, Record, how_far, key_of
 from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.run_folder import PREDICTIONS, RUN, iterate_rows
@@ -58,7 +59,7 @@ from blendfilter.lm.prices import Price
 from blendfilter.retrieval.indexes import open_index
 from blendfilter.retrieval.on_ray import LOCAL, connected
 from blendfilter.retrieval.stored import Stored
-from blendfilter.run_context import AnyLM, RunContext, check_module, connected_lms
+from blendfilter.run_context import AnyLM, RunContext, connected_lms
 from blendfilter.tasks.base import Questions
 
 RETRIES = 5
@@ -115,8 +116,9 @@ def evaluate_on_ray(
         another session is at work on them. WorkFailed: a shard was lost each time. BudgetSpent: of all shards; and as
         `evaluate` does.
     """
-    check_module(method)
-    questions, folder = as_questions(questions), path_of(run)
+    method, folder = as_program(method), path_of(run)
+    call = ProgramCall.of(options.get("inputs"), options.get("answer", ANSWER), questions)
+    questions = as_questions(questions, call, options.get("metrics"))
     lm = connect(lm if lm is not None else dspy.settings.lm or "offline")
     judge = None if filter_lm is None else connect(filter_lm)
     given = {"lm": lm, "filter_lm": judge, **options}

@@ -30,6 +30,7 @@ from blendfilter.dspy_surface import lm15
 from blendfilter.errors import NoKey, check_count
 from blendfilter.evaluation.checks import check_leak, check_reader
 from blendfilter.evaluation.ledger import money
+from blendfilter.evaluation.own_program import ANSWER, Inputs, ProgramCall, as_program
 from blendfilter.evaluation.rows import repeat_of
 from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.run_folder import PREDICTIONS, iterate_rows
@@ -49,7 +50,6 @@ from blendfilter.records import Question
 from blendfilter.run_context import (
     CONCURRENCY,
     AnyLM,
-    check_module,
     lms_of,
     prices_by_name,
     with_lms_connected,
@@ -166,6 +166,7 @@ def rehearse(
     repeats: int = 1,
     name: str | None,
     batched: bool = False,
+    **call: Any,
 ) -> tuple[Run, Rehearsal]:
     """Answer `questions` with stand-ins, in `folder`: the run, and the calls that no journal holds.
 
@@ -187,6 +188,7 @@ def rehearse(
         progress=False,
         name=name,
         concurrency=MOST_LINES if batched else CONCURRENCY,
+        **call,
     )
     return aio.run(made.of(work), "plan", "await asyncio.to_thread(plan, …)"), made
 
@@ -495,6 +497,8 @@ def plan(
     budget: Budget | None = None,
     name: str | None = None,
     batch: Batch | None = None,
+    inputs: Inputs | None = None,
+    answer: str = ANSWER,
 ) -> RunPlan:
     """What `evaluate` with the same arguments will still take.
 
@@ -507,8 +511,8 @@ def plan(
     The other arguments and all errors are those of `evaluate`, but for a missing key: no call is made.
     """
     sample = check_count("sample", sample)
-    check_module(method)
-    every = as_questions(questions)
+    method = as_program(method)
+    every = as_questions(questions, ProgramCall.of(inputs, answer, questions))
     model = _connected(lm or dspy.settings.lm or "offline")
     folder = None if run is None else path_of(run)
     judge = None if filter_lm is None else _connected(filter_lm)
@@ -543,6 +547,8 @@ def plan(
                 repeats=repeats,
                 name=name,
                 batched=batch is not None,
+                inputs=inputs,
+                answer=answer,
             )
             ended = [row for row in tried.rows if row["error"] is not None]
             failed = sum((repeat_of(row), row["id"]) in sampled for row in ended)

@@ -24,6 +24,7 @@ import dspy
 
 from blendfilter.context import CallNote, calls_of
 from blendfilter.errors import BadArgument, CodeFailed, ModelError, words_of
+from blendfilter.evaluation.provenance import Provenance
 from blendfilter.evaluation.statistics import interval
 from blendfilter.metrics import METRICS, Retrieval, metric, retrieval
 from blendfilter.modules.base import FLAGS, RARE_FLAGS, union
@@ -41,13 +42,21 @@ Json = dict[str, Any]
 """An object of JSON that is being made; `PredictionRow`: a line of `predictions.jsonl`."""
 PredictionRow = Json
 Loss = Literal[
-    "not_retrieved", "filtered_away", "answered_wrong", "right", "right_without_gold", "error"
+    "not_retrieved",
+    "filtered_away",
+    "answered_wrong",
+    "right",
+    "right_without_gold",
+    "error",
+    "unknown",
 ]
 ERROR: Loss = "error"
+UNKNOWN: Loss = "unknown"
 LOSSES: tuple[Loss, ...] = get_args(Loss)
 """Where a question can be lost, in the order of the pipeline; `metrics.json` and every report keep it.
 
-An `error` is lost to none of the others: what it would have retrieved is unknown.
+An `error` is lost to none of the others: what it would have retrieved is unknown. `unknown` is a question whose program
+shows neither what it searched nor what it read; it is written where there is one.
 """
 UNION = "union"
 """The name of all queries' passages together."""
@@ -107,36 +116,33 @@ def answered(
     notes: Sequence[CallNote],
     alone: Mapping[str, Iterable[Passage] | None] = MappingProxyType({}),
     own: Mapping[str, float] = MappingProxyType({}),
+    *,
+    observed: Callable[[], Provenance] | None = None,
+    field: str = "answer",
 ) -> PredictionRow:
-    """The row of an answered question, by whatever module: `answer` is required, all else is read where it is there.
+    """The row of an answered question, by whatever module: `field` is required, all else is read where it is there.
 
     `alone` are passages that the method never saw, beside the union; None in their place: that search failed. `own` are
-    the scores by the user's own metrics.
+    the scores by the user's own metrics. `observed` gives what the run saw, for a program that does not say what it
+    searched and read.
 
     Raises:
-        BadArgument: there is no `answer`, or knowledge that cannot be read as passages.
+        BadArgument: there is no `field`, or knowledge that cannot be read as passages.
     """
-    given = as_prediction(prediction)
-    if not hasattr(given, "answer"):
-        what = type(prediction).__name__
-        raise BadArgument(
-            f"the method returned a {what} without an answer: return dspy.Prediction(answer=…)"
-        )
-    answer = "" if given.answer is None else str(given.answer)
-    branches, queries = mapping_in(given, "branches"), mapping_in(given, "queries")
-    read = [as_passage(item) for item in getattr(given, "knowledge", None) or []]
+    given = as_prediction(prediction, field)
+    answer = answer_of(given, field)
+    origin = _origin(given, observed)
+    branches, read = origin.branches, origin.kept
     knowledge = _joined(read)
     written = any(isinstance(each, WrittenText) for each in read)
-    retrieved = (
-        union(branch.retrieved for branch in branches.values()) if branches else knowledge
-    )
+    retrieved = union(branch.retrieved for branch in branches.values()) or knowledge
     passages: dict[str, Iterable[Passage]] = {
         name: branch.retrieved for name, branch in branches.items()
     }
     if branches or knowledge:
         beside = {name: found for name, found in alone.items() if found is not None}
         passages |= {UNION: retrieved, **beside}
-        if knowledge or not written:
+        if origin.whole and (knowledge or not written):
             passages[KEPT] = knowledge
     figures = {
         name: {measure: round(value, DIGITS) for measure, value in measured._asdict().items()}
@@ -156,7 +162,7 @@ def answered(
         "correct": correct,
         "queries": {
             name: query if isinstance(query, str) else json.dumps(query, ensure_ascii=False)
-            for name, query in queries.items()
+            for name, query in origin.queries.items()
         },
         "branches": {name: _branch(branch) for name, branch in branches.items()},
         "knowledge": [passage.id for passage in knowledge],
@@ -165,9 +171,10 @@ def answered(
         "retrieval": figures,
         "loss": loss(
             correct,
-            _titles(retrieved),
+            _titles(origin.retrieved),
             _titles(known),
             question.evidence or (question.gold_titles,),
+            whole=origin.whole,
         ),
         "calls": [[note.stage, note.key] for note in calls_of(notes)],
         "flags": dict.fromkeys(FLAGS, 0) | (mapping_in(given, "flags") or _events(notes)),
@@ -207,6 +214,8 @@ def loss(
     retrieved: Iterable[str],
     knowledge: Iterable[str],
     evidence: Sequence[Sequence[str]],
+    *,
+    whole: bool = True,
 ) -> Loss:
     """Where an answered question is lost: titles retrieved, titles of the knowledge, gold titles of each annotator.
 
@@ -223,6 +232,8 @@ def loss(
     wrong    neither      not_retrieved
     ======== ============ ==================================
 
+    Where the knowledge is not `whole`, gold that is not in it may have been read all the same: that is `unknown`.
+
     Where no gold is known nothing can be missing: such a question is `right` or `answered_wrong`. Where a filter's
     model wrote text that stands in no passage, `answered` counts what was retrieved as kept.
 
@@ -232,6 +243,8 @@ def loss(
     gold = [titles for titles in (set(map(folded, titles)) for titles in evidence) if titles]
     read = set(map(folded, knowledge))
     kept = not gold or any(titles <= read for titles in gold)
+    if not kept and not whole:
+        return UNKNOWN
     if correct:
         return "right" if kept else "right_without_gold"
     if kept:
@@ -418,11 +431,39 @@ def _events(notes: Sequence[CallNote]) -> dict[str, int]:
     return Counter(note.event for note in notes if note.event in (*FLAGS, *RARE_FLAGS))
 
 
-def as_prediction(given: Any) -> Any:
-    """What a method returned, as a prediction; a module may give the bare answer."""
+def as_prediction(given: Any, field: str = "answer") -> Any:
+    """What a method returned, as a prediction; a module may give the bare answer, which is its `field`."""
     if isinstance(given, str):
-        return dspy.Prediction(answer=given)
+        return dspy.Prediction(**{field: given})
     return dspy.Prediction(**given) if isinstance(given, Mapping) else given
+
+
+def answer_of(prediction: Any, field: str) -> str:
+    """The answer of a prediction as text. Raises: BadArgument where it has no such field."""
+    if not hasattr(prediction, field):
+        what = type(prediction).__name__
+        fields = isinstance(prediction, dspy.Prediction) and ", ".join(prediction.keys())
+        has = f" (it has: {fields}; answer= names the one to score)" if fields else ""
+        raise BadArgument(
+            f"the method returned a {what} without an {field}{has}: return dspy.Prediction({field}=…)"
+        )
+    answer = getattr(prediction, field)
+    return "" if answer is None else str(answer)
+
+
+def _origin(given: Any, observed: Callable[[], Provenance] | None) -> Provenance:
+    """Where an answer comes from, as its prediction says; where that does not say it, as the run `observed` it."""
+    branches, queries = mapping_in(given, "branches"), mapping_in(given, "queries")
+    stated = getattr(given, "knowledge", None)
+    kept = [as_passage(item) for item in stated or []]
+    if observed is None or hasattr(given, "branches"):
+        last = getattr(given, "answered_from", None) or branches
+        return Provenance(
+            queries, branches, union(branches[name].retrieved for name in last), kept
+        )
+    seen = observed()
+    seen = seen._replace(queries={**seen.queries, **queries})
+    return seen if stated is None else seen._replace(kept=kept, whole=True)
 
 
 def mapping_in(prediction: Any, name: str) -> Json:
@@ -503,7 +544,11 @@ def figures_of(rows: Sequence[PredictionRow], metrics: Iterable[str]) -> Json:
             },
             "errors": sum(row["error"] is not None for row in rows),
         },
-        "losses": {name: sum(row["loss"] == name for row in rows) for name in LOSSES},
+        "losses": {
+            name: count
+            for name in LOSSES
+            if (count := sum(row["loss"] == name for row in rows)) or name != UNKNOWN
+        },
     }
 
 
@@ -590,8 +635,9 @@ def _retrieval(rows: Sequence[PredictionRow]) -> dict[str, dict[str, float]]:
 
 
 def retrieval_known(row: Record) -> bool:
-    """Whether an answer counts in the figures of retrieval: its gold is known, and it did not end in an error."""
-    return row["error"] is None and bool(row["gold_titles"] or row["retrieval"])
+    """Whether an answer counts in the figures of retrieval: its gold is known, and so is what became of it."""
+    unknown = row["error"] is not None or (row["loss"] == UNKNOWN and not row["retrieval"])
+    return not unknown and bool(row["gold_titles"] or row["retrieval"])
 
 
 def kept_known(row: Record) -> bool:

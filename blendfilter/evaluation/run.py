@@ -153,8 +153,12 @@ class Run:
         return self.errors >= int(self.metrics["n"]) * repeats_in(self.settings)
 
     def losses(self) -> dict[str, int]:
-        """Where questions are lost: not retrieved, filtered away, answered wrong, an error; and how many are right."""
-        return {name: self.metrics["losses"][name] for name in LOSSES}
+        """Where questions are lost: not retrieved, filtered away, answered wrong, an error; and how many are right.
+
+        `unknown` only where there are some: their program shows neither what it searched nor what it read.
+        """
+        losses = self.metrics["losses"]
+        return {name: losses[name] for name in LOSSES if name in losses}
 
     def frame(self) -> pd.DataFrame:
         """A pandas frame, a row an answer, indexed by id (and by repeat, where there are several)."""

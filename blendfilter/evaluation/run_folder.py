@@ -39,6 +39,7 @@ from blendfilter.errors import (
 from blendfilter.evaluation.rows import (
     ERROR,
     LOSSES,
+    UNKNOWN,
     Json,
     Loss,
     PredictionRow,
@@ -257,7 +258,9 @@ def read_json(path: Path, shape: type[Any] | None = None) -> Json:
     except (ValueError, RecursionError) as error:
         raise BadData(f"{path}: not JSON ({error}); {mend}") from error
     # Earlier versions had no loss of errors' own: `Run` counts those runs anew.
-    if path.name == METRICS and (lacking := {*LOSSES} - {ERROR} - value["losses"].keys()):
+    if path.name == METRICS and (
+        lacking := {*LOSSES} - {ERROR, UNKNOWN} - value["losses"].keys()
+    ):
         raise BadData(f"{path}: losses lack {', '.join(sorted(lacking))}; {mend}")
     return dict(value)
 

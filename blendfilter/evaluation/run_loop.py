@@ -32,9 +32,11 @@ from typing import Any
 import dspy
 
 from blendfilter import aio
-from blendfilter.context import CARRIED, CallNote, noting, setting
+from blendfilter.context import CARRIED, CallNote, calls_of, setting
 from blendfilter.errors import AskedWrong, BadData, BudgetSpent, CannotWrite, words_of
 from blendfilter.evaluation.ledger import taken
+from blendfilter.evaluation.own_program import ProgramCall
+from blendfilter.evaluation.provenance import Found, Provenance, called, provenance, traced
 from blendfilter.evaluation.rows import (
     QUESTION_ALONE,
     PredictionRow,
@@ -87,6 +89,7 @@ class RunLoop:
         context: the open run.
         pool: threads for synchronous methods; searches and models must find theirs free.
         progress: what each row is reported to.
+        call: what the method is called with, and which of its outputs is the answer.
     """
 
     def __init__(
@@ -97,8 +100,10 @@ class RunLoop:
         pool: Executor,
         progress: RunProgress,
         repeats: int,
+        call: ProgramCall = ProgramCall(),
     ) -> None:
         self.questions = questions
+        self.call = call
         self.method = method
         self.task = questions.task
         self.pool = pool
@@ -189,6 +194,7 @@ class RunLoop:
     async def _answer(self, order: int, key: AnswerKey, places: asyncio.Semaphore) -> None:
         notes: list[CallNote] = []
         repeat, question = key[0], self.slots[key]
+        trace, found = list[Any](), dict[tuple[str, int], Sequence[Passage]]()
         try:
             with (
                 setting(
@@ -196,13 +202,14 @@ class RunLoop:
                     repeat=repeat,
                     order=order,
                     notes=notes,
+                    found=found,
                     journal=self.journal,
                     questions=self.questions,
                 ) as here,
                 # A fresh trace and no history: what DSPy remembers of a call would grow with the run.
-                dspy.context(lm=self.lm, trace=[], disable_history=True, **{CARRIED: here}),
+                dspy.context(lm=self.lm, trace=trace, disable_history=True, **{CARRIED: here}),
             ):
-                row = await aio.awaiting(self._row(question, notes))
+                row = await aio.awaiting(self._row(question, notes, trace, found))
         # the next question would too, and its calls be paid for in vain
         except (AskedWrong, BudgetSpent, CannotWrite):
             if self.purse is not None:
@@ -230,20 +237,33 @@ class RunLoop:
         self.progress.advance(row, sum(filter(None, counts)))
         self.admission.answered(row)
 
-    async def _row(self, question: Question, notes: list[CallNote]) -> PredictionRow:
+    async def _row(
+        self, question: Question, notes: list[CallNote], trace: list[Any], found: Found
+    ) -> PredictionRow:
         """The row of what the method answers. Whatever reads its prediction may run code of the user's own."""
+        inputs = self.call.arguments(question)
         if hasattr(self.method, "aforward"):
-            prediction = await self.method.acall(question=question.question)
+            prediction = await self.method.acall(**inputs)
         else:
-            call = functools.partial(self.method, question=question.question)
+            call = functools.partial(self.method, **inputs)
             prediction = await aio.in_thread(call, executor=self.pool)
-        prediction = as_prediction(prediction)
+        field = self.call.answer
+        prediction = as_prediction(prediction, field)
+        calls = self._in_order(notes)
+
+        def observed() -> Provenance:
+            records = (self.journal.read_call(note.key) for note in calls_of(calls))
+            steps = traced(trace), called(filter(None, records))
+            return provenance(question.question, getattr(prediction, field), found, *steps)
+
         alone = await self._alone(question, prediction)
         own = dict[str, float]()
         if self.task.functions:  # in a thread, because one may ask a model
             scored = functools.partial(self._score_own, question, prediction)
             own = await aio.in_thread(self.around.copy().run, scored, executor=self.pool)
-        row = answered(self.task, question, prediction, self._in_order(notes), alone, own)
+        row = answered(
+            self.task, question, prediction, calls, alone, own, observed=observed, field=field
+        )
         # what the file cannot store is this question's error, not the run's
         check_row(json.loads(json_line(row)))
         return row
@@ -275,7 +295,8 @@ class RunLoop:
             return {}
         name = f"{QUESTION_ALONE}{wanted}"
         try:
-            with noting():  # a query that is cut here says nothing of what the method did
+            # what this finds, and a query that is cut here, says nothing of what the method did
+            with setting(notes=[], found=None):
                 return {name: (await aio.in_thread(self.index.search, [query], wanted))[0]}
         except (BudgetSpent, CannotWrite, *aio.ENDING):
             raise

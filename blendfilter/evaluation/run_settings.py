@@ -17,6 +17,7 @@ import dspy
 
 from blendfilter.asking import SHORT_ROOM, Ask, reply_tokens_of
 from blendfilter.dspy_surface import configured_index
+from blendfilter.evaluation.own_program import FunctionProgram
 from blendfilter.filters.base import filter_predictors, own_filter_lm
 from blendfilter.filters.cdit import Judge
 from blendfilter.journal import digest
@@ -114,9 +115,11 @@ def code_digest(method: dspy.Module) -> str:
 
     A user edits a method and runs it again: that is another method. Empty where every part is ours or DSPy's.
     """
-    parts = []
+    parts = list[Any]()
     for name, module in method.named_sub_modules():
-        if isinstance(module, dspy.Module) and (source := _users_source(type(module))):
+        if isinstance(module, FunctionProgram):
+            parts.append((name, _made_of(module.function), {}))
+        elif isinstance(module, dspy.Module) and (source := _users_source(type(module))):
             plain = {key: value for key, value in vars(module).items() if _is_plain(value)}
             parts.append((name, source, plain))
     return digest(parts)[:12] if parts else ""

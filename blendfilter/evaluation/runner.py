@@ -35,6 +35,7 @@ from blendfilter.evaluation.checks import (
 )
 from blendfilter.evaluation.control import steered
 from blendfilter.evaluation.ledger import measured
+from blendfilter.evaluation.own_program import ANSWER, Inputs, ProgramCall, as_program
 from blendfilter.evaluation.rows import failures, repeats_in, shared_failure, slim
 from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.run_folder import (
@@ -58,7 +59,7 @@ from blendfilter.lm.batches import Batch, Batches
 from blendfilter.lm.budget import Budget
 from blendfilter.lm.model import ConnectedLM, connect
 from blendfilter.retrieval.reranked import Reranked
-from blendfilter.run_context import CONCURRENCY, AnyLM, RunContext, check_module, connected_lms
+from blendfilter.run_context import CONCURRENCY, AnyLM, RunContext, connected_lms
 from blendfilter.tasks.base import MetricFunction, Questions, check_functions
 
 logger = logging.getLogger(__name__)
@@ -114,13 +115,15 @@ async def evaluate(
     progress: RunProgress | bool = True,
     name: str | None = None,
     metrics: Sequence[str | MetricFunction] | None = None,
+    inputs: Inputs | None = None,
+    answer: str = ANSWER,
 ) -> Run:
     """Evaluate `method` on `questions`. Waits for the run to be done; inside a notebook too.
 
     Args:
         method: any `dspy.Module` that takes `question` and returns a prediction with `answer` (and `knowledge`,
-            `queries`, `branches` if it has some).
-        questions: what `load` gives, or rows `load("qa", rows)` would take.
+            `queries`, `branches` if it has some), or a plain function from a question to an answer.
+        questions: what `load` gives, or rows `load("qa", rows)` would take: dictionaries, `dspy.Example`s, a frame.
         lm: a model (`connect`, any `dspy.LM`, or a name); DSPy's configured one by default, else the offline reader.
         filter_lm: another model that answers the calls of the method's filter (its topic, checks and ids; FilCo's
             sentences; CDIT's verdicts), within the same limits. None: `lm`.
@@ -140,7 +143,11 @@ async def evaluate(
         progress: a `RunProgress`, or False for none.
         name: what the run's record calls the method.
         metrics: in place of the task's own, the leading one first: names, or functions (example, prediction,
-            trace=None) as DSPy has them, each recorded under its name. Another function is another run.
+            trace=None) as DSPy has them, each recorded under its name. Another function is another run. Where all are
+            functions, rows may lack a right answer.
+        inputs: what the method is called with in place of `question`: the field of a row for each of its inputs,
+            ``{"claim": "question"}``, or a list of fields that are called alike. None: what `dspy.Example`s say.
+        answer: the field of its predictions that is the answer; of rows too, where they have no answer otherwise.
 
     Returns:
         The finished `Run`. One `UserWarning` says how many of its questions ended in an error, if any did.
@@ -151,10 +158,9 @@ async def evaluate(
         is also a demonstration. BudgetSpent: the limit is reached. BatchWritten: calls wait in
         batch files for their answers. ServerRefused, ReplayMiss: see `blendfilter.errors`.
     """
-    check_module(method)
-    questions = as_questions(questions)
-    if metrics is not None:
-        questions = replace(questions, task=questions.task.with_metrics(metrics))
+    method = as_program(method)
+    call = ProgramCall.of(inputs, answer, questions)
+    questions = as_questions(questions, call, metrics)
     if taken := ROW_FIELDS & questions.task.functions.keys():
         raise BadArgument(
             f"a row of a run has a field '{min(taken)}': call that metric something else"
@@ -164,6 +170,7 @@ async def evaluate(
     seed = check_count("seed", seed, 0)
     concurrency = check_count("concurrency", concurrency)
     check_functions(questions)
+    call.check(method, questions)
     check_prompts(method)
     check_gold_titles(method, questions)
     if lm is None and dspy.settings.lm is None:
@@ -185,6 +192,7 @@ async def evaluate(
     settings = settings_of(
         method, questions, model, filter_lm=judge, seed=seed, name=name, repeats=repeats
     )
+    settings["method"] |= call.settings()
     folder = RunFolder(run, settings, replay=replay)
     folder.check()
     if isinstance(progress, bool):
@@ -204,7 +212,7 @@ async def evaluate(
             notes = _notes(method, model, judge, questions, concurrency, budget)
             record = {"settings": settings, "versions": versions(), "notes": notes}
             write_json(folder.path / RUN, record)
-        loop = RunLoop(method, questions, context, pool, progress, repeats)
+        loop = RunLoop(method, questions, context, pool, progress, repeats, call)
         with folder.stopping(journal, context.purse, len(loop.slots)):
             async with (
                 contextlib.nullcontext()
@@ -265,15 +273,26 @@ def _notes(
     return notes | without_none(more)
 
 
-def as_questions(given: Questions | Sequence[Any]) -> Questions:
-    """Questions as they are, or of rows as `load("qa", rows)` reads them. Raises: BadArgument, EmptyData."""
-    from blendfilter.tasks import TASKS, load
+def as_questions(
+    given: Questions | Sequence[Any],
+    call: ProgramCall = ProgramCall(),
+    metrics: Sequence[str | MetricFunction] | None = None,
+) -> Questions:
+    """Questions as they are, or of rows as `load("qa", rows)` reads them, scored by `metrics` where they are given.
+
+    Rows of other signatures have the question, and the answer, where `call` says. Raises: BadArgument, EmptyData.
+    """
+    from blendfilter.tasks.loading import TASKS, load, rows_of
 
     if isinstance(given, str | Path):
         raise BadArgument(
             f"evaluate wants questions, not a name: pass bf.load(task, '{given}'), task any of {', '.join(TASKS)}"
         )
-    questions = given if isinstance(given, Questions) else load("qa", given)
+    if isinstance(given, Questions):
+        task = given.task if metrics is None else given.task.with_metrics(metrics)
+        questions = replace(given, task=task)
+    else:
+        questions = load("qa", call.rows(rows_of(given)), metrics=metrics)
     if not len(questions):
         raise EmptyData("no questions to evaluate on")
     return questions

@@ -1,8 +1,9 @@
 """What every filter is: a DSPy module from a question and passages to the passages kept, and why.
 
 Any filter fits any method. `await filter.acall(question=…, passages=[…])` gives a `dspy.Prediction` with `kept` (a list
-of `Passage`, or of `Excerpt` where only pieces of them are kept, with their places in the source), `status` (how the
-decision was read), `reason` (the model's own words, where there are some) and `flags` (events by name).
+of `Passage`, or of `Excerpt` where only pieces of them are kept, with their places in the source; `passages` is the
+same list), `status` (how the decision was read), `reason` (the model's own words, where there are some) and `flags`
+(events by name).
 
 Methods call `ask_filter`, which takes any `dspy.Module`: one that is only synchronous too, or that returns the passages
 kept as a plain list.
@@ -176,10 +177,10 @@ def noted() -> Iterator[list[CallNote]]:
 def selection(
     kept: Sequence[Passage] = (), status: str = "empty", reason: str = "", **more: Any
 ) -> dspy.Prediction:
-    """A filter's prediction; without arguments that of nothing to filter."""
-    return dspy.Prediction(
-        **{"kept": list(kept), "status": status, "reason": reason, "flags": {}, **more}
-    )
+    """A filter's prediction; without arguments that of nothing to filter. What it keeps is its `passages`, too."""
+    kept = list(kept)
+    given = {"kept": kept, "passages": kept, "status": status, "reason": reason, "flags": {}}
+    return dspy.Prediction(**given | more)
 
 
 async def judged_apart(

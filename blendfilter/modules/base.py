@@ -170,6 +170,41 @@ async def topic_for(select: Filter | None, question: str) -> dict[str, str]:
     return {"topic": str(await ask(question))} if ask else {}
 
 
+class Filtered(QuestionModule):
+    """A search and a filter, between any retriever and any answerer.
+
+    Args:
+        retriever: an index, or any callable (query, k).
+        filter: any filter, or the name of one (`filco`).
+        k: passages per search.
+        task, prompts, adapter: of a filter by name, as in `BlendFilter`.
+
+    `Filtered(index, "filco")(question=…)` gives the filter's prediction, whose `passages` are those kept, with
+    `retrieved`. Another `query` than the question may be searched for.
+    """
+
+    def __init__(
+        self,
+        retriever: Searcher,
+        filter: Filter | str,
+        k: int = 5,
+        *,
+        task: TaskWording | str = "hotpotqa",
+        prompts: Prompts | str | None = None,
+        adapter: dspy.Adapter | None = None,
+    ) -> None:
+        super().__init__()
+        self.retriever, self.k = as_retriever(retriever), check_search([], k)
+        self.select = filter_of(filter, PromptSettings.of(task, prompts, adapter))
+
+    async def aforward(self, question: str, query: str | None = None) -> dspy.Prediction:
+        question = self.cleaned(question)
+        retrieved = await search(self.retriever, query or question, self.k)
+        topic = await topic_for(self.select, question)
+        chosen = await filtered(self.select, question, retrieved, **topic)
+        return dspy.Prediction(**{**chosen, "passages": chosen.kept, "retrieved": retrieved})
+
+
 def branch_of(retrieved: Sequence[Passage], chosen: dspy.Prediction) -> Branch:
     return Branch(retrieved, chosen.kept, chosen.get("status"), str(chosen.get("reason") or ""))
 

@@ -118,7 +118,8 @@ class Blending(QuestionModule):
         wording: the task's instructions and demonstrations (a task's name, or a `TaskWording`).
         prompts, adapter: see `blendfilter.asking.Ask`.
 
-    Alone, `Blending(index)(question=…)` gives a prediction with `queries` and `retrieved`, each by query name.
+    Alone, `Blending(index)(question=…)` gives a prediction with `queries` and `retrieved`, each by query name, and with
+    `passages`, all that was retrieved.
     """
 
     def __init__(
@@ -151,9 +152,11 @@ class Blending(QuestionModule):
         async with Steps() as steps:
             started = self.start(question, first, steps)
             done = {name: await started[name] for name in self.use}
+        retrieved = {name: passages for name, (_, passages) in done.items()}
         return dspy.Prediction(
             queries={name: query for name, (query, _) in done.items()},
-            retrieved={name: passages for name, (_, passages) in done.items()},
+            retrieved=retrieved,
+            passages=union(retrieved.values()),
         )
 
     async def first(self, question: str, *, wanted: bool = False) -> list[Passage]:

@@ -79,4 +79,13 @@ class IterRetGen(RetrievingMethod):
             chosen.append(kept)
             reasoning = await self.answering.reasoning(question, kept.kept)  # y_t
         answer = await self.answering.conclude(question, reasoning)
-        return prediction_of(answer, reasoning, chosen[-1].kept, queries, branches, chosen)
+        # each prompt has the newest passages only: what an earlier search alone found was not filtered away
+        return prediction_of(
+            answer,
+            reasoning,
+            chosen[-1].kept,
+            queries,
+            branches,
+            chosen,
+            answered_from=[[*branches][-1]],
+        )

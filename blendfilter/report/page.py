@@ -369,6 +369,7 @@ def _loss_bars(label: str, known: RunStatus) -> Json:
     parts = [
         (name, words[name], swatch(name), losses[name], percent(losses[name] / rows))
         for name in names
+        if name in losses
     ]
     return {
         "label": label,

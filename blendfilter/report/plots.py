@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from blendfilter.errors import BadArgument, MissingExtra, RunMismatch, UnknownName
 from blendfilter.evaluation.ledger import latency, per_question
-from blendfilter.evaluation.rows import ERROR
+from blendfilter.evaluation.rows import ERROR, UNKNOWN
 from blendfilter.evaluation.run import READS_GOLD, Run, Runs, named_runs
 from blendfilter.evaluation.run_passages import input_tokens
 from blendfilter.extras import needed
@@ -53,6 +53,7 @@ LOSS_STYLES = {
     "filtered_away": (ORANGE, ".."),
     "not_retrieved": (VERMILLION, ""),
     ERROR: (GREY, "xx"),
+    UNKNOWN: ("#C4C4C4", ""),
 }
 """Colour and hatch of each loss, in the order of a bar."""
 _STYLE = {
@@ -177,7 +178,8 @@ def _loss_bars(axes: Axes, named: Mapping[str, Run]) -> None:
     for name, words in _bar_parts(named.values()).items():
         colour, hatch = LOSS_STYLES[name]
         shares = [
-            100 * run.losses()[name] / sum(run.losses().values()) for run in named.values()
+            100 * run.losses().get(name, 0) / sum(run.losses().values())
+            for run in named.values()
         ]
         bars = axes.barh(
             places, shares, left=left, color=colour, hatch=hatch, label=words, edgecolor="white"
@@ -193,14 +195,14 @@ def _loss_bars(axes: Axes, named: Mapping[str, Run]) -> None:
 
 
 def _bar_parts(runs: Collection[Run]) -> dict[str, str]:
-    """The parts of a bar; where no run's questions name their gold, only right and wrong; errors if there are any."""
+    """The parts of a bar, rare ones if there are any; where no gold is known, only right and wrong."""
     parts = {name: LOSS_WORDS[name] for name in LOSS_STYLES}
     if not any(row["gold_titles"] for run in runs for row in run.rows):
         wrong = "wrong (no gold titles known)"
         parts = {"right": "right", "answered_wrong": wrong, ERROR: LOSS_WORDS[ERROR]}
-    if not any(run.errors for run in runs):
-        del parts[ERROR]
-    return parts
+    counts = [run.losses() for run in runs]
+    rare = [name for name in (ERROR, UNKNOWN) if not any(each.get(name) for each in counts)]
+    return {name: words for name, words in parts.items() if name not in rare}
 
 
 def _cut(label: str, most: int) -> str:

@@ -8,7 +8,14 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from blendfilter.evaluation.comparison import percent
 from blendfilter.evaluation.ledger import LedgerEntry, money
-from blendfilter.evaluation.rows import ERROR, LOSSES, MEASURES, PredictionRow, retrieval_known
+from blendfilter.evaluation.rows import (
+    ERROR,
+    LOSSES,
+    MEASURES,
+    UNKNOWN,
+    PredictionRow,
+    retrieval_known,
+)
 from blendfilter.evaluation.run import READS_GOLD, Run
 from blendfilter.evaluation.run_status import RunStatus
 from blendfilter.retrieval.base import Trim
@@ -22,6 +29,7 @@ LOSS_WORDS = {
     "right": "right",
     "right_without_gold": "right without gold",
     ERROR: "ended in an error",
+    UNKNOWN: "unknown: the program shows no passages",
 }
 OFFLINE = "The offline reader answered: this shows the pipeline, not the quality of a method or a model."
 UPPER_BOUND = f"The filter {READS_GOLD}."
@@ -183,7 +191,7 @@ def _losses(status: RunStatus) -> str | Table:
     lines = [
         [LOSS_WORDS[name], str(counts[name]), percent(counts[name] / n)]
         for name in LOSSES
-        if counts[name] or name != ERROR
+        if counts[name] or name not in (ERROR, UNKNOWN)
     ]
     counted = "answers" if status.repeats > 1 else "questions"
     return Table(["", counted, "%"], lines, "Where questions are lost", notes)

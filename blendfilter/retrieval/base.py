@@ -17,7 +17,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from blendfilter.context import asker, note, rejoined, who
+from blendfilter.context import asker, note, rejoined, setting, who
 from blendfilter.errors import BadArgument, ReplayMiss, check_count
 from blendfilter.journal import Journal, digest
 from blendfilter.records import Passage
@@ -146,12 +146,15 @@ class Retriever(ABC):
         """
         k = self._checked_search(queries, k)
         with rejoined():
-            journal = asker().journal
-            found = (
-                self.find(queries, k)
-                if journal is None
-                else self._journaled(journal, queries, k)
-            )
+            journal, known = asker().journal, asker().found
+            with setting(found=None):  # the searches of its parts are steps of this one
+                found = (
+                    self.find(queries, k)
+                    if journal is None
+                    else self._journaled(journal, queries, k)
+                )
+            if known is not None:
+                known |= {(query, k): hits for query, hits in zip(queries, found, strict=True)}
             for hits in found:
                 if cut_of(hits):
                     note("", "query_cut")

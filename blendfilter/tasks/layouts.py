@@ -340,6 +340,7 @@ def question(
     *,
     names: Mapping[str, str] | None = None,
     joiner: str = " ",
+    scored: bool = True,
 ) -> Question:
     """The question of a row in any layout.
 
@@ -347,6 +348,7 @@ def question(
         value: in place of the row's own value.
         names: what a data set calls a field, and what the field is called here.
         joiner: stands between the sentences of a paragraph.
+        scored: whether it must have an answer.
 
     Raises:
         BadData: a field is missing or wrong, or there is no answer: the row's place and the field's name.
@@ -378,9 +380,9 @@ def question(
         if value is not None and folded_name(name) not in _NOT_METADATA
     }
     read = checked(_Row, row._replace(value=fields))
-    if answers is None:
+    if answers is None and scored:
         raise _missing(row.where, "answer", fields)
-    if not answers:
+    if not answers and scored:
         raise BadData(
             f"{row.where}: has no answer, so nothing can be scored: give 'answer' or 'golden_answers'"
         )
@@ -402,7 +404,7 @@ def question(
     return Question(
         id=name,
         question=read.question.strip(),
-        golden_answers=answers,
+        golden_answers=answers or (),
         gold_titles=titles or distinct(title for one in evidence for title in one),
         evidence=evidence,
         supporting_facts=read.supporting_facts,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -105,8 +106,14 @@ def load(
     chosen, data = _task_and_data(task, data)
     if metrics is not None:
         chosen = chosen.with_metrics(metrics)
+    # a user's own metrics may need no right answer
+    scored = any(name not in chosen.functions for name in chosen.metrics)
+    if not scored and chosen.parse is question:
+        chosen = replace(chosen, parse=partial(question, scored=False))
+
     source = _source(chosen, data, split)
-    questions = _kept(source, split if data != "hub" else None, limit)
+    is_hub = isinstance(data, str) and data == "hub"
+    questions = _kept(source, None if is_hub else split, limit, scored=scored)
     return Questions(tuple(questions), chosen.asking(questions), source.label)
 
 
@@ -143,12 +150,6 @@ def _source(task: Task, data: Data, split: str | None) -> _Source:
             raise MissingFile.of(path, ("hub", "sample"))
         parse = task.beside(path) if task.beside else task.parse
         return _Source(path.name, task.rows(path), parse, drain=True)
-    if hasattr(data, "iterrows"):  # its items are the names of its columns
-        raise BadArgument("questions in a frame: pass its rows, frame.to_dict('records')")
-    if isinstance(data, Mapping) or not isinstance(data, Iterable):
-        raise BadArgument(
-            f"questions are a file or a list of rows, [{{'question': …, 'answer': …}}]; got {data!r:.60}"
-        )
     label = data.source if isinstance(data, Questions) else "rows"
     return _Source(label, _rows(data, "the given rows"), task.parse)
 
@@ -178,20 +179,37 @@ def _hub_rows(hub: Hub, split: str | None) -> Iterator[JsonRow]:
     yield from _rows(found, label)
 
 
-def _rows(values: Iterable[Any], name: str) -> Iterator[JsonRow]:
-    """Rows in memory; a `dspy.Example` is one of its fields."""
-    plain = (value.toDict() if hasattr(value, "toDict") else value for value in values)
+def _rows(values: Any, name: str) -> Iterator[JsonRow]:
     return (
         JsonRow(f"{name}, item {position + 1}", position, value)
-        for position, value in enumerate(plain)
+        for position, value in enumerate(rows_of(values))
     )
 
 
-def _kept(source: _Source, split: str | None, limit: int | None) -> list[Question]:
+def rows_of(data: Any) -> Iterator[Any]:
+    """Rows in memory, a frame of pandas or polars or a data set of Hugging Face; a `dspy.Example` is its fields.
+
+    Raises: BadArgument for what has no rows.
+    """
+    if hasattr(data, "iterrows"):  # their items are the names of their columns
+        data = data.to_dict("records")
+    elif hasattr(data, "iter_rows"):
+        data = data.iter_rows(named=True)
+    if isinstance(data, Mapping) or not isinstance(data, Iterable):
+        raise BadArgument(
+            f"questions are a file or a list of rows, [{{'question': …, 'answer': …}}]; got {data!r:.60}"
+        )
+    return (value.toDict() if hasattr(value, "toDict") else value for value in data)
+
+
+def _kept(
+    source: _Source, split: str | None, limit: int | None, *, scored: bool
+) -> list[Question]:
     """The questions of `split`, `limit` of them; what is behind the limit is still decoded, though not checked.
 
     Raises:
-        BadData: a question is empty, has no answer, or an id that is used already. EmptyData: there is none.
+        BadData: a question is empty, has no answer where it is `scored`, or an id that is used already. EmptyData:
+            there is none.
     """
     kept, places, splits = list[Question](), dict[str, str](), set[str]()
     for row in source.rows:
@@ -200,7 +218,7 @@ def _kept(source: _Source, split: str | None, limit: int | None) -> list[Questio
             raise BadData(
                 f"{row.where}: question '{one.id}' is empty: fill it in or drop the row"
             )
-        if not one.golden_answers:
+        if scored and not one.golden_answers:
             raise BadData(
                 f"{row.where}: question '{one.id}' has no golden answers, so nothing can be scored"
             )

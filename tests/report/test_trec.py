@@ -50,7 +50,7 @@ def test_documents_are_titles_at_their_first_passage_and_fields_have_no_blanks(t
     run, _ = done_by(Found(), load("qa", ROWS), tmp_path / "run")
     folder = tmp_path / "a new" / "folder"
     rankings, gold = run.trec(folder)
-    assert rankings == {"union": folder / "run.union.trec", "kept": folder / "run.kept.trec"}
+    assert rankings == {name: folder / f"run.{name}.trec" for name in ("search_1", "union", "kept")}
     assert gold == folder / GOLD
     lines = ["q%201 Q0 Orm%20Pier 1 2", "q%201 Q0 100%20%25%20Ada 2 1"]
     for query, file in rankings.items():

@@ -11,6 +11,7 @@ const LOSS_WORDS = {
   right: "right",
   right_without_gold: "right without gold",
   error: "ended in an error",
+  unknown: "unknown: the program shows no passages",
 };
 
 let unpacking = null;

@@ -1,0 +1,149 @@
+"""A user's own program as a method: which of a question's fields it is called with, and which of its own is the answer.
+
+DSPy's programs are called by the names of their signatures, `claim -> titles` as well as `question -> answer`. A plain
+function from a question to an answer is a program, too.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import dspy
+
+from blendfilter.errors import BadArgument
+from blendfilter.records import Question
+from blendfilter.run_context import check_module
+from blendfilter.tasks.base import Questions, example_of
+from blendfilter.tasks.layouts import RIGHT, folded_name
+
+QUESTION = "question"
+ANSWER = "answer"
+Inputs = Mapping[str, str] | Sequence[str]
+"""Names of a program's inputs, each with the field of a question for it; a list: the fields of these names."""
+
+
+class ProgramCall(NamedTuple):
+    """How a program is called: `inputs`, the field of a question for each, and the `answer` among its outputs."""
+
+    inputs: Mapping[str, str] = {QUESTION: QUESTION}
+    answer: str = ANSWER
+
+    @classmethod
+    def of(cls, inputs: Inputs | None, answer: str, rows: object) -> ProgramCall:
+        """As they are given; else the inputs of `rows`, where they are `dspy.Example`s that name theirs.
+
+        Raises: BadArgument for what names nothing.
+        """
+        if inputs is None:
+            first = next(iter(rows), None) if isinstance(rows, list | tuple) else None
+            named = first._input_keys if isinstance(first, dspy.Example) else None
+            inputs = sorted(named) if named else [QUESTION]
+        if isinstance(inputs, str) or not inputs or not answer:
+            raise BadArgument(
+                "inputs names the program's inputs and the fields for them, {'claim': 'question'}; answer the output "
+                "that is scored"
+            )
+        known = (
+            inputs if isinstance(inputs, Mapping) else dict(zip(inputs, inputs, strict=True))
+        )
+        return cls(dict(known), answer)
+
+    def rows(self, rows: Iterable[Any]) -> list[Any]:
+        """Rows with a `question` and an `answer`, where they have these under the names of this call alone.
+
+        Raises: BadArgument for a field that no row has.
+        """
+        rows = [dict(row) if isinstance(row, Mapping) else row for row in rows]
+        fields = [row for row in rows if isinstance(row, dict)]
+        there = dict.fromkeys(name for row in fields for name in row)
+        for name, field in self.inputs.items():
+            if field != QUESTION and fields and field not in there:
+                raise BadArgument(
+                    f"no row has a field '{field}' for the input '{name}' (they have: {', '.join(there)}): name "
+                    f"another, inputs={{'{name}': …}}"
+                )
+        asked = next(iter(self.inputs.values()))
+        for row in fields:
+            if asked in row:
+                row.setdefault(QUESTION, row[asked])
+            right = row.get(self.answer)
+            if isinstance(right, str) and not any(folded_name(name) in RIGHT for name in row):
+                row[ANSWER] = right
+        return rows
+
+    def settings(self) -> dict[str, Any]:
+        """What a run's record says of it; nothing where it is the usual call."""
+        return {} if self == ProgramCall() else {"call": self._asdict()}
+
+    def arguments(self, question: Question) -> dict[str, Any]:
+        """What the program is called with. Raises: BadArgument for a field that the question does not have."""
+        if self.inputs == ProgramCall().inputs:
+            return {QUESTION: question.question}
+        example = example_of(question)
+        for name, field in self.inputs.items():
+            if field not in example:
+                raise BadArgument(
+                    f"question '{question.id}' has no field '{field}' for the input '{name}' (it has: "
+                    f"{', '.join(example.keys())}): name another, inputs={{'{name}': …}}"
+                )
+        return {name: example[field] for name, field in self.inputs.items()}
+
+    def check(self, method: dspy.Module, questions: Questions) -> None:
+        """Raise `BadArgument` for a field that some question lacks, and for a call that `method` does not take."""
+        for question in questions:
+            self.arguments(question)
+        if method.__class__.__module__.partition(".")[0] == "dspy":
+            return  # a predictor says itself what is missing
+        kind = type(
+            method
+        )  # whose attribute is looked at: DSPy warns of a `forward` that is taken from a module
+        call = getattr(kind, "aforward", None) or getattr(kind, "forward", None)
+        if call is None:
+            return
+        signature = inspect.signature(call)
+        try:
+            signature.bind(method, **dict.fromkeys(self.inputs))
+        except TypeError as error:
+            takes = ", ".join([*signature.parameters][1:])
+            raise BadArgument(
+                f"{kind.__name__} takes ({takes}) and is called with {', '.join(self.inputs)} ({error}): say what its "
+                "inputs are given, inputs={'…': 'question'}"
+            ) from None
+
+
+class FunctionProgram(dspy.Module):
+    """A plain function as a program: called by name, or by position where its parameters have other names."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+        self.method_name = f"{function.__module__}:{function.__qualname__}"
+
+    def forward(self, **inputs: Any) -> Any:
+        return self._called(inputs)
+
+    def _called(self, inputs: Mapping[str, Any]) -> Any:
+        try:
+            inspect.signature(self.function).bind(**inputs)
+        except TypeError:
+            return self.function(*inputs.values())
+        return self.function(**inputs)
+
+
+class CoroutineProgram(FunctionProgram):
+    """A coroutine function as a program."""
+
+    async def aforward(self, **inputs: Any) -> Any:
+        return await self._called(inputs)
+
+
+def as_program(given: Any) -> dspy.Module:
+    """`given` as a module. Raises: BadArgument for what is neither a module nor a function."""
+    if inspect.iscoroutinefunction(given):
+        return CoroutineProgram(given)
+    if inspect.isfunction(given) or inspect.ismethod(given):
+        return FunctionProgram(given)
+    check_module(given)
+    return given

@@ -1,0 +1,525 @@
+"""Programs as users bring them: any signature, any rows, and loss tables that say what the journal shows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import dspy
+import pytest
+from small_world import journaled, stable
+
+import blendfilter as bf
+from blendfilter import BM25, Passage, evaluate, load
+from blendfilter.errors import BadArgument, BadData, RunFailed, RunMismatch
+from blendfilter.evaluation.provenance import Step, called, provenance, traced
+from blendfilter.evaluation.run import Run
+from blendfilter.tasks import Questions
+
+K = 3
+
+
+@pytest.fixture(scope="module")
+def every() -> Questions:
+    return load("hotpotqa", "sample", limit=40)
+
+
+@pytest.fixture
+def ran(tmp_path: Path) -> Callable[..., Run]:
+    """A run by the offline reader."""
+
+    def run(method: Any, questions: Any, name: str = "run", **options: Any) -> Run:
+        return evaluate(method, questions, lm="offline", run=tmp_path / name, progress=False, **options)
+
+    return run
+
+
+# --- where questions are lost -----------------------------------------------------------------------------------------
+
+
+class Plain(dspy.Module):
+    """As docs/dspy.md has it: what is searched is whatever is configured."""
+
+    def __init__(self, _index: BM25) -> None:
+        super().__init__()
+        self.retrieve = dspy.Retrieve(k=K)
+        self.generate = dspy.ChainOfThought("context, question -> answer")
+
+    def forward(self, question: str) -> dspy.Prediction:
+        return self.generate(context=self.retrieve(question).passages, question=question)
+
+
+class Searching(dspy.Module):
+    """A search that no part of the module shows."""
+
+    def __init__(self, index: BM25) -> None:
+        super().__init__()
+        self.generate = dspy.ChainOfThought("context, question -> answer")
+        self.find = [lambda query: [passage.text for passage in index(query, k=K)]]
+
+    def forward(self, question: str) -> dspy.Prediction:
+        return self.generate(context="\n\n".join(self.find[0](question)), question=question)
+
+
+class Parts(dspy.Module):
+    """Algorithm 1 of its parts, which returns what `Answering` returns."""
+
+    def __init__(self, index: BM25) -> None:
+        super().__init__()
+        self.blending, self.select = bf.Blending(index, k=K), bf.KnowledgeFilter()
+        self.answering = bf.Answering()
+
+    def forward(self, question: str) -> dspy.Prediction:
+        retrieved = self.blending(question=question).retrieved.values()
+        kept = [self.select(question=question, passages=passages).passages for passages in retrieved]
+        return self.answering(question=question, knowledge=bf.union(kept))
+
+
+class Stating(Parts):
+    """The same, which says what it kept, and not what it searched."""
+
+    def forward(self, question: str) -> dspy.Prediction:
+        retrieved = self.blending(question=question).retrieved.values()
+        kept = bf.union(self.select(question=question, passages=passages).kept for passages in retrieved)
+        return dspy.Prediction(**self.answering(question=question, knowledge=kept), knowledge=kept)
+
+
+class TwoHops(dspy.Module):
+    """ITER-RETGEN by hand, in an own `aforward`."""
+
+    def __init__(self, index: BM25) -> None:
+        super().__init__()
+        self.index, self.answering = [index], bf.Answering("blendfilter/external")
+
+    async def aforward(self, question: str) -> dspy.Prediction:
+        first = self.index[0](question, k=K)
+        reasoning = await self.answering.reasoning(question, first)
+        second = self.index[0](f"{' '.join(reasoning.split())} {question}", k=K)
+        reasoning = await self.answering.reasoning(question, second)
+        return dspy.Prediction(answer=await self.answering.conclude(question, reasoning))
+
+
+@pytest.mark.parametrize(
+    ("program", "method"),
+    [
+        (Plain, lambda index: bf.ChainOfThought(index, k=K)),
+        (Searching, lambda index: bf.ChainOfThought(index, k=K)),
+        (Parts, lambda index: bf.BlendFilter(index, k=K)),
+        (Stating, lambda index: bf.BlendFilter(index, k=K)),
+        (TwoHops, lambda index: bf.IterRetGen(index, k=K)),
+    ],
+    ids=["dspy.Retrieve", "a function", "Blending and KnowledgeFilter", "knowledge", "two hops"],
+)
+def test_losses_are_those_of_the_method_that_says_what_it_does(
+    program: Callable[..., Any], method: Callable[..., Any], index: BM25, every: Questions, ran: Callable[..., Run]
+) -> None:
+    """Whether gold was retrieved and kept; the answers may differ, where the prompts do."""
+    with dspy.context(rm=index):
+        own = ran(program(index), every, "own")
+    ours = ran(method(index), every, "ours")
+    reached = {"not_retrieved": 0, "right_without_gold": 0, "filtered_away": 1, "answered_wrong": 2, "right": 2}
+    for row, known in zip(own.rows, ours.rows, strict=True):
+        if row["correct"] == known["correct"]:
+            assert row["loss"] == known["loss"], row["id"]
+        elif "right_without_gold" not in (row["loss"], known["loss"]):  # which tells not where it was lost
+            assert reached[row["loss"]] == reached[known["loss"]], row["id"]
+        assert {*row["knowledge"]} == {*known["knowledge"]}, row["id"]
+    assert own.metrics["retrieval"]["union"]["recall"] == ours.metrics["retrieval"]["union"]["recall"]
+    assert own.metrics["retrieval"]["kept"]["recall"] == ours.metrics["retrieval"]["kept"]["recall"]
+
+
+def test_losses_are_what_the_journal_shows(index: BM25, every: Questions, ran: Callable[..., Run]) -> None:
+    """Reckoned anew from the searches and prompts on file."""
+    run = ran(Searching(index), every)
+    titles = {record["key"]: record["title"] for record in journaled(run.folder, "passage")}
+    found = {record["query"]: {titles[key] for key in record["passages"]} for record in journaled(run.folder, "search")}
+    for row in run.rows:
+        gold = {*row["gold_titles"]} <= found[row["question"]]
+        assert (
+            row["loss"]
+            == {
+                (True, True): "right",
+                (True, False): "right_without_gold",
+                (False, True): "answered_wrong",
+                (False, False): "not_retrieved",
+            }[row["correct"], gold]
+        )
+    assert run.losses()["not_retrieved"] < sum(not row["correct"] for row in run.rows)
+    assert [passage.title for context in [next(iter(_contexts(run)))] for passage in context.kept]
+
+
+def _contexts(run: Run) -> Any:
+    from blendfilter.evaluation.run_passages import contexts
+
+    return contexts(run)
+
+
+def test_a_last_hop_that_lost_what_the_first_one_found_filtered_nothing(
+    index: BM25, every: Questions, ran: Callable[..., Run]
+) -> None:
+    run = ran(bf.IterRetGen(index, k=2), every)
+    assert run.losses()["filtered_away"] == 0
+    lost = [
+        row
+        for row in run.rows
+        if row["retrieval"]["q"]["recall"] == 1 > row["retrieval"]["iter_2"]["recall"] and not row["correct"]
+    ]
+    assert lost, "the sample has such questions"
+    assert {row["loss"] for row in lost} == {"not_retrieved"}
+
+
+def test_what_no_search_and_no_title_shows_is_unknown(index: BM25, every: Questions, ran: Callable[..., Run]) -> None:
+    towns = [passage.text for passage in index.passages if "town" in passage.text][:4]
+
+    class Elsewhere(dspy.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.generate = dspy.ChainOfThought("context: list[str], question -> answer")
+
+        def forward(self, question: str) -> dspy.Prediction:
+            return self.generate(context=towns, question=question)
+
+    run = ran(Elsewhere(), every)
+    assert run.losses() == dict.fromkeys(run.losses(), 0) | {"unknown": len(every)}
+    assert run.metrics["retrieval"] == {}
+    assert "unknown: the program shows no passages         40  100.0" in run.report()
+    titled = ran(Elsewhere(), every, "titled")
+    assert titled.losses() == run.losses()
+    towns[:] = [f"Town {at} | {text}" for at, text in enumerate(towns)]
+    lines = ran(Elsewhere(), every, "lines")
+    assert "unknown" not in lines.losses()
+    assert lines.losses()["filtered_away"] == 0
+
+
+def test_a_run_with_unknown_losses_is_resumed_replayed_and_compared(
+    index: BM25, questions: Questions, tmp_path: Path, ran: Callable[..., Run]
+) -> None:
+    program = dspy.ChainOfThought("facts, question -> answer")
+    rows = [{"question": each.question, "answer": "x", "gold_titles": ["T"], "facts": "w " * 40} for each in questions]
+    run = ran(program, rows, inputs=["question", "facts"])
+    assert run.losses()["unknown"] == 6
+    before = stable(run.folder)
+    ran(program, rows, inputs=["question", "facts"])
+    ran(program, rows, inputs=["question", "facts"], replay=True)
+    assert stable(run.folder) == before
+    assert bf.compare(run, ran(program, rows, "other", inputs=["facts", "question"])).n == 6
+    assert run.html(path=tmp_path / "page.html").is_file()
+    assert bf.plot(run, tmp_path / "losses.svg", "losses").is_file()
+
+
+# --- provenance, step by step -----------------------------------------------------------------------------------------
+
+LONG = "The light on Skerry Rock was kept for thirty years by Ada Brennock, who came from Tolm in a rowing boat."
+OTHER = "Heather honey of Quillmere is sold in both of its villages on every market day but one in the month of May."
+A, B = Passage("a", "Skerry Light", LONG), Passage("b", "Honey", OTHER)
+ASKED = "Who kept the light?"
+
+
+def read_from(answer: Any, *steps: Step, found: Any = None) -> tuple[list[str], bool]:
+    seen = provenance(ASKED, answer, {("light", 2): [A, B]} if found is None else found, steps, ())
+    return [passage.id for passage in seen.kept], seen.whole
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ([A, B], ["a", "b"]),
+        ([A.line], ["a"]),
+        (f"[1] «{B.text.upper()}»", ["b"]),
+        ({"Skerry Light": LONG}, ["a"]),
+        ([{"text": LONG[20:95]}], ["a"]),
+        ("Skerry Light and Honey", []),
+        ([], []),
+    ],
+    ids=["passages", "a line", "in a text", "by title", "a piece", "titles alone", "nothing"],
+)
+def test_a_passage_is_kept_where_the_input_holds_it(given: Any, kept: list[str]) -> None:
+    assert read_from("Ada", Step([ASKED, given], ["Ada"])) == (kept, True)
+
+
+def test_a_sentence_that_two_passages_share_is_of_the_one_that_is_there_whole() -> None:
+    shared = "The church bell was saved by the villagers and taken to Upper Quill."
+    one, two = Passage("1", "Bells", f"A film. {shared}"), Passage("2", "Harrup", f"A village below a dam. {shared}")
+    step = Step([[one.line], ASKED], ["Ada"])
+    assert [each.id for each in step.reads([two, one])] == ["1"]
+    assert {each.id for each in Step([[shared]], ["Ada"]).reads([two, one])} == {"1", "2"}, "either may be meant"
+
+
+def test_a_piece_that_a_step_was_told_is_not_of_another_passage() -> None:
+    said = f"{LONG[:60]} So the answer is Ada."
+    like = Passage("c", "Light", f"{LONG[:60]} and so on.")
+    found = {("light", 3): [A, B, like]}
+    answer, short = Step([[A.line]], [said]), Step([said], ["Ada"])
+    assert read_from("Ada", answer, short, found=found) == (["a"], True)
+
+
+def test_the_words_of_a_step_lead_to_what_it_read() -> None:
+    notes = Step([[A.line], ASKED], ["Brennock kept the rock's light, says the passage."])
+    answer = Step([[notes_text(notes)], ASKED], ["Ada Brennock"])
+    assert read_from("Ada Brennock", notes, answer) == (["a"], True)
+    judge = Step([[A.line, B.line], ASKED], ["0 is relevant, 1 is not relevant to it at all."])
+    assert read_from("Ada Brennock", judge, Step([[B.line]], ["Ada Brennock"])) == (["b"], True)
+    copied = Step([[A.line, B.line]], [B.text])  # a filter that copies what it keeps
+    assert read_from("Ada", copied, Step([[B.text]], ["Ada"])) == (["b"], True)
+
+
+def notes_text(step: Step) -> str:
+    return " ".join(step.said[0])
+
+
+def test_of_steps_that_said_the_same_the_later_one_was_read() -> None:
+    said = "They kept it together for many long years, so they did."
+    first, second = Step([[A.line, B.line]], [said]), Step([[B.line]], [said])
+    assert read_from("Ada", first, second, Step([said], ["Ada"])) == (["b"], True)
+
+
+def test_the_answer_is_found_by_its_words_else_it_is_the_last_step() -> None:
+    first, last = Step([[A.line]], ["So it was Ada Brennock."]), Step([[B.line]], ["No idea."])
+    assert read_from("ADA  brennock", first, last)[0] == ["a"]
+    assert read_from("Somebody else", first, last)[0] == ["b"]
+    assert read_from(["Ada Brennock"], first, last)[0] == ["a"]
+    calls = called([{"prompt": [["user", A.line]], "reply": "Ada"}])
+    assert [each.id for each in provenance(ASKED, "Ada", {("light", 2): [A, B]}, [last], calls).kept] == ["a"]
+
+
+def test_text_from_elsewhere_leaves_open_what_was_kept() -> None:
+    looked_up = "Tolm Harbour is the only port of the island and lies in the lee of the rock that bears the light."
+    assert read_from("Ada", Step([[A.line, looked_up]], ["Ada"])) == (["a"], False)
+    assert read_from("Ada", Step([[A.line, "Nothing was found."]], ["Ada"])) == (["a"], True)
+    assert read_from("Ada", Step([[looked_up]], ["Ada"]), found={}) == ([], False)
+    assert read_from("Ada", Step([ASKED], ["Ada"]), found={}) == ([], True)
+    assert read_from("Ada", found={}) == ([], False)
+    assert read_from("Ada") == (["a", "b"], True), "code alone read what was found"
+
+
+def test_a_search_that_only_served_to_ask_on_found_nothing_for_the_answer() -> None:
+    hop = Step([[A.line], ASKED], ["Where did the keeper of the rock's light come from?"])
+    found = {(ASKED, 1): [A], (" ".join(hop.said[0]), 1): [B]}
+    answer = Step([[B.line], ASKED], ["Ada"])
+    seen = provenance(ASKED, "Ada", found, [hop, answer], ())
+    assert [each.id for each in seen.retrieved] == ["b"]
+    assert seen.queries == {"q": ASKED, "search_2": " ".join(hop.said[0])}
+    judge = Step([[A.line], ASKED], ["It is irrelevant to what was asked here."])
+    seen = provenance(ASKED, "Ada", found, [hop, judge, answer], ())
+    assert [each.id for each in seen.retrieved] == ["a", "b"], "a filter read it too"
+
+
+def test_a_trace_of_dspys_gives_the_fields_of_the_signature() -> None:
+    predictor = dspy.Predict("context, question -> answer")
+    (step,) = traced([(predictor, {"context": LONG, "note": OTHER}, dspy.Prediction(answer="Ada"))])
+    assert (step.reads([A, B]), step.said) == ([A], [("ada",)])
+
+
+# --- any signature, any rows ------------------------------------------------------------------------------------------
+
+
+class Rag(dspy.Module):
+    """One search and one predictor, whose output is its `response`."""
+
+    def __init__(self, search: Callable[[str], list[str]]) -> None:
+        super().__init__()
+        self.search = [search]
+        self.respond = dspy.ChainOfThought("context, question -> response")
+
+    def forward(self, question: str) -> dspy.Prediction:
+        return self.respond(context=self.search[0](question), question=question)
+
+
+class Hops(dspy.Module):
+    """Queries and notes, hop by hop, for a claim."""
+
+    def __init__(self, search: Callable[[str], dict[str, str]], hops: int = 2) -> None:
+        super().__init__()
+        self.search, self.hops = [search], hops
+        self.generate_query = dspy.ChainOfThought("claim, notes -> query")
+        self.append_notes = dspy.ChainOfThought("claim, notes, context -> new_notes: list[str], titles: list[str]")
+
+    def forward(self, claim: str) -> dspy.Prediction:
+        notes, titles = list[str](), list[str]()
+        for _ in range(self.hops):
+            query = self.generate_query(claim=claim, notes=notes).query
+            found = self.append_notes(claim=claim, notes=notes, context=self.search[0](query))
+            notes += found.new_notes
+            titles += found.titles
+        return dspy.Prediction(notes=notes, titles=titles)
+
+
+def recalled(example: Any, prediction: Any, trace: Any = None) -> Any:
+    """The share of an example's titles among a program's first five."""
+    return sum(title in prediction.titles[:5] for title in example.titles) / len(example.titles)
+
+
+@pytest.fixture
+def claims(questions: Questions) -> list[Any]:
+    """Rows as DSPy's tutorials have them: their inputs are named, and no answer is there."""
+    return [dspy.Example(claim=each.question, titles=list(each.gold_titles)).with_inputs("claim") for each in questions]
+
+
+def test_a_rag_program_whose_output_is_a_response(index: BM25, questions: Questions, ran: Callable[..., Run]) -> None:
+    rows = [
+        dspy.Example(question=each.question, response=each.golden_answers[0]).with_inputs("question")
+        for each in questions
+    ]
+    rag = Rag(lambda query: [passage.line for passage in index(query, k=K)])
+    run = ran(rag, rows, answer="response")
+    assert (run.errors, run.metrics["n"]) == (0, 6)
+    assert [row["golden_answers"] for row in run.rows] == [[row.response] for row in rows]
+    assert {row["answer"] for row in run.rows} != {""}
+    assert run.settings["method"]["call"] == {"inputs": {"question": "question"}, "answer": "response"}
+    with pytest.raises(BadArgument, match=r"without an answer \(it has: reasoning, response; answer= names"):
+        ran(rag, questions, "unnamed")
+
+
+def test_a_multi_hop_program_for_claims(index: BM25, claims: list[Any], ran: Callable[..., Run]) -> None:
+    hops = Hops(lambda query: {passage.title: passage.text for passage in index(query, k=K)})
+    run = ran(hops, claims, metrics=[recalled], answer="titles")
+    assert (run.errors, [*run.scores]) == (0, ["recalled"])
+    assert [row["question"] for row in run.rows] == [row.claim for row in claims]
+    assert all(row["queries"] and row["golden_answers"] == [] for row in run.rows)
+    by_hand = [recalled(row, hops_of(done)) for row, done in zip(claims, run.rows, strict=True)]
+    assert [row["recalled"] for row in run.rows] == pytest.approx(by_hand, abs=1e-6)
+
+
+def hops_of(row: Any) -> dspy.Prediction:
+    import ast
+
+    return dspy.Prediction(titles=ast.literal_eval(row["answer"]))
+
+
+def test_an_agent_with_tools(index: BM25, claims: list[Any], ran: Callable[..., Run]) -> None:
+    def search_wikipedia(query: str) -> list[str]:
+        """Find passages."""
+        return [passage.line for passage in index(query, k=K)]
+
+    agent = dspy.ReAct("claim -> titles: list[str]", tools=[search_wikipedia], max_iters=3)
+    run = ran(agent, claims, metrics=[recalled], answer="titles")
+    assert run.errors == 0
+    assert all(row["queries"] for row in run.rows)
+
+
+def test_rows_of_ours_under_the_names_of_a_program(index: BM25, questions: Questions, ran: Callable[..., Run]) -> None:
+    hops = Hops(lambda query: {passage.title: passage.text for passage in index(query, k=K)})
+
+    def any_title(example: Any, prediction: Any, trace: Any = None) -> bool:
+        return bool({*prediction.titles} & {*example.gold_titles})
+
+    run = ran(hops, questions, inputs={"claim": "question"}, answer="titles", metrics=[any_title])
+    assert [row["id"] for row in run.rows] == [each.id for each in questions]
+    assert sum(run.losses().values()) == 6
+
+
+async def coroutine(ask: str) -> str:
+    return "yes" if "?" in ask else "no"
+
+
+@pytest.mark.parametrize("function", [lambda question: "yes", coroutine, lambda q, k=3: {"answer": "yes"}])
+def test_a_plain_function_is_a_program(function: Any, questions: Questions, ran: Callable[..., Run]) -> None:
+    run = ran(function, questions)
+    assert [row["answer"] for row in run.rows] == ["yes"] * 6
+    assert "test_own_programs" in run.settings["method"]["name"]
+
+
+def test_another_function_is_another_run(questions: Questions, ran: Callable[..., Run]) -> None:
+    ran(lambda question: "yes", questions)
+    with pytest.raises(RunMismatch, match="code"):
+        ran(lambda question: "no", questions)
+
+
+@pytest.mark.parametrize("package", ["pandas", "polars", "datasets"])
+def test_rows_of_a_frame(package: str, questions: Questions, ran: Callable[..., Run]) -> None:
+    library = pytest.importorskip(package)
+    columns = {
+        "question": [each.question for each in questions],
+        "answer": [each.golden_answers[0] for each in questions],
+    }
+    made = {"pandas": "DataFrame", "polars": "DataFrame", "datasets": "Dataset"}[package]
+    frame = getattr(library, made).from_dict(columns)
+    run = ran(lambda question: "yes", frame)
+    assert [row["question"] for row in run.rows] == columns["question"]
+
+
+def nothing(example: Any, prediction: Any, trace: Any = None) -> float:
+    return float(prediction.nowhere)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "line"),
+    [
+        (
+            {"inputs": {"claim": "klaim"}},
+            BadArgument,
+            "no row has a field 'klaim' for the input 'claim' .they have",
+        ),
+        ({"inputs": {"question": "claim"}}, BadArgument, r"Hops takes \(claim\) and is called with question "),
+        ({"inputs": "claim"}, BadArgument, "inputs names the program's inputs and the fields for them"),
+        ({"inputs": []}, BadArgument, "inputs names the program's inputs"),
+        ({"answer": "title"}, BadArgument, r"without an title \(it has: notes, titles; answer= names"),
+        ({"metrics": [nothing]}, RunFailed, "the metric nothing raised AttributeError"),
+        ({"metrics": None}, BadData, "item 1: field 'answer' is missing"),
+    ],
+)
+def test_what_cannot_be_is_one_line(
+    options: dict[str, Any], error: type[Exception], line: str, index: BM25, claims: list[Any], ran: Callable[..., Run]
+) -> None:
+    hops = Hops(lambda query: {passage.title: passage.text for passage in index(query, k=K)}, hops=1)
+    with pytest.raises(error, match=line) as raised:
+        ran(hops, claims, **{"answer": "titles", "metrics": [recalled], **options})
+    assert "\n" not in str(raised.value)
+
+
+def test_a_question_without_the_field_is_named(questions: Questions) -> None:
+    with pytest.raises(BadArgument, match=r"question 'sw-q-000' has no field 'claim' for the input 'claim' \(it has: "):
+        evaluate(Hops(dict), questions, lm="offline", inputs=["claim"], progress=False)
+
+
+def test_a_program_that_returns_text_gives_its_answer(questions: Questions, ran: Callable[..., Run]) -> None:
+    class Text(dspy.Module):
+        def forward(self, question: str) -> str:
+            return "yes"
+
+    assert [row["answer"] for row in ran(Text(), questions, answer="response").rows] == ["yes"] * 6
+
+
+def test_a_plan_takes_the_same_arguments(index: BM25, claims: list[Any], questions: Questions) -> None:
+    hops = Hops(lambda query: {passage.title: passage.text for passage in index(query, k=K)}, hops=1)
+    planned = bf.plan(hops, questions, "offline", inputs={"claim": "question"}, answer="titles", sample=2)
+    assert {stage.stage for stage in planned.stages} == {"generate_query", "append_notes"}
+
+
+def test_the_record_of_a_usual_call_is_as_it_was(questions: Questions, ran: Callable[..., Run]) -> None:
+    run = ran(dspy.Predict("question -> answer"), questions)
+    assert "call" not in json.loads((run.folder / "run.json").read_text())["settings"]["method"]
+
+
+# --- parts ------------------------------------------------------------------------------------------------------------
+
+
+def test_parts_name_their_passages_alike(index: BM25) -> None:
+    with dspy.context(lm=bf.connect("offline")):
+        blended = bf.Blending(index, k=K)(question=ASKED)
+        chosen = bf.KnowledgeFilter()(question=ASKED, passages=blended.passages)
+        filtered = bf.Filtered(index, "filco", k=K)(question=ASKED)
+    assert blended.passages == bf.union(blended.retrieved.values())
+    assert chosen.passages == chosen.kept
+    assert filtered.passages == filtered.kept
+    assert len(filtered.retrieved) == K
+
+
+def test_a_filter_between_any_two(every: Questions, index: BM25, ran: Callable[..., Run]) -> None:
+    class Mine(dspy.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.search = bf.Filtered(index, bf.PassageFilter(1), k=K)
+            self.respond = dspy.ChainOfThought("context: list[str], question -> answer")
+
+        def forward(self, question: str) -> dspy.Prediction:
+            passages = self.search(question=question).passages
+            return self.respond(context=[passage.line for passage in passages], question=question)
+
+    own = ran(Mine(), every, "own")
+    ours = ran(bf.ChainOfThought(index, k=K, filter=bf.PassageFilter(1)), every, "ours")
+    assert [row["knowledge"] for row in own.rows] == [row["knowledge"] for row in ours.rows]
+    assert own.losses()["filtered_away"] > 0
+    assert own.settings["retrievers"] == ours.settings["retrievers"]
