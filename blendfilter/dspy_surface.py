@@ -1,20 +1,21 @@
-"""What we use of DSPy that is private, or that DSPy 3.5 changes: the one file that names it.
+"""What we use of DSPy that is private, or that DSPy 3.4 and 3.5 have differently: the one file that names it.
 
 Everything else speaks to DSPy through the names here, and through what DSPy documents and keeps (`dspy.Module`,
 `Predict`, `Signature`, `Prediction`, `Example`, `LM`, `BaseLM`, `settings`, `context`, `Evaluate`, the optimisers). A
-test reads the other files for private names. So DSPy 3.5 is a change of this file, and of `dspy<3.5` in pyproject.toml.
+test reads the other files for private names.
 
-Each name says what 3.5 has instead, by its release notes, its upgrade guide (dspy.ai, "Upgrading from DSPy 3.4.1 to
-3.5") and the change behind both (stanfordnlp/dspy#10401). "Not announced" means that these do not speak of it. What
-touches no name of ours:
+Both versions are supported, by one source (stanfordnlp/dspy#10401 is the change between them). Under 3.4 adapters call
+`lm(messages=…)` and get texts or dictionaries; under 3.5 they call `lm.generate(request, n=…)` and get a list of
+`lm15.Response`s, and `lm(messages=…)` is an error. `lm("hello")` and `lm(request)` are the same in both. What is not
+said to differ is the same in both. What touches no name of ours:
 
-- `XMLAdapter` is the default adapter. Our predictors bring their own, and what falls through to a chat adapter here
-  names `ChatAdapter` (`chat_adapter`), so prompts stay as they are.
-- `ReActV2` becomes `ReAct`, `CodeAct` and `ProgramOfThought` go: not used here.
-- litellm and openai are optional. `openai` is a dependency of our own; providers that DSPy speaks to through litellm
-  (docs/models.md) will want `pip install "dspy[litellm]"`, which `MissingExtra` says by then (`known_providers` reads
-  litellm's list only where it is installed).
-- `model_type="auto"` is the default of `dspy.LM`: a model adopted as it is may then speak the Responses interface.
+- `XMLAdapter` is the default adapter in 3.5. Our predictors bring their own, and what falls through to a chat adapter
+  here names `ChatAdapter` (`chat_adapter`), so prompts stay as they are.
+- litellm and openai are extras of 3.5. `openai` is a dependency of our own; a provider that DSPy speaks to through
+  litellm (docs/models.md) raises DSPy's "pip install", as `MissingExtra`.
+- `model_type="auto"` is the default of `dspy.LM` in 3.5: a user's model may speak the Responses interface.
+
+Goes when 3.4 goes: `_BY_REQUEST` and what it guards, with `_in_json`, `_as_json` and half of `_said`.
 """
 
 from __future__ import annotations
@@ -27,21 +28,16 @@ import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from functools import cache, lru_cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Self, TypeAlias
 
 import dspy
-from dspy import lm15  # 3.5: the same, and all that travels between DSPy and a model
-
-# 3.5: documented as `lm15.transports`; not announced
+from dspy import lm15
 from dspy._vendor.lm15 import transports
-
-# 3.5: not announced; whether a login is stored (xAI's)
 from dspy._vendor.lm15.access import has_stored_credential
-
-# 3.5: not announced; the table behind `dspy.lm15`'s router
 from dspy._vendor.lm15.registry import PROVIDERS as _NATIVE
 from dspy._vendor.lm15.result import response_to_events
 from dspy._vendor.lm15.router import LITELLM_PROVIDER_PREFIXES as _PREFIXES
@@ -51,10 +47,10 @@ from dspy._vendor.lm15.transports import TransportRequest
 from dspy.clients.backend_selection import CLIENT_KEYS
 from dspy.clients.call_result import attributes
 from dspy.clients.engines.streaming import EngineChunk
-from dspy.clients.provider import Provider, TrainingJob  # 3.5: kept; who fine-tunes a model
-from dspy.utils.callback import BaseCallback  # 3.5: kept
+from dspy.clients.provider import Provider, TrainingJob
+from dspy.utils.callback import BaseCallback
 from dspy.utils.exceptions import (
-    AdapterParseError,  # 3.5: kept, these five
+    AdapterParseError,
     ContextWindowExceededError,
     LMError,
     LMLockTimeoutError,
@@ -79,17 +75,17 @@ __all__ = [
 ]
 """What is handed on as it is; all else is defined here."""
 
+_BY_REQUEST = hasattr(dspy.BaseLM, "agenerate")
+"""Whether adapters ask a model by requests, as in 3.5."""
+
 # --- models -----------------------------------------------------------------------------------------------------------
 
 CONNECTION_SETTINGS = frozenset(CLIENT_KEYS)
-"""Settings of a `dspy.LM` that say how its server is reached, not what it replies.
-
-3.5: not announced. They are keyword arguments of `dspy.LM` there too: write the names out here if the set moves.
-"""
+"""Settings of a `dspy.LM` that say how its server is reached, not what it replies."""
 
 
 CACHE_HIT = "cache_hit"
-"""A reply that was not paid for, in a response's `provider_data` and in history's entry. 3.5: DSPy's word is kept."""
+"""A reply that was not paid for, in a response's `provider_data` and in history's entry. The word is DSPy's."""
 
 
 class EngineLM(dspy.LM):
@@ -97,10 +93,6 @@ class EngineLM(dspy.LM):
 
     DSPy strips `rollout_id` and `n` before an engine sees a request, so three samples of one prompt would arrive equal.
     Subclasses answer in `samples` and wait in `waited`. DSPy's cache and its retries are off.
-
-    3.5: engines stay as they are. Adapters call `lm.generate(request, n=…)` and `await lm.agenerate(…)`, which return
-    a list of `lm15.Response`, in place of `lm(messages=…)`, which is an error there; `lm("hello")` stays. So `samples`
-    is called from these two as well, and `messages` goes. `BaseLM.forward` goes: it is overridden nowhere here.
     """
 
     def __init__(self, name: str, engine: Any, async_engine: Any, **defaults: Any) -> None:
@@ -123,23 +115,35 @@ class EngineLM(dspy.LM):
         """The result of a coroutine, for a synchronous caller."""
         raise NotImplementedError
 
-    def __call__(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
-        return self.waited(self.acall(prompt, messages=messages, **kwargs))
+    def __call__(self, prompt: Any = None, **kwargs: Any) -> Any:
+        return self.waited(self.acall(prompt, **kwargs))
 
-    async def acall(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
+    async def acall(self, prompt: Any = None, **kwargs: Any) -> Any:
         """As `dspy.LM.acall`. Raises: `ServerRefused`, `ModelError`, `ReplayMiss` of this package."""
+        single = isinstance(prompt or kwargs.get("request"), lm15.Request)
+        return await self.sampled(super().acall, prompt, kwargs, 1 if single else None)
+
+    def generate(self, request: lm15.Request, **kwargs: Any) -> list[lm15.Response]:
+        """As `agenerate`, over the bridge."""
+        return self.waited(self.agenerate(request, **kwargs))  # type: ignore[no-any-return]
+
+    async def agenerate(self, request: lm15.Request, **kwargs: Any) -> list[lm15.Response]:
+        """The `n` responses to a request, by which adapters ask under 3.5. Raises: as `acall`."""
+        return await self.sampled(super().agenerate, request, kwargs)  # type: ignore[no-any-return]
+
+    async def sampled(
+        self, call: Any, asked: Any, kwargs: Mapping[str, Any], n: int | None = None
+    ) -> Any:
+        """What `call` gives for `asked`, by `samples`; `n` is what the call or the model says, by default."""
         options = {**self.kwargs, **kwargs}
-        n = int(options.get("n") or options.get("num_generations") or 1)
+        n = n or int(options.get("n") or options.get("num_generations") or 1)
         once = kwargs if n == 1 else {**kwargs, "n": 1, "num_generations": None}
-        call = super().acall
-        return await self.samples(
-            n, options.get("rollout_id"), lambda: call(prompt, messages=messages, **once)
-        )
+        return await self.samples(n, options.get("rollout_id"), lambda: call(asked, **once))
 
     def update_history(self, entry: dict[str, Any]) -> None:
         """Keep DSPy's entry on a call, with what our record says that it cost, and whether it was paid for before.
 
-        3.5: not announced. Without it history has no prices, which it did not know, and no `cache_hit`.
+        Without it history has no prices, which it did not know, and no `cache_hit`.
         """
         known = getattr(entry.get("response"), "provider_data", None) or {}
         super().update_history(
@@ -148,16 +152,12 @@ class EngineLM(dspy.LM):
 
     def _get_initial_kwargs(self, **kwargs: Any) -> dict[str, Any]:
         # What a model family refuses is the profile's business; DSPy's own checks would refuse temperature 0 here.
-        # 3.5: not announced. If it goes, `self.kwargs` is set after `super().__init__`, which is given no defaults.
         return {name: value for name, value in kwargs.items() if value is not None}
 
 
 def answers_asynchronously(lm: Any) -> bool:
-    """Whether `lm.acall` leads somewhere: an engine of its own with an asynchronous half, or an `aforward`.
-
-    3.5: no `aforward`; every model has engines, and the second line goes. `_async_engine_spec` is not announced.
-    """
-    if isinstance(lm, dspy.LM):
+    """Whether `lm.acall` leads somewhere: to engines with an asynchronous half, or under 3.4 to an `aforward`."""
+    if _BY_REQUEST or isinstance(lm, dspy.LM):
         return isinstance(lm.engine, str) or lm._async_engine_spec is not None
     return type(lm).aforward is not dspy.BaseLM.aforward
 
@@ -168,14 +168,10 @@ _ENTRIES: ContextVar[list[Mapping[str, Any]] | None] = ContextVar(
 
 
 def unobserved_copy(lm: dspy.BaseLM) -> Any:
-    """A copy of a user's model without DSPy's cache and retries, whose history entries go to `unobserved` alone.
-
-    3.5: `copy(cache=False, num_retries=0)` is kept. `update_history` as the hook of an entry is not announced; without
-    it, `Response.usage` and our price are what a call is known by. `forward` goes, and with it the loop here.
-    """
+    """A copy of a user's model without DSPy's cache and retries, whose history entries go to `unobserved` alone."""
     copied = lm.copy(cache=False, num_retries=0)
     copied.update_history = _keep
-    for name in ("forward", "aforward"):
+    for name in () if _BY_REQUEST else ("forward", "aforward"):
         answer = getattr(copied, name)
         if not str(getattr(answer, "__module__", "")).startswith("dspy."):
             setattr(copied, name, _in_json(answer, name))
@@ -221,8 +217,6 @@ def unobserved(
     """Inside the block a copy's calls reach no callback, stream, tracker or history but the list that this gives.
 
     With `tell`, DSPy asks for a stream, and `tell` gets the text of the reply each time that it has grown.
-
-    3.5: the settings' names are not announced (`usage_tracker` and `send_stream` are DSPy's own).
     """
     entries: list[Mapping[str, Any]] = []
     token = _ENTRIES.set(entries)
@@ -241,27 +235,36 @@ def _keep(entry: Mapping[str, Any]) -> None:
         entries.append(entry)
 
 
+def as_asked(request: lm15.Request) -> lm15.Request:
+    """`request` without the summary of thoughts that 3.5 adds wherever an effort is asked for.
+
+    It is what 3.4 sends, so a call has one key in both versions, and the same reply.
+    """
+    thinking = request.config.reasoning
+    if not _BY_REQUEST or thinking is None or thinking.summary != "auto":
+        return request
+    config = replace(request.config, reasoning=replace(thinking, summary=None))
+    return replace(request, config=config)
+
+
 def response_as_dict(response: lm15.Response) -> dict[str, Any]:
-    """A whole response as JSON. 3.5: the same in `dspy._vendor`; not announced as public."""
+    """A whole response as JSON."""
     return response_to_dict(response)  # type: ignore[no-any-return]
 
 
 def response_of(state: Mapping[str, Any]) -> lm15.Response:
-    """The response that `response_as_dict` wrote. 3.5: as there."""
+    """The response that `response_as_dict` wrote."""
     return response_from_dict(state)
 
 
 def events_of(response: lm15.Response) -> Any:
-    """A whole response as the events of a stream, as an engine's `stream` gives them. 3.5: as `response_as_dict`."""
+    """A whole response as the events of a stream, as an engine's `stream` gives them."""
     return response_to_events(response)
 
 
 @cache  # once for each `when`
 def hide_cut_replies(when: Callable[[], bool]) -> None:
-    """Leave out DSPy's line on a reply that was cut, whenever `when()`: it is counted and shown by us.
-
-    3.5: the logger's name is not announced; without it the line is there beside ours.
-    """
+    """Leave out DSPy's line on a reply that was cut, whenever `when()`: it is counted and shown by us."""
 
     def passes(record: logging.LogRecord) -> bool:
         return not (str(record.msg).startswith("LM response was truncated") and when())
@@ -276,8 +279,8 @@ def hide_cut_replies(when: Callable[[], bool]) -> None:
 def known_providers() -> frozenset[str]:
     """The first parts of models' names that DSPy's client knows: its own, and litellm's where that is installed.
 
-    3.5: its own come first and litellm is an extra, so the list is shorter without it. litellm is found and not
-    imported, which would take seconds: its names are read from the source of the enumeration that lists them.
+    litellm is found and not imported, which would take seconds: its names are read from the source of the enumeration
+    that lists them.
     """
     return frozenset(_PREFIXES) | _names_in_litellm()
 
@@ -294,10 +297,7 @@ def _names_in_litellm() -> frozenset[str]:
 
 
 def key_variables(provider: str) -> tuple[str, ...]:
-    """The environment variables of a provider that wants a key and nothing else; none where there are other ways.
-
-    3.5: `dspy.lm15` has the same table; not announced as public.
-    """
+    """The environment variables of a provider that wants a key and nothing else; none where there are other ways."""
     definition = _NATIVE.get(_PREFIXES.get(provider, ""))
     if definition is None:
         return LITELLM_KEYS.get(provider, ())
@@ -339,8 +339,6 @@ def listed_rates(provider: str, model: str) -> Rates | None:
     """litellm's list price of `model` at `provider`, from the copy that comes with DSPy: no network, no import of it.
 
     Standard tier and ordinary context; None where the list names no such model at that provider.
-
-    3.5: the copy stays (DSPy prices with it); its place, `dspy.clients.model_metadata`, is not announced as public.
     """
     # litellm has a provider for each interface of these
     split = provider in ("bedrock", "vertex_ai")
@@ -369,11 +367,8 @@ def _listed() -> Mapping[str, Any]:
 class TextAdapter(dspy.Adapter):
     """An adapter whose prompts are plain texts and whose replies are read as texts, an empty one too.
 
-    Subclasses write `turns` and `read`; while one `delegates`, DSPy's `ChatAdapter` does both.
-
-    3.5: `format` returns `dspy.adapters.Prompt(system=None, messages=…)` of `lm15.Message`s in place of dictionaries,
-    and `parse` reads an `lm15.Response`: `_call_postprocess`, which is there because DSPy raises on an empty reply and
-    a journaled call notes one, becomes that.
+    Subclasses write `turns` and `read`; while one `delegates`, DSPy's `ChatAdapter` does both. `_call_postprocess` is
+    here because DSPy raises on an empty reply, and a journaled call notes one.
     """
 
     delegates = False
@@ -390,13 +385,18 @@ class TextAdapter(dspy.Adapter):
         # DSPy wraps `format` and `parse` of each subclass for its callbacks; those below are wrapped by then.
         super(dspy.Adapter, cls).__init_subclass__(**kwargs)
 
-    def format(self, signature: Any, demos: Any, inputs: Any) -> list[dict[str, Any]]:
+    def format(self, signature: Any, demos: Any, inputs: Any) -> Any:
         if self.delegates:
-            return chat_adapter().format(signature, demos, inputs)  # type: ignore[no-any-return]
-        return [
+            return chat_adapter().format(signature, demos, inputs)
+        turns = [
             {"role": role, "content": text}
             for role, text in self.turns(signature, demos, inputs)
         ]
+        if not _BY_REQUEST:
+            return turns
+        # as 3.4 reads them, so that both versions send the same request
+        read = lm15.request_from_openai_chat({"model": "any", "messages": turns})
+        return dspy.adapters.Prompt(messages=read.messages, system=read.system)
 
     def parse(self, signature: Any, completion: str) -> dict[str, Any]:
         if self.delegates:
@@ -404,30 +404,34 @@ class TextAdapter(dspy.Adapter):
         return self.read(signature, completion)
 
     def _call_postprocess(
-        self,
-        processed_signature: Any,
-        original_signature: Any,
-        outputs: Any,
-        lm: Any,
-        lm_kwargs: Any,
+        self, processed_signature: Any, original_signature: Any, replies: Any, *context: Any
     ) -> list[dict[str, Any]]:
         if self.delegates:
             return super()._call_postprocess(  # type: ignore[no-any-return]
-                processed_signature, original_signature, outputs, lm, lm_kwargs
+                processed_signature, original_signature, replies, *context
             )
         values = []
-        for output in outputs:
-            whole = output if isinstance(output, dict) else {"text": output}
-            value = self.parse(original_signature, whole.get("text") or "")
-            if whole.get("logprobs"):
-                value["logprobs"] = whole["logprobs"]
+        for text, logprobs in map(_said, replies):
+            value = self.parse(original_signature, text)
+            if logprobs:
+                value["logprobs"] = logprobs
             values.append(value)
         return values
 
 
+def _said(reply: Any) -> tuple[str, Any]:
+    """The text of a reply, and its log-probabilities where there are any."""
+    if isinstance(reply, lm15.Response):
+        return "".join(
+            part.text for part in reply.message.parts_of(lm15.TextPart)
+        ), reply.logprobs
+    whole = reply if isinstance(reply, dict) else {"text": reply}
+    return whole.get("text") or "", whole.get("logprobs")
+
+
 @lru_cache(maxsize=1)
 def chat_adapter() -> dspy.Adapter:
-    """DSPy's chat adapter, without its second call in JSON where a reply cannot be read. 3.5: kept, no default."""
+    """DSPy's chat adapter, without its second call in JSON where a reply cannot be read."""
     return dspy.ChatAdapter(use_json_adapter_fallback=False)
 
 
@@ -435,7 +439,7 @@ def chat_adapter() -> dspy.Adapter:
 
 
 def calling_modules() -> Sequence[dspy.Module]:
-    """The modules whose call this is, from the outermost to the predictor. 3.5: not announced."""
+    """The modules whose call this is, from the outermost to the predictor."""
     return dspy.settings.caller_modules or ()
 
 
@@ -443,36 +447,34 @@ def is_short_step(call: Any) -> bool:
     """Whether `call`, which `asyncio.to_thread` hands over, is a step of DSPy's beside a model's call that never waits.
 
     Taking a request apart, and looking up its price; a request with pictures or files may read these, and does wait.
-    3.5: not announced; where `BaseLM.acall` hands other functions to a thread, they go there as before.
     """
     step: Any
     step, *given = getattr(call, "args", ()) or (None,)
     if getattr(step, "__module__", "") != "dspy.clients.execution":
         return False
     if step.__name__ == "prepare":
-        messages = given[2] if len(given) > 2 else ()
-        return all(
+        _, asked, turns = (*given, None, None, None)[:3]
+        if isinstance(asked, lm15.Request):
+            return all(message.text is not None for message in asked.messages)
+        return _BY_REQUEST or all(
             isinstance(each, Mapping) and isinstance(each.get("content"), str)
-            for each in messages or ()
+            for each in turns or ()
         )
     return bool(step.__name__ == "_price_result")
 
 
 def open_stream() -> Any:
-    """Where DSPy's streaming sends to; None: nobody listens. 3.5: not announced."""
+    """Where DSPy's streaming sends to; None: nobody listens."""
     return dspy.settings.send_stream
 
 
 def streaming_to(stream: Any) -> AbstractContextManager[None]:
-    """Inside the block DSPy streams to `stream`. 3.5: not announced."""
+    """Inside the block DSPy streams to `stream`."""
     return dspy.context(send_stream=stream)  # type: ignore[no-any-return]
 
 
 def chunk_sender(model: str, i: int = 0) -> Callable[[str], Awaitable[None]] | None:
-    """What sends a piece of `model`'s `i`th reply into the open stream, as DSPy's own models do; None: it is closed.
-
-    3.5: not announced; a stream there takes `lm15` events.
-    """
+    """What sends a piece of `model`'s `i`th reply into the open stream, as DSPy's own models do; None: it is closed."""
     if (stream := open_stream()) is None:
         return None
     asker = dspy.settings.caller_predict
@@ -498,7 +500,7 @@ class _WithoutChunks:
 
 
 def without_chunks() -> Any:
-    """The open stream for all but the pieces that DSPy makes of a reply, status messages above all. 3.5: as above."""
+    """The open stream for all but the pieces that DSPy makes of a reply, status messages above all."""
     return _WithoutChunks(open_stream())
 
 
@@ -507,8 +509,6 @@ class FieldStream:
 
     `StreamListener` finds a field between the marks of DSPy's own adapters, and none in a plain text: it would stay
     silent. So the pieces that it is to give are made here, from what `read` is certain of in the text so far.
-
-    3.5: `StreamListener` and `StreamResponse` are kept; that a stream passes on what it does not know is not announced.
     """
 
     def __init__(
@@ -552,34 +552,30 @@ class FieldStream:
 
 
 def listeners_of(predictor: dspy.Predict) -> list[Any]:
-    """The listeners that want a field of `predictor`, while a stream is open. 3.5: not announced."""
+    """The listeners that want a field of `predictor`, while a stream is open."""
     if dspy.settings.send_stream is None:
         return []
     return [each for each in dspy.settings.stream_listeners or () if each.predict is predictor]
 
 
 class Shared:
-    """What the copies share that optimisers make of modules, by the dozen: nothing in it changes. 3.5: the same."""
+    """What the copies share that optimisers make of modules, by the dozen: nothing in it changes."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self
 
 
 def compiled_no_more(program: dspy.Module) -> dspy.Module:
-    """`program` itself, whose parameters DSPy shows and compiles again. 3.5: `_compiled` is not announced."""
+    """`program` itself, whose parameters DSPy shows and compiles again."""
     program._compiled = False
     return program
 
 
 def dependency_versions() -> dict[str, str]:
-    """The versions that DSPy writes into a saved program. 3.5: kept."""
+    """The versions that DSPy writes into a saved program."""
     return get_dependency_versions()  # type: ignore[no-any-return]
 
 
 def configured_index(part: Any) -> Any:
-    """What a part of a module searches: the configured retrieval model for a `dspy.Retrieve`, else the part itself.
-
-    3.5: the end of `Retrieve` and of `settings.rm` is not announced; DSPy's own retrievers went in 3.0, and its
-    documents show a function or a tool in its place. Where it is gone no part can be one.
-    """
+    """What a part of a module searches: the configured retrieval model for a `dspy.Retrieve`, else the part itself."""
     return dspy.settings.rm if isinstance(part, dspy.Retrieve) else part

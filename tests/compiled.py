@@ -82,7 +82,10 @@ def silver_rows(n: int = 8) -> list[SilverRow]:
 
 
 def proposing(prompt: str) -> str:
-    """The offline reader, which to an optimiser's own prompts (DSPy's chat format) proposes an instruction."""
+    """The offline reader, which to an optimiser's own prompts (DSPy's chat format, or XML) proposes an instruction."""
+    if "wrapped in XML tags" in prompt:
+        wanted = re.findall(r"`<(\w+)>`", prompt[prompt.rindex("Respond with") :])
+        return "\n".join(f"<{name}>{PROPOSED}</{name}>" for name in wanted)
     if "[[ ##" not in prompt:
         return read(prompt)
     wanted = re.findall(r"\[\[ ## (\w+) ## \]\]", prompt[prompt.rindex("Respond with") :])
@@ -96,7 +99,7 @@ def written(stage: str, prompt: str) -> str:
     if "Respond with a JSON object" in prompt:
         names = re.findall(r"`(\w+)`", prompt[prompt.rindex("Respond with") :])
         return "{" + ", ".join(f'"{name}": "{PROPOSED}"' for name in names) + "}"
-    return proposing(prompt) if "[[ ##" in prompt else replies()(stage, prompt)
+    return proposing(prompt) if "[[ ##" in prompt or "in XML tags" in prompt else replies()(stage, prompt)
 
 
 def student(kind: str) -> dspy.Module:

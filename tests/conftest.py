@@ -21,6 +21,10 @@ hypothesis.settings.register_profile("house", deadline=None)
 hypothesis.settings.load_profile("house")
 
 os.environ.setdefault("DSPY_CACHEDIR", str(Path(__file__).parent / ".dspy_cache"))
+if os.environ.get("BLENDFILTER_DSPY") == "3.5":  # before anything looks at DSPy
+    import dspy35
+
+    dspy35.install()
 _CACHES = tempfile.TemporaryDirectory(prefix="blendfilter-tests-")
 _numbers = count()
 _kernels = resources.cache("kernels")

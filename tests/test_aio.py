@@ -498,7 +498,7 @@ def test_a_cancelled_follower_leaves_the_work_to_the_others() -> None:
 
 def test_a_models_call_wakes_no_thread_for_dspys_own_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """DSPy hands both to `asyncio.to_thread`; a request with a picture, which may have to be read, still goes there."""
-    import dspy
+    from dspy import lm15
 
     from blendfilter import connect
 
@@ -513,8 +513,11 @@ def test_a_models_call_wakes_no_thread_for_dspys_own_steps(monkeypatch: pytest.M
     lm = connect("offline", cache=False)
     assert lm("Question: Who?\nAnswer:")
     assert handed == []
-    picture = dspy.Image(url="https://example.org/a.png").format()
-    lm(messages=[{"role": "user", "content": picture}])
+    words = lm15.Message.user("Question: Who?\nAnswer:")
+    assert lm(lm15.Request(model=lm.model, messages=(words,))).text
+    assert handed == []
+    picture = lm15.Message("user", (lm15.ImagePart(url="https://example.org/a.png"),))
+    lm(lm15.Request(model=lm.model, messages=(picture, words)))
     assert handed
 
 

@@ -132,8 +132,8 @@ class TestAdapter:
     def test_half_a_character_is_sent_as_a_question_mark(self) -> None:
         given = {"knowledge": ["Tolm | a \udcff port"], "question": "Who \ud800?"}
         adapter, signature = TemplateAdapter("direct"), dspy.Signature("knowledge: list[str], question -> answer")
-        (message,) = adapter.format(signature, [], given)
-        assert message["content"].endswith("Knowledge:\nTolm | a ? port\nQuestion: Who ??\nAnswer:")
+        ((_, text),) = adapter.turns(signature, [], given)
+        assert text.endswith("Knowledge:\nTolm | a ? port\nQuestion: Who ??\nAnswer:")
 
     @pytest.mark.parametrize("json", [False, True])
     @pytest.mark.parametrize("name", ["blendfilter/ids", "filco/sentences", "filco/passages"])
@@ -199,5 +199,9 @@ class TestTurns:
     def test_a_half_filled_one_is_no_turn(self) -> None:
         adapter = TemplateAdapter("blendfilter/topic", turns=True)
         demos = [{"question": "Is Oddle a village?"}, {"question": "Where is Oddle?", "topic": "villages"}]
-        roles = [message["content"] for message in adapter.format(Topic, demos, {"question": QUESTION})]
-        assert [text.splitlines()[-1] for text in roles] == ["Topic (a few words):", "villages", "Topic (a few words):"]
+        turns = adapter.turns(Topic, demos, {"question": QUESTION})
+        assert [text.splitlines()[-1] for _, text in turns] == [
+            "Topic (a few words):",
+            "villages",
+            "Topic (a few words):",
+        ]

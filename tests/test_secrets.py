@@ -355,7 +355,7 @@ def in_a_stream(folder: Path) -> str:
 
     with echoing(answer) as url:
         lm = hasty(connect("m", api_base=url, api_key=KEY))
-        with dspy.context(lm=lm):
+        with dspy.context(lm=lm, adapter=dspy.ChatAdapter()):
             pieces = asyncio.run(follow(dspy.Predict("question -> answer")))
     streamed = "".join(piece.chunk for piece in pieces if isinstance(piece, dspy.streaming.StreamResponse))
     assert streamed.startswith("It is"), pieces

@@ -10,6 +10,7 @@ from typing import Any
 
 import dspy
 import pytest
+from dspy35 import OF_34
 from isle import CHECK, INTERNAL, QUESTION, REASONING, Echo, replies, three_lists
 from scripted import ScriptedLM
 from streaming_server import DIED, Streaming, streaming
@@ -78,6 +79,7 @@ class TestStreaming:
 
     @pytest.mark.parametrize("connected", [True, False])
     @pytest.mark.parametrize("is_async_program", [True, False])
+    @OF_34
     def test_over_a_users_synchronous_model(
         self, connected: bool, is_async_program: bool, caplog: pytest.LogCaptureFixture
     ) -> None:

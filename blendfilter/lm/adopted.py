@@ -158,11 +158,9 @@ class AdoptedEngine:
         try:
             with unobserved(so_far) as entries:
                 if answers_asynchronously(self._inner):
-                    response: lm15.Response = await aio.awaiting(
-                        self._inner.acall(request=sent)
-                    )
+                    response: lm15.Response = await aio.awaiting(self._inner.acall(sent))
                 else:
-                    response = await aio.in_thread(partial(self._inner, request=sent))
+                    response = await aio.in_thread(partial(self._inner, sent))
         except LMError as error:
             missing = next(
                 (cause for cause in _causes(error) if isinstance(cause, ImportError)), None
@@ -339,7 +337,7 @@ def profile_of(lm: dspy.BaseLM) -> Profile:
     """
     provider, _, name = str(lm.model).partition("/")
     family = profile_for(str(lm.model))
-    if not called_by_dspy(lm) or lm.model_type != "chat" or _place_of(lm):
+    if not called_by_dspy(lm) or lm.model_type not in ("chat", "auto") or _place_of(lm):
         return family
     return replace(
         family,

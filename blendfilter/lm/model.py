@@ -22,6 +22,7 @@ from blendfilter.dspy_surface import (
     CONNECTION_SETTINGS,
     EngineLM,
     LMError,
+    as_asked,
     calling_modules,
     chunk_sender,
     events_of,
@@ -521,7 +522,15 @@ def _through_dspy(settings: LMSettings, how: Mapping[str, Any]) -> ConnectedLM:
     )
     key, hint = key_of(name, settings.api_key)
     # The decoding settings are those of the model around it, which sends them with every call.
-    lm = dspy.LM(name, cache=False, num_retries=0, **place, **({"api_key": key} if key else {}))
+    # as "chat" in every version of DSPy: what is sent, and so what is replied, is the same
+    lm = dspy.LM(
+        name,
+        "chat",
+        cache=False,
+        num_retries=0,
+        **place,
+        **({"api_key": key} if key else {}),
+    )
     profile = dataclasses.replace(profile_for(model), json_schema=settings.json_schema)
     effort = effort_of(settings.thinking, settings.reasoning)
     engine, terms = _over_dspy(
@@ -681,10 +690,12 @@ class ConnectedLM(EngineLM):
             getattr(self.inner.lm, name) if isinstance(self.inner, AdoptedEngine) else unknown
         )
 
-    async def acall(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
-        """As `dspy.LM.acall`: `cache=False` makes the call though the cache has it. Raises: as `EngineLM.acall`."""
+    async def sampled(
+        self, call: Any, asked: Any, kwargs: Mapping[str, Any], n: int | None = None
+    ) -> Any:
+        """As `EngineLM.sampled`: with `cache=False` calls are made though the cache has them. Raises: as `acall`."""
         with setting(anew=kwargs.get("cache") is False):
-            return await super().acall(prompt, messages=messages, **kwargs)
+            return await super().sampled(call, asked, kwargs, n)
 
     def waited(self, work: Any) -> Any:
         """The result of a coroutine, over the bridge."""
@@ -799,7 +810,7 @@ class _Asynchronous:
         self._engine = engine
 
     async def complete(self, request: lm15.Request) -> lm15.Response:
-        response = await self._engine.complete(request)
+        response = await self._engine.complete(as_asked(request))
         if (listener := asker().listener) is not None:
             await listener.whole(texts_of(response)[0])
         return response

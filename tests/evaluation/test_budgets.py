@@ -245,7 +245,8 @@ def test_a_run_says_that_its_server_cut_prompts_live_and_in_a_replay(
 
 
 def test_a_cut_prompt_is_flagged_of_a_module_that_has_no_flags(tmp_path: Path) -> None:
-    with serve(reply="[[ ## answer ## ]]\n42\n\n[[ ## completed ## ]]", lie='{"prompt_tokens": 20}') as server:
+    reply = "[[ ## answer ## ]]\n42\n\n[[ ## completed ## ]]"
+    with serve(reply=reply, lie='{"prompt_tokens": 20}') as server, dspy.context(adapter=dspy.ChatAdapter()):
         run = evaluate(Bare(), load("qa", "sample", limit=2), lm=quick(server.url), run=tmp_path, progress=False)
     assert run.metrics["flags"]["prompt_cut"] == 2
 
@@ -300,7 +301,8 @@ def test_a_call_that_has_no_cap_cannot_be_held_by_tokens(questions: Questions, t
         assert not server.stats()["requests"]
         assert not (tmp_path / "run").exists()
         capped = quick(server.url, max_tokens=50)
-        assert limited(Bare(), questions, capped, tmp_path / "run", tokens=9_000).finished
+        with dspy.context(adapter=dspy.ChatAdapter()):
+            assert limited(Bare(), questions, capped, tmp_path / "run", tokens=9_000).finished
 
 
 class Deaf(Bare):

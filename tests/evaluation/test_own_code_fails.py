@@ -9,6 +9,7 @@ from typing import Any
 
 import dspy
 import pytest
+from dspy35 import OF_34
 from small_world import Command, CountingEngine, here, sample_cache  # noqa: F401 - fixtures
 
 from blendfilter import BM25, Direct, Run, aio, evaluate
@@ -125,6 +126,7 @@ class Model(dspy.BaseLM):
         return ChatCompletion.model_validate({**head, "choices": [choice], "usage": usage})
 
 
+@OF_34
 @pytest.mark.parametrize("raised", ["StopIteration", "sys.exit", "cancelled", "no words", "no Exception"])
 def test_what_a_model_of_ones_own_raises_is_its_questions_error(
     raised: str, index: BM25, questions: Questions, tmp_path: Path

@@ -13,6 +13,7 @@ from typing import Any
 
 import dspy
 import pytest
+from scripted import response
 from small_world import CountingEngine, done_by, journaled, slowly, stable
 
 from blendfilter import BM25, BlendFilter, Direct, FullFilter, evaluate, load
@@ -71,29 +72,22 @@ def test_any_module_of_dspys(
     assert replayed.rows == run.rows
 
 
-class Own(dspy.BaseLM):
-    """A model of the user's own, in DSPy's older way."""
+class Own:
+    """An engine of the user's own, which DSPy's own class makes a model."""
 
-    asked = 0  # of the class: DSPy copies instances
+    asked = 0
 
-    def __init__(self) -> None:
-        super().__init__(model="own", temperature=0.0)
-
-    def forward(self, prompt: Any = None, messages: Any = None, **kwargs: Any) -> Any:
-        type(self).asked += 1
-        from openai.types.chat import ChatCompletion
-
-        choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "Hathermouth"}}
-        usage = {"prompt_tokens": 10, "completion_tokens": 1, "total_tokens": 11}
-        head = {"id": "x", "object": "chat.completion", "created": 0, "model": "own"}
-        return ChatCompletion.model_validate({**head, "choices": [choice], "usage": usage})
+    def complete(self, request: Any) -> Any:
+        self.asked += 1
+        return response("Hathermouth", usage=(10, 1))
 
 
 def test_the_model_may_be_anything_dspy_knows(
     index: BM25, questions: Questions, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    run = evaluate(Direct(index), questions, lm=Own(), run=tmp_path / "own", progress=False)
-    assert (run.settings["lm"]["name"], Own.asked) == ("own", 6)
+    own = dspy.LM("own", engine=(engine := Own()), temperature=0.0)
+    run = evaluate(Direct(index), questions, lm=own, run=tmp_path / "own", progress=False)
+    assert (run.settings["lm"]["name"], engine.asked) == ("own", 6)
     assert {row["answer"] for row in run.rows} == {"Hathermouth"}
     assert run.metrics["ledger"]["total"] == {"calls": 6, "tokens_in": 60, "tokens_out": 6, "cost": None}
     engine = CountingEngine()

@@ -158,7 +158,7 @@ def test_dspys_semantic_f1_takes_the_answers_as_responses() -> None:
 
     def semantic_f1(example: Any, prediction: Any, trace: Any = None) -> Any:
         gold = dspy.Example(question=example.question, response=example.answer)
-        with dspy.context(lm=judge):
+        with dspy.context(lm=judge, adapter=dspy.ChatAdapter()):
             return SemanticF1()(gold, dspy.Prediction(response=prediction.answer))
 
     assert evaluate(metrics=[semantic_f1]).scores == {"semantic_f1": pytest.approx(2 / 3, abs=1e-6)}
@@ -173,7 +173,7 @@ def test_one_that_asks_a_model_asks_the_configured_one_outside_of_the_run(tmp_pa
     judge = DummyLM([{"verdict": "yes"}, {"verdict": "no"}])
     questions, rest = bf.load(QUESTIONS), {"lm": student, "progress": False}
     bare = bf.evaluate(bf.Direct(), questions, run=tmp_path / "bare", **rest)
-    with dspy.context(lm=judge):
+    with dspy.context(lm=judge, adapter=dspy.ChatAdapter()):
         run = bf.evaluate(bf.Direct(), questions, run=tmp_path / "run", metrics=["em", judged], **rest)
     assert run.scores == {"em": 0.5, "judged": 0.5}
     assert len(judge.history) == 2

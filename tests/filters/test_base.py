@@ -9,6 +9,7 @@ from typing import Any
 
 import dspy
 import pytest
+from dspy35 import OF_34
 from isle import PASSAGES, QUESTION, REPLIES, Echo, one_list, replies
 from scripted import ScriptedLM
 
@@ -80,13 +81,14 @@ CHOICE = "[[ ## number ## ]]\n3\n\n[[ ## completed ## ]]"
 def test_its_calls_are_the_questions(tmp_path: Path) -> None:
     with Journal(tmp_path) as journal:
         lm = ScriptedLM({"select.choose": [CHOICE], "direct": ["Ada"]}, journal=journal)
-        with dspy.context(lm=lm, trace=[]):
+        with dspy.context(lm=lm, trace=[], adapter=dspy.ChatAdapter()):
             prediction = Direct(one_list(), filter=Asking())(question=QUESTION)
             assert len(dspy.settings.trace) == 2
     assert prediction.knowledge == [PASSAGES[3]]
     assert [stage for stage, _ in prediction.calls] == ["select.choose", "direct"]
 
 
+@OF_34
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_many_that_wait_for_a_model_that_needs_a_thread_too() -> None:
     """More questions at once than there are shared threads: none waits for another's."""

@@ -19,6 +19,7 @@ import pytest
 from dspy import lm15
 from dspy.clients.base_lm import GLOBAL_HISTORY
 from dspy.utils import exceptions
+from dspy35 import OF_34
 from model_server import serve
 from openai.types.chat import ChatCompletion
 from scripted import response
@@ -149,6 +150,7 @@ def test_an_asynchronous_engine_is_awaited_on_the_loop() -> None:
     assert engine.threads == {"blendfilter-loop", threading.main_thread().name}
 
 
+@OF_34
 @pytest.mark.parametrize("kind", [Legacy, AsyncLegacy])
 def test_a_base_lm_from_before_engines_works(tmp_path: Path, kind: type[Legacy]) -> None:
     own = kind("old/model", temperature=0.2)
@@ -176,6 +178,7 @@ class AsyncAttributes(Attributes):
         return self.forward(prompt, messages, **kwargs)
 
 
+@OF_34
 @pytest.mark.parametrize("kind", [Attributes, AsyncAttributes])
 def test_a_base_lm_may_answer_with_objects_as_it_may_in_dspy(kind: type[Legacy]) -> None:
     own = kind("old/model")
@@ -237,7 +240,9 @@ def test_dspys_prices_are_those_of_providers_and_say_nothing_of_a_server_of_ones
     assert costs == [None, 1.0]
 
 
-@pytest.mark.parametrize("make", [lambda: dspy.LM("own/shout", engine=Shout()), lambda: AsyncLegacy("old/model")])
+@pytest.mark.parametrize(
+    "make", [lambda: dspy.LM("own/shout", engine=Shout()), pytest.param(lambda: AsyncLegacy("old/model"), marks=OF_34)]
+)
 def test_a_call_stands_in_each_history_once(make: Any) -> None:
     own = make()
     lm = connect(own)
@@ -304,7 +309,7 @@ FAULTS = [  # the fault; our kind, or that the server refuses; whether it is tri
 ]
 
 
-@pytest.mark.parametrize("kind", ["engine", "forward", "aforward"])
+@pytest.mark.parametrize("kind", ["engine", *(pytest.param(kind, marks=OF_34) for kind in ("forward", "aforward"))])
 @pytest.mark.parametrize(("fault", "expected", "again"), FAULTS, ids=lambda value: type(value).__name__)
 def test_whatever_a_model_raises_is_one_of_our_faults(
     fault: Exception, expected: str, again: bool, kind: str, tmp_path: Path
@@ -380,6 +385,7 @@ def ended_by(reason: str | None, **more: Any) -> dict[str, Any]:
     return {"choices": [{"message": {"content": "Jon"}, "finish_reason": reason, **more}]}
 
 
+@OF_34
 @pytest.mark.parametrize(
     ("said", "ending"),
     [
@@ -417,6 +423,7 @@ def test_a_body_without_choices_is_no_silent_reply_but_the_last_event_of_a_strea
         assert read(wanted, dataclasses.replace(silent, provider_data=data), {}).text == ""
 
 
+@OF_34
 def test_a_server_through_dspy_sets_no_share_of_the_price(tmp_path: Path) -> None:
     """What stands in its body is its own: `rate` is what a batch of ours costs."""
     prices = tmp_path / "prices.toml"

@@ -10,6 +10,7 @@ from typing import Any
 import dspy
 import pytest
 from dspy import lm15
+from dspy35 import OF_34
 from model_server import serve
 from scripted import scripted
 from small_world import comes_of_itself
@@ -40,16 +41,22 @@ HERE = "http://127.0.0.1:9/v1"
 # ---- calling it
 
 
-@pytest.mark.filterwarnings("ignore:Passing OpenAI-style message:DeprecationWarning")
-def test_it_is_called_with_a_text_messages_or_a_request_awaited_or_not() -> None:
-    with scripted(["a", "b", "c", "d"]) as lm:
+def test_it_is_called_with_a_text_or_a_request_awaited_or_not() -> None:
+    with scripted(["a", "b", "c", "d"], n=1) as lm:
         assert lm("hello") == ["a"]
-        assert lm(messages=[{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]) == ["b"]
-        wanted = lm15.Request(model=lm.model, messages=(lm15.Message.user("typed"),))
-        assert [part.text for part in lm(request=wanted).message.parts] == ["c"]
+        wanted = lm15.Request(model=lm.model, system="s", messages=(lm15.Message.user("u"),))
+        assert [lm(request=wanted).text, lm.copy(n=2)(wanted).text] == ["b", "c"]
         assert asyncio.run(lm.acall("awaited")) == ["d"]
-        assert [prompt for _, prompt in lm.prompts] == ["hello", "s\n\nu", "typed", "awaited"]
+        assert [prompt for _, prompt in lm.prompts] == ["hello", "s\n\nu", "s\n\nu", "awaited"]
         assert prompt_of(lm.inner.requests[1]) == [["system", "s"], ["user", "u"]]
+
+
+@OF_34
+@pytest.mark.filterwarnings("ignore:Passing OpenAI-style message:DeprecationWarning")
+def test_it_is_called_with_messages_while_dspy_has_them() -> None:
+    with scripted(["a"]) as lm:
+        assert lm(messages=[{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]) == ["a"]
+        assert prompt_of(lm.inner.requests[0]) == [["system", "s"], ["user", "u"]]
 
 
 @pytest.mark.parametrize(
@@ -114,7 +121,7 @@ def own_replies(stage: str, prompt: str) -> str:
 
 
 def test_a_predictor_of_a_users_own_module_is_named_by_its_attribute_in_threads_too() -> None:
-    with scripted(own_replies) as lm, dspy.context(lm=lm):
+    with scripted(own_replies) as lm, dspy.context(lm=lm, adapter=dspy.ChatAdapter()):
         Own()(question="?")
         assert [stage for stage, _ in lm.prompts] == ["draft", "self_check", "steps[0]"]
         Own().batch([dspy.Example(question=str(i)).with_inputs("question") for i in range(3)], num_threads=4)

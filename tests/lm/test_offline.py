@@ -12,6 +12,7 @@ from typing import Literal
 import dspy
 import pytest
 from dspy import lm15
+from dspy35 import text_of
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -177,8 +178,7 @@ class TestDspysOwnAdapters:
             reasoning="r", answer="1999", found=True, year=1999, label="town",
         )  # fmt: skip
         inputs = {"context": [PIER, TOWN], "question": "When did Orm Pier open?"}
-        messages = adapter.format(Judge, [demo], inputs)
-        fields = adapter.parse(Judge, read("\n\n".join(message["content"] for message in messages)))
+        fields = adapter.parse(Judge, read(text_of(adapter.format(Judge, [demo], inputs))))
         assert (fields["answer"], fields["year"], fields["label"]) == ("1890", 1890, "1890")
         assert "opened in 1890" in fields["reasoning"]
         assert isinstance(fields["found"], bool)
@@ -192,8 +192,8 @@ class TestDspysOwnAdapters:
         adapter = dspy.ChatAdapter()
 
         def step(trajectory: str) -> dict[str, object]:
-            messages = adapter.format(agent, [], {"question": "When did Orm Pier open?", "trajectory": trajectory})
-            return adapter.parse(agent, read("\n\n".join(message["content"] for message in messages)))
+            prompt = adapter.format(agent, [], {"question": "When did Orm Pier open?", "trajectory": trajectory})
+            return adapter.parse(agent, read(text_of(prompt)))
 
         first = step("")
         assert first["next_tool_name"] == "search"
