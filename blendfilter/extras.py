@@ -86,6 +86,27 @@ def quiet_loggers(*names: str, level: int = logging.ERROR) -> Iterator[None]:
             logger.setLevel(old)
 
 
+class _InOrder(set[Any]):
+    """A set that is gone through in the order of its elements."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(sorted(super().__iter__()))
+
+    def __and__(self, other: Any) -> Any:
+        return _InOrder(super().__and__(other))
+
+
+def order_merges() -> None:
+    """Have GEPA draw the predictors of a merged program in the order of their names.
+
+    It draws in the order of a set of names, which every process hashes otherwise, whatever its seed.
+    """
+    try:
+        vars(import_module("gepa.proposer.merge"))["set"] = _InOrder
+    except ImportError:
+        return  # nobody merges
+
+
 def how_to_install(extra: str) -> str:
     """The command, for a checkout and a wheel alike: pip takes the blendfilter that is installed."""
     return f"pip install 'blendfilter[{extra}]'"

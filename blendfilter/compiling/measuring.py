@@ -174,8 +174,6 @@ class CountedMetric:
         pred_trace: Any = None,
     ) -> Any:
         self.watch.check()
-        if isinstance(trace, list):
-            share_equal_texts(trace)
         try:
             value = self._value(example, prediction, trace, pred_name, pred_trace)
         except (CompilationStopped, KeyboardInterrupt):
@@ -215,31 +213,6 @@ class CountedMetric:
             score=score,
             feedback=f"The score is {score:.2f} of 1. The answer given was '{answer}'{wanted}",
         )
-
-
-def share_equal_texts(trace: list[Any]) -> None:
-    """Make equal texts of a trace one object, in place.
-
-    BootstrapFewShot draws among a predictor's demonstrations by a hash of their pickles, which tells two equal texts
-    from one text that stands twice: replies out of a journal would be drawn otherwise than live ones.
-    """
-    known: dict[str, str] = {}
-
-    def shared(value: Any) -> Any:
-        if type(value) is str:
-            return known.setdefault(value, value)
-        if type(value) is list:
-            return [shared(item) for item in value]
-        if type(value) is dict:
-            return {name: shared(item) for name, item in value.items()}
-        return value
-
-    for at, (predictor, inputs, outputs) in enumerate(trace):
-        trace[at] = (predictor, shared(inputs), outputs)
-        # GEPA also traces calls whose reply could not be read
-        if isinstance(outputs, dspy.Prediction):
-            for name, value in outputs.items():
-                outputs[name] = shared(value)
 
 
 def _number(value: Any) -> float:

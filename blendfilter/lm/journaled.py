@@ -11,6 +11,7 @@ A response of the cache has no usage, and says `cache_hit`: it was paid for befo
 from __future__ import annotations
 
 import re
+import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
@@ -21,6 +22,7 @@ from blendfilter.aio import SingleFlight
 from blendfilter.context import asker, note, who
 from blendfilter.dspy_surface import CACHE_HIT, lm15, response_as_dict, response_of
 from blendfilter.errors import BadArgument, ModelError, ReplayMiss, ServerRefused
+from blendfilter.extras import order_merges
 from blendfilter.journal import CallCache, Journal, digest
 from blendfilter.lm import faults
 from blendfilter.lm.attempts import ModelEngine
@@ -74,6 +76,8 @@ class JournaledEngine:
             if value is not None and name != "json_schema"
         }
         self._flights: SingleFlight[dict[str, Any]] = SingleFlight()
+        if isinstance(self.journal, Journal):
+            order_merges()
 
     async def complete(self, request: lm15.Request) -> lm15.Response:
         """The response to `request`, from the journal or from the model.
@@ -304,18 +308,20 @@ def _paid(responses: Iterable[lm15.Response], price: Price | None) -> dict[str, 
 
 
 def _response(record: Mapping[str, Any], model: str) -> lm15.Response:
+    """What a call's record says, the same whether it was just made or read again.
+
+    Equal texts are one object, as they are in no file: BootstrapFewShot draws among a predictor's demonstrations by a
+    hash of their pickles, which tells one text that stands twice from two that are equal.
+    """
     if "response" in record:
-        return response_of(record["response"])
-    parts: list[Any] = (
-        [lm15.ThinkingPart(text=record["reasoning"])] if record["reasoning"] else []
-    )
+        return response_of(_interned(record["response"]))
+    reasoning, reply = _interned([record["reasoning"], record["reply"]])
+    parts: list[Any] = [lm15.ThinkingPart(text=reasoning)] if reasoning else []
     scores = record.get("logprobs")
     return lm15.Response(
         id=None,
         model=model,
-        message=lm15.Message(
-            role="assistant", parts=(*parts, lm15.TextPart(text=record["reply"]))
-        ),
+        message=lm15.Message(role="assistant", parts=(*parts, lm15.TextPart(text=reply))),
         finish_reason=record["finish"],
         usage=lm15.Usage(
             input_tokens=record["tokens_in"],
@@ -326,6 +332,16 @@ def _response(record: Mapping[str, Any], model: str) -> lm15.Response:
         if scores
         else None,
     )
+
+
+def _interned(value: Any) -> Any:
+    if type(value) is str:
+        return sys.intern(value)
+    if type(value) is list:
+        return [_interned(item) for item in value]
+    if type(value) is dict:
+        return {name: _interned(item) for name, item in value.items()}
+    return value
 
 
 def is_answer(record: Mapping[str, Any]) -> bool:

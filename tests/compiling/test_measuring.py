@@ -14,7 +14,6 @@ from blendfilter.compiling.measuring import (
     CompilationStopped,
     CompilationWatch,
     CountedMetric,
-    share_equal_texts,
 )
 from blendfilter.compiling.optimisers import DemoCount, complete, hold_to, keep_own_fields, reduced
 from blendfilter.compiling.silver import overlap, silver_examples, silver_metric
@@ -253,13 +252,3 @@ def test_what_a_model_filled_stays_marked_and_marks_cost_nothing() -> None:
     predictor = asking()
     predictor.demos = [kept]
     assert hold_to(predictor, 3, WORDS).dropped == 0
-
-
-def test_equal_texts_of_a_trace_become_one_object() -> None:
-    """DSPy draws demonstrations by a hash of pickles, which tells two equal texts from one."""
-    one, other = "".join(["a", "b"]), "".join(["a", "b"])
-    trace = [(None, {"context": one, "lines": [other]}, dspy.Prediction(reply=other))]
-    share_equal_texts(trace)
-    _, inputs, outputs = trace[0]
-    assert inputs["context"] is inputs["lines"][0] is outputs.reply
-    assert (inputs, outputs.reply) == ({"context": "ab", "lines": ["ab"]}, "ab")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 from calls import Live, ask, journaled, request, text_of
 from dspy import lm15
+from gepa.proposer.merge import sample_and_attempt_merge_programs_by_common_predictors as merge
 from scripted import ScriptedEngine, response
 
 from blendfilter.context import CallNote, CallSample, asker, noting, setting
@@ -313,3 +315,24 @@ def test_how_a_reply_ended_is_noted_live_and_served(tmp_path: Path, reply: str, 
         assert [ask(journaled(live, journal)) for _ in range(2)] == [reply, reply]
         (record,) = journal.records()
     assert notes == [CallNote("ids", record["key"], event)] * 2
+
+
+# ---- what optimisers leave to chance
+
+
+def test_gepa_merges_two_programs_alike_in_every_process(tmp_path: Path) -> None:
+    """It draws for each predictor in the order of a set of names, and a process hashes names as no other does."""
+    names = [f"step {letter}" for letter in "fedcbagjihlk"]
+    first, second = ({name: f"{name} {number}" for name in names} for number in (1, 2))
+    seed, second["kept"] = {**dict.fromkeys(names, ""), "kept": ""}, ""
+    first["kept"] = "better"
+    with Journal(tmp_path) as journal:
+        connect("offline", journal=journal)
+    scores = [0.1, 0.5, 0.5]
+    merged = merge(scores, random.Random(0), [1, 2], ([], []), [seed, first, second], [[None], [0], [0]])
+    drawn = random.Random(0)
+    drawn.sample([1, 2], 2)
+    drawn.choices([0], k=1, weights=[0.1])
+    expected = {name: drawn.choice([first, second])[name] for name in sorted(names)}
+    assert merged is not None
+    assert merged[0] == {**expected, "kept": "better"}
