@@ -247,10 +247,25 @@ class TestCompare:
             (("cot-retrieval", "--metric", "cover-em"), "has no 'cover-em' yet: blendfilter"),
             (("cot-retrieval", "--metric", "q_ex.recall"), "run 'direct-retrieval' has no 'q_ex.recall' for every"),
             ((), "compare wants at least two runs, got 1"),
+            (("cot-retrieval", "--margin", "-2"), "--margin -2 is none: give the points"),
+            (("cot-retrieval", "--margin", "2", "--metric", "en"), "no metric 'en'. (known: accuracy, cover-em, em"),
         ],
     )
     def test_a_wrong_command_is_one_line(self, blendfilter: Command, words: tuple[str, ...], error: str) -> None:
         refused(blendfilter("compare", "direct-retrieval", *words), error)
+
+    def test_a_loss_that_a_margin_does_not_allow_ends_with_1(self, blendfilter: Command) -> None:
+        words = ("compare", "direct-retrieval", "cot-retrieval", "--metric", "em", "--margin")
+        within, beyond = blendfilter(*words, 60), blendfilter(*words, 1)
+        assert (within.code, within.notices) == (0, [])
+        assert "cot-retrieval, em: non-inferior by 60 points: the difference is above " in within.out
+        assert (beyond.code, beyond.error) == (
+            1,
+            "blendfilter: not shown non-inferior to direct-retrieval: cot-retrieval",
+        )
+        assert "cot-retrieval, em: not shown non-inferior by 1 points: the difference may be " in beyond.out
+        data = blendfilter(*words, 1, "--json")
+        assert (data.code, json.loads(data.out)["non_inferior"]) == (1, {"cot-retrieval": False})
 
 
 class TestDoctor:

@@ -498,6 +498,8 @@ class CompareOptions(Settings, panel="Method"):
     default."""
     seed: Annotated[int, Option(panel="Data", rare=True)] = 0
     """Of the bootstrap."""
+    margin: float | None = None
+    """Points that a run may lose: exit code 1 unless every run is shown to lose less (non-inferiority; one index)."""
     as_json: AsJson = False
 
 
@@ -514,11 +516,15 @@ def compare(options: CompareOptions) -> None:
         metrics=options.metric or None,
         seed=options.seed,
         against=options.against,
+        margin=options.margin,
     )
     if options.as_json:
         show(dumps(compared.as_dict(), ensure_ascii=False, indent=2))
     else:
         show(compared.table())
+    if worse := [run for run, within in compared.non_inferior.items() if not within]:
+        say(f"not shown non-inferior to {compared.baseline}: {', '.join(worse)}")
+        raise typer.Exit(1)
 
 
 class RescoreOptions(JudgeOptions, SpendingOptions):

@@ -7,6 +7,10 @@ everything else by the paired bootstrap. With several runs against one baseline,
 for each measure by itself. An answer that ended in an error counts as 0 in a score; figures of retrieval are over the
 questions that no run failed on; a run that failed on all of them is compared with nothing. Figures are kept as
 fractions of 1 and printed in percent, differences in points.
+
+With a margin, each run is tested for non-inferiority too: by every measure, `statistics.lower_bound` must exclude a
+loss of the margin. As all must pass, several runs and measures need no correction. Errors in the baseline, which would
+count as 0 and lower the bar, are refused.
 """
 
 from __future__ import annotations
@@ -37,6 +41,7 @@ from blendfilter.evaluation.statistics import (
     RESAMPLES,
     detectable_difference,
     holm,
+    lower_bound,
     mcnemar_exact,
     paired_bootstrap,
     smallest_difference,
@@ -67,7 +72,8 @@ class ComparisonRow:
     `won` and `lost` count the questions that only this run, or only the baseline, answers right; `smallest` is the
     least difference that McNemar could have found on them. These three stand only where the measure is right or wrong
     and both runs have one answer a question. An answer that ended in an error counts as 0; where all of a run's did,
-    it has `failed`, and is compared with nothing.
+    it has `failed`, and is compared with nothing. `bound` is what a margin is tested by: with 97.5 % confidence the
+    difference is above it.
     """
 
     run: str
@@ -83,6 +89,7 @@ class ComparisonRow:
     lost: int | None = None
     smallest: float | None = None
     failed: bool = False
+    bound: float | None = None
 
 
 @dataclass(frozen=True)
@@ -90,7 +97,8 @@ class Comparison:
     """Runs against one baseline over the same `n` questions; the baseline's rows come first.
 
     `repeats` says how often each run answered every question, by run; `also` what else differs between them, a line
-    each; `over` how many questions a figure of retrieval is over, where errors leave some out.
+    each; `over` how many questions a figure of retrieval is over, where errors leave some out; `margin` what a run may
+    lose, as a fraction of 1.
     """
 
     baseline: str
@@ -102,9 +110,18 @@ class Comparison:
     repeats: Mapping[str, int]
     also: tuple[str, ...]
     over: Mapping[str, int]
+    margin: float | None = None
 
     def __repr__(self) -> str:
         return self.text()  # what a prompt shows is the table
+
+    @property
+    def non_inferior(self) -> dict[str, bool]:
+        """By run, whether it is shown to lose less than the margin by every measure; empty without a margin."""
+        found: dict[str, bool] = {}
+        for run, within, _ in self._verdicts():
+            found[run] = within and found.get(run, True)
+        return found
 
     @property
     def notes(self) -> list[str]:
@@ -130,7 +147,11 @@ class Comparison:
             {name: rounded(name, value) for name, value in asdict(row).items()}
             for row in self.rows
         ]
-        return asdict(self) | {"rows": rows, "notes": self.notes}
+        return asdict(self) | {
+            "rows": rows,
+            "non_inferior": self.non_inferior,
+            "notes": self.notes,
+        }
 
     def _cells(self) -> list[list[str]]:
         several = len({row.run for row in self.rows}) > 2  # one comparison needs no correction
@@ -162,6 +183,31 @@ class Comparison:
             counts = ", ".join(f"{run} {self.repeats[run]}" for run in several)
             yield f"answers a question: {counts}; the bootstrap draws them too, within each question"
         yield from self._tests(several) if self.p_values else [NO_P_VALUE]
+        yield from (line for _, _, line in self._verdicts())
+
+    def _verdicts(self) -> Iterator[tuple[str, bool, str]]:
+        """Run, whether it is within the margin, and the line that says so: for each measure."""
+        if (margin := self.margin) is None:
+            return
+        for row in self.rows:
+            if row.run == self.baseline:
+                continue
+            if row.bound is None:
+                within, why = False, "it failed"
+            elif (
+                row.errors and row.measure in self.over
+            ):  # what they leave out may be what it loses
+                within, why = False, "questions that it failed on have no such figure"
+            else:
+                within = row.bound > -margin
+                why = f"the difference {'is above' if within else 'may be'} {100 * row.bound:+.2f} points"
+                why += " (97.5 % confidence, Bonett and Price)"
+            shown = "non-inferior" if within else "not shown non-inferior"
+            yield (
+                row.run,
+                within,
+                f"{row.run}, {row.measure}: {shown} by {100 * margin:g} points: {why}",
+            )
 
     def _failures(self) -> Iterator[str]:
         for run, row in {row.run: row for row in self.rows if row.errors}.items():
@@ -236,20 +282,28 @@ def compare(
     metrics: list[str] | None = None,
     seed: int = 0,
     against: AnyPath | None = None,
+    margin: float | None = None,
 ) -> Comparison:
     """Runs over the same questions, each against the first or `against` (a run, a name or a folder among them).
 
     `runs` may also be one list, or a mapping from the names that the table shows. `metrics` may be rescored ones, where
     every run was given them, and figures of retrieval by query and name (`q_ex.recall`, `union.precision`), where gold
-    is known.
+    is known. With a `margin`, in points, `non_inferior` says by run whether it is shown to lose less than that.
 
     Raises:
-        RunMismatch: other questions, golden answers or another task. BadArgument: fewer than two runs. MissingFile: a
+        RunMismatch: other questions, golden answers or another task; with a margin, another index, or errors in the
+        baseline. BadArgument: fewer than two runs, a margin that is none. MissingFile: a
         run that is not finished, or was never rescored. UnknownName: no such metric or run.
     """
     named = named_runs(*runs)
     if len(named) < 2:
         raise BadArgument(f"compare wants at least two runs, got {len(named)}")
+    if margin is not None:
+        recipes = {label: _recipe(run.record)["index"] for label, run in named.items()}
+        for line in differing_values("index", recipes):
+            raise RunMismatch(
+                f"margin={margin:g} wants runs over one index: {line}; evaluate them over the same"
+            )
     measures = metrics or list(next(iter(named.values())).settings["metrics"])
     tasks = {run.settings["task"]: label for label, run in named.items()}
     if len(tasks) > 1:
@@ -264,6 +318,7 @@ def compare(
         metrics=measures,
         seed=seed,
         against=None if against is None else str(against),
+        margin=margin,
         p_values=not any(run.offline for run in named.values()),
         also=[
             *recipe_differences({label: run.record for label, run in named.items()}),
@@ -326,14 +381,20 @@ def compare_predictions(
     metrics: Sequence[str],
     seed: int = 0,
     against: str | None = None,
+    margin: float | None = None,
     p_values: bool = True,
     also: Sequence[str] = (),
 ) -> Comparison:
     """Each run of `runs` (label -> rows of its `predictions.jsonl`) against the first, or the one named `against`.
 
     `metrics` are keys of the rows ("em", "f1", "accuracy", …); `correct` is compared too where none of them is right or
-    wrong. `p_values=False` (the offline reader) gives no p at all. `also` are lines that say what else differs.
+    wrong and no `margin` (in points) is given. `p_values=False` (the offline reader) gives no p at all. `also` are
+    lines that say what else differs.
     """
+    if margin is not None and not 0 < margin < 100:
+        raise BadArgument(
+            f"margin={margin:g} is none: give the points that a run may lose, above 0 and below 100"
+        )
     baseline = next(iter(runs)) if against is None else against
     if baseline not in runs:
         raise UnknownName.of("run", baseline, runs)
@@ -342,6 +403,11 @@ def compare_predictions(
     for label, table in tables.items():
         _check_questions(baseline, first, label, table)
     errors = {label: sum(bool(row.get("error")) for row in runs[label]) for label in tables}
+    if margin is not None and errors[baseline]:
+        raise RunMismatch(
+            f"margin={margin:g} wants a baseline without errors, and '{baseline}' has {errors[baseline]}, which count "
+            "as 0: its command again retries them, or choose against=NAME"
+        )
     failed = {label for label in tables if errors[label] == len(runs[label])}
     answered = [
         id
@@ -361,7 +427,9 @@ def compare_predictions(
         }
 
     measured = {measure: of_all(measure) for measure in dict.fromkeys(metrics)}
-    if not any(_right_or_wrong(name, *scores.values()) for name, scores in measured.items()):
+    if margin is None and not any(
+        _right_or_wrong(name, *scores.values()) for name, scores in measured.items()
+    ):
         measured[CORRECT] = of_all(CORRECT)
     rows: list[ComparisonRow] = []
     for measure, scores in measured.items():
@@ -371,7 +439,16 @@ def compare_predictions(
     partly = filter(_of_retrieval, measured) if len(answered) < len(first) else ()
     over = dict.fromkeys(partly, len(answered))
     return Comparison(
-        baseline, len(first), by_run, seed, RESAMPLES, p_values, repeats, tuple(also), over
+        baseline,
+        len(first),
+        by_run,
+        seed,
+        RESAMPLES,
+        p_values,
+        repeats,
+        tuple(also),
+        over,
+        None if margin is None else margin / 100,
     )
 
 
@@ -398,6 +475,7 @@ def _compared(
 def _tested(measure: str, before: Answers, after: Answers, seed: int) -> Json:
     """What compares a run's scores (`after`) with the baseline's (`before`), by the fields of a row."""
     found: Json = paired_bootstrap(before, after, seed=seed)._asdict()
+    found["bound"] = lower_bound(before, after)
     if _right_or_wrong(measure, before, after) and len(before[0]) == len(after[0]) == 1:
         lost, won, p = mcnemar_exact(before, after)
         smallest = smallest_difference(won + lost, len(after))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from blendfilter.errors import AskedWrong, BadData, EmptyData, RunMismatch
+from blendfilter.errors import AskedWrong, BadArgument, BadData, EmptyData, RunMismatch
 from blendfilter.evaluation.comparison import (
     NO_P_VALUE,
     Comparison,
@@ -17,7 +17,12 @@ from blendfilter.evaluation.comparison import (
     compare_predictions,
     recipe_differences,
 )
-from blendfilter.evaluation.statistics import detectable_difference, holm, paired_bootstrap
+from blendfilter.evaluation.statistics import (
+    detectable_difference,
+    holm,
+    lower_bound,
+    paired_bootstrap,
+)
 
 Rows = list[dict[str, Any]]
 
@@ -175,6 +180,70 @@ def test_answers_of_a_question_are_averaged_and_drawn_within_it() -> None:
     assert "answers a question: often 2; the bootstrap draws them too, within each question" in compared.notes
     assert "p: the paired bootstrap for em" in compared.notes
     assert not any("won" in note for note in compared.notes)
+
+
+# a margin
+
+HALF = run([0, 1] * 100)
+WORSE = run([1] * 4 + [0, 1] * 92 + [0] * 12)
+"""Of 200 questions it wins two and loses six of them, four of the net."""
+
+
+def margins(margin: float, metrics: Sequence[str] = ("em",), **runs: Rows) -> Comparison:
+    return compare_predictions({"half": HALF, **runs}, metrics=metrics, margin=margin)
+
+
+def test_a_run_is_non_inferior_where_its_bound_excludes_a_loss_of_the_margin() -> None:
+    bound = lower_bound([r["em"] for r in HALF], [r["em"] for r in WORSE])
+    points = f"{100 * bound:+.2f} points (97.5 % confidence, Bonett and Price)"
+    within, beyond = margins(-100 * bound + 0.01, worse=WORSE), margins(-100 * bound, worse=WORSE)
+    assert row(within, "worse", "em").bound == bound
+    assert (within.non_inferior, beyond.non_inferior) == ({"worse": True}, {"worse": False})
+    assert within.notes[-1].endswith(f"points: the difference is above {points}")
+    assert beyond.notes[-1] == (
+        f"worse, em: not shown non-inferior by {-100 * bound:g} points: the difference may be {points}"
+    )
+    assert beyond.as_dict()["non_inferior"] == {"worse": False}
+    assert compare_predictions({"half": HALF, "worse": WORSE}, metrics=["em"]).non_inferior == {}
+
+
+def test_every_run_and_measure_is_tested_and_none_that_was_not_asked_for() -> None:
+    worse_f1 = [r | {"f1": r["f1"] / 2} for r in HALF]
+    assert margins(5, half_again=HALF, worse_f1=worse_f1).non_inferior == {"half_again": True, "worse_f1": True}
+    both = margins(5, ("em", "f1"), half_again=HALF, worse_f1=worse_f1)
+    assert both.non_inferior == {"half_again": True, "worse_f1": False}
+    assert {r.measure for r in margins(5, ("f1",), worse_f1=worse_f1).rows} == {"f1"}, "no 'correct'"
+
+
+def test_errors_of_a_run_lower_it_and_those_of_the_baseline_are_refused() -> None:
+    broken = [r | {"error": "timeout at answer"} for r in HALF]
+    some = [*broken[:40], *HALF[40:]]
+    assert margins(5, some=some, all=broken).non_inferior == {"some": False, "all": False}
+    assert margins(5, all=broken).notes[-1] == "all, em: not shown non-inferior by 5 points: it failed"
+    with pytest.raises(RunMismatch, match=r"^margin=5 wants a baseline without errors, and 'half' has 40, which"):
+        compare_predictions({"half": some, "again": HALF}, metrics=["em"], margin=5)
+    with pytest.raises(RunMismatch, match="'half' has 200"):
+        compare_predictions({"half": broken, "again": HALF}, metrics=["em"], margin=5)
+
+
+def test_what_errors_leave_out_of_a_figure_of_retrieval_is_no_gain() -> None:
+    found = [r | {"kept.recall": 1.0} for r in HALF]
+    some = [found[0] | {"error": "timeout at answer"}, *found[1:]]
+    compared = compare_predictions({"a": found, "b": some, "c": found}, metrics=["kept.recall"], margin=20)
+    assert compared.non_inferior == {"b": False, "c": True}
+    assert "questions that it failed on have no such figure" in "\n".join(compared.notes)
+
+
+def test_several_answers_a_question_count_by_their_mean() -> None:
+    twice = [r | {"repeat": number} for r in HALF for number in (1, 2)]
+    assert row(margins(5, twice=twice), "twice", "em").bound == row(margins(5, once=HALF), "once", "em").bound
+    assert margins(5, twice=twice).non_inferior == {"twice": True}
+
+
+@pytest.mark.parametrize("margin", [0, -2, 100, float("nan")])
+def test_a_margin_that_is_none_is_refused(margin: float) -> None:
+    with pytest.raises(BadArgument, match=r"^margin=\S+ is none: give the points that a run may lose, above 0 and"):
+        margins(margin, worse=WORSE)
 
 
 # what is refused

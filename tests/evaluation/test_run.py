@@ -133,6 +133,20 @@ def test_what_else_differs_is_told(runs: dict[str, Run]) -> None:
     assert not any(note.startswith("also") for note in compare(runs["direct"], runs["blend"]).notes)
 
 
+def test_a_margin_wants_one_index(runs: dict[str, Run]) -> None:
+    """The offline reader gets no p-value, but its verdict: what it decides is whether the pipeline still works."""
+    compared = compare(runs["direct"], runs["silly"], runs["direct"], metrics=["em"], margin=30)
+    assert compared.non_inferior == {"silly": False, "direct (3)": True}
+    assert NO_P_VALUE in compared.notes
+    questions = load("hotpotqa", "sample", limit=8)
+    folder = runs["direct"].folder.with_name("one passage less")
+    passages = [json.loads(line) for line in sample("corpus.jsonl").read_text("utf-8").splitlines()]
+    evaluate(Direct(BM25.build(passages[:-1])), questions, lm="offline", run=folder, progress=False)
+    with pytest.raises(RunMismatch, match=r"^margin=30 wants runs over one index: index bm25/\S+ \(direct\) / bm25/"):
+        compare(runs["direct"], folder, margin=30)
+    assert compare(runs["direct"], folder).n == 8, "without a margin it is a line below the table"
+
+
 def test_every_run_keeps_a_label_of_its_own(tmp_path: Path) -> None:
     """A folder may be called as a repeated name would be: no run takes another's place."""
     folders = [tmp_path / name for name in ("a", "a (3)", "other/a", "a")]
