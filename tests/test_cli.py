@@ -284,6 +284,43 @@ class TestDoctor:
         assert (here / "examined" / "journal.jsonl").is_file()
 
 
+class TestAtLeast:
+    @pytest.mark.parametrize(
+        ("asked", "error"),
+        [
+            ("en=0.4", "no score 'en'. (known: em, f1) and figures of retrieval, such as"),
+            ("cover-em=0.4", "no score 'cover-em'. (known: em, f1)"),
+            ("kept.recal=0.4", "no score 'kept.recal'."),
+            ("em=40", "--at-least em is 40: give a share from 0 to 1"),
+            ("em=nan", "--at-least em is nan: give a share"),
+            ("em", "--at-least is 'em': give a name and a share, em=0.4"),
+        ],
+    )
+    def test_what_no_run_will_have_is_refused_before_any_call(
+        self, asked: str, error: str, blendfilter: Command, here: Path
+    ) -> None:
+        refused(blendfilter(*small_eval("cot-retrieval", "run", "--at-least", "em=0", "--at-least", asked)), error)
+        assert not (here / "run").exists()
+
+    def test_a_lower_score_ends_with_1_and_the_run_is_there(self, blendfilter: Command, here: Path) -> None:
+        words = small_eval("blendfilter", "run")
+        plain = blendfilter(*words)
+        low = blendfilter(*words, "--at-least", "em=1", "--at-least", "kept.recall=0", "--at-least", "em=0.1")
+        assert (plain.code, low.code) == (0, 1)
+        assert low.out == plain.out
+        score = json.loads((here / "run/metrics.json").read_text())["metrics"]["em"]
+        assert score["value"] > 0
+        ends = f"[{100 * score['low']:.1f}, {100 * score['high']:.1f}]"
+        assert low.error == f"blendfilter: em is {100 * score['value']:.1f} % {ends}, below 100 %"
+        assert blendfilter(*words, "--replay", "--at-least", f"em={score['value']}").code == 0
+        assert "at-least" not in (here / "run/run.json").read_text(), "it is no setting of the run"
+
+    def test_a_figure_that_the_method_does_not_have_is_named_after_the_run(self, blendfilter: Command) -> None:
+        outcome = blendfilter(*small_eval("cot-retrieval", "run", "--at-least", "q_ex.recall=0.4"))
+        assert outcome.code == 2
+        assert "no score 'q_ex.recall'. Did you mean 'q.recall'?" in outcome.error
+
+
 # endings
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -48,6 +48,7 @@ from blendfilter.errors import (
     MissingExtra,
     MissingFile,
     ServerRefused,
+    UnknownName,
 )
 from blendfilter.settings import Argument, Decoding, Option, Rare, Settings
 from blendfilter.table import Table
@@ -135,6 +136,10 @@ class EvalOptions(
     """Model calls in flight in the whole run."""
     max_retries: MaxRetries = None
     max_bad_replies: MaxBadReplies = 0.05
+    at_least: Annotated[
+        list[str] | None, Option(panel="Limits", rare=True, metavar="NAME=SHARE")
+    ] = None
+    """A score (em=0.4, kept.recall=0.8) below which it ends with exit code 1; may be repeated."""
     prices: PricesFile = None
     metric: Annotated[
         list[str] | None,
@@ -183,6 +188,7 @@ def eval(ctx: typer.Context, options: EvalOptions) -> None:
     questions = load(
         options.task, options.data, limit=options.limit, metrics=options.metric or None
     )
+    asked = _asked(options.at_least or (), questions)
     replayed = options.run if options.replay else None
     decoding: dict[str, Any] = {"temperature": options.temperature, "top_p": options.top_p}
     keyless = options.plan or options.batch_dir is not None
@@ -252,7 +258,29 @@ def eval(ctx: typer.Context, options: EvalOptions) -> None:
     with setting(options=settings):
         done = _evaluated(options, module, questions, **shared)
     done.max_bad_replies, done.prices = options.max_bad_replies, lm.terms.prices
-    _conclude(done, html=options.html)
+    _conclude(done, html=options.html, asked=asked)
+
+
+def _asked(given: Iterable[str], questions: Questions) -> dict[str, float]:
+    """What --at-least asks of scores that the run will have. Raises: BadArgument, UnknownName."""
+    from blendfilter.evaluation.rows import of_retrieval
+    from blendfilter.evaluation.run_status import check_share
+
+    asked: dict[str, float] = {}
+    gold = any(question.gold_titles for question in questions)
+    for one in given:
+        name, _, share = one.partition("=")
+        if name not in questions.task.metrics and not (gold and of_retrieval(name)):
+            also = "and figures of retrieval, such as kept.recall" if gold else ""
+            raise UnknownName.of("score", name, questions.task.metrics, also)
+        try:
+            least = float(share)
+        except ValueError:
+            raise BadArgument(
+                f"--at-least is '{one}': give a name and a share, em=0.4"
+            ) from None
+        asked[name] = max(check_share(least, f"--at-least {name}"), asked.get(name, 0.0))
+    return asked
 
 
 def _evaluated(options: EvalOptions, module: Any, questions: Questions, **shared: Any) -> Run:
@@ -323,8 +351,8 @@ def _shard_of(given: str) -> tuple[int, int]:
     return int(number), int(of)
 
 
-def _conclude(done: Run, *, html: bool) -> None:
-    """Show the run, write its page, and end with exit code 1 where questions failed or replies are bad."""
+def _conclude(done: Run, *, html: bool, asked: Mapping[str, float] = {}) -> None:
+    """Show the run, write its page, and end with exit code 1 where questions failed, replies are bad or scores low."""
     from blendfilter.report.run_text import report_text
 
     show(report_text(done, terminal_width()))
@@ -335,7 +363,10 @@ def _conclude(done: Run, *, html: bool) -> None:
         say(
             "too many bad replies (the warnings at the top): blendfilter doctor says what to change"
         )
-    if done.errors or warned:
+    below = done.at_least(**asked)
+    for line in below:
+        say(line)
+    if done.errors or warned or below:
         raise typer.Exit(1)
 
 

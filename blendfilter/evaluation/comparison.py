@@ -34,6 +34,7 @@ from blendfilter.evaluation.rows import (
     Record,
     kept_known,
     key_of,
+    of_retrieval,
     repeat_of,
 )
 from blendfilter.evaluation.run import READS_GOLD, Run, Runs, named_runs
@@ -354,7 +355,7 @@ def _with_retrieval(
     label: str, rows: list[PredictionRow], metrics: Sequence[str]
 ) -> list[PredictionRow]:
     """The rows with those of `metrics` that are figures of retrieval. Raises: RunMismatch where a run has none."""
-    for name in filter(_of_retrieval, metrics):
+    for name in filter(of_retrieval, metrics):
         query, _, measure = name.rpartition(".")
         # As in metrics.json: a question counts as 0 that lacks a query which others of the run have; an error has none.
         fixed = query in VARIANTS and any(query in row["retrieval"] for row in rows)
@@ -416,7 +417,7 @@ def compare_predictions(
     ]
 
     def of_all(measure: str) -> dict[str, Answers]:
-        ids = answered if _of_retrieval(measure) else first
+        ids = answered if of_retrieval(measure) else first
         if not ids:
             raise EmptyData(
                 f"no question was answered by every run: there is no '{measure}' to compare"
@@ -436,7 +437,7 @@ def compare_predictions(
         rows += _compared(measure, scores, errors, failed, seed, p_values)
     by_run = tuple(row for label in tables for row in rows if row.run == label)
     repeats = {label: len(next(iter(table.values()))) for label, table in tables.items()}
-    partly = filter(_of_retrieval, measured) if len(answered) < len(first) else ()
+    partly = filter(of_retrieval, measured) if len(answered) < len(first) else ()
     over = dict.fromkeys(partly, len(answered))
     return Comparison(
         baseline,
@@ -488,11 +489,6 @@ def _right_or_wrong(measure: str, *runs: Answers) -> bool:
     return not fraction and all(
         score in (0, 1) for run in runs for answers in run for score in answers
     )
-
-
-def _of_retrieval(measure: str) -> bool:
-    query, _, figure = measure.rpartition(".")
-    return bool(query) and figure in MEASURES
 
 
 def _by_id(label: str, rows: Sequence[Record]) -> Predictions:

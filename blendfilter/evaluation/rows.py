@@ -640,6 +640,12 @@ def retrieval_known(row: Record) -> bool:
     return not unknown and bool(row["gold_titles"] or row["retrieval"])
 
 
+def of_retrieval(measure: str) -> bool:
+    """Whether it names a figure of retrieval, by query and name: `q_ex.recall`."""
+    query, _, figure = measure.rpartition(".")
+    return bool(query) and figure in MEASURES
+
+
 def kept_known(row: Record) -> bool:
     """Whether it is known what an answer was read from: False where that is text that stands in no passage alone."""
     return KEPT in row["retrieval"] or UNION not in row["retrieval"]

@@ -15,10 +15,11 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
-from blendfilter.errors import BadArgument, BadData, RunMismatch
+from blendfilter.errors import BadArgument, BadData, RunMismatch, UnknownName
 from blendfilter.evaluation.ledger import LedgerEntry, ledger, stored, taken
 from blendfilter.evaluation.rescoring import NAMES, Rescored, file_of, rescored
 from blendfilter.evaluation.rows import (
+    MEASURES,
     NEAR,
     PredictionRow,
     Record,
@@ -195,6 +196,31 @@ class RunStatus:
         for name, share in bad_shares(flags, self.whole_rows()).items():
             if share.value > self.run.max_bad_replies:
                 lines.append(f"{share.words} of {_WARNED_OF[name]}.")
+        return lines
+
+    def below(self, asked: Mapping[str, float]) -> list[str]:
+        """A line for each score of the finished run that is below what is `asked` of it. Raises as `Run.at_least`."""
+        metrics, lines = self.run.metrics, []
+        retrieved = {
+            f"{query}.{name}": {"value": figures[name]}
+            for query, figures in metrics["retrieval"].items()
+            for name in MEASURES
+            if name in figures
+        }
+        scores = {**metrics["metrics"], **retrieved}
+        for name, least in asked.items():
+            check_share(least, name)
+            if name in NAMES and name not in scores:
+                scores[name] = rescored(self.run, name).as_dict()
+            if name not in scores:
+                raise UnknownName.of("score", name, scores, f"in {self.run.folder}")
+            score = scores[name]
+            ends = [f"{100 * score[end]:.1f}" for end in ("low", "high") if end in score]
+            if (value := score["value"]) < least:
+                interval = f" [{', '.join(ends)}]" if ends else ""
+                lines.append(
+                    f"{name} is {100 * value:.1f} %{interval}, below {100 * least:g} %"
+                )
         return lines
 
     @cached_property

@@ -147,6 +147,24 @@ def test_a_margin_wants_one_index(runs: dict[str, Run]) -> None:
     assert compare(runs["direct"], folder).n == 8, "without a margin it is a line below the table"
 
 
+def test_scores_that_are_lower_than_asked_are_named(runs: dict[str, Run]) -> None:
+    run, name = runs["blend"], "kept.recall"
+    em, recall = run.metrics["metrics"]["em"], run.metrics["retrieval"]["kept"]["recall"]
+    assert run.at_least(em=em["value"], **{name: recall}) == run.at_least() == []
+    assert run.at_least(em=1, f1=0, **{name: 0.999}) == [
+        f"em is {100 * em['value']:.1f} % [{100 * em['low']:.1f}, {100 * em['high']:.1f}], below 100 %",
+        f"kept.recall is {100 * recall:.1f} %, below 99.9 %",
+    ]
+    with pytest.raises(MissingFile, match="run 'blend' has no 'cover-em' yet: blendfilter rescore"):
+        run.at_least(**{"cover-em": 1})
+    run.rescore("cover-em")
+    assert run.at_least(**{"cover-em": 0}) == []
+    with pytest.raises(UnknownName, match=r"^no score 'en'\. .*known: em, f1, kept\.mrr, .* in .*blend"):
+        run.at_least(en=0.5)
+    with pytest.raises(BadArgument, match=r"^em is 40: give a share from 0 to 1"):
+        run.at_least(em=40)
+
+
 def test_every_run_keeps_a_label_of_its_own(tmp_path: Path) -> None:
     """A folder may be called as a repeated name would be: no run takes another's place."""
     folders = [tmp_path / name for name in ("a", "a (3)", "other/a", "a")]
