@@ -163,6 +163,13 @@ class Ask(dspy.Predict):
             self.__getstate__(),
         )
 
+    def __repr__(self) -> str:
+        """One line; DSPy's prints the instructions and every field."""
+        fields = self.signature.signature
+        return (
+            f"{self.name}({fields!r}, template={self.template.name!r}, demos={len(self.demos)})"
+        )
+
     def reset(self) -> None:
         """As `dspy.Predict.reset`, which optimisers call: the task's demonstrations stay."""
         super().reset()

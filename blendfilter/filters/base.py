@@ -88,6 +88,16 @@ class Bridged(dspy.Module):
     async def aforward(self, *args: Any, **named: Any) -> dspy.Prediction:
         raise NotImplementedError
 
+    def arguments(self) -> dict[str, Any]:
+        """The settings that change what it does, as JSON, for a run's record."""
+        return {}
+
+    def __repr__(self) -> str:
+        """One line with the settings that are set; DSPy's prints the whole signature of every predictor."""
+        arguments = self.arguments().items()
+        settings = [f"{name}={value!r}" for name, value in arguments if value not in (None, "")]
+        return f"{type(self).__name__}({', '.join(settings)})"
+
     def load_state(self, state: Mapping[str, Any], **options: Any) -> None:
         """As `dspy.Module.load_state`. Raises: BadData where it was saved from another module."""
         check_state(self, state)
@@ -107,10 +117,6 @@ class Filter(Bridged):
 
     def prepare(self) -> None:
         """Load what it needs; what is missing is an error here, before any call is paid for."""
-
-    def arguments(self) -> dict[str, Any]:
-        """The settings that change what it keeps, as JSON, for a run's record."""
-        return {}
 
 
 def filter_predictors(method: dspy.Module) -> dict[str, dspy.Predict]:

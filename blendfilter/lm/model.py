@@ -665,6 +665,18 @@ class ConnectedLM(EngineLM):
         """The arguments of `connect()` that a file may hold; without `name` for a user's own model."""
         return {} if self.settings is None else self.settings.state()
 
+    def __repr__(self) -> str:
+        """One line: what it was connected by, where it is, how it decodes, where its calls are kept. Nothing secret."""
+        decoding = {name: value for name, value in self.kwargs.items() if name in _DECODING}
+        about = {"address": self.address, **self.state, **decoding, "api_base": None}
+        if self.journal is not None:
+            about["journal"] = str(self.journal.path)
+        shown = [repr(about.pop("name", self.name))]
+        for name, value in about.items():
+            if value not in (None, "") and (name, value) != ("endpoint", "chat"):
+                shown.append(f"{name}={value!r}")
+        return hidden(f"{type(self).__name__}({', '.join(shown)})")
+
     @property
     def endpoint(self) -> str:
         """`chat`, or `completions` where prompts are sent raw."""

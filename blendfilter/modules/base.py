@@ -100,10 +100,6 @@ class Method(QuestionModule):
     async def answer(self, question: str) -> dspy.Prediction:
         raise NotImplementedError
 
-    def arguments(self) -> dict[str, Any]:
-        """The settings that change what it does, as JSON, for a run's record."""
-        return {}
-
 
 class RetrievingMethod(Method):
     """A method that searches and may filter what it finds.

@@ -146,6 +146,13 @@ class Blending(QuestionModule):
         self.external = settings.predictor("external", Reasoning, "blendfilter/external")
         self.internal = settings.predictor("internal", Recall, "blendfilter/internal")
 
+    def arguments(self) -> dict[str, Any]:
+        return {
+            "k": self.k,
+            "without": ",".join(name for name in QUERIES if name not in self.use),
+            "drop_conclusion": self.drop_conclusion,
+        }
+
     async def aforward(self, question: str) -> dspy.Prediction:
         question = self.cleaned(question)
         first = await self.first(question)
@@ -250,12 +257,10 @@ class BlendFilter(Method):
 
     def arguments(self) -> dict[str, Any]:
         return {
-            "k": self.blending.k,
-            "without": ",".join(name for name in QUERIES if name not in self.blending.use),
+            **self.blending.arguments(),
             **filter_arguments(self.select),
             "filter_union": self.filter_union,
             "fallback": self.fallback,
-            "drop_conclusion": self.blending.drop_conclusion,
         }
 
     async def answer(self, question: str) -> dspy.Prediction:

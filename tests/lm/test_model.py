@@ -146,6 +146,32 @@ def test_state_goes_round_without_a_key() -> None:
         dspy.BaseLM.load_state(state)
 
 
+def test_it_prints_as_one_line_that_says_how_it_was_connected(tmp_path: Path) -> None:
+    assert repr(connect()) == "ConnectedLM('offline', temperature=0.0)"
+    with Journal(tmp_path) as journal:
+        base = connect("m", api_base=HERE, endpoint="completions", label="b", seed=3, timeout=9, journal=journal)
+        assert repr(base) == (
+            f"ConnectedLM('m', address='{HERE}', timeout=9, endpoint='completions', label='b', temperature=0.0, "
+            f"seed=3, journal='{journal.path}')"
+        )
+    own = connect(dspy.LM("openai/gpt-4o", temperature=0.5, max_tokens=9), label="mine", cache=False)
+    assert repr(own) == "ConnectedLM('openai/gpt-4o', label='mine', cache=False, temperature=0.5, max_tokens=9)"
+    assert repr(own.copy(temperature=1.0)) == repr(own).replace("0.5", "1.0")
+
+
+def test_it_prints_no_key_and_no_login() -> None:
+    secret, place = "sk-0123456789-secret", "http://me:pass-9876543210@127.0.0.1:9/v1"
+    for lm in (
+        connect("groq/llama-3.1-8b", api_key=secret),
+        connect("m", api_base=[place, HERE], api_key=secret),
+        connect(dspy.LM("openai/gpt-4o", api_base=place, api_key=secret)),
+        connect("m", api_base=HERE).copy(metadata={"key": secret}),
+    ):
+        assert "address='http" in repr(lm)
+        assert secret not in repr(lm)
+        assert "pass-9876543210" not in repr(lm)
+
+
 # ---- from a name to a model
 
 
