@@ -31,7 +31,7 @@ import dspy
 
 from blendfilter.context import CallNote, asker, rejoined, setting
 from blendfilter.dspy_surface import is_short_step, open_stream, streaming_to
-from blendfilter.errors import BlendFilterError, CodeFailed, UseAcall, copied
+from blendfilter.errors import BlendFilterError, CodeFailed, UseAcall, copied, interruptible
 
 T = TypeVar("T")
 W = TypeVar("W")
@@ -160,12 +160,13 @@ def run(coroutine: Coroutine[Any, Any, T], who: str = "this module", instead: st
         return anyio.from_thread.run(_until_over, coroutine, over)
     waits = isinstance(threading.current_thread(), _WorkerThread)
     future = submit(_until_over(coroutine, over, waits))
-    try:
-        return future.result()
-    except BaseException:
-        if future.cancel():
-            over.wait(_LONGEST_STOP)
-        raise
+    with interruptible(f"{who} was stopped"):
+        try:
+            return future.result()
+        except BaseException:
+            if future.cancel():
+                over.wait(_LONGEST_STOP)
+            raise
 
 
 def _streams_from_here() -> bool:

@@ -51,6 +51,19 @@ def one_line() -> Iterator[None]:
         sys.exit(error.exit_code)
 
 
+@contextmanager
+def interruptible(line: str = "stopped; run it again to go on where it was") -> Iterator[None]:
+    """Inside the block, or the function, an interrupted cell of a notebook shows `line` and no traceback.
+
+    It stays a plain KeyboardInterrupt: of that very class alone, a script ends as killed by the signal.
+    """
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        stop._render_traceback_ = lambda: [f"KeyboardInterrupt: {line}"]  # type: ignore[attr-defined]
+        raise
+
+
 class AskedWrong(BlendFilterError):
     """Exit 2: the request is wrong; the message says what, where and the next move. Nothing was written."""
 

@@ -66,6 +66,7 @@ from blendfilter.errors import (
     RunMismatch,
     WorkFailed,
     check_count,
+    interruptible,
 )
 from blendfilter.extras import quiet_loggers
 from blendfilter.files import path_of, write_whole
@@ -103,6 +104,7 @@ class Compiled(NamedTuple):
     spent: JournaledCalls
 
 
+@interruptible()
 def compile_program(
     student: dspy.Module,
     trainset: Sequence[dspy.Example],

@@ -26,7 +26,13 @@ import dspy
 
 from blendfilter import aio
 from blendfilter.context import asker
-from blendfilter.errors import BadArgument, EmptyData, RunFailed, check_count
+from blendfilter.errors import (
+    BadArgument,
+    EmptyData,
+    RunFailed,
+    check_count,
+    interruptible,
+)
 from blendfilter.evaluation.checks import (
     check_gold_titles,
     check_leak,
@@ -68,7 +74,7 @@ MOST_THREADS = 1000
 OFFLINE_NOTE = (
     "no model was named: the offline reader answers, which shows the pipeline, not its quality"
 )
-
+STOPPED = "stopped; with a folder (run='DIR') it would go on where it was"
 
 P = ParamSpec("P")
 
@@ -78,7 +84,10 @@ def _waiting(work: Callable[P, Coroutine[Any, Any, Run]]) -> Callable[P, Run]:
 
     @functools.wraps(work)
     def evaluate(*args: P.args, **options: P.kwargs) -> Run:
-        return _concluded(aio.run(work(*args, **options), "evaluate", "await aevaluate(…)"))
+        resumes = options.get("run") is not None
+        with interruptible() if resumes else interruptible(STOPPED):
+            done = aio.run(work(*args, **options), "evaluate", "await aevaluate(…)")
+        return _concluded(done)
 
     return evaluate
 

@@ -28,6 +28,7 @@ from blendfilter.errors import (
     EmptyData,
     RunMismatch,
     check_count,
+    interruptible,
 )
 from blendfilter.files import AppendOnly, JsonRow, json_line, path_of, write_whole
 from blendfilter.journal import digest
@@ -56,6 +57,7 @@ FORMAT = 1
 BATCH = 32
 
 
+@interruptible()
 def make_silver(
     questions: Questions,
     oracle: Oracle,

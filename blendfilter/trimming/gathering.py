@@ -35,6 +35,7 @@ from blendfilter.errors import (
     BudgetSpent,
     CannotWrite,
     EmptyData,
+    interruptible,
     words_of,
 )
 from blendfilter.filters.cdit import Judge
@@ -70,6 +71,7 @@ _ENDS_ALL = (AskedWrong, BudgetSpent, CannotWrite, *aio.ENDING)
 """What every question would meet alike."""
 
 
+@interruptible()
 def trim(
     index: Retriever,
     questions: Sequence[Question | str],
