@@ -23,7 +23,8 @@ from blendfilter.text import visible
 if TYPE_CHECKING:
     from rich.console import Console
 
-
+EVERY = 20.0
+"""Seconds between two lines of progress where there is no terminal to draw bars on."""
 _AS_JSON = "blendfilter.as_json"
 codecs.register_error(
     _AS_JSON,

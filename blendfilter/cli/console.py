@@ -8,14 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from blendfilter.secrets import hidden
 from blendfilter.table import Table
-from blendfilter.terminal import console, is_terminal, note, terminal_width
+from blendfilter.terminal import EVERY, console, is_terminal, note, terminal_width
 from blendfilter.text import visible
 
 if TYPE_CHECKING:
     from rich.progress import Progress
-
-EVERY = 20.0
-"""Seconds between two lines of progress where there is no terminal to draw bars on."""
 
 
 def show(*parts: str | Table) -> None:

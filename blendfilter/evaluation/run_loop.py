@@ -64,7 +64,7 @@ from blendfilter.modules.base import Method
 from blendfilter.records import Passage, Question, one_line
 from blendfilter.run_context import RunContext
 from blendfilter.tasks.base import Questions
-from blendfilter.terminal import console, is_terminal, note
+from blendfilter.terminal import EVERY, console, is_terminal, note
 from blendfilter.text import visible
 
 logger = logging.getLogger(__name__)
@@ -362,18 +362,24 @@ class Admission:
 class RunProgress:
     """How far a run is: rate, time left, and scores and tokens of this session.
 
-    On a terminal it is one live line; elsewhere (a log file, CI) a plain line each tenth of the way; nothing where
-    `show` is off. `gate`: what the calls pass, which may allow fewer in flight than its limit.
+    On a terminal it is one live line; elsewhere (a notebook, a log file) a plain line at the end, and at each tenth of
+    the way that comes `EVERY` seconds after the last; nothing where `show` is off. `gate`: what the calls pass, which
+    may allow fewer in flight than its limit. `clock`: for tests.
     """
 
     def __init__(
-        self, metrics: Sequence[str], gate: Gate | None = None, show: bool = True
+        self,
+        metrics: Sequence[str],
+        gate: Gate | None = None,
+        show: bool = True,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.gate, self.show, self.bar = gate, show, None
+        self.gate, self.show, self.bar, self._clock = gate, show, None, clock
         self.sums = dict.fromkeys(metrics, 0.0)
         self.total = self.before = self.seen = self.errors = self.tokens = 0
+        self.told = 0
         self.tokens_known = True
-        self.began = time.monotonic()
+        self.began = self.last_line = clock()
         if show and is_terminal(sys.stderr):
             from rich import progress as rich
 
@@ -390,7 +396,8 @@ class RunProgress:
 
     def start(self, total: int, done: int) -> None:
         """The run begins, `done` of `total` questions answered in earlier sessions."""
-        self.total, self.before, self.began = total, done, time.monotonic()
+        self.total, self.before = total, done
+        self.began = self.last_line = self._clock()
         if self.bar is not None:
             self.task = self.bar.add_task("", total=total, completed=done, rate="", scores="")
             self.bar.start()
@@ -408,7 +415,13 @@ class RunProgress:
         done = self.before + self.seen
         if self.bar is not None:
             self.bar.update(self.task, advance=1, rate=self.rate, scores=self.text())
-        elif self.show and (done % max(1, self.total // 10) == 0 or done == self.total):
+        elif done % max(1, self.total // 10) == 0 and self._clock() - self.last_line >= EVERY:
+            self._line()
+
+    def _line(self) -> None:
+        self.told, self.last_line = self.seen, self._clock()
+        if self.show:
+            done = self.before + self.seen
             note(f"{done}/{self.total} questions  {self.rate}  {self.text()}")
 
     def tell(self, line: str) -> None:
@@ -422,11 +435,13 @@ class RunProgress:
         """The run is over or was stopped."""
         if self.bar is not None:
             self.bar.stop()
+        elif self.told < self.seen:
+            self._line()
 
     @property
     def rate(self) -> str:
         """Questions a second, or a minute where that says more: a run that waits for its pace is slow, not dead."""
-        rate = self.seen / max(time.monotonic() - self.began, 1e-9)
+        rate = self.seen / max(self._clock() - self.began, 1e-9)
         return f"{rate:.1f}/s" if rate >= 0.1 else f"{60 * rate:.1f}/min"
 
     def text(self) -> str:

@@ -1,4 +1,4 @@
-"""What is running while a run is under way: running means, a line each tenth, a bar on a terminal, or nothing."""
+"""What is running while a run is under way: running means, a line now and then, a bar on a terminal, or nothing."""
 
 from __future__ import annotations
 
@@ -41,17 +41,32 @@ def test_no_score_is_shown_while_every_question_fails() -> None:
     assert running.text() == "EM 33.3  F1 16.7  100 tokens  2 failed"
 
 
-def test_lines_come_each_tenth_and_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = RunProgress(["em"])
-    lines.start(total=43, done=3)
-    for _ in range(40):
-        lines.advance(row(1.0), 10)
-    lines.stop()
-    before, *result = capsys.readouterr().err.splitlines()
+def lines_of(seconds: float, capsys: pytest.CaptureFixture[str], *, done: int = 3, until: int = 43) -> list[str]:
+    """The lines of a run of 43 questions, `done` of them earlier, which answers one each so many `seconds`."""
+    now = [0.0]
+    running = RunProgress(["em"], clock=lambda: now[0])
+    running.start(total=43, done=done)
+    for _ in range(done, until):
+        now[0] += seconds
+        running.advance(row(1.0), 10)
+    running.stop()
+    return capsys.readouterr().err.splitlines()
+
+
+def test_a_run_of_seconds_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert lines_of(0.5, capsys, done=0, until=30) == ["30/43 questions  2.0/s  EM 100.0  300 tokens"], "stopped"
+    before, line = lines_of(0.25, capsys)
     assert before == "3/43 questions were answered in an earlier session"
-    assert [line.split()[0] for line in result] == [f"{n}/43" for n in [*range(4, 43, 4), 43]]
-    assert result[0].endswith("this session: EM 100.0  10 tokens")
-    assert all(" questions  " in line and "/s  " in line for line in result)
+    assert line == "43/43 questions  4.0/s  this session: EM 100.0  400 tokens"
+
+
+def test_a_long_run_tells_at_most_each_tenth_and_each_twenty_seconds(capsys: pytest.CaptureFixture[str]) -> None:
+    def told(seconds: float) -> list[int]:
+        return [int(line.partition("/")[0]) for line in lines_of(seconds, capsys, done=0)]
+
+    assert told(60) == told(5) == [*range(4, 43, 4), 43]
+    assert told(2) == [12, 24, 36, 43]
+    assert told(2.5) == [8, 16, 24, 32, 40, 43]
 
 
 def test_a_bar_on_a_terminal_moves_and_leaves_its_last_state(monkeypatch: pytest.MonkeyPatch) -> None:
