@@ -174,15 +174,21 @@ def provenance(
         for step in used
         for passage in step.reads(everything, _told(step, used, every))
     }
+    reading = [(step, {passage.id for passage in step.reads(everything)}) for step in every]
     queries, branches, retrieved = dict[str, str](), dict[str, Branch](), list[list[Passage]]()
     for number, ((query, _), hits) in enumerate(searches, 1):
         name = "q" if number == 1 and one_line(query) == asked else f"search_{number}"
         # where no model was asked, code read them
         kept = [passage for passage in hits if last is None or passage.id in read]
         queries[name], branches[name] = query, Branch(hits, kept)
-        if kept or not _asks_on(
-            query, hits, every, [other for (other, _), _ in searches], known
-        ):
+        # what another search found, too, was read as that one's
+        elsewhere = {
+            each.id for (other, _), found in searches if other != query for each in found
+        }
+        alone = {passage.id for passage in hits} - elsewhere
+        readers = [step for step, ids in reading if ids & alone]
+        others = [Words([_words(other)]) for (other, _), _ in searches if other != query]
+        if read & alone or not _ask(readers, others, known):
             retrieved.append([*hits])
     if searches:
         kept = union(branch.kept for branch in branches.values())
@@ -236,18 +242,10 @@ def _told(step: Step, among: Iterable[Step], every: Sequence[Step]) -> list[Run]
     return [words for other in among if other in before for words in other.said]
 
 
-def _asks_on(
-    query: str,
-    hits: Sequence[Passage],
-    every: Sequence[Step],
-    queries: Iterable[str],
-    known: Words,
-) -> bool:
-    """Whether every step that read one of `hits` wrote another of the `queries`, and some step did."""
-    readers = [step for step in every if step.reads(hits)]
-    others = [Words([_words(other)]) for other in queries if other != query]
+def _ask(readers: Sequence[Step], queries: Sequence[Words], known: Words) -> bool:
+    """Whether each of the `readers` wrote one of `queries`, and there is one."""
     return bool(readers) and all(
-        any(step.feeds(other, known) for other in others) for step in readers
+        any(step.feeds(query, known) for query in queries) for step in readers
     )
 
 
