@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +17,7 @@ from pathlib import Path
 import pytest
 import typer
 import unruly
+import yaml
 from model_server import serve
 from refusing import refused
 from small_world import FILES, Command, journaled, shell, small_eval, stable
@@ -22,8 +25,11 @@ from small_world import FILES, Command, journaled, shell, small_eval, stable
 from blendfilter import cli
 from blendfilter.errors import MissingFile
 from blendfilter.journal import Journal
+from blendfilter.lm.profiles import PROVIDERS, Provider
+from blendfilter.resources import sample
 from blendfilter.retrieval.analyser import Analyser
 
+ROOT = Path(__file__).parents[1]
 OFFLINE_NOTICE = "blendfilter: no --lm: the offline reader answers, which shows the pipeline, not its quality"
 SAMPLE_NOTICE = "blendfilter: no --corpus and no --index: asking the sample world that comes with blendfilter"
 COMMANDS = (
@@ -319,6 +325,34 @@ class TestAtLeast:
         outcome = blendfilter(*small_eval("cot-retrieval", "run", "--at-least", "q_ex.recall=0.4"))
         assert outcome.code == 2
         assert "no score 'q_ex.recall'. Did you mean 'q.recall'?" in outcome.error
+
+
+def test_the_workflow_of_the_documents_does_what_they_say(
+    blendfilter: Command, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its two commands, as they stand there, over a recorded run: no key, no server, an exit code of 1 where it should
+    be. Twelve questions show no loss to be below five points."""
+    [text] = re.findall(r"^```yaml\n(.*?)^```$", (ROOT / "docs/deploy.md").read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    workflow = yaml.safe_load(text)
+    assert workflow[True] == "pull_request", "YAML 1.1 reads a bare `on` as a truth value, GitHub as a word"
+    steps = [shlex.split(step["run"]) for step in workflow["jobs"]["answers"]["steps"] if "run" in step]
+    [evaluation, comparison] = [words[1:] for words in steps if words[0] == "blendfilter"]
+    questions = sample("questions.jsonl").read_text("utf-8").splitlines(keepends=True)
+    (here / "questions.jsonl").write_text("".join(questions[:12]))
+    shutil.copy(sample("corpus.jsonl"), here / "passages.jsonl")
+    with serve(reply="offline") as server, monkeypatch.context() as keyed:
+        keyed.setitem(PROVIDERS, "openai", Provider(server.url, "OPENAI_API_KEY"))
+        keyed.setenv("OPENAI_API_KEY", "test")
+        recorded = [word for word in evaluation[: evaluation.index("--at-least")] if word != "--replay"]
+        assert blendfilter(*recorded).code == 0
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    shutil.copytree(here / "runs/now", here / "runs/baseline")
+    replayed, compared = blendfilter(*evaluation), blendfilter(*comparison)
+    scores = json.loads((here / "runs/now/metrics.json").read_text())
+    low = [scores["metrics"]["em"]["value"] < 0.4, scores["retrieval"]["kept"]["recall"] < 0.8]
+    assert replayed.code == any(low)
+    assert sum(" %, below " in line or "], below " in line for line in replayed.notices) == sum(low)
+    assert (compared.code, compared.error) == (1, "blendfilter: not shown non-inferior to baseline: now")
 
 
 # endings

@@ -191,7 +191,7 @@ def eval(ctx: typer.Context, options: EvalOptions) -> None:
     asked = _asked(options.at_least or (), questions)
     replayed = options.run if options.replay else None
     decoding: dict[str, Any] = {"temperature": options.temperature, "top_p": options.top_p}
-    keyless = options.plan or options.batch_dir is not None
+    keyless = options.plan or options.replay or options.batch_dir is not None
     connects, connects_filter = connect_both(options, keyless=keyless)
     lm = _or_recorded(
         "model",
