@@ -264,12 +264,12 @@ class TestCompare:
         words = ("compare", "direct-retrieval", "cot-retrieval", "--metric", "em", "--margin")
         within, beyond = blendfilter(*words, 60), blendfilter(*words, 1)
         assert (within.code, within.notices) == (0, [])
-        assert "cot-retrieval, em: non-inferior by 60 points: the difference is above " in within.out
+        assert "cot-retrieval, em: non-inferior (margin 60): the difference is above " in within.out
         assert (beyond.code, beyond.error) == (
             1,
             "blendfilter: not shown non-inferior to direct-retrieval: cot-retrieval",
         )
-        assert "cot-retrieval, em: not shown non-inferior by 1 points: the difference may be " in beyond.out
+        assert "cot-retrieval, em: not shown non-inferior (margin 1): the difference may be " in beyond.out
         data = blendfilter(*words, 1, "--json")
         assert (data.code, json.loads(data.out)["non_inferior"]) == (1, {"cot-retrieval": False})
 

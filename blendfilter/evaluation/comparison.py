@@ -193,22 +193,18 @@ class Comparison:
         for row in self.rows:
             if row.run == self.baseline:
                 continue
+            within = False
             if row.bound is None:
-                within, why = False, "it failed"
-            elif (
-                row.errors and row.measure in self.over
-            ):  # what they leave out may be what it loses
-                within, why = False, "questions that it failed on have no such figure"
+                why = "it failed"
+            elif row.errors and row.measure in self.over:
+                # what its errors leave out may be what it loses
+                why = "questions that it failed on have no such figure"
             else:
                 within = row.bound > -margin
                 why = f"the difference {'is above' if within else 'may be'} {100 * row.bound:+.2f} points"
                 why += " (97.5 % confidence, Bonett and Price)"
-            shown = "non-inferior" if within else "not shown non-inferior"
-            yield (
-                row.run,
-                within,
-                f"{row.run}, {row.measure}: {shown} by {100 * margin:g} points: {why}",
-            )
+            shown = f"{'' if within else 'not shown '}non-inferior (margin {100 * margin:g})"
+            yield row.run, within, f"{row.run}, {row.measure}: {shown}: {why}"
 
     def _failures(self) -> Iterator[str]:
         for run, row in {row.run: row for row in self.rows if row.errors}.items():

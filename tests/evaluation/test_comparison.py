@@ -199,10 +199,9 @@ def test_a_run_is_non_inferior_where_its_bound_excludes_a_loss_of_the_margin() -
     within, beyond = margins(-100 * bound + 0.01, worse=WORSE), margins(-100 * bound, worse=WORSE)
     assert row(within, "worse", "em").bound == bound
     assert (within.non_inferior, beyond.non_inferior) == ({"worse": True}, {"worse": False})
-    assert within.notes[-1].endswith(f"points: the difference is above {points}")
-    assert beyond.notes[-1] == (
-        f"worse, em: not shown non-inferior by {-100 * bound:g} points: the difference may be {points}"
-    )
+    assert within.notes[-1].endswith(f"): the difference is above {points}")
+    shown = f"not shown non-inferior (margin {-100 * bound:g})"
+    assert beyond.notes[-1] == f"worse, em: {shown}: the difference may be {points}"
     assert beyond.as_dict()["non_inferior"] == {"worse": False}
     assert compare_predictions({"half": HALF, "worse": WORSE}, metrics=["em"]).non_inferior == {}
 
@@ -219,7 +218,7 @@ def test_errors_of_a_run_lower_it_and_those_of_the_baseline_are_refused() -> Non
     broken = [r | {"error": "timeout at answer"} for r in HALF]
     some = [*broken[:40], *HALF[40:]]
     assert margins(5, some=some, all=broken).non_inferior == {"some": False, "all": False}
-    assert margins(5, all=broken).notes[-1] == "all, em: not shown non-inferior by 5 points: it failed"
+    assert margins(5, all=broken).notes[-1] == "all, em: not shown non-inferior (margin 5): it failed"
     with pytest.raises(RunMismatch, match=r"^margin=5 wants a baseline without errors, and 'half' has 40, which"):
         compare_predictions({"half": some, "again": HALF}, metrics=["em"], margin=5)
     with pytest.raises(RunMismatch, match="'half' has 200"):
