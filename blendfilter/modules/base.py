@@ -7,10 +7,11 @@ comparison would be one of answer extractors.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import dspy
 
@@ -22,7 +23,7 @@ from blendfilter.errors import BadArgument
 from blendfilter.filters.base import Bridged, Filter, ask_filter, noted
 from blendfilter.filters.registry import filter_of
 from blendfilter.prompting import Prompts
-from blendfilter.records import Excerpt, Passage, WrittenText, one_line
+from blendfilter.records import Excerpt, Passage, Span, WrittenText, one_line
 from blendfilter.retrieval.base import Retriever, Searcher, check_search
 from blendfilter.retrieval.callables import as_passage, as_retriever
 from blendfilter.text import folded, html_of, shortened
@@ -358,6 +359,61 @@ class Answering(QuestionModule):
         return str((await self.short_answer.acall(context=reasoning, question=question)).answer)
 
 
+# --- where an answer was read ---
+
+
+class Citation(NamedTuple):
+    """A text that an answer was read from, and where it stands.
+
+    `source` is the document that the passage was cut from (a file's path, or another passage's id), and "" where it was
+    cut from none. `start` and `end` are characters of that document, else of the passage; None where a passage of the
+    user's own names a document and not the place in it. `url` is the one in its metadata, where that is safe to follow.
+    """
+
+    title: str
+    source: str
+    start: int | None
+    end: int | None
+    text: str
+    url: str
+
+    def __str__(self) -> str:
+        place = "" if self.start is None else f", characters {self.start:,}-{self.end:,}"
+        named = self.title or shortened(self.text, 60)
+        return f"{named} ({self.source}{place})" if self.source else named
+
+
+def citations_of(knowledge: Iterable[Any]) -> list[Citation]:
+    """Each piece of the passages kept; a text that a model wrote stands nowhere."""
+    found: list[Citation] = []
+    for passage in map(as_passage, knowledge):
+        if isinstance(passage, WrittenText):
+            continue
+        whole, pieces = passage, [Span(0, len(passage.text), passage.text)]
+        if isinstance(passage, Excerpt):
+            whole, pieces = passage.source, [*passage.spans]
+        about = whole.metadata
+        source, begin = about.get("source"), about.get("start")
+        if not isinstance(source, str):
+            source, begin = "", 0
+        elif type(begin) is not int or about.get("end") != begin + len(whole.text):
+            begin = None
+        url = str(next(filter(_is_safe, (about.get("url"), source)), ""))
+        for piece in pieces:
+            start = None if begin is None else begin + piece.start
+            end = None if start is None else start + len(piece.text)
+            found.append(Citation(whole.title, source, start, end, piece.text, url))
+    return found
+
+
+_ADDRESS = re.compile(r"https?://[a-zA-Z0-9.-]+(?::\d+)?(?:[/?#][^\s<>]*)?")
+
+
+def _is_safe(url: object) -> bool:
+    """Whether a page may link to it: the web, at a host in plain sight (no login before it)."""
+    return isinstance(url, str) and url.isprintable() and bool(_ADDRESS.fullmatch(url))
+
+
 # --- a prediction in a notebook ---
 
 QUERY_WORDS = {
@@ -384,9 +440,18 @@ class MethodPrediction(dspy.Prediction):
         same.set_lm_usage(prediction.get_lm_usage())
         return same
 
+    def citations(self) -> list[Citation]:
+        """What the answer was read from: titles, documents and places in them."""
+        return citations_of(self.get("knowledge") or ())
+
     def _repr_html_(self) -> str:
         branches = self.get("branches") or {}
         lines = [f"<b>{_text(self.get('answer'))}</b>"]
+        for number, cited in enumerate(self.citations(), 1):
+            named = _text(cited)
+            if cited.url:
+                named = f'<a href="{html_of(cited.url)}" rel="noopener noreferrer">{named}</a>'
+            lines.append(f"<small>[{number}] {named}</small>")
         for name, query in (self.get("queries") or {}).items():
             lines.append(
                 f"<code>{_text(name)}</code> <small>{_text(QUERY_WORDS.get(name, ''))}</small> {_text(query)}"

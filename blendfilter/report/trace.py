@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from blendfilter.modules.base import QUERY_WORDS
+from blendfilter.modules.base import QUERY_WORDS, citations_of
 from blendfilter.records import Excerpt, Passage, WrittenText
 from blendfilter.retrieval.base import trim_of
 from blendfilter.retrieval.callables import as_passage
@@ -43,7 +43,8 @@ def _lines(prediction: Any, width: int | None) -> Iterator[str]:
     passages = list(map(as_passage, items))
     if passages or queries:
         untitled = f"{len(passages)} without a title" if passages else "(empty)"
-        yield f"knowledge  {', '.join(passage.title for passage in passages if passage.title) or untitled}"
+        cited = (str(each) for each in citations_of(passages) if each.title or each.source)
+        yield f"knowledge  {', '.join(dict.fromkeys(cited)) or untitled}"
     for passage in passages:
         if isinstance(passage, WrittenText):
             yield _cut(passage.line, width, "     + written, in no passage: ")

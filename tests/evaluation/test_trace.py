@@ -85,6 +85,14 @@ def test_pieces_that_were_kept_are_shown_under_their_passage() -> None:
         """) in trace_text(prediction)
 
 
+def test_knowledge_out_of_documents_is_cited_by_file_and_place() -> None:
+    text = "Orm Pier is in Tavenby. It rains."
+    pier = Passage("g#4", "Orm Pier", text, metadata={"source": "guide.md", "start": 1000, "end": 1000 + len(text)})
+    knowledge = [FAIR, Excerpt.of(pier, [(24, 33)])]
+    line = "knowledge  Fair, Orm Pier (guide.md, characters 1,024-1,033)\n"
+    assert line in trace_text(dspy.Prediction(answer="x", queries={"q": "Where?"}, knowledge=knowledge))
+
+
 @pytest.mark.parametrize(
     ("reason", "result"),
     [
