@@ -94,23 +94,48 @@ class ProgramCall(NamedTuple):
         """Raise `BadArgument` for a field that some question lacks, and for a call that `method` does not take."""
         for question in questions:
             self.arguments(question)
-        if method.__class__.__module__.partition(".")[0] == "dspy":
-            return  # a predictor says itself what is missing
-        kind = type(
-            method
-        )  # whose attribute is looked at: DSPy warns of a `forward` that is taken from a module
-        call = getattr(kind, "aforward", None) or getattr(kind, "forward", None)
-        if call is None:
+        if (taken := _taken_by(method)) is None:
             return
-        signature = inspect.signature(call)
         try:
-            signature.bind(method, **dict.fromkeys(self.inputs))
+            if not isinstance(method, FunctionProgram) or not _binds(taken, *self.inputs):
+                taken.bind(**dict.fromkeys(self.inputs))
         except TypeError as error:
-            takes = ", ".join([*signature.parameters][1:])
+            takes, given = ", ".join(taken.parameters), ", ".join(self.inputs)
             raise BadArgument(
-                f"{kind.__name__} takes ({takes}) and is called with {', '.join(self.inputs)} ({error}): say what its "
-                "inputs are given, inputs={'…': 'question'}"
+                f"{type(method).__name__} takes ({takes}) and is called with {given} ({error}): say what its inputs "
+                "are given, inputs={'…': 'question'}"
             ) from None
+
+
+def _taken_by(method: dspy.Module) -> inspect.Signature | None:
+    """What a program is called with; None where it does not say."""
+    if isinstance(method, FunctionProgram):
+        return inspect.signature(method.function)
+    part = method if hasattr(method, "signature") else getattr(method, "predict", None)
+    if isinstance(signature := getattr(part, "signature", None), dspy.signatures.SignatureMeta):
+        keyword, required = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.empty
+        return inspect.Signature(
+            [
+                inspect.Parameter(
+                    name, keyword, default=required if field.is_required() else None
+                )
+                for name, field in signature.input_fields.items()
+            ]
+        )
+    kind = type(method)  # DSPy warns of a `forward` that is taken from a module
+    call = getattr(kind, "aforward", None) or getattr(kind, "forward", None)
+    if call is None:
+        return None
+    whole = inspect.signature(call)
+    return whole.replace(parameters=[*whole.parameters.values()][1:])
+
+
+def _binds(taken: inspect.Signature, *values: Any, **named: Any) -> bool:
+    try:
+        taken.bind(*values, **named)
+    except TypeError:
+        return False
+    return True
 
 
 class FunctionProgram(dspy.Module):
@@ -125,11 +150,9 @@ class FunctionProgram(dspy.Module):
         return self._called(inputs)
 
     def _called(self, inputs: Mapping[str, Any]) -> Any:
-        try:
-            inspect.signature(self.function).bind(**inputs)
-        except TypeError:
-            return self.function(*inputs.values())
-        return self.function(**inputs)
+        if _binds(inspect.signature(self.function), **inputs):
+            return self.function(**inputs)
+        return self.function(*inputs.values())
 
 
 class CoroutineProgram(FunctionProgram):

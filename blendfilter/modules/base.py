@@ -194,6 +194,10 @@ class Filtered(QuestionModule):
         self.retriever, self.k = as_retriever(retriever), check_search([], k)
         self.select = filter_of(filter, PromptSettings.of(task, prompts, adapter))
 
+    def arguments(self) -> dict[str, Any]:
+        """As a method's."""
+        return {"k": self.k, **filter_arguments(self.select)}
+
     async def aforward(self, question: str, query: str | None = None) -> dspy.Prediction:
         question = self.cleaned(question)
         retrieved = await search(self.retriever, query or question, self.k)

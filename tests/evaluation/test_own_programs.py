@@ -469,6 +469,23 @@ def test_what_cannot_be_is_one_line(
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("program", "line"),
+    [
+        (dspy.Predict("claim -> titles"), r"Predict takes \(claim\) and is called with question"),
+        (dspy.ChainOfThought("claim -> titles"), r"ChainOfThought takes \(claim\)"),
+        (dspy.ReAct("claim -> titles", tools=[]), r"ReAct takes \(claim\)"),
+        (lambda claim, notes: "yes", r"takes \(claim, notes\) and is called with question \(missing"),
+    ],
+    ids=["Predict", "ChainOfThought", "ReAct", "function"],
+)
+def test_a_call_that_a_program_does_not_take_is_refused_before_it(
+    program: Any, line: str, questions: Questions, ran: Callable[..., Run]
+) -> None:
+    with pytest.raises(BadArgument, match=line):
+        ran(program, questions)
+
+
 def test_a_question_without_the_field_is_named(questions: Questions) -> None:
     with pytest.raises(BadArgument, match=r"question 'sw-q-000' has no field 'claim' for the input 'claim' \(it has: "):
         evaluate(Hops(dict), questions, lm="offline", inputs=["claim"], progress=False)
