@@ -112,9 +112,9 @@ PLAIN: dict[str, Any] = {
 app = typer.Typer(
     name="blendfilter",
     help="Retrieval-augmented question answering that blends queries and filters knowledge, evaluated honestly.",
-    epilog="Exit codes: 0 done; 1 the work failed, wholly or for some questions, too many replies were bad, or a score or "
-    "a difference is not as asked; 2 what was asked is wrong; 3 a budget is spent, and the same command with a higher one "
-    "goes on.",
+    epilog="Exit codes: 0 done; 1 the work failed, wholly or for some questions, too many replies were bad, or a score "
+    "or a difference is not as asked; 2 what was asked is wrong; 3 a budget is spent, and the same command with a "
+    "higher one goes on.",
     cls=RootGroup,
     context_settings={
         "help_option_names": ["-h", "--help", "--help-all"],
