@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import dspy
@@ -38,8 +39,10 @@ class ProgramCall(NamedTuple):
         """
         if inputs is None:
             first = next(iter(rows), None) if isinstance(rows, list | tuple) else None
-            named = first._input_keys if isinstance(first, dspy.Example) else None
-            inputs = sorted(named) if named else [QUESTION]
+            inputs = [QUESTION]
+            if isinstance(first, dspy.Example):
+                with suppress(ValueError):  # it does not name them
+                    inputs = sorted(first.inputs().keys())
         if isinstance(inputs, str) or not inputs or not answer:
             raise BadArgument(
                 "inputs names the program's inputs and the fields for them, {'claim': 'question'}; answer the output "
@@ -112,7 +115,8 @@ def _taken_by(method: dspy.Module) -> inspect.Signature | None:
     if isinstance(method, FunctionProgram):
         return inspect.signature(method.function)
     part = method if hasattr(method, "signature") else getattr(method, "predict", None)
-    if isinstance(signature := getattr(part, "signature", None), dspy.signatures.SignatureMeta):
+    signature = getattr(part, "signature", None)
+    if inspect.isclass(signature) and issubclass(signature, dspy.Signature):
         keyword, required = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.empty
         return inspect.Signature(
             [
