@@ -115,15 +115,16 @@ def _taken_by(method: dspy.Module) -> inspect.Signature | None:
     if isinstance(method, FunctionProgram):
         return inspect.signature(method.function)
     part = method if hasattr(method, "signature") else getattr(method, "predict", None)
-    signature = getattr(part, "signature", None)
-    if inspect.isclass(signature) and issubclass(signature, dspy.Signature):
+    signature: Any = getattr(part, "signature", None)
+    fields = getattr(signature, "input_fields", None)
+    if isinstance(fields, Mapping):
         keyword, required = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.empty
         return inspect.Signature(
             [
                 inspect.Parameter(
                     name, keyword, default=required if field.is_required() else None
                 )
-                for name, field in signature.input_fields.items()
+                for name, field in fields.items()
             ]
         )
     kind = type(method)  # DSPy warns of a `forward` that is taken from a module
