@@ -285,6 +285,13 @@ def known_providers() -> frozenset[str]:
     return frozenset(_PREFIXES) | _names_in_litellm()
 
 
+def more_providers() -> str:
+    """What an error says of the providers that it does not name."""
+    if importlib.util.find_spec("litellm"):
+        return "others that DSPy knows"
+    return "others once litellm is there: pip install 'dspy[litellm]'"
+
+
 def _names_in_litellm() -> frozenset[str]:
     spec = importlib.util.find_spec("litellm")
     for place in (spec.submodule_search_locations or []) if spec else []:

@@ -432,8 +432,9 @@ def _of_client(error: Any) -> lm15.LM15Error | None:
 
 def _lacking(error: ImportError, lm: dspy.BaseLM) -> MissingExtra:
     package = _PACKAGES.get((error.name or "").partition(".")[0])
+    why = str(error).partition("\n")[0]  # then DSPy says where it missed the package
     return MissingExtra(
-        f"{lm.model} cannot be called: {error}{f': pip install {package}' if package else ''}"
+        f"{lm.model} cannot be called: {why}{f': pip install {package}' if package else ''}"
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 from blendfilter import http
-from blendfilter.dspy_surface import key_variables, known_providers, lm15
+from blendfilter.dspy_surface import key_variables, known_providers, lm15, more_providers
 from blendfilter.errors import BadArgument, NoKey, UnknownName, guess
 from blendfilter.secrets import Key, checked
 
@@ -438,9 +438,10 @@ def place_of(name: str, api_base: str | None, api_key: str | None) -> tuple[str,
             f"'{name}' names no provider{f'.{near} Or ' if near else ': '}{words}"
         )
     if known is None:
+        names = {*PROVIDERS, *known_providers()}
         raise UnknownName(
-            f"no provider '{prefix}'.{guess(prefix, {*PROVIDERS, *known_providers()})} (known: {', '.join(_NAMED)}, "
-            f"and others that DSPy knows) - or say where '{name}' is served (api_base=URL)"
+            f"no provider '{prefix}'.{guess(prefix, names)} (known: {', '.join(sorted(_NAMED & names))}, and "
+            f"{more_providers()}) - or say where '{name}' is served (api_base=URL)"
         )
     key = _key(api_key, known.key_variable)
     if known.key_variable and key == _NO_KEY and not api_key:
@@ -450,7 +451,7 @@ def place_of(name: str, api_base: str | None, api_key: str | None) -> tuple[str,
     return known.base_url, rest, key
 
 
-_NAMED = sorted([*PROVIDERS, "anthropic", "azure", "bedrock", "gemini", "vertex_ai", "xai"])
+_NAMED = {*PROVIDERS, "anthropic", "azure", "bedrock", "gemini", "vertex_ai", "xai"}
 """Providers that an error names, of the hundred and more."""
 AT_OWN_ADDRESS = frozenset({"azure", "azure_ai"})
 """Providers that serve each customer at an address of his own, and price its models all the same."""
