@@ -85,7 +85,7 @@ $(DEMO): $(shell find blendfilter prompts programs -name '*.py' -o -name '*.j2' 
 bench: $(VENV)/.test ## Take the measurements that need no data set and no key
 	$(BIN)/python eval/bench/bm25_recall.py --task qa \
 	  --questions blendfilter/sample/questions.jsonl --corpus blendfilter/sample/corpus.jsonl
-	for what in calls wall throughput command; do $(BIN)/python eval/bench/pipeline.py $$what || exit 1; done
+	for what in calls wall throughput command optimisers; do $(BIN)/python eval/bench/pipeline.py $$what || exit 1; done
 	$(BIN)/python eval/bench/growth.py
 	$(BIN)/python eval/bench/kill.py
 

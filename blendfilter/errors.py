@@ -289,3 +289,18 @@ class ModelError(WorkFailed):
         self.kind = kind
         self.stage = stage
         self.quoted = message  # a server's
+
+
+def for_good(error: BaseException) -> bool:
+    """Whether the same call would meet this error again."""
+    return isinstance(error, ModelError) and error.kind in ("context_too_long", "bad_request")
+
+
+class CompilationStopped(BaseException):
+    """A compilation is over; `error` says why. It is no `Exception`: optimisers call each of these a score of 0."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(
+            f"{words_of(error)}; compile again: what was answered is in the journal"
+        )
+        self.error = error

@@ -13,6 +13,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 import traceback
 from collections import Counter
 from collections.abc import Callable
@@ -172,11 +173,13 @@ class CountingServer:
         self._dead = threading.Event()
 
     def answer(self, at_most: float = float("inf")) -> None:
-        """Answer that many requests from now on, and hold the next ones back."""
+        """Answer that many requests from now on, and hold the next ones back; whoever asked before is dead."""
+        self._left = 0
         self._dead.set()
-        with self._lock:
-            self._left = at_most
-            self.held, self._dead = threading.Event(), threading.Event()
+        # what the dead one sent is still read
+        while any("process_request" in thread.name for thread in threading.enumerate()):
+            time.sleep(0.001)
+        self._left, self.held, self._dead = at_most, threading.Event(), threading.Event()
 
     def __call__(self, request: Request) -> Answer | None:
         with self._lock:

@@ -26,7 +26,6 @@ import tqdm  # type: ignore[import-untyped]
 
 from blendfilter.asking import Ask, reply_tokens_of
 from blendfilter.compiling.measuring import (
-    CompilationStopped,
     CompilationWatch,
     CountedMetric,
     guarded,
@@ -61,6 +60,7 @@ from blendfilter.errors import (
     BadArgument,
     BadData,
     CodeFailed,
+    CompilationStopped,
     EmptyData,
     Leak,
     RunMismatch,

@@ -23,18 +23,18 @@ import dspy
 
 from blendfilter.compiling.programs import HeldOutScore
 from blendfilter.dspy_surface import BaseCallback
-from blendfilter.errors import BadArgument, BlendFilterError, ModelError, WorkFailed, words_of
+from blendfilter.errors import (
+    BadArgument,
+    BlendFilterError,
+    CompilationStopped,
+    WorkFailed,
+    for_good,
+    words_of,
+)
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.retrieval.base import ProgressCallback
 
 # --- what ends the work -----------------------------------------------------------------------------------------------
-
-
-class CompilationStopped(BaseException):
-    """The work is over; `error` says why."""
-
-    def __init__(self, error: Exception) -> None:
-        self.error = error
 
 
 class CompilationWatch(BaseCallback):
@@ -86,11 +86,6 @@ class CompilationWatch(BaseCallback):
             self.failed.append(exception)
 
 
-def for_good(error: BaseException) -> bool:
-    """Whether the same call would meet this error again."""
-    return isinstance(error, ModelError) and error.kind in ("context_too_long", "bad_request")
-
-
 class GuardedLM(ConnectedLM):
     """A model whose faults end the work, unless they are for good."""
 
@@ -108,6 +103,8 @@ class GuardedLM(ConnectedLM):
         except asyncio.CancelledError:
             self.watch.check()  # which DSPy passes on, where it would log a cancellation as a failed question
             raise
+        except CompilationStopped as stopped:
+            raise self.watch.stop(stopped.error) from stopped.error
         except BlendFilterError as error:
             if for_good(error):
                 raise

@@ -15,13 +15,22 @@ import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
+from traceback import walk_stack
 from typing import Any
 
 from blendfilter import secrets
 from blendfilter.aio import SingleFlight
 from blendfilter.context import asker, note, who
 from blendfilter.dspy_surface import CACHE_HIT, lm15, response_as_dict, response_of
-from blendfilter.errors import BadArgument, ModelError, ReplayMiss, ServerRefused
+from blendfilter.errors import (
+    BadArgument,
+    BlendFilterError,
+    CompilationStopped,
+    ModelError,
+    ReplayMiss,
+    ServerRefused,
+    for_good,
+)
 from blendfilter.extras import order_merges
 from blendfilter.journal import CallCache, Journal, digest
 from blendfilter.lm import faults
@@ -84,7 +93,17 @@ class JournaledEngine:
 
         Raises:
             ReplayMiss: a replay does not hold it. ServerRefused, ModelError: the call failed for good.
+            CompilationStopped: one of these within an optimiser of DSPy's, which would call it a score of 0 and find
+                another program than it finds when the call is answered; without a journal it may.
         """
+        try:
+            return await self._answered(request)
+        except BlendFilterError as error:
+            if for_good(error) or not isinstance(self.journal, Journal) or not _is_compiling():
+                raise
+            raise CompilationStopped(error) from error
+
+    async def _answered(self, request: lm15.Request) -> lm15.Response:
         sample, repeat = asker().sample, asker().repeat
         hashed = {  # what the call's key is made of
             "model": self.model,
@@ -186,6 +205,17 @@ class JournaledEngine:
         if self.journal is not None:
             self.journal.append(record)
         return record
+
+
+def _is_compiling() -> bool:
+    """Whether an optimiser of DSPy's is at work, in whichever thread: its own may wait for those that call."""
+    stacks = map(walk_stack, sys._current_frames().values())
+    return any(
+        frame.f_code.co_name == "compile"
+        and frame.f_globals.get("__name__", "").startswith("dspy.teleprompt")
+        for stack in stacks
+        for frame, _ in stack
+    )
 
 
 def prompt_of(request: lm15.Request) -> str | list[list[str]]:

@@ -1,8 +1,9 @@
 """The whole pipeline against a local model server: calls a question, wall time, throughput, processor time a call.
 
-    python eval/bench/pipeline.py calls|wall|throughput|command [--delay SECONDS]
+    python eval/bench/pipeline.py calls|wall|throughput|command|optimisers [--delay SECONDS] [--rounds N]
 
-The server is `tests/model_server.py` in a process of its own, which answers with the offline reader; questions and
+The server is `tests/model_server.py` in a process of its own, which answers with the offline reader (of `optimisers`,
+`tests/optimised.py` in this process: at 0 ms, by a hash of the prompt); questions and
 passages are the sample world's. Times are printed as ratios of what the same run measured.
 """
 
@@ -22,7 +23,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 import dspy
+from http_server import answering
 from model_server import Server, serve
+from optimised import OPTIMIZERS, CountingServer, Sessions
 
 import blendfilter as bf
 from blendfilter.resources import sample
@@ -136,6 +139,28 @@ def command(args: argparse.Namespace) -> None:
     print(f"medians: command {ours:.2f} ms, plain DSPy {plain:.2f} ms, {ours / plain:.2f} x")
 
 
+def optimisers(args: argparse.Namespace) -> None:
+    """Processor and wall time of DSPy's own optimisers with a journal, over those without: runs in pairs, medians."""
+    model = CountingServer()
+    with answering(model) as root, Sessions() as sessions, tempfile.TemporaryDirectory() as folder:
+        sessions.ready()
+        for optimizer in OPTIMIZERS:
+            ratios = []
+            for at in range(args.rounds):
+                spent: dict[str, tuple[float, float, int]] = {}
+                for way in ("dspy", "no journal")[:: 1 - 2 * (at % 2)]:
+                    place = Path(folder) / f"{optimizer} {at} {way}"
+                    place.mkdir()
+                    answered, start = model.answered.total(), time.perf_counter()
+                    sessions.begin(way, optimizer, f"{root}/v1", place)
+                    code, seconds = sessions.ended()
+                    assert code == 0, (place / "session.log").read_text()
+                    spent[way] = seconds, time.perf_counter() - start, model.answered.total() - answered
+                ratios.append([a / b for a, b in zip(spent["dspy"], spent["no journal"], strict=True)])
+            processor, wall, calls = (statistics.median(each) for each in zip(*ratios, strict=True))
+            print(f"{optimizer}: {processor:.2f} x the processor time, {wall:.2f} x the time, {calls:.2f} x the calls")
+
+
 PLAIN = """
 import json, sys, dspy
 url, file = sys.argv[1:]
@@ -167,6 +192,7 @@ BENCHES: dict[str, Callable[[argparse.Namespace], None]] = {
     "wall": wall,
     "throughput": throughput,
     "command": command,
+    "optimisers": optimisers,
 }
 
 

@@ -32,6 +32,9 @@ from compiled import (
 )
 from dspy import lm15
 from model_server import serve
+from optimised import OPTIMIZERS as SEARCHED
+from optimised import Hops, optimised
+from optimised import written as by_prompt
 from scripted import ScriptedLM
 from small_world import CountingEngine, journaled
 
@@ -41,6 +44,7 @@ from blendfilter.errors import (
     BadArgument,
     BudgetSpent,
     CodeFailed,
+    CompilationStopped,
     EmptyData,
     IndexChanged,
     Leak,
@@ -506,3 +510,49 @@ def test_dspys_own_optimiser_live_and_replayed_gives_the_same_file(kind: str, ro
     if rounds == 1:
         name = {"blendfilter": "select.check", "cdit": "select.judge.consistent", "mine": "search"}[kind]
         assert any(demo.get("augmented") for demo in json.loads(programs[0])[name]["demos"])
+
+
+def compiled_by_dspy(optimizer: str, engine: CountingEngine, run: Path, *, keep: bool = True) -> bytes:
+    """The program of a user's own call; DSPy's threads, which outlive one that is stopped, are waited for."""
+    before = {*threading.enumerate()}
+    with Journal(run) as journal:
+        try:
+            program = optimised(optimizer, Hops(sample_index()), engine.lm().with_journal(journal if keep else None))
+        finally:
+            for thread in {*threading.enumerate()} - before:
+                if not thread.daemon:
+                    thread.join(60)
+    program.save(run / "program.json")
+    return (run / "program.json").read_bytes()
+
+
+@pytest.mark.parametrize("optimizer", SEARCHED)
+def test_a_fault_ends_a_users_own_optimiser_and_the_same_again_goes_on(optimizer: str, tmp_path: Path) -> None:
+    """DSPy would score it 0, and find another program than the next session."""
+    whole, first, rest = (CountingEngine(reply=by_prompt) for _ in range(3))
+    expected = compiled_by_dspy(optimizer, whole, tmp_path / "whole")
+
+    async def fail(_stage: str, _prompt: str) -> None:
+        if first.calls == whole.calls // 2:
+            raise lm15.ServerError("gone")
+
+    first.before = fail
+    with pytest.raises(CompilationStopped, match=r"^gone; compile again: what was answered is in the journal$"):
+        compiled_by_dspy(optimizer, first, tmp_path / "run")
+    assert compiled_by_dspy(optimizer, rest, tmp_path / "run") == expected
+    assert first.calls - 1 + rest.calls == whole.calls
+
+
+@pytest.mark.parametrize(("journal", "fault"), [(True, lm15.ContextLengthError), (False, lm15.ServerError)])
+def test_what_stays_refused_and_what_no_journal_keeps_is_scored_as_dspy_does(
+    journal: bool, fault: type[Exception], tmp_path: Path
+) -> None:
+    engine = CountingEngine(reply=by_prompt)
+
+    async def fail(_stage: str, _prompt: str) -> None:
+        if engine.calls == 3:
+            raise fault("no")
+
+    engine.before = fail
+    assert b'"augmented"' in compiled_by_dspy("bootstrap", engine, tmp_path, keep=journal)
+    assert engine.calls > 3

@@ -11,13 +11,12 @@ from scripted import ScriptedLM
 
 from blendfilter.compiling.measuring import (
     AcceptingMetric,
-    CompilationStopped,
     CompilationWatch,
     CountedMetric,
 )
 from blendfilter.compiling.optimisers import DemoCount, complete, hold_to, keep_own_fields, reduced
 from blendfilter.compiling.silver import overlap, silver_examples, silver_metric
-from blendfilter.errors import BadArgument, BadData, ModelError
+from blendfilter.errors import BadArgument, BadData, CompilationStopped, ModelError
 from blendfilter.filters.filco import FilCoFilter, Unit
 from blendfilter.lm.tokenisers import TokenCounter
 from blendfilter.oracles.candidates import sentences_of
