@@ -31,7 +31,14 @@ import dspy
 
 from blendfilter.context import CallNote, asker, rejoined, setting
 from blendfilter.dspy_surface import is_short_step, open_stream, streaming_to
-from blendfilter.errors import BlendFilterError, CodeFailed, UseAcall, copied, interruptible
+from blendfilter.errors import (
+    BlendFilterError,
+    CodeFailed,
+    CompilationStopped,
+    UseAcall,
+    copied,
+    interruptible,
+)
 
 T = TypeVar("T")
 W = TypeVar("W")
@@ -488,7 +495,8 @@ class Steps:
     async def __aexit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         with self._asker:
             ended = await self._ended(
-                cancel=error is not None and not isinstance(error, Exception)
+                # a fault's fellows are paid for
+                cancel=not isinstance(error, Exception | CompilationStopped | None)
             )
             ambient, notes = dspy.settings.trace, asker().notes
             for step in ended:

@@ -543,6 +543,20 @@ def test_a_fault_ends_a_users_own_optimiser_and_the_same_again_goes_on(optimizer
     assert first.calls - 1 + rest.calls == whole.calls
 
 
+def test_what_other_branches_asked_when_a_fault_ends_it_is_kept(tmp_path: Path) -> None:
+    engine = CountingEngine()
+
+    async def fail(stage: str, _prompt: str) -> None:
+        if stage == "external":
+            raise lm15.ServerError("gone")
+        await asyncio.sleep(0.5 * (stage == "internal"))
+
+    engine.before = fail
+    with Journal(tmp_path) as journal, pytest.raises(CompilationStopped):
+        optimised("bootstrap", BlendFilter(sample_index(), k=2), engine.lm().with_journal(journal))
+    assert len([record for record in journaled(tmp_path) if not record["error"]]) == engine.calls - 1 > 1
+
+
 @pytest.mark.parametrize(("journal", "fault"), [(True, lm15.ContextLengthError), (False, lm15.ServerError)])
 def test_what_stays_refused_and_what_no_journal_keeps_is_scored_as_dspy_does(
     journal: bool, fault: type[Exception], tmp_path: Path
