@@ -6,8 +6,9 @@ DSPy has them.
 
 What the result could depend on beside the journal, and what is done about it: the order of the examples (shuffled by
 the seed), random choices (every optimiser is given the seed), the order in which threads end (DSPy sums in the order of
-the examples), checkpoints of a killed session (GEPA is given no folder: the journal is its memory). MIPROv2 and GEPA
-choose among candidates by half of the training set, so the held-back set stays unseen.
+the examples), checkpoints of a killed session (GEPA is given no folder: the journal is its memory). Which equal texts
+are one object, and how a process hashes names, matters to a user's own call too: `blendfilter.lm.journaled` settles it.
+MIPROv2 and GEPA choose among candidates by half of the training set, so the held-back set stays unseen.
 
 DSPy hands predictors whole training rows, gold answers and passages included. A demonstration has its predictor's own
 fields and no others, and no more tokens than allowed: what a predictor has no field for would only be carried along,

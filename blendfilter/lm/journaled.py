@@ -6,6 +6,9 @@ and not hashed: a job may come back on another port. In a user's cache it is has
 be another model of that name, and no job depends on it.
 
 A response of the cache has no usage, and says `cache_hit`: it was paid for before.
+
+DSPy's optimisers find the same program with a journal however often they are begun again: a fault ends them, equal
+texts are one object, live and read, and GEPA merges in the order of names.
 """
 
 from __future__ import annotations

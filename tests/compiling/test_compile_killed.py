@@ -109,10 +109,8 @@ def killed(
             assert shown in whole.program().decode()
         while done < kills:
             server.answered = Counter()
-            run, before = (
-                Killing((way, optimizer), folder / f"run{len([*folder.iterdir()])}", server, f"{root}/v1"),
-                done,
-            )
+            before, place = done, folder / f"run after {done}"
+            run = Killing((way, optimizer), place, server, f"{root}/v1")
             while True:
                 answers = rng.randrange(2 * total // max(2, kills)) if done < kills else float("inf")
                 delay = rng.random() / 50 if when == ANY_TIME else None
