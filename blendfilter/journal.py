@@ -136,6 +136,9 @@ class Journal:
             self.close()
             raise
 
+    def __repr__(self) -> str:
+        return f"Journal({str(self.path)!r}, {self.mode!r})"
+
     def find(self, key: str, kind: str | None = None) -> dict[str, Any] | None:
         """The record under `key` that this mode may serve, or None: the caller must call.
 

@@ -165,6 +165,10 @@ class Prompts(Shared):
         }
         self._loaded: dict[str, Template] = {}
 
+    def __repr__(self) -> str:
+        named = self.set_name or (self.override and str(self.override))
+        return f"Prompts({named!r})" if named else "Prompts()"
+
     @staticmethod
     def of(prompts: Prompts | str | Path | None) -> Prompts:
         """`prompts` themselves, those of a set or a folder, or (None) the package's own."""

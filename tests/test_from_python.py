@@ -37,6 +37,13 @@ def index() -> bf.BM25:
     return bf.BM25.build(TEXTS)
 
 
+def test_what_is_no_module_prints_as_one_line_too(tmp_path: Path) -> None:
+    with bf.Journal(tmp_path) as journal:
+        assert repr(journal) == f"Journal('{tmp_path}/journal.jsonl', 'auto')"
+    assert [repr(bf.Prompts(given)) for given in (None, "paper")] == ["Prompts()", "Prompts('paper')"]
+    assert repr(bf.Oracle("strinc", task="nq")) == "Oracle('strinc', task='nq', threshold=0.0)"
+
+
 # --- names, as on the command line ------------------------------------------------------------------------------------
 
 

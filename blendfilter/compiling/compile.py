@@ -103,6 +103,11 @@ class Compiled(NamedTuple):
     recipe: ProgramRecipe
     spent: JournaledCalls
 
+    def __repr__(self) -> str:  # the recipe has a digest of every question
+        return (
+            f"<{self.recipe.module} compiled by {self.recipe.optimizer}: {self.recipe.outcome}>"
+        )
+
 
 @interruptible()
 def compile_program(

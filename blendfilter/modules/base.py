@@ -26,7 +26,8 @@ from blendfilter.prompting import Prompts
 from blendfilter.records import Excerpt, Passage, Span, WrittenText, one_line
 from blendfilter.retrieval.base import Retriever, Searcher, check_search
 from blendfilter.retrieval.callables import as_passage, as_retriever
-from blendfilter.text import folded, html_of, shortened
+from blendfilter.text import folded, html_of, shortened, visible
+from blendfilter.views import view
 
 FLAGS = (
     "unparseable_ids",
@@ -429,7 +430,7 @@ QUERY_WORDS = {
 
 
 class MethodPrediction(dspy.Prediction):
-    """A `dspy.Prediction` that a notebook shows as a trace: every text escaped, long ones cut.
+    """A `dspy.Prediction` that IPython and notebooks show as a trace: every text escaped, long ones cut.
 
     It is one completion, whose last field is the answer: that is the one that `dspy.majority` counts.
     """
@@ -447,6 +448,10 @@ class MethodPrediction(dspy.Prediction):
     def citations(self) -> list[Citation]:
         """What the answer was read from: titles, documents and places in them."""
         return citations_of(self.get("knowledge") or ())
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """What IPython prints: the trace, as `blendfilter ask --show-trace` does."""
+        printer.text(visible(view("trace")(self).removesuffix("\n")))
 
     def _repr_html_(self) -> str:
         branches = self.get("branches") or {}

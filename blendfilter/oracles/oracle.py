@@ -121,6 +121,9 @@ class Oracle:
             else None
         )
 
+    def __repr__(self) -> str:
+        return f"Oracle({self.measure!r}, task={self.task!r}, threshold={self.threshold})"
+
     def asking(self, task: Task) -> Self:
         """This one in the words of `task`, as a set of questions has it: claims may want one label more.
 

@@ -6,12 +6,13 @@ from blendfilter.views import Views
 
 
 def views() -> Views:
-    """What the methods of a `Run` call, by name; all of it lies above the run."""
+    """What the methods of a `Run`, and a prediction, call by name; all of it lies above them."""
     from blendfilter.evaluation.rescoring import rescore
     from blendfilter.evaluation.run_status import RunStatus
     from blendfilter.report.card import card
     from blendfilter.report.page import write_report
     from blendfilter.report.run_text import report_text
+    from blendfilter.report.trace import trace_text
     from blendfilter.report.trec import write_trec
 
     return {
@@ -21,4 +22,5 @@ def views() -> Views:
         "html": write_report,
         "card": card,
         "trec": write_trec,
+        "trace": trace_text,
     }

@@ -216,6 +216,7 @@ class TestOutcome:
         assert recipe.paired == PairedScores(0.0, 0, 0)
         assert recipe.outcome == outcome_of(recipe.before, recipe.after, recipe.paired)
         assert "nothing gained; not better than the prompt as it is" in recipe.outcome
+        assert repr(done) == f"<{recipe.module} compiled by {recipe.optimizer}: {recipe.outcome}>"
         saved = json.loads(path.read_text(encoding="utf-8"))
         for name in ("paired", "outcome"):
             del saved["metadata"]["recipe"][name]

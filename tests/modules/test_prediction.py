@@ -9,12 +9,14 @@ from pathlib import Path
 
 import dspy
 import pytest
+from IPython.lib.pretty import pretty
 from isle import PASSAGES
 from report_page import FIERCE
 
 from blendfilter import BM25, BlendFilter, Direct, connect, read_documents
 from blendfilter.modules.base import Branch, Citation, MethodPrediction
 from blendfilter.records import Excerpt, Passage, WrittenText
+from blendfilter.report.trace import trace_text
 
 QUESTION = "Which isle does Ormskerry lie on?"
 
@@ -32,6 +34,13 @@ def test_a_notebook_shows_the_trace(answered: dspy.Prediction) -> None:
     retrieved = sum(len(branch.retrieved) for branch in answered.branches.values())
     kept = sum(len(branch.kept) for branch in answered.branches.values())
     assert (html.count("+ kept"), html.count("- dropped")) == (kept, retrieved - kept)
+
+
+def test_ipython_prints_the_trace_and_nothing_that_acts_on_a_terminal(answered: dspy.Prediction) -> None:
+    printed = pretty(answered)
+    assert printed == trace_text(answered).rstrip("\n")
+    assert "knowledge  " in printed
+    assert pretty(MethodPrediction(answer="\x1b[2Jx")).splitlines()[0] == r"answer     \x1b[2Jx"
 
 
 def test_what_was_retrieved_and_answered_is_text() -> None:
