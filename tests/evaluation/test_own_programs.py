@@ -434,8 +434,7 @@ def test_rows_of_a_frame(package: str, questions: Questions, ran: Callable[..., 
         "question": [each.question for each in questions],
         "answer": [each.golden_answers[0] for each in questions],
     }
-    made = {"pandas": "DataFrame", "polars": "DataFrame", "datasets": "Dataset"}[package]
-    frame = getattr(library, made).from_dict(columns)
+    frame = library.Dataset.from_dict(columns) if package == "datasets" else library.DataFrame(columns)
     run = ran(lambda question: "yes", frame)
     assert [row["question"] for row in run.rows] == columns["question"]
 
