@@ -32,38 +32,39 @@ FEW = 4
 STRANGE = 16
 """Words in a row that come from nowhere, and so from a source that no search shows; a title, or a sign, has fewer."""
 
-Run = tuple[str, ...]
+Text = tuple[str, ...]
+"""A text as its words, without case and punctuation."""
 Found = Mapping[tuple[str, int], Sequence[Passage]]
 """What searches found, by query and k."""
 
 
-def _words(text: str) -> Run:
+def _words(text: str) -> Text:
     return tuple(re.findall(r"\w+", text.casefold()))
 
 
-def _runs(words: Run) -> Iterator[Run]:
+def _runs(words: Text) -> Iterator[Text]:
     return (words[at : at + RUN] for at in range(len(words) - RUN + 1))
 
 
 class Words:
     """Texts as words, to look for others in."""
 
-    def __init__(self, texts: Iterable[Run]) -> None:
+    def __init__(self, texts: Iterable[Text]) -> None:
         self.texts = [words for words in texts if words]
         self._joined = [f" {' '.join(words)} " for words in self.texts]
         self._runs = {run for words in self.texts for run in _runs(words)}
 
-    def hold(self, words: Run) -> bool:
+    def hold(self, words: Text) -> bool:
         """Whether one of the texts holds these words, or `RUN` of them in a row."""
         if len(words) > RUN:
             return not self._runs.isdisjoint(_runs(words))
         return self.hold_whole(words)
 
-    def hold_whole(self, words: Run) -> bool:
+    def hold_whole(self, words: Text) -> bool:
         """Whether one of the texts holds all of these words in a row."""
         return bool(words) and any(f" {' '.join(words)} " in text for text in self._joined)
 
-    def hold_new(self, words: Run, known: Words) -> bool:
+    def hold_new(self, words: Text, known: Words) -> bool:
         """The same, but for words that are `known` from elsewhere; few words must be a whole text here."""
         if len(words) < FEW:
             return words in self.texts and words not in known.texts
@@ -71,7 +72,7 @@ class Words:
             return not self._runs.isdisjoint({*_runs(words)} - known._runs)
         return self.hold(words) and not known.hold(words)
 
-    def strange(self, words: Run) -> int:
+    def strange(self, words: Text) -> int:
         """How many of `words` in a row these texts do not hold, at the most."""
         if len(words) <= RUN and self.hold(words):
             return 0
@@ -92,12 +93,12 @@ class Step:
         self.read = Words(map(_words, _texts(inputs)))
         self.said = [words for text in _texts([*outputs]) if (words := _words(text))]
 
-    def reads(self, passages: Iterable[Passage], told: Iterable[Run] = ()) -> list[Passage]:
+    def reads(self, passages: Iterable[Passage], told: Iterable[Text] = ()) -> list[Passage]:
         """Those of `passages` that its input holds, whole or a piece.
 
         A piece that is in a passage held whole, or in what it was `told` by another step, is not of a third.
         """
-        whole, others = list[Passage](), list[tuple[Passage, Run]]()
+        whole, others = list[Passage](), list[tuple[Passage, Text]]()
         for passage in passages:
             words = _words(passage.text) or _words(passage.title)
             if self.read.hold_whole(words):
@@ -236,7 +237,7 @@ def _used(every: Sequence[Step], last: Step, known: Words) -> list[Step]:
     return used
 
 
-def _told(step: Step, among: Iterable[Step], every: Sequence[Step]) -> list[Run]:
+def _told(step: Step, among: Iterable[Step], every: Sequence[Step]) -> list[Text]:
     """What the steps `among` those before it said."""
     before = every[: every.index(step)]
     return [words for other in among if other in before for words in other.said]
