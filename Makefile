@@ -15,11 +15,14 @@ CORE_TESTS := tests/modules tests/filters tests/oracles tests/tasks tests/server
   $(addprefix tests/evaluation/test_,$(addsuffix .py,comparison ledger own_methods own_metrics replaying resuming rows run runner statistics)) \
   $(addprefix tests/lm/test_,$(addsuffix .py,attempts journaled offline openai)) \
   $(addprefix tests/retrieval/test_,$(addsuffix .py,bm25 corpus documents)) \
-  $(addprefix tests/test_,$(addsuffix .py,aio asking base_install cli dspy files from_python golden_prompts injection \
+  $(addprefix tests/test_,$(addsuffix .py,aio asking base_install cli dspy dspy_versions files from_python golden_prompts injection \
     journal metrics programs prompting records replies text))
 # what runs at the lowest versions, too
 FLOOR_TESTS := tests/test_base_install.py tests/test_from_python.py tests/modules tests/retrieval/test_bm25.py \
   tests/retrieval/test_corpus.py tests/evaluation/test_own_metrics.py tests/test_cli.py
+# what else asks a model in DSPy's way, for `make next`
+NEXT_TESTS := tests/compiling tests/evaluation tests/lm $(addprefix tests/test_,$(addsuffix .py,dspy_ids mlflow \
+  paper_prompts pickling pictures secrets streaming))
 # an environment with a build of torch for CUDA: PyPI's own for Linux, or one of PyTorch's index (make gpu CUDA=cu126)
 GPU := build/gpu
 CUDA ?=
@@ -28,7 +31,7 @@ DEMO := runs/demo
 # tests run on all cores; a core that has none left takes some of another's
 CORES := --numprocesses auto --dist worksteal
 .DEFAULT_GOAL := help
-.PHONY: help demo test check floors slow again lint format bench gpu docs release venv full constraints clean
+.PHONY: help demo test check next floors slow again lint format bench gpu docs release venv full constraints clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1	\2/p' Makefile | expand -t 22
@@ -120,7 +123,10 @@ test: $(VENV)/.test ## Run the core's tests in .venv: under five minutes on a ne
 check: lint $(FULL)/.stamp ## Check everything that is quick: lint, then every test that is not slow, with every extra
 	$(FULL)/bin/python -m pytest -m "not slow" $(CORES)
 
-floors: ## Run the same part at the lowest versions that pyproject.toml allows
+next: $(FULL)/.stamp ## Run the core's tests under DSPy 3.5's contract with models and adapters (tests/dspy35.py)
+	BLENDFILTER_DSPY=3.5 $(FULL)/bin/python -m pytest -m "not slow" $(CORES) $(CORE_TESTS) $(NEXT_TESTS)
+
+floors: ## Run what everybody uses at the lowest versions that pyproject.toml allows
 	rm -rf build/floors && $(PYTHON) -m venv build/floors
 	build/floors/bin/pip install --quiet --disable-pip-version-check --editable . pytest pytest-timeout hypothesis \
 	  $$(build/floors/bin/python -c "import re, tomllib; print(*(re.sub('>=([^,]+).*', r'==\1', line) \
