@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -129,7 +130,7 @@ class Sessions:
         paths = os.pathsep.join(map(os.path.abspath, [*sys.path, Path(__file__).parent, Path(__file__).parents[1]]))
         self.process = subprocess.Popen(
             [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            env={**os.environ, "PYTHONPATH": paths, **environment},
+            env={**os.environ, "PYTHONPATH": paths, **environment}, start_new_session=True,
         )  # fmt: skip
 
     def ready(self) -> Sessions:
@@ -156,7 +157,7 @@ class Sessions:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self.process.kill()
+        os.killpg(self.process.pid, signal.SIGKILL)  # and what it forked
         self.process.communicate()
 
 
@@ -170,14 +171,14 @@ class CountingServer:
         self.answered: Counter[bytes] = Counter()
         self.held = threading.Event()
         self._lock, self._left = threading.Lock(), float("inf")
-        self._dead = threading.Event()
+        self._dead, self._others = threading.Event(), {*threading.enumerate()}
 
     def answer(self, at_most: float = float("inf")) -> None:
         """Answer that many requests from now on, and hold the next ones back; whoever asked before is dead."""
         self._left = 0
         self._dead.set()
         # what the dead one sent is still read
-        while any("process_request" in thread.name for thread in threading.enumerate()):
+        while any("process_request" in each.name for each in {*threading.enumerate()} - self._others):
             time.sleep(0.001)
         self._left, self.held, self._dead = at_most, threading.Event(), threading.Event()
 
