@@ -23,11 +23,13 @@ from compiled import PROPOSED, compile_small, sample_index, written
 from dspy import lm15
 from dspy.streaming import StreamListener, StreamResponse
 from dspy.utils.callback import BaseCallback
+from dspy.utils.exceptions import AdapterParseError
 from model_server import serve
 from scripted import ScriptedLM, response
+from small_world import journaled
 from streaming_server import streaming
 
-from blendfilter import Direct, SelfConsistency, connect
+from blendfilter import BlendFilter, Direct, SelfConsistency, connect, evaluate, load
 from blendfilter.filters.registry import make_filter
 from blendfilter.journal import Journal, Mode
 from blendfilter.modules.methods import METHODS, make_method
@@ -73,6 +75,10 @@ def everything(folder: Path, mode: Mode, url: str = "http://127.0.0.1:9/v1") -> 
         said["text"] = [lm("Question: Who?\nAnswer:"), asyncio.run(lm.acall("Question: Where?\nAnswer:", n=2, **WARM))]
         asked = lm15.Request(model=lm.model, system="Be brief.", messages=(lm15.Message.user("Question: When?"),))
         said["request"] = lm(asked).text
+    served = connect("served", api_base=url, json_schema=True)
+    method, questions = BlendFilter(sample_index(), k=2), load("hotpotqa", "sample", limit=2)
+    run = evaluate(method, questions, lm=served, run=folder / "run", replay=mode == "replay", progress=False)
+    said["run"] = run.rows
     with Journal(folder, "replay") as journal:
         said["keys"] = sorted(record["key"] for record in journal.records())
     return said
@@ -84,7 +90,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
     folder = tmp_path_factory.mktemp("recorded")
     with serve(reply="offline", behave="schema") as server:
         said = everything(folder, "record", server.url)
-        assert server.stats()["requests"] == len(said["keys"])
+        assert server.stats()["requests"] == len(said["keys"]) + len(journaled(folder / "run"))
     return folder, said
 
 
@@ -123,6 +129,31 @@ def test_ten_samples_are_ten_calls(awaited: bool) -> None:
         sent = Counter(server.stats()["prompts"])
     assert len(prediction.calls) == 11
     assert sorted(sent.values()) == [1, 10]
+
+
+@pytest.mark.skipif(not NEXT, reason="of 3.5")
+def test_the_contract_of_35_is_there() -> None:
+    """What `dspy35` puts over 3.4, and 3.5 has of itself."""
+    with serve() as server:
+        for lm in (
+            connect("served", api_base=server.url, cache=False),
+            dspy.LM("own/shout", engine=Shouting(), cache=False),
+        ):
+            asked = lm15.Request(model=lm.model, messages=(lm15.Message.user("hello"),))
+            three = lm.generate(asked, n=3)
+            assert [type(each) for each in (lm(asked), *three)] == [lm15.Response] * 4
+            with pytest.raises(TypeError, match=r"3\.5"):
+                lm(messages=[{"role": "user", "content": "hello"}])
+            with pytest.raises(TypeError, match=r"Request\.config"):
+                lm(asked, temperature=0.5)
+    prompt = dspy.ChatAdapter().format(Judgement, [], {"context": [], "question": QUESTION})
+    assert isinstance(prompt, dspy.adapters.Prompt)
+    assert ([turn.role for turn in prompt.messages], "Judge." in prompt.system) == (["user"], True)
+    assert not hasattr(dspy.LM, "forward")
+    with serve(keep=True) as server, dspy.context(lm=connect("served", api_base=server.url)):
+        with pytest.raises(AdapterParseError, match=r"XMLAdapter|JSONAdapter"):
+            dspy.Predict(Judgement)(context=[], question=QUESTION)
+        assert "<answer>" in server.stats()["prompts"][0]
 
 
 # --- history, copies, streams, optimisers, a user's own models ---
