@@ -25,6 +25,7 @@ import importlib.util
 import json
 import logging
 import re
+import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
@@ -32,6 +33,7 @@ from dataclasses import replace
 from functools import cache, lru_cache
 from importlib.resources import files
 from pathlib import Path
+from traceback import walk_stack
 from typing import Any, Self, TypeAlias
 
 import dspy
@@ -570,6 +572,16 @@ class Shared:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self
+
+
+def optimising() -> bool:
+    """Whether an optimiser is at work, in whichever thread: its own may wait for those that call."""
+    return any(
+        frame.f_code.co_name == "compile"
+        and frame.f_globals.get("__name__", "").startswith("dspy.teleprompt")
+        for top in sys._current_frames().values()
+        for frame, _ in walk_stack(top)
+    )
 
 
 def compiled_no_more(program: dspy.Module) -> dspy.Module:

@@ -18,13 +18,18 @@ import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from traceback import walk_stack
 from typing import Any
 
 from blendfilter import secrets
 from blendfilter.aio import SingleFlight
 from blendfilter.context import asker, note, who
-from blendfilter.dspy_surface import CACHE_HIT, lm15, response_as_dict, response_of
+from blendfilter.dspy_surface import (
+    CACHE_HIT,
+    lm15,
+    optimising,
+    response_as_dict,
+    response_of,
+)
 from blendfilter.errors import (
     BadArgument,
     BlendFilterError,
@@ -102,7 +107,7 @@ class JournaledEngine:
         try:
             return await self._answered(request)
         except BlendFilterError as error:
-            if for_good(error) or not isinstance(self.journal, Journal) or not _is_compiling():
+            if for_good(error) or not isinstance(self.journal, Journal) or not optimising():
                 raise
             raise CompilationStopped(error) from error
 
@@ -208,17 +213,6 @@ class JournaledEngine:
         if self.journal is not None:
             self.journal.append(record)
         return record
-
-
-def _is_compiling() -> bool:
-    """Whether an optimiser of DSPy's is at work, in whichever thread: its own may wait for those that call."""
-    stacks = map(walk_stack, sys._current_frames().values())
-    return any(
-        frame.f_code.co_name == "compile"
-        and frame.f_globals.get("__name__", "").startswith("dspy.teleprompt")
-        for stack in stacks
-        for frame, _ in stack
-    )
 
 
 def prompt_of(request: lm15.Request) -> str | list[list[str]]:
