@@ -670,7 +670,8 @@ class ConnectedLM(EngineLM):
         decoding = {name: value for name, value in self.kwargs.items() if name in _DECODING}
         about = {"address": self.address, **self.state, **decoding, "api_base": None}
         if self.journal is not None:
-            about["journal"] = str(self.journal.path)
+            kind = "cache" if isinstance(self.journal, CallCache) else "journal"
+            about[kind] = str(self.journal.path)
         shown = [repr(about.pop("name", self.name))]
         for name, value in about.items():
             if value not in (None, "") and (name, value) != ("endpoint", "chat"):

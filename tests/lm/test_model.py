@@ -146,7 +146,7 @@ def test_state_goes_round_without_a_key() -> None:
         dspy.BaseLM.load_state(state)
 
 
-def test_it_prints_as_one_line_that_says_how_it_was_connected(tmp_path: Path) -> None:
+def test_it_prints_as_one_line_that_says_how_it_was_connected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert repr(connect()) == "ConnectedLM('offline', temperature=0.0)"
     with Journal(tmp_path) as journal:
         base = connect("m", api_base=HERE, endpoint="completions", label="b", seed=3, timeout=9, journal=journal)
@@ -154,6 +154,10 @@ def test_it_prints_as_one_line_that_says_how_it_was_connected(tmp_path: Path) ->
             f"ConnectedLM('m', address='{HERE}', timeout=9, endpoint='completions', label='b', temperature=0.0, "
             f"seed=3, journal='{journal.path}')"
         )
+    monkeypatch.setenv("BLENDFILTER_CACHE", str(tmp_path))
+    assert repr(connect("m", api_base=HERE)) == (
+        f"ConnectedLM('m', address='{HERE}', temperature=0.0, cache='{tmp_path}/calls')"
+    )
     own = connect(dspy.LM("openai/gpt-4o", temperature=0.5, max_tokens=9), label="mine", cache=False)
     assert repr(own) == "ConnectedLM('openai/gpt-4o', label='mine', cache=False, temperature=0.5, max_tokens=9)"
     assert repr(own.copy(temperature=1.0)) == repr(own).replace("0.5", "1.0")
