@@ -169,16 +169,15 @@ async def topic_for(select: Filter | None, question: str) -> dict[str, str]:
 
 
 class Filtered(QuestionModule):
-    """A search and a filter, between any retriever and any answerer.
+    """What is kept of a search: stands between any retriever and any answerer.
 
     Args:
         retriever: an index, or any callable (query, k).
-        filter: any filter, or the name of one (`filco`).
+        filter: any, or the name of one (`filco`), for which `task`, `prompts` and `adapter` are as in `BlendFilter`.
         k: passages per search.
-        task, prompts, adapter: of a filter by name, as in `BlendFilter`.
 
-    `Filtered(index, "filco")(question=…)` gives the filter's prediction, whose `passages` are those kept, with
-    `retrieved`. Another `query` than the question may be searched for.
+    `Filtered(index, "filco")(question=…)` has `passages`, those kept, and `retrieved`, by the question or another
+    `query`.
     """
 
     def __init__(
@@ -249,8 +248,8 @@ def union(lists: Iterable[Sequence[Passage]]) -> list[Passage]:
     """The passages of all lists in order, each once: by id, else by title and text.
 
     Where several lists hold excerpts of one passage, the pieces are joined, in the order of its text; a whole passage
-    stands for its excerpts. One list alone keeps its order, and excerpts of one passage apart (a filter whose model
-    writes may come back to a passage).
+    stands for its excerpts. One list alone keeps its order, and excerpts of one passage apart (whoever
+    writes them may come back to a passage).
 
     >>> a, b = Passage("1", "T", "x"), Passage("2", "T", "X ")
     >>> [p.id for p in union([[a], [b, a]])]
