@@ -13,7 +13,8 @@ said to differ is the same in both. What touches no name of ours:
   here names `ChatAdapter` (`chat_adapter`), so prompts stay as they are.
 - litellm and openai are extras of 3.5. `openai` is a dependency of our own; a provider that DSPy speaks to through
   litellm (docs/models.md) raises DSPy's "pip install", as `MissingExtra`.
-- `model_type="auto"` is the default of `dspy.LM` in 3.5: a user's model may speak the Responses interface.
+- `model_type="auto"` is the default of `dspy.LM` in 3.5: a user's model may speak the Responses interface. Ours say
+  "chat", so that they are spoken to as under 3.4.
 
 Goes when 3.4 goes: `_BY_REQUEST` and what it guards, with `_in_json`, `_as_json` and half of `_said`.
 """
@@ -100,6 +101,7 @@ class EngineLM(dspy.LM):
     def __init__(self, name: str, engine: Any, async_engine: Any, **defaults: Any) -> None:
         super().__init__(
             name,
+            "chat",
             engine=engine,
             async_engine=async_engine,
             cache=False,

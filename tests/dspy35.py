@@ -15,6 +15,7 @@ import sys
 import uuid
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import dspy
@@ -225,4 +226,4 @@ def install() -> None:
         kinds += kind.__subclasses__()
         if inspect.unwrap(kind.format) is render:
             kind.format = with_callbacks(format)
-    predict.ChatAdapter = dspy.XMLAdapter  # the default
+    predict.ChatAdapter = partial(dspy.XMLAdapter, use_native_function_calling=True)  # the default

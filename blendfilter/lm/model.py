@@ -522,7 +522,6 @@ def _through_dspy(settings: LMSettings, how: Mapping[str, Any]) -> ConnectedLM:
     )
     key, hint = key_of(name, settings.api_key)
     # The decoding settings are those of the model around it, which sends them with every call.
-    # as "chat" in every version of DSPy: what is sent, and so what is replied, is the same
     lm = dspy.LM(
         name,
         "chat",
