@@ -119,12 +119,15 @@ STOPPED = {
 
 @pytest.mark.slow
 def test_an_interrupted_cell_says_what_to_do_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sources = [PRESSES_STOP, *(f"begin()\n{source}" for source in STOPPED), "begin()"]
+    goes_on = [source for source, words in STOPPED.items() if words == GOES_ON]
+    again = "\n".join(["begin()", "presses.clear()", "over.set()", *goes_on])
+    sources = [PRESSES_STOP, *(f"begin()\n{source}" for source in STOPPED), again]
     cells = list(map(nbformat.v4.new_code_cell, sources))
     notebook = run(nbformat.v4.new_notebook(cells=cells), tmp_path, monkeypatch, allow_errors=True)
     for cell, words in zip(notebook.cells[1:-1], STOPPED.values(), strict=True):
         (error,) = (out for out in cell["outputs"] if out["output_type"] == "error")
         assert (error["ename"], error["traceback"]) == ("KeyboardInterrupt", [f"KeyboardInterrupt: {words}"])
+    assert not [out for out in notebook.cells[-1]["outputs"] if out["output_type"] == "error"], "all of them go on"
 
 
 @pytest.mark.slow
