@@ -42,7 +42,7 @@ _NAMES = {
     "lm.budget": "Budget",
     "lm.model": "connect",
     "lm.scoring": "Score scorer",
-    "modules.base": "Answering Filtered union",
+    "modules.base": "Answering FilteredSearch union",
     "modules.blendfilter": "BlendFilter Blending",
     "modules.cdit": "CDIT",
     "modules.direct": "ChainOfThought Direct",

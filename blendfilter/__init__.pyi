@@ -36,7 +36,7 @@ from blendfilter.lm.model import connect as connect
 from blendfilter.lm.scoring import Score as Score
 from blendfilter.lm.scoring import scorer as scorer
 from blendfilter.modules.base import Answering as Answering
-from blendfilter.modules.base import Filtered as Filtered
+from blendfilter.modules.base import FilteredSearch as FilteredSearch
 from blendfilter.modules.base import union as union
 from blendfilter.modules.blendfilter import BlendFilter as BlendFilter
 from blendfilter.modules.blendfilter import Blending as Blending

@@ -30,7 +30,7 @@ class Mine(dspy.Module):
 
 index, questions = bf.BM25.build(sample("corpus.jsonl")), bf.load("qa", "sample", limit=30)
 blended = Mine(bf.Blending(index, k=3), bf.KnowledgeFilter())
-filtered = Mine(bf.Filtered(index, "filco", k=3))  # any retriever, any filter
+filtered = Mine(bf.FilteredSearch(index, "filco", k=3))  # any retriever, any filter
 for name, program in {"blended": blended, "filtered": filtered}.items():
     run = bf.evaluate(program, questions, lm=lm, run=f"runs/{name}", answer="response", progress=False)
     print(f"{name:9}", {loss: count for loss, count in run.losses().items() if count})

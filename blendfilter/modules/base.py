@@ -168,7 +168,7 @@ async def topic_for(select: Filter | None, question: str) -> dict[str, str]:
     return {"topic": str(await ask(question))} if ask else {}
 
 
-class Filtered(QuestionModule):
+class FilteredSearch(QuestionModule):
     """What is kept of a search: stands between any retriever and any answerer.
 
     Args:
@@ -176,7 +176,7 @@ class Filtered(QuestionModule):
         filter: any, or the name of one (`filco`), for which `task`, `prompts` and `adapter` are as in `BlendFilter`.
         k: passages per search.
 
-    `Filtered(index, "filco")(question=…)` has `passages`, those kept, and `retrieved`, by the question or another
+    `FilteredSearch(index, "filco")(question=…)` has `passages`, those kept, and `retrieved`, by the question or another
     `query`.
     """
 

@@ -516,7 +516,7 @@ def test_parts_name_their_passages_alike(index: BM25) -> None:
     with dspy.context(lm=bf.connect("offline")):
         blended = bf.Blending(index, k=K)(question=ASKED)
         chosen = bf.KnowledgeFilter()(question=ASKED, passages=blended.passages)
-        filtered = bf.Filtered(index, "filco", k=K)(question=ASKED)
+        filtered = bf.FilteredSearch(index, "filco", k=K)(question=ASKED)
     assert blended.passages == bf.union(blended.retrieved.values())
     assert chosen.passages == chosen.kept
     assert filtered.passages == filtered.kept
@@ -527,7 +527,7 @@ def test_a_filter_between_any_two(every: Questions, index: BM25, ran: Callable[.
     class Mine(dspy.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.search = bf.Filtered(index, bf.PassageFilter(1), k=K)
+            self.search = bf.FilteredSearch(index, bf.PassageFilter(1), k=K)
             self.respond = dspy.ChainOfThought("context: list[str], question -> answer")
 
         def forward(self, question: str) -> dspy.Prediction:
