@@ -22,7 +22,6 @@ from blendfilter.errors import BadArgument, ReplayMiss, check_count
 from blendfilter.journal import Journal, digest
 from blendfilter.records import Passage
 
-# `from numpy.typing import` fails behind DSPy 3.4.0, whose lazy numpy it meets
 Scores = np.typing.NDArray[np.float64]
 
 _GROUP = 64
