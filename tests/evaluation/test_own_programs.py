@@ -206,7 +206,14 @@ def test_a_run_with_unknown_losses_is_resumed_replayed_and_compared(
     assert stable(run.folder) == before
     assert bf.compare(run, ran(program, rows, "other", inputs=["facts", "question"])).n == 6
     assert run.html(path=tmp_path / "page.html").is_file()
-    assert bf.plot(run, tmp_path / "losses.svg", "losses").is_file()
+
+
+def test_unknown_losses_are_drawn(index: BM25, questions: Questions, tmp_path: Path, ran: Callable[..., Run]) -> None:
+    pytest.importorskip("matplotlib")
+    rows = [{"question": each.question, "answer": "x", "gold_titles": ["T"], "facts": "w " * 40} for each in questions]
+    run = ran(dspy.ChainOfThought("facts, question -> answer"), rows, inputs=["question", "facts"])
+    drawn = bf.plot(run, tmp_path / "losses.svg", "losses")
+    assert "#c4c4c4" in drawn.read_text(), "the colour of what is unknown"
 
 
 # --- provenance, step by step -----------------------------------------------------------------------------------------
