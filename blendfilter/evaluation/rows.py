@@ -455,8 +455,10 @@ def _origin(given: Any, observed: Callable[[], Provenance] | None) -> Provenance
     """Where an answer comes from, as its prediction says; where that does not say it, as the run `observed` it."""
     branches, queries = mapping_in(given, "branches"), mapping_in(given, "queries")
     stated = getattr(given, "knowledge", None)
+    if isinstance(stated, str):  # what a program's model knows: no list of passages
+        stated = None
     kept = [as_passage(item) for item in stated or []]
-    if observed is None or hasattr(given, "branches"):
+    if observed is None or isinstance(getattr(given, "branches", None), Mapping):
         last = getattr(given, "answered_from", None) or branches
         return Provenance(
             queries, branches, union(branches[name].retrieved for name in last), kept
@@ -467,8 +469,9 @@ def _origin(given: Any, observed: Callable[[], Provenance] | None) -> Provenance
 
 
 def mapping_in(prediction: Any, name: str) -> Json:
-    """The mapping in that field of a prediction; empty where there is none."""
-    return dict(getattr(prediction, name, None) or {})
+    """The mapping in that field of a prediction; empty where there is none, as in a program with a list of queries."""
+    value = getattr(prediction, name, None)
+    return dict(value) if isinstance(value, Mapping) else {}
 
 
 # --- metrics.json -----------------------------------------------------------------------------------------------------

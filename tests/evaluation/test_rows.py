@@ -10,6 +10,7 @@ import pytest
 
 from blendfilter.context import CallNote
 from blendfilter.errors import ModelError
+from blendfilter.evaluation.provenance import Provenance
 from blendfilter.evaluation.rows import answered, failed, loss
 from blendfilter.modules.base import FLAGS, Branch
 from blendfilter.records import Excerpt, Passage, Question, WrittenText
@@ -111,6 +112,30 @@ def test_knowledge_of_any_shape_is_measured_by_its_titles(knowledge: list[Any]) 
     assert result["retrieval"] == {"union": whole, "kept": whole}
     assert len(result["knowledge"]) == 2
     assert result["loss"] == "answered_wrong"
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"queries": ["Who?", "Where?"]},
+        {"queries": "Who?"},
+        {"branches": ["one", "two"]},
+        {"branches": 3},
+        {"flags": ["sure"]},
+        {"flags": True},
+        {"knowledge": "pier and harrow"},
+    ],
+    ids=str,
+)
+def test_a_programs_own_fields_may_have_our_names(own: dict[str, Any]) -> None:
+    """Such outputs are common in signatures: the run goes by what it saw, and neither fails nor reads letters."""
+    seen = Provenance({"q": "Who?"}, {"q": Branch([PIER], [PIER])}, [PIER], [PIER])
+    with_own, without = (
+        answered(HOTPOT, QUESTION, dspy.Prediction(answer="x", **fields), [], observed=lambda: seen)
+        for fields in (own, {})
+    )
+    assert with_own == without
+    assert with_own["knowledge"] == [PIER.id]
 
 
 @pytest.mark.parametrize(
