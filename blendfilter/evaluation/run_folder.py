@@ -340,11 +340,15 @@ class RunFolder:
         if replay:
             read_json(self.path / RUN)
 
-    def check(self) -> None:
-        """Raise `RunMismatch` where it holds a run with other settings, `BadArgument` where it can hold none."""
+    def check(self, journal: Journal | None = None) -> None:
+        """Raise `RunMismatch` where it has answers by other settings, `BadArgument` where it can hold no run.
+
+        One where every question failed, as by a mistake in a program, takes the mended program.
+        """
         path = self.path / RUN
         if path.is_file():
-            check_same(read_json(path)["settings"], self.settings, str(self.path))
+            if self.replay or self._is_begun(journal):
+                check_same(read_json(path)["settings"], self.settings, str(self.path))
         elif self.path.exists() and not self.path.is_dir():
             raise BadArgument(
                 f"{self.path} is a file, not a folder: name a folder for this run"
@@ -354,16 +358,26 @@ class RunFolder:
                 f"{self.path} is not empty and holds no run: name a new folder for this one"
             )
 
+    def _is_begun(self, journal: Journal | None) -> bool:
+        """Whether there is an answer, or a batch is out; rows that were deleted, the journal makes again."""
+        rows = self.path / PREDICTIONS
+        if not rows.is_file() or any(row["error"] is None for row in iterate_rows(rows)):
+            return True
+        return journal is not None and next(journal.records("batch"), None) is not None
+
     @contextmanager
     def opened(self, reuse: AnyPath | Iterable[AnyPath]) -> Iterator[Journal]:
         """The journal, and the folder checked again now that no other writer can be there; a kill's leftovers go."""
         with Journal(
             self.path / FILE, "replay" if self.replay else "auto", reuse, exclusive=True
         ) as journal:
-            self.check()
+            self.check(journal)
             self._first_session = not self.replay and not (self.path / RUN).is_file()
-            for path in self._stale() if not self.replay else ():
-                path.unlink(missing_ok=True)
+            if not self.replay:
+                # rows of errors have the metrics of their settings, which may be others now
+                failed = [] if self._is_begun(journal) else [PREDICTIONS, METRICS, REPORT]
+                for path in [*self._stale(), *(self.path / name for name in failed)]:
+                    path.unlink(missing_ok=True)
             yield journal
 
     @contextmanager

@@ -434,6 +434,30 @@ def test_another_function_is_another_run(questions: Questions, ran: Callable[...
         ran(lambda question: "no", questions)
 
 
+def test_a_mended_program_goes_on_in_the_folder_where_every_question_failed(
+    questions: Questions, ran: Callable[..., Run]
+) -> None:
+    """What stands in the way of a first success is a mistake: its settings are worth nothing, its calls are."""
+
+    class Responding(dspy.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.respond = dspy.Predict("question -> response")
+
+        def forward(self, question: str) -> dspy.Prediction:
+            return self.respond(question=question)
+
+    with pytest.raises(BadArgument, match="it has: response; answer= names the one to score"):
+        ran(Responding(), questions)
+    with pytest.raises(RunFailed, match="the metric nothing raised"):
+        ran(Responding(), questions, answer="response", metrics=[nothing])
+    run = ran(Responding(), questions, answer="response", metrics=["f1"])
+    assert (run.errors, list(run.scores), run.settings["metrics"]) == (0, ["f1"], ["f1"])
+    assert len(journaled(run.folder)) == len(questions), "no call is made twice"
+    with pytest.raises(RunMismatch, match=r"metrics was \['f1'\]"):  # answers, now, that other settings would mix with
+        ran(Responding(), questions, answer="response")
+
+
 @pytest.mark.parametrize("package", ["pandas", "polars", "datasets"])
 def test_rows_of_a_frame(package: str, questions: Questions, ran: Callable[..., Run]) -> None:
     library = pytest.importorskip(package)
