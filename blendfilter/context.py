@@ -43,7 +43,8 @@ class Asker(NamedTuple):
         branch: the branch of the method that asks, where the call can be no other branch's.
         judged: ids of the passages that the calls at hand judge, in the order in which the model reads them.
         notes: where the calls of the step at hand are noted; None outside a method.
-        found: where a run keeps what each search of the question found, by (query, k); None outside one.
+        found: where a run keeps what each search of the question found, by (query, k, fingerprint); None
+            outside one.
         journal: the journal that searches go through; None outside a run.
         questions: all questions of the run (`Question`), in its order; none outside a run.
         options: the options of the command that makes a run, as `run.json` notes them; None in Python.
@@ -60,7 +61,7 @@ class Asker(NamedTuple):
     branch: str | None = None
     judged: tuple[str, ...] = ()
     notes: list[CallNote] | None = None
-    found: dict[tuple[str, int], Sequence[Any]] | None = None
+    found: dict[tuple[str, int, str], Sequence[Any]] | None = None
     journal: Any = None
     questions: Sequence[Any] = ()
     options: dict[str, Any] | None = None

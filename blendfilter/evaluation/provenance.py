@@ -34,8 +34,8 @@ STRANGE = 16
 
 Text = tuple[str, ...]
 """A text as its words, without case and punctuation."""
-Found = Mapping[tuple[str, int], Sequence[Passage]]
-"""What searches found, by query and k."""
+Found = Mapping[tuple[str, int, str], Sequence[Passage]]
+"""What searches found, by query, k and the index's fingerprint."""
 
 
 def _words(text: str) -> Text:
@@ -177,18 +177,18 @@ def provenance(
     }
     reading = [(step, {passage.id for passage in step.reads(everything)}) for step in every]
     queries, branches, retrieved = dict[str, str](), dict[str, Branch](), list[list[Passage]]()
-    for number, ((query, _), hits) in enumerate(searches, 1):
+    for number, ((query, *_), hits) in enumerate(searches, 1):
         name = "q" if number == 1 and one_line(query) == asked else f"search_{number}"
         # where no model was asked, code read them
         kept = [passage for passage in hits if last is None or passage.id in read]
         queries[name], branches[name] = query, Branch(hits, kept)
         # what another search found, too, was read as that one's
         elsewhere = {
-            each.id for (other, _), found in searches if other != query for each in found
+            each.id for (other, *_), found in searches if other != query for each in found
         }
         alone = {passage.id for passage in hits} - elsewhere
         readers = [step for step, ids in reading if ids & alone]
-        others = [Words([_words(other)]) for (other, _), _ in searches if other != query]
+        others = [Words([_words(other)]) for (other, *_), _ in searches if other != query]
         if read & alone or not _ask(readers, others, known):
             retrieved.append([*hits])
     if searches:

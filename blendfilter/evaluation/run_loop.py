@@ -194,7 +194,7 @@ class RunLoop:
     async def _answer(self, order: int, key: AnswerKey, places: asyncio.Semaphore) -> None:
         notes: list[CallNote] = []
         repeat, question = key[0], self.slots[key]
-        trace, found = list[Any](), dict[tuple[str, int], Sequence[Passage]]()
+        trace, found = list[Any](), dict[tuple[str, int, str], Sequence[Passage]]()
         try:
             with (
                 setting(

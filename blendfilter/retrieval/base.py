@@ -153,7 +153,10 @@ class Retriever(ABC):
                     else self._journaled(journal, queries, k)
                 )
             if known is not None:
-                known |= {(query, k): hits for query, hits in zip(queries, found, strict=True)}
+                known |= {
+                    (query, k, self.fingerprint): hits
+                    for query, hits in zip(queries, found, strict=True)
+                }
             for hits in found:
                 if cut_of(hits):
                     note("", "query_cut")

@@ -156,6 +156,25 @@ def _contexts(run: Run) -> Any:
     return contexts(run)
 
 
+def test_two_indexes_are_asked_the_same(index: BM25, questions: Questions, ran: Callable[..., Run]) -> None:
+    passages = index.passages
+    halves = [BM25.build(passages[: len(passages) // 2]), BM25.build(passages[len(passages) // 2 :])]
+
+    class Both(dspy.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.generate = dspy.ChainOfThought("context: list[str], question -> answer")
+
+        def forward(self, question: str) -> dspy.Prediction:
+            found = [passage for half in halves for passage in half(question, k=K)]
+            return self.generate(context=[passage.line for passage in found], question=question)
+
+    run = ran(Both(), questions)
+    for row in run.rows:
+        assert len(row["knowledge"]) == len(halves) * K
+        assert [*row["queries"].values()] == [row["question"]] * 2
+
+
 def test_a_last_hop_that_lost_what_the_first_one_found_filtered_nothing(
     index: BM25, every: Questions, ran: Callable[..., Run]
 ) -> None:
@@ -225,7 +244,7 @@ ASKED = "Who kept the light?"
 
 
 def read_from(answer: Any, *steps: Step, found: Any = None) -> tuple[list[str], bool]:
-    seen = provenance(ASKED, answer, {("light", 2): [A, B]} if found is None else found, steps, ())
+    seen = provenance(ASKED, answer, {("light", 2, ""): [A, B]} if found is None else found, steps, ())
     return [passage.id for passage in seen.kept], seen.whole
 
 
@@ -257,7 +276,7 @@ def test_a_sentence_that_two_passages_share_is_of_the_one_that_is_there_whole() 
 def test_a_piece_that_a_step_was_told_is_not_of_another_passage() -> None:
     said = f"{LONG[:60]} So the answer is Ada."
     like = Passage("c", "Light", f"{LONG[:60]} and so on.")
-    found = {("light", 3): [A, B, like]}
+    found = {("light", 3, ""): [A, B, like]}
     answer, short = Step([[A.line]], [said]), Step([said], ["Ada"])
     assert read_from("Ada", answer, short, found=found) == (["a"], True)
 
@@ -288,7 +307,7 @@ def test_the_answer_is_found_by_its_words_else_it_is_the_last_step() -> None:
     assert read_from("Somebody else", first, last)[0] == ["b"]
     assert read_from(["Ada Brennock"], first, last)[0] == ["a"]
     calls = called([{"prompt": [["user", A.line]], "reply": "Ada"}])
-    assert [each.id for each in provenance(ASKED, "Ada", {("light", 2): [A, B]}, [last], calls).kept] == ["a"]
+    assert [each.id for each in provenance(ASKED, "Ada", {("light", 2, ""): [A, B]}, [last], calls).kept] == ["a"]
 
 
 def test_text_from_elsewhere_leaves_open_what_was_kept() -> None:
@@ -303,7 +322,7 @@ def test_text_from_elsewhere_leaves_open_what_was_kept() -> None:
 
 def test_a_search_that_only_served_to_ask_on_found_nothing_for_the_answer() -> None:
     hop = Step([[A.line], ASKED], ["Where did the keeper of the rock's light come from?"])
-    found = {(ASKED, 1): [A], (" ".join(hop.said[0]), 1): [B]}
+    found = {(ASKED, 1, ""): [A], (" ".join(hop.said[0]), 1, ""): [B]}
     answer = Step([[B.line], ASKED], ["Ada"])
     seen = provenance(ASKED, "Ada", found, [hop, answer], ())
     assert [each.id for each in seen.retrieved] == ["b"]
