@@ -1,9 +1,10 @@
 """What an answer was read from, where the program that gave it does not say so.
 
 A program of the user's own searches where it likes, and hands what it found on in code of its own. What its searches
-found is known (`Asker.found`). What became of it is seen in the steps that led to the answer: the one that gave it, and
-those whose words that one read, back to the first. A passage is *kept* where the input of such a step holds it, or
-eight words of it in a row. Steps are the calls of DSPy's predictors (its trace), else the model calls.
+found is known (`Asker.found`). What became of it is seen in the steps that led to the answer: those that gave it, and
+those whose words these read, back to the first. A passage is *kept* where the input of such a step holds it, or eight
+words of it in a row, or has a line that is all in it. Steps are the calls of DSPy's predictors (its trace), else the
+model calls. Which of several that ran side by side came first must change nothing.
 
 What only served to ask on is left out: a search whose passages no such step read, and whose every reader wrote the
 query of another search, found nothing for the answer. (A last hop that lost what the first one found filtered nothing.)
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -52,7 +54,10 @@ class Words:
     def __init__(self, texts: Iterable[Text]) -> None:
         self.texts = [words for words in texts if words]
         self._joined = [f" {' '.join(words)} " for words in self.texts]
-        self._runs = {run for words in self.texts for run in _runs(words)}
+
+    @cached_property
+    def _runs(self) -> set[Text]:
+        return {run for words in self.texts for run in _runs(words)}
 
     def hold(self, words: Text) -> bool:
         """Whether one of the texts holds these words, or `RUN` of them in a row."""
@@ -64,33 +69,51 @@ class Words:
         """Whether one of the texts holds all of these words in a row."""
         return bool(words) and any(f" {' '.join(words)} " in text for text in self._joined)
 
-    def hold_new(self, words: Text, known: Words) -> bool:
-        """The same, but for words that are `known` from elsewhere; few words must be a whole text here."""
+    def hold_new(self, words: Text, *known: Words) -> bool:
+        """The same as `hold`, but for words that are `known` from elsewhere; few words must be a whole text here."""
         if len(words) < FEW:
-            return words in self.texts and words not in known.texts
+            return words in self.texts and not any(words in each.texts for each in known)
         if len(words) > RUN:
-            return not self._runs.isdisjoint({*_runs(words)} - known._runs)
-        return self.hold(words) and not known.hold(words)
+            return not self._runs.isdisjoint(
+                {*_runs(words)}.difference(*(each._runs for each in known))
+            )
+        return self.hold(words) and not any(each.hold(words) for each in known)
 
     def strange(self, words: Text) -> int:
-        """How many of `words` in a row these texts do not hold, at the most."""
+        """How many of `words` in a row these texts do not hold, at the most; of `RUN` and fewer, whole ones count."""
         if len(words) <= RUN and self.hold(words):
             return 0
         is_known = [False] * len(words)
         for at, run in enumerate(_runs(words)):
             if run in self._runs:
                 is_known[at : at + RUN] = [True] * RUN
+        short = {text for text in self.texts if len(text) <= RUN}
+        for length in {len(text) for text in short}:
+            for at in range(len(words) - length + 1):
+                if words[at : at + length] in short:
+                    is_known[at : at + length] = [True] * length
         return max(
             (len([*group]) for known, group in groupby(is_known) if not known), default=0
         )
 
 
 class Step:
-    """One call: what went in, as given and as words, and the texts that came out."""
+    """One call: what went in, as given and as words, and the texts that came out, the answer's as the last.
 
-    def __init__(self, inputs: Sequence[Any], outputs: Iterable[Any]) -> None:
+    `name`: what such calls have in common: the output that is asked for, or who asks.
+    """
+
+    def __init__(self, inputs: Sequence[Any], outputs: Iterable[Any], name: str = "") -> None:
         self.inputs = inputs
-        self.read = Words(map(_words, _texts(inputs)))
+        self.name = name
+        texts = [*_texts(inputs)]
+        self.read = Words(map(_words, texts))
+        self.lines = {
+            words
+            for text in texts
+            for line in text.splitlines()
+            if len(words := _words(line)) >= FEW
+        }
         self.said = [words for text in _texts([*outputs]) if (words := _words(text))]
 
     def reads(self, passages: Iterable[Passage], told: Iterable[Text] = ()) -> list[Passage]:
@@ -106,11 +129,20 @@ class Step:
             else:
                 others.append((passage, words))
         known = Words([*told, *(_words(passage.line) for passage in whole)])
-        return [*whole, *(each for each, words in others if self.read.hold_new(words, known))]
+        lines = [line for line in self.lines if not known.hold_whole(line)]
+        return [
+            *whole,
+            *(
+                each
+                for each, words in others
+                if self.read.hold_new(words, known)
+                or any(map(Words([words]).hold_whole, lines))
+            ),
+        ]
 
-    def feeds(self, read: Words, known: Words) -> bool:
+    def feeds(self, read: Words, *known: Words) -> bool:
         """Whether its words are in what another one `read`, and are not `known` from elsewhere."""
-        return any(read.hold_new(words, known) for words in self.said)
+        return any(read.hold_new(words, *known) for words in self.said)
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -136,13 +168,17 @@ def traced(trace: Iterable[Any]) -> list[Step]:
     for predictor, inputs, prediction in trace:
         fields = predictor.signature.input_fields
         given = [value for name, value in inputs.items() if name in fields]
-        steps.append(Step(given, [value for _, value in prediction.items()]))
+        outputs = dict(prediction.items())
+        steps.append(Step(given, outputs.values(), next(reversed(outputs), "")))
     return steps
 
 
 def called(calls: Iterable[Mapping[str, Any]]) -> list[Step]:
     """The steps of journaled calls."""
-    return [Step([text_of(call["prompt"])], [call["reply"]]) for call in calls]
+    return [
+        Step([text_of(call["prompt"])], [call["reply"]], call.get("stage", ""))
+        for call in calls
+    ]
 
 
 class Provenance(NamedTuple):
@@ -159,88 +195,174 @@ class Provenance(NamedTuple):
     whole: bool = True
 
 
+class _Trail:
+    """The steps that led to an answer, among `every` one of its question."""
+
+    def __init__(
+        self,
+        question: str,
+        searches: Iterable[tuple[str, Sequence[Passage]]],
+        every: Sequence[Step],
+    ) -> None:
+        self.every = every
+        self.searches = [(Words([_words(query)]), hits) for query, hits in searches]
+        self.passages = union(hits for _, hits in self.searches)
+        names = [question, *(passage.title for passage in self.passages)]
+        self.named = [
+            *map(_words, names),
+            *(words for query, _ in self.searches for words in query.texts),
+        ]
+        self.known = Words(
+            map(_words, [question, *(passage.line for passage in self.passages)])
+        )
+
+    def to(self, ends: Sequence[Step]) -> dict[Step, Sequence[Step]]:
+        """`ends` and the steps whose words they read, and those whose words these read; with each, those it read."""
+        steps, waiting = dict[Step, Sequence[Step]](), [*ends]
+        for step in waiting:  # which grows
+            if step not in steps:
+                steps[step] = self._read_by(step)
+                waiting += steps[step]
+        return steps
+
+    def _read_by(self, step: Step) -> list[Step]:
+        """Earlier steps whose words are in what `step` read."""
+        before = self.every[: self.every.index(step)]
+        read = [one for one in before if one.feeds(step.read, self.known)]
+        return self.latest(read, step.read, self.known)
+
+    def latest(self, steps: Sequence[Step], read: Words, *known: Words) -> list[Step]:
+        """`steps` without those that led to a later one, by which all that they gave to what was `read` is said too."""
+        return [
+            one
+            for at, one in enumerate(steps)
+            if not any(
+                self.leads(one, later) and not one.feeds(read, *known, Words(later.said))
+                for later in steps[at + 1 :]
+            )
+        ]
+
+    def leads(self, one: Step, later: Step) -> bool:
+        """Whether what `one` said is in what `later` read, or in a query by which it was found."""
+        return one.feeds(later.read, self.known) or any(
+            one.feeds(query, self.known) and self.reads(later, hits)
+            for query, hits in self.searches
+        )
+
+    def reads(
+        self, step: Step, passages: Iterable[Passage], told: Iterable[Step] = ()
+    ) -> list[Passage]:
+        """As `Step.reads`; what is `told` and names are no piece of a passage."""
+        return step.reads(
+            passages, [*self.named, *(words for other in told for words in other.said)]
+        )
+
+    def strange(self, steps: Mapping[Step, Sequence[Step]], least: int) -> Iterator[Any]:
+        """The inputs of `steps` that have `least` words in a row from nowhere."""
+        for step, told in steps.items():
+            own = Words(
+                [
+                    *self.known.texts,
+                    *self.named,
+                    *(words for other in told for words in other.said),
+                ]
+            )
+            for value in step.inputs:
+                if any(own.strange(_words(text)) >= least for text in _texts(value)):
+                    yield value
+
+
 def provenance(
     question: str, answer: Any, found: Found, trace: Sequence[Step], calls: Sequence[Step]
 ) -> Provenance:
     """The provenance of `answer`; where no step of the `trace` gave it, a model's call did that DSPy does not trace."""
     asked = one_line(question)
     # in an order that does not hang on which of several searches came back first
-    searches = sorted(found.items(), key=lambda each: (one_line(each[0][0]) != asked, *each[0]))
-    everything = union(hits for _, hits in searches)
-    known = Words(map(_words, [question, *(passage.line for passage in everything)]))
-    every, last = _answering(answer, trace, calls)
-    used = [] if last is None else _used(every, last, known)
+    searches = [
+        (key[0], hits)
+        for key, hits in sorted(
+            found.items(), key=lambda each: (one_line(each[0][0]) != asked, each[0])
+        )
+    ]
+    wanted = Words({_words(text) for text in _texts(answer)})
+    every, ends, is_said = _answering(wanted, trace, calls)
+    trail = _Trail(question, searches, every)
+    used = trail.to(trail.latest(ends, wanted))
     read = {
         passage.id
-        for step in used
-        for passage in step.reads(everything, _told(step, used, every))
+        for step, told in used.items()
+        for passage in trail.reads(step, trail.passages, told)
     }
-    reading = [(step, {passage.id for passage in step.reads(everything)}) for step in every]
+    reading = [
+        (step, {passage.id for passage in trail.reads(step, trail.passages)}) for step in every
+    ]
+    by_code = not (read or is_said)
     queries, branches, retrieved = dict[str, str](), dict[str, Branch](), list[list[Passage]]()
-    for number, ((query, *_), hits) in enumerate(searches, 1):
+    for number, (query, hits) in enumerate(searches, 1):
         name = "q" if number == 1 and one_line(query) == asked else f"search_{number}"
-        # where no model was asked, code read them
-        kept = [passage for passage in hits if last is None or passage.id in read]
+        # code read what no model was asked about
+        kept = [passage for passage in hits if by_code or passage.id in read]
         queries[name], branches[name] = query, Branch(hits, kept)
         # what another search found, too, was read as that one's
-        elsewhere = {
-            each.id for (other, *_), found in searches if other != query for each in found
+        others = [each for each in searches if each[0] != query]
+        alone = {passage.id for passage in hits} - {
+            each.id for _, other in others for each in other
         }
-        alone = {passage.id for passage in hits} - elsewhere
+        asking = [Words([_words(other)]) for other, _ in others]
         readers = [step for step, ids in reading if ids & alone]
-        others = [Words([_words(other)]) for (other, *_), _ in searches if other != query]
-        if read & alone or not _ask(readers, others, known):
+        if by_code or read & alone or not _ask(readers, asking, trail.known):
             retrieved.append([*hits])
     if searches:
         kept = union(branch.kept for branch in branches.values())
         # a prompt has instructions, too, which come from nowhere
-        whole = every is calls or not any(_strange(used, every, known, STRANGE))
+        whole = every is calls or not any(trail.strange(used, STRANGE))
         return Provenance(queries, branches, union(retrieved), kept, whole)
-    shown = [_lines(value) for value in _strange(used, every, known, 1)]
-    whole = last is not None and None not in shown
-    kept = union(passages for passages in shown if passages is not None) if whole else []
+    shown = [_lines(value) for value in trail.strange(used, 1)]
+    whole = bool(used) and None not in shown
+    read_out = [passages for passages in shown if passages is not None] if whole else []
+    kept = union(sorted(read_out, key=lambda passages: [passage.id for passage in passages]))
     return Provenance(queries, branches, kept, kept, whole)
 
 
-def _answering(answer: Any, *several: Sequence[Step]) -> tuple[Sequence[Step], Step | None]:
-    """The steps, and the last of them that gave the answer; else whose words hold it; else the last of all."""
-    wanted = {words for text in _texts(answer) if (words := _words(text))}
+def _answering(
+    wanted: Words, trace: Sequence[Step], calls: Sequence[Step]
+) -> tuple[Sequence[Step], list[Step], bool]:
+    """The steps, those of them that gave the answer, and whether its words are theirs.
+
+    They are those that gave it; else whose words hold it; else whose words are a part of it; else the last ones. Of
+    steps of several names the last one's are meant: a judge, too, says yes.
+    """
 
     def gave(step: Step) -> bool:
-        return wanted <= {*step.said}
+        return all(words in step.said for words in wanted.texts)
 
     def holds(step: Step) -> bool:
-        said = [f" {' '.join(words)} " for words in step.said]
-        return all(any(f" {' '.join(words)} " in text for text in said) for words in wanted)
+        return all(map(Words(step.said).hold_whole, wanted.texts))
 
-    for is_last in (gave, holds):
-        for every in several:
-            for step in reversed(every):
-                if is_last(step):
-                    return every, step
-    every = next(filter(None, several), ())
-    return every, every[-1] if every else None
+    def gave_part(step: Step) -> bool:
+        return any(map(wanted.hold_whole, step.said))
 
-
-def _used(every: Sequence[Step], last: Step, known: Words) -> list[Step]:
-    """`last`, and the steps whose words it read, and those whose words these read.
-
-    Of steps that said the same, the later one was read.
-    """
-    used = [last]
-    for step in used:  # which grows
-        told = known
-        for other in reversed(every[: every.index(step)]):
-            if other.feeds(step.read, told):
-                told = Words([*told.texts, *other.said])
-                used += [] if other in used else [other]
-    return used
+    known = [words for step in trace for words in step.said]
+    untraced = [call for call in calls if not any(map(Words(call.said).hold, known))]
+    of_trace, of_calls = (trace, trace), (untraced, calls)
+    ways = [
+        (gave, of_trace),
+        (gave, of_calls),
+        (holds, of_calls),
+        (holds, of_trace),
+        (gave_part, of_trace),
+        (gave_part, of_calls),
+    ]
+    for is_end, (among, every) in ways:
+        if wanted.texts and (ends := [step for step in among if is_end(step)]):
+            return every, _named_as_last(ends), True
+    is_traced = bool(trace) and (not untraced or untraced[-1] is not calls[-1])
+    among, every = of_trace if is_traced else of_calls
+    return every, _named_as_last(among), False
 
 
-def _told(step: Step, among: Iterable[Step], every: Sequence[Step]) -> list[Text]:
-    """What the steps `among` those before it said."""
-    before = every[: every.index(step)]
-    return [words for other in among if other in before for words in other.said]
+def _named_as_last(steps: Sequence[Step]) -> list[Step]:
+    return [step for step in steps if step.name == steps[-1].name]
 
 
 def _ask(readers: Sequence[Step], queries: Sequence[Words], known: Words) -> bool:
@@ -248,17 +370,6 @@ def _ask(readers: Sequence[Step], queries: Sequence[Words], known: Words) -> boo
     return bool(readers) and all(
         any(step.feeds(query, known) for query in queries) for step in readers
     )
-
-
-def _strange(
-    used: Iterable[Step], every: Sequence[Step], known: Words, least: int
-) -> Iterator[Any]:
-    """The inputs of the steps `used` that have `least` words in a row, not `known` and said by no earlier step."""
-    for step in used:
-        own = Words([*known.texts, *_told(step, every, every)])
-        for value in step.inputs:
-            if any(own.strange(_words(text)) >= least for text in _texts(value)):
-                yield value
 
 
 def _lines(value: Any) -> Sequence[Passage] | None:

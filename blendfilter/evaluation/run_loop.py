@@ -252,7 +252,8 @@ class RunLoop:
         calls = self._in_order(notes)
 
         def observed() -> Provenance:
-            records = (self.journal.read_call(note.key) for note in calls_of(calls))
+            # as they came: what one reads of another is there before it
+            records = (self.journal.read_call(note.key) for note in calls_of(notes))
             steps = traced(trace), called(filter(None, records))
             return provenance(question.question, getattr(prediction, field), found, *steps)
 

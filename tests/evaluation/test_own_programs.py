@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import dspy
 import pytest
-from small_world import journaled, stable
+from small_world import CountingEngine, done_by, journaled, slowly, stable
 
 import blendfilter as bf
 from blendfilter import BM25, Passage, evaluate, load
@@ -295,14 +296,55 @@ def notes_text(step: Step) -> str:
     return " ".join(step.said[0])
 
 
-def test_of_steps_that_said_the_same_the_later_one_was_read() -> None:
+def test_of_steps_that_said_the_same_the_one_that_the_other_led_to_was_read() -> None:
     said = "They kept it together for many long years, so they did."
-    first, second = Step([[A.line, B.line]], [said]), Step([[B.line]], [said])
-    assert read_from("Ada", first, second, Step([said], ["Ada"])) == (["b"], True)
+    first, second = Step([[A.line]], [said]), Step([[B.line]], [said])
+    asked_on = {(ASKED, 1, ""): [A], (f"{said} {ASKED}", 1, ""): [B]}
+    assert read_from("Ada", first, second, Step([said], ["Ada"]), found=asked_on) == (["b"], True)
+    assert read_from("They kept it", first, second, found=asked_on) == (["b"], True)
+
+
+def test_which_of_several_steps_side_by_side_came_first_changes_nothing() -> None:
+    said = "Nothing in this passage bears upon the question that was asked."
+    one, two = Step([A.line], [said], "note"), Step([B.line], [said], "note")
+    last = Step([[said, said]], ["Ada"], "answer")
+    assert read_from("Ada", one, two, last) == read_from("Ada", two, one, last) == (["a", "b"], True)
+    yes = [Step([[passage.line]], ["Ada"], "answer") for passage in (A, B)]
+    assert read_from("Ada", *yes) == read_from("Ada", *reversed(yes)) == (["a", "b"], True), "a vote"
+    judges = [Step([passage.line], ["yes"], "relevant") for passage in (A, B)]
+    assert read_from("yes", *judges, Step([[B.line]], ["yes"], "answer")) == (["b"], True), "no vote"
+
+
+def test_an_answer_that_code_made() -> None:
+    parts = [Step([A.line], ["Ada Brennock"], "item"), Step([B.line], ["heather"], "item")]
+    none = Step(["Another passage."], ["none"], "item")
+    found = {("light", 2, ""): [A, B, Passage("c", "Another", "Another passage.")]}
+    for answer in (["Ada Brennock", "heather"], "Ada Brennock; Heather"):
+        assert read_from(answer, *parts, none, found=found) == (["a", "b"], True), "of what several steps said"
+    query = Step([ASKED], ["keeper of the rock's light"], "query")
+    assert read_from("Tolm", query) == (["a", "b"], True), "of what was found, which no model read"
+
+
+def test_lines_of_few_words_are_known_where_they_are_lines_of_their_own() -> None:
+    short = Passage("s", "Quill", f"{LONG} She never married anybody. It rained.")
+    found = {("what was found", 2, ""): [short, B]}
+    for given in (
+        ["She never married anybody."],
+        "Of old:\nShe never married anybody.",
+        ["It rained, and", "she never married anybody"],
+    ):
+        assert read_from("Ada", Step([given, ASKED], ["Ada"]), found=found)[0] == ["s"]
+    for given in ("Nobody: she never married anybody.", ["It rained."], ["she never married Tom"]):
+        assert read_from("Ada", Step([given, ASKED], ["Ada"]), found=found)[0] == []
+    named = Passage(
+        "n", "The Isle of Quill", "Of the Isle of Quill little is known, and of its light even less than that."
+    )
+    titles = Step([["The Isle of Quill", "Honey"], ASKED], ["Ada"])
+    assert read_from("Ada", titles, found={("isle", 2, ""): [named, B]}) == ([], True)
 
 
 def test_the_answer_is_found_by_its_words_else_it_is_the_last_step() -> None:
-    first, last = Step([[A.line]], ["So it was Ada Brennock."]), Step([[B.line]], ["No idea."])
+    first, last = Step([[A.line]], ["So it was Ada Brennock."], "one"), Step([[B.line]], ["No idea."])
     assert read_from("ADA  brennock", first, last)[0] == ["a"]
     assert read_from("Somebody else", first, last)[0] == ["b"]
     assert read_from(["Ada Brennock"], first, last)[0] == ["a"]
@@ -316,6 +358,9 @@ def test_text_from_elsewhere_leaves_open_what_was_kept() -> None:
     assert read_from("Ada", Step([[A.line, "Nothing was found."]], ["Ada"])) == (["a"], True)
     assert read_from("Ada", Step([[looked_up]], ["Ada"]), found={}) == ([], False)
     assert read_from("Ada", Step([ASKED], ["Ada"]), found={}) == ([], True)
+    many = [Passage(str(at), f"Town {word} of Ormland", f"{word} {OTHER}") for at, word in enumerate("abcdefgh")]
+    titles = f"Other pages: {', '.join(passage.title for passage in many)}."
+    assert read_from("Ada", Step([A.line, titles], ["Ada"]), found={("towns", 9, ""): [A, *many]}) == (["a"], True)
     assert read_from("Ada", found={}) == ([], False)
     assert read_from("Ada") == (["a", "b"], True), "code alone read what was found"
 
@@ -330,6 +375,58 @@ def test_a_search_that_only_served_to_ask_on_found_nothing_for_the_answer() -> N
     judge = Step([[A.line], ASKED], ["It is irrelevant to what was asked here."])
     seen = provenance(ASKED, "Ada", found, [hop, judge, answer], ())
     assert [each.id for each in seen.retrieved] == ["a", "b"], "a filter read it too"
+
+
+def test_calls_that_dspy_does_not_trace(index: BM25, questions: Questions, tmp_path: Path) -> None:
+    """They are read in the order in which they came; the names in the journal say nothing of it."""
+
+    class Raw(dspy.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.imagine = dspy.Predict("question -> passage")
+
+        def forward(self, question: str) -> dspy.Prediction:
+            found = index(self.imagine(question=question).passage, k=K)
+            lines = "\n".join(passage.line for passage in found)
+            notes = dspy.settings.lm(f"Sum up: {lines}")[0]
+            return dspy.Prediction(answer=dspy.settings.lm(f"{notes}\nIn a word?")[0].split(": ")[1])
+
+    def say(prompt: str) -> str:
+        if "Sum up" in prompt:
+            return f"In these lines we are told of things that were so {len(prompt)} years ago."
+        if "In a word" in prompt:
+            return f"In a word: Ada {prompt[:60].split()[-2]}"
+        asked = prompt.rsplit("[[ ## question ## ]]", maxsplit=1)[-1].split("Respond", maxsplit=1)[0].strip()
+        return f"[[ ## passage ## ]]\nIn a word: Ada. {asked}\n\n[[ ## completed ## ]]"
+
+    run, _ = done_by(Raw(), questions, tmp_path / "raw", engine=CountingEngine(reply=say))
+    assert run.errors == 0
+    assert all(len(row["knowledge"]) == K for row in run.rows)
+
+
+def test_what_runs_side_by_side_gives_the_same_bytes(index: BM25, questions: Questions, tmp_path: Path) -> None:
+    class MapReduce(dspy.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.note = dspy.Predict("passage, question -> note")
+            self.answer = dspy.Predict("notes: list[str], question -> answer")
+
+        async def aforward(self, question: str) -> dspy.Prediction:
+            lines = [passage.line for passage in index(question, k=K)]
+            notes = await asyncio.gather(*(self.note.acall(passage=line, question=question) for line in lines))
+            return await self.answer.acall(notes=[each.note for each in notes], question=question)
+
+    def say(prompt: str) -> str:
+        said = "It says nothing at all of what was asked here of me." if "`note`" in prompt else "none"
+        name = "note" if "`note`" in prompt else "answer"
+        return f"[[ ## {name} ## ]]\n{said}\n\n[[ ## completed ## ]]"
+
+    run, _ = done_by(MapReduce(), questions, tmp_path / "run", engine=CountingEngine(slowly(0.003), say))
+    before = stable(run.folder)
+    assert all(len(row["knowledge"]) == K for row in run.rows)
+    done_by(MapReduce(), questions, tmp_path / "run", engine=CountingEngine(reply=say), replay=True)
+    again, _ = done_by(MapReduce(), questions, tmp_path / "again", engine=CountingEngine(reply=say))
+    assert stable(run.folder) == stable(again.folder) == before
 
 
 def test_a_trace_of_dspys_gives_the_fields_of_the_signature() -> None:
