@@ -16,12 +16,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from itertools import groupby
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
+from blendfilter.errors import BadArgument
 from blendfilter.lm.journaled import text_of
 from blendfilter.modules.base import Branch, union
 from blendfilter.records import Passage, one_line
@@ -34,6 +36,11 @@ FEW = 4
 STRANGE = 16
 """Words in a row that come from nowhere, and so from a source that no search shows; a title, or a sign, has fewer."""
 
+_NUMBER = re.compile(r"\s*(?:[\[(]\d+[\])]:?|\d+[.):]|[-*•])\s+")
+"""What stands before a line of a list."""
+_WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W\u3040-\u30ff\u3400-\u9fff]+")
+"""A word; each sign of Chinese and Japanese, which have no spaces."""
+
 Text = tuple[str, ...]
 """A text as its words, without case and punctuation."""
 Found = Mapping[tuple[str, int, str], Sequence[Passage]]
@@ -41,7 +48,7 @@ Found = Mapping[tuple[str, int, str], Sequence[Passage]]
 
 
 def _words(text: str) -> Text:
-    return tuple(re.findall(r"\w+", text.casefold()))
+    return tuple(_WORD.findall(text.casefold()))
 
 
 def _runs(words: Text) -> Iterator[Text]:
@@ -158,8 +165,8 @@ def _texts(value: Any) -> Iterator[str]:
         yield long_text
     elif isinstance(value, BaseModel):
         yield from _texts(value.model_dump())
-    elif isinstance(value, int | float):
-        yield str(value)
+    elif value is not None:
+        yield str(value)  # as a prompt has it, whatever it is
 
 
 def traced(trace: Iterable[Any]) -> list[Step]:
@@ -373,8 +380,13 @@ def _ask(readers: Sequence[Step], queries: Sequence[Words], known: Words) -> boo
 
 
 def _lines(value: Any) -> Sequence[Passage] | None:
-    """The passages of a list of lines with their titles; None for anything else."""
-    lines = value if isinstance(value, list | tuple) else ()
-    passages = [as_passage(line) for line in lines if isinstance(line, str | Passage)]
-    is_read = passages and len(passages) == len(lines) and all(one.title for one in passages)
-    return passages if is_read else None
+    """The passages of items or lines that have titles, all of them numbered or none; None for anything else."""
+    given = value.splitlines() if isinstance(value, str) else value
+    lines = [line for line in given if line] if isinstance(given, list | tuple) else []
+    if all(isinstance(line, str) and _NUMBER.match(line) for line in lines):
+        lines = [_NUMBER.sub("", line) for line in lines]
+    with suppress(BadArgument):  # not every item is a passage
+        passages = [as_passage(line) for line in lines]
+        if passages and all(passage.title for passage in passages):
+            return passages
+    return None

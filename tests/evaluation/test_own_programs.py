@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -244,6 +245,11 @@ A, B = Passage("a", "Skerry Light", LONG), Passage("b", "Honey", OTHER)
 ASKED = "Who kept the light?"
 
 
+@dataclass
+class Citing:
+    text: str
+
+
 def read_from(answer: Any, *steps: Step, found: Any = None) -> tuple[list[str], bool]:
     seen = provenance(ASKED, answer, {("light", 2, ""): [A, B]} if found is None else found, steps, ())
     return [passage.id for passage in seen.kept], seen.whole
@@ -257,13 +263,53 @@ def read_from(answer: Any, *steps: Step, found: Any = None) -> tuple[list[str], 
         (f"[1] «{B.text.upper()}»", ["b"]),
         ({"Skerry Light": LONG}, ["a"]),
         ([{"text": LONG[20:95]}], ["a"]),
+        ([dspy.Example(title="Skerry Light", text=LONG)], ["a"]),
+        ([Citing(LONG)], ["a"]),
         ("Skerry Light and Honey", []),
         ([], []),
     ],
-    ids=["passages", "a line", "in a text", "by title", "a piece", "titles alone", "nothing"],
+    ids=[
+        "passages",
+        "a line",
+        "in a text",
+        "by title",
+        "a piece",
+        "an example",
+        "a dataclass",
+        "titles alone",
+        "nothing",
+    ],
 )
 def test_a_passage_is_kept_where_the_input_holds_it(given: Any, kept: list[str]) -> None:
     assert read_from("Ada", Step([ASKED, given], ["Ada"])) == (kept, True)
+
+
+@pytest.mark.parametrize(
+    ("given", "titles"),
+    [
+        ([A.line, B.line], ["Skerry Light", "Honey"]),
+        (f"{A.line}\n\n{B.line}", ["Skerry Light", "Honey"]),
+        ([f"[1] {A.line}", f"[2] {B.line}"], ["Skerry Light", "Honey"]),
+        (f"1. {A.line}\n2. {B.line}", ["Skerry Light", "Honey"]),
+        ([f"1. FC {A.line}", B.line], ["1. FC Skerry Light", "Honey"]),
+        ([{"title": "Honey", "text": OTHER}], ["Honey"]),
+        ([{"text": OTHER}], None),
+        ([{"words": OTHER}], None),
+        (f"Honey: {OTHER}", None),
+    ],
+)
+def test_without_a_search_passages_are_known_by_their_titles(given: Any, titles: list[str] | None) -> None:
+    seen = provenance(ASKED, "Ada", {}, [Step([given, ASKED], ["Ada"])], ())
+    assert ([passage.title for passage in seen.kept], seen.whole) == (titles or [], titles is not None)
+
+
+def test_a_script_without_spaces() -> None:
+    one = Passage(
+        "1", "灯塔", "斯凯里岩上的灯塔由艾达看守了三十年，她从托尔姆乘船而来。灯塔由灰色石头建成，她从未结婚。"
+    )
+    two = Passage("2", "托尔姆", "托尔姆是奥姆兰西岸的一个港口小镇，每逢星期四在老榆树下举行集市，离码头不远。")
+    step = Step([[one.text[:20], "谁看守灯塔？"]], ["艾达"])
+    assert read_from("艾达", step, found={("灯塔", 2, ""): [one, two]}) == (["1"], True)
 
 
 def test_a_sentence_that_two_passages_share_is_of_the_one_that_is_there_whole() -> None:
