@@ -113,15 +113,17 @@ class Step:
     def __init__(self, inputs: Sequence[Any], outputs: Iterable[Any], name: str = "") -> None:
         self.inputs = inputs
         self.name = name
-        texts = [*_texts(inputs)]
-        self.read = Words(map(_words, texts))
-        self.lines = {
-            words
-            for text in texts
-            for line in text.splitlines()
-            if len(words := _words(line)) >= FEW
-        }
         self.said = [words for text in _texts([*outputs]) if (words := _words(text))]
+
+    @cached_property
+    def read(self) -> Words:
+        return Words(map(_words, _texts(self.inputs)))
+
+    @cached_property
+    def lines(self) -> set[Text]:
+        """Those of what it read that say something."""
+        lines = (line for text in _texts(self.inputs) for line in text.splitlines())
+        return {words for words in map(_words, lines) if len(words) >= FEW}
 
     def reads(self, passages: Iterable[Passage], told: Iterable[Text] = ()) -> list[Passage]:
         """Those of `passages` that its input holds, whole or a piece.
@@ -264,6 +266,20 @@ class _Trail:
             passages, [*self.named, *(words for other in told for words in other.said)]
         )
 
+    @cached_property
+    def reading(self) -> list[tuple[Step, set[str]]]:
+        """Every step, and the ids of what it read."""
+        return [
+            (step, {each.id for each in self.reads(step, self.passages)}) for step in self.every
+        ]
+
+    def only_ask(self, ids: set[str], queries: Sequence[Words]) -> bool:
+        """Whether some steps read the passages of `ids`, and each of them wrote one of `queries`."""
+        readers = [step for step, read in self.reading if read & ids]
+        return bool(readers) and all(
+            any(step.feeds(query, self.known) for query in queries) for step in readers
+        )
+
     def strange(self, steps: Mapping[Step, Sequence[Step]], least: int) -> Iterator[Any]:
         """The inputs of `steps` that have `least` words in a row from nowhere."""
         for step, told in steps.items():
@@ -300,9 +316,6 @@ def provenance(
         for step, told in used.items()
         for passage in trail.reads(step, trail.passages, told)
     }
-    reading = [
-        (step, {passage.id for passage in trail.reads(step, trail.passages)}) for step in every
-    ]
     by_code = not (read or is_said)
     queries, branches, retrieved = dict[str, str](), dict[str, Branch](), list[list[Passage]]()
     for number, (query, hits) in enumerate(searches, 1):
@@ -312,12 +325,10 @@ def provenance(
         queries[name], branches[name] = query, Branch(hits, kept)
         # what another search found, too, was read as that one's
         others = [each for each in searches if each[0] != query]
-        alone = {passage.id for passage in hits} - {
-            each.id for _, other in others for each in other
-        }
+        elsewhere = {passage.id for _, other in others for passage in other}
+        alone = {passage.id for passage in hits} - elsewhere
         asking = [Words([_words(other)]) for other, _ in others]
-        readers = [step for step, ids in reading if ids & alone]
-        if by_code or read & alone or not _ask(readers, asking, trail.known):
+        if by_code or read & alone or not others or not trail.only_ask(alone, asking):
             retrieved.append([*hits])
     if searches:
         kept = union(branch.kept for branch in branches.values())
@@ -370,13 +381,6 @@ def _answering(
 
 def _named_as_last(steps: Sequence[Step]) -> list[Step]:
     return [step for step in steps if step.name == steps[-1].name]
-
-
-def _ask(readers: Sequence[Step], queries: Sequence[Words], known: Words) -> bool:
-    """Whether each of the `readers` wrote one of `queries`, and there is one."""
-    return bool(readers) and all(
-        any(step.feeds(query, known) for query in queries) for step in readers
-    )
 
 
 def _lines(value: Any) -> Sequence[Passage] | None:
