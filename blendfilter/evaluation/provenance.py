@@ -18,6 +18,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
+from html import unescape
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -38,6 +39,8 @@ STRANGE = 16
 
 _NUMBER = re.compile(r"\s*(?:[\[(]\d+[\])]:?|\d+[.):]|[-*•])\s+")
 """What stands before a line of a list."""
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|[nrt])")
+"""A sign in a text of JSON."""
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W\u3040-\u30ff\u3400-\u9fff]+")
 """A word; each sign of Chinese and Japanese, which have no spaces."""
 
@@ -48,7 +51,8 @@ Found = Mapping[tuple[str, int, str], Sequence[Passage]]
 
 
 def _words(text: str) -> Text:
-    return tuple(_WORD.findall(text.casefold()))
+    plain = _ESCAPE.sub(lambda sign: chr(int(sign[1] or "20", 16)), unescape(text))
+    return tuple(_WORD.findall(plain.casefold()))
 
 
 def _runs(words: Text) -> Iterator[Text]:
@@ -63,13 +67,13 @@ class Words:
         self._joined = [f" {' '.join(words)} " for words in self.texts]
 
     @cached_property
-    def _runs(self) -> set[Text]:
+    def runs(self) -> set[Text]:
         return {run for words in self.texts for run in _runs(words)}
 
     def hold(self, words: Text) -> bool:
         """Whether one of the texts holds these words, or `RUN` of them in a row."""
         if len(words) > RUN:
-            return not self._runs.isdisjoint(_runs(words))
+            return not self.runs.isdisjoint(_runs(words))
         return self.hold_whole(words)
 
     def hold_whole(self, words: Text) -> bool:
@@ -81,8 +85,8 @@ class Words:
         if len(words) < FEW:
             return words in self.texts and not any(words in each.texts for each in known)
         if len(words) > RUN:
-            return not self._runs.isdisjoint(
-                {*_runs(words)}.difference(*(each._runs for each in known))
+            return not self.runs.isdisjoint(
+                {*_runs(words)}.difference(*(each.runs for each in known))
             )
         return self.hold(words) and not any(each.hold(words) for each in known)
 
@@ -92,7 +96,7 @@ class Words:
             return 0
         is_known = [False] * len(words)
         for at, run in enumerate(_runs(words)):
-            if run in self._runs:
+            if run in self.runs:
                 is_known[at : at + RUN] = [True] * RUN
         short = {text for text in self.texts if len(text) <= RUN}
         for length in {len(text) for text in short}:
@@ -120,7 +124,7 @@ class Step:
         return Words(map(_words, _texts(self.inputs)))
 
     @cached_property
-    def lines(self) -> set[Text]:
+    def _lines(self) -> set[Text]:
         """Those of what it read that say something."""
         lines = (line for text in _texts(self.inputs) for line in text.splitlines())
         return {words for words in map(_words, lines) if len(words) >= FEW}
@@ -128,26 +132,33 @@ class Step:
     def reads(self, passages: Iterable[Passage], told: Iterable[Text] = ()) -> list[Passage]:
         """Those of `passages` that its input holds, whole or a piece.
 
-        A piece that is in a passage held whole, or in what it was `told` by another step, is not of a third.
+        A piece that is in a passage held whole, in what it was `told` by another step, or in a larger piece, is not of
+        another passage.
         """
-        whole, others = list[Passage](), list[tuple[Passage, Text]]()
+        whole, others = list[Passage](), list[Passage]()
         for passage in passages:
             words = _words(passage.text) or _words(passage.title)
-            if self.read.hold_whole(words):
-                whole.append(passage)
-            else:
-                others.append((passage, words))
+            (whole if self.read.hold_whole(words) else others).append(passage)
         known = Words([*told, *(_words(passage.line) for passage in whole)])
-        lines = [line for line in self.lines if not known.hold_whole(line)]
+        pieces = [self._pieces(_words(passage.line), known) for passage in others]
         return [
             *whole,
             *(
-                each
-                for each, words in others
-                if self.read.hold_new(words, known)
-                or any(map(Words([words]).hold_whole, lines))
+                passage
+                for passage, held in zip(others, pieces, strict=True)
+                if held and not any(held < larger for larger in pieces)
             ),
         ]
+
+    def _pieces(self, words: Text, known: Words) -> set[Text]:
+        """What its input holds of `words` that is not `known`: `RUN` in a row, and lines that are all in them."""
+        passage = Words([words])
+        runs = (passage.runs & self.read.runs) - known.runs
+        return runs | {
+            line
+            for line in self._lines
+            if passage.hold_whole(line) and not known.hold_whole(line)
+        }
 
     def feeds(self, read: Words, *known: Words) -> bool:
         """Whether its words are in what another one `read`, and are not `known` from elsewhere."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import html
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -318,6 +319,26 @@ def test_a_sentence_that_two_passages_share_is_of_the_one_that_is_there_whole() 
     step = Step([[one.line], ASKED], ["Ada"])
     assert [each.id for each in step.reads([two, one])] == ["1"]
     assert {each.id for each in Step([[shared]], ["Ada"]).reads([two, one])} == {"1", "2"}, "either may be meant"
+
+
+def test_a_phrase_in_the_piece_of_one_passage_is_not_of_another() -> None:
+    phrase = "is one of the many small islands in the sea to the west of it"
+    one = Passage("1", "Tolm", f"Tolm {phrase}, and has a lighthouse. Nobody lives there.")
+    two = Passage("2", "Quill", f"Quill {phrase}. Honey is made there.")
+    step = Step([[one.text[:90]]], ["Ada"])
+    assert [each.id for each in step.reads([one, two])] == ["1"]
+    assert {each.id for each in Step([[one.text[:90], two.text[:90]]], ["Ada"]).reads([one, two])} == {"1", "2"}
+    short = Passage("3", "Ern", "Ern is an isle. It has a church that was built in the year of the great storm.")
+    assert Step([["Ern: Ern is an isle."]], ["Ada"]).reads([one, short]) == [short], "a line with its title"
+
+
+def test_escaped_texts_are_read_as_they_were() -> None:
+    text = 'The "Café" – of Tolm & Quill – is open in May; and "more" – so they say – in the "summer" – till one.'
+    passage = Passage("1", "Café", text)
+    for given in (json.dumps({"text": text}), f"<p>{html.escape(text)}</p>", json.dumps(f"a\n{text}")):
+        step = Step([given], ["Ada"])
+        assert read_from("Ada", step, found={("open", 1, ""): [passage]}) == (["1"], True)
+        assert step.read.hold_whole(Step([text], []).read.texts[0])
 
 
 def test_a_piece_that_a_step_was_told_is_not_of_another_passage() -> None:
