@@ -432,8 +432,8 @@ def _events(notes: Sequence[CallNote]) -> dict[str, int]:
 
 
 def as_prediction(given: Any, field: str = "answer") -> Any:
-    """What a method returned, as a prediction; a module may give the bare answer, which is its `field`."""
-    if isinstance(given, str):
+    """What a method returned, as a prediction; it may give the bare answer, which is its `field`."""
+    if isinstance(given, str | int | float | list | tuple):
         return dspy.Prediction(**{field: given})
     return dspy.Prediction(**given) if isinstance(given, Mapping) else given
 

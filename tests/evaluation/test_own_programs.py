@@ -712,6 +712,31 @@ def test_a_program_that_returns_text_gives_its_answer(questions: Questions, ran:
     assert [row["answer"] for row in ran(Text(), questions, answer="response").rows] == ["yes"] * 6
 
 
+@pytest.mark.parametrize(("answer", "said"), [(1871, "1871"), (True, "True"), (["Tolm", "Quill"], "['Tolm', 'Quill']")])
+def test_a_function_may_return_any_answer(
+    answer: Any, said: str, questions: Questions, ran: Callable[..., Run]
+) -> None:
+    assert [row["answer"] for row in ran(lambda question: answer, questions).rows] == [said] * 6
+
+
+def test_fields_of_a_program_that_have_our_names(index: BM25, questions: Questions, ran: Callable[..., Run]) -> None:
+    """What a model was asked for is no statement of what was searched and read."""
+
+    class Own(dspy.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.generate = dspy.ChainOfThought("context: list[str], question -> answer")
+
+        def forward(self, question: str) -> dspy.Prediction:
+            lines = [passage.line for passage in index(question, k=K)]
+            own = {"knowledge": "What I know.", "queries": [question], "branches": ["one"], "flags": ["sure"]}
+            return dspy.Prediction(answer=self.generate(context=lines, question=question).answer, **own)
+
+    run = ran(Own(), questions)
+    assert run.errors == 0
+    assert all(len(row["knowledge"]) == K and [*row["queries"]] == ["q"] for row in run.rows)
+
+
 def test_a_plan_takes_the_same_arguments(index: BM25, claims: list[Any], questions: Questions) -> None:
     hops = Hops(lambda query: {passage.title: passage.text for passage in index(query, k=K)}, hops=1)
     planned = bf.plan(hops, questions, "offline", inputs={"claim": "question"}, answer="titles", sample=2)
