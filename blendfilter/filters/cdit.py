@@ -58,7 +58,7 @@ from blendfilter.prompting import Prompts, TemplateAdapter
 from blendfilter.quoting import LONGEST_REPLY, own_lines, own_words
 from blendfilter.records import Passage, one_line
 from blendfilter.replies import true_or_false
-from blendfilter.retrieval.callables import as_passage
+from blendfilter.retrieval.callables import as_passage, as_passages
 from blendfilter.text import shortened
 
 # --- rules ------------------------------------------------------------------------------------------------------------
@@ -593,7 +593,7 @@ class CDITFilter(Filter):
 
     async def aforward(self, question: str, passages: Sequence[Passage]) -> dspy.Prediction:
         """The passages that were not rejected."""
-        passages = [as_passage(passage) for passage in passages]
+        passages = as_passages(passages)
         if not passages:
             return selection(verdicts=[])
         judged = await judged_apart(

@@ -32,7 +32,7 @@ from blendfilter.errors import MissingExtra, MissingFile, check_count, words_of
 from blendfilter.filters.base import Filter, SharedModel, selection
 from blendfilter.lm.tokenisers import RULE
 from blendfilter.records import Passage, WrittenText, one_line
-from blendfilter.retrieval.callables import as_passage
+from blendfilter.retrieval.callables import as_passages
 
 
 class _Compressed(Filter):
@@ -61,7 +61,7 @@ class _Compressed(Filter):
 
     async def aforward(self, question: str, passages: Sequence[Passage]) -> dspy.Prediction:
         """What is left of them; the package works in a thread."""
-        lines = [passage.line for passage in map(as_passage, passages) if passage.text.strip()]
+        lines = [passage.line for passage in as_passages(passages) if passage.text.strip()]
         if not lines:
             return selection()
         left = one_line(await aio.in_thread(self.shorten, question, lines))

@@ -41,7 +41,7 @@ from blendfilter.oracles.candidates import Candidate, excerpts, passages_of, sen
 from blendfilter.records import Passage
 from blendfilter.retrieval.analyser import Analyser
 from blendfilter.retrieval.bm25 import LuceneOkapi
-from blendfilter.retrieval.callables import as_passage, name_of
+from blendfilter.retrieval.callables import as_passages, name_of
 from blendfilter.retrieval.encoders import load_encoder
 from blendfilter.text import shortened
 
@@ -60,7 +60,7 @@ class FullFilter(Filter):
 
     async def aforward(self, question: str, passages: Sequence[Passage]) -> dspy.Prediction:
         """All of them."""
-        kept = [as_passage(passage) for passage in passages]
+        kept = as_passages(passages)
         return selection(kept, f"kept {len(kept)} of {len(kept)}" if kept else "empty")
 
 
@@ -99,7 +99,7 @@ class _Best(Filter):
 
     async def aforward(self, question: str, passages: Sequence[Passage]) -> dspy.Prediction:
         """The n best, fewer where there are fewer. Scores are computed in a worker thread."""
-        passages = [as_passage(passage) for passage in passages]
+        passages = as_passages(passages)
         if not passages:
             return selection()
         candidates = sentences_of(passages) if self.sentences else passages_of(passages)

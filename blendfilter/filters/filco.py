@@ -27,7 +27,7 @@ from blendfilter.filters.requests import ask_ids, choose_ids
 from blendfilter.oracles.candidates import Candidate, excerpts, passages_of, sentences_of
 from blendfilter.prompting import Prompts
 from blendfilter.records import Passage, one_line
-from blendfilter.retrieval.callables import as_passage
+from blendfilter.retrieval.callables import as_passages
 
 Unit = Literal["sentence", "passage"]
 _MARKS = ".!?…\"'”’)]"
@@ -105,7 +105,7 @@ class FilCoFilter(Filter):
 
     async def aforward(self, question: str, passages: Sequence[Passage]) -> dspy.Prediction:
         """What is kept, as excerpts or whole passages."""
-        passages = [as_passage(passage) for passage in passages]
+        passages = as_passages(passages)
         candidates = candidates_of(passages, self.unit)
         if not any(candidate.line for candidate in candidates):
             return selection(chosen=[])

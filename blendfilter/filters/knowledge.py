@@ -53,7 +53,7 @@ from blendfilter.filters.requests import (
 from blendfilter.prompting import Prompts
 from blendfilter.records import Passage
 from blendfilter.replies import verdict as yes_or_no
-from blendfilter.retrieval.callables import as_passage
+from blendfilter.retrieval.callables import as_passages
 
 _JUDGE_TOKENS = JUDGEMENT_TOKENS + 128
 """Cap of a judgement with its ids, which as JSON needs some more."""
@@ -157,7 +157,7 @@ class KnowledgeFilter(Filter):
         self, question: str, passages: Sequence[Passage], topic: str | None = None
     ) -> dspy.Prediction:
         """The passages kept; `topic` where it is known already."""
-        passages = [as_passage(passage) for passage in passages]
+        passages = as_passages(passages)
         if not passages:
             return selection()
         if topic is None:
@@ -211,7 +211,7 @@ class OneCallFilter(Filter):
 
     async def aforward(self, question: str, passages: Sequence[Passage]) -> dspy.Prediction:
         """The passages kept."""
-        passages = [as_passage(passage) for passage in passages]
+        passages = as_passages(passages)
         if not passages:
             return selection()
         k = len(passages)
@@ -265,7 +265,7 @@ class PointwiseFilter(Filter):
 
     async def aforward(self, question: str, passages: Sequence[Passage]) -> dspy.Prediction:
         """The passages kept."""
-        passages = [as_passage(passage) for passage in passages]
+        passages = as_passages(passages)
         if not passages:
             return selection(verdicts=[])
         verdicts = await judged_apart(passages, partial(self._judged, question))

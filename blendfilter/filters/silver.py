@@ -25,7 +25,7 @@ from blendfilter.oracles.measures import can_label
 from blendfilter.oracles.silver_making import measure_of
 from blendfilter.oracles.silver_rows import STAGES, SilverRow, Stage, read_silver
 from blendfilter.records import Excerpt, Passage, one_line
-from blendfilter.retrieval.callables import as_passage
+from blendfilter.retrieval.callables import as_passages
 
 UPPER_BOUND = "upper bound: reads the answer"
 
@@ -121,7 +121,7 @@ class SilverFilter(Filter):
         if context is None:
             if one_line(question) in self.unlabelled:
                 return selection(
-                    list(map(as_passage, passages)),
+                    as_passages(passages),
                     "no silver for this question: all was kept",
                     UPPER_BOUND,
                 )
@@ -130,7 +130,7 @@ class SilverFilter(Filter):
                 "questions of the run (strinc leaves those out that are answered by a yes or no: take lexical or cxmi)"
             )
         given: dict[_Key, Passage] = {}
-        for passage in map(as_passage, passages):
+        for passage in as_passages(passages):
             given.setdefault(_key(passage), passage)
         missing = [name for name, text in given if (name, text) not in context.places]
         if missing and not self.partly:

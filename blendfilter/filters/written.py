@@ -35,7 +35,7 @@ from blendfilter.lm.model import connect
 from blendfilter.oracles.candidates import pieces_of
 from blendfilter.prompting import Prompts
 from blendfilter.records import Excerpt, Passage, WrittenText, one_line
-from blendfilter.retrieval.callables import as_passage
+from blendfilter.retrieval.callables import as_passages
 from blendfilter.text import sentences
 
 INPUT_TOKENS = 1024
@@ -175,12 +175,12 @@ class WrittenFilter(Filter):
         count: Callable[[str], float] | None = None,
     ) -> list[str]:
         """The passages' lines as far as the prompt has room for them; `count` as for `prompt`."""
-        read = list(map(as_passage, passages))
+        read = as_passages(passages)
         return self.write.fitted(read, self.max_input_tokens, count, question=question)
 
     async def aforward(self, question: str, passages: Sequence[Passage]) -> dspy.Prediction:
         """What the model writes of these passages."""
-        passages = [passage for passage in map(as_passage, passages) if passage.text.strip()]
+        passages = [passage for passage in as_passages(passages) if passage.text.strip()]
         lines = self.lines(question, passages)
         cut = {"input_cut": 1} if lines != [passage.line for passage in passages] else {}
         if not lines:

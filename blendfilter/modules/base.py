@@ -25,7 +25,7 @@ from blendfilter.filters.registry import filter_of
 from blendfilter.prompting import Prompts
 from blendfilter.records import Excerpt, Passage, Span, WrittenText, one_line
 from blendfilter.retrieval.base import Retriever, Searcher, check_search
-from blendfilter.retrieval.callables import as_passage, as_retriever
+from blendfilter.retrieval.callables import as_passage, as_passages, as_retriever
 from blendfilter.text import folded, html_of, shortened, visible
 from blendfilter.views import view
 
@@ -346,9 +346,7 @@ class Answering(QuestionModule):
         self, question: str, knowledge: Sequence[Passage] = ()
     ) -> dspy.Prediction:
         question = self.cleaned(question)
-        reasoning = await self.reasoning(
-            question, [as_passage(passage) for passage in knowledge]
-        )
+        reasoning = await self.reasoning(question, as_passages(knowledge, "knowledge"))
         return dspy.Prediction(
             answer=await self.conclude(question, reasoning), reasoning=reasoning
         )

@@ -20,10 +20,13 @@ from blendfilter.records import Passage, cell, content_id, plain
 from blendfilter.retrieval.base import Retriever, fingerprint_of
 from blendfilter.retrieval.corpus import BAR, IDS, TITLES, at_bar, headed
 
-ACCEPTED = (
-    "a retriever is an index (open_index, BM25.build) or a callable (query, k) that returns passages: "
+SHAPES = (
     "Passage records, {'title', 'text'} mappings, 'Title | text' strings, objects with .long_text, "
     "or a dspy.Prediction with .passages"
+)
+ACCEPTED = (
+    "a retriever is an index (open_index, BM25.build) or a callable (query, k) that returns passages: "
+    f"{SHAPES}"
 )
 
 
@@ -72,12 +75,7 @@ class CallableRetriever(Retriever):
         results: list[list[Passage]] = []
         for query in queries:
             found = self._call(query, k)
-            found = getattr(found, "passages", found)
-            if isinstance(found, (str, bytes, Mapping)) or not isinstance(found, Iterable):
-                raise BadArgument(
-                    f"{self.name} returned {type(found).__name__}, not a list of passages: {ACCEPTED}"
-                )
-            results.append([as_passage(item) for item in found][:k])
+            results.append(as_passages(found, f"what {self.name} returned")[:k])
         return results
 
     def info(self) -> dict[str, Any]:
@@ -124,6 +122,24 @@ def name_of(searcher: Any) -> str:
     name = f"{named.__module__}.{named.__qualname__}"
     code = getattr(searcher, "__code__", None)
     return f"{name}:{code.co_firstlineno}" if code is not None and name.endswith(">") else name
+
+
+def as_passages(found: Any, what: str = "passages") -> list[Passage]:
+    """`found`, a list in any accepted shapes. Raises `BadArgument` for others, such as one text.
+
+    >>> as_passages("Fell | A hill.")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    blendfilter.errors.BadArgument: passages is a str: give a list of Passage records, ...
+    """
+    found = getattr(found, "passages", found)
+    # a text's letters and a record's names can be iterated over, too
+    if (
+        isinstance(found, str | bytes)
+        or hasattr(found, "keys")
+        or not isinstance(found, Iterable)
+    ):
+        raise BadArgument(f"{what} is a {type(found).__name__}: give a list of {SHAPES}")
+    return [as_passage(item) for item in found]
 
 
 def as_passage(item: Any) -> Passage:

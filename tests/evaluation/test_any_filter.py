@@ -10,7 +10,7 @@ import pytest
 from small_world import done_by, stable
 
 from blendfilter import BM25, ChainOfThought, SentenceFilter, connect, evaluate, load
-from blendfilter.errors import RunMismatch
+from blendfilter.errors import BadArgument, RunMismatch
 from blendfilter.evaluation.run_settings import settings_of
 from blendfilter.filters.registry import FILTERS, PLUG_INS, make_filter
 from blendfilter.modules.methods import make_method
@@ -35,6 +35,20 @@ def test_a_run_replays_to_the_same_bytes(method: str, name: str, index: BM25, qu
     assert stable(tmp_path / "run") == before
     spans = [row["branches"]["q"].get("spans") for row in run.rows]
     assert all(spans) if name in ("sentence", "filco", "bider", "summary") else not any(spans)
+
+
+@pytest.mark.parametrize("name", [name for name in FILTERS if name not in PLUG_INS])
+def test_passages_are_a_list_and_no_text(name: str, index: BM25) -> None:
+    """A context as one text, or a prediction without `passages`, would be read letter by letter, name by name."""
+    lm = connect("offline")
+    chosen = make_filter(name, **({"lm": lm} if name == "bider" else {}))
+    found = index("Ormskerry", k=2)
+    with dspy.context(lm=lm):
+        for wrong in ("Fell | A hill.", dspy.Prediction(context=["Fell | A hill."]), None):
+            with pytest.raises(BadArgument, match=f"^passages is a {type(wrong).__name__}: give a list of"):
+                chosen(question="Where is Ormskerry?", passages=wrong)
+        whole = chosen(question="Where is Ormskerry?", passages=dspy.Prediction(passages=found))
+        assert whole.kept == chosen(question="Where is Ormskerry?", passages=found).kept
 
 
 @pytest.mark.parametrize(

@@ -173,9 +173,9 @@ def test_an_async_function_is_refused() -> None:
 @pytest.mark.parametrize(
     ("returned", "message"),
     [
-        (None, "returned NoneType, not a list of passages"),
-        ("Fell | A hill.", "returned str, not a list of passages"),
-        ({"passages": []}, "returned dict, not a list of passages"),
+        (None, "returned is a NoneType: give a list of Passage records"),
+        ("Fell | A hill.", "returned is a str: give a list of"),
+        ({"passages": []}, "returned is a dict: give a list of"),
         ([3], "cannot read a int as a passage"),
         ([{"body": "x", 1: 2}], r"a mapping with the keys \['1', 'body'\] as a passage"),
     ],
