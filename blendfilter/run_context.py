@@ -6,6 +6,7 @@ counted and limited. `evaluate`, `trim`, `compile_program` and `rescore` open on
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeAlias
@@ -134,7 +135,7 @@ def check_module(given: object, what: str = "method") -> None:
             f"the {what} is the class {given.__name__}: give one of it, {given.__name__}(…)"
         )
     if not isinstance(given, dspy.Module):
-        kind = "a function" if callable(given) else repr(given)[:60]
+        kind = "a function" if inspect.isroutine(given) else repr(given)[:60]
         raise BadArgument(
             f"the {what} is no dspy.Module but {kind}: write a class of one, with forward(self, question)"
         )

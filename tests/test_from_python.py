@@ -240,6 +240,7 @@ def test_a_tilde_is_the_home_folder_wherever_a_path_is_taken(
         (7, "is no dspy.Module but 7"),
         (bf.Direct, "the class Direct"),
         ("direct", "is no dspy.Module but 'direct'"),
+        (bf.BM25.build(["Fell | A hill."]), "is no dspy.Module but <BM25: 1 passages"),
     ],
 )
 @pytest.mark.parametrize("does", [bf.evaluate, bf.plan])

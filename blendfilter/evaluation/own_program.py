@@ -84,17 +84,26 @@ class ProgramCall(NamedTuple):
         """What the program is called with. Raises: BadArgument for a field that the question does not have."""
         if self.inputs == ProgramCall().inputs:
             return {QUESTION: question.question}
-        example = example_of(question)
+        fields = dict(example_of(question))
+        if question.context:
+            fields["context"] = [passage.line for passage in question.context]
         for name, field in self.inputs.items():
-            if field not in example:
+            if field not in fields:
                 raise BadArgument(
                     f"question '{question.id}' has no field '{field}' for the input '{name}' (it has: "
-                    f"{', '.join(example.keys())}): name another, inputs={{'{name}': …}}"
+                    f"{', '.join(fields)}): name another, inputs={{'{name}': …}}"
                 )
-        return {name: example[field] for name, field in self.inputs.items()}
+        return {name: fields[field] for name, field in self.inputs.items()}
 
     def check(self, method: dspy.Module, questions: Questions) -> None:
-        """Raise `BadArgument` for a field that some question lacks, and for a call that `method` does not take."""
+        """Raise `BadArgument` for a field that some question lacks, and for a call that `method` does not take.
+
+        An `async def forward` is refused, too: DSPy awaits `aforward` alone.
+        """
+        if inspect.iscoroutinefunction(getattr(type(method), "forward", None)):
+            raise BadArgument(
+                f"{type(method).__name__}'s forward is async, and nothing awaits it: name it aforward"
+            )
         for question in questions:
             self.arguments(question)
         if (taken := _taken_by(method)) is None:

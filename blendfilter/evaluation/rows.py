@@ -28,7 +28,7 @@ from blendfilter.evaluation.provenance import Provenance
 from blendfilter.evaluation.statistics import interval
 from blendfilter.metrics import METRICS, Retrieval, metric, retrieval
 from blendfilter.modules.base import FLAGS, RARE_FLAGS, union
-from blendfilter.records import Excerpt, Passage, Question, WrittenText
+from blendfilter.records import Excerpt, Passage, Question, WrittenText, cell
 from blendfilter.retrieval.base import trim_of
 from blendfilter.retrieval.callables import as_passage
 from blendfilter.secrets import hidden
@@ -447,7 +447,9 @@ def answer_of(prediction: Any, field: str) -> str:
         raise BadArgument(
             f"the method returned a {what} without an {field}{has}: return dspy.Prediction({field}=…)"
         )
-    answer = getattr(prediction, field)
+    answer = cell(getattr(prediction, field))
+    if isinstance(answer, bool):  # as golden answers are read
+        return "yes" if answer else "no"
     return "" if answer is None else str(answer)
 
 

@@ -611,6 +611,34 @@ def test_a_plain_function_is_a_program(function: Any, questions: Questions, ran:
     assert "test_own_programs" in run.settings["method"]["name"]
 
 
+def test_rows_may_bring_the_context_that_a_program_reads(ran: Callable[..., Run]) -> None:
+    """DSPy's commonest signature: "context, question -> answer", over rows that have both."""
+    rows = [
+        {"question": "Who?", "context": "Ane keeps the mill.", "answer": "Ane", "gold_titles": ["Mill"]},
+        {
+            "question": "What?",
+            "context": [{"title": "Mill", "text": "A mill."}],
+            "answer": "A",
+            "gold_titles": ["Mill"],
+        },
+    ]
+    run = ran(lambda context, question: context[0].split()[0], rows, inputs=["context", "question"])
+    assert [row["answer"] for row in run.rows] == ["Ane", "Mill"]
+    predict = dspy.Predict("context, question -> answer")
+    examples = [dspy.Example(**row).with_inputs("context", "question") for row in rows]
+    run = ran(predict, examples, "predicted")
+    prompts = json.dumps([call["prompt"] for call in journaled(run.folder)])
+    assert (prompts.count("Mill | A mill."), prompts.count("Ane keeps the mill.")) == (1, 1)
+
+
+@pytest.mark.parametrize(("said", "right"), [(True, True), (False, "no"), (1790.0, 1790), (3.5, "3.5"), (None, "")])
+def test_an_answer_is_read_as_golden_ones_are(said: Any, right: Any, ran: Callable[..., Run]) -> None:
+    """`answer: bool` is yes or no, and a float of a whole number is that number."""
+    rows = [{"question": "Is it?", "answer": right or "no"}]
+    run = ran(lambda question: {"answer": said}, rows)
+    assert run.scores["em"] == (said is not None)
+
+
 def test_another_function_is_another_run(questions: Questions, ran: Callable[..., Run]) -> None:
     ran(lambda question: "yes", questions)
     with pytest.raises(RunMismatch, match="code"):
@@ -651,6 +679,19 @@ def test_rows_of_a_frame(package: str, questions: Questions, ran: Callable[..., 
     frame = library.Dataset.from_dict(columns) if package == "datasets" else library.DataFrame(columns)
     run = ran(lambda question: "yes", frame)
     assert [row["question"] for row in run.rows] == columns["question"]
+
+
+class Async(dspy.Module):
+    async def forward(self, claim: str) -> dspy.Prediction:
+        return dspy.Prediction(titles=[])
+
+
+def test_an_async_forward_is_refused_before_anything_is_made(
+    questions: Questions, ran: Callable[..., Run], tmp_path: Path
+) -> None:
+    with pytest.raises(BadArgument, match=r"^Async's forward is async, and nothing awaits it: name it aforward$"):
+        ran(Async(), questions, inputs={"claim": "question"}, answer="titles")
+    assert not (tmp_path / "run").exists()
 
 
 def nothing(example: Any, prediction: Any, trace: Any = None) -> float:
@@ -712,7 +753,7 @@ def test_a_program_that_returns_text_gives_its_answer(questions: Questions, ran:
     assert [row["answer"] for row in ran(Text(), questions, answer="response").rows] == ["yes"] * 6
 
 
-@pytest.mark.parametrize(("answer", "said"), [(1871, "1871"), (True, "True"), (["Tolm", "Quill"], "['Tolm', 'Quill']")])
+@pytest.mark.parametrize(("answer", "said"), [(1871, "1871"), (True, "yes"), (["Tolm", "Quill"], "['Tolm', 'Quill']")])
 def test_a_function_may_return_any_answer(
     answer: Any, said: str, questions: Questions, ran: Callable[..., Run]
 ) -> None:
