@@ -39,6 +39,8 @@ STRANGE = 16
 
 _NUMBER = re.compile(r"\s*(?:[\[(]\d+[\])]:?|\d+[.):]|[-*•])\s+")
 """What stands before a line of a list."""
+_FAULT = re.compile(r"Execution error in \w+: .*?(?=\[\[ ## |</|\Z)", re.DOTALL)
+"""What an agent of DSPy's reads of a tool that failed."""
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|[nrt])")
 """A sign in a text of JSON."""
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W\u3040-\u30ff\u3400-\u9fff]+")
@@ -216,7 +218,7 @@ class Provenance(NamedTuple):
 
 
 class _Trail:
-    """The steps that led to an answer, among `every` one of its question."""
+    """How steps lead from one to another, among `every` one of a question: by what they say, and by `searches`."""
 
     def __init__(
         self,
@@ -225,13 +227,10 @@ class _Trail:
         every: Sequence[Step],
     ) -> None:
         self.every = every
-        self.searches = [(Words([_words(query)]), hits) for query, hits in searches]
+        self.searches = [(_words(query), hits) for query, hits in searches]
         self.passages = union(hits for _, hits in self.searches)
-        names = [question, *(passage.title for passage in self.passages)]
-        self.named = [
-            *map(_words, names),
-            *(words for query, _ in self.searches for words in query.texts),
-        ]
+        titles = (_words(passage.title) for passage in self.passages)
+        self.names = [_words(question), *titles, *(query for query, _ in self.searches)]
         self.known = Words(
             map(_words, [question, *(passage.line for passage in self.passages)])
         )
@@ -265,44 +264,41 @@ class _Trail:
     def leads(self, one: Step, later: Step) -> bool:
         """Whether what `one` said is in what `later` read, or in a query by which it was found."""
         return one.feeds(later.read, self.known) or any(
-            one.feeds(query, self.known) and self.reads(later, hits)
+            one.feeds(Words([query]), self.known) and self.reads(later, hits)
             for query, hits in self.searches
         )
 
     def reads(
         self, step: Step, passages: Iterable[Passage], told: Iterable[Step] = ()
     ) -> list[Passage]:
-        """As `Step.reads`; what is `told` and names are no piece of a passage."""
-        return step.reads(
-            passages, [*self.named, *(words for other in told for words in other.said)]
-        )
+        """As `Step.reads`; what it was `told`, and names, are no piece of a passage."""
+        return step.reads(passages, self._heard(told))
+
+    def _heard(self, told: Iterable[Step]) -> list[Text]:
+        return [*self.names, *(words for other in told for words in other.said)]
 
     @cached_property
-    def reading(self) -> list[tuple[Step, set[str]]]:
+    def _reading(self) -> list[tuple[Step, set[str]]]:
         """Every step, and the ids of what it read."""
         return [
             (step, {each.id for each in self.reads(step, self.passages)}) for step in self.every
         ]
 
-    def only_ask(self, ids: set[str], queries: Sequence[Words]) -> bool:
-        """Whether some steps read the passages of `ids`, and each of them wrote one of `queries`."""
-        readers = [step for step, read in self.reading if read & ids]
+    def asked_on(self, ids: set[str], query: str) -> bool:
+        """Whether steps read the passages of `ids`, and each of them wrote another query than theirs."""
+        others = [Words([other]) for other, _ in self.searches if other != _words(query)]
+        readers = [step for step, read in self._reading if read & ids] if others else []
         return bool(readers) and all(
-            any(step.feeds(query, self.known) for query in queries) for step in readers
+            any(step.feeds(other, self.known) for other in others) for step in readers
         )
 
     def strange(self, steps: Mapping[Step, Sequence[Step]], least: int) -> Iterator[Any]:
         """The inputs of `steps` that have `least` words in a row from nowhere."""
         for step, told in steps.items():
-            own = Words(
-                [
-                    *self.known.texts,
-                    *self.named,
-                    *(words for other in told for words in other.said),
-                ]
-            )
+            own = Words([*self.known.texts, *self._heard(told)])
             for value in step.inputs:
-                if any(own.strange(_words(text)) >= least for text in _texts(value)):
+                texts = (_FAULT.sub("", text) for text in _texts(value))
+                if any(own.strange(_words(text)) >= least for text in texts):
                     yield value
 
 
@@ -312,45 +308,45 @@ def provenance(
     """The provenance of `answer`; where no step of the `trace` gave it, a model's call did that DSPy does not trace."""
     asked = one_line(question)
     # in an order that does not hang on which of several searches came back first
-    searches = [
-        (key[0], hits)
-        for key, hits in sorted(
-            found.items(), key=lambda each: (one_line(each[0][0]) != asked, each[0])
-        )
-    ]
+    keys = sorted(found, key=lambda key: (one_line(key[0]) != asked, key))
+    searches = [(key[0], found[key]) for key in keys]
     wanted = Words({_words(text) for text in _texts(answer)})
     every, ends, is_said = _answering(wanted, trace, calls)
     trail = _Trail(question, searches, every)
     used = trail.to(trail.latest(ends, wanted))
+    if not searches:
+        return _shown(trail, used)
     read = {
         passage.id
         for step, told in used.items()
         for passage in trail.reads(step, trail.passages, told)
     }
-    by_code = not (read or is_said)
+    by_code = not (read or is_said)  # which read what no model was asked about
     queries, branches, retrieved = dict[str, str](), dict[str, Branch](), list[list[Passage]]()
     for number, (query, hits) in enumerate(searches, 1):
         name = "q" if number == 1 and one_line(query) == asked else f"search_{number}"
-        # code read what no model was asked about
         kept = [passage for passage in hits if by_code or passage.id in read]
         queries[name], branches[name] = query, Branch(hits, kept)
         # what another search found, too, was read as that one's
-        others = [each for each in searches if each[0] != query]
-        elsewhere = {passage.id for _, other in others for passage in other}
+        elsewhere = {each.id for other, others in searches if other != query for each in others}
         alone = {passage.id for passage in hits} - elsewhere
-        asking = [Words([_words(other)]) for other, _ in others]
-        if by_code or read & alone or not others or not trail.only_ask(alone, asking):
+        if by_code or read & alone or not trail.asked_on(alone, query):
             retrieved.append([*hits])
-    if searches:
-        kept = union(branch.kept for branch in branches.values())
-        # a prompt has instructions, too, which come from nowhere
-        whole = every is calls or not any(trail.strange(used, STRANGE))
-        return Provenance(queries, branches, union(retrieved), kept, whole)
+    # a prompt has instructions, too, which come from nowhere
+    whole = every is calls or not any(trail.strange(used, STRANGE))
+    kept = union(branch.kept for branch in branches.values())
+    return Provenance(queries, branches, union(retrieved), kept, whole)
+
+
+def _shown(trail: _Trail, used: Mapping[Step, Sequence[Step]]) -> Provenance:
+    """The provenance of an answer without a search: passages, where all that comes from nowhere is lines of them."""
     shown = [_lines(value) for value in trail.strange(used, 1)]
-    whole = bool(used) and None not in shown
-    read_out = [passages for passages in shown if passages is not None] if whole else []
-    kept = union(sorted(read_out, key=lambda passages: [passage.id for passage in passages]))
-    return Provenance(queries, branches, kept, kept, whole)
+    passages = [lines for lines in shown if lines is not None]
+    if not used or len(passages) < len(shown):
+        return Provenance({}, {}, [], [], whole=False)
+    # in an order that does not hang on which of several steps came first
+    kept = union(sorted(passages, key=lambda lines: [passage.id for passage in lines]))
+    return Provenance({}, {}, kept, kept)
 
 
 def _answering(

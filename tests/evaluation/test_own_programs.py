@@ -428,6 +428,9 @@ def test_text_from_elsewhere_leaves_open_what_was_kept() -> None:
     many = [Passage(str(at), f"Town {word} of Ormland", f"{word} {OTHER}") for at, word in enumerate("abcdefgh")]
     titles = f"Other pages: {', '.join(passage.title for passage in many)}."
     assert read_from("Ada", Step([A.line, titles], ["Ada"]), found={("towns", 9, ""): [A, *many]}) == (["a"], True)
+    failed = f"[[ ## observation_0 ## ]]\nExecution error in search: {looked_up}\n\n[[ ## observation_1 ## ]]\n"
+    assert read_from("Ada", Step([failed + A.line], ["Ada"])) == (["a"], True)
+    assert read_from("Ada", Step([failed + looked_up], ["Ada"])) == ([], False)
     assert read_from("Ada", found={}) == ([], False)
     assert read_from("Ada") == (["a", "b"], True), "code alone read what was found"
 
