@@ -64,8 +64,9 @@ def _runs(words: Text) -> Iterator[Text]:
 class Words:
     """Texts as words, to look for others in."""
 
-    def __init__(self, texts: Iterable[Text]) -> None:
+    def __init__(self, texts: Iterable[Text], lines: Iterable[Text] = ()) -> None:
         self.texts = [words for words in texts if words]
+        self.lines = {*self.texts, *lines}
         self._joined = [f" {' '.join(words)} " for words in self.texts]
 
     @cached_property
@@ -83,14 +84,19 @@ class Words:
         return bool(words) and any(f" {' '.join(words)} " in text for text in self._joined)
 
     def hold_new(self, words: Text, *known: Words) -> bool:
-        """The same as `hold`, but for words that are `known` from elsewhere; few words must be a whole text here."""
+        """The same as `hold`, but for words that are `known` from elsewhere; few words must end a line here."""
         if len(words) < FEW:
-            return words in self.texts and not any(words in each.texts for each in known)
+            lines = (line for line in self.lines if line[-len(words) :] == words)
+            return any(not any(each.knows(line) for each in known) for line in lines)
         if len(words) > RUN:
             return not self.runs.isdisjoint(
                 {*_runs(words)}.difference(*(each.runs for each in known))
             )
         return self.hold(words) and not any(each.hold(words) for each in known)
+
+    def knows(self, line: Text) -> bool:
+        """Whether `line` is one of the texts or, where it is no name or label, is held by one."""
+        return line in self.texts or (len(line) >= FEW and self.hold(line))
 
     def strange(self, words: Text) -> int:
         """How many of `words` in a row these texts do not hold, at the most; of `RUN` and fewer, whole ones count."""
@@ -123,13 +129,10 @@ class Step:
 
     @cached_property
     def read(self) -> Words:
-        return Words(map(_words, _texts(self.inputs)))
-
-    @cached_property
-    def _lines(self) -> set[Text]:
-        """Those of what it read that say something."""
-        lines = (line for text in _texts(self.inputs) for line in text.splitlines())
-        return {words for words in map(_words, lines) if len(words) >= FEW}
+        texts = [*_texts(self.inputs)]
+        return Words(
+            map(_words, texts), (_words(line) for text in texts for line in text.splitlines())
+        )
 
     def reads(self, passages: Iterable[Passage], told: Iterable[Text] = ()) -> list[Passage]:
         """Those of `passages` that its input holds, whole or a piece.
@@ -158,8 +161,8 @@ class Step:
         runs = (passage.runs & self.read.runs) - known.runs
         return runs | {
             line
-            for line in self._lines
-            if passage.hold_whole(line) and not known.hold_whole(line)
+            for line in self.read.lines
+            if len(line) >= FEW and passage.hold_whole(line) and not known.hold_whole(line)
         }
 
     def feeds(self, read: Words, *known: Words) -> bool:

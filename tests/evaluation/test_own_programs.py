@@ -359,6 +359,18 @@ def test_the_words_of_a_step_lead_to_what_it_read() -> None:
     assert read_from("Ada", copied, Step([[B.text]], ["Ada"])) == (["b"], True)
 
 
+@pytest.mark.parametrize("line", ["Tolm", "A: Tolm", "[1] Tolm.", "Whence did she come? Tolm", "Notes:\nTolm\nOrm"])
+def test_a_short_answer_is_read_where_a_line_ends_with_it(line: str) -> None:
+    first, last = Step([A.line, ASKED], ["Tolm"], "reply"), Step([line, ASKED], ["Ada"], "answer")
+    assert read_from("Ada", first, last) == (["a"], True)
+
+
+@pytest.mark.parametrize("line", ["Tolm Harbour", f"[1] {B.line[:60]} in Tolm", ASKED])
+def test_a_word_inside_of_a_line_is_not_an_answer_that_was_read(line: str) -> None:
+    first, last = Step([A.line, ASKED], ["Tolm"], "reply"), Step([line, ASKED], ["Ada"], "answer")
+    assert "a" not in read_from("Ada", first, last)[0]
+
+
 def notes_text(step: Step) -> str:
     return " ".join(step.said[0])
 
