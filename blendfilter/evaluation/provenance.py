@@ -229,14 +229,13 @@ class _Trail:
         searches: Iterable[tuple[str, Sequence[Passage]]],
         every: Sequence[Step],
     ) -> None:
-        self.every = every
+        self.every, self.asked = every, Words([_words(question)])
         self.searches = [(_words(query), hits) for query, hits in searches]
         self.passages = union(hits for _, hits in self.searches)
         titles = (_words(passage.title) for passage in self.passages)
-        self.names = [_words(question), *titles, *(query for query, _ in self.searches)]
-        self.known = Words(
-            map(_words, [question, *(passage.line for passage in self.passages)])
-        )
+        self.names = [*self.asked.texts, *titles, *(query for query, _ in self.searches)]
+        lines = (_words(passage.line) for passage in self.passages)
+        self.known = Words([*self.asked.texts, *lines])
 
     def to(self, ends: Sequence[Step]) -> dict[Step, Sequence[Step]]:
         """`ends` and the steps whose words they read, and those whose words these read; with each, those it read."""
@@ -267,8 +266,16 @@ class _Trail:
     def leads(self, one: Step, later: Step) -> bool:
         """Whether what `one` said is in what `later` read, or in a query by which it was found."""
         return one.feeds(later.read, self.known) or any(
-            one.feeds(Words([query]), self.known) and self.reads(later, hits)
-            for query, hits in self.searches
+            self.wrote(one, query) and self.reads(later, hits) for query, hits in self.searches
+        )
+
+    def wrote(self, step: Step, query: Text) -> bool:
+        """Whether a query has words that `step` said, and that the question does not have."""
+        written = Words([query])
+        return any(
+            written.hold_new(words, self.asked)
+            or (written.hold_whole(words) and not self.asked.hold_whole(words))
+            for words in step.said
         )
 
     def reads(
@@ -289,10 +296,10 @@ class _Trail:
 
     def asked_on(self, ids: set[str], query: str) -> bool:
         """Whether steps read the passages of `ids`, and each of them wrote another query than theirs."""
-        others = [Words([other]) for other, _ in self.searches if other != _words(query)]
+        others = [other for other, _ in self.searches if other != _words(query)]
         readers = [step for step, read in self._reading if read & ids] if others else []
         return bool(readers) and all(
-            any(step.feeds(other, self.known) for other in others) for step in readers
+            any(self.wrote(step, other) for other in others) for step in readers
         )
 
     def strange(self, steps: Mapping[Step, Sequence[Step]], least: int) -> Iterator[Any]:

@@ -454,6 +454,9 @@ def test_a_search_that_only_served_to_ask_on_found_nothing_for_the_answer() -> N
     seen = provenance(ASKED, "Ada", found, [hop, answer], ())
     assert [each.id for each in seen.retrieved] == ["b"]
     assert seen.queries == {"q": ASKED, "search_2": " ".join(hop.said[0])}
+    entity = Step([[A.line], ASKED], ["Quillmere"])
+    of_it = {(ASKED, 1, ""): [A], ("what Quillmere sells", 1, ""): [B]}
+    assert provenance(ASKED, "Ada", of_it, [entity, answer], ()).retrieved == [B]
     judge = Step([[A.line], ASKED], ["It is irrelevant to what was asked here."])
     seen = provenance(ASKED, "Ada", found, [hop, judge, answer], ())
     assert [each.id for each in seen.retrieved] == ["a", "b"], "a filter read it too"
