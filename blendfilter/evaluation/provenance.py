@@ -128,6 +128,10 @@ class Step:
         self.said = [words for text in _texts([*outputs]) if (words := _words(text))]
 
     @cached_property
+    def spoken(self) -> Words:
+        return Words(self.said)
+
+    @cached_property
     def read(self) -> Words:
         texts = [*_texts(self.inputs)]
         return Words(
@@ -258,7 +262,7 @@ class _Trail:
             one
             for at, one in enumerate(steps)
             if not any(
-                self.leads(one, later) and not one.feeds(read, *known, Words(later.said))
+                not one.feeds(read, *known, later.spoken) and self.leads(one, later)
                 for later in steps[at + 1 :]
             )
         ]
@@ -372,13 +376,13 @@ def _answering(
         return all(words in step.said for words in wanted.texts)
 
     def holds(step: Step) -> bool:
-        return all(map(Words(step.said).hold_whole, wanted.texts))
+        return all(map(step.spoken.hold_whole, wanted.texts))
 
     def gave_part(step: Step) -> bool:
         return any(map(wanted.hold_whole, step.said))
 
     known = [words for step in trace for words in step.said]
-    untraced = [call for call in calls if not any(map(Words(call.said).hold, known))]
+    untraced = [call for call in calls if not any(map(call.spoken.hold, known))]
     of_trace, of_calls = (trace, trace), (untraced, calls)
     ways = [
         (gave, of_trace),
