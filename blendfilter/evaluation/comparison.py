@@ -276,7 +276,7 @@ def chance(p: float | None, absent: str = "-") -> str:
 
 def compare(
     *runs: Runs,
-    metrics: list[str] | None = None,
+    metrics: list[str] | str | None = None,
     seed: int = 0,
     against: AnyPath | None = None,
     margin: float | None = None,
@@ -295,6 +295,9 @@ def compare(
     named = named_runs(*runs)
     if len(named) < 2:
         raise BadArgument(f"compare wants at least two runs, got {len(named)}")
+    if isinstance(metrics, str):
+        metrics = [metrics]
+    check_margin(margin)
     if margin is not None:
         recipes = {label: _recipe(run.record)["index"] for label, run in named.items()}
         for line in differing_values("index", recipes):
@@ -372,6 +375,15 @@ def _with_retrieval(
     return rows
 
 
+def check_margin(margin: object) -> None:
+    """Raise `BadArgument` for what is no margin in points; None is none that is asked for."""
+    if margin is not None and not (isinstance(margin, int | float) and 0 < margin < 100):
+        shown = f"{margin:g}" if isinstance(margin, float) else repr(margin)
+        raise BadArgument(
+            f"margin={shown} is none: give the points that a run may lose, above 0 and below 100"
+        )
+
+
 def compare_predictions(
     runs: Mapping[str, Sequence[Record]],
     *,
@@ -388,10 +400,7 @@ def compare_predictions(
     wrong and no `margin` (in points) is given. `p_values=False` (the offline reader) gives no p at all. `also` are
     lines that say what else differs.
     """
-    if margin is not None and not 0 < margin < 100:
-        raise BadArgument(
-            f"margin={margin:g} is none: give the points that a run may lose, above 0 and below 100"
-        )
+    check_margin(margin)
     baseline = next(iter(runs)) if against is None else against
     if baseline not in runs:
         raise UnknownName.of("run", baseline, runs)

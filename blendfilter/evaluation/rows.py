@@ -445,9 +445,11 @@ def answer_of(prediction: Any, field: str) -> str:
         fields = isinstance(prediction, dspy.Prediction) and ", ".join(prediction.keys())
         has = f" (it has: {fields}; answer= names the one to score)" if fields else ""
         raise BadArgument(
-            f"the method returned a {what} without an {field}{has}: return dspy.Prediction({field}=…)"
+            f"the method returned a {what} without '{field}'{has}: return dspy.Prediction({field}=…)"
         )
     answer = cell(getattr(prediction, field))
+    if isinstance(answer, list | tuple):  # scored as a reader would say them
+        answer = ", ".join(map(str, answer))
     if isinstance(answer, bool):  # as golden answers are read
         return "yes" if answer else "no"
     return "" if answer is None else str(answer)

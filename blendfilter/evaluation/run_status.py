@@ -292,8 +292,9 @@ class Share:
 
 def check_share(value: float, name: str) -> float:
     """`value` where it is a share. Raises: BadArgument."""
-    if not 0 <= value <= 1:
-        raise BadArgument(f"{name} is {value:g}: give a share from 0 to 1 (0.05 is 5 %)")
+    if not isinstance(value, int | float) or not 0 <= value <= 1:
+        shown = f"{value:g}" if isinstance(value, float) else repr(value)
+        raise BadArgument(f"{name} is {shown}: give a share from 0 to 1 (0.05 is 5 %)")
     return value
 
 

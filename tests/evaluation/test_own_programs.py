@@ -576,7 +576,7 @@ def test_a_rag_program_whose_output_is_a_response(index: BM25, questions: Questi
     assert [row["golden_answers"] for row in run.rows] == [[row.response] for row in rows]
     assert {row["answer"] for row in run.rows} != {""}
     assert run.settings["method"]["call"] == {"inputs": {"question": "question"}, "answer": "response"}
-    with pytest.raises(BadArgument, match=r"without an answer \(it has: reasoning, response; answer= names"):
+    with pytest.raises(BadArgument, match=r"without 'answer' \(it has: reasoning, response; answer= names"):
         ran(rag, questions, "unnamed")
 
 
@@ -586,14 +586,11 @@ def test_a_multi_hop_program_for_claims(index: BM25, claims: list[Any], ran: Cal
     assert (run.errors, [*run.scores]) == (0, ["recalled"])
     assert [row["question"] for row in run.rows] == [row.claim for row in claims]
     assert all(row["queries"] and row["golden_answers"] == [] for row in run.rows)
-    by_hand = [recalled(row, hops_of(done)) for row, done in zip(claims, run.rows, strict=True)]
+    by_hand = [
+        sum(title in row["answer"] for title in each.titles) / 2 for each, row in zip(claims, run.rows, strict=True)
+    ]
     assert [row["recalled"] for row in run.rows] == pytest.approx(by_hand, abs=1e-6)
-
-
-def hops_of(row: Any) -> dspy.Prediction:
-    import ast
-
-    return dspy.Prediction(titles=ast.literal_eval(row["answer"]))
+    assert "[" not in run.rows[0]["answer"], "titles as a reader would say them"
 
 
 def test_an_agent_with_tools(index: BM25, claims: list[Any], ran: Callable[..., Run]) -> None:
@@ -727,7 +724,7 @@ def nothing(example: Any, prediction: Any, trace: Any = None) -> float:
         ({"inputs": {"question": "claim"}}, BadArgument, r"Hops takes \(claim\) and is called with question "),
         ({"inputs": "claim"}, BadArgument, "inputs names the program's inputs and the fields for them"),
         ({"inputs": []}, BadArgument, "inputs names the program's inputs"),
-        ({"answer": "title"}, BadArgument, r"without an title \(it has: notes, titles; answer= names"),
+        ({"answer": "title"}, BadArgument, r"without 'title' \(it has: notes, titles; answer= names"),
         ({"metrics": [nothing]}, RunFailed, "the metric nothing raised AttributeError"),
         ({"metrics": None}, BadData, "item 1: field 'answer' is missing"),
     ],
@@ -771,7 +768,7 @@ def test_a_program_that_returns_text_gives_its_answer(questions: Questions, ran:
     assert [row["answer"] for row in ran(Text(), questions, answer="response").rows] == ["yes"] * 6
 
 
-@pytest.mark.parametrize(("answer", "said"), [(1871, "1871"), (True, "yes"), (["Tolm", "Quill"], "['Tolm', 'Quill']")])
+@pytest.mark.parametrize(("answer", "said"), [(1871, "1871"), (True, "yes"), (["Tolm", "Quill"], "Tolm, Quill")])
 def test_a_function_may_return_any_answer(
     answer: Any, said: str, questions: Questions, ran: Callable[..., Run]
 ) -> None:

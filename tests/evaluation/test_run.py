@@ -163,6 +163,8 @@ def test_scores_that_are_lower_than_asked_are_named(runs: dict[str, Run]) -> Non
         run.at_least(en=0.5)
     with pytest.raises(BadArgument, match=r"^em is 40: give a share from 0 to 1"):
         run.at_least(em=40)
+    with pytest.raises(BadArgument, match=r"^em is '0\.4': give a share from 0 to 1"):
+        run.at_least(em="0.4")  # type: ignore[arg-type]
 
 
 def test_every_run_keeps_a_label_of_its_own(tmp_path: Path) -> None:
