@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple
 
 import dspy
@@ -158,7 +159,10 @@ class FunctionProgram(dspy.Module):
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
         self.function = function
-        self.method_name = f"{function.__module__}:{function.__qualname__}"
+        named = function
+        while isinstance(named, partial):
+            named = named.func
+        self.method_name = f"{named.__module__}:{named.__qualname__}"
 
     def forward(self, **inputs: Any) -> Any:
         return self._called(inputs)
@@ -180,7 +184,7 @@ def as_program(given: Any) -> dspy.Module:
     """`given` as a module. Raises: BadArgument for what is neither a module nor a function."""
     if inspect.iscoroutinefunction(given):
         return CoroutineProgram(given)
-    if inspect.isfunction(given) or inspect.ismethod(given):
+    if inspect.isfunction(given) or inspect.ismethod(given) or isinstance(given, partial):
         return FunctionProgram(given)
     check_module(given)
     return given

@@ -7,6 +7,7 @@ import html
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -619,7 +620,10 @@ async def coroutine(ask: str) -> str:
     return "yes" if "?" in ask else "no"
 
 
-@pytest.mark.parametrize("function", [lambda question: "yes", coroutine, lambda q, k=3: {"answer": "yes"}])
+PARTLY = partial(lambda k, question: "yes", 3)
+
+
+@pytest.mark.parametrize("function", [lambda question: "yes", coroutine, lambda q, k=3: {"answer": "yes"}, PARTLY])
 def test_a_plain_function_is_a_program(function: Any, questions: Questions, ran: Callable[..., Run]) -> None:
     run = ran(function, questions)
     assert [row["answer"] for row in run.rows] == ["yes"] * 6
