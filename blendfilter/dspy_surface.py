@@ -21,6 +21,7 @@ Goes when 3.4 goes: `_BY_REQUEST` and what it guards, with `_in_json`, `_as_json
 
 from __future__ import annotations
 
+import gc
 import gzip
 import importlib.util
 import json
@@ -578,10 +579,18 @@ class Shared:
 
 def optimising() -> bool:
     """Whether an optimiser is at work, in whichever thread: its own may wait for those that call."""
+    # a collection inside this call may wait for ever for the lock that it holds (python/cpython#106883)
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        tops = [*sys._current_frames().values()]
+    finally:
+        if collects:
+            gc.enable()
     return any(
         frame.f_code.co_name == "compile"
         and frame.f_globals.get("__name__", "").startswith("dspy.teleprompt")
-        for top in sys._current_frames().values()
+        for top in tops
         for frame, _ in walk_stack(top)
     )
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -153,3 +155,27 @@ def test_providers_keys_and_prices_are_read_without_importing_litellm() -> None:
     assert key_variables("xai") == ("XAI_API_KEY",)
     assert listed_rates("vertex_ai", "gemini-2.5-pro") == listed_rates("gemini", "gemini-2.5-pro")
     assert listed_rates("azure", "claude-sonnet-4-5") is None, "another provider's price is none"
+
+
+COLLECTING = """
+import gc, threading
+from blendfilter.dspy_surface import optimising
+
+class Node:
+    def __init__(self):
+        self.itself, self.local = self, threading.local()
+
+for threshold in range(20, 120):
+    gc.collect()
+    gc.set_threshold(threshold)
+    nodes = [Node() for _ in range(6)] and None
+    assert not optimising()
+    gc.set_threshold(700)
+assert gc.isenabled()
+"""
+
+
+def test_whether_an_optimiser_is_at_work_is_told_while_garbage_is_collected() -> None:
+    """Python waits for ever where a collection inside of `sys._current_frames` meets the locals of a thread."""
+    done = subprocess.run([sys.executable, "-c", COLLECTING], capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr

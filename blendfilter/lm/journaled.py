@@ -107,7 +107,8 @@ class JournaledEngine:
         try:
             return await self._answered(request)
         except BlendFilterError as error:
-            if for_good(error) or not isinstance(self.journal, Journal) or not optimising():
+            in_run = asker().question or not isinstance(self.journal, Journal)
+            if in_run or for_good(error) or not optimising():
                 raise
             raise CompilationStopped(error) from error
 
