@@ -117,7 +117,8 @@ def test_all_of_this_holds_under_35(recorded: tuple[Path, dict[str, Any]]) -> No
     tests = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "-k", "not litellm", __file__]
     done = subprocess.run(tests, env=under, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-4_000:]
-    assert done.stdout.count("SKIPPED") == 1, "this test alone"
+    skipped = [line for line in re.findall("SKIPPED.*", done.stdout) if "optuna" not in line]
+    assert len(skipped) == 1, "this test alone"
 
 
 @pytest.mark.parametrize("awaited", [True, False])
@@ -209,6 +210,8 @@ def test_a_field_streams_while_its_server_writes_it() -> None:
 
 @pytest.mark.parametrize("optimizer", ["bootstrap", "mipro", "gepa"])
 def test_dspys_optimisers_compile(optimizer: str, tmp_path: Path) -> None:
+    if optimizer == "mipro":
+        pytest.importorskip("optuna")
     lm = ScriptedLM(written)
     done = compile_small("filco", optimizer, lm, tmp_path)
     if optimizer == "bootstrap":

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import dspy
 import pytest
-from IPython.lib.pretty import pretty
 from isle import PASSAGES
 from report_page import FIERCE
 
@@ -37,6 +36,7 @@ def test_a_notebook_shows_the_trace(answered: dspy.Prediction) -> None:
 
 
 def test_ipython_prints_the_trace_and_nothing_that_acts_on_a_terminal(answered: dspy.Prediction) -> None:
+    pretty = pytest.importorskip("IPython.lib.pretty").pretty
     printed = pretty(answered)
     assert printed == trace_text(answered).rstrip("\n")
     assert "knowledge  " in printed
