@@ -137,13 +137,13 @@ class EngineLM(dspy.LM):
         return await self.sampled(super().agenerate, request, kwargs)  # type: ignore[no-any-return]
 
     async def sampled(
-        self, call: Any, asked: Any, kwargs: Mapping[str, Any], n: int | None = None
+        self, call: Any, prompt: Any, kwargs: Mapping[str, Any], n: int | None = None
     ) -> Any:
-        """What `call` gives for `asked`, by `samples`; `n` is what the call or the model says, by default."""
+        """What `call` gives for a text or a request, by `samples`; `n` is the call's or the model's, by default."""
         options = {**self.kwargs, **kwargs}
         n = n or int(options.get("n") or options.get("num_generations") or 1)
         once = kwargs if n == 1 else {**kwargs, "n": 1, "num_generations": None}
-        return await self.samples(n, options.get("rollout_id"), lambda: call(asked, **once))
+        return await self.samples(n, options.get("rollout_id"), lambda: call(prompt, **once))
 
     def update_history(self, entry: dict[str, Any]) -> None:
         """Keep DSPy's entry on a call, with what our record says that it cost, and whether it was paid for before.
@@ -465,9 +465,9 @@ def is_short_step(call: Any) -> bool:
     if getattr(step, "__module__", "") != "dspy.clients.execution":
         return False
     if step.__name__ == "prepare":
-        _, asked, turns = (*given, None, None, None)[:3]
-        if isinstance(asked, lm15.Request):
-            return all(message.text is not None for message in asked.messages)
+        _, request, turns = (*given, None, None, None)[:3]
+        if isinstance(request, lm15.Request):
+            return all(message.text is not None for message in request.messages)
         return _BY_REQUEST or all(
             isinstance(each, Mapping) and isinstance(each.get("content"), str)
             for each in turns or ()

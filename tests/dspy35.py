@@ -84,9 +84,16 @@ def build_request(lm: Any, prompt: Any, options: dict[str, Any]) -> lm15.Request
 
 
 def prepare(
-    lm: Any, prompt: Any, options: dict[str, Any], *, cache: Any = None, rollout_id: Any = None, n: int | None = None,
-    candidates: bool = False, asynchronous: bool = False,
-) -> Call:  # fmt: skip
+    lm: Any,
+    prompt: Any,
+    options: dict[str, Any],
+    *,
+    cache: Any = None,
+    rollout_id: Any = None,
+    n: int | None = None,
+    candidates: bool = False,
+    asynchronous: bool = False,
+) -> Call:
     """What one call asks for."""
     options = dict(options)
     if "messages" in options:

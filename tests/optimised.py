@@ -129,9 +129,13 @@ class Sessions:
     def __init__(self, **environment: str) -> None:
         paths = os.pathsep.join(map(os.path.abspath, [*sys.path, Path(__file__).parent, Path(__file__).parents[1]]))
         self.process = subprocess.Popen(
-            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            env={**os.environ, "PYTHONPATH": paths, **environment}, start_new_session=True,
-        )  # fmt: skip
+            [sys.executable, __file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": paths, **environment},
+            start_new_session=True,
+        )
 
     def ready(self) -> Sessions:
         """Itself, once everything is imported."""

@@ -188,7 +188,7 @@ def eval(ctx: typer.Context, options: EvalOptions) -> None:
     questions = load(
         options.task, options.data, limit=options.limit, metrics=options.metric or None
     )
-    asked = _asked(options.at_least or (), questions)
+    floors = _floors(options.at_least or (), questions)
     replayed = options.run if options.replay else None
     decoding: dict[str, Any] = {"temperature": options.temperature, "top_p": options.top_p}
     keyless = options.plan or options.replay or options.batch_dir is not None
@@ -258,15 +258,15 @@ def eval(ctx: typer.Context, options: EvalOptions) -> None:
     with setting(options=settings):
         done = _evaluated(options, module, questions, **shared)
     done.max_bad_replies, done.prices = options.max_bad_replies, lm.terms.prices
-    _conclude(done, html=options.html, asked=asked)
+    _conclude(done, html=options.html, floors=floors)
 
 
-def _asked(given: Iterable[str], questions: Questions) -> dict[str, float]:
-    """What --at-least asks of scores that the run will have. Raises: BadArgument, UnknownName."""
+def _floors(given: Iterable[str], questions: Questions) -> dict[str, float]:
+    """The scores of --at-least, by names that the run will have. Raises: BadArgument, UnknownName."""
     from blendfilter.evaluation.rows import of_retrieval
     from blendfilter.evaluation.run_status import check_share
 
-    asked: dict[str, float] = {}
+    floors: dict[str, float] = {}
     gold = any(question.gold_titles for question in questions)
     for one in given:
         name, _, share = one.partition("=")
@@ -279,8 +279,8 @@ def _asked(given: Iterable[str], questions: Questions) -> dict[str, float]:
             raise BadArgument(
                 f"--at-least is '{one}': give a name and a share, em=0.4"
             ) from None
-        asked[name] = max(check_share(least, f"--at-least {name}"), asked.get(name, 0.0))
-    return asked
+        floors[name] = max(check_share(least, f"--at-least {name}"), floors.get(name, 0.0))
+    return floors
 
 
 def _evaluated(options: EvalOptions, module: Any, questions: Questions, **shared: Any) -> Run:
@@ -351,7 +351,7 @@ def _shard_of(given: str) -> tuple[int, int]:
     return int(number), int(of)
 
 
-def _conclude(done: Run, *, html: bool, asked: Mapping[str, float] = {}) -> None:
+def _conclude(done: Run, *, html: bool, floors: Mapping[str, float] = {}) -> None:
     """Show the run, write its page, and end with exit code 1 where questions failed, replies are bad or scores low."""
     from blendfilter.report.run_text import report_text
 
@@ -363,7 +363,7 @@ def _conclude(done: Run, *, html: bool, asked: Mapping[str, float] = {}) -> None
         say(
             "too many bad replies (the warnings at the top): blendfilter doctor says what to change"
         )
-    below = done.at_least(**asked)
+    below = done.at_least(**floors)
     for line in below:
         say(line)
     if done.errors or warned or below:

@@ -203,8 +203,8 @@ class Comparison:
                 within = row.bound > -margin
                 why = f"the difference {'is above' if within else 'may be'} {100 * row.bound:+.2f} points"
                 why += " (97.5 % confidence, Bonett and Price)"
-            shown = f"{'' if within else 'not shown '}non-inferior (margin {100 * margin:g})"
-            yield row.run, within, f"{row.run}, {row.measure}: {shown}: {why}"
+            verdict = f"{'' if within else 'not shown '}non-inferior (margin {100 * margin:g})"
+            yield row.run, within, f"{row.run}, {row.measure}: {verdict}: {why}"
 
     def _failures(self) -> Iterator[str]:
         for run, row in {row.run: row for row in self.rows if row.errors}.items():
@@ -378,9 +378,9 @@ def _with_retrieval(
 def check_margin(margin: object) -> None:
     """Raise `BadArgument` for what is no margin in points; None is none that is asked for."""
     if margin is not None and not (isinstance(margin, int | float) and 0 < margin < 100):
-        shown = f"{margin:g}" if isinstance(margin, float) else repr(margin)
+        number = f"{margin:g}" if isinstance(margin, float) else repr(margin)
         raise BadArgument(
-            f"margin={shown} is none: give the points that a run may lose, above 0 and below 100"
+            f"margin={number} is none: give the points that a run may lose, above 0 and below 100"
         )
 
 

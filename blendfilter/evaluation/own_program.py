@@ -43,7 +43,7 @@ class ProgramCall(NamedTuple):
             inputs = [QUESTION]
             if isinstance(first, dspy.Example):
                 with suppress(ValueError):  # it does not name them
-                    inputs = sorted(first.inputs().keys())
+                    inputs = [*first.inputs().keys()]  # in the order of its fields
         if isinstance(inputs, str) or not inputs or not answer:
             raise BadArgument(
                 "inputs names the program's inputs and the fields for them, {'claim': 'question'}; answer the output "
@@ -68,10 +68,12 @@ class ProgramCall(NamedTuple):
                     f"no row has a field '{field}' for the input '{name}' (they have: {', '.join(there)}): name "
                     f"another, inputs={{'{name}': …}}"
                 )
-        asked = next(iter(self.inputs.values()))
         for row in fields:
-            if asked in row:
-                row.setdefault(QUESTION, row[asked])
+            texts = (
+                row[field] for field in self.inputs.values() if isinstance(row.get(field), str)
+            )
+            if QUESTION not in row and (question := next(texts, None)) is not None:
+                row[QUESTION] = question
             right = row.get(self.answer)
             if isinstance(right, str) and not any(folded_name(name) in RIGHT for name in row):
                 row[ANSWER] = right

@@ -95,7 +95,7 @@ class Words:
         return self.hold(words) and not any(each.hold(words) for each in known)
 
     def knows(self, line: Text) -> bool:
-        """Whether `line` is one of the texts or, where it is no name or label, is held by one."""
+        """Whether `line` is one of the texts or, where it is no name or label, is in one."""
         return line in self.texts or (len(line) >= FEW and self.hold(line))
 
     def strange(self, words: Text) -> int:
@@ -116,20 +116,20 @@ class Words:
         )
 
 
-class Step:
+class TracedStep:
     """One call: what went in, as given and as words, and the texts that came out, the answer's as the last.
 
-    `name`: what such calls have in common: the output that is asked for, or who asks.
+    `name`: what such calls have in common: its last output field, or the stage of a model call.
     """
 
     def __init__(self, inputs: Sequence[Any], outputs: Iterable[Any], name: str = "") -> None:
         self.inputs = inputs
         self.name = name
-        self.said = [words for text in _texts([*outputs]) if (words := _words(text))]
+        self.outputs = [words for text in _texts([*outputs]) if (words := _words(text))]
 
     @cached_property
-    def spoken(self) -> Words:
-        return Words(self.said)
+    def output_words(self) -> Words:
+        return Words(self.outputs)
 
     @cached_property
     def read(self) -> Words:
@@ -138,24 +138,24 @@ class Step:
             map(_words, texts), (_words(line) for text in texts for line in text.splitlines())
         )
 
-    def reads(self, passages: Iterable[Passage], told: Iterable[Text] = ()) -> list[Passage]:
+    def reads(self, passages: Iterable[Passage], earlier: Iterable[Text] = ()) -> list[Passage]:
         """Those of `passages` that its input holds, whole or a piece.
 
-        A piece that is in a passage held whole, in what it was `told` by another step, or in a larger piece, is not of
-        another passage.
+        A piece that is in a whole passage, in what an `earlier` step wrote, or in a larger piece, is not of another
+        passage.
         """
         whole, others = list[Passage](), list[Passage]()
         for passage in passages:
             words = _words(passage.text) or _words(passage.title)
             (whole if self.read.hold_whole(words) else others).append(passage)
-        known = Words([*told, *(_words(passage.line) for passage in whole)])
+        known = Words([*earlier, *(_words(passage.line) for passage in whole)])
         pieces = [self._pieces(_words(passage.line), known) for passage in others]
         return [
             *whole,
             *(
                 passage
-                for passage, held in zip(others, pieces, strict=True)
-                if held and not any(held < larger for larger in pieces)
+                for passage, piece in zip(others, pieces, strict=True)
+                if piece and not any(piece < larger for larger in pieces)
             ),
         ]
 
@@ -171,7 +171,7 @@ class Step:
 
     def feeds(self, read: Words, *known: Words) -> bool:
         """Whether its words are in what another one `read`, and are not `known` from elsewhere."""
-        return any(read.hold_new(words, *known) for words in self.said)
+        return any(read.hold_new(words, *known) for words in self.outputs)
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -191,21 +191,21 @@ def _texts(value: Any) -> Iterator[str]:
         yield str(value)  # as a prompt has it, whatever it is
 
 
-def traced(trace: Iterable[Any]) -> list[Step]:
+def traced(trace: Iterable[Any]) -> list[TracedStep]:
     """The steps of DSPy's trace."""
     steps = []
     for predictor, inputs, prediction in trace:
         fields = predictor.signature.input_fields
         given = [value for name, value in inputs.items() if name in fields]
         outputs = dict(prediction.items())
-        steps.append(Step(given, outputs.values(), next(reversed(outputs), "")))
+        steps.append(TracedStep(given, outputs.values(), next(reversed(outputs), "")))
     return steps
 
 
-def called(calls: Iterable[Mapping[str, Any]]) -> list[Step]:
+def called(calls: Iterable[Mapping[str, Any]]) -> list[TracedStep]:
     """The steps of journaled calls."""
     return [
-        Step([text_of(call["prompt"])], [call["reply"]], call.get("stage", ""))
+        TracedStep([text_of(call["prompt"])], [call["reply"]], call.get("stage", ""))
         for call in calls
     ]
 
@@ -231,74 +231,76 @@ class _Trail:
         self,
         question: str,
         searches: Iterable[tuple[str, Sequence[Passage]]],
-        every: Sequence[Step],
+        every: Sequence[TracedStep],
     ) -> None:
-        self.every, self.asked = every, Words([_words(question)])
+        self.every, self.question = every, Words([_words(question)])
         self.searches = [(_words(query), hits) for query, hits in searches]
         self.passages = union(hits for _, hits in self.searches)
         titles = (_words(passage.title) for passage in self.passages)
-        self.names = [*self.asked.texts, *titles, *(query for query, _ in self.searches)]
+        self.names = [*self.question.texts, *titles, *(query for query, _ in self.searches)]
         lines = (_words(passage.line) for passage in self.passages)
-        self.known = Words([*self.asked.texts, *lines])
+        self.known = Words([*self.question.texts, *lines])
 
-    def to(self, ends: Sequence[Step]) -> dict[Step, Sequence[Step]]:
+    def to(self, ends: Sequence[TracedStep]) -> dict[TracedStep, Sequence[TracedStep]]:
         """`ends` and the steps whose words they read, and those whose words these read; with each, those it read."""
-        steps, waiting = dict[Step, Sequence[Step]](), [*ends]
+        steps, waiting = dict[TracedStep, Sequence[TracedStep]](), [*ends]
         for step in waiting:  # which grows
             if step not in steps:
                 steps[step] = self._read_by(step)
                 waiting += steps[step]
         return steps
 
-    def _read_by(self, step: Step) -> list[Step]:
+    def _read_by(self, step: TracedStep) -> list[TracedStep]:
         """Earlier steps whose words are in what `step` read."""
         before = self.every[: self.every.index(step)]
         read = [one for one in before if one.feeds(step.read, self.known)]
         return self.latest(read, step.read, self.known)
 
-    def latest(self, steps: Sequence[Step], read: Words, *known: Words) -> list[Step]:
-        """`steps` without those that led to a later one, by which all that they gave to what was `read` is said too."""
+    def latest(
+        self, steps: Sequence[TracedStep], read: Words, *known: Words
+    ) -> list[TracedStep]:
+        """`steps` without those that led to a later one, whose words hold all that they gave to what was `read`."""
         return [
             one
             for at, one in enumerate(steps)
             if not any(
-                not one.feeds(read, *known, later.spoken) and self.leads(one, later)
+                not one.feeds(read, *known, later.output_words) and self.leads(one, later)
                 for later in steps[at + 1 :]
             )
         ]
 
-    def leads(self, one: Step, later: Step) -> bool:
-        """Whether what `one` said is in what `later` read, or in a query by which it was found."""
+    def leads(self, one: TracedStep, later: TracedStep) -> bool:
+        """Whether the words of `one` are in what `later` read, or in a query by which that was found."""
         return one.feeds(later.read, self.known) or any(
             self.wrote(one, query) and self.reads(later, hits) for query, hits in self.searches
         )
 
-    def wrote(self, step: Step, query: Text) -> bool:
-        """Whether a query has words that `step` said, and that the question does not have."""
+    def wrote(self, step: TracedStep, query: Text) -> bool:
+        """Whether a query has words of `step` that the question does not have."""
         written = Words([query])
         return any(
-            written.hold_new(words, self.asked)
-            or (written.hold_whole(words) and not self.asked.hold_whole(words))
-            for words in step.said
+            written.hold_new(words, self.question)
+            or (written.hold_whole(words) and not self.question.hold_whole(words))
+            for words in step.outputs
         )
 
     def reads(
-        self, step: Step, passages: Iterable[Passage], told: Iterable[Step] = ()
+        self, step: TracedStep, passages: Iterable[Passage], earlier: Iterable[TracedStep] = ()
     ) -> list[Passage]:
-        """As `Step.reads`; what it was `told`, and names, are no piece of a passage."""
-        return step.reads(passages, self._heard(told))
+        """As `TracedStep.reads`; what `earlier` steps wrote, and names, are no piece of a passage."""
+        return step.reads(passages, self._known_to(earlier))
 
-    def _heard(self, told: Iterable[Step]) -> list[Text]:
-        return [*self.names, *(words for other in told for words in other.said)]
+    def _known_to(self, earlier: Iterable[TracedStep]) -> list[Text]:
+        return [*self.names, *(words for other in earlier for words in other.outputs)]
 
     @cached_property
-    def _reading(self) -> list[tuple[Step, set[str]]]:
+    def _reading(self) -> list[tuple[TracedStep, set[str]]]:
         """Every step, and the ids of what it read."""
         return [
             (step, {each.id for each in self.reads(step, self.passages)}) for step in self.every
         ]
 
-    def asked_on(self, ids: set[str], query: str) -> bool:
+    def led_to_queries(self, ids: set[str], query: str) -> bool:
         """Whether steps read the passages of `ids`, and each of them wrote another query than theirs."""
         others = [other for other, _ in self.searches if other != _words(query)]
         readers = [step for step, read in self._reading if read & ids] if others else []
@@ -306,10 +308,12 @@ class _Trail:
             any(self.wrote(step, other) for other in others) for step in readers
         )
 
-    def strange(self, steps: Mapping[Step, Sequence[Step]], least: int) -> Iterator[Any]:
+    def strange(
+        self, steps: Mapping[TracedStep, Sequence[TracedStep]], least: int
+    ) -> Iterator[Any]:
         """The inputs of `steps` that have `least` words in a row from nowhere."""
-        for step, told in steps.items():
-            own = Words([*self.known.texts, *self._heard(told)])
+        for step, earlier in steps.items():
+            own = Words([*self.known.texts, *self._known_to(earlier)])
             for value in step.inputs:
                 texts = (_FAULT.sub("", text) for text in _texts(value))
                 if any(own.strange(_words(text)) >= least for text in texts):
@@ -317,34 +321,38 @@ class _Trail:
 
 
 def provenance(
-    question: str, answer: Any, found: Found, trace: Sequence[Step], calls: Sequence[Step]
+    question: str,
+    answer: Any,
+    found: Found,
+    trace: Sequence[TracedStep],
+    calls: Sequence[TracedStep],
 ) -> Provenance:
     """The provenance of `answer`; where no step of the `trace` gave it, a model's call did that DSPy does not trace."""
-    asked = one_line(question)
+    line = one_line(question)
     # in an order that does not hang on which of several searches came back first
-    keys = sorted(found, key=lambda key: (one_line(key[0]) != asked, key))
+    keys = sorted(found, key=lambda key: (one_line(key[0]) != line, key))
     searches = [(key[0], found[key]) for key in keys]
     wanted = Words({_words(text) for text in _texts(answer)})
-    every, ends, is_said = _answering(wanted, trace, calls)
+    every, ends, is_theirs = _answering(wanted, trace, calls)
     trail = _Trail(question, searches, every)
     used = trail.to(trail.latest(ends, wanted))
     if not searches:
-        return _shown(trail, used)
+        return _from_inputs(trail, used)
     read = {
         passage.id
-        for step, told in used.items()
-        for passage in trail.reads(step, trail.passages, told)
+        for step, earlier in used.items()
+        for passage in trail.reads(step, trail.passages, earlier)
     }
-    by_code = not (read or is_said)  # which read what no model was asked about
+    by_code = not (read or is_theirs)  # no model read them: code of the program did
     queries, branches, retrieved = dict[str, str](), dict[str, Branch](), list[list[Passage]]()
     for number, (query, hits) in enumerate(searches, 1):
-        name = "q" if number == 1 and one_line(query) == asked else f"search_{number}"
+        name = "q" if number == 1 and one_line(query) == line else f"search_{number}"
         kept = [passage for passage in hits if by_code or passage.id in read]
         queries[name], branches[name] = query, Branch(hits, kept)
         # what another search found, too, was read as that one's
         elsewhere = {each.id for other, others in searches if other != query for each in others}
         alone = {passage.id for passage in hits} - elsewhere
-        if by_code or read & alone or not trail.asked_on(alone, query):
+        if by_code or read & alone or not trail.led_to_queries(alone, query):
             retrieved.append([*hits])
     # a prompt has instructions, too, which come from nowhere
     whole = every is calls or not any(trail.strange(used, STRANGE))
@@ -352,11 +360,11 @@ def provenance(
     return Provenance(queries, branches, union(retrieved), kept, whole)
 
 
-def _shown(trail: _Trail, used: Mapping[Step, Sequence[Step]]) -> Provenance:
+def _from_inputs(trail: _Trail, used: Mapping[TracedStep, Sequence[TracedStep]]) -> Provenance:
     """The provenance of an answer without a search: passages, where all that comes from nowhere is lines of them."""
-    shown = [_lines(value) for value in trail.strange(used, 1)]
-    passages = [lines for lines in shown if lines is not None]
-    if not used or len(passages) < len(shown):
+    read = [_lines(value) for value in trail.strange(used, 1)]
+    passages = [lines for lines in read if lines is not None]
+    if not used or len(passages) < len(read):
         return Provenance({}, {}, [], [], whole=False)
     # in an order that does not hang on which of several steps came first
     kept = union(sorted(passages, key=lambda lines: [passage.id for passage in lines]))
@@ -364,25 +372,25 @@ def _shown(trail: _Trail, used: Mapping[Step, Sequence[Step]]) -> Provenance:
 
 
 def _answering(
-    wanted: Words, trace: Sequence[Step], calls: Sequence[Step]
-) -> tuple[Sequence[Step], list[Step], bool]:
+    wanted: Words, trace: Sequence[TracedStep], calls: Sequence[TracedStep]
+) -> tuple[Sequence[TracedStep], list[TracedStep], bool]:
     """The steps, those of them that gave the answer, and whether its words are theirs.
 
     They are those that gave it; else whose words hold it; else whose words are a part of it; else the last ones. Of
     steps of several names the last one's are meant: a judge, too, says yes.
     """
 
-    def gave(step: Step) -> bool:
-        return all(words in step.said for words in wanted.texts)
+    def gave(step: TracedStep) -> bool:
+        return all(words in step.outputs for words in wanted.texts)
 
-    def holds(step: Step) -> bool:
-        return all(map(step.spoken.hold_whole, wanted.texts))
+    def holds(step: TracedStep) -> bool:
+        return all(map(step.output_words.hold_whole, wanted.texts))
 
-    def gave_part(step: Step) -> bool:
-        return any(map(wanted.hold_whole, step.said))
+    def gave_part(step: TracedStep) -> bool:
+        return any(map(wanted.hold_whole, step.outputs))
 
-    known = [words for step in trace for words in step.said]
-    untraced = [call for call in calls if not any(map(call.spoken.hold, known))]
+    known = [words for step in trace for words in step.outputs]
+    untraced = [call for call in calls if not any(map(call.output_words.hold, known))]
     of_trace, of_calls = (trace, trace), (untraced, calls)
     ways = [
         (gave, of_trace),
@@ -400,7 +408,7 @@ def _answering(
     return every, _named_as_last(among), False
 
 
-def _named_as_last(steps: Sequence[Step]) -> list[Step]:
+def _named_as_last(steps: Sequence[TracedStep]) -> list[TracedStep]:
     return [step for step in steps if step.name == steps[-1].name]
 
 

@@ -459,7 +459,9 @@ def _origin(given: Any, observed: Callable[[], Provenance] | None) -> Provenance
     """Where an answer comes from, as its prediction says; where that does not say it, as the run `observed` it."""
     branches, queries = mapping_in(given, "branches"), mapping_in(given, "queries")
     stated = getattr(given, "knowledge", None)
-    if isinstance(stated, str):  # what a program's model knows: no list of passages
+    if not isinstance(
+        stated, list | tuple
+    ):  # what a program's model knows, in a field of that name
         stated = None
     kept = [as_passage(item) for item in stated or []]
     if observed is None or isinstance(getattr(given, "branches", None), Mapping):

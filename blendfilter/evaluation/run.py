@@ -175,14 +175,14 @@ class Run:
         """A line for each kind of bad reply (unparseable ids, empty, cut) that is more than `max_bad_replies`."""
         return list(view("status")(self).warnings)
 
-    def at_least(self, **asked: float) -> list[str]:
+    def at_least(self, **floors: float) -> list[str]:
         """A line for each score that is below a fraction of 1; in a test, `assert not run.at_least(em=0.4)`.
 
         Names are those of `compare`: metrics, rescored ones too, and figures of retrieval (`**{"kept.recall": 0.8}`).
 
-        Raises: UnknownName or MissingFile where it has no such score. BadArgument: what is asked is no share.
+        Raises: UnknownName or MissingFile where it has no such score. BadArgument: a floor that is no share.
         """
-        return list(view("status")(self).below(asked))
+        return list(view("status")(self).below(floors))
 
     @property
     def disagreements(self) -> list[str]:

@@ -378,7 +378,7 @@ class RunProgress:
         self.gate, self.show, self.bar, self._clock = gate, show, None, clock
         self.sums = dict.fromkeys(metrics, 0.0)
         self.total = self.before = self.seen = self.errors = self.tokens = 0
-        self.told = 0
+        self.reported = 0
         self.tokens_known = True
         self.began = self.last_line = clock()
         if show and is_terminal(sys.stderr):
@@ -420,7 +420,7 @@ class RunProgress:
             self._line()
 
     def _line(self) -> None:
-        self.told, self.last_line = self.seen, self._clock()
+        self.reported, self.last_line = self.seen, self._clock()
         if self.show:
             done = self.before + self.seen
             note(f"{done}/{self.total} questions  {self.rate}  {self.text()}")
@@ -436,7 +436,7 @@ class RunProgress:
         """The run is over or was stopped."""
         if self.bar is not None:
             self.bar.stop()
-        elif self.told < self.seen:
+        elif self.reported < self.seen:
             self._line()
 
     @property

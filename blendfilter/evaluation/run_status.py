@@ -198,8 +198,8 @@ class RunStatus:
                 lines.append(f"{share.words} of {_WARNED_OF[name]}.")
         return lines
 
-    def below(self, asked: Mapping[str, float]) -> list[str]:
-        """A line for each score of the finished run that is below what is `asked` of it. Raises as `Run.at_least`."""
+    def below(self, floors: Mapping[str, float]) -> list[str]:
+        """A line for each score of the finished run that is below its floor. Raises as `Run.at_least`."""
         metrics, lines = self.run.metrics, []
         retrieved = {
             f"{query}.{name}": {"value": figures[name]}
@@ -208,18 +208,18 @@ class RunStatus:
             if name in figures
         }
         scores = {**metrics["metrics"], **retrieved}
-        for name, least in asked.items():
-            check_share(least, name)
+        for name, floor in floors.items():
+            check_share(floor, name)
             if name in NAMES and name not in scores:
                 scores[name] = rescored(self.run, name).as_dict()
             if name not in scores:
                 raise UnknownName.of("score", name, scores, f"in {self.run.folder}")
             score = scores[name]
             ends = [f"{100 * score[end]:.1f}" for end in ("low", "high") if end in score]
-            if (value := score["value"]) < least:
+            if (value := score["value"]) < floor:
                 interval = f" [{', '.join(ends)}]" if ends else ""
                 lines.append(
-                    f"{name} is {100 * value:.1f} %{interval}, below {100 * least:g} %"
+                    f"{name} is {100 * value:.1f} %{interval}, below {100 * floor:g} %"
                 )
         return lines
 
@@ -293,8 +293,8 @@ class Share:
 def check_share(value: float, name: str) -> float:
     """`value` where it is a share. Raises: BadArgument."""
     if not isinstance(value, int | float) or not 0 <= value <= 1:
-        shown = f"{value:g}" if isinstance(value, float) else repr(value)
-        raise BadArgument(f"{name} is {shown}: give a share from 0 to 1 (0.05 is 5 %)")
+        number = f"{value:g}" if isinstance(value, float) else repr(value)
+        raise BadArgument(f"{name} is {number}: give a share from 0 to 1 (0.05 is 5 %)")
     return value
 
 

@@ -671,11 +671,11 @@ class ConnectedLM(EngineLM):
         if self.journal is not None:
             kind = "cache" if isinstance(self.journal, CallCache) else "journal"
             about[kind] = str(self.journal.path)
-        shown = [repr(about.pop("name", self.name))]
+        parts = [repr(about.pop("name", self.name))]
         for name, value in about.items():
             if value not in (None, "") and (name, value) != ("endpoint", "chat"):
-                shown.append(f"{name}={value!r}")
-        return hidden(f"{type(self).__name__}({', '.join(shown)})")
+                parts.append(f"{name}={value!r}")
+        return hidden(f"{type(self).__name__}({', '.join(parts)})")
 
     @property
     def endpoint(self) -> str:
@@ -703,11 +703,11 @@ class ConnectedLM(EngineLM):
         )
 
     async def sampled(
-        self, call: Any, asked: Any, kwargs: Mapping[str, Any], n: int | None = None
+        self, call: Any, prompt: Any, kwargs: Mapping[str, Any], n: int | None = None
     ) -> Any:
         """As `EngineLM.sampled`: with `cache=False` calls are made though the cache has them. Raises: as `acall`."""
         with setting(anew=kwargs.get("cache") is False):
-            return await super().sampled(call, asked, kwargs, n)
+            return await super().sampled(call, prompt, kwargs, n)
 
     def waited(self, work: Any) -> Any:
         """The result of a coroutine, over the bridge."""

@@ -18,7 +18,7 @@ from small_world import CountingEngine, done_by, journaled, slowly, stable
 import blendfilter as bf
 from blendfilter import BM25, Passage, evaluate, load
 from blendfilter.errors import BadArgument, BadData, RunFailed, RunMismatch
-from blendfilter.evaluation.provenance import Step, called, provenance, traced
+from blendfilter.evaluation.provenance import TracedStep, called, provenance, traced
 from blendfilter.evaluation.run import Run
 from blendfilter.tasks import Questions
 
@@ -252,7 +252,7 @@ class Citing:
     text: str
 
 
-def read_from(answer: Any, *steps: Step, found: Any = None) -> tuple[list[str], bool]:
+def read_from(answer: Any, *steps: TracedStep, found: Any = None) -> tuple[list[str], bool]:
     seen = provenance(ASKED, answer, {("light", 2, ""): [A, B]} if found is None else found, steps, ())
     return [passage.id for passage in seen.kept], seen.whole
 
@@ -283,7 +283,7 @@ def read_from(answer: Any, *steps: Step, found: Any = None) -> tuple[list[str], 
     ],
 )
 def test_a_passage_is_kept_where_the_input_holds_it(given: Any, kept: list[str]) -> None:
-    assert read_from("Ada", Step([ASKED, given], ["Ada"])) == (kept, True)
+    assert read_from("Ada", TracedStep([ASKED, given], ["Ada"])) == (kept, True)
 
 
 @pytest.mark.parametrize(
@@ -301,7 +301,7 @@ def test_a_passage_is_kept_where_the_input_holds_it(given: Any, kept: list[str])
     ],
 )
 def test_without_a_search_passages_are_known_by_their_titles(given: Any, titles: list[str] | None) -> None:
-    seen = provenance(ASKED, "Ada", {}, [Step([given, ASKED], ["Ada"])], ())
+    seen = provenance(ASKED, "Ada", {}, [TracedStep([given, ASKED], ["Ada"])], ())
     assert ([passage.title for passage in seen.kept], seen.whole) == (titles or [], titles is not None)
 
 
@@ -310,98 +310,98 @@ def test_a_script_without_spaces() -> None:
         "1", "灯塔", "斯凯里岩上的灯塔由艾达看守了三十年，她从托尔姆乘船而来。灯塔由灰色石头建成，她从未结婚。"
     )
     two = Passage("2", "托尔姆", "托尔姆是奥姆兰西岸的一个港口小镇，每逢星期四在老榆树下举行集市，离码头不远。")
-    step = Step([[one.text[:20], "谁看守灯塔？"]], ["艾达"])
+    step = TracedStep([[one.text[:20], "谁看守灯塔？"]], ["艾达"])
     assert read_from("艾达", step, found={("灯塔", 2, ""): [one, two]}) == (["1"], True)
 
 
 def test_a_sentence_that_two_passages_share_is_of_the_one_that_is_there_whole() -> None:
     shared = "The church bell was saved by the villagers and taken to Upper Quill."
     one, two = Passage("1", "Bells", f"A film. {shared}"), Passage("2", "Harrup", f"A village below a dam. {shared}")
-    step = Step([[one.line], ASKED], ["Ada"])
+    step = TracedStep([[one.line], ASKED], ["Ada"])
     assert [each.id for each in step.reads([two, one])] == ["1"]
-    assert {each.id for each in Step([[shared]], ["Ada"]).reads([two, one])} == {"1", "2"}, "either may be meant"
+    assert {each.id for each in TracedStep([[shared]], ["Ada"]).reads([two, one])} == {"1", "2"}, "either may be meant"
 
 
 def test_a_phrase_in_the_piece_of_one_passage_is_not_of_another() -> None:
     phrase = "is one of the many small islands in the sea to the west of it"
     one = Passage("1", "Tolm", f"Tolm {phrase}, and has a lighthouse. Nobody lives there.")
     two = Passage("2", "Quill", f"Quill {phrase}. Honey is made there.")
-    step = Step([[one.text[:90]]], ["Ada"])
+    step = TracedStep([[one.text[:90]]], ["Ada"])
     assert [each.id for each in step.reads([one, two])] == ["1"]
-    assert {each.id for each in Step([[one.text[:90], two.text[:90]]], ["Ada"]).reads([one, two])} == {"1", "2"}
+    assert {each.id for each in TracedStep([[one.text[:90], two.text[:90]]], ["Ada"]).reads([one, two])} == {"1", "2"}
     short = Passage("3", "Ern", "Ern is an isle. It has a church that was built in the year of the great storm.")
-    assert Step([["Ern: Ern is an isle."]], ["Ada"]).reads([one, short]) == [short], "a line with its title"
+    assert TracedStep([["Ern: Ern is an isle."]], ["Ada"]).reads([one, short]) == [short], "a line with its title"
 
 
 def test_escaped_texts_are_read_as_they_were() -> None:
     text = 'The "Café" – of Tolm & Quill – is open in May; and "more" – so they say – in the "summer" – till one.'
     passage = Passage("1", "Café", text)
     for given in (json.dumps({"text": text}), f"<p>{html.escape(text)}</p>", json.dumps(f"a\n{text}")):
-        step = Step([given], ["Ada"])
+        step = TracedStep([given], ["Ada"])
         assert read_from("Ada", step, found={("open", 1, ""): [passage]}) == (["1"], True)
-        assert step.read.hold_whole(Step([text], []).read.texts[0])
+        assert step.read.hold_whole(TracedStep([text], []).read.texts[0])
 
 
 def test_a_piece_that_a_step_was_told_is_not_of_another_passage() -> None:
     said = f"{LONG[:60]} So the answer is Ada."
     like = Passage("c", "Light", f"{LONG[:60]} and so on.")
     found = {("light", 3, ""): [A, B, like]}
-    answer, short = Step([[A.line]], [said]), Step([said], ["Ada"])
+    answer, short = TracedStep([[A.line]], [said]), TracedStep([said], ["Ada"])
     assert read_from("Ada", answer, short, found=found) == (["a"], True)
 
 
 def test_the_words_of_a_step_lead_to_what_it_read() -> None:
-    notes = Step([[A.line], ASKED], ["Brennock kept the rock's light, says the passage."])
-    answer = Step([[notes_text(notes)], ASKED], ["Ada Brennock"])
+    notes = TracedStep([[A.line], ASKED], ["Brennock kept the rock's light, says the passage."])
+    answer = TracedStep([[notes_text(notes)], ASKED], ["Ada Brennock"])
     assert read_from("Ada Brennock", notes, answer) == (["a"], True)
-    judge = Step([[A.line, B.line], ASKED], ["0 is relevant, 1 is not relevant to it at all."])
-    assert read_from("Ada Brennock", judge, Step([[B.line]], ["Ada Brennock"])) == (["b"], True)
-    copied = Step([[A.line, B.line]], [B.text])  # a filter that copies what it keeps
-    assert read_from("Ada", copied, Step([[B.text]], ["Ada"])) == (["b"], True)
+    judge = TracedStep([[A.line, B.line], ASKED], ["0 is relevant, 1 is not relevant to it at all."])
+    assert read_from("Ada Brennock", judge, TracedStep([[B.line]], ["Ada Brennock"])) == (["b"], True)
+    copied = TracedStep([[A.line, B.line]], [B.text])  # a filter that copies what it keeps
+    assert read_from("Ada", copied, TracedStep([[B.text]], ["Ada"])) == (["b"], True)
 
 
 @pytest.mark.parametrize("line", ["Tolm", "A: Tolm", "[1] Tolm.", "Whence did she come? Tolm", "Notes:\nTolm\nOrm"])
 def test_a_short_answer_is_read_where_a_line_ends_with_it(line: str) -> None:
-    first, last = Step([A.line, ASKED], ["Tolm"], "reply"), Step([line, ASKED], ["Ada"], "answer")
+    first, last = TracedStep([A.line, ASKED], ["Tolm"], "reply"), TracedStep([line, ASKED], ["Ada"], "answer")
     assert read_from("Ada", first, last) == (["a"], True)
 
 
 @pytest.mark.parametrize("line", ["Tolm Harbour", f"[1] {B.line[:60]} in Tolm", ASKED])
 def test_a_word_inside_of_a_line_is_not_an_answer_that_was_read(line: str) -> None:
-    first, last = Step([A.line, ASKED], ["Tolm"], "reply"), Step([line, ASKED], ["Ada"], "answer")
+    first, last = TracedStep([A.line, ASKED], ["Tolm"], "reply"), TracedStep([line, ASKED], ["Ada"], "answer")
     assert "a" not in read_from("Ada", first, last)[0]
 
 
-def notes_text(step: Step) -> str:
-    return " ".join(step.said[0])
+def notes_text(step: TracedStep) -> str:
+    return " ".join(step.outputs[0])
 
 
 def test_of_steps_that_said_the_same_the_one_that_the_other_led_to_was_read() -> None:
     said = "They kept it together for many long years, so they did."
-    first, second = Step([[A.line]], [said]), Step([[B.line]], [said])
+    first, second = TracedStep([[A.line]], [said]), TracedStep([[B.line]], [said])
     asked_on = {(ASKED, 1, ""): [A], (f"{said} {ASKED}", 1, ""): [B]}
-    assert read_from("Ada", first, second, Step([said], ["Ada"]), found=asked_on) == (["b"], True)
+    assert read_from("Ada", first, second, TracedStep([said], ["Ada"]), found=asked_on) == (["b"], True)
     assert read_from("They kept it", first, second, found=asked_on) == (["b"], True)
 
 
 def test_which_of_several_steps_side_by_side_came_first_changes_nothing() -> None:
     said = "Nothing in this passage bears upon the question that was asked."
-    one, two = Step([A.line], [said], "note"), Step([B.line], [said], "note")
-    last = Step([[said, said]], ["Ada"], "answer")
+    one, two = TracedStep([A.line], [said], "note"), TracedStep([B.line], [said], "note")
+    last = TracedStep([[said, said]], ["Ada"], "answer")
     assert read_from("Ada", one, two, last) == read_from("Ada", two, one, last) == (["a", "b"], True)
-    yes = [Step([[passage.line]], ["Ada"], "answer") for passage in (A, B)]
+    yes = [TracedStep([[passage.line]], ["Ada"], "answer") for passage in (A, B)]
     assert read_from("Ada", *yes) == read_from("Ada", *reversed(yes)) == (["a", "b"], True), "a vote"
-    judges = [Step([passage.line], ["yes"], "relevant") for passage in (A, B)]
-    assert read_from("yes", *judges, Step([[B.line]], ["yes"], "answer")) == (["b"], True), "no vote"
+    judges = [TracedStep([passage.line], ["yes"], "relevant") for passage in (A, B)]
+    assert read_from("yes", *judges, TracedStep([[B.line]], ["yes"], "answer")) == (["b"], True), "no vote"
 
 
 def test_an_answer_that_code_made() -> None:
-    parts = [Step([A.line], ["Ada Brennock"], "item"), Step([B.line], ["heather"], "item")]
-    none = Step(["Another passage."], ["none"], "item")
+    parts = [TracedStep([A.line], ["Ada Brennock"], "item"), TracedStep([B.line], ["heather"], "item")]
+    none = TracedStep(["Another passage."], ["none"], "item")
     found = {("light", 2, ""): [A, B, Passage("c", "Another", "Another passage.")]}
     for answer in (["Ada Brennock", "heather"], "Ada Brennock; Heather"):
         assert read_from(answer, *parts, none, found=found) == (["a", "b"], True), "of what several steps said"
-    query = Step([ASKED], ["keeper of the rock's light"], "query")
+    query = TracedStep([ASKED], ["keeper of the rock's light"], "query")
     assert read_from("Tolm", query) == (["a", "b"], True), "of what was found, which no model read"
 
 
@@ -413,18 +413,18 @@ def test_lines_of_few_words_are_known_where_they_are_lines_of_their_own() -> Non
         "Of old:\nShe never married anybody.",
         ["It rained, and", "she never married anybody"],
     ):
-        assert read_from("Ada", Step([given, ASKED], ["Ada"]), found=found)[0] == ["s"]
+        assert read_from("Ada", TracedStep([given, ASKED], ["Ada"]), found=found)[0] == ["s"]
     for given in ("Nobody: she never married anybody.", ["It rained."], ["she never married Tom"]):
-        assert read_from("Ada", Step([given, ASKED], ["Ada"]), found=found)[0] == []
+        assert read_from("Ada", TracedStep([given, ASKED], ["Ada"]), found=found)[0] == []
     named = Passage(
         "n", "The Isle of Quill", "Of the Isle of Quill little is known, and of its light even less than that."
     )
-    titles = Step([["The Isle of Quill", "Honey"], ASKED], ["Ada"])
+    titles = TracedStep([["The Isle of Quill", "Honey"], ASKED], ["Ada"])
     assert read_from("Ada", titles, found={("isle", 2, ""): [named, B]}) == ([], True)
 
 
 def test_the_answer_is_found_by_its_words_else_it_is_the_last_step() -> None:
-    first, last = Step([[A.line]], ["So it was Ada Brennock."], "one"), Step([[B.line]], ["No idea."])
+    first, last = TracedStep([[A.line]], ["So it was Ada Brennock."], "one"), TracedStep([[B.line]], ["No idea."])
     assert read_from("ADA  brennock", first, last)[0] == ["a"]
     assert read_from("Somebody else", first, last)[0] == ["b"]
     assert read_from(["Ada Brennock"], first, last)[0] == ["a"]
@@ -434,31 +434,34 @@ def test_the_answer_is_found_by_its_words_else_it_is_the_last_step() -> None:
 
 def test_text_from_elsewhere_leaves_open_what_was_kept() -> None:
     looked_up = "Tolm Harbour is the only port of the island and lies in the lee of the rock that bears the light."
-    assert read_from("Ada", Step([[A.line, looked_up]], ["Ada"])) == (["a"], False)
-    assert read_from("Ada", Step([[A.line, "Nothing was found."]], ["Ada"])) == (["a"], True)
-    assert read_from("Ada", Step([[looked_up]], ["Ada"]), found={}) == ([], False)
-    assert read_from("Ada", Step([ASKED], ["Ada"]), found={}) == ([], True)
+    assert read_from("Ada", TracedStep([[A.line, looked_up]], ["Ada"])) == (["a"], False)
+    assert read_from("Ada", TracedStep([[A.line, "Nothing was found."]], ["Ada"])) == (["a"], True)
+    assert read_from("Ada", TracedStep([[looked_up]], ["Ada"]), found={}) == ([], False)
+    assert read_from("Ada", TracedStep([ASKED], ["Ada"]), found={}) == ([], True)
     many = [Passage(str(at), f"Town {word} of Ormland", f"{word} {OTHER}") for at, word in enumerate("abcdefgh")]
     titles = f"Other pages: {', '.join(passage.title for passage in many)}."
-    assert read_from("Ada", Step([A.line, titles], ["Ada"]), found={("towns", 9, ""): [A, *many]}) == (["a"], True)
+    assert read_from("Ada", TracedStep([A.line, titles], ["Ada"]), found={("towns", 9, ""): [A, *many]}) == (
+        ["a"],
+        True,
+    )
     failed = f"[[ ## observation_0 ## ]]\nExecution error in search: {looked_up}\n\n[[ ## observation_1 ## ]]\n"
-    assert read_from("Ada", Step([failed + A.line], ["Ada"])) == (["a"], True)
-    assert read_from("Ada", Step([failed + looked_up], ["Ada"])) == ([], False)
+    assert read_from("Ada", TracedStep([failed + A.line], ["Ada"])) == (["a"], True)
+    assert read_from("Ada", TracedStep([failed + looked_up], ["Ada"])) == ([], False)
     assert read_from("Ada", found={}) == ([], False)
     assert read_from("Ada") == (["a", "b"], True), "code alone read what was found"
 
 
 def test_a_search_that_only_served_to_ask_on_found_nothing_for_the_answer() -> None:
-    hop = Step([[A.line], ASKED], ["Where did the keeper of the rock's light come from?"])
-    found = {(ASKED, 1, ""): [A], (" ".join(hop.said[0]), 1, ""): [B]}
-    answer = Step([[B.line], ASKED], ["Ada"])
+    hop = TracedStep([[A.line], ASKED], ["Where did the keeper of the rock's light come from?"])
+    found = {(ASKED, 1, ""): [A], (" ".join(hop.outputs[0]), 1, ""): [B]}
+    answer = TracedStep([[B.line], ASKED], ["Ada"])
     seen = provenance(ASKED, "Ada", found, [hop, answer], ())
     assert [each.id for each in seen.retrieved] == ["b"]
-    assert seen.queries == {"q": ASKED, "search_2": " ".join(hop.said[0])}
-    entity = Step([[A.line], ASKED], ["Quillmere"])
+    assert seen.queries == {"q": ASKED, "search_2": " ".join(hop.outputs[0])}
+    entity = TracedStep([[A.line], ASKED], ["Quillmere"])
     of_it = {(ASKED, 1, ""): [A], ("what Quillmere sells", 1, ""): [B]}
     assert provenance(ASKED, "Ada", of_it, [entity, answer], ()).retrieved == [B]
-    judge = Step([[A.line], ASKED], ["It is irrelevant to what was asked here."])
+    judge = TracedStep([[A.line], ASKED], ["It is irrelevant to what was asked here."])
     seen = provenance(ASKED, "Ada", found, [hop, judge, answer], ())
     assert [each.id for each in seen.retrieved] == ["a", "b"], "a filter read it too"
 
@@ -518,7 +521,7 @@ def test_what_runs_side_by_side_gives_the_same_bytes(index: BM25, questions: Que
 def test_a_trace_of_dspys_gives_the_fields_of_the_signature() -> None:
     predictor = dspy.Predict("context, question -> answer")
     (step,) = traced([(predictor, {"context": LONG, "note": OTHER}, dspy.Prediction(answer="Ada"))])
-    assert (step.reads([A, B]), step.said) == ([A], [("ada",)])
+    assert (step.reads([A, B]), step.outputs) == ([A], [("ada",)])
 
 
 # --- any signature, any rows ------------------------------------------------------------------------------------------
@@ -564,6 +567,16 @@ def recalled(example: Any, prediction: Any, trace: Any = None) -> Any:
 def claims(questions: Questions) -> list[Any]:
     """Rows as DSPy's tutorials have them: their inputs are named, and no answer is there."""
     return [dspy.Example(claim=each.question, titles=list(each.gold_titles)).with_inputs("claim") for each in questions]
+
+
+def test_the_question_is_the_first_input_that_is_a_text(questions: Questions, ran: Callable[..., Run]) -> None:
+    """Of rows without a field of that name; what stands beside it may come first in the alphabet, or in the row."""
+    rows = [
+        dspy.Example(contexts=["A line."], query=each.question, answer="x").with_inputs("query", "contexts")
+        for each in questions
+    ]
+    run = ran(lambda query, contexts: contexts[0], rows)
+    assert [(row["question"], row["answer"]) for row in run.rows] == [(row.query, "A line.") for row in rows]
 
 
 def test_a_rag_program_whose_output_is_a_response(index: BM25, questions: Questions, ran: Callable[..., Run]) -> None:
