@@ -577,8 +577,8 @@ class Shared:
         return self
 
 
-def optimising() -> bool:
-    """Whether an optimiser is at work, in whichever thread: its own may wait for those that call."""
+def optimisers_at_work() -> list[Any]:
+    """The optimisers that are at work, in whichever thread: their own may wait for those that call."""
     # a collection inside this call may wait for ever for the lock that it holds (python/cpython#106883)
     collects = gc.isenabled()
     gc.disable()
@@ -587,12 +587,13 @@ def optimising() -> bool:
     finally:
         if collects:
             gc.enable()
-    return any(
-        frame.f_code.co_name == "compile"
-        and frame.f_globals.get("__name__", "").startswith("dspy.teleprompt")
+    return [
+        frame.f_locals.get("self")
         for top in tops
         for frame, _ in walk_stack(top)
-    )
+        if frame.f_code.co_name == "compile"
+        and frame.f_globals.get("__name__", "").startswith("dspy.teleprompt")
+    ]
 
 
 def compiled_no_more(program: dspy.Module) -> dspy.Module:

@@ -159,7 +159,7 @@ def test_providers_keys_and_prices_are_read_without_importing_litellm() -> None:
 
 COLLECTING = """
 import gc, threading
-from blendfilter.dspy_surface import optimising
+from blendfilter.dspy_surface import optimisers_at_work
 
 class Node:
     def __init__(self):
@@ -169,7 +169,7 @@ for threshold in range(20, 120):
     gc.collect()
     gc.set_threshold(threshold)
     nodes = [Node() for _ in range(6)] and None
-    assert not optimising()
+    assert not optimisers_at_work()
     gc.set_threshold(700)
 assert gc.isenabled()
 """

@@ -26,7 +26,7 @@ from blendfilter.context import asker, note, who
 from blendfilter.dspy_surface import (
     CACHE_HIT,
     lm15,
-    optimising,
+    optimisers_at_work,
     response_as_dict,
     response_of,
 )
@@ -93,6 +93,7 @@ class JournaledEngine:
             if value is not None and name != "json_schema"
         }
         self._flights: SingleFlight[dict[str, Any]] = SingleFlight()
+        self._seeds_checked = False
         if isinstance(self.journal, Journal):
             order_merges()
 
@@ -107,10 +108,25 @@ class JournaledEngine:
         try:
             return await self._answered(request)
         except BlendFilterError as error:
-            in_run = asker().question or not isinstance(self.journal, Journal)
-            if in_run or for_good(error) or not optimising():
+            if for_good(error) or not self._may_serve_optimiser() or not optimisers_at_work():
                 raise
             raise CompilationStopped(error) from error
+
+    def _may_serve_optimiser(self) -> bool:
+        """Whether a user's own optimiser may be asking: over a journal, and outside of a run."""
+        return isinstance(self.journal, Journal) and not asker().question
+
+    def _check_seeds(self) -> None:
+        """Raise `BadArgument` where an optimiser draws otherwise in each session; looked at before the first call."""
+        if self._seeds_checked or not self._may_serve_optimiser():
+            return
+        for optimiser in optimisers_at_work():
+            if getattr(optimiser, "seed", 0) is None:
+                kind = type(optimiser).__name__
+                raise BadArgument(
+                    f"{kind} has seed=None, and would find another program each time: give it a seed"
+                )
+        self._seeds_checked = True
 
     async def _answered(self, request: lm15.Request) -> lm15.Response:
         sample, repeat = asker().sample, asker().repeat
@@ -178,6 +194,7 @@ class JournaledEngine:
     async def _call(
         self, key: str, hashed: dict[str, Any], request: lm15.Request
     ) -> dict[str, Any]:
+        self._check_seeds()
         start, began_at = time.perf_counter(), time.time()
         final: ServerRefused | ModelError | None = None
         reply: dict[str, Any] = {}

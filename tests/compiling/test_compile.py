@@ -543,6 +543,14 @@ def test_a_fault_ends_a_users_own_optimiser_and_the_same_again_goes_on(optimizer
     assert first.calls - 1 + rest.calls == whole.calls
 
 
+@pytest.mark.parametrize("optimizer", ["mipro", "gepa"])
+def test_a_users_own_optimiser_without_a_seed_is_refused(optimizer: str, tmp_path: Path) -> None:
+    """Begun again it would draw otherwise, and find another program."""
+    lm = CountingEngine(reply=by_prompt).lm()
+    with Journal(tmp_path) as journal, pytest.raises(CompilationStopped, match=r"^(MIPROv2|GEPA) has seed=None, and "):
+        optimised(optimizer, Hops(sample_index()), lm.with_journal(journal), seed=None)
+
+
 def test_what_other_branches_asked_when_a_fault_ends_it_is_kept(tmp_path: Path) -> None:
     engine = CountingEngine()
 
