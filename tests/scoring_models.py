@@ -54,14 +54,16 @@ def taught() -> Path:
         for weights in model.parameters():
             weights.data.mul_(1 / 6 if weights.dim() > 1 else 1)
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        slower = torch.optim.lr_scheduler.LinearLR(optimizer, 1, 0.05, total_iters=200)  # else a late step may spoil it
         texts = [mark + words.encode(text).ids for text in COUNTING for mark in ([], [BOS])]
         width = max(map(len, texts))
         read = torch.tensor([text + [PAD] * (width - len(text)) for text in texts])
         right = torch.tensor([text[1:] + [-100] * (width - len(text)) for text in texts])
-        for _ in range(80):
+        for _ in range(200):
             logits = model(read).logits[:, :-1]
             torch.nn.functional.cross_entropy(logits.transpose(1, 2), right).backward()
             optimizer.step()
+            slower.step()
             optimizer.zero_grad()
     model.save_pretrained(folder)
     return folder

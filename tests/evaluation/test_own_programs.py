@@ -488,7 +488,8 @@ def test_calls_that_dspy_does_not_trace(index: BM25, questions: Questions, tmp_p
         asked = prompt.rsplit("[[ ## question ## ]]", maxsplit=1)[-1].split("Respond", maxsplit=1)[0].strip()
         return f"[[ ## passage ## ]]\nIn a word: Ada. {asked}\n\n[[ ## completed ## ]]"
 
-    run, _ = done_by(Raw(), questions, tmp_path / "raw", engine=CountingEngine(reply=say))
+    with dspy.context(adapter=dspy.ChatAdapter()):
+        run, _ = done_by(Raw(), questions, tmp_path / "raw", engine=CountingEngine(reply=say))
     assert run.errors == 0
     assert all(len(row["knowledge"]) == K for row in run.rows)
 
@@ -510,11 +511,12 @@ def test_what_runs_side_by_side_gives_the_same_bytes(index: BM25, questions: Que
         name = "note" if "`note`" in prompt else "answer"
         return f"[[ ## {name} ## ]]\n{said}\n\n[[ ## completed ## ]]"
 
-    run, _ = done_by(MapReduce(), questions, tmp_path / "run", engine=CountingEngine(slowly(0.003), say))
-    before = stable(run.folder)
-    assert all(len(row["knowledge"]) == K for row in run.rows)
-    done_by(MapReduce(), questions, tmp_path / "run", engine=CountingEngine(reply=say), replay=True)
-    again, _ = done_by(MapReduce(), questions, tmp_path / "again", engine=CountingEngine(reply=say))
+    with dspy.context(adapter=dspy.ChatAdapter()):
+        run, _ = done_by(MapReduce(), questions, tmp_path / "run", engine=CountingEngine(slowly(0.003), say))
+        before = stable(run.folder)
+        assert all(len(row["knowledge"]) == K for row in run.rows)
+        done_by(MapReduce(), questions, tmp_path / "run", engine=CountingEngine(reply=say), replay=True)
+        again, _ = done_by(MapReduce(), questions, tmp_path / "again", engine=CountingEngine(reply=say))
     assert stable(run.folder) == stable(again.folder) == before
 
 
