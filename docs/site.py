@@ -53,18 +53,27 @@ def on_page_content(html: str, page: Page, **_: Any) -> str:
 
 def command_line() -> Iterator[str]:
     """Every command with its arguments and options, rare ones too."""
-    import click
     import typer
 
     from blendfilter.cli import app
 
-    group = typer.main.get_command(app)
     yield "# Command line\n"
     yield "Options that several commands share mean the same in each. `--config FILE.toml` holds any of them.\n"
-    for name in group.list_commands(click.Context(group)):  # type: ignore[attr-defined]
-        command = group.get_command(click.Context(group), name)  # type: ignore[attr-defined]
+    yield from _commands(typer.main.get_command(app), "blendfilter")
+
+
+def _commands(group: Any, prefix: str) -> Iterator[str]:
+    """Each command of a group: what it does, an example, a row an option; of a group in it, likewise."""
+    import click
+
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command, title = group.get_command(context, name), f"{prefix} {name}"
         first, _, rest = (command.help or "").partition("\n\n")
-        yield f"## blendfilter {name}\n\n{_words(first)}\n"
+        yield f"## {title}\n\n{_words(first)}\n"
+        if hasattr(command, "list_commands"):
+            yield from _commands(command, title)
+            continue
         if example := re.search(r"Example:\s+(.+)", rest, re.DOTALL):
             yield f"```bash\n{_words(example[1])}\n```\n"
         yield "| option | what it does |\n| --- | --- |"
