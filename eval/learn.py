@@ -1,18 +1,20 @@
 """FilCo and BIDER learned by a small model, and what that is worth on 300 questions which training never saw.
 
     python eval/learn.py --data DATA --base SMOLLM2 --encoder MINILM --nli NLI --runs runs/learn
-    python eval/learn.py … --only train-generator rows/SILVER table
+    python eval/learn.py … --only train-full rows/SILVER table
 
-About three hours on two cores, and one and a half more for the curve (filters and generators that learn from fewer
-questions), which comes last. A part that was stopped goes on where it was (training from its last checkpoint, silver
+About four hours on two cores, and one more for the curve (filters and generators that learn from fewer questions),
+which comes last. A part that was stopped goes on where it was (training from its last checkpoint, silver
 files and runs from their last line), and a part that is done is not done again; --only names parts, or how their names
 begin. DATA holds nq/dev_gold.jsonl.gz (questions of Natural Questions, each with its gold passage) and the corpora
 nq_gold and wiki18_retrieved under corpus/. A question is given three passages: its gold one and BM25's two best others,
 shuffled. 300 questions are held back; no question that is trained on shares its gold passage with one of them.
 
-The generator learns from 2,000 questions in two passes: from one question's silver sentences and the next one's gold
-passage, then the other way round. The filter and the refiner learn from the first 1,000 in one pass, and begin where
-the generator's first one ended (ours): it has learned where in a passage an answer stands, which they are to copy.
+Two generators learn from the same 2,000 questions in one pass each: one reads a question's silver sentences or (every
+second one) its gold passage, and answers from whatever a filter leaves; the other reads all three passages, and answers
+in the row FULL alone, as in FilCo, where no row is read by a model that never saw its kind of context. The filter and
+the refiner learn from the first 1,000 in one pass, and begin where the first generator ended (ours): it has learned
+where in a passage an answer stands, which they are to copy.
 """
 
 from __future__ import annotations
@@ -39,6 +41,8 @@ from blendfilter.retrieval.precomputed import Precomputed
 
 HELD_BACK, TAUGHT, GENERATOR = 300, 1000, 2000
 """Questions of the table, of filter and refiner, and of the generator; a curve has an eighth of these and so on."""
+READS = {"generator": "silver,psg", "full": "full"}
+"""What each generator learns to answer from."""
 SEED = 1
 LEARNING = ["--learning-rate", "5e-4", "--batch-size", "8", "--seed", str(SEED)]
 """For a small model and a thousand questions, with one epoch; the papers' 5e-5, three epochs and batches of 32 are for
@@ -49,7 +53,7 @@ ALIGNING = ["--demos", "none", "--learning-rate", "2e-5", "--batch-size", "4", "
 
 
 class Row(NamedTuple):
-    """A filter, the model of its calls where it has one, the generator (None: the trained one), the passages."""
+    """A filter, the model of its calls where it has one, the generator (None: that of filtered contexts), the hits."""
 
     filter: bf.Filter
     filter_lm: str | None = None
@@ -62,8 +66,8 @@ class Learning:
 
     def __init__(self, given: argparse.Namespace) -> None:
         self.given, self.runs = given, given.runs
-        self.sizes = {"first": halved(given.generator), "context": halved(given.train)}
-        whole = {"first": given.generator, "generator": given.generator, "context": given.train}
+        self.sizes = {"generator": halved(given.generator), "context": halved(given.train)}
+        whole = {"generator": given.generator, "full": given.generator, "context": given.train}
         fewer = [(part, size) for part, sizes in self.sizes.items() for size in sizes[1:]]
 
         def training(models: Iterable[tuple[str, int]]) -> dict[str, Callable[[], None]]:
@@ -122,12 +126,12 @@ class Learning:
             )  # fmt: skip
 
     def synthesis(self) -> None:
-        """What BIDER's synthesis keeps, cleaned by the scores of the generator after its first pass."""
+        """What BIDER's synthesis keeps, cleaned by the scores of the generator that reads the rest."""
         for name in ("train", "test"):
             self._blendfilter(
                 "silver", "nq", "--data", self.runs / f"{name}.jsonl", "--retrieved", self.runs / "hits.jsonl", "-k", 3,
                 "--measure", "bider", "--encoder", self.given.encoder, "--nli", self.given.nli,
-                "--lm", self.named(self.model("first")), "--out", self.runs / "silver" / f"{name}-bider.jsonl",
+                "--lm", self.named(self.model("generator")), "--out", self.runs / "silver" / f"{name}-bider.jsonl",
                 "--limit", self.given.train, "--demos", "none",
             )  # fmt: skip
 
@@ -135,7 +139,7 @@ class Learning:
 
     def model(self, part: str, size: int | None = None) -> Path:
         """Where the trained `part` is."""
-        most = self.given.generator if part in ("first", "generator") else self.given.train
+        most = self.given.generator if part in ("generator", "full") else self.given.train
         return Path(self.runs / "models" / f"{part}-{size or most}")
 
     def named(self, model: object) -> str:
@@ -144,13 +148,11 @@ class Learning:
         return f"hf/{model}?dtype={self.given.dtype}" + (f"&batch_size={size}" if size else "")
 
     def train(self, part: str, size: int) -> None:
-        """--epochs passes over the first `size` questions: the generator's first or second, a filter or a refiner."""
-        base, measure = self.model("first"), "strinc"
+        """--epochs passes over the first `size` questions: a generator, a filter or a refiner."""
+        base, measure = self.model("generator"), "strinc"
         what: list[object] = ["filco", "--part", "context"]
-        if part == "first":
-            base, what = self.given.base, ["filco", "--part", "generator", "--reads", "silver,psg"]
-        elif part == "generator":
-            what = ["filco", "--part", "generator", "--reads", "psg,silver"]
+        if part in READS:
+            base, what = self.given.base, ["filco", "--part", "generator", "--reads", READS[part]]
         elif part == "refiner":
             what, measure = ["bider"], "bider"
         self._blendfilter(
@@ -175,7 +177,8 @@ class Learning:
         rows: dict[str, Callable[[], Row]] = {
             "gold passage, untrained": lambda: Row(bf.FullFilter(), lm=str(self.given.base), hits="gold"),
             "gold passage": lambda: Row(bf.FullFilter(), hits="gold"),
-            "FULL": lambda: Row(bf.FullFilter()),
+            "FULL": lambda: Row(bf.FullFilter(), lm=str(self.model("full"))),
+            "FULL, read by the generator of the rest": lambda: Row(bf.FullFilter()),
             "PSG": lambda: Row(bf.PassageFilter(1)),
             "BM25 sentence": lambda: Row(bf.SentenceFilter(1)),
             "embedding sentence": lambda: Row(bf.SentenceFilter(1, by="embedding", model=str(self.given.encoder))),
@@ -191,14 +194,14 @@ class Learning:
 
     @cached_property
     def curve(self) -> dict[str, Callable[[], Row]]:
-        """Rows of filters that learned from fewer questions, and of generators after one pass over so many."""
+        """Rows of filters that learned from fewer questions, and of SILVER read by generators that did."""
         rows = {f"FILCO, trained on {size}": self._filco(size) for size in self.sizes["context"][1:]}
-        for size in self.sizes["first"]:
-            rows[f"SILVER, one pass over {size}"] = self._one_pass(size)
+        for size in self.sizes["generator"][1:]:
+            rows[f"SILVER, its generator trained on {size}"] = self._fewer(size)
         return rows
 
-    def _one_pass(self, size: int) -> Callable[[], Row]:
-        return lambda: Row(self._silver("strinc"), lm=str(self.model("first", size)))
+    def _fewer(self, size: int) -> Callable[[], Row]:
+        return lambda: Row(self._silver("strinc"), lm=str(self.model("generator", size)))
 
     def _filco(self, size: int) -> Callable[[], Row]:
         return lambda: Row(bf.TrainedFilCoFilter(self.named(self.model("context", size))))

@@ -16,9 +16,9 @@ from blendfilter.resources import sample
 
 SCRIPT = Path(__file__).parents[2] / "eval" / "learn.py"
 ROWS = [
-    "gold passage, untrained", "gold passage", "FULL", "PSG", "BM25 sentence", "embedding sentence", "FILCO, prompted",
-    "FILCO, trained on 6", "SILVER", "BIDER, synthesised", "BIDER, distilled", "BIDER, aligned",
-    "SILVER, one pass over 7",
+    "gold passage, untrained", "gold passage", "FULL", "FULL, read by the generator of the rest", "PSG",
+    "BM25 sentence", "embedding sentence", "FILCO, prompted", "FILCO, trained on 6", "SILVER", "BIDER, synthesised",
+    "BIDER, distilled", "BIDER, aligned",
 ]  # fmt: skip
 
 
@@ -87,6 +87,13 @@ def test_all_of_it_comes_to_one_table_and_is_not_done_again(data: Path, capfd: p
     run(data)
     table = [line for line in capfd.readouterr().out.splitlines() if line.startswith("| ")]
     assert [line.split(" | ")[0].removeprefix("| ") for line in table[2:]] == ROWS
+    models = data.parent / "runs" / "models"
+    recipes = {name: json.loads((models / name / "recipe.json").read_text()) for name in ("generator-7", "full-7")}
+    assert {name: recipe["reads"] for name, recipe in recipes.items()} == {
+        "generator-7": "silver,psg",
+        "full-7": "full",
+    }
+    assert len({json.dumps(recipe["settings"]) for recipe in recipes.values()}) == 1, "the same questions and passes"
     journals = {file: file.read_bytes() for file in (data.parent / "runs").rglob("journal.jsonl")}
     assert len(journals) > len(ROWS)
     run(data)
