@@ -120,7 +120,11 @@ def result(
     pairs = [(one, done[one.folder]) for one in wanted]
     offline = any(run.offline for run in done.values())
     counting = tokeniser() if offline else tokeniser_for(wanted[0].lm)
-    lines = list(_best_of(pairs) if table.samples else _lines(table, pairs, counting, offline))
+    lines = list(
+        _best_of(table, pairs, offline)
+        if table.samples
+        else _lines(table, pairs, counting, offline)
+    )
     empty: list[tuple[TablePlace, Run | None]] = []
     if not table.samples:
         empty += [(one, run) for one, run in pairs if run.failed]
@@ -169,20 +173,20 @@ def _lines(
         (one.place, one.point): values_of(_readings(table, one, run, counting))
         for one, run in pairs
     }
-    runs = {(one.place, one.point): run for one, run in pairs}
+    # a row with a K of its own is tested too; in a sweep, against the reference at the same K
+    runs = {(one.place, one.point if table.sweep else None): (one, run) for one, run in pairs}
     # What the offline reader answers is compared with nothing; what its filters leave can be.
-    compared = table.about.compared or not (offline or table.kind in ("retrieval", "frontier"))
+    compared = table.about.compared or not offline
     for one, run in pairs:
         if run.failed:
             continue
-        reference = table.reference(one.row)
-        place = (one.task, reference.group, reference.label) if reference else one.place
-        other = runs.get((place, one.point))
-        apart = compared and other is not None and other.name != run.name and not other.failed
+        place = _reference(table, one)
+        there, other = runs.get((place, one.point if table.sweep else None), (one, run))
+        apart = compared and there is not one and not other.failed
         for (measure, side), values in measured[one.place, one.point].items():
             point = f"{side} ({len(values)})" if side else ""
             line = line_of(one, measure, run, _interval(measure, values), point)
-            before = measured[place, one.point].get((measure, side)) if apart else None
+            before = measured[there.place, there.point].get((measure, side)) if apart else None
             if before is not None:
                 line = with_gain(line, before, values, p_values=not offline)
             yield line
@@ -270,25 +274,45 @@ def _over(values: Iterable[Sequence[float]], scale: float) -> list[list[float]]:
     return [[value / scale for value in each] for each in values]
 
 
-def _best_of(pairs: Pairs) -> Iterator[ResultLine]:
+def _best_of(table: PaperTable, pairs: Pairs, offline: bool) -> Iterator[ResultLine]:
     """Of each row the first answer alone, then for each measure the best of all answers to a question."""
-    for _, row in groupby(pairs, lambda pair: pair[0].place):
+    measured: dict[Any, list[tuple[ResultLine, Values]]] = {}
+    references = {}
+    for place, row in groupby(pairs, lambda pair: pair[0].place):
         points = list(row)
         first, run = points[0]
+        references[place] = _reference(table, first)
         scores = [values_of(_scores(each)) for _, each in points]
         calls, tokens = zip(*(per_question(each) for _, each in points), strict=True)
+        lines = measured[place] = []
         for (metric, _), values in scores[0].items():
-            yield line_of(first, metric, run, _interval(metric, values), "one answer")
+            line = line_of(first, metric, run, _interval(metric, values), "one answer")
+            lines.append((line, values))
         for key in scores[0]:  # of several repeats, the first
-            best = [max(values[key][name][0] for values in scores) for name in scores[0][key]]
-            yield replace(
-                line_of(first, key[0], run, interval(best, seed=0), f"best of {len(points)}"),
+            best = {
+                name: [max(values[key][name][0] for values in scores)]
+                for name in scores[0][key]
+            }
+            line = replace(
+                line_of(first, key[0], run, _interval(key[0], best), f"best of {len(points)}"),
                 calls=sum(calls),
                 tokens=None if None in tokens else sum(tokens),
                 published=None,
                 difference=None,
                 failed=all(each.failed for _, each in points),
             )
+            lines.append((line, best))
+    for place, lines in measured.items():
+        before = measured.get(references[place], lines)
+        for (line, values), (reference, others) in zip(lines, before, strict=True):
+            apart = before is not lines and not (reference.failed or line.failed)
+            yield with_gain(line, others, values, p_values=not offline) if apart else line
+
+
+def _reference(table: PaperTable, one: TablePlace) -> tuple[str, str, str]:
+    """The place of the row that this one is tested against, on its task."""
+    row = table.reference(one.row) or one.row
+    return one.task, row.group, row.label
 
 
 def corrected(lines: Sequence[ResultLine]) -> list[ResultLine]:
