@@ -11,6 +11,7 @@ from blendfilter.lm.model import ConnectedLM
 from blendfilter.lm.offline import read
 from blendfilter.reproduce import results, runs, sources, tables
 from blendfilter.reproduce.inputs import RowInputs, RowOptions
+from blendfilter.reproduce.readers import RowReaders, with_models
 from blendfilter.reproduce.results import ResultLine, TableResult
 from blendfilter.reproduce.runs import LeftOut, TableRun
 from blendfilter.reproduce.tables import PaperTable
@@ -126,13 +127,14 @@ def wanted(
     **inputs: Any,
 ) -> Wanted:  # fmt: skip
     """The runs of a table (a shipped one by its name) over the sample world, in `folder`."""
-    paper = (tables.read(table) if isinstance(table, str) else table).cut(methods, rows)
-    lm = lm or connect("offline")
+    named, labels = with_models(tables.read(table) if isinstance(table, str) else table, rows)
+    paper = named.cut(methods, labels)
+    readers = RowReaders(paper, lm := lm or connect("offline"))
     found = sources.gather(paper, data=data, tasks=tasks, limit=limit, corpus=corpus, index=index)
     made_by = {name: inputs.pop(name) for name in ("make_scorer", "scratch", "say") if name in inputs}
     made_of = RowInputs(paper, lm, folder, RowOptions(**inputs), **made_by)
-    every, left_out = runs.runs_of(paper, found, lm, folder, made_of, repeats=repeats)
-    return Wanted(every, made_of, found.notes, left_out)
+    every, left_out = runs.runs_of(paper, found, readers, folder, made_of, repeats=repeats)
+    return Wanted(every, made_of, [*found.notes, *readers.notes(every)], left_out)
 
 
 def made(

@@ -119,6 +119,18 @@ def connect_both(
     return partial(connect, first, keyless=keyless, **more), connect_second
 
 
+def connect_row(models: Models, name: str, **more: Any) -> ConnectedLM:
+    """The model of one row of a table: connected as --lm is where it takes that, and asked as it was trained."""
+    from blendfilter.filters.written import endpoint_of
+
+    own: dict[str, Any] = {"lm": name, "label": ""}
+    if name.startswith(HUGGING_FACE):
+        endpoint = endpoint_of(name.removeprefix(HUGGING_FACE))
+        own |= {"api_base": None, "endpoint": endpoint or models.endpoint}
+    named = models.but(**own)
+    return connect(named.but(**dict.fromkeys(_refused_by(named))), **more)
+
+
 def with_trained(models: M) -> M:
     """The models, the filter's being the trained one where the filter writes and `--filter-model` names that.
 

@@ -9,7 +9,7 @@ import typer
 
 from blendfilter.cli.app import State, command
 from blendfilter.cli.console import say, show
-from blendfilter.cli.making import connect_both, prompts_in
+from blendfilter.cli.making import connect_both, connect_row, prompts_in
 from blendfilter.cli.options import Models, PricesFile, PromptsName, ReplyTokens
 from blendfilter.settings import Argument, Option, Rare, Settings
 
@@ -36,8 +36,15 @@ class TableOptions(Settings, panel="Data"):
     """The first N questions (500; BIDER's tables: 1,000)."""
     repeats: Rare[int] = 1
     """Answers to each question."""
-    rows: Annotated[list[str] | None, Option("--row", panel="Method", metavar="LABEL")] = None
-    """The rows of this label, FILCO say, and those that they are tested against; may be repeated."""
+    rows: Annotated[
+        list[str] | None,
+        Option(
+            "--row", panel="Method", metavar="LABEL[.lm|.filter-lm|.filter-model=[TASK=]MODEL]"
+        ),
+    ] = None
+    """The rows of this label, FILCO say, and those that they are tested against; or a model of these rows alone: what
+    reads them (FULL.lm=hf/full), prompts their filter (PSG.filter-lm=…) or is their trained filter
+    (PSG.filter-model=DIR); may be repeated."""
     plots: Annotated[bool, Option(panel="Output")] = True
     """Draw the figures, as SVG and PNG."""
 
@@ -112,11 +119,15 @@ def reproduce(options: ReproduceOptions) -> None:
         own = of.request if name.casefold() == of.reader.casefold() else {}
         return connects(extra_body=own or None)
 
+    def named(name: str) -> ConnectedLM:
+        return connect_row(options, name, keyless=options.plan, json_schema=options.json_schema)
+
     code = run(
         options.table,
         reader,
         RowOptions(**options.given(RowSettings), prompts=prompts_in(options.prompts)),
         filter_lm=connects_filter(),
+        connect_named=named,
         show=show,
         say=say,
         runs=options.runs,

@@ -13,7 +13,7 @@ import dspy
 from blendfilter.compiling.programs import recipes_in
 from blendfilter.errors import BadArgument, EmptyData, Leak
 from blendfilter.evaluation.run_settings import asked_by, parameters_of, retrievers_of
-from blendfilter.filters.written import WrittenFilter, recipe_of_answerer
+from blendfilter.filters.written import GENERATOR, WrittenFilter, recipe_of_answerer
 from blendfilter.lm.checkpoints import Checkpoint, trained_on
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.modules.base import Method
@@ -90,7 +90,7 @@ def check_reader(method: dspy.Module, lm: ConnectedLM) -> None:
     recipe = recipe_of_answerer(lm)
     asks = [ask for ask in asked_by(method).values() if ask.template.name == "direct"]
     digests = [ask.prompt_digest for ask in asks if "knowledge" in ask.signature.input_fields]
-    if recipe.get("part") == "generator" and recipe.get("prompt") not in digests:
+    if recipe.get("part") == GENERATOR and recipe.get("prompt") not in digests:
         warnings.warn(
             f"{lm.name} was trained as FilCo's generator, and is asked with another prompt here: "
             "method='direct-retrieval' demos='none' asks as it was trained, with its task and templates",

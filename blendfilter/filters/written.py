@@ -237,9 +237,11 @@ class SummaryFilter(WrittenFilter):
     made_by = "a checkpoint that summarises, such as facebook/bart-large-cnn,"
 
 
+GENERATOR = "generator"
+"""What a recipe calls FilCo's M_gen."""
 _PARTS = {
     "context": "FilCo's context filter",
-    "generator": "FilCo's generator (it answers: lm=)",
+    GENERATOR: "FilCo's generator (it answers: lm=)",
     "bider": "BIDER",
     "summary": "a summariser",
 }
@@ -279,13 +281,18 @@ def recipe_in(model: str | Path) -> dict[str, Any]:
     return recipe if isinstance(recipe, dict) else {}
 
 
+def recipe_of(lm: dspy.BaseLM) -> dict[str, Any]:
+    """The recipe of a connected model; nothing where it has none. Raises: BadData: it cannot be read."""
+    checkpoint = getattr(getattr(lm, "inner", None), "checkpoint", None)
+    return recipe_in(checkpoint.path) if isinstance(checkpoint, Checkpoint) else {}
+
+
 def recipe_of_answerer(lm: dspy.BaseLM) -> dict[str, Any]:
     """The recipe of a model that is to answer; nothing where it has none.
 
     Raises: BadArgument: it was trained to filter. BadData: its recipe cannot be read.
     """
-    checkpoint = getattr(getattr(lm, "inner", None), "checkpoint", None)
-    recipe = recipe_in(checkpoint.path) if isinstance(checkpoint, Checkpoint) else {}
+    recipe = recipe_of(lm)
     if (part := recipe.get("part")) in (TrainedFilCoFilter.part, BIDERFilter.part):
         raise BadArgument(
             f"{lm.model} was trained as {worded(part)}: it writes what is to be read, and no answers. Name it as the "

@@ -1,8 +1,8 @@
 """The papers' tables and figures, by command: declared as data, planned, run, and put beside what was published.
 
 `papers/` holds the tables (TOML), `tables` reads them; `sources` opens the questions and indexes that a command names,
-`inputs` makes what rows need besides, `runs` names, plans and does the runs, `results` measures them, `printing` shows
-that. `reproduce` is all of it, one after the other.
+`inputs` makes what rows need besides, `readers` says which model reads a row, `runs` names, plans and does the runs,
+`results` measures them, `printing` shows that. `reproduce` is all of it, one after the other.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from blendfilter.asking import TaskWording
 from blendfilter.errors import BadArgument, MissingExtra, UnknownName, check_count
 from blendfilter.journal import digest
 from blendfilter.lm.model import ConnectedLM
+from blendfilter.lm.model import connect as connect_model
 from blendfilter.lm.scoring import scorer
 from blendfilter.reproduce import printing, results, sources, tables
 from blendfilter.reproduce.inputs import RowInputs, RowOptions, Say
-from blendfilter.reproduce.runs import do, file_name, plan, runs_of
+from blendfilter.reproduce.readers import RowReaders, with_models
+from blendfilter.reproduce.runs import TableRun, do, file_name, plan, runs_of
 from blendfilter.terminal import terminal_width
 
 __all__ = ["RowOptions", "list_tables", "reproduce"]
@@ -40,6 +42,7 @@ def reproduce(
     options: RowOptions,
     *,
     filter_lm: ConnectedLM | None = None,
+    connect_named: Callable[[str], ConnectedLM] = connect_model,
     show: Say,
     say: Say,
     runs: Path = Path("runs"),
@@ -58,9 +61,11 @@ def reproduce(
     """Reproduce a table: 0, or 1 where questions ended in an error. `blendfilter reproduce --help` says the options.
 
     `show` is called with what is printed, `say` with notices; `connect` opens the reader of the table;
-    `filter_lm` filters and judges in its place, where one is given.
+    `filter_lm` filters and judges in its place, where one is given. `rows` are labels, and models of rows
+    (`readers.with_models`), which `connect_named` opens.
     """
-    paper = tables.read(table).cut(methods, rows)
+    named, labels = with_models(tables.read(table), rows)
+    paper = named.cut(methods, labels)
     check_count("--concurrency", options.concurrency)
     check_count("--repeats", repeats)
     if limit is not None:
@@ -68,6 +73,7 @@ def reproduce(
     if options.scorer is None and options.scorer_api_base:
         raise UnknownName(f"which model at {options.scorer_api_base}? name it with --scorer")
     lm = connect(paper)
+    readers = RowReaders(paper, lm, filter_lm, connect_named)
     found = sources.gather(
         paper,
         data=data,
@@ -102,10 +108,8 @@ def reproduce(
             scratch=scratch,
             say=(lambda line: None) if only_plan else say,
         )
-        every, left_out = runs_of(
-            paper, found, lm, runs, inputs, filter_lm=filter_lm, repeats=repeats
-        )
-        notes = [*found.notes, *spoken, *inputs.notes]
+        every, left_out = runs_of(paper, found, readers, runs, inputs, repeats=repeats)
+        notes = [*found.notes, *spoken, *readers.notes(every), *inputs.notes]
         if not every:
             reasons = dict.fromkeys([*inputs.notes, *(one.reason for one in left_out)])
             raise BadArgument(
@@ -126,11 +130,7 @@ def reproduce(
         say(f"--scorer and --measure change nothing: no row of {paper.name} reads the answer")
     done = do(every, concurrency=options.concurrency, repeats=repeats, say=say)
     result = results.result(paper, every, done, notes=notes, left_out=left_out)
-    # tables of another model, other questions, rows or repeats lie elsewhere
-    most = max(len(run.questions) for run in every)
-    name = file_name(lm.name.rpartition("/")[2])
-    key = digest(sorted({run.folder.name for run in every}))[:8]
-    place = runs / f"{paper.name}-{name}-{most}-{key}"
+    place = runs / _folder_name(paper, every)
     written = printing.write(result, place)
     show(printing.text(result, terminal_width()))
     if plots:
@@ -140,6 +140,15 @@ def reproduce(
             say(f"no plots: {error}")
     show("\n" + "\n".join(map(str, written)))
     return 1 if result.errors or inputs.errors else 0
+
+
+def _folder_name(table: tables.PaperTable, every: Sequence[TableRun]) -> str:
+    """Of the table's files: tables of another model, other questions, rows or repeats lie elsewhere."""
+    most = max(len(run.questions) for run in every)
+    names = dict.fromkeys(run.lm.name.rpartition("/")[2] for run in every)
+    name = file_name(*names) if len(names) == 1 else f"{len(names)}_readers"
+    key = digest(sorted({run.folder.name for run in every}))[:8]
+    return f"{table.name}-{name}-{most}-{key}"
 
 
 def _to_serve(table: tables.PaperTable) -> list[str]:

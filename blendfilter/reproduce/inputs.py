@@ -183,9 +183,12 @@ class RowInputs:
     def _note(self, line: str) -> None:
         self._notes[line] = None
 
-    def wording(self, name: str, task: str) -> TaskWording:
-        """The wording of that name, with the demonstrations given for `task` and the cap of long replies asked for."""
-        demos = self._demos.get(task, self._demos.get(""))
+    def wording(self, name: str, task: str, *, trained: bool = False) -> TaskWording:
+        """The wording of that name, with the demonstrations given for `task` and the cap of long replies asked for.
+
+        `trained`: without demonstrations, unless some are given.
+        """
+        demos = self._demos.get(task, self._demos.get("", [] if trained else None))
         return (
             TaskWording.of(name).with_demos(demos).with_reply_tokens(self.options.reply_tokens)
         )
@@ -206,7 +209,9 @@ class RowInputs:
         """
         arguments = {key.removeprefix("filter_"): value for key, value in arguments.items()}
         called, named = arguments.pop("model", None), True
-        if called is not None:
+        if (own := row.model("filter_model", task)) is not None:
+            arguments["model"] = own
+        elif called is not None and row.model("filter_lm", task) is None:
             model, named = self._model(called, task)
             if named or model != PROMPTED:
                 arguments["model"] = model

@@ -58,7 +58,8 @@ class ResultLine:
     the reference's measured, with the ends of its paired interval; `p` tests that one, and `published_gain` is the one
     printed. `bound`: the row's filter reads the answer; `failed`: every question of its run ended in an error, so that
     its value is none; `missing`: it could not be run here, so likewise. A measure of `NUMBERS` is a number;
-    `of_reference` is its share of the reference's. `prompt_tokens`, `tokens_in` and `fronts` are a frontier's.
+    `of_reference` is its share of the reference's. `prompt_tokens`, `tokens_in` and `fronts` are a frontier's. `reader`
+    and `filter` are the models that answered and filtered.
     """
 
     task: str
@@ -90,6 +91,8 @@ class ResultLine:
     failed: bool = False
     missing: bool = False
     published_gain: float | None = None
+    reader: str = ""
+    filter: str = ""
 
 
 @dataclass(frozen=True)
@@ -156,7 +159,7 @@ def result(
         runs=len(done),
         calls_used=sum(run.metrics["ledger"]["total"]["calls"] for run in done.values()),
         calls_different=len(calls),
-        reader=wanted[0].lm.name,
+        reader=", ".join(dict.fromkeys(one.reader for one in wanted)),
         repeats=max(repeats_in(run.settings) for run in done.values()),
         offline=offline,
         errors=sum(run.errors for run in done.values()),
@@ -226,6 +229,8 @@ def line_of(
         failed=run is not None and run.failed,
         missing=run is None,
         published_gain=None if printed is None else (printed.gains or {}).get(measure),
+        reader=one.reader,
+        filter=one.filter_name,
     )
 
 

@@ -27,6 +27,7 @@ from blendfilter.evaluation.run_loop import RunProgress
 from blendfilter.evaluation.run_settings import settings_of
 from blendfilter.evaluation.runner import evaluate
 from blendfilter.filters.base import filter_predictors, own_filter_lm
+from blendfilter.filters.written import recipe_of
 from blendfilter.journal import FILE, digest
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.modules.methods import make_method
@@ -38,6 +39,7 @@ from blendfilter.reproduce.inputs import (
     Say,
     journals_of,
 )
+from blendfilter.reproduce.readers import RowReaders
 from blendfilter.reproduce.sources import TableSources
 from blendfilter.reproduce.tables import OF_FILTERS, SILVER, PaperRow, PaperTable, Sampling
 from blendfilter.retrieval.base import Retriever
@@ -78,6 +80,16 @@ class TablePlace:
         """Whether its row searches an index that was trimmed."""
         return "trimmed" in self.row.settings(self.task)
 
+    @property
+    def reader(self) -> str:
+        """The model that answers; empty where none does."""
+        return ""
+
+    @property
+    def filter_name(self) -> str:
+        """The model that its filter asks; empty where it asks none."""
+        return ""
+
 
 @dataclass(frozen=True)
 class TableRun(TablePlace):
@@ -87,6 +99,18 @@ class TableRun(TablePlace):
     method: dspy.Module
     lm: ConnectedLM
     filter_lm: ConnectedLM | None
+
+    @property
+    def reader(self) -> str:
+        """The model that answers."""
+        return self.lm.name
+
+    @property
+    def filter_name(self) -> str:
+        """The model that its filter asks; empty where it asks none."""
+        asked = filter_predictors(self.method).values()
+        models = [each.lm or self.filter_lm or self.lm for each in asked]
+        return ", ".join(dict.fromkeys(getattr(lm, "name", lm.model) for lm in models))
 
 
 @dataclass(frozen=True)
@@ -104,53 +128,94 @@ class LeftOut(TablePlace):
 def runs_of(
     table: PaperTable,
     sources: TableSources,
-    lm: ConnectedLM,
+    readers: RowReaders,
     folder: Path,
     inputs: RowInputs,
     *,
-    filter_lm: ConnectedLM | None = None,
     repeats: int = 1,
 ) -> tuple[list[TableRun], list[LeftOut]]:
-    """Every run of `table`, task by task, in the order of its rows; `filter_lm` answers their filters' calls.
+    """Every run of `table`, task by task, in the order of its rows, and what is left out.
 
-    With them what is left out, for want of a model that is trained first, of a package or of a file. Rows whose silver
-    contexts cannot be made are in neither, and the notes of `inputs` say so.
+    That is for want of a model that is trained first, of a package or of a file. Rows whose silver contexts cannot be
+    made are in neither, and the notes of `inputs` say so.
 
-    Raises: Leak, where a program or a model was made of the questions; before any row is paid for.
+    Raises: Leak, where a program or a model was made of the questions; what is wrong with a row's models. Both before
+    any call is paid for.
     """
-    found, left_out = list[TableRun](), list[LeftOut]()
-    readers = [lm] if filter_lm is None else [lm, filter_lm]
-    for task, questions in sources.questions.items():
-        # before silver contexts and trimmed indexes, too
-        check_leak(dspy.Module(), questions, readers, OTHERS)
-        for row in table.rows:
-            k = row.settings(task).get("k", table.k)
-            points = [PlannedPoint(k, f"K={k}") for k in table.sweep]
-            for number, sampling in enumerate(table.samples, 1):
-                points.append(PlannedPoint(k, f"answer {number}", sampling))
-            points = points or [PlannedPoint(k)]
-            retriever = sources.indexes[task, table.role(row)] if row.retrieves else None
-            if "trimmed" in row.settings(task) and retriever is not None:
-                deepest = max(point.k for point in points)
-                retriever = inputs.trimmed(row, questions, retriever, deepest)
-            for point in points:
-                place = TablePlace(row, task, point, questions)
-                try:
-                    method = _method(place, retriever, inputs)
-                except NotHere as error:
-                    left_out.append(LeftOut(row, task, point, questions, str(error)))
-                    continue
-                if method is None:
-                    continue
-                check_leak(method, questions, (), OTHERS)
-                check_reader(method, lm)
-                model, other = (_sampled(each, point.sampling) for each in (lm, filter_lm))
-                assert model is not None
-                if all(each.lm is not None for each in filter_predictors(method).values()):
-                    other = None
-                path = folder / _name(method, questions, model, other, row, repeats)
-                found.append(TableRun(row, task, point, questions, path, method, model, other))
-    return found, left_out
+    places = [
+        TablePlace(row, task, point, questions)
+        for task, questions in sources.questions.items()
+        for row in table.rows
+        for point in _points(table, row, task)
+    ]
+    made: dict[int, TableRun | LeftOut] = {}
+    lms: dict[int, ConnectedLM] = {}
+    for at, place in enumerate(places):
+        try:
+            lms[at] = readers.reader(place.row, place.task)
+        except NotHere as error:
+            made[at] = _left_out(place, error)
+        models = [lm for lm in (lms.get(at), readers.filter_lm) if lm is not None]
+        check_leak(dspy.Module(), place.questions, models, OTHERS)
+    # last those whose silver contexts or trimmed indexes cost calls
+    for at in sorted(lms, key=lambda at: _costs(places[at])):
+        try:
+            run = _run(table, places[at], lms[at], sources, readers, folder, inputs, repeats)
+        except NotHere as error:
+            made[at] = _left_out(places[at], error)
+        else:
+            if run is not None:
+                made[at] = run
+    found = [made[at] for at in sorted(made)]
+    runs = [one for one in found if isinstance(one, TableRun)]
+    return runs, [one for one in found if isinstance(one, LeftOut)]
+
+
+def _left_out(place: TablePlace, reason: NotHere) -> LeftOut:
+    return LeftOut(place.row, place.task, place.point, place.questions, str(reason))
+
+
+def _costs(place: TablePlace) -> bool:
+    return place.trimmed or place.row.reads_gold(place.task)
+
+
+def _points(table: PaperTable, row: PaperRow, task: str) -> list[PlannedPoint]:
+    k = row.settings(task).get("k", table.k)
+    points = [PlannedPoint(k, f"K={k}") for k in table.sweep]
+    for number, sampling in enumerate(table.samples, 1):
+        points.append(PlannedPoint(k, f"answer {number}", sampling))
+    return points or [PlannedPoint(k)]
+
+
+def _run(
+    table: PaperTable,
+    place: TablePlace,
+    lm: ConnectedLM,
+    sources: TableSources,
+    readers: RowReaders,
+    folder: Path,
+    inputs: RowInputs,
+    repeats: int,
+) -> TableRun | None:
+    """The run of a place that `lm` reads; None where its silver contexts cannot be made.
+
+    Raises: NotHere; as `runs_of`.
+    """
+    row, task, point, questions = place.row, place.task, place.point, place.questions
+    retriever = sources.indexes[task, table.role(row)] if row.retrieves else None
+    if place.trimmed and retriever is not None:
+        deepest = max(table.sweep, default=point.k)
+        retriever = inputs.trimmed(row, questions, retriever, deepest)
+    method = _method(place, retriever, inputs, trained=bool(recipe_of(lm)))
+    if method is None:
+        return None
+    other = readers.filter_of(row, task, method, lm)
+    check_leak(method, questions, [other] if other is not None else (), OTHERS)
+    check_reader(method, lm)
+    model, other = (_sampled(each, point.sampling) for each in (lm, other))
+    assert model is not None
+    path = folder / _name(method, questions, model, other, row, repeats)
+    return TableRun(row, task, point, questions, path, method, model, other)
 
 
 def _sampled(lm: ConnectedLM | None, sampling: Sampling | None) -> ConnectedLM | None:
@@ -162,9 +227,11 @@ def _sampled(lm: ConnectedLM | None, sampling: Sampling | None) -> ConnectedLM |
 
 
 def _method(
-    place: TablePlace, retriever: Retriever | None, inputs: RowInputs
+    place: TablePlace, retriever: Retriever | None, inputs: RowInputs, *, trained: bool = False
 ) -> dspy.Module | None:
     """The method of a row, with its filter; None where the silver contexts that it reads cannot be made.
+
+    `trained`: its reader was trained without demonstrations, and sees none unless some are given.
 
     Raises: NotHere, where what its filter needs is not there and was not named.
     """
@@ -172,7 +239,7 @@ def _method(
     settings = row.settings(task) | {"k": k}
     name, *_ = [settings.pop(key, None) for key in ("filter", "measure", "stage", "trimmed")]
     of_filter = {key: settings.pop(key) for key in OF_FILTERS if key in settings}
-    wording = inputs.wording(place.questions.task.wording, task)
+    wording = inputs.wording(place.questions.task.wording, task, trained=trained)
     if name == SILVER:
         silver = None
         if retriever is not None:

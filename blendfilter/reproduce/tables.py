@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     NonNegativeFloat,
@@ -22,7 +23,7 @@ from pydantic import (
     model_validator,
 )
 
-from blendfilter.errors import BadData, UnknownName
+from blendfilter.errors import BadArgument, BadData, UnknownName
 from blendfilter.files import path_of
 from blendfilter.filters.cdit import RULES
 from blendfilter.filters.registry import FILTERS, parameters_of
@@ -40,6 +41,8 @@ SILVER = "silver"
 """The filter that keeps what an oracle chose: an upper bound, for it has read the answer. No command makes it alone."""
 QUESTION_ONLY = ("direct-retrieval", "cot-retrieval", "ralm")
 """Methods that search for the question alone."""
+OF_A_FILTER = ("filter_lm", "filter_model")
+"""Fields of a row that name the model of its filter."""
 PROMPTED = "prompted"
 """The default of a table's model that need not be there: without one named, the row's filter is a prompt."""
 
@@ -56,6 +59,11 @@ def _one_of(kind: str, known: Iterable[str]) -> AfterValidator:
 Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=1)]
 Task = Annotated[str, _one_of("task", TASKS)]
+ModelByTask = Annotated[
+    Mapping[Annotated[str, _one_of("task", (*TASKS, ""))], str],
+    BeforeValidator(lambda value: {"": value} if isinstance(value, str) else value),
+]
+"""A model's name by task; under "" that of all others, which a name alone is."""
 
 
 class _Strict(BaseModel):
@@ -150,7 +158,9 @@ class PrintedFigures(_Strict):
 class PaperRow(_Strict):
     """One line of a table, or one series of a figure, whose printed points are in `at`, by K and task.
 
-    `ours`: the row is not the paper's.
+    `ours`: the row is not the paper's. `reads`: the context that the paper's own reader of the row was trained on, as
+    `blendfilter train filco --reads` has it. `lm` reads the row in place of the table's reader; its filter is prompted
+    from `filter_lm`, or is the trained `filter_model` (a name, or names by task).
     """
 
     label: str
@@ -162,6 +172,26 @@ class PaperRow(_Strict):
     published: Mapping[Task, PrintedFigures] = {}
     at: Mapping[int, Mapping[Task, PrintedFigures]] = {}
     ours: bool = False
+    reads: Literal["full", "psg", "silver"] | None = None
+    lm: ModelByTask = {}
+    filter_lm: ModelByTask = {}
+    filter_model: ModelByTask = {}
+
+    @model_validator(mode="after")
+    def _check_models(self) -> PaperRow:
+        self._check_filter_models()
+        return self
+
+    def _check_filter_models(self) -> None:
+        for task in ("", *self.filter_model, *self.filter_lm):
+            name = self.settings(task).get("filter")
+            prompts, trained = (self.model(field, task) for field in OF_A_FILTER)
+            if (trained and name is None) or (name == SILVER and (prompts or trained)):
+                raise ValueError(f"{self.label} has no filter: leave the model of one out")
+            if prompts and trained:
+                raise ValueError(
+                    f"two models are named for {self.label}'s filter: leave one out"
+                )
 
     @model_validator(mode="after")
     def _check_arguments(self) -> PaperRow:
@@ -185,6 +215,21 @@ class PaperRow(_Strict):
             for each in both
             for name, value in each.model_dump(exclude_defaults=True).items()
         }
+
+    def model(self, field: str, task: str) -> str | None:
+        """The model that `lm`, `filter_lm` or `filter_model` names for a task."""
+        named: Mapping[str, str] = getattr(self, field)
+        return named.get(task, named.get(""))
+
+    def naming(self, field: str, task: str, model: str) -> PaperRow:
+        """The row with a model named for a task. Raises: BadArgument for one that it has no use for."""
+        named = {**getattr(self, field), task: model}
+        changed = self.model_copy(update={field: named})
+        try:
+            changed._check_filter_models()
+        except ValueError as error:
+            raise BadArgument(str(error)) from None
+        return changed
 
     def printed(self, task: str, k: int) -> PrintedFigures | None:
         """What was printed of it on a task, at that K where it is a series."""

@@ -249,6 +249,23 @@ def test_one_model_judges_and_another_answers(reproduce: Reproduce) -> None:
         assert {record["model"] for record in journal.records("call")} == {"small"}
 
 
+def test_a_row_is_read_by_a_model_of_its_own(reproduce: Reproduce) -> None:
+    """By another name at the same server, from the command line or a file of settings."""
+    words = ("table4", "--data", "sample", "--limit", 2, "--tasks", "hotpotqa", "--no-plots", "--lm", "big")
+    with serve(reply="offline", keep=True) as server:
+        served = (*words, "--api-base", server.url)
+        done = reproduce(*served, "--methods", "direct,cot", "--row", "Direct.lm=hotpotqa=small")
+        assert done.code == 0, done.err
+        assert {body["model"] for body in server.stats()["bodies"]} == {"big", "small"}
+        Path("rows.toml").write_text('row = ["Direct.lm=small"]\n')
+        again = reproduce(*served, "--methods", "direct,cot", "--config", "rows.toml")
+    assert again.out == done.out, "the same runs"
+    assert "Direct: read by small" in done.out
+    assert "CoT: read by big" in done.out
+    lines = json.loads((table_folder("table4-2_readers") / "table.json").read_text())["lines"]
+    assert {(line["label"], line["reader"]) for line in lines} == {("Direct", "small"), ("CoT", "big")}
+
+
 def test_a_second_model_that_no_row_asks_is_said_to_change_nothing(reproduce: Reproduce) -> None:
     words = ("table4", "--data", "sample", "--limit", 1, "--methods", "direct", "--no-plots", "--filter-lm", "offline")
     assert "--filter-lm changes nothing: no row of table4 has a filter" in reproduce(*words).err
@@ -293,6 +310,10 @@ def test_failed_questions_end_in_1_and_are_asked_again(reproduce: Reproduce) -> 
         ("filco-figure4 --data sample --tasks fever --row SILVER --scorer offline", "the offline reader"),
         ("filco-table3 --data sample --scorer-api-base http://127.0.0.1:9/v1", "name it with --scorer"),
         ("filco-table3 --data sample --program nowhere.json", "no program at nowhere.json"),
+        ("filco-table4 --data sample --row FUL.lm=hf/x", "no row 'FUL'. Did you mean 'FULL'?"),
+        ("filco-table4 --data sample --row FULL.model=x", "no key 'model'. (known: filter-lm, filter-model, lm)"),
+        ("filco-table4 --data sample --tasks nq --row FULL.lm=hf/gone", "FULL.lm: no model 'gone'"),
+        ("filco-table4 --data sample --row SILVER.filter-lm=x", "SILVER has no filter"),
         ("table1 --data sample --repeats 0", "--repeats is 0"),
         ("table1 --data sample --tasks=", "no row of table1 can be run"),
         ("table1 --data sample --api-base http://127.0.0.1:9/v1", "name it with --lm"),

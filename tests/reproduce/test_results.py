@@ -23,6 +23,7 @@ from blendfilter.journal import Journal, digest
 from blendfilter.lm.offline import read
 from blendfilter.reproduce import printing, results, runs, sources, tables
 from blendfilter.reproduce.inputs import RowInputs
+from blendfilter.reproduce.readers import RowReaders
 from blendfilter.reproduce.results import ResultLine
 from blendfilter.reproduce.tables import PaperTable
 from blendfilter.tasks import TASKS, Questions
@@ -321,7 +322,7 @@ def test_an_answer_that_failed_is_no_short_prompt_and_no_empty_context(name: str
     rest = Questions(tuple(questions[2:]), TASKS["nq"], "sample")
     known = replace(sources.gather(table, data=["sample"], tasks=["nq"]), questions={"nq": rest})
     inputs = RowInputs(table, lm, tmp_path / "fewer")
-    fewer, _ = runs.runs_of(table, known, lm, tmp_path / "fewer", inputs)
+    fewer, _ = runs.runs_of(table, known, RowReaders(table, lm), tmp_path / "fewer", inputs)
     whole = results.result(table, fewer, runs.do(fewer, progress=False))
     for one, other in zip(figures(some.result), figures(whole), strict=True):
         assert one[:2] == other[:2]

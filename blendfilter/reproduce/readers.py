@@ -1,0 +1,189 @@
+"""Which model reads each row of a table, and which one answers its filter.
+
+Wang et al. 2023 (FilCo), sections 4.1 and 4.2, train a generator (M_gen) for each kind of context that they compare,
+"to conduct a fair comparison", and a filter (M_ctx) for PSG as for FILCO: a row's `reads` says which kind. As soon as
+one row's reader is named, or `--lm` is itself such a generator, a table with such rows reads each by its own model; a
+row without one is not run. Until then one model is prompted for all rows, which a note says.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import dspy
+
+from blendfilter.errors import BadArgument, BlendFilterError, UnknownName
+from blendfilter.filters.base import filter_predictors
+from blendfilter.filters.written import GENERATOR, recipe_of, recipe_of_answerer, worded
+from blendfilter.lm.model import ConnectedLM, connect
+from blendfilter.reproduce.inputs import NotHere
+from blendfilter.reproduce.sources import Given
+from blendfilter.reproduce.tables import PaperRow, PaperTable
+
+ROW_MODELS: Mapping[str, str] = {
+    "lm": "lm",
+    "filter-lm": "filter_lm",
+    "filter-model": "filter_model",
+}
+"""What `--row LABEL.KEY=[TASK=]MODEL` names, and the field of a row that has it."""
+_NAMED = re.compile(r"(?P<label>.+?)\.(?P<key>[\w-]+)=(?P<value>.*)")
+
+
+def with_models(
+    table: PaperTable, words: Iterable[str] | None
+) -> tuple[PaperTable, list[str] | None]:
+    """The table whose rows have the models of `words`, and the labels among these; None: there is none.
+
+    Each is `LABEL`, or `LABEL.KEY=[TASK=]MODEL` with a key of `ROW_MODELS`; a label may be a row's full name ("Llama 2
+    7B, FULL").
+
+    Raises: UnknownName, BadArgument.
+    """
+    labels, rows = list[str](), list(table.rows)
+    known = dict.fromkeys(name for row in rows for name in (row.label, row.name))
+    for word in words or ():
+        found = None if word in known else _NAMED.fullmatch(word)
+        if found is None:
+            labels.append(word)
+            continue
+        label, key, value = found.groups()
+        table.named("row", [label], known)
+        if key not in ROW_MODELS:
+            raise UnknownName.of("key", key, ROW_MODELS, f"in '{word}'")
+        given = Given.of(value, f"--row {label}.{key}", table.tasks)
+        for at, row in enumerate(rows):
+            if label in (row.label, row.name):
+                rows[at] = row.naming(ROW_MODELS[key], given.task, given.value)
+    return table.model_copy(update={"rows": tuple(rows)}), labels or None
+
+
+class RowReaders:
+    """The models of a table's rows.
+
+    Args:
+        lm: reads the rows that name no reader. filter_lm: answers their filters; None: their readers do.
+        connect: makes a model of a name.
+
+    Raises: BadArgument: `lm` was trained to filter, or `filter_lm` to answer.
+    """
+
+    def __init__(
+        self,
+        table: PaperTable,
+        lm: ConnectedLM,
+        filter_lm: ConnectedLM | None = None,
+        connect: Callable[[str], ConnectedLM] = connect,
+    ) -> None:
+        self.lm, self.filter_lm = lm, filter_lm
+        self._connect, self._models = connect, dict[str, ConnectedLM]()
+        self._recipe = recipe_of_answerer(lm)
+        if filter_lm is not None:
+            _check_filters(filter_lm)
+        self._labels = list(dict.fromkeys(row.label for row in table.rows if row.reads))
+        named = any(row.lm for row in table.rows)
+        self.trained = bool(self._labels) and (named or self._generates)
+        """Whether each row is read by a model of its own."""
+
+    @property
+    def _generates(self) -> bool:
+        return self._recipe.get("part") == GENERATOR
+
+    def reader(self, row: PaperRow, task: str) -> ConnectedLM:
+        """The model that answers in a row.
+
+        Raises: NotHere: none is named that was trained for the row. BadArgument: the one named was trained for
+        something else. What `connect` raises.
+        """
+        if (name := row.model("lm", task)) is not None:
+            lm = self._connected(row, "lm", name)
+            recipe = recipe_of_answerer(lm)
+            if recipe.get("part") == GENERATOR and row.reads and not _fits(row, task, recipe):
+                raise BadArgument(
+                    f"{row.label}.lm: {lm.name} was trained on other contexts ({_reads(recipe)}) than {row.label} has "
+                    f"({row.reads}): name another (blendfilter train filco --part generator --reads {row.reads})"
+                )
+            return lm
+        if self.trained:
+            known = self._generates and _fits(row, task, self._recipe)
+            other = not row.reads and not self._generates and self.lm.name != "offline"
+            if not (known or other):
+                raise NotHere(
+                    f"no reader is named that was trained for it (--row {row.label}.lm=[TASK=]MODEL; docs/training.md)"
+                )
+        return self.lm
+
+    def filter_of(
+        self, row: PaperRow, task: str, method: dspy.Module, lm: ConnectedLM
+    ) -> ConnectedLM | None:
+        """The model that answers the filter of a row, whose `method` is read by `lm`; None: that one, or none.
+
+        Raises: NotHere: it would be the generator. BadArgument: the row has no filter that asks a model.
+        """
+        asking = [each for each in filter_predictors(method).values() if each.lm is None]
+        if (name := row.model("filter_lm", task)) is not None:
+            if not asking:
+                raise BadArgument(
+                    f"{row.label} has no filter that asks a model: leave {row.label}.filter-lm out"
+                )
+            other = self._connected(row, "filter-lm", name)
+            _check_filters(other)
+            return other
+        if not asking or self.filter_lm is not None:
+            return self.filter_lm if asking else None
+        if (self.trained and row.reads) or recipe_of(lm).get("part") == GENERATOR:
+            raise NotHere(
+                f"no filter is named that was trained for it (--row {row.label}.filter-model=[TASK=]DIR; "
+                "docs/training.md)"
+            )
+        return None
+
+    def _connected(self, row: PaperRow, key: str, name: str) -> ConnectedLM:
+        try:
+            if name not in self._models:
+                self._models[name] = self._connect(name)
+            return self._models[name]
+        except BlendFilterError as error:
+            error.args = (f"{row.label}.{key}: {error}",)
+            raise
+
+    def notes(self, done: Sequence[Any]) -> list[str]:
+        """Who read each row of the runs of a table, and whose filter it had."""
+        found = dict[tuple[str, str], list[str]]()
+        for one in done:
+            by = f", filtered by {one.filter_name}" if one.filter_name else ""
+            key = (one.row.name, f"read by {one.reader}{by}")
+            found.setdefault(key, []).append(one.task)
+        lines = []
+        if self._labels and not self.trained:
+            *first, last = self._labels
+            lines.append(
+                f"ONE READER: {self.lm.name} reads every row. The paper trains one for each of "
+                f"{', '.join(first)} and {last}, so no difference between them is the paper's "
+                f"(--row {last}.lm=MODEL …; docs/training.md)"
+            )
+        if self._labels or len({one.reader for one in done}) > 1:
+            for (name, words), tasks in found.items():
+                several = sum(each == name for each, _ in found) > 1
+                of_task = f"{', '.join(dict.fromkeys(tasks))}: " * several
+                lines.append(f"{of_task}{name}: {words}")
+        return lines
+
+
+def _check_filters(lm: ConnectedLM) -> None:
+    if recipe_of(lm).get("part") == GENERATOR:
+        raise BadArgument(
+            f"{lm.name} was trained as {worded(GENERATOR)}: it chooses no passages. Name another model for the filter"
+        )
+
+
+def _reads(recipe: Mapping[str, Any]) -> str:
+    """The contexts that a generator was trained on; those of earlier versions all read the silver one."""
+    return str(recipe.get("reads", "silver"))
+
+
+def _fits(row: PaperRow, task: str, recipe: Mapping[str, Any]) -> bool:
+    """Whether a generator was trained on the contexts of a row, by the row's measure where it names one."""
+    measure, own = row.settings(task).get("measure"), recipe.get("silver", {}).get("measure")
+    return row.reads in _reads(recipe).split(",") and measure in (None, own)
