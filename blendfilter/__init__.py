@@ -57,6 +57,7 @@ _NAMES = {
     "prompting": "Prompts TemplateAdapter",
     "records": "Excerpt Passage Question",
     "report.plots": "frontier plot",
+    "reproduce.verdicts": "verdict",
     "retrieval.base": "Retriever Searcher",
     "retrieval.bm25": "BM25 RankBM25",
     "retrieval.callables": "as_retriever",

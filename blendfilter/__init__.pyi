@@ -59,6 +59,7 @@ from blendfilter.records import Passage as Passage
 from blendfilter.records import Question as Question
 from blendfilter.report.plots import frontier as frontier
 from blendfilter.report.plots import plot as plot
+from blendfilter.reproduce.verdicts import verdict as verdict
 from blendfilter.retrieval.base import Retriever as Retriever
 from blendfilter.retrieval.base import Searcher as Searcher
 from blendfilter.retrieval.bm25 import BM25 as BM25

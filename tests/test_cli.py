@@ -253,7 +253,7 @@ class TestCompare:
             (("cot-retrieval", "--metric", "cover-em"), "has no 'cover-em' yet: blendfilter"),
             (("cot-retrieval", "--metric", "q_ex.recall"), "run 'direct-retrieval' has no 'q_ex.recall' for every"),
             ((), "compare wants at least two runs, got 1"),
-            (("cot-retrieval", "--margin", "-2"), "--margin -2 is none: give the points"),
+            (("cot-retrieval", "--margin", "-2"), "--margin -2 is none: give points"),
             (("cot-retrieval", "--margin", "2", "--metric", "en"), "no metric 'en'. (known: accuracy, cover-em, em"),
         ],
     )

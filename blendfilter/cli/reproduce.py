@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +11,7 @@ import typer
 from blendfilter.cli.app import State, command
 from blendfilter.cli.console import say, show
 from blendfilter.cli.making import connect_both, connect_row, prompts_in
-from blendfilter.cli.options import Models, PricesFile, PromptsName, ReplyTokens
+from blendfilter.cli.options import AsJson, Models, PricesFile, PromptsName, ReplyTokens
 from blendfilter.settings import Argument, Option, Rare, Settings
 
 if TYPE_CHECKING:
@@ -82,6 +83,11 @@ class ReproduceOptions(Models, TableOptions, RowSettings, panel="Output"):
     """table1 to table5, fair, filco-table3, cdit-table2, bider-table1 … (--list), or yourfile.toml."""
     list_tables: Annotated[bool, Option("--list")] = False
     """List the tables and figures, and stop."""
+    verdict: Annotated[Path | None, Option(metavar="FILE")] = None
+    """Judge a published table of anyone's (TOML: rows of name, value, n and a run or measured scores), and stop."""
+    margin: float | None = None
+    """Points by which a measured score may differ from a published one and still reproduce it (3)."""
+    as_json: AsJson = False
     json_schema: Annotated[bool, Option(panel="Model", rare=True)] = False
     """Hold the ids to a JSON schema; without it they are free text, as in the paper."""
     prompts: PromptsName = None
@@ -107,6 +113,15 @@ def reproduce(options: ReproduceOptions) -> None:
     from blendfilter.reproduce import RowOptions, list_tables
     from blendfilter.reproduce import reproduce as run
 
+    if options.verdict is not None:
+        from blendfilter.reproduce.verdicts import verdicts
+
+        judged = verdicts(options.verdict, options.margin)
+        if options.as_json:
+            show(dumps(judged.as_dict(), ensure_ascii=False, indent=2))
+        else:
+            show(judged.table())
+        return
     if options.list_tables or options.table is None:
         show(list_tables())
         return

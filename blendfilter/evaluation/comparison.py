@@ -379,9 +379,7 @@ def check_margin(margin: object) -> None:
     """Raise `BadArgument` for what is no margin in points; None is none that is asked for."""
     if margin is not None and not (isinstance(margin, int | float) and 0 < margin < 100):
         number = f"{margin:g}" if isinstance(margin, float) else repr(margin)
-        raise BadArgument(
-            f"margin={number} is none: give the points that a run may lose, above 0 and below 100"
-        )
+        raise BadArgument(f"margin={number} is none: give points, above 0 and below 100")
 
 
 def compare_predictions(

@@ -286,6 +286,16 @@ def filter_lm_of(settings: Record) -> str:
     return str(((settings.get("lm") or {}).get("filter") or {}).get("name", ""))
 
 
+def corpus_words(index: Record) -> str:
+    """What an index of a run's settings was made of; empty where that was not recorded, as in old runs.
+
+    >>> corpus_words({"kind": "bm25", "corpus": "pooled", "passages": 1402})
+    'pooled, 1,402 passages'
+    """
+    size = index.get("passages")
+    return ", ".join(filter(None, (index.get("corpus"), size and f"{size:,} passages")))
+
+
 def repeat_of(row: Record) -> int:
     """Which of the answers to its question a row is, from 1."""
     return int(row.get("repeat", 1))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -23,7 +23,7 @@ from pydantic import (
     model_validator,
 )
 
-from blendfilter.errors import BadArgument, BadData, UnknownName
+from blendfilter.errors import BadArgument, BadData, MissingFile, UnknownName
 from blendfilter.files import path_of
 from blendfilter.filters.cdit import RULES
 from blendfilter.filters.registry import FILTERS, parameters_of
@@ -32,6 +32,7 @@ from blendfilter.oracles.measures import Measure
 from blendfilter.oracles.silver_rows import Stage
 from blendfilter.tasks import TASKS
 
+_File = TypeVar("_File", bound=BaseModel)
 PAPERS = Path(__file__).parent / "papers"
 Role = Literal["colbert", "bm25", "reranked", "dpr", "flat", "hnsw", "ivf"]
 """The papers' retrievers. A command says which index plays which; the last three are kinds of one dense index."""
@@ -371,10 +372,15 @@ def read(name: str) -> PaperTable:
         if name not in known:
             raise UnknownName.of("table", name, known)
         path = known[name]
+    return parsed(path, PaperTable, name=path.stem)
+
+
+def parsed(path: Path, shape: type[_File], **more: str) -> _File:
+    """A TOML file as `shape`. Raises: MissingFile, or BadData where it is another thing."""
     try:
-        return PaperTable.model_validate(
-            {**tomllib.loads(path.read_text(encoding="utf-8")), "name": path.stem}
-        )
+        return shape.model_validate({**tomllib.loads(path.read_text(encoding="utf-8")), **more})
+    except OSError as error:
+        raise MissingFile(f"{path}: {error.strerror}; name a TOML file") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadData(f"{path.name}: not TOML ({error})") from None
     except ValidationError as error:

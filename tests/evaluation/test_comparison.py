@@ -241,7 +241,7 @@ def test_several_answers_a_question_count_by_their_mean() -> None:
 
 @pytest.mark.parametrize("margin", [0, -2, 100, float("nan"), "5"])
 def test_a_margin_that_is_none_is_refused(margin: float) -> None:
-    with pytest.raises(BadArgument, match=r"^margin=\S+ is none: give the points that a run may lose, above 0 and"):
+    with pytest.raises(BadArgument, match=r"^margin=\S+ is none: give points, above 0 and"):
         margins(margin, worse=WORSE)
 
 

@@ -1,0 +1,467 @@
+"""Verdicts: whether a measured score reproduces a published one, as an equivalence test with a margin says.
+
+The rule needs a published score, its n, and scores of ours. Take the 90 % interval of the difference, measured -
+published (`statistics.independent_difference`: Newcombe 1998), and 0.05 points more at both ends, for published scores
+are rounded:
+
+- it lies wholly within ± margin: **reproduced** (two one-sided tests at 5 %, Schuirmann 1987);
+- it lies wholly outside: **not reproduced**;
+- else **undecidable**.
+
+A difference of just the margin is thus called reproduced in at most 5 of 100 cases, and not reproduced in at most 5.
+Both samples count as independent groups of questions; where they are the same ones, the verdict is cautious. A
+published score without an n is taken as exact.
+
+Only one setting is judged: reader, index, corpus, prompts and number of questions, as far as the published table states
+them. Any that differs makes the word **another setting**, and so does the offline reader.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import chain
+from statistics import fmean, variance
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, NonNegativeInt
+
+from blendfilter.errors import BadArgument, BadData, RunMismatch, UnknownName
+from blendfilter.evaluation.comparison import check_margin, percent, rounded
+from blendfilter.evaluation.rescoring import NAMES, rescored
+from blendfilter.evaluation.rows import Record, corpus_words, filter_lm_of, key_of
+from blendfilter.evaluation.run import Run, Runs, named_runs
+from blendfilter.evaluation.statistics import Scores, binomial_n, independent_difference
+from blendfilter.files import AnyPath, path_of
+from blendfilter.reproduce.tables import parsed
+from blendfilter.table import Table
+from blendfilter.tasks import TASKS
+
+MARGIN = 3.0
+"""Points."""
+REPRODUCED, NOT_REPRODUCED = "reproduced", "not reproduced"
+UNDECIDABLE, OTHER = "undecidable", "another setting"
+ROUNDED = 0.0005
+"""How far a score that is printed with one decimal may lie from what it was."""
+_MOST = 1_000_000
+"""More questions than any such data set has."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A measured score beside a published one, in fractions of 1; `low` and `high` are the 90 % interval's ends.
+
+    `n` questions were measured, `published_n` were published (0: unknown, and the score is taken as exact). `needed`
+    measured ones would decide a difference like this one (None: no number would, for it lies at the margin);
+    `both_needed`: as many published ones too, for those there are would not do. `differs`: how the setting is another.
+    """
+
+    kind: str
+    published: float
+    measured: float
+    difference: float
+    low: float
+    high: float
+    n: int
+    published_n: int
+    margin: float
+    needed: int | None = None
+    both_needed: bool = False
+    differs: tuple[str, ...] = ()
+
+    @property
+    def word(self) -> str:
+        """What a table ends in."""
+        if self.kind == OTHER:
+            return f"{OTHER}: {', '.join(each.partition(':')[0] for each in self.differs)}"
+        if self.kind == UNDECIDABLE:
+            more = "no n would decide"
+            if self.needed is not None:
+                sides = " on both sides" * self.both_needed
+                more = f"{self.needed:,}{sides} would decide"
+            return f"{UNDECIDABLE} with n = {self.n:,} ({more})"
+        return self.kind
+
+    def __str__(self) -> str:
+        interval = f"[{percent(self.low, '+z')}, {percent(self.high, '+z')}]"
+        return f"{self.word}: {percent(self.difference, '+z')} points {interval}, margin {100 * self.margin:g}"
+
+
+class StatedSetting(BaseModel):
+    """What a published table says of its setting; what it leaves out is not compared.
+
+    `index` is the kind of an index (`bm25`, `colbert`, `dense`, `flat` …), `corpus` its corpus' name, `passages` the
+    size: where it is given, a corpus within 5 % of it is the same, whatever its name. `prompts` is a set of ours
+    (`ours`, `paper`). `filter_lm` filters or judges, where that is not the reader.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    task: str = ""
+    reader: str = ""
+    filter_lm: str = ""
+    index: str = ""
+    corpus: str = ""
+    passages: NonNegativeInt = 0
+    prompts: str = ""
+
+
+def verdict(
+    published: float,
+    measured: float | Sequence[float] | Runs,
+    *,
+    n: int | None = None,
+    published_n: int = 0,
+    margin: float = MARGIN,
+    measure: str | None = None,
+    **setting: Any,
+) -> Verdict:
+    """Whether `measured` reproduces `published`, both in percent.
+
+    Args:
+        published: the score.
+        measured: a score and, in `n`, its questions; the scores of several seeds over the same questions; or a run, its
+            folder, or several runs, of which `measure` is judged (the first metric by default).
+        published_n: the questions of `published`; 0 where unknown.
+        margin: the difference, in points, that still counts as the same.
+        setting: what is published of the setting, to compare runs with: the fields of `StatedSetting`.
+
+    Raises:
+        BadArgument: a margin or a score that is none, numbers without `n`. UnknownName: no such measure. RunMismatch:
+        runs over different questions.
+
+    >>> print(verdict(35.1, 33.2, n=1200, published_n=1000))
+    undecidable with n = 1,200 (12,000 on both sides would decide): -1.9 points [-5.4, +1.5], margin 3
+    >>> verdict(35.1, 33.2, n=1200, published_n=1000, margin=6).word
+    'reproduced'
+    """
+    check_margin(margin)
+    share = fraction("published", published)
+    numbers = _numbers(measured)
+    if numbers is None:
+        runs = list(named_runs(measured).values())  # type: ignore[arg-type]
+        scores = scores_of(runs, measure or runs[0].settings["metrics"][0])
+        found = judged(share, published_n, scores, margin / 100)
+        differs = differences(StatedSetting(**setting), published_n, runs)
+        return another_setting(found, differs)
+    if n is None or n < 1:
+        raise BadArgument(f"of how many questions is {measured}? Give n=, 1 or more")
+    shares = [fraction("measured", number) for number in numbers]
+    found = _decided(share, published_n, fmean(shares), _n_of_seeds(shares, n), n, margin / 100)
+    return another_setting(found, list(_too_few(n, published_n)))
+
+
+def judged(published: float, published_n: int, scores: Scores, margin: float) -> Verdict:
+    """The verdict on a measure's scores by question, one or several a question; all in fractions of 1."""
+    means = [fmean(each) if isinstance(each, Sequence) else each for each in scores]
+    return _decided(
+        published, published_n, fmean(means), binomial_n(scores), len(means), margin
+    )
+
+
+def another_setting(found: Verdict, differs: Sequence[str]) -> Verdict:
+    """`found`, or the same as of another setting, where anything `differs`."""
+    return replace(found, kind=OTHER, needed=None, differs=tuple(differs)) if differs else found
+
+
+def decide(
+    published: float, published_n: float, measured: float, measured_n: float, margin: float
+) -> tuple[str, float, float]:
+    """The rule: the word of two shares, and the ends of the interval of their difference."""
+    _, low, high = independent_difference(
+        published, published_n or math.inf, measured, measured_n
+    )
+    low, high = low - ROUNDED, high + ROUNDED
+    if -margin < low and high < margin:
+        return REPRODUCED, low, high
+    if low > margin or high < -margin:
+        return NOT_REPRODUCED, low, high
+    return UNDECIDABLE, low, high
+
+
+def _decided(
+    published: float,
+    published_n: int,
+    measured: float,
+    measured_n: float,
+    n: int,
+    margin: float,
+) -> Verdict:
+    """The verdict by the rule; `measured_n` is what `binomial_n` gives for the `n` questions."""
+    kind, low, high = decide(published, published_n, measured, measured_n, margin)
+    found = Verdict(
+        kind,
+        published=published,
+        measured=measured,
+        difference=measured - published,
+        low=low,
+        high=high,
+        n=n,
+        published_n=published_n,
+        margin=margin,
+    )
+    if kind != UNDECIDABLE:
+        return found
+    numbers = [n * 1.05**step for step in range(1, 250) if n * 1.05**step < _MOST]
+    for both in (False, True):
+        for number in numbers:
+            other_n = max(number, published_n) if both and published_n else published_n
+            ours = measured_n * number / n
+            if decide(published, other_n, measured, ours, margin)[0] != kind:
+                return replace(found, needed=_rounded_up(number), both_needed=both)
+    return found
+
+
+def _rounded_up(number: float) -> int:
+    """To two digits.
+
+    >>> _rounded_up(2101.5)
+    2200
+    """
+    unit = int(10 ** max(0, math.floor(math.log10(number)) - 1))
+    return math.ceil(number / unit) * unit
+
+
+def _n_of_seeds(shares: Sequence[float], n: int) -> float:
+    """`statistics.binomial_n` of whole scores over the same n questions: at its least, for these are not known."""
+    mean = fmean(shares)
+    most = mean * (1 - mean) / n
+    between = variance(shares) / len(shares) if len(shares) > 1 else 0.0
+    return n * most / (most + between) if most else float(n)
+
+
+def fraction(name: str, value: object) -> float:
+    """A score in percent as a fraction. Raises: BadArgument."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 100:
+        raise BadArgument(f"{name}={value!r} is no percentage: give a number from 0 to 100")
+    if 0 < value < 1:  # what some toolkits print
+        raise BadArgument(
+            f"{name}={value!r} reads as a fraction: give percent, {100 * value:g}"
+        )
+    return value / 100
+
+
+def _numbers(measured: Any) -> list[float] | None:
+    if isinstance(measured, int | float):
+        return [measured]
+    if isinstance(measured, list | tuple) and measured:
+        numbers = [each for each in measured if isinstance(each, int | float)]
+        return numbers if len(numbers) == len(measured) else None
+    return None
+
+
+# --- runs -----------------------------------------------------------------------------------------------------------
+
+
+def scores_of(runs: Sequence[Run], measure: str) -> list[list[float]]:
+    """A measure of runs over the same questions (several seeds), the answers of all by question; an error counts as 0.
+
+    Raises: UnknownName, where a run has no such measure. RunMismatch: other questions.
+    """
+    answers: dict[str, list[float]] = {}
+    for run in runs:
+        known = None
+        if measure not in run.settings["metrics"]:
+            known = rescored(run, measure).rows
+        ids = dict.fromkeys(row["id"] for row in run.rows)
+        if answers and answers.keys() != ids.keys():
+            raise RunMismatch(
+                f"runs '{runs[0].name}' and '{run.name}' are over different questions: their scores are no seeds of one"
+            )
+        for row in run.rows:
+            score: Any = row.get(measure) if known is None else known[key_of(row)]
+            answers.setdefault(row["id"], []).append(0.0 if row["error"] else float(score))
+    return list(answers.values())
+
+
+def differences(stated: StatedSetting, published_n: int, runs: Sequence[Run]) -> list[str]:
+    """In what the setting of `runs` is not the published one, a line each: `name: ours, not theirs`."""
+    found: dict[str, None] = {}
+    for run in runs:
+        for name, ours, theirs in _compared(stated, run):
+            found[f"{name}: {ours}, not {theirs}"] = None
+        found.update(dict.fromkeys(_too_few(len({row["id"] for row in run.rows}), published_n)))
+    return list(found)
+
+
+def _too_few(n: int, published_n: int) -> Iterator[str]:
+    if n < published_n:
+        yield f"{n:,} of {published_n:,} questions"
+
+
+def _compared(stated: StatedSetting, run: Run) -> Iterator[tuple[str, str, str]]:
+    """What is another in the run: its name, the run's value, the published one."""
+    settings = run.settings
+    reader, filter_lm = settings["lm"]["name"], filter_lm_of(settings)
+    if stated.task and settings["task"] != stated.task:
+        yield "task", settings["task"], stated.task
+    if run.offline or (stated.reader and _model(reader) != _model(stated.reader)):
+        yield "reader", reader, stated.reader or "a model"
+    other = stated.filter_lm or stated.reader
+    if filter_lm and other and _model(filter_lm) != _model(other):
+        yield "filter model", filter_lm, other
+    for index in settings["retrievers"]:
+        kinds = (index["kind"], index.get("type"))
+        if stated.index and stated.index not in kinds:
+            yield "index", index.get("type") or index["kind"], stated.index
+        if not _same_corpus(stated, index):
+            named = {"corpus": stated.corpus, "passages": stated.passages or None}
+            yield "corpus", corpus_words(index) or "unknown", corpus_words(named)
+    prompts = settings["method"].get("prompts", "ours")
+    if stated.prompts and prompts != stated.prompts:
+        yield "prompts", prompts, stated.prompts
+
+
+def _model(name: str) -> str:
+    return name.rpartition("/")[2].casefold()
+
+
+def _same_corpus(stated: StatedSetting, index: Record) -> bool:
+    if stated.passages:
+        return abs(int(index.get("passages") or 0) - stated.passages) <= stated.passages / 20
+    name = str(index.get("corpus", "")).partition(".")[0]
+    return not stated.corpus or name.casefold() == stated.corpus.partition(".")[0].casefold()
+
+
+# --- a published table of anyone's ----------------------------------------------------------------------------------
+
+
+class PublishedRow(StatedSetting):
+    """A published score, in percent, of `n` questions (0: unknown).
+
+    Beside it a run's folder or several, or `measured`, one score or that of several seeds, of `measured_n` questions.
+    """
+
+    name: str
+    value: float
+    n: NonNegativeInt = 0
+    run: str | tuple[str, ...] = ()
+    measured: float | tuple[float, ...] = ()
+    measured_n: NonNegativeInt = 0
+
+
+class PublishedTable(StatedSetting):
+    """A published table; what it says of the setting holds for its rows, which may say otherwise."""
+
+    measure: str = "em"
+    title: str = ""
+    margin: float = MARGIN
+    rows: tuple[PublishedRow, ...] = ()
+
+
+def verdicts(file: AnyPath, margin: float | None = None) -> VerdictTable:
+    """A verdict for each row of a published table, a TOML file.
+
+    Raises: BadData, BadArgument, MissingFile, UnknownName, RunMismatch: something is wrong with the file, a score, a
+    run or the measure.
+    """
+    path = path_of(file)
+    table = parsed(path, PublishedTable)
+    if not table.rows:
+        raise BadData(
+            f"{path.name}: no published values: add [[rows]], each with name, value and n"
+        )
+    margin = table.margin if margin is None else margin
+    check_margin(margin)
+    found = []
+    for row in table.rows:
+        try:
+            found.append((row, _of_row(table, row, margin)))
+        except (BadArgument, UnknownName) as error:
+            raise type(error)(f"{path.name}, {row.name}: {error}") from None
+    return VerdictTable(table.title or path.stem, table.measure, margin, tuple(found))
+
+
+def _of_row(table: PublishedTable, row: PublishedRow, margin: float) -> Verdict | None:
+    """Its verdict; None where nothing was measured."""
+    fraction("value", row.value)
+    setting = {
+        name: getattr(row if name in row.model_fields_set else table, name)
+        for name in StatedSetting.model_fields
+    }
+    runs = [row.run] if isinstance(row.run, str) else list(row.run)
+    known = {*NAMES, *(name for task in TASKS.values() for name in task.metrics)}
+    if not runs and table.measure not in known:
+        raise UnknownName.of("measure", table.measure, known)
+    if not runs and row.measured == ():
+        return None
+    if not runs and not row.measured_n:
+        raise BadArgument("of how many questions is the measured score? Give measured_n")
+    return verdict(
+        row.value,
+        runs or row.measured,
+        n=row.measured_n,
+        published_n=row.n,
+        margin=margin,
+        measure=table.measure,
+        **setting,
+    )
+
+
+@dataclass(frozen=True)
+class VerdictTable:
+    """The rows of a published table with their verdicts; None where a row names no run and no measured score."""
+
+    title: str
+    measure: str
+    margin: float
+    rows: tuple[tuple[PublishedRow, Verdict | None], ...]
+
+    def table(self) -> Table:
+        """Published, measured, difference, interval and word, a row each."""
+        header = ["", "published", "n", "measured", "n", "diff", "90 % interval", "verdict"]
+        cells = []
+        for row, found in self.rows:
+            measured = [""] * 4 + ["not run"]
+            if found is not None:
+                measured = [
+                    percent(found.measured),
+                    f"{found.n:,}",
+                    percent(found.difference, "+z"),
+                    f"[{percent(found.low, '+z')}, {percent(found.high, '+z')}]",
+                    found.word,
+                ]
+            cells.append(
+                [row.name, f"{row.value:.1f}", f"{row.n:,}" if row.n else "?", *measured]
+            )
+        title = f"{self.title}: {self.measure}, in %"
+        return Table(header, cells, title, list(self._notes()))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON, in fractions of 1."""
+        rows = []
+        for row, found in self.rows:
+            plain: dict[str, Any] = {"name": row.name, "verdict": found and found.word}
+            if found is not None:
+                plain |= {key: rounded(key, value) for key, value in asdict(found).items()}
+            rows.append(plain)
+        return {
+            "title": self.title,
+            "measure": self.measure,
+            "margin": self.margin / 100,
+            "rows": rows,
+        }
+
+    def _notes(self) -> Iterator[str]:
+        known = [found for _, found in self.rows if found]
+        yield rule(self.margin / 100)
+        if any(not row.n for row, _ in self.rows):
+            yield "n ?: unknown; the published score is taken as exact"
+        yield from other_settings(known)
+
+
+def rule(margin: float) -> str:
+    """How the words come about, in a line."""
+    points = f"{100 * margin:g} points"
+    return (
+        f"verdict: reproduced if the 90 % interval of measured - published lies within ± {points}, not reproduced if "
+        "outside, else undecidable (Newcombe 1998; two one-sided tests at 5 %)"
+    )
+
+
+def other_settings(found: Iterable[Verdict]) -> Iterator[str]:
+    """In what the settings differ, a line each."""
+    yield from (
+        f"another setting: {line}"
+        for line in dict.fromkeys(chain(*(one.differs for one in found)))
+    )
