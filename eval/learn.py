@@ -77,7 +77,9 @@ class Learning:
             "questions": self.questions,
             "silver": self.silver,
             **training(whole.items()),
-            "synthesis": self.synthesis,
+            "synthesis/train": partial(self.synthesis, "train"),
+            "synthesis/test": partial(self.synthesis, "test"),
+            "synthesis/test, from 1": partial(self.synthesis, "test", "bider-from-1", "--lambda-min-from", 1),
             "train-bider": partial(self.train, "refiner", given.train),
             "align-bider": self.align,
             **{f"rows/{name}": partial(self.row, name) for name in self.rows},
@@ -125,15 +127,14 @@ class Learning:
                 "--measure", "strinc", "--out", self.runs / "silver" / f"{name}-strinc.jsonl",
             )  # fmt: skip
 
-    def synthesis(self) -> None:
+    def synthesis(self, name: str, measure: str = "bider", *more: object) -> None:
         """What BIDER's synthesis keeps, cleaned by the scores of the generator that reads the rest."""
-        for name in ("train", "test"):
-            self._blendfilter(
-                "silver", "nq", "--data", self.runs / f"{name}.jsonl", "--retrieved", self.runs / "hits.jsonl", "-k", 3,
-                "--measure", "bider", "--encoder", self.given.encoder, "--nli", self.given.nli,
-                "--lm", self.named(self.model("generator")), "--out", self.runs / "silver" / f"{name}-bider.jsonl",
-                "--limit", self.given.train, "--demos", "none",
-            )  # fmt: skip
+        self._blendfilter(
+            "silver", "nq", "--data", self.runs / f"{name}.jsonl", "--retrieved", self.runs / "hits.jsonl", "-k", 3,
+            "--measure", "bider", "--encoder", self.given.encoder, "--nli", self.given.nli,
+            "--lm", self.named(self.model("generator")), "--out", self.runs / "silver" / f"{name}-{measure}.jsonl",
+            "--limit", self.given.train, "--demos", "none", *more,
+        )  # fmt: skip
 
     # ---- training
 
@@ -188,6 +189,7 @@ class Learning:
             f"FILCO, trained on {self.given.train}": self._filco(self.given.train),
             "SILVER": lambda: Row(self._silver("strinc")),
             "BIDER, synthesised": lambda: Row(self._silver("bider")),
+            "BIDER, synthesised, lambda_min from round 1": lambda: Row(self._silver("bider-from-1")),
             "BIDER, distilled": lambda: Row(bf.BIDERFilter(self.named(self.model("refiner")))),
             "BIDER, aligned": lambda: Row(bf.BIDERFilter(self.named(self.model("aligned")))),
         }

@@ -55,6 +55,8 @@ class ThresholdOptions(Settings, panel="Method", of=("bider",)):
     """bider: refinement ends with more support than this (0.5)."""
     lambda_min: Rare[float | None] = None
     """bider: refinement ends with less gain in support than this (0.01)."""
+    lambda_min_from: Rare[int | None] = None
+    """bider: the round from which --lambda-min counts: 2 (between two rounds), or 1 (the first nugget's too)."""
     lambda_lm: Rare[float | None] = None
     """bider: cleaning drops a sentence with less of the effect than this (0.05)."""
 

@@ -7,8 +7,8 @@ passages (*nuggets*) go through three steps; what is left is the key supporting 
 1. Extraction: the K sentences nearest to the fact f = q + " " + o (equation 1).
 2. Refinement: one after the other, the nugget of the highest gain joins the pool P,
    kappa_i = sim(s_i, f) - mean over P of sim(s_i, s_j) (equation 2; nothing is subtracted while P is empty), until an
-   entailment model says that the pool supports f by more than lambda_max, or a nugget brought less than lambda_min.
-   That nugget stays, as written.
+   entailment model says that the pool supports f by more than lambda_max, or a nugget brought less than lambda_min,
+   from the second round on. That nugget stays, as written.
 3. Cleaning: the first nugget stays; another where it makes the answer likelier for the answerer,
    tau'_i = log G(o | q, s_i) - log G(o | q) (equation 3), by a share of at least lambda_lm (equation 4).
 
@@ -16,6 +16,9 @@ Similarity is the cosine of an encoder's vectors; the entailment model reads the
 and f as its hypothesis; tau' is FilCo's CXMI (`oracle.CXMIGenerator`: the prompt of direct prompting, with
 ``Title | sentence`` as its knowledge). On FEVER and HotPotQA, and where the answer is a yes or no, the annotated
 evidence stands in for the answer in f (footnote 1); the answerer is still asked for the answer itself.
+
+The second condition compares *two rounds*. Read with eta_0 = 0 (`lambda_min_from=1`) it would also end the search at a
+first nugget that does not entail the fact by itself.
 
 Differs from the paper: nuggets of tau' <= 0 go before the shares are made. Normalised as equation 4 has it, a harmful
 nugget that is alone would have the share 1, and where the sum is negative every sign would turn.
@@ -59,6 +62,8 @@ from blendfilter.text import folded, normalize_answer
 MEASURE: Final = "bider"
 NUGGETS, LAMBDA_MAX, LAMBDA_MIN, LAMBDA_LM = 7, 0.5, 0.01, 0.05
 """Section 4.3."""
+LAMBDA_MIN_FROM = 2
+"""The first round whose gain is compared with lambda_min."""
 BY_TARGET = 3
 """Sentences that Figure 3's "extract by evidence" takes."""
 WITH_EVIDENCE = frozenset({"fever", "hotpotqa"})
@@ -101,16 +106,26 @@ def next_nugget(
 
 
 def stop_of(
-    supports: Sequence[float], *, lambda_max: float = LAMBDA_MAX, lambda_min: float = LAMBDA_MIN
+    supports: Sequence[float],
+    *,
+    lambda_max: float = LAMBDA_MAX,
+    lambda_min: float = LAMBDA_MIN,
+    lambda_min_from: int = LAMBDA_MIN_FROM,
 ) -> Stop | None:
-    """Why refinement ends after these supports eta_1, eta_2, …; None where it goes on. eta_0 is 0.
+    """Why refinement ends after these supports eta_1, eta_2, …; None where it goes on.
+
+    `lambda_min` counts from the round `lambda_min_from` on; from 1 on, eta_0 is 0.
 
     >>> stop_of([0.2, 0.6]), stop_of([0.2, 0.205]), stop_of([0.2, 0.3])
     ('supported', 'no gain', None)
+    >>> stop_of([0.0]), stop_of([0.0], lambda_min_from=1)
+    (None, 'no gain')
     """
     before, now = ([0.0, *supports])[-2:]
     if now > lambda_max:
         return "supported"
+    if len(supports) < lambda_min_from:
+        return None
     gained = round(now - before, 6)  # 0.21 - 0.2 is a little less than 0.01
     return "no gain" if gained < lambda_min else None
 
@@ -189,6 +204,7 @@ class Synthesis(Oracle):
         encoder: a folder or a name on the hub, or what `load_encoder` made. E5 by its name has its prefixes.
         nli: what `scorer("nli", …)` made. scorer: the answerer that cleans, what `scorer(…)` made.
         nuggets: K, how many sentences are extracted. lambda_max, lambda_min, lambda_lm: the paper's thresholds.
+        lambda_min_from: the round from which lambda_min counts, as in `stop_of`: 2, or 1.
         query_prefix, passage_prefix: stand before f, and before each sentence, for the encoder.
         wording, prompts: of the answerer's prompt, in place of the task's and the package's.
 
@@ -213,6 +229,7 @@ class Synthesis(Oracle):
         lambda_max: float = LAMBDA_MAX,
         lambda_min: float = LAMBDA_MIN,
         lambda_lm: float = LAMBDA_LM,
+        lambda_min_from: int = LAMBDA_MIN_FROM,
         query_prefix: str | None = None,
         passage_prefix: str | None = None,
         wording: TaskWording | None = None,
@@ -230,6 +247,12 @@ class Synthesis(Oracle):
                 raise BadArgument(
                     f"{name} is a probability or a share, from 0 to 1: got {value}"
                 )
+        if lambda_min_from not in (1, 2):
+            raise BadArgument(
+                "lambda_min_from is the round from which lambda_min counts: 2 (the gain between two rounds) or 1 "
+                f"(eta_0 = 0 is a round too), got {lambda_min_from}"
+            )
+        self.lambda_min_from = lambda_min_from
         self.task, self.nuggets, self.nli = task, check_count("nuggets", nuggets), nli
         self.encoder = (
             opened(encoder, query_prefix, passage_prefix)
@@ -279,6 +302,7 @@ class Synthesis(Oracle):
             "task": self.task,
             "nuggets": self.nuggets,
             **self.lambdas,
+            "lambda_min_from": self.lambda_min_from,
             "encoder": self.encoder.identity[:16],
             "nli": dict(self.nli.backend.identity),
             **self._ask.identity(),
@@ -346,7 +370,10 @@ class Refining:
         self.supports.append(round(math.exp(score.logprob), 6))
         lambdas = self._of.lambdas
         self.stop = stop_of(
-            self.supports, lambda_max=lambdas["lambda_max"], lambda_min=lambdas["lambda_min"]
+            self.supports,
+            lambda_max=lambdas["lambda_max"],
+            lambda_min=lambdas["lambda_min"],
+            lambda_min_from=self._of.lambda_min_from,
         )
 
     def cleaned(self, effects: Sequence[float | None]) -> OracleChoice:

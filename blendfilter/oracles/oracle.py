@@ -6,10 +6,10 @@ the output is, given one sentence and given none; the other two measures ask non
 
 CXMI's generator is the model that answers: the prompt is the one of direct prompting as the answerer reads it, with the
 task's instructions and demonstrations, the one sentence as its knowledge (``Title | sentence``), the question, and
-``Answer:``. The base is the same prompt with an empty block of knowledge. What is scored is the first golden answer
-(the paper's one output o; aliases are not), with the demonstrations' capitals where it is one of their answers (Yes),
-behind a line break or a space, as they have it, and behind a space where there are none. Texts go to the model as they
-are, in no chat's frame.
+``Answer:``. The base, M(o | q), is direct prompting without retrieval: no context, nor a word about one. What is scored
+is the first golden answer (the paper's one output o; aliases are not), with the demonstrations' capitals where it is
+one of their answers (Yes), behind a line break or a space, as they have it, and behind a space where there are none.
+Texts go to the model as they are, in no chat's frame.
 
 Differs from the paper: all sentences of a batch of questions are one list, where the beginning that they share is read
 once, and the base is scored once a question; the released code asks for both again with every sentence.
@@ -231,6 +231,13 @@ class Oracle:
 # --- CXMI's model ---------------------------------------------------------------------------------------------------
 
 
+class AnswerAlone(dspy.Signature):
+    """The answer at once: the fields of direct prompting without retrieval."""
+
+    question: str = dspy.InputField()
+    answer: str = dspy.OutputField()
+
+
 class AnswerFromSentence(dspy.Signature):
     """The answer at once, from knowledge: the fields of direct prompting."""
 
@@ -256,8 +263,9 @@ class CXMIGenerator:
         self.scorer, self.prompts = scorer, prompts
         worded = PromptSettings.of(wording, prompts, None).wording
         self._answer = worded(Ask(STAGE_NAME, AnswerFromSentence, "direct", prompts=prompts))
+        self._alone = worded(Ask(STAGE_NAME, AnswerAlone, "direct", prompts=prompts))
         # what stands between the prompt's last words and an answer
-        prompt = self._answer.render(knowledge=[], question="?")
+        prompt = self._alone.render(question="?")
         cue = prompt.rpartition("\n")[2]
         beside = any(
             f"{cue} {one_line(demo.answer)}\n" in prompt for demo in self._answer.demos
@@ -271,14 +279,17 @@ class CXMIGenerator:
 
     def identity(self) -> dict[str, Any]:
         """What its scores depend on."""
-        # 16 hex digits that change with any word of the prompt but the question's own
-        prompt = digest("cxmi", *self.pair(NO_QUESTION, "knowledge"))[:16]
+        # 16 hex digits that change with any word of the prompts but the question's own
+        pairs = self.pair(NO_QUESTION), self.pair(NO_QUESTION, "knowledge")
+        prompt = digest("cxmi", *pairs[0], *pairs[1])[:16]
         return {"scorer": dict(self.scorer.backend.identity), "prompt": prompt}
 
     def pair(self, question: Question, line: str | None = None) -> TextPair:
         """What is scored: the output behind the prompt of one line of knowledge, or of none."""
-        prompt = self._answer.render(
-            knowledge=[] if line is None else [line], question=question.question
+        prompt = (
+            self._alone.render(question=question.question)
+            if line is None
+            else self._answer.render(knowledge=[line], question=question.question)
         )
         output = question.golden_answers[0].strip()
         return TextPair(prompt, self._between + self._spelled.get(output.casefold(), output))

@@ -18,7 +18,7 @@ SCRIPT = Path(__file__).parents[2] / "eval" / "learn.py"
 ROWS = [
     "gold passage, untrained", "gold passage", "FULL", "FULL, read by the generator of the rest", "PSG",
     "BM25 sentence", "embedding sentence", "FILCO, prompted", "FILCO, trained on 6", "SILVER", "BIDER, synthesised",
-    "BIDER, distilled", "BIDER, aligned",
+    "BIDER, synthesised, lambda_min from round 1", "BIDER, distilled", "BIDER, aligned",
 ]  # fmt: skip
 
 

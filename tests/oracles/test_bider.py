@@ -119,7 +119,8 @@ def test_the_gain_is_less_the_mean_similarity_to_the_pool() -> None:
     [
         ([0.51], "supported"),
         ([0.5], None),  # it must exceed lambda_max
-        ([0.009], "no gain"),  # eta_0 is 0
+        ([0.0], None),  # the gain is one between two rounds
+        ([0.0, 0.0], "no gain"),
         ([0.2, 0.25, 0.255], "no gain"),
         ([0.2, 0.1], "no gain"),
         ([0.2, 0.21], None),  # just lambda_min, whatever the last digit of the difference
@@ -131,6 +132,11 @@ def test_the_gain_is_less_the_mean_similarity_to_the_pool() -> None:
 )
 def test_refinement_ends_by_support_or_by_too_little_of_a_gain(supports: list[float], stop: str | None) -> None:
     assert stop_of(supports) == stop
+
+
+def test_the_other_reading_counts_the_first_nuggets_gain_too() -> None:
+    """With eta_0 = 0 a first nugget that does not entail alone ends the search."""
+    assert [stop_of([support], lambda_min_from=1) for support in (0.009, 0.01)] == ["no gain", None]
 
 
 @pytest.mark.parametrize(
@@ -326,6 +332,8 @@ def test_resumed_it_leaves_the_same_bytes_and_other_thresholds_are_refused(tmp_p
     assert (tmp_path / "out.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
     with pytest.raises(RunMismatch, match=r"oracle\.lambda_max was 0\.5, now 0\.9"):
         make_silver(questions, synthesis(says, lambda_max=0.9), tmp_path / "out.jsonl")
+    with pytest.raises(RunMismatch, match=r"oracle\.lambda_min_from was 2, now 1"):
+        make_silver(questions, synthesis(says, lambda_min_from=1), tmp_path / "out.jsonl")
 
 
 def test_silver_as_a_filter_keeps_the_order_of_selection_and_any_stage(tmp_path: Path) -> None:
@@ -370,6 +378,7 @@ def test_bad_arguments_are_one_line() -> None:
     for more, said in (
         ({"nuggets": 0}, "nuggets is 0"),
         ({"lambda_max": 1.5}, "lambda_max is a probability or a share, from 0 to 1: got 1.5"),
+        ({"lambda_min_from": 3}, r"2 \(the gain between two rounds\) or 1 .*, got 3"),
         ({"task": "hotpoqa"}, "Did you mean 'hotpotqa'"),
     ):
         with pytest.raises((BadArgument, UnknownName), match=said):

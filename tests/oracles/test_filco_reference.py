@@ -128,7 +128,8 @@ def test_strinc_refuses_the_verdicts_of_real_questions(shared_data: Path) -> Non
         assert all(yes_or_no(each) or each.golden_answers[0] in ("SUPPORTS", "REFUTES") for each in refused)
 
 
-PROMPT = "{{ instructions }}\n{% for line in knowledge %}\n{{ line | own_line }}\n{% endfor %}\nQ: {{ question }}\nA:"
+KNOWLEDGE = "{% for line in knowledge | default([]) %}\n{{ line | own_line }}\n{% endfor %}\n"
+PROMPT = "{{ instructions }}\n" + KNOWLEDGE + "Q: {{ question }}\nA:"
 SPANS = 2
 
 
