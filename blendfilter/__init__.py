@@ -36,7 +36,7 @@ _NAMES = {
     "filters.extractive": "FullFilter PassageFilter SentenceFilter",
     "filters.filco": "FilCoFilter",
     "filters.knowledge": "KnowledgeFilter OneCallFilter PointwiseFilter",
-    "filters.written": "BIDERFilter SummaryFilter TrainedFilCoFilter",
+    "filters.written": "BIDERFilter SummaryFilter TrainedFilCoFilter TrainedPSGFilter",
     "journal": "Journal",
     "lm.batches": "Batch",
     "lm.budget": "Budget",

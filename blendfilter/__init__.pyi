@@ -29,6 +29,7 @@ from blendfilter.filters.knowledge import PointwiseFilter as PointwiseFilter
 from blendfilter.filters.written import BIDERFilter as BIDERFilter
 from blendfilter.filters.written import SummaryFilter as SummaryFilter
 from blendfilter.filters.written import TrainedFilCoFilter as TrainedFilCoFilter
+from blendfilter.filters.written import TrainedPSGFilter as TrainedPSGFilter
 from blendfilter.journal import Journal as Journal
 from blendfilter.lm.batches import Batch as Batch
 from blendfilter.lm.budget import Budget as Budget

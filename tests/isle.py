@@ -20,7 +20,7 @@ from blendfilter.asking import Ask, TaskWording
 from blendfilter.filters.cdit import PHI1, PHI2, Judge
 from blendfilter.filters.filco import FilCoFilter
 from blendfilter.filters.knowledge import OneCallFilter, PointwiseFilter
-from blendfilter.filters.written import BIDERFilter, SummaryFilter, TrainedFilCoFilter
+from blendfilter.filters.written import BIDERFilter, SummaryFilter, TrainedFilCoFilter, TrainedPSGFilter
 from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.modules.direct import ChainOfThought, Direct
 from blendfilter.modules.multi_hop import ReAct, SelfAsk
@@ -137,6 +137,7 @@ def predictors(task: str, **settings: Any) -> dict[str, Ask]:
         "helpful_passages": passages.helpful,
         "helpful_passages_again": passages.ids_again,
         "written_filco": TrainedFilCoFilter(**settings).write,
+        "written_passages": TrainedPSGFilter(**settings).write,
         "written_bider": BIDERFilter(**settings).write,
         "written_summary": SummaryFilter(**settings).write,
         "consistent_word": word.consistent,
@@ -171,6 +172,7 @@ CUES = {
     "helpful_passages": "Ids:",
     "helpful_passages_again": "Ids:",
     "written_filco": "Context:",
+    "written_passages": "Ids:",
     "written_bider": "Context:",
     "written_summary": "Context:",
     "consistent_word": "Verdict:",

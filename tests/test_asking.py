@@ -24,7 +24,7 @@ from blendfilter.asking import (
 )
 from blendfilter.context import asker
 from blendfilter.errors import BadArgument
-from blendfilter.filters.written import CONTEXT_TOKENS
+from blendfilter.filters.written import CHOICE_TOKENS, CONTEXT_TOKENS
 from blendfilter.modules.base import ShortAnswer
 from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.prompting import TemplateAdapter
@@ -66,7 +66,8 @@ class TestAsk:
         short |= {"consistent_word", "consistent_word_again"}  # CDIT's one word
         assert caps.pop("check") == JUDGEMENT_TOKENS  # which the paper leaves open
         written = {name: caps.pop(name) for name in list(caps) if name.startswith("written_")}
-        assert set(written.values()) == {CONTEXT_TOKENS}  # of FilCo's M_ctx, and of those that write as it does
+        choosing = {"written_passages": CHOICE_TOKENS}
+        assert written == dict.fromkeys(written, CONTEXT_TOKENS) | choosing
         assert caps.pop("judge") == JUDGEMENT_TOKENS + 128  # ours: a judgement with its ids, which may be JSON
         assert caps == {name: SHORT_TOKENS if name in short else REPLY_TOKENS for name in caps}
         before = {"self_ask": ["\nIntermediate answer:"], "react": ["\nIntermediate answer:"]}

@@ -17,7 +17,7 @@ from small_world import Command, journaled, small_eval, stable
 
 from blendfilter import Run, connect
 from blendfilter.errors import MissingFile
-from blendfilter.filters.written import BIDERFilter, TrainedFilCoFilter
+from blendfilter.filters.written import BIDERFilter, TrainedFilCoFilter, TrainedPSGFilter
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.lm.offline import OfflineEngine
 
@@ -241,12 +241,12 @@ def trained(folder: Path, **recipe: Any) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("select", ["filco", "bider"])
+@pytest.mark.parametrize("select", ["filco", "filco-passage", "bider"])
 @pytest.mark.parametrize("method", ["direct-retrieval", "blendfilter", "iter-retgen"])
 def test_a_trained_filter_is_a_model_of_the_run(
     method: str, select: str, blendfilter: Command, here: Path, in_process: list[str]
 ) -> None:
-    kind = {"filco": TrainedFilCoFilter, "bider": BIDERFilter}[select]
+    kind = {"filco": TrainedFilCoFilter, "filco-passage": TrainedPSGFilter, "bider": BIDERFilter}[select]
     trained(here / "m_ctx", **kind().recipe)
     words = (*small_eval(method, "run"), "--method", method, "--limit", 2, "--no-html", "--filter", select,
              "--filter-model", "m_ctx")  # fmt: skip
@@ -258,7 +258,7 @@ def test_a_trained_filter_is_a_model_of_the_run(
     assert all(call["model"] == "offline" for call in calls if call["stage"] != "write")
     run = Run(here / "run")
     assert run.settings["lm"]["filter"]["options"] == {"weights": "0123456789abcdef"}
-    assert run.settings["method"]["arguments"]["unmatched"] == "keep"
+    assert run.settings["method"]["arguments"]["filter_max_input_tokens"] == 1024
     assert run.metrics["ledger"]["write"]["models"].keys() == {"m_ctx"}
     before = stable(here / "run")
     assert blendfilter(*words, "--replay").code == 0
@@ -305,6 +305,7 @@ def test_ask_and_a_plan_have_it_too(blendfilter: Command, here: Path, in_process
         ),
         (("--filter", "filco", "--filter-model", "m_gen"), "m_gen was trained as FilCo's generator (it answers: --lm)"),
         (("--filter", "filco", "--filter-model", "m_gen", "--filter-lm", "x"), "--filter-lm and --filter-model both"),
+        (("--filter", "filco-passage", "--filter-model", "m_ctx"), "was trained as BIDER, and TrainedPSGFilter wants"),
         (("--filter", "bider", "--filter-model", "gone"), "--filter-model: no model 'hf/gone'"),
         (("--filter", "bider", "--filter-model", "m_ctx", "--filter-unmatched", "keeep"), "no unmatched 'keeep'"),
         (("--filter", "bider", "--filter-model", "m_ctx", "--filter-max-input-tokens", "0"), "max_input_tokens is 0"),

@@ -93,7 +93,7 @@ class TestRefused:
         refused(blendfilter(*words(command="bider", part=None)), "was made by the measure strinc", "BIDER's synthesis")
 
     def test_another_part(self, blendfilter: Command, here: Path) -> None:
-        refused(blendfilter(*words(part="reader")), "'reader' is not one of 'context', 'generator'")
+        refused(blendfilter(*words(part="reader")), "'reader' is not one of 'context', 'passages', 'generator'")
 
     def test_a_base_that_is_not_there_or_has_no_tokeniser(self, blendfilter: Command, silver: Path) -> None:
         refused(blendfilter(*words(base="models/gone")), "no model 'models/gone'")

@@ -68,6 +68,11 @@ OPTIMISED: dict[str, dict[str, Any]] = {
         }
         for name in ("written_filco", "written_bider", "written_summary")
     },
+    "written_passages": {
+        "question": "Where is Fenwick Mill?",
+        "knowledge": ["Fenwick Mill | A mill in Oddle. It grinds oats.", "Oddle | A village."],
+        "context": "0",
+    },
     "consistent_word": {
         "passage": "Fenwick Mill | Fenwick Mill was shut by Edda Oddle.",
         "question": "Who opened Fenwick Mill?",

@@ -38,7 +38,7 @@ Opened = TypeVar("Opened", bound="Retriever | None")
 DEFAULT_K = 5
 NOWHERE = "http://batch.invalid/v1"
 """The address of a model that only files are written for."""
-WRITING, HUGGING_FACE = ("filco", "bider", "summary"), "hf/"
+WRITING, HUGGING_FACE = ("filco", "filco-passage", "bider", "summary"), "hf/"
 """Filters whose model may be a trained one that writes, and how the name of one in a folder begins."""
 
 

@@ -190,8 +190,8 @@ class FilterOptions(Settings, panel="Method"):
     filter_tokens: Rare[int | None] = None
     """Tokens that sentence (and a compressor) keeps at most."""
     filter_model: Rare[str | None] = None
-    """The encoder or cross-encoder they score by; of filco, bider and summary the model that writes the context
-    (blendfilter train): a folder, or a name on the hub."""
+    """The encoder or cross-encoder they score by; of filco, filco-passage, bider and summary the trained model that
+    writes what is kept (blendfilter train): a folder, or a name on the hub."""
     filter_unmatched: Rare[str | None] = None
     """Text that such a model wrote and no passage has: keep (the default), or drop."""
     filter_max_input_tokens: Rare[int | None] = None

@@ -79,9 +79,9 @@ class SilverRowsOptions(Settings, panel="Data"):
 class FilCoOptions(SilverRowsOptions, TrainingOptions, panel="Data"):
     """The settings of `blendfilter train filco`."""
 
-    part: Literal["context", "generator"]
-    """context: the filter, from question and passages to the silver context. generator: the answerer, from question and
-    silver context to the answer."""
+    part: Literal["context", "passages", "generator"]
+    """context: the filter, from question and passages to the silver context. passages: the paper's PSG, to the numbers
+    of the passages that hold it. generator: the answerer, from question and silver context to the answer."""
     reads: Annotated[str, Option(metavar="silver|psg|full", rare=True)] = "silver"
     """generator: the silver context, the passages that hold it, or all of them (the paper's FULL); several with commas:
     each question has the next of them."""
@@ -89,10 +89,10 @@ class FilCoOptions(SilverRowsOptions, TrainingOptions, panel="Data"):
 
 @command("filco", group=train)
 def train_filco(options: FilCoOptions) -> None:
-    """Train FilCo's filter (M_ctx) or its generator (M_gen) on silver contexts, by the paper's settings.
+    """Train FilCo's filter (M_ctx, or of whole passages) or its generator (M_gen) on silver contexts, as in the paper.
 
-    Then: --filter filco --filter-model OUT, and --lm hf/OUT --method direct-retrieval --demos none. Several GPUs:
-    torchrun --nproc-per-node 4 -m blendfilter.cli train filco …, or accelerate launch -m blendfilter.cli ….
+    Then: --filter filco (or filco-passage) --filter-model OUT, and --lm hf/OUT --method direct-retrieval --demos none.
+    Several GPUs: torchrun --nproc-per-node 4 -m blendfilter.cli train filco …, or accelerate launch likewise.
 
     Example: blendfilter train filco --part context --base google/flan-t5-xl --silver nq.jsonl --out models/nq-context
     """

@@ -16,12 +16,13 @@ from blendfilter.filters.base import Filter, check_call
 from blendfilter.filters.cdit import CDITFilter
 from blendfilter.filters.compressed import LongLLMLinguaFilter, SelectiveContextFilter
 from blendfilter.filters.extractive import FullFilter, PassageFilter, SentenceFilter
-from blendfilter.filters.filco import FilCoFilter
+from blendfilter.filters.filco import FilCoFilter, Unit
 from blendfilter.filters.knowledge import KnowledgeFilter, OneCallFilter, PointwiseFilter
 from blendfilter.filters.written import (
     BIDERFilter,
     SummaryFilter,
     TrainedFilCoFilter,
+    TrainedPSGFilter,
     Unmatched,
 )
 from blendfilter.prompting import Prompts
@@ -53,12 +54,38 @@ def _filco(
 ) -> Filter:
     """FilCo's filter: M_ctx where a trained `model` is named, else the prompt for any model."""
     given: dict[str, Any] = {"unmatched": unmatched, "max_input_tokens": max_input_tokens}
-    given = {name: value for name, value in given.items() if value is not None}
-    if model is not None:
-        return TrainedFilCoFilter(model, lm=lm, prompts=prompts, adapter=adapter, **given)
-    for name in given:
+    if model is None:
+        return _prompted("sentence", given, wording=wording, prompts=prompts, adapter=adapter)
+    given = _not_none(given)
+    return TrainedFilCoFilter(model, lm=lm, prompts=prompts, adapter=adapter, **given)
+
+
+def _filco_passage(
+    *,
+    wording: TaskWording,
+    prompts: Prompts | str | None,
+    adapter: dspy.Adapter | None,
+    model: str | None = None,
+    lm: dspy.BaseLM | None = None,
+    max_input_tokens: int | None = None,
+) -> Filter:
+    """FilCo's PSG: by a trained `model` where one is named, else by the prompt for any model."""
+    given: dict[str, Any] = {"max_input_tokens": max_input_tokens}
+    if model is None:
+        return _prompted("passage", given, wording=wording, prompts=prompts, adapter=adapter)
+    given = _not_none(given)
+    return TrainedPSGFilter(model, lm=lm, prompts=prompts, adapter=adapter, **given)
+
+
+def _prompted(unit: Unit, given: Mapping[str, Any], **shared: Any) -> Filter:
+    """FilCo's prompt. Raises: BadArgument for what is `given` and goes with a trained model."""
+    for name in _not_none(given):
         raise BadArgument(f"{name} is for a trained model of FilCo's: name it as model=")
-    return FilCoFilter(wording=wording, prompts=prompts, adapter=adapter)
+    return FilCoFilter(unit, **shared)
+
+
+def _not_none(given: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in given.items() if value is not None}
 
 
 _BLENDFILTERS: Mapping[str, Callable[..., dspy.Module]] = {
@@ -73,7 +100,7 @@ FILTERS: Mapping[str, Callable[..., dspy.Module]] = {
     "passage": PassageFilter,
     "sentence": SentenceFilter,
     "filco": _filco,
-    "filco-passage": partial(FilCoFilter, "passage"),
+    "filco-passage": _filco_passage,
     "bider": BIDERFilter,
     "cdit": partial(CDITFilter, "word"),
     "cdit-components": partial(CDITFilter, "components"),
@@ -105,7 +132,7 @@ def make_filter(
     Raises:
         UnknownName: no such filter. BadArgument: an argument that it does not take, or a value out of its range.
     """
-    wanted = {key: value for key, value in arguments.items() if value is not None}
+    wanted = _not_none(arguments)
     worded = TaskWording.of(wording) if isinstance(wording, str) else wording
     offered: dict[str, Any] = {"wording": worded, "prompts": prompts, "adapter": adapter}
     if ":" in name:

@@ -21,7 +21,12 @@ _LOOP = 40
 """Letters at the end of a reply that are looked for before it."""
 _MANY = 500
 """Values that a schema may list (OpenAI's limit)."""
-_EVENTS = {"none": "explicit_none", "suspect": "suspect_ids", "unparseable": "unparseable_ids"}
+ID_EVENTS = {
+    "none": "explicit_none",
+    "suspect": "suspect_ids",
+    "unparseable": "unparseable_ids",
+}
+"""The event that a reply's status is counted as."""
 
 
 class PredictorReply(NamedTuple):
@@ -83,7 +88,7 @@ async def choose_ids(
     """The ids of the `first` reply (unreadable or suspect: of the second request, `again`), and the events by name."""
     read, whole = first
     # What is empty or cut off is counted as that already, not as unparseable.
-    event = "" if read.status == "unparseable" and not whole else _EVENTS.get(read.status, "")
+    event = "" if read.status == "unparseable" and not whole else ID_EVENTS.get(read.status, "")
     flags = {event: 1} if event else {}
     if read.status in ("ids", "none"):
         return read, flags

@@ -1,4 +1,4 @@
-"""Filters whose model writes the context: FilCo's trained M_ctx, BIDER's refiner, and a summariser beside it.
+"""Filters whose model writes the context: FilCo's trained M_ctx and PSG, BIDER's refiner, and a summariser.
 
 Wang et al. 2023, "Learning to Filter Context for Retrieval-Augmented Generation" (https://arxiv.org/abs/2311.08377),
 section 2.3: t_pred = M_ctx(q, P). Jin et al. 2024, "BIDER: Bridging Knowledge Inconsistency for Efficient
@@ -21,7 +21,7 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
@@ -30,6 +30,8 @@ import dspy
 from blendfilter.asking import STOP, PromptSettings
 from blendfilter.errors import BadArgument, BadData, UnknownName, check_count
 from blendfilter.filters.base import Filter, noted, selection
+from blendfilter.filters.ids import read_ids
+from blendfilter.filters.requests import ID_EVENTS
 from blendfilter.lm.checkpoints import Checkpoint
 from blendfilter.lm.model import connect
 from blendfilter.oracles.candidates import pieces_of
@@ -42,6 +44,8 @@ INPUT_TOKENS = 1024
 """Tokens of a prompt at most (FilCo, section 4.1)."""
 CONTEXT_TOKENS = 512
 """Tokens of a written context at most (the same)."""
+CHOICE_TOKENS = 64
+"""Tokens of the numbers of passages at most."""
 STOPS = [*STOP, "\nContext:"]
 """Where what was written ends: the model begins to invent another question."""
 RECIPE = "recipe.json"
@@ -87,6 +91,8 @@ class WrittenFilter(Filter):
     """What a recipe calls the model that is trained for it."""
     made_by: ClassVar[str]
     """The command that trains one."""
+    reply_tokens: ClassVar[int] = CONTEXT_TOKENS
+    """Tokens of what it writes, at most."""
     writes_text = True
     """What it keeps may stand in no passage."""
     folder: Path | None = None
@@ -113,7 +119,7 @@ class WrittenFilter(Filter):
         self.max_input_tokens = check_count("max_input_tokens", max_input_tokens)
         settings = PromptSettings.of(None, prompts, adapter)
         self.write = settings.predictor(
-            "write", WriteContext, self.template, CONTEXT_TOKENS, stop=STOPS
+            "write", WriteContext, self.template, self.reply_tokens, stop=STOPS
         )
         if name is not None:
             self.check(name, lm)
@@ -194,14 +200,28 @@ class WrittenFilter(Filter):
             ]
         if not reply.strip():
             return selection((), "none", flags={"explicit_none": 1, **cut})
-        found = looked_up(reply, passages, cut=any(note.event == "cut_reply" for note in notes))
+        broke_off = any(note.event == "cut_reply" for note in notes)
+        read = self.read(reply, passages, len(lines), cut=broke_off)
+        read.flags.update(cut)
+        return read
+
+    def read(
+        self, reply: str, passages: Sequence[Passage], n: int, *, cut: bool
+    ) -> dspy.Prediction:
+        """What a reply, which may be `cut` off, keeps of the passages, of which the model read the first `n`."""
+        found = looked_up(reply, passages, cut=cut)
         unmatched = {"not_in_passages": n} if (n := found.unmatched) else {}
         drops = WrittenText if self.unmatched == "drop" else ()
         kept = [part for part in found.parts if not isinstance(part, drops)]
         # Never a line that begins with a number: a trace would set it under the passage of that number.
-        return selection(
-            kept, "written", f"wrote: {one_line(reply)}", flags={**unmatched, **cut}
-        )
+        return selection(kept, "written", f"wrote: {one_line(reply)}", flags=unmatched)
+
+    def target(self, text: str, chosen: Iterable[int]) -> str:
+        """What its model learns to write: the silver context `text`, or what stands for it.
+
+        `chosen` are the positions of the passages that have it, in the prompt.
+        """
+        return text
 
 
 class TrainedFilCoFilter(WrittenFilter):
@@ -213,6 +233,41 @@ class TrainedFilCoFilter(WrittenFilter):
     template = "filco/context"
     part = "context"
     made_by = "blendfilter train filco --part context"
+
+
+class TrainedPSGFilter(WrittenFilter):
+    """FilCo's PSG: keeps whole passages, whose numbers a model writes that was trained on silver contexts.
+
+    It learned to name the passages that hold the silver context. No number keeps nothing. A reply that cannot be read
+    keeps everything, with the `status` and the `flags` of `FilCoFilter`, which asks an untrained model for the same.
+    Arguments and errors as `WrittenFilter`; there is no unmatched text.
+
+    Differs from the paper: which decides on the top passage alone; here one reply decides on all that were retrieved.
+    """
+
+    template = "filco/keep"
+    part = "passages"
+    made_by = "blendfilter train filco --part passages"
+    reply_tokens = CHOICE_TOKENS
+
+    def arguments(self) -> dict[str, Any]:
+        """The cap of the prompt."""
+        return {"filter_max_input_tokens": self.max_input_tokens}
+
+    def read(
+        self, reply: str, passages: Sequence[Passage], n: int, *, cut: bool
+    ) -> dspy.Prediction:
+        """The passages that a reply names; all where it cannot be read."""
+        ids, status = read_ids(reply, n, cut=cut)
+        unread = status in ("suspect", "unparseable")
+        kept = passages if unread else [passages[at] for at in sorted(ids)]
+        reason = f"of {n} passages: {one_line(reply)}"
+        event = ID_EVENTS.get(status)
+        return selection(kept, status, reason, flags={event: 1} if event else {})
+
+    def target(self, text: str, chosen: Iterable[int]) -> str:
+        """The numbers of the passages that hold the silver context."""
+        return ", ".join(map(str, sorted(set(chosen))))
 
 
 class BIDERFilter(WrittenFilter):
@@ -241,6 +296,7 @@ GENERATOR = "generator"
 """What a recipe calls FilCo's M_gen."""
 _PARTS = {
     "context": "FilCo's context filter",
+    "passages": "FilCo's passage filter (PSG)",
     GENERATOR: "FilCo's generator (it answers: lm=)",
     "bider": "BIDER",
     "summary": "a summariser",
@@ -293,7 +349,8 @@ def recipe_of_answerer(lm: dspy.BaseLM) -> dict[str, Any]:
     Raises: BadArgument: it was trained to filter. BadData: its recipe cannot be read.
     """
     recipe = recipe_of(lm)
-    if (part := recipe.get("part")) in (TrainedFilCoFilter.part, BIDERFilter.part):
+    filters = (TrainedFilCoFilter, TrainedPSGFilter, BIDERFilter)
+    if (part := recipe.get("part")) in [each.part for each in filters]:
         raise BadArgument(
             f"{lm.model} was trained as {worded(part)}: it writes what is to be read, and no answers. Name it as the "
             "filter's (model=), and one that answers as lm="

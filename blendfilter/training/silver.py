@@ -1,10 +1,11 @@
 """Silver contexts as training sets: of FilCo's M_ctx and M_gen, and of BIDER's refiner.
 
 Wang et al. 2023, "Learning to Filter Context for Retrieval-Augmented Generation" (https://arxiv.org/abs/2311.08377):
-M_ctx reads the question and the retrieved passages and writes the silver context (section 2.3); M_gen reads the
-question and the silver context and writes the output (section 2.4). Jin et al. 2024, "BIDER: Bridging Knowledge
-Inconsistency for Efficient Retrieval-Augmented LLMs via Key Supporting Evidence", section 3.3: the refiner reads as
-M_ctx does and writes the surviving nuggets in the order in which they were selected.
+M_ctx reads the question and the retrieved passages and writes the silver context (section 2.3); the one of PSG writes
+which passages hold it (section 4.2); M_gen reads the question and the silver context and writes the output (section
+2.4). Jin et al. 2024, "BIDER: Bridging Knowledge Inconsistency for Efficient Retrieval-Augmented LLMs via Key
+Supporting Evidence", section 3.3: the refiner reads as M_ctx does and writes the surviving nuggets in the order in
+which they were selected.
 
 A prompt is the very one that a run sends: a written filter's own, and `Direct`'s over the context's lines, without
 demonstrations (run the generator with ``--demos none``). An empty silver context stays an empty target.
@@ -25,7 +26,12 @@ from typing import Any, Literal, NamedTuple
 from blendfilter.asking import NO_DEMOS, TaskWording
 from blendfilter.errors import BadArgument, EmptyData, Leak, UnknownName
 from blendfilter.files import read_whole
-from blendfilter.filters.written import BIDERFilter, TrainedFilCoFilter, WrittenFilter
+from blendfilter.filters.written import (
+    BIDERFilter,
+    TrainedFilCoFilter,
+    TrainedPSGFilter,
+    WrittenFilter,
+)
 from blendfilter.modules.direct import Direct
 from blendfilter.oracles.silver_making import oracle_of
 from blendfilter.oracles.silver_rows import STAGES, SilverRow, Stage, read_silver
@@ -37,13 +43,21 @@ from blendfilter.text import question_digest
 from blendfilter.training.examples import Example, prompt_counter
 from blendfilter.training.settings import TrainingSettings
 
-Part = Literal["context", "generator", "bider"]
-"""FilCo's M_ctx and M_gen, BIDER's refiner."""
+Part = Literal["context", "passages", "generator", "bider"]
+"""FilCo's M_ctx, of sentences and of passages (PSG), and M_gen; BIDER's refiner."""
 READS = ("silver", "psg", "full")
 """What M_gen reads: the silver context, the passages that hold it, or all of them (the paper's FULL, section 4.2)."""
 BIDER = "bider"
 """The measure of a silver file that BIDER's synthesis made."""
-TARGET_TOKENS: dict[Part, int] = {"context": 512, "generator": 128, "bider": 512}
+_FILTERS: dict[str, type[WrittenFilter]] = {
+    each.part: each for each in (TrainedFilCoFilter, TrainedPSGFilter, BIDERFilter)
+}
+TARGET_TOKENS: dict[Part, int] = {
+    "context": 512,
+    "passages": TrainedPSGFilter.reply_tokens,
+    "generator": 128,
+    "bider": 512,
+}
 """Tokens of a target at most: FilCo, section 4.1; of BIDER, which gives none, M_ctx's."""
 _CUT = ("prompts_cut", "targets_shortened")
 """What the recipe counts of prompts over the cap."""
@@ -112,9 +126,7 @@ def silver_set(
     if part == "generator":
         examples, about = generator_examples(kept, task, reads=reads, prompts=prompts)
     else:
-        select = (TrainedFilCoFilter if part == "context" else BIDERFilter)(
-            max_input_tokens=settings.max_input_tokens, prompts=prompts
-        )
+        select = _FILTERS[part](max_input_tokens=settings.max_input_tokens, prompts=prompts)
         found = len(kept)
         examples, about, kept = written_examples(kept, select, base, settings)
         if not examples:
@@ -170,18 +182,19 @@ def written_examples(
     for row in rows:
         places = [at for at, passage in enumerate(row.passages) if passage.text.strip()]
         lines = select.lines(row.question, [row.passages[at] for at in places], count)
-        target = row.target
+        text, candidates = row.target, row.candidates()
+        chosen = [candidates[at] for at in row.chosen]
         if lines != [row.passages[at].line for at in places]:
-            shown, candidates = dict(zip(places, lines, strict=False)), row.candidates()
-            chosen = [candidates[at] for at in row.chosen]
-            left = [
+            shown = dict(zip(places, lines, strict=False))
+            chosen = [
                 each for each in chosen if one_line(each.text) in shown.get(each.position, "")
             ]
-            target = " ".join(each.text for each in left)
+            text = " ".join(each.text for each in chosen)
             counts["prompts_cut"] += 1
-            counts["targets_shortened"] += target != row.target
+            counts["targets_shortened"] += text != row.target
         if lines or not places:
             prompt = select.write.render(knowledge=lines, question=row.question)
+            target = select.target(text, [places.index(each.position) for each in chosen])
             examples.append(Example(prompt, target, row.question))
             kept.append(row)
     about = {**select.recipe, **counts, "left_out_no_room": len(rows) - len(kept)}

@@ -22,6 +22,7 @@ from blendfilter.filters.registry import make_filter
 from blendfilter.filters.written import (
     BIDERFilter,
     TrainedFilCoFilter,
+    TrainedPSGFilter,
     WrittenFilter,
     looked_up,
 )
@@ -260,6 +261,8 @@ def test_a_model_reads_as_it_was_trained(
     ("kind", "recipe", "reason"),
     [
         (TrainedFilCoFilter, {"part": "generator"}, "was trained as FilCo's generator .* --part context makes one"),
+        (TrainedPSGFilter, {"part": "context"}, "was trained as FilCo's context filter.* --part passages makes one"),
+        (TrainedPSGFilter, {"part": "passages", "prompt": "0"}, "with another prompt than filco/keep is here"),
         (TrainedFilCoFilter, {"part": "bider"}, "was trained as BIDER, and TrainedFilCoFilter wants"),
         (BIDERFilter, {"part": "context"}, "blendfilter train bider makes one"),
         (BIDERFilter, {"part": "bider", "prompt": "0123"}, "with another prompt than bider/refine is here"),
@@ -288,6 +291,38 @@ def test_filco_by_name_is_the_trained_one_where_a_model_is_named(tmp_path: Path)
         make_filter("bider")
     with pytest.raises(BadArgument, match="unmatched is for a trained model"):
         make_filter("filco", unmatched="drop")
+    assert isinstance(make_filter("filco-passage", model=str(tmp_path / "m"), lm=model), TrainedPSGFilter)
+    with pytest.raises(BadArgument, match="max_input_tokens is for a trained model"):
+        make_filter("filco-passage", max_input_tokens=512)
+    with pytest.raises(BadArgument, match="the filter filco-passage takes no unmatched"):
+        make_filter("filco-passage", model="m", unmatched="drop")
+
+
+# --- whole passages ---
+
+
+@pytest.mark.parametrize(
+    ("reply", "kept", "status", "flags"),
+    [
+        ("1", [MILL], "ids", {}),
+        ("0, 1", [TOWN, MILL], "ids", {}),
+        ("", [], "none", {"explicit_none": 1}),
+        ("none", [], "none", {"explicit_none": 1}),
+        ("It rains.", [TOWN, MILL], "unparseable", {"unparseable_ids": 1}),
+    ],
+)
+def test_a_trained_psg_keeps_the_passages_whose_numbers_it_writes(
+    reply: str, kept: list[Passage], status: str, flags: dict[str, int]
+) -> None:
+    found = asked(TrainedPSGFilter(), reply, [TOWN, MILL])
+    assert (list(found.kept), found.status, found.flags) == (kept, status, flags)
+
+
+def test_a_trained_psg_names_no_passage_that_it_did_not_read() -> None:
+    """The prompt has room for the first; the second's number is none of its replies."""
+    found = asked(TrainedPSGFilter(max_input_tokens=40), "0, 1", [TOWN, MILL])
+    assert [each.id for each in found.kept] == [TOWN.id]
+    assert found.flags["input_cut"] == 1
 
 
 # --- in methods and runs ---

@@ -16,6 +16,7 @@ from small_world import journaled
 from blendfilter import connect
 from blendfilter.asking import TaskWording
 from blendfilter.errors import BadArgument, BadData, UnknownName
+from blendfilter.filters.written import TrainedFilCoFilter, TrainedPSGFilter
 from blendfilter.modules.direct import Direct
 from blendfilter.reproduce import printing
 from blendfilter.reproduce.readers import with_models
@@ -56,25 +57,34 @@ def reasons(left_out: Any) -> dict[str, str]:
 
 
 def test_each_row_of_filcos_table_is_read_by_its_own_generator(toy: Toy, tmp_path: Path) -> None:
-    """PSG's filter is prompted by a model of its own here; none of its calls goes to a generator."""
+    """PSG and FILCO with trained filters of their own."""
     names = [f"{label}.lm={toy(label.lower(), reads=reads)}" for label, reads in (("FULL", "full"), ("PSG", "psg"))]
     silver = f"nq={toy('on-silver', reads='silver')}"
-    names += [f"FILCO.lm={silver}", f"SILVER.lm={silver}", "PSG.filter-lm=offline", "FILCO.filter-lm=offline"]
+    names += [f"FILCO.lm={silver}", f"SILVER.lm={silver}"]
+    for label, kind in (("PSG", TrainedPSGFilter), ("FILCO", TrainedFilCoFilter)):
+        trained = toy(f"filter-{label}".lower(), settings={"max_input_tokens": 300}, **kind().recipe)
+        names.append(f"{label}.filter-model={trained.removeprefix('hf/')}")
     done = made("filco-table4", tmp_path / "runs", rows=names, **FILCO)
     silver_row = {"direct": {"on-silver"}}
     assert answered_by(done) == {
-        "FilCo, top 1, FILCO": {"helpful": {"offline"}, **silver_row},
+        "FilCo, top 1, FILCO": {"write": {"filter-filco"}, **silver_row},
         "FilCo, top 5, FULL": {"direct": {"full"}},
-        "FilCo, top 5, PSG": {"helpful": {"offline"}, "direct": {"psg"}},
-        "FilCo, top 5, FILCO": {"helpful": {"offline"}, **silver_row},
+        "FilCo, top 5, PSG": {"write": {"filter-psg"}, "direct": {"psg"}},
+        "FilCo, top 5, FILCO": {"write": {"filter-filco"}, **silver_row},
         "FilCo, top 5, SILVER": silver_row,
     }
-    assert "FilCo, top 5, PSG: read by psg, filtered by offline" in done.result.notes
+    assert "FilCo, top 5, PSG: read by psg, filtered by filter-psg" in done.result.notes
     assert not any(note.startswith("ONE READER") for note in done.result.notes)
     lines = {(line["group"], line["label"]): line for line in printing.plain(done.result)["lines"]}
     psg, full = (lines["FilCo, top 5", label] for label in ("PSG", "FULL"))
-    assert [(line["reader"], line["filter"]) for line in (psg, full)] == [("psg", "offline"), ("full", "")]
+    assert [(line["reader"], line["filter"]) for line in (psg, full)] == [("psg", "filter-psg"), ("full", "")]
     assert len({one.folder for one in done.runs}) == 5
+
+
+def test_a_row_may_prompt_a_model_of_its_own_as_its_filter(toy: Toy, tmp_path: Path) -> None:
+    names = [f"PSG.lm={toy('psg', reads='psg')}", "PSG.filter-lm=offline", "PSG"]
+    done = made("filco-table4", tmp_path / "runs", rows=names, **FILCO)
+    assert answered_by(done) == {"FilCo, top 5, PSG": {"helpful": {"offline"}, "direct": {"psg"}}}
 
 
 def test_a_row_without_its_model_is_not_run(toy: Toy, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from scripted import ScriptedLM
 
 from blendfilter.asking import TaskWording
 from blendfilter.errors import BadArgument, EmptyData, Leak, UnknownName
-from blendfilter.filters.written import BIDERFilter, TrainedFilCoFilter
+from blendfilter.filters.written import BIDERFilter, TrainedFilCoFilter, TrainedPSGFilter
 from blendfilter.lm.model import connect
 from blendfilter.modules.direct import Direct
 from blendfilter.oracles.silver_rows import STAGES, SilverRow, SilverSentence, Stages, line_of
@@ -63,6 +63,21 @@ def test_filter_is_trained_on_the_prompt_that_it_sends_in_a_run(part: Any, kind:
     assert examples[0].prompt.endswith("Context:")
     assert {name: recipe[name] for name in ("part", "prompt")} == kind().recipe
     assert (recipe["prompts_cut"], recipe["silver"]["empty"], recipe["silver"]["rows"]) == (0, 1, 2)
+
+
+def test_psg_is_trained_to_name_the_passages_that_its_generator_reads(tmp_path: Path) -> None:
+    """Of the same silver file; none where nothing was chosen, and none that was cut from the prompt."""
+    path = written(tmp_path, [CHOSEN, NOTHING])
+    examples, recipe, _ = made(path, "passages")
+    assert [each.target for each in examples] == ["1", ""]
+    lm = ScriptedLM(["1"])
+    kept = TrainedPSGFilter(lm=connect(lm))(question=CHOSEN.question, passages=list(PASSAGES)).kept
+    assert lm.prompts == [("write", examples[0].prompt)]
+    read = made(path, "generator", reads="psg").examples[0].prompt
+    assert [each.line in read for each in PASSAGES] == [each in kept for each in PASSAGES] == [False, True]
+    assert {name: recipe[name] for name in ("part", "prompt")} == TrainedPSGFilter().recipe
+    cut = made(path, "passages", settings=TrainingSettings(max_input_tokens=115))
+    assert (cut.examples[0].target, cut.recipe["targets_shortened"]) == ("", 1)
 
 
 def test_a_refiner_may_learn_an_earlier_step_of_the_synthesis(tmp_path: Path) -> None:
