@@ -572,7 +572,7 @@ def _recipe(record: Record) -> dict[str, str]:
         "index": "+".join(f"{index['kind']}/{index['fingerprint']}" for index in indexes),
         "k": _arguments(record).get("k"),
         "data": settings.get("data", {}).get("fingerprint"),
-        "seed": settings.get("seed"),
+        "resampling seed": settings.get("seed"),
         "version": record.get("versions", {}).get("blendfilter"),
     }
     return {name: "" if value is None else str(value) for name, value in values.items()}

@@ -286,14 +286,14 @@ def filter_lm_of(settings: Record) -> str:
     return str(((settings.get("lm") or {}).get("filter") or {}).get("name", ""))
 
 
-def corpus_words(index: Record) -> str:
-    """What an index of a run's settings was made of; empty where that was not recorded, as in old runs.
+def corpus_words(searched: Record) -> str:
+    """A corpus by its name and size, of a run's setting `searched`; empty where nothing is known of it.
 
-    >>> corpus_words({"kind": "bm25", "corpus": "pooled", "passages": 1402})
+    >>> corpus_words({"corpus": "pooled", "passages": 1402})
     'pooled, 1,402 passages'
     """
-    size = index.get("passages")
-    return ", ".join(filter(None, (index.get("corpus"), size and f"{size:,} passages")))
+    size = searched.get("passages")
+    return ", ".join(filter(None, (searched.get("corpus"), size and f"{size:,} passages")))
 
 
 def repeat_of(row: Record) -> int:
@@ -522,6 +522,7 @@ def summarise(
         "n": counts["n"],
         **({"repeats": repeats} if repeats > 1 else {}),
         "metrics": metrics,
+        **({"searched": settings["searched"]} if "searched" in settings else {}),
         "retrieval": counts["retrieval"],
         "flags": counts["flags"],
         "losses": counts["losses"],
@@ -588,6 +589,7 @@ def signature(
         or "none"
     )
     named = {_IN_SIGNATURE[key]: arguments[key] for key in arguments if key in _IN_SIGNATURE}
+    lm_seed = (settings["lm"].get("parameters") or {}).get("seed")
     recipe = {
         "n": n,
         "errors": errors,
@@ -597,12 +599,17 @@ def signature(
         "lm": settings["lm"]["name"],
         "filter-lm": filter_lm_of(settings),
         "retriever": retrievers,
+        "corpus": "+".join(filter(None, map(corpus_words, settings.get("searched", ())))),
         **named,
         "prompts": method.get("prompts"),
         "program": method["program"],
+        "lm-seed": "" if lm_seed is None else str(lm_seed),
     }
     parts = [f"{key}:{value}" for key, value in recipe.items() if value]
-    parts += [f"seed:{settings['seed']}", "+".join(f"v{version}" for version in made_by)]
+    parts += [
+        f"resampling-seed:{settings['seed']}",
+        "+".join(f"v{version}" for version in made_by),
+    ]
     return f"{settings['task']} {name.upper()} {100 * score['value']:.1f} ± {100 * half:.1f} | {'|'.join(parts)}"
 
 

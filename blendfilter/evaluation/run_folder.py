@@ -191,6 +191,12 @@ class _RetrieverSettings(_Shape):
     fingerprint: str
 
 
+class _SearchedSettings(_Shape):
+    corpus: str = ""
+    passages: Count = 0
+    type: str = ""
+
+
 class _RunSettings(_Shape):
     task: str
     metrics: Annotated[list[str], Field(min_length=1)]
@@ -198,6 +204,7 @@ class _RunSettings(_Shape):
     method: _MethodSettings
     lm: _ModelSettings
     retrievers: list[_RetrieverSettings]
+    searched: list[_SearchedSettings] = []
     seed: Count
     repeats: PositiveInt = 1
 
@@ -478,7 +485,7 @@ def check_same(stored: Record, new: Record, folder: str) -> None:
     differing = different_settings(
         stored,
         {**new, "method": {**method, "arguments": arguments}},
-        ignored=("data.source", "repeats"),
+        ignored=("data.source", "repeats", "searched"),
         words={
             "lm.filter": f"the filter's model (filter_lm=) was {was or none}, now {now or none}",
             "method.code": f"the code of {method['name']}, or what it holds, was changed",

@@ -59,11 +59,12 @@ def settings_of(
     own_metrics = {
         name: digest(_made_of(each))[:12] for name, each in questions.task.functions.items()
     }
-    retrievers = []
+    retrievers, searched = [], []
     for index in retrievers_of(method):
         info = index.info()  # one behind an address is the same index
         kind = str(info["of"] if info["kind"] == "remote" else info["kind"])
         retrievers.append({"kind": kind, "fingerprint": index.fingerprint})
+        searched.append(searched_of(info))
     settings = {
         "task": questions.task.name,
         "metrics": list(questions.task.metrics),
@@ -85,10 +86,34 @@ def settings_of(
         "lm": _model(lm)
         | without_none({"filter": filter_lm and _model(filter_lm), "of": own or None}),
         "retrievers": retrievers,
+        "searched": searched if any(searched) else None,
         "seed": seed,
         "repeats": repeats if repeats > 1 else None,
     }
     return without_none(settings)
+
+
+def searched_of(info: Mapping[str, Any]) -> dict[str, Any]:
+    """Of what corpus an index is, of how many passages, and of which type a dense one is, as far as `info` says.
+
+    An index over several says what they agree on; their corpora are joined by `+`.
+
+    >>> shards = [{"corpus": {"name": "wiki.jsonl"}, "passages": 2}] * 2
+    >>> searched_of({"kind": "sharded", "passages": 4, "shards": shards})
+    {'corpus': 'wiki.jsonl', 'passages': 4}
+    """
+    named = [info, *info.get("indexes", ()), *info.get("shards", ())]
+    corpora = [(about.get("corpus") or {}).get("name") for about in named]
+    sizes = {about.get("passages") for about in info.get("indexes", ())}
+    if info.get("kind") == "trimmed":
+        return {"type": info["index"]["kind"], **searched_of(info["index"])}
+    return without_none(
+        {
+            "corpus": "+".join(dict.fromkeys(filter(None, corpora))) or None,
+            "passages": info.get("passages") or (sizes.pop() if len(sizes) == 1 else None),
+            "type": (info.get("settings") or {}).get("index"),
+        }
+    )
 
 
 def versions() -> dict[str, str]:

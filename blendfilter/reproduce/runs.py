@@ -295,7 +295,9 @@ def _name(
         if lm.kwargs.get(key)
     ]
     words += [f"r{repeats}"] * (repeats > 1)
-    settings["data"].pop("source")  # the same questions under another file name are the same
+    # the same questions, or passages, under another file name are the same
+    settings["data"].pop("source")
+    settings.pop("searched", None)
     return "-".join([task, name, *map(file_name, words), digest(settings, repeats)[:8]])
 
 

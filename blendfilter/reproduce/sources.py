@@ -277,8 +277,14 @@ class OwnParagraphs(Retriever):
         return [self._found[one_line(query)][:k] for query in queries]
 
     def info(self) -> dict[str, Any]:
-        """Kind, fingerprint and number of questions."""
-        return {"kind": OWN, "fingerprint": self.fingerprint, "queries": len(self._found)}
+        """Kind, fingerprint, corpus, and the numbers of passages and questions."""
+        return {
+            "kind": OWN,
+            "fingerprint": self.fingerprint,
+            "corpus": {"name": OWN},
+            "passages": sum(map(len, self._found.values())),
+            "queries": len(self._found),
+        }
 
 
 def _paragraphs(question: Question) -> list[Passage]:

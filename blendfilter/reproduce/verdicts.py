@@ -300,13 +300,17 @@ def _compared(stated: StatedSetting, run: Run) -> Iterator[tuple[str, str, str]]
     other = stated.filter_lm or stated.reader
     if filter_lm and other and _model(filter_lm) != _model(other):
         yield "filter model", filter_lm, other
-    for index in settings["retrievers"]:
-        kinds = (index["kind"], index.get("type"))
-        if stated.index and stated.index not in kinds:
-            yield "index", index.get("type") or index["kind"], stated.index
-        if not _same_corpus(stated, index):
-            named = {"corpus": stated.corpus, "passages": stated.passages or None}
-            yield "corpus", corpus_words(index) or "unknown", corpus_words(named)
+    indexes = settings["retrievers"]
+    about = settings.get("searched") or [{} for _ in indexes]
+    if stated.index and not indexes:
+        yield "index", "none", stated.index
+    for index, searched in zip(indexes, about, strict=True):
+        kind = searched.get("type") or index["kind"]
+        if stated.index and stated.index not in (kind, index["kind"]):
+            yield "index", kind, stated.index
+        if not _same_corpus(stated, searched):
+            named = {"corpus": stated.corpus, "passages": stated.passages}
+            yield "corpus", corpus_words(searched) or "unknown", corpus_words(named)
     prompts = settings["method"].get("prompts", "ours")
     if stated.prompts and prompts != stated.prompts:
         yield "prompts", prompts, stated.prompts
@@ -316,10 +320,10 @@ def _model(name: str) -> str:
     return name.rpartition("/")[2].casefold()
 
 
-def _same_corpus(stated: StatedSetting, index: Record) -> bool:
+def _same_corpus(stated: StatedSetting, searched: Record) -> bool:
     if stated.passages:
-        return abs(int(index.get("passages") or 0) - stated.passages) <= stated.passages / 20
-    name = str(index.get("corpus", "")).partition(".")[0]
+        return abs(int(searched.get("passages") or 0) - stated.passages) <= stated.passages / 20
+    name = str(searched.get("corpus", "")).partition(".")[0]
     return not stated.corpus or name.casefold() == stated.corpus.partition(".")[0].casefold()
 
 

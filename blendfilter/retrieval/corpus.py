@@ -205,6 +205,12 @@ def read_corpus(path: str | Path) -> Iterator[Passage]:
         )
 
 
+class PooledPassages(list[Passage]):
+    """The corpus of `pooled`; its indexes say so."""
+
+    name = "pooled"
+
+
 def pooled(questions: Iterable[Question]) -> list[Passage]:
     """The paragraphs that came with the questions, each title and text once, in order of first appearance.
 
@@ -230,7 +236,7 @@ def pooled(questions: Iterable[Question]) -> list[Passage]:
         raise EmptyData(
             "these questions bring no paragraphs of their own to pool: name a corpus file or an index"
         )
-    return list(found.values())
+    return PooledPassages(found.values())
 
 
 def corpus_hash(path: str | Path) -> str:

@@ -22,6 +22,7 @@ from typing import Any, ClassVar, NamedTuple, Self, overload
 
 import numpy as np
 
+from blendfilter import resources
 from blendfilter.errors import BadArgument, BadData, EmptyData
 from blendfilter.files import AnyPath, path_of
 from blendfilter.records import Passage
@@ -358,9 +359,11 @@ def gather(
     hold.
     """
     path = path_of(corpus) if isinstance(corpus, (str, os.PathLike)) else None
-    name = (
-        str(getattr(corpus, "name", "")) if path is None else path.name or path.absolute().name
-    )
+    if path is None:
+        name = str(getattr(corpus, "name", ""))
+    else:
+        sample = path == resources.sample("corpus.jsonl")
+        name = "sample" if sample else path.name or path.absolute().name
     ids = IdCheck()
 
     def lines() -> Iterator[bytes]:

@@ -40,12 +40,13 @@ def test_run_json_says_what_was_asked(index: BM25, questions: Questions, tmp_pat
     assert record["notes"] == {"address": "http://127.0.0.1:1/v1", "concurrency": 3, "questions": wanted}
     assert {"blendfilter", "python", "dspy"} <= set(record["versions"])
     settings = record["settings"]
-    assert list(settings) == ["task", "metrics", "data", "method", "lm", "retrievers", "seed"]
+    assert list(settings) == ["task", "metrics", "data", "method", "lm", "retrievers", "searched", "seed"]
     assert settings["data"] == {"source": "sample", "fingerprint": questions.fingerprint, "n": 6}
     assert settings["method"]["name"] == "blendfilter"
     assert settings["method"]["arguments"] == method.arguments()
     assert settings["lm"] == {"name": "counting", "parameters": {"temperature": 0.0}}
     assert settings["retrievers"] == [{"kind": "bm25", "fingerprint": index.fingerprint}]
+    assert settings["searched"] == [{"corpus": "sample", "passages": 193}]
     assert settings["seed"] == 7
 
 
@@ -64,7 +65,9 @@ def test_calls_stand_in_plan_order_and_in_the_journal(index: BM25, questions: Qu
 def test_metrics_json_has_these_fields(index: BM25, questions: Questions, tmp_path: Path) -> None:
     run, engine = done_by(BlendFilter(index), questions, tmp_path / "run")
     metrics = json.loads((run.folder / "metrics.json").read_text())
-    assert list(metrics) == ["task", "method", "n", "metrics", "retrieval", "flags", "losses", "ledger", "signature"]
+    before, after = ["task", "method", "n", "metrics"], ["retrieval", "flags", "losses", "ledger", "signature"]
+    assert list(metrics) == [*before, "searched", *after]
+    assert metrics["searched"] == [{"corpus": "sample", "passages": 193}]
     assert (metrics["task"], metrics["method"], metrics["n"]) == ("hotpotqa", "blendfilter", 6)
     assert list(metrics["metrics"]) == ["em", "f1"]
     for score in metrics["metrics"].values():

@@ -164,7 +164,7 @@ def test_the_signature_is_the_headline_with_its_recipe() -> None:
     metrics = {"em": {"value": 0.462, "low": 0.42, "high": 0.504}, "f1": {}}
     assert signature(SETTINGS, metrics, 500) == (
         "hotpotqa EM 46.2 ± 4.2 | n:500|data:dev.jsonl/0123456789abcdef|method:blendfilter|lm:m|retriever:bm25/feed"
-        f"|k:5|filter:X|program:cafe|seed:3|v{blendfilter.__version__}"
+        f"|k:5|filter:X|program:cafe|resampling-seed:3|v{blendfilter.__version__}"
     )
 
 
@@ -172,6 +172,9 @@ def test_the_signature_is_the_headline_with_its_recipe() -> None:
     ("change", "expected"),
     [
         ({"retrievers": []}, "|retriever:none|"),
+        ({"searched": [{"corpus": "pooled", "passages": 1402}]}, "|retriever:bm25/feed|corpus:pooled, 1,402 passages|"),
+        ({"searched": [{"passages": 24, "type": "flat"}]}, "|retriever:bm25/feed|corpus:24 passages|"),
+        ({"lm": {"name": "m", "parameters": {"seed": 0}}}, "|program:cafe|lm-seed:0|resampling-seed:3|"),
         ({"retrievers": [{"kind": "a", "fingerprint": "1"}, {"kind": "b", "fingerprint": "2"}]}, "|retriever:a/1+b/2|"),
         ({"method": {"name": "x", "arguments": {"k": 2, "without": "q_in"}, "program": "p"}}, "|k:2|without:q_in|"),
         (
