@@ -149,6 +149,7 @@ def reproduce(options: ReproduceOptions) -> None:
         tasks=_names(options.tasks),
         methods=_names(options.methods),
         only_plan=options.plan,
+        margin=options.margin,
         **options.given(TableOptions),
     )
     if code:

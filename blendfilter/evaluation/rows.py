@@ -296,6 +296,11 @@ def corpus_words(searched: Record) -> str:
     return ", ".join(filter(None, (searched.get("corpus"), size and f"{size:,} passages")))
 
 
+def searched_in(settings: Record) -> list[Record]:
+    """What is known of the corpora of a run's `retrievers`, an empty entry for each in an old run."""
+    return settings.get("searched") or [{} for _ in settings["retrievers"]]
+
+
 def repeat_of(row: Record) -> int:
     """Which of the answers to its question a row is, from 1."""
     return int(row.get("repeat", 1))

@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 
 from blendfilter.asking import TaskWording
 from blendfilter.errors import BadArgument, MissingExtra, UnknownName, check_count
+from blendfilter.evaluation.comparison import check_margin
 from blendfilter.journal import digest
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.lm.model import connect as connect_model
@@ -22,6 +23,7 @@ from blendfilter.reproduce import printing, results, sources, tables
 from blendfilter.reproduce.inputs import RowInputs, RowOptions, Say
 from blendfilter.reproduce.readers import RowReaders, with_models
 from blendfilter.reproduce.runs import TableRun, do, file_name, plan, runs_of
+from blendfilter.reproduce.verdicts import MARGIN
 from blendfilter.terminal import terminal_width
 
 __all__ = ["RowOptions", "list_tables", "reproduce"]
@@ -57,6 +59,7 @@ def reproduce(
     repeats: int = 1,
     only_plan: bool = False,
     plots: bool = True,
+    margin: float | None = None,
 ) -> int:
     """Reproduce a table: 0, or 1 where questions ended in an error. `blendfilter reproduce --help` says the options.
 
@@ -66,6 +69,7 @@ def reproduce(
     """
     named, labels = with_models(tables.read(table), rows)
     paper = named.cut(methods, labels)
+    check_margin(margin)
     check_count("--concurrency", options.concurrency)
     check_count("--repeats", repeats)
     if limit is not None:
@@ -129,7 +133,9 @@ def reproduce(
     ):
         say(f"--scorer and --measure change nothing: no row of {paper.name} reads the answer")
     done = do(every, concurrency=options.concurrency, repeats=repeats, say=say)
-    result = results.result(paper, every, done, notes=notes, left_out=left_out)
+    result = results.result(
+        paper, every, done, notes=notes, left_out=left_out, margin=margin or MARGIN
+    )
     place = runs / _folder_name(paper, every)
     written = printing.write(result, place)
     show(printing.text(result, terminal_width()))

@@ -18,6 +18,7 @@ from blendfilter.report import plots
 from blendfilter.reproduce.results import ResultLine, TableResult, by_label
 from blendfilter.reproduce.runs import TableRun
 from blendfilter.reproduce.tables import format_of
+from blendfilter.reproduce.verdicts import other_settings, rule
 from blendfilter.table import Table
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ def plain(result: TableResult) -> dict[str, Any]:
     table, saved = result.table, result.calls_used - result.calls_different
     lines = [
         {key: rounded(key, value) for key, value in asdict(line).items()}
+        | {"verdict": line.verdict and line.verdict.as_dict()}
         for line in result.lines
     ]
     return {
@@ -91,8 +93,12 @@ def notes(result: TableResult) -> Iterator[str]:
         of_so_many = (
             f"{of} questions" if table.published_n is None else f"{of:,} questions or more"
         )
-        yield "vs published: measured - published, in points; no test belongs to it"
+        yield "vs published: measured - published, in points"
         yield f"published: of {of_so_many}, so uncertain too (up to ± {widest:.1f} points); the difference by both"
+    verdicts = [line.verdict for line in lines if line.verdict]
+    if any(not verdict.differs for verdict in verdicts):
+        yield rule(verdicts[0].margin)
+    yield from other_settings(verdicts)
     what = "a question's" if result.repeats == 1 else "one answer's"
     yield f"calls, tokens: {what}, those that another run had made already included"
     if any(line.gain is not None for line in lines):
@@ -124,8 +130,8 @@ def notes(result: TableResult) -> Iterator[str]:
 def tables_of(result: TableResult) -> Iterator[Table]:
     """A table a task, with a line before each group of rows."""
     against = result.table.against
-    header = ["", "at", "measure", "published", "measured", "vs published", f"of {against}"]
-    header += [f"vs {against}", f"published vs {against}", "p", "Holm"]
+    header = ["", "at", "measure", "published", "measured", "vs published", "verdict"]
+    header += [f"of {against}", f"vs {against}", f"published vs {against}", "p", "Holm"]
     header += ["prompt", "front", "input", "front", "calls", "tokens", "errors"]
     for task, of_task in groupby(result.lines, key=lambda line: line.task):
         lines, rows = list(of_task), list[list[str]]()
@@ -158,6 +164,7 @@ def _cells(line: ResultLine, before: ResultLine | None) -> list[str]:
         if line.missing
         else _with_half(line.measure, line.value, line.low, line.high),
         percent(line.difference, "+z"),
+        "" if line.verdict is None else line.verdict.short,
         "" if line.of_reference is None else f"{percent(line.of_reference)} %",
         _with_half(line.measure, line.gain, line.gain_low, line.gain_high, "+z"),
         percent(line.published_gain, "+z"),

@@ -23,7 +23,15 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from blendfilter.evaluation.ledger import busy_seconds, per_question
-from blendfilter.evaluation.rows import KEPT, Record, kept_known, repeats_in, retrieval_known
+from blendfilter.evaluation.rows import (
+    KEPT,
+    Record,
+    corpus_words,
+    kept_known,
+    repeats_in,
+    retrieval_known,
+    searched_in,
+)
 from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.run_passages import AnswerContext, contexts
 from blendfilter.evaluation.statistics import holm, interval, mcnemar_exact, paired_bootstrap
@@ -39,6 +47,7 @@ from blendfilter.report.run_text import trimmed
 from blendfilter.reproduce.inputs import JUDGING_STAGES
 from blendfilter.reproduce.runs import LeftOut, TablePlace, TableRun
 from blendfilter.reproduce.tables import FigureFormat, PaperTable, format_of
+from blendfilter.reproduce.verdicts import MARGIN, Verdict, beside_published
 from blendfilter.tasks import TASKS
 
 SECONDS_IN_ALL = "seconds_in_all"
@@ -91,6 +100,7 @@ class ResultLine:
     failed: bool = False
     missing: bool = False
     published_gain: float | None = None
+    verdict: Verdict | None = None
     reader: str = ""
     filter: str = ""
 
@@ -118,6 +128,7 @@ def result(
     *,
     notes: Sequence[str] = (),
     left_out: Sequence[LeftOut] = (),
+    margin: float = MARGIN,
 ) -> TableResult:
     """The lines of `table` out of its finished runs, and of the rows that were `left_out`, with the reason of each."""
     pairs = [(one, done[one.folder]) for one in wanted]
@@ -126,7 +137,7 @@ def result(
     lines = list(
         _best_of(table, pairs, offline)
         if table.samples
-        else _lines(table, pairs, counting, offline)
+        else _lines(table, pairs, counting, offline, margin / 100)
     )
     empty: list[tuple[TablePlace, Run | None]] = []
     if not table.samples:
@@ -170,7 +181,7 @@ def result(
 
 
 def _lines(
-    table: PaperTable, pairs: Pairs, counting: TokenCounter, offline: bool
+    table: PaperTable, pairs: Pairs, counting: TokenCounter, offline: bool, margin: float
 ) -> Iterator[ResultLine]:
     measured = {
         (one.place, one.point): values_of(_readings(table, one, run, counting))
@@ -192,6 +203,11 @@ def _lines(
             before = measured[there.place, there.point].get((measure, side)) if apart else None
             if before is not None:
                 line = with_gain(line, before, values, p_values=not offline)
+            # where the published figure is one of scores, too
+            if line.difference is not None and line.published is not None:
+                scores = list(values.values())
+                found = beside_published(table, one.row, line.published, scores, run, margin)
+                line = replace(line, verdict=found)
             yield line
 
 
@@ -572,8 +588,22 @@ def _total(numbers: Iterable[float | None]) -> float | None:
 # --- notes ---
 
 
+def _corpora(pairs: Pairs) -> Iterator[str]:
+    """What each task was searched in."""
+    corpora = dict.fromkeys(
+        (one.task, index["kind"], corpus_words(searched))
+        for one, run in pairs
+        for index, searched in zip(
+            run.settings["retrievers"], searched_in(run.settings), strict=True
+        )
+    )
+    for task, kind, corpus in corpora:
+        yield f"{task}: searched {kind} over {corpus or 'an unknown corpus'}"
+
+
 def _notes(table: PaperTable, pairs: Pairs, counting: TokenCounter) -> Iterator[str]:
-    """Rows without a score, how contexts were counted and what of them is unknown, and bounds that are none."""
+    """Corpora, rows without a score, how contexts were counted and what of them is unknown, bounds that are none."""
+    yield from _corpora(pairs)
     for one, run in pairs:
         if run.failed:
             yield f"{one.task}: {one.label}: failed, every question ended in an error"

@@ -30,11 +30,11 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt
 from blendfilter.errors import BadArgument, BadData, RunMismatch, UnknownName
 from blendfilter.evaluation.comparison import check_margin, percent, rounded
 from blendfilter.evaluation.rescoring import NAMES, rescored
-from blendfilter.evaluation.rows import Record, corpus_words, filter_lm_of, key_of
+from blendfilter.evaluation.rows import Record, corpus_words, filter_lm_of, key_of, searched_in
 from blendfilter.evaluation.run import Run, Runs, named_runs
 from blendfilter.evaluation.statistics import Scores, binomial_n, independent_difference
 from blendfilter.files import AnyPath, path_of
-from blendfilter.reproduce.tables import parsed
+from blendfilter.reproduce.tables import PaperRow, PaperTable, parsed
 from blendfilter.table import Table
 from blendfilter.tasks import TASKS
 
@@ -69,6 +69,16 @@ class Verdict:
     needed: int | None = None
     both_needed: bool = False
     differs: tuple[str, ...] = ()
+
+    @property
+    def short(self) -> str:
+        """The same, where a note says how the setting is another."""
+        return OTHER if self.differs else self.word
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        fields = {name: rounded(name, value) for name, value in asdict(self).items()}
+        return {"word": self.word, **fields}
 
     @property
     def word(self) -> str:
@@ -157,6 +167,25 @@ def judged(published: float, published_n: int, scores: Scores, margin: float) ->
     return _decided(
         published, published_n, fmean(means), binomial_n(scores), len(means), margin
     )
+
+
+def beside_published(
+    table: PaperTable, row: PaperRow, published: float, values: Scores, run: Run, margin: float
+) -> Verdict:
+    """The verdict on a row of a paper's table: `published` beside the values of `run` by question."""
+    published_n = table.published_n or table.n
+    setting = StatedSetting(
+        reader=table.reader, filter_lm=table.filter_lm, prompts=table.prompts
+    )
+    if row.retrieves:
+        of_index = {
+            "index": table.role(row),
+            "corpus": table.corpus,
+            "passages": table.passages,
+        }
+        setting = setting.model_copy(update=of_index)
+    found = judged(published, published_n, values, margin)
+    return another_setting(found, differences(setting, published_n, [run]))
 
 
 def another_setting(found: Verdict, differs: Sequence[str]) -> Verdict:
@@ -301,10 +330,9 @@ def _compared(stated: StatedSetting, run: Run) -> Iterator[tuple[str, str, str]]
     if filter_lm and other and _model(filter_lm) != _model(other):
         yield "filter model", filter_lm, other
     indexes = settings["retrievers"]
-    about = settings.get("searched") or [{} for _ in indexes]
     if stated.index and not indexes:
         yield "index", "none", stated.index
-    for index, searched in zip(indexes, about, strict=True):
+    for index, searched in zip(indexes, searched_in(settings), strict=True):
         kind = searched.get("type") or index["kind"]
         if stated.index and stated.index not in (kind, index["kind"]):
             yield "index", kind, stated.index
@@ -435,10 +463,8 @@ class VerdictTable:
         """Plain data for JSON, in fractions of 1."""
         rows = []
         for row, found in self.rows:
-            plain: dict[str, Any] = {"name": row.name, "verdict": found and found.word}
-            if found is not None:
-                plain |= {key: rounded(key, value) for key, value in asdict(found).items()}
-            rows.append(plain)
+            plain = {"word": "not run"} if found is None else found.as_dict()
+            rows.append({"name": row.name, **plain})
         return {
             "title": self.title,
             "measure": self.measure,
@@ -464,8 +490,7 @@ def rule(margin: float) -> str:
 
 
 def other_settings(found: Iterable[Verdict]) -> Iterator[str]:
-    """In what the settings differ, a line each."""
-    yield from (
-        f"another setting: {line}"
-        for line in dict.fromkeys(chain(*(one.differs for one in found)))
-    )
+    """How settings differ, in a line."""
+    lines = dict.fromkeys(chain(*(one.differs for one in found)))
+    if lines:
+        yield f"another setting: {'; '.join(lines)}"

@@ -57,8 +57,9 @@ def test_lines_hold_published_measured_and_tests_with_holm_over_the_table(small:
     half, em = (chain.high - chain.low) / 2, rows["em"]
     gain, half_of_gain = 100 * (em.difference or 0), 50 * ((em.high or 0) - (em.low or 0))
     text = printing.text(done.result, 200)
-    assert next(line for line in text.splitlines() if line.startswith("Chain")).split()[2:10] == [
-        "25.0", f"{100 * chain.value:.1f}", "±", f"{100 * half:.1f}", f"{100 * chain.difference:+.1f}",
+    assert next(line for line in text.splitlines() if line.startswith("Chain")).split()[2:12] == [
+        "25.0", f"{100 * chain.value:.1f}", "±", f"{100 * half:.1f}",
+        f"{100 * chain.difference:+.1f}", "another", "setting",
         f"{gain:+.1f}", "±", f"{half_of_gain:.1f}",
     ]  # fmt: skip
     assert by_place["hotpotqa", "Whole", "em"].p is None
@@ -472,7 +473,7 @@ def test_the_offline_reader_gets_no_p_and_every_form_says_so(small: PaperTable, 
             "the sample world" in form or "published: of 500 questions, so uncertain too (up to ± 4.4 points)" in form
         )
     assert json.loads(forms[1])["lines"][0]["published"] == 0.3
-    assert next(line for line in forms[0].splitlines() if line.startswith("|")).count("|") == 8
+    assert next(line for line in forms[0].splitlines() if line.startswith("|")).count("|") == 9
 
 
 @pytest.mark.parametrize("name", ["filco-figure4", "filco-figure6", "filco-frontier"])

@@ -7,16 +7,22 @@ import math
 import sys
 from functools import cache
 from pathlib import Path
+from shutil import copytree
+from typing import Any
 
 import numpy as np
 import pytest
+from reproduce_world import HEAD, ROWS, made, written
 from scipy import stats
+from small_world import CountingEngine, done_by
 
 import blendfilter as bf
 from blendfilter.cli import main
-from blendfilter.errors import BlendFilterError
+from blendfilter.errors import BlendFilterError, RunMismatch
 from blendfilter.evaluation.statistics import binomial_n, independent_difference
+from blendfilter.reproduce import printing, tables
 from blendfilter.reproduce.verdicts import NOT_REPRODUCED, REPRODUCED, decide, judged, verdicts
+from blendfilter.resources import sample
 
 # the interval
 
@@ -135,6 +141,101 @@ def test_three_points_less_are_reproduced_by_a_wider_margin_alone(margin: float,
     assert word in bf.verdict(33.1, 30.1, n=1000, published_n=1000, margin=margin).word
 
 
+# the setting
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> bf.Run:
+    """Twelve questions over the sample world by a model called counting."""
+    index = bf.BM25.build(sample("corpus.jsonl"))
+    questions, folder = bf.load("hotpotqa", "sample", limit=12), tmp_path_factory.mktemp("runs") / "run"
+    return done_by(bf.Direct(index), questions, folder)[0]
+
+
+@pytest.mark.parametrize(
+    ("setting", "differs"),
+    [
+        ({}, []),
+        ({"task": "hotpotqa", "reader": "org/Counting", "index": "bm25", "corpus": "sample.jsonl"}, []),
+        ({"corpus": "another name", "passages": 200, "prompts": "ours"}, []),
+        ({"task": "nq"}, ["task: hotpotqa, not nq"]),
+        ({"reader": "llama3-8B-instruct"}, ["reader: counting, not llama3-8B-instruct"]),
+        ({"index": "colbert"}, ["index: bm25, not colbert"]),
+        ({"corpus": "wiki18"}, ["corpus: sample, 193 passages, not wiki18"]),
+        (
+            {"corpus": "sample", "passages": 21_015_324, "prompts": "paper"},
+            ["corpus: sample, 193 passages, not sample, 21,015,324 passages", "prompts: ours, not paper"],
+        ),
+    ],
+)
+def test_a_run_of_another_setting_than_the_table_states_is_not_judged(
+    setting: dict[str, Any], differs: list[str], run: bf.Run
+) -> None:
+    found = bf.verdict(40, run, published_n=12, **setting)
+    assert list(found.differs) == differs
+    assert found.word.startswith("another setting: " if differs else "undecidable with n = 12")
+
+
+def test_a_run_over_fewer_questions_than_were_published_is_another_setting(run: bf.Run) -> None:
+    assert bf.verdict(40, run, published_n=500, reader="x").word == "another setting: reader, 12 of 500 questions"
+
+
+def test_the_offline_reader_is_always_another_setting(tmp_path: Path) -> None:
+    questions = bf.load("hotpotqa", "sample", limit=2)
+    made = bf.evaluate(bf.Direct(), questions, lm=bf.connect("offline"), run=tmp_path / "run", progress=False)
+    assert bf.verdict(40, made).differs == ("reader: offline, not a model",)
+    assert bf.verdict(40, made, index="bm25").word == "another setting: reader, index"
+
+
+def test_an_old_run_that_records_no_corpus_is_not_taken_for_the_published_one(run: bf.Run, tmp_path: Path) -> None:
+    old = tmp_path / "old"
+    copytree(run.folder, old)
+    record = json.loads((old / "run.json").read_text())
+    del record["settings"]["searched"]
+    (old / "run.json").write_text(json.dumps(record))
+    assert bf.verdict(40, old, corpus="wiki18", passages=21_015_324).differs == (
+        "corpus: unknown, not wiki18, 21,015,324 passages",
+    )
+
+
+def test_several_runs_are_seeds_of_one_over_the_same_questions(run: bf.Run, tmp_path: Path) -> None:
+    other, _ = done_by(bf.Direct(), bf.load("hotpotqa", "sample", limit=12), tmp_path / "other")
+    few, _ = done_by(bf.Direct(), bf.load("hotpotqa", "sample", limit=3), tmp_path / "few")
+    both = bf.verdict(40, [run, other], measure="f1")
+    assert both.n == 12
+    assert both.measured == pytest.approx((run.scores["f1"] + other.scores["f1"]) / 2, abs=1e-6)
+    with pytest.raises(RunMismatch, match="'run' and 'few' are over different questions"):
+        bf.verdict(40, [run, few])
+
+
+def test_a_papers_table_ends_in_the_word_and_says_what_it_was_searched_in(tmp_path: Path) -> None:
+    head = HEAD.replace("n = 500", "n = 12").replace(', "strategyqa"', "")
+    done = made(
+        written(tmp_path, head + ROWS), tmp_path / "runs", CountingEngine().lm(name="counted"), limit=12, rows=["Chain"]
+    )
+    line, whole = done.line("Chain", "em"), done.line("Whole", "em")
+    assert line.verdict is not None
+    assert whole.verdict is not None
+    text = printing.text(done.result, 200)
+    assert line.verdict.word in next(row for row in text.splitlines() if row.startswith("Chain"))
+    assert line.verdict.word.startswith("undecidable with n = 12")
+    assert "hotpotqa: searched bm25 over sample, 193 passages" in text
+    assert "verdict: reproduced if the 90 % interval of measured - published lies within ± 3 points" in text
+    lines = printing.plain(done.result)["lines"]
+    assert {each["label"]: (each["verdict"] or {}).get("word") for each in lines if each["measure"] == "em"} == {
+        "Chain": line.verdict.word,
+        "Whole": whole.verdict.word,
+    }
+
+
+def test_every_papers_table_states_its_setting() -> None:
+    for name in tables.names():
+        paper = tables.read(name)
+        assert paper.corpus
+        assert paper.passages in (5_233_329, 21_015_324)
+        assert paper.prompts == "paper"
+
+
 # a published table, by command
 
 FLASHRAG = """
@@ -190,9 +291,9 @@ def test_its_verdicts_as_json_and_by_another_margin(
     file.write_text(FLASHRAG)
     blendfilter(monkeypatch, "--verdict", file, "--margin", "6", "--json")
     standard, naive, recomp = json.loads(capsys.readouterr().out)["rows"]
-    assert (standard["verdict"], standard["low"], standard["margin"]) == ("reproduced", -0.053575, 0.06)
+    assert (standard["word"], standard["low"], standard["margin"]) == ("reproduced", -0.053575, 0.06)
     assert (naive["n"], naive["published_n"]) == (1000, 0)
-    assert recomp == {"name": "RECOMP", "verdict": None}
+    assert recomp == {"name": "RECOMP", "word": "not run"}
 
 
 @pytest.mark.parametrize(
@@ -217,3 +318,13 @@ def test_a_file_that_cannot_be_judged_is_named_in_one_line(old: str, new: str, w
         verdicts(file)
     assert str(error.value).startswith(words)
     assert "\n" not in str(error.value)
+
+
+def test_rows_name_runs_and_state_settings_of_their_own(run: bf.Run, tmp_path: Path) -> None:
+    file = tmp_path / "own.toml"
+    rows = '[[rows]]\nname = "{0}"\nvalue = 40\nn = 12\nrun = "{1}"\n{2}\n'
+    text = rows.format("as the table", run.folder, "") + rows.format("of its own", run.folder, 'reader = "counting"')
+    file.write_text(f'reader = "gpt-4o-mini"\nmeasure = "f1"\n{text}')
+    found = verdicts(file)
+    assert [one.kind for _, one in found.rows if one] == ["another setting", "undecidable"]
+    assert "another setting: reader: counting, not gpt-4o-mini" in found.table().notes
