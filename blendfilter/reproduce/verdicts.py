@@ -86,10 +86,9 @@ class Verdict:
         if self.kind == OTHER:
             return f"{OTHER}: {', '.join(each.partition(':')[0] for each in self.differs)}"
         if self.kind == UNDECIDABLE:
-            more = "no n would decide"
+            more = "no n would do"
             if self.needed is not None:
-                sides = " on both sides" * self.both_needed
-                more = f"{self.needed:,}{sides} would decide"
+                more = f"{'both need' if self.both_needed else 'needs'} {self.needed:,}"
             return f"{UNDECIDABLE} with n = {self.n:,} ({more})"
         return self.kind
 
@@ -141,7 +140,7 @@ def verdict(
         runs over different questions.
 
     >>> print(verdict(35.1, 33.2, n=1200, published_n=1000))
-    undecidable with n = 1,200 (12,000 on both sides would decide): -1.9 points [-5.4, +1.5], margin 3
+    undecidable with n = 1,200 (both need 12,000): -1.9 points [-5.4, +1.5], margin 3
     >>> verdict(35.1, 33.2, n=1200, published_n=1000, margin=6).word
     'reproduced'
     """

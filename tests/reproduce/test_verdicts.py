@@ -96,7 +96,7 @@ def test_fractions_and_repeats_err_no_more_often() -> None:
 @pytest.mark.parametrize("n", [500, 3000])
 def test_equal_scores_are_reproduced_where_both_have_the_questions_for_it(n: int) -> None:
     word = bf.verdict(35, 35, n=n, published_n=n).word
-    assert word == ("reproduced" if n == 3000 else "undecidable with n = 500 (1,500 on both sides would decide)")
+    assert word == ("reproduced" if n == 3000 else "undecidable with n = 500 (both need 1,500)")
 
 
 def test_what_would_decide_decides() -> None:
@@ -106,7 +106,7 @@ def test_what_would_decide_decides() -> None:
 
 
 def test_at_the_margin_no_n_would_decide() -> None:
-    assert bf.verdict(33.1, 30.1, n=1000).word == "undecidable with n = 1,000 (no n would decide)"
+    assert bf.verdict(33.1, 30.1, n=1000).word == "undecidable with n = 1,000 (no n would do)"
 
 
 # figures that users of other toolkits asked about
@@ -117,14 +117,14 @@ def test_at_the_margin_no_n_would_decide() -> None:
     [
         # RUC-NLPIR/FlashRAG #60: NQ, standard RAG, and with selective context. The printed 0.3324099722991690 and
         # 0.3019390581717452 are 1,200 and 1,090 of NQ's 3,610 test questions; the table has the first 1,000
-        (35.1, 1000, 33.2, 1200, "undecidable with n = 1,200 (12,000 on both sides would decide)"),
-        (35.1, 1000, 33.24, 3610, "undecidable with n = 3,610 (11,000 on both sides would decide)"),
-        (30.5, 1000, 30.19, 3610, "undecidable with n = 3,610 (7,900 would decide)"),
+        (35.1, 1000, 33.2, 1200, "undecidable with n = 1,200 (both need 12,000)"),
+        (35.1, 1000, 33.24, 3610, "undecidable with n = 3,610 (both need 11,000)"),
+        (30.5, 1000, 30.19, 3610, "undecidable with n = 3,610 (needs 7,900)"),
         # #44: NQ, 1,000 questions; one run, and three of one seed
-        (35.1, 1000, 33.5, 1000, "undecidable with n = 1,000 (7,100 on both sides would decide)"),
-        (22.6, 1000, [18.7, 17.1, 17.4], 1000, "undecidable with n = 1,000 (3,100 on both sides would decide)"),
+        (35.1, 1000, 33.5, 1000, "undecidable with n = 1,000 (both need 7,100)"),
+        (22.6, 1000, [18.7, 17.1, 17.4], 1000, "undecidable with n = 1,000 (both need 3,100)"),
         # gepa-ai/gepa-artifact #5: HotPotQA, 300 questions, two servers
-        (42.33, 300, [38.7, 41.0], 300, "undecidable with n = 300 (68,000 on both sides would decide)"),
+        (42.33, 300, [38.7, 41.0], 300, "undecidable with n = 300 (both need 68,000)"),
     ],
 )
 def test_figures_of_issues(
@@ -134,7 +134,7 @@ def test_figures_of_issues(
 
 
 @pytest.mark.parametrize(
-    ("margin", "word"), [(3, "no n would decide"), (5, "3,300 on both sides would decide"), (7, "reproduced")]
+    ("margin", "word"), [(3, "no n would do"), (5, "both need 3,300"), (7, "reproduced")]
 )
 def test_three_points_less_are_reproduced_by_a_wider_margin_alone(margin: float, word: str) -> None:
     """FlashRAG #169: EM is 3 points lower; does that count? With 1,000 questions on both sides not within 5 points."""
@@ -278,8 +278,8 @@ def test_a_published_table_gets_a_word_a_row(
     blendfilter(monkeypatch, "--verdict", file)
     printed = capsys.readouterr().out
     words = {line.split("  ")[0]: line.rpartition("  ")[2] for line in printed.splitlines()}
-    assert words["Standard RAG"] == "undecidable with n = 1,200 (12,000 on both sides would decide)"
-    assert words["Naive"] == "undecidable with n = 1,000 (1,700 would decide)"
+    assert words["Standard RAG"] == "undecidable with n = 1,200 (both need 12,000)"
+    assert words["Naive"] == "undecidable with n = 1,000 (needs 1,700)"
     assert words["RECOMP"] == "not run"
     assert "n ?: unknown; the published score is taken as exact" in printed
 
