@@ -133,9 +133,7 @@ def test_figures_of_issues(
     assert bf.verdict(published, measured, n=n, published_n=published_n).word == word
 
 
-@pytest.mark.parametrize(
-    ("margin", "word"), [(3, "no n would do"), (5, "both need 3,300"), (7, "reproduced")]
-)
+@pytest.mark.parametrize(("margin", "word"), [(3, "no n would do"), (5, "both need 3,300"), (7, "reproduced")])
 def test_three_points_less_are_reproduced_by_a_wider_margin_alone(margin: float, word: str) -> None:
     """FlashRAG #169: EM is 3 points lower; does that count? With 1,000 questions on both sides not within 5 points."""
     assert word in bf.verdict(33.1, 30.1, n=1000, published_n=1000, margin=margin).word
