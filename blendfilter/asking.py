@@ -33,6 +33,7 @@ from blendfilter.lm.model import ConnectedLM
 from blendfilter.lm.tokenisers import RULE, tokeniser_for
 from blendfilter.prompting import (
     ANSWER_FORM,
+    PAPER,
     WHOLE_READERS,
     Prompts,
     Template,
@@ -64,6 +65,8 @@ FEW_SHOT = {
     "react/thought_action",
 }
 """Templates with a task's demonstrations; the others are zero-shot (BlendFilter, appendices D and F)."""
+PAPER_SHOTS = 3
+"""Demonstrations in the set `paper`: the first three of a task's own (BlendFilter, appendix D)."""
 ANSWERING = FEW_SHOT | {"blendfilter/short_answer", "cdit/answer"}
 """Templates that ask for an answer, or for reasoning that ends with one."""
 JUDGING = {
@@ -551,6 +554,7 @@ class TaskWording(pydantic.BaseModel):
         reply_tokens: cap of a reasoning or a passage, in place of `REPLY_TOKENS`; the caps of judgements move by as
             much. Short replies keep theirs. None: the usual.
         whole_answer: answers are sentences: the whole reply is the answer, not its first line.
+        own_demos: the demonstrations are the task's own, of which the set `paper` shows `PAPER_SHOTS`.
     """
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
@@ -567,6 +571,7 @@ class TaskWording(pydantic.BaseModel):
     answer_form: str = ANSWER_FORM
     instructions: dict[str, str] = {}
     demos: list[Demonstration] = []
+    own_demos: bool = False
 
     @staticmethod
     @lru_cache
@@ -583,7 +588,7 @@ class TaskWording(pydantic.BaseModel):
                 {*TASKS, *(each.parent.name for each in folder.glob("*/default.json"))},
             )
         wording = TaskWording.model_validate_json(path.read_bytes())
-        return wording.model_copy(update={"task": task})
+        return wording.model_copy(update={"task": task, "own_demos": True})
 
     def with_demos(self, demos: Sequence[Demonstration] | str | Path | None) -> TaskWording:
         """This wording with other demonstrations: a list, a JSON file of one (`read_demos`), or `none`.
@@ -597,7 +602,16 @@ class TaskWording(pydantic.BaseModel):
         if demos is None:
             return self
         shown = read_demos(demos) if isinstance(demos, str | Path) else [*demos]
-        return self.model_copy(update={"demos": shown})
+        return self.model_copy(update={"demos": shown, "own_demos": False})
+
+    def demos_in(self, prompts: Prompts) -> list[Demonstration]:
+        """The demonstrations that few-shot templates of `prompts` show.
+
+        >>> [len(TaskWording.of("hotpotqa").demos_in(Prompts.of(name))) for name in ("ours", "paper")]
+        [4, 3]
+        """
+        own = prompts.set_name == PAPER and self.own_demos
+        return self.demos[:PAPER_SHOTS] if own else self.demos
 
     def with_reply_tokens(self, reply_tokens: int | None) -> TaskWording:
         """This wording with another cap of reasonings, passages and judgements; None changes nothing.
@@ -642,7 +656,7 @@ class TaskWording(pydantic.BaseModel):
             predictor.reply_tokens = self.reply_tokens
         if name in FEW_SHOT:
             predictor.task_demos = demonstrations(
-                predictor, [worked(demo) for demo in self.demos]
+                predictor, [worked(demo) for demo in self.demos_in(template.among)]
             )
             predictor.demos = [*predictor.task_demos]
         if "answer" not in predictor.signature.output_fields:

@@ -45,8 +45,10 @@ logger = logging.getLogger(__name__)
 
 Readers: TypeAlias = Mapping[str, Callable[[str], str]]
 
-SETS = ("paper",)
-"""Sets of templates beside our own, by name; `paper` has the papers' order and slots, in our words."""
+OURS, PAPER = "ours", "paper"
+"""What our own templates are called, and the set that has the papers' order and slots, in our words."""
+SETS = (PAPER,)
+"""Sets of templates beside our own, by name."""
 INSTRUCTIONS = "instructions.json"
 """The file of a set or a folder that has instructions by task and template."""
 _Words: TypeAlias = (
@@ -171,7 +173,9 @@ class Prompts(Shared):
 
     @staticmethod
     def of(prompts: Prompts | str | Path | None) -> Prompts:
-        """`prompts` themselves, those of a set or a folder, or (None) the package's own."""
+        """`prompts` themselves, those of a set or a folder, or (None, `ours`) the package's own."""
+        if prompts == OURS:
+            return own_prompts()
         if isinstance(prompts, Prompts):
             return prompts
         return _known_prompts(prompts) if prompts in (None, *SETS) else Prompts(prompts)

@@ -163,7 +163,7 @@ def test_a_tasks_rewording_renders_as_its_golden_file(task: str) -> None:
     check(GOLDEN / "tasks" / f"{task}.txt", [(", ".join(names), prompt) for prompt, names in reworded.items()])
 
 
-@pytest.mark.parametrize("method", ["blendfilter", "cdit", "filco"])
+@pytest.mark.parametrize("method", ["bider", "blendfilter", "cdit", "filco"])
 def test_the_papers_shape_renders_as_its_golden_file(method: str) -> None:
     """With a demonstration each; on StrategyQA what differs there."""
     rendered: dict[str, str] = {}
@@ -178,6 +178,6 @@ def test_the_papers_shape_renders_as_its_golden_file(method: str) -> None:
 
 def test_no_golden_file_is_left_over() -> None:
     files = {path.relative_to(GOLDEN).as_posix() for path in GOLDEN.rglob("*.txt")}
-    papers = {f"paper/{method}.txt" for method in ("blendfilter", "cdit", "filco")}
+    papers = {f"paper/{method}.txt" for method in ("bider", "blendfilter", "cdit", "filco")}
     tasks = {f"tasks/{task}.txt" for task in TASKS[1:]}
     assert files == {f"templates/{name}.txt" for name in TEMPLATES} | tasks | papers

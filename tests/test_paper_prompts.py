@@ -1,6 +1,7 @@
 """The set of prompts in the papers' shape (`--prompts paper`): their order and slots, in our words.
 
-BlendFilter (Wang et al. 2024), appendix F; CDIT (Ma et al. 2024), Tables 5 to 8; FilCo (Wang et al. 2023), section 2.3.
+BlendFilter (Wang et al. 2024), appendix F; CDIT (Ma et al. 2024), Tables 5 to 8; FilCo (Wang et al. 2023), section 2.3;
+BIDER (Jin et al. 2024), section 3.3.
 What comes first in a prompt, and what after it, is asserted on the prompt as it is sent.
 """
 
@@ -34,8 +35,26 @@ IN_ITS_SHAPE = {
     "blendfilter/external", "blendfilter/answer", "blendfilter/internal", "blendfilter/topic", "blendfilter/check",
     "blendfilter/ids", "blendfilter/ids_again", "blendfilter/short_answer", "cdit/word", "cdit/word_again",
     "cdit/answer", "filco/sentences", "filco/sentences_again", "filco/passages", "filco/passages_again",
+    "filco/context", "bider/refine",
 }  # fmt: skip
 """Those of the set, and the second requests that extend one of them."""
+IN_THE_PAPERS = [
+    ("external", "hotpotqa", "instructions demos knowledge question", "BlendFilter, appendix F"),
+    ("answer", "twowiki", "instructions demos knowledge question", "BlendFilter, appendix F"),
+    ("internal", "hotpotqa", "instructions question", "BlendFilter, appendix F"),
+    ("topic", "hotpotqa", "instructions question", "BlendFilter, appendix F"),
+    ("check", "hotpotqa", "topic knowledge question instructions", "BlendFilter, appendix F, HotPotQA and 2Wiki"),
+    ("check", "strategyqa", "instructions question knowledge", "BlendFilter, appendix F, StrategyQA"),
+    ("ids", "hotpotqa", "instructions context question knowledge", "BlendFilter, appendix F, second step"),
+    ("short_answer", "strategyqa", "instructions context question", "BlendFilter, appendix F, second step"),
+    ("consistent_word", "popqa", "rules instructions question passage", "CDIT, appendix B.1, Table 6"),
+    ("respond", "popqa", "knowledge question instructions", "CDIT, appendix B.2, Table 7"),
+    ("helpful_sentences", "nq", "instructions question knowledge", "FilCo, section 2.3: q, then P"),
+    ("helpful_passages", "nq", "instructions question knowledge", "FilCo, section 2.3: q, then P"),
+    ("written_filco", "nq", "instructions question knowledge", "FilCo, section 2.3: M_ctx(q, P)"),
+    ("written_bider", "nq", "instructions question knowledge", "BIDER, section 3.3: q, then D"),
+]
+"""The slots of a prompt on a task, in order, and where in the papers (PAPERS.md: what is decided there)."""
 YES_NO = "The answer is always Yes or No, and nothing else."
 
 
@@ -64,6 +83,20 @@ def in_order(prompt: str, *parts: str) -> bool:
 
 
 KNOWLEDGE = [f"knowledge {number}: {line}" for number, line in enumerate(LINES)]
+
+
+@pytest.mark.parametrize(
+    ("name", "task", "slots", "place"), IN_THE_PAPERS, ids=[f"{name}-{task}" for name, task, *_ in IN_THE_PAPERS]
+)
+def test_the_order_of_slots_is_the_papers(name: str, task: str, slots: str, place: str) -> None:
+    ask = paper_predictors(task)[name]
+    values = given(task, ask)
+    text = {"instructions": ask.signature.instructions, "demos": "".join(demo.question for demo in ask.demos[:1])}
+    for slot, value in values.items():
+        text[slot] = value[0] if isinstance(value, list) else str(value)
+    absent = {slot for slot in values if slot not in slots.split()} - {"offer_none"}
+    assert {slot for slot in absent if text[slot]} == set(), place
+    assert in_order(ask.render(**values), *(text[slot] for slot in slots.split())), place
 
 
 class TestSlots:
@@ -193,7 +226,17 @@ class TestEveryTask:
             rest = [name for name, ask in theirs.items() if ask.template.name not in IN_ITS_SHAPE]
             assert {"direct", "cot", "self_ask", "react", "judge", "consistent_components"} <= set(rest)
             for name in rest:
+                ours[name].demos = ours[name].demos[:3]
                 assert theirs[name].render(**inputs(theirs[name])) == ours[name].render(**inputs(ours[name]))
+
+    def test_three_demonstrations_are_shown_where_the_paper_shows_some(self) -> None:
+        """ "In all experiments, we utilize a 3-shot in-context learning setting" (appendix D); a user's are all shown."""
+        for task in TASKS:
+            counts = {len(ask.demos) for ask in predictors(task, prompts=PAPER).values()}
+            assert counts == {0, 3}
+        assert len(predictors("hotpotqa")["external"].demos) == 4
+        four = TaskWording.of("hotpotqa").with_demos(TaskWording.of("hotpotqa").demos)
+        assert len(predictors(four, prompts=PAPER)["external"].demos) == 4
 
 
 class TestTheSet:
@@ -205,6 +248,7 @@ class TestTheSet:
 
     def test_it_is_named_by_a_word_wherever_prompts_are_taken(self) -> None:
         wanted = Prompts(PAPER)["blendfilter/check"].digest
+        assert Prompts.of("ours") is own_prompts()
         for prompts in (PAPER, Prompts(PAPER)):
             assert BlendFilter(nothing, prompts=prompts).select.check.template.digest == wanted
         assert FilCoFilter(prompts=PAPER).helpful.template.of_set == PAPER
@@ -432,10 +476,17 @@ class TestCommands:
 
     def test_a_table_is_reproduced_in_that_shape(self, blendfilter: Command, demos: Path) -> None:
         words = ("reproduce", "table1", "--data", "sample", "--limit", 2, "--tasks", "hotpotqa", "--methods",
-                 "blendfilter", "--prompts", PAPER, "--no-plots")  # fmt: skip
+                 "blendfilter,iter-retgen", "--no-plots")  # fmt: skip
+        outcome = blendfilter(*words)
+        assert outcome.code == 0
+        assert "prompts: the papers' order and slots in our words (--prompts paper)\n" in outcome.out
+        assert "demonstrations, ours: 3; the paper shows 3\n" in outcome.out
+        assert "ITER-RETGEN: T = 2 iterations; the paper does not print its T\n" in outcome.out
+        assert "demonstrations, ours: 4; the paper shows 3\n" in blendfilter(*words, "--prompts", "ours").out
         outcome = blendfilter(*words, "--demos", f"hotpotqa={demos}")
-        assert (outcome.code, "the prompts are the set paper" in outcome.out) == (0, True)
-        assert DEMO["question"] in next(Path("runs").glob("hotpotqa-*/journal.jsonl")).read_text()
+        assert "demonstrations, ours: 2; the paper shows 3\n" in outcome.out
+        journals = [path.read_text() for path in Path("runs").glob("hotpotqa-*/journal.jsonl")]
+        assert any(DEMO["question"] in journal for journal in journals)
         refused = blendfilter(*words, "--demos", f"nq={demos}")
         assert refused.code == 2
         assert "no task 'nq'" in refused.err

@@ -56,8 +56,8 @@ PromptsName = Annotated[
         panel="Method",
         rare=True,
         metavar="NAME|DIR",
-        help="paper: the papers' order and slots, in our words; or a folder of templates that override ours one by one "
-        "(./paper where it has that name).",
+        help="ours, paper (the papers' order, slots and shots, in our words), or a folder of templates that override "
+        "ours one by one (./paper where it has that name).",
     ),
 ]
 DemosFile = Annotated[

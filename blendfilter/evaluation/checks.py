@@ -13,7 +13,7 @@ import dspy
 from blendfilter.compiling.programs import recipes_in
 from blendfilter.errors import BadArgument, EmptyData, Leak
 from blendfilter.evaluation.run_settings import asked_by, parameters_of, retrievers_of
-from blendfilter.filters.written import GENERATOR, WrittenFilter, recipe_of_answerer
+from blendfilter.filters.written import GENERATOR, WrittenFilter, recipe_in, recipe_of_answerer
 from blendfilter.lm.checkpoints import Checkpoint, trained_on
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.modules.base import Method
@@ -79,14 +79,17 @@ def learned(
 
 
 def check_reader(method: dspy.Module, lm: ConnectedLM) -> None:
-    """Refuse a model that was trained to filter as the one that answers; warn of a generator that is asked otherwise.
+    """Refuse a model that was trained to filter as the one that answers; warn of one that training did not mean.
 
-    Otherwise than it was trained (FilCo's M_gen). A model without a recipe is taken as it is.
+    That is a generator (FilCo's M_gen) that is asked otherwise than it was trained, or a reader that a refiner of the
+    method was not aligned with. A model without a recipe is taken as it is.
 
     Raises: BadArgument; BadData: its recipe cannot be read.
     """
     if not isinstance(method, Method):
         return
+    for line in other_readers(method, lm):
+        warnings.warn(line, stacklevel=1)
     recipe = recipe_of_answerer(lm)
     asks = [ask for ask in asked_by(method).values() if ask.template.name == "direct"]
     digests = [ask.prompt_digest for ask in asks if "knowledge" in ask.signature.input_fields]
@@ -96,6 +99,27 @@ def check_reader(method: dspy.Module, lm: ConnectedLM) -> None:
             "method='direct-retrieval' demos='none' asks as it was trained, with its task and templates",
             stacklevel=1,  # from wherever it is called: one line
         )
+
+
+def other_readers(method: dspy.Module, lm: ConnectedLM) -> Iterator[str]:
+    """A line for each refiner of the method that was aligned with another reader than `lm`.
+
+    Readers are the same by the last part of their names and by endpoint, wherever they are served.
+    """
+    for _, part in method.named_sub_modules(WrittenFilter):
+        aligned = recipe_in(part.folder).get("reader") if part.folder is not None else None
+        if isinstance(aligned, dict):
+            own = _reader(aligned["name"], aligned.get("endpoint"))
+            if (here := _reader(lm.name, lm.identity.get("endpoint"))) != own:
+                yield (
+                    f"another reader: {part.folder} was aligned with {own}, and {here} reads what it writes: align it "
+                    "with this reader (train bider --align --reader), or answer with that one"
+                )
+
+
+def _reader(name: str, endpoint: str | None) -> str:
+    short = name.partition("?")[0].rpartition("/")[2]
+    return short + f" ({endpoint})" * (endpoint not in (None, "chat"))
 
 
 def not_compiled_on(

@@ -27,7 +27,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import dspy
 
-from blendfilter.asking import STOP, PromptSettings
+from blendfilter.asking import STOP, Ask, PromptSettings
 from blendfilter.errors import BadArgument, BadData, UnknownName, check_count
 from blendfilter.filters.base import Filter, noted, selection
 from blendfilter.filters.ids import read_ids
@@ -35,7 +35,7 @@ from blendfilter.filters.requests import ID_EVENTS
 from blendfilter.lm.checkpoints import Checkpoint
 from blendfilter.lm.model import connect
 from blendfilter.oracles.candidates import pieces_of
-from blendfilter.prompting import Prompts
+from blendfilter.prompting import OURS, SETS, Prompts
 from blendfilter.records import Excerpt, Passage, WrittenText, one_line
 from blendfilter.retrieval.callables import as_passages
 from blendfilter.text import sentences
@@ -74,7 +74,8 @@ class WrittenFilter(Filter):
         unmatched: what becomes of text that is in no passage: `keep` or `drop`.
         max_input_tokens: what the prompt may have: passages are cut from the end, at a word; the question stays. None:
             what the model was trained with, or 1,024.
-        prompts, adapter: see `blendfilter.asking.Ask`.
+        prompts, adapter: see `blendfilter.asking.Ask`. A model that was trained with our template, or a set's, is asked
+            by that one, whichever of these is named.
 
     `status` is `written`, `none` (an empty reply), or `empty` where there was nothing to read; `flags` counts
     `explicit_none`, `not_in_passages` (sentences) and `input_cut`.
@@ -117,16 +118,31 @@ class WrittenFilter(Filter):
             max_input_tokens = trained.get("max_input_tokens", INPUT_TOKENS)
         self.unmatched = unmatched
         self.max_input_tokens = check_count("max_input_tokens", max_input_tokens)
-        settings = PromptSettings.of(None, prompts, adapter)
-        self.write = settings.predictor(
-            "write", WriteContext, self.template, self.reply_tokens, stop=STOPS
-        )
+        self.write = self._writer(prompts, adapter)
+        if name is not None and adapter is None:
+            self.write = self._as_trained(recipe_in(name).get("prompt"))
         if name is not None:
             self.check(name, lm)
             self.folder = _folder_of(name)
             how = endpoint_of(name) or "chat"
             lm = lm if lm is not None else connect(f"{ENGINE}{name}", endpoint=how)
         self.write.lm = lm
+
+    def _writer(
+        self, prompts: Prompts | str | None, adapter: dspy.Adapter | None = None
+    ) -> Ask:
+        settings = PromptSettings.of(None, prompts, adapter)
+        return settings.predictor(
+            "write", WriteContext, self.template, self.reply_tokens, stop=STOPS
+        )
+
+    def _as_trained(self, trained: str | None) -> Ask:
+        """The predictor with the template of the set, or ours, that a model was trained with; a user's own stays."""
+        template = self.write.template
+        if trained is None or (template.overridden and not template.of_set):
+            return self.write
+        every = [self.write, *map(self._writer, (OURS, *SETS))]
+        return next((ask for ask in every if ask.prompt_digest == trained), self.write)
 
     def arguments(self) -> dict[str, Any]:
         """What becomes of unmatched text, and the cap of the prompt; the model is the run's setting `lm.filter`."""

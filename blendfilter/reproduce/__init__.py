@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -19,10 +20,11 @@ from blendfilter.journal import digest
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.lm.model import connect as connect_model
 from blendfilter.lm.scoring import scorer
+from blendfilter.prompting import Prompts
 from blendfilter.reproduce import printing, results, sources, tables
 from blendfilter.reproduce.inputs import RowInputs, RowOptions, Say
 from blendfilter.reproduce.readers import RowReaders, with_models
-from blendfilter.reproduce.runs import TableRun, do, file_name, plan, runs_of
+from blendfilter.reproduce.runs import TableRun, do, file_name, notes_of, plan, runs_of
 from blendfilter.reproduce.verdicts import MARGIN
 from blendfilter.terminal import terminal_width
 
@@ -87,9 +89,8 @@ def reproduce(
         limit=limit,
         allow_hosts=allow_hosts,
     )
+    options = replace(options, prompts=options.prompts or Prompts.of(paper.prompts))
     spoken = []
-    if options.prompts and options.prompts.set_name:
-        spoken.append(f"the prompts are the set {options.prompts.set_name}")
     if filter_lm is not None:
         spoken.append(
             f"{lm.name} answers; passages are filtered and judged by {filter_lm.name} (--filter-lm)"
@@ -113,7 +114,8 @@ def reproduce(
             say=(lambda line: None) if only_plan else say,
         )
         every, left_out = runs_of(paper, found, readers, runs, inputs, repeats=repeats)
-        notes = [*found.notes, *spoken, *readers.notes(every), *inputs.notes]
+        asked = notes_of(paper, Prompts.of(options.prompts), every)
+        notes = [*found.notes, *asked, *spoken, *readers.notes(every), *inputs.notes]
         if not every:
             reasons = dict.fromkeys([*inputs.notes, *(one.reason for one in left_out)])
             raise BadArgument(

@@ -83,7 +83,7 @@ class RowOptions:
         measures: `[TASK=]MEASURE`, what silver contexts are chosen by in place of the paper's.
         scorer: the model that gives CXMI its log-probabilities; where it cannot, that is an error. None: the table's
             own reader, and where it cannot, the row is left out.
-        prompts: templates in place of ours. reply_tokens: the cap of long replies. concurrency: calls in flight.
+        prompts: the templates; None: the table's. reply_tokens: the cap of long replies. concurrency: calls in flight.
     """
 
     programs: Sequence[str] = ()

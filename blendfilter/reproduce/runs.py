@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import tempfile
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,21 +17,23 @@ from typing import Any, NamedTuple
 
 import dspy
 
+from blendfilter.asking import FEW_SHOT
 from blendfilter.compiling.programs import recipes_in
 from blendfilter.errors import RunFailed
-from blendfilter.evaluation.checks import check_leak, check_reader
+from blendfilter.evaluation.checks import check_leak, check_reader, other_readers
 from blendfilter.evaluation.ledger import money
 from blendfilter.evaluation.plan import Estimator, added, left_of, of_models, rehearse, spread
 from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.run_folder import RUN
 from blendfilter.evaluation.run_loop import RunProgress
-from blendfilter.evaluation.run_settings import settings_of
+from blendfilter.evaluation.run_settings import asked_by, settings_of
 from blendfilter.evaluation.runner import evaluate
 from blendfilter.filters.base import filter_predictors, own_filter_lm
 from blendfilter.filters.written import recipe_of
 from blendfilter.journal import FILE, digest
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.modules.methods import make_method
+from blendfilter.prompting import Prompts
 from blendfilter.reproduce.inputs import (
     OTHERS,
     TRIMMED_FOLDER,
@@ -169,6 +172,42 @@ def runs_of(
     found = [made[at] for at in sorted(made)]
     runs = [one for one in found if isinstance(one, TableRun)]
     return runs, [one for one in found if isinstance(one, LeftOut)]
+
+
+def notes_of(table: PaperTable, prompts: Prompts, runs: Sequence[TableRun]) -> list[str]:
+    """How the rows are asked, and how the paper's prompts, demonstrations, readers and iterations differ."""
+    lines = dict[str, None]()
+    shown = defaultdict[int, dict[str, None]](dict)
+    ours = set[str]()
+    for run in runs:
+        for ask in asked_by(run.method).values():
+            ours |= set() if ask.template.of_set else {ask.template.name}
+            if ask.template.name in FEW_SHOT:
+                shown[len(ask.task_demos)][run.task] = None
+        if iterations := getattr(run.method, "iterations", None):
+            lines[
+                f"{run.row.label}: T = {iterations} iterations; the paper does not print its T"
+            ] = None
+        for line in other_readers(run.method, run.lm):
+            lines[f"{run.task}: {run.row.name}: {line}"] = None
+    if prompts.set_name:
+        where = f"; ours where a paper prints none ({', '.join(sorted(ours))})" if ours else ""
+        spoken = (
+            f"the papers' order and slots in our words (--prompts {prompts.set_name}){where}"
+        )
+    elif prompts.override:
+        spoken = f"those in {prompts.override}, else ours"
+    else:
+        spoken = "ours; order and slots of the papers' differ (--prompts paper has these)"
+    papers = "the paper does not say how many it shows"
+    if table.shots is not None:
+        papers = f"the paper shows {table.shots or 'none, for its models are fine-tuned'}"
+    counts = [
+        f"{number or 'none'}" + f" ({', '.join(tasks)})" * (len(shown) > 1)
+        for number, tasks in shown.items()
+    ]
+    shots = f"demonstrations, ours: {', '.join(counts) or 'none'}; {papers}"
+    return [f"prompts: {spoken}", shots, *lines]
 
 
 def _left_out(place: TablePlace, reason: NotHere) -> LeftOut:

@@ -18,6 +18,7 @@ from pydantic import (
     ConfigDict,
     Field,
     NonNegativeFloat,
+    NonNegativeInt,
     PositiveFloat,
     ValidationError,
     model_validator,
@@ -272,7 +273,8 @@ class PaperTable(_Strict):
     `n` questions are run; `published_n` is the fewest that the paper ran, where that is not n. The other rows are
     tested against the label `against`. `reader` is empty where nothing was published. `serve`: the commands that serve
     the paper's own reader (or the one near it that `served` names; `{papers}` is the folder of these files), `ask`: how
-    it is then named, `request`: what each request to it needs besides.
+    it is then named, `request`: what each request to it needs besides. `prompts`: the prompts that it is made with.
+    `shots`: the demonstrations that the paper shows (None: it does not say).
     """
 
     name: str
@@ -299,6 +301,8 @@ class PaperTable(_Strict):
     sweep: tuple[Count, ...] = ()
     samples: tuple[Sampling, ...] = ()
     models: Mapping[str, str] = {}
+    prompts: Literal["ours", "paper"] = "paper"
+    shots: NonNegativeInt | None = None
 
     @property
     def about(self) -> KindOfTable:

@@ -15,6 +15,10 @@ original passages are answered from once a question.
 
 A distilled adapter is trained on as it is, on its own base; a whole model in all its weights. One process trains.
 
+The paper's generator is LLAMA2-7B: the base model, as we read it. It never says chat, takes log-probabilities of it
+(equation 3) and prints no chat prompt. One reader goes through all: it cleans, it aligns, and it answers
+(`eval/papers/bider`); a refiner's recipe names its reader, and another one is warned of where it answers.
+
 Differs from the paper: see `ppo`; and the reader reads lines of ``Title | text``, as everywhere here.
 
 The files of a run, `OUT.partial`: `training.json` (the recipe, which a resumed call must repeat), `rewards.jsonl`,

@@ -39,7 +39,7 @@ from blendfilter.evaluation.run_folder import check_same
 from blendfilter.evaluation.run_settings import program_digest, retrievers_of, settings_of
 from blendfilter.filters.cdit import CDITFilter
 from blendfilter.filters.filco import FilCoFilter
-from blendfilter.filters.written import TrainedFilCoFilter
+from blendfilter.filters.written import BIDERFilter, TrainedFilCoFilter
 from blendfilter.journal import digest
 from blendfilter.lm.checkpoints import Checkpoint, write_questions
 from blendfilter.tasks import Questions
@@ -225,6 +225,29 @@ def test_a_generator_that_is_asked_otherwise_than_it_was_trained_is_warned_of(tm
         with pytest.warns(UserWarning, match="asked with another prompt here: .* asks as it was trained") as seen:
             check_reader(method, lm)
         assert len(seen) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "endpoint", "other"),
+    [
+        ("meta-llama/Llama-2-7b-hf", "completions", ""),  # where it is served does not count
+        ("meta-llama/Llama-2-7b-hf", "chat", "aligned with Llama-2-7b-hf (completions), and Llama-2-7b-hf reads"),
+        ("meta-llama/Llama-2-7b-chat-hf", "chat", "and Llama-2-7b-chat-hf reads what it writes: align it with this"),
+    ],
+)
+def test_a_refiner_is_warned_of_under_a_reader_that_it_was_not_aligned_with(
+    name: str, endpoint: str, other: str, tmp_path: Path
+) -> None:
+    aligned = {"name": "hf/meta-llama/Llama-2-7b-hf", "endpoint": "completions"}
+    (tmp_path / "recipe.json").write_text(json.dumps({"part": "bider", "reader": aligned}))
+    method = Direct(INDEX, filter=BIDERFilter(tmp_path, lm=ScriptedLM([])))
+    lm = ScriptedLM([])
+    lm.name, lm.identity = name, {"endpoint": endpoint}
+    with warnings.catch_warnings(record=True, action="always") as seen:
+        check_reader(method, lm)
+    lines = [str(each.message) for each in seen]
+    assert len(lines) == bool(other)
+    assert all(line.startswith("another reader: ") and other in line for line in lines)
 
 
 @pytest.mark.parametrize(

@@ -276,6 +276,21 @@ def test_a_model_that_was_trained_for_something_else_is_refused(
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("kind", [TrainedFilCoFilter, BIDERFilter])
+def test_a_model_is_asked_by_the_set_that_it_was_trained_with(kind: type[WrittenFilter], tmp_path: Path) -> None:
+    """A template is no choice of a trained model's, so `reproduce` may read any. A user's own template is one."""
+    for at, trained_with in enumerate(("ours", "paper")):
+        model = trained(tmp_path / f"m{at}", **kind(prompts=trained_with).recipe)
+        for prompts in (None, "ours", "paper"):
+            select = kind(model, lm=ScriptedLM([]), prompts=prompts)
+            assert select.write.template.of_set == trained_with.removeprefix("ours")
+        own = tmp_path / "own" / f"{kind.template}.j2"
+        own.parent.mkdir(parents=True, exist_ok=True)
+        own.write_text("{{ knowledge | join }} {{ question }}")
+        with pytest.raises(BadArgument, match="was trained with another prompt"):
+            kind(model, lm=ScriptedLM([]), prompts=str(tmp_path / "own"))
+
+
 def test_a_recipe_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     (trained(tmp_path / "broken") / "recipe.json").write_text("{")
     with pytest.raises(BadData, match=r"recipe\.json"):
