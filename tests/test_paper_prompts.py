@@ -230,7 +230,7 @@ class TestEveryTask:
                 assert theirs[name].render(**inputs(theirs[name])) == ours[name].render(**inputs(ours[name]))
 
     def test_three_demonstrations_are_shown_where_the_paper_shows_some(self) -> None:
-        """ "In all experiments, we utilize a 3-shot in-context learning setting" (appendix D); a user's are all shown."""
+        """BlendFilter, appendix D: three shots in all experiments. Of a user's own demonstrations all are shown."""
         for task in TASKS:
             counts = {len(ask.demos) for ask in predictors(task, prompts=PAPER).values()}
             assert counts == {0, 3}
