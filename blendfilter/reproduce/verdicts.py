@@ -34,6 +34,7 @@ from blendfilter.evaluation.rows import Record, corpus_words, filter_lm_of, key_
 from blendfilter.evaluation.run import Run, Runs, named_runs
 from blendfilter.evaluation.statistics import Scores, binomial_n, independent_difference
 from blendfilter.files import AnyPath, path_of
+from blendfilter.prompting import PAPER
 from blendfilter.reproduce.tables import PaperRow, PaperTable, parsed
 from blendfilter.table import Table
 from blendfilter.tasks import TASKS
@@ -173,9 +174,7 @@ def beside_published(
 ) -> Verdict:
     """The verdict on a row of a paper's table: `published` beside the values of `run` by question."""
     published_n = table.published_n or table.n
-    setting = StatedSetting(
-        reader=table.reader, filter_lm=table.filter_lm, prompts=table.prompts
-    )
+    setting = StatedSetting(reader=table.reader, filter_lm=table.filter_lm, prompts=PAPER)
     if row.retrieves:
         of_index = {
             "index": table.role(row),
