@@ -134,7 +134,7 @@ def wanted(
     made_by = {name: inputs.pop(name) for name in ("make_scorer", "scratch", "say") if name in inputs}
     made_of = RowInputs(paper, lm, folder, RowOptions(**inputs), **made_by)
     every, left_out = runs.runs_of(paper, found, readers, folder, made_of, repeats=repeats)
-    return Wanted(every, made_of, [*found.notes, *readers.notes(every)], left_out)
+    return Wanted(every, made_of, [*found.notes, *readers.notes(), *runs.read_by(every)], left_out)
 
 
 def made(

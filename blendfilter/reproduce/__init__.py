@@ -24,7 +24,7 @@ from blendfilter.prompting import Prompts
 from blendfilter.reproduce import printing, results, sources, tables
 from blendfilter.reproduce.inputs import RowInputs, RowOptions, Say
 from blendfilter.reproduce.readers import RowReaders, with_models
-from blendfilter.reproduce.runs import TableRun, do, file_name, notes_of, plan, runs_of
+from blendfilter.reproduce.runs import TableRun, do, file_name, notes_of, plan, read_by, runs_of
 from blendfilter.reproduce.verdicts import MARGIN
 from blendfilter.terminal import terminal_width
 
@@ -115,7 +115,14 @@ def reproduce(
         )
         every, left_out = runs_of(paper, found, readers, runs, inputs, repeats=repeats)
         asked = notes_of(paper, Prompts.of(options.prompts), every)
-        notes = [*found.notes, *asked, *spoken, *readers.notes(every), *inputs.notes]
+        notes = [
+            *found.notes,
+            *asked,
+            *spoken,
+            *readers.notes(),
+            *read_by(every),
+            *inputs.notes,
+        ]
         if not every:
             reasons = dict.fromkeys([*inputs.notes, *(one.reason for one in left_out)])
             raise BadArgument(

@@ -9,7 +9,7 @@ row without one is not run. Until then one model is prompted for all rows, which
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import dspy
@@ -148,27 +148,15 @@ class RowReaders:
             error.args = (f"{row.label}.{key}: {error}",)
             raise
 
-    def notes(self, done: Sequence[Any]) -> list[str]:
-        """Who read each row of the runs of a table, and whose filter it had."""
-        found = dict[tuple[str, str], list[str]]()
-        for one in done:
-            by = f", filtered by {one.filter_name}" if one.filter_name else ""
-            key = (one.row.name, f"read by {one.reader}{by}")
-            found.setdefault(key, []).append(one.task)
-        lines = []
-        if self._labels and not self.trained:
-            *first, last = self._labels
-            lines.append(
-                f"ONE READER: {self.lm.name} reads every row. The paper trains one for each of "
-                f"{', '.join(first)} and {last}, so no difference between them is the paper's "
-                f"(--row {last}.lm=MODEL …; docs/training.md)"
-            )
-        if self._labels or len({one.reader for one in done}) > 1:
-            for (name, words), tasks in found.items():
-                several = sum(each == name for each, _ in found) > 1
-                of_task = f"{', '.join(dict.fromkeys(tasks))}: " * several
-                lines.append(f"{of_task}{name}: {words}")
-        return lines
+    def notes(self) -> list[str]:
+        """That one model reads all rows, where the paper has one for each."""
+        if self.trained or not self._labels:
+            return []
+        *first, last = self._labels
+        return [
+            f"ONE READER: {self.lm.name} reads every row. The paper trains one for each of {', '.join(first)} and "
+            f"{last}, so no difference between them is the paper's (--row {last}.lm=MODEL …; docs/training.md)"
+        ]
 
 
 def _check_filters(lm: ConnectedLM) -> None:

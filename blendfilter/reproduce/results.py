@@ -51,6 +51,8 @@ from blendfilter.reproduce.verdicts import MARGIN, Verdict, beside_published
 from blendfilter.tasks import TASKS
 
 SECONDS_IN_ALL = "seconds_in_all"
+UNREAD = ("unparseable_ids", "suspect_ids")
+"""Events of a filter that may then have kept everything."""
 _HAS_NONE = math.nan
 """The value of an answer that a measure has none of, and that counts in no mean."""
 
@@ -601,12 +603,18 @@ def _corpora(pairs: Pairs) -> Iterator[str]:
         yield f"{task}: searched {kind} over {corpus or 'an unknown corpus'}"
 
 
+def _troubles(one: TableRun, run: Run) -> Iterator[str]:
+    if run.failed:
+        yield f"{one.task}: {one.label}: failed, every question ended in an error"
+    elif unread := sum(run.metrics["flags"].get(event, 0) for event in UNREAD):
+        yield f"{one.task}: {one.label}: replies of its filter that could not be read: {unread:,}"
+
+
 def _notes(table: PaperTable, pairs: Pairs, counting: TokenCounter) -> Iterator[str]:
     """Corpora, rows without a score, how contexts were counted and what of them is unknown, bounds that are none."""
     yield from _corpora(pairs)
     for one, run in pairs:
-        if run.failed:
-            yield f"{one.task}: {one.label}: failed, every question ended in an error"
+        yield from _troubles(one, run)
     if table.kind == "tokens":
         yield f"context: a line Title | text a passage, counted by {counting.name}; prompt: as the server counted it"
     if table.kind == "refined":

@@ -29,7 +29,7 @@ from blendfilter.evaluation.run_loop import RunProgress
 from blendfilter.evaluation.run_settings import asked_by, settings_of
 from blendfilter.evaluation.runner import evaluate
 from blendfilter.filters.base import filter_predictors, own_filter_lm
-from blendfilter.filters.written import recipe_of
+from blendfilter.filters.written import GENERATOR, recipe_of
 from blendfilter.journal import FILE, digest
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.modules.methods import make_method
@@ -245,7 +245,8 @@ def _run(
     if place.trimmed and retriever is not None:
         deepest = max(table.sweep, default=point.k)
         retriever = inputs.trimmed(row, questions, retriever, deepest)
-    method = _method(place, retriever, inputs, trained=bool(recipe_of(lm)))
+    trained = recipe_of(lm).get("part") == GENERATOR
+    method = _method(place, retriever, inputs, trained=trained)
     if method is None:
         return None
     other = readers.filter_of(row, task, method, lm)
@@ -255,6 +256,24 @@ def _run(
     assert model is not None
     path = folder / _name(method, questions, model, other, row, repeats)
     return TableRun(row, task, point, questions, path, method, model, other)
+
+
+def read_by(runs: Sequence[TableRun]) -> list[str]:
+    """A line a row: the models that answer and filter, where they are not one model throughout."""
+    found = dict[tuple[str, str], list[str]]()
+    several = len({one.reader for one in runs}) > 1
+    for one in runs:
+        own = one.filter_name if one.filter_name != one.reader else ""
+        if several or own:
+            by = f", filtered by {own}" if own else ""
+            key = (one.row.name, f"read by {one.reader}{by}")
+            found.setdefault(key, []).append(one.task)
+    lines = []
+    for (name, words), tasks in found.items():
+        differ = sum(other == name for other, _ in found) > 1
+        of_tasks = f"{', '.join(dict.fromkeys(tasks))}: " * differ
+        lines.append(f"{of_tasks}{name}: {words}")
+    return lines
 
 
 def _sampled(lm: ConnectedLM | None, sampling: Sampling | None) -> ConnectedLM | None:

@@ -75,6 +75,8 @@ def test_each_row_of_filcos_table_is_read_by_its_own_generator(toy: Toy, tmp_pat
     }
     assert "FilCo, top 5, PSG: read by psg, filtered by filter-psg" in done.result.notes
     assert not any(note.startswith("ONE READER") for note in done.result.notes)
+    unread = "nq: FilCo, top 5, PSG: replies of its filter that could not be read: 1"
+    assert unread in done.result.notes, "it has learned nothing, and all was kept"
     lines = {(line["group"], line["label"]): line for line in printing.plain(done.result)["lines"]}
     psg, full = (lines["FilCo, top 5", label] for label in ("PSG", "FULL"))
     assert [(line["reader"], line["filter"]) for line in (psg, full)] == [("psg", "filter-psg"), ("full", "")]
@@ -111,6 +113,7 @@ def test_one_prompted_reader_reads_all_and_the_table_says_that_the_paper_has_one
     assert not any(line.missing for line in done.result.lines)
     (note,) = (note for note in done.result.notes if note.startswith("ONE READER"))
     assert "offline reads every row. The paper trains one for each of FILCO, FULL, PSG and SILVER" in note
+    assert not any("read by" in note for note in done.result.notes)
     assert {line.reader for line in done.result.lines} == {"offline"}
     bare = made("filco-table3", tmp_path, **FILCO)
     assert not any(note.startswith("ONE READER") for note in bare.result.notes), "no answer is measured there"
