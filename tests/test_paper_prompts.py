@@ -35,7 +35,7 @@ IN_ITS_SHAPE = {
     "blendfilter/external", "blendfilter/answer", "blendfilter/internal", "blendfilter/topic", "blendfilter/check",
     "blendfilter/ids", "blendfilter/ids_again", "blendfilter/short_answer", "cdit/word", "cdit/word_again",
     "cdit/answer", "filco/sentences", "filco/sentences_again", "filco/passages", "filco/passages_again",
-    "filco/context", "bider/refine",
+    "filco/context", "filco/keep", "bider/refine",
 }  # fmt: skip
 """Those of the set, and the second requests that extend one of them."""
 IN_THE_PAPERS = [
@@ -52,6 +52,7 @@ IN_THE_PAPERS = [
     ("helpful_sentences", "nq", "instructions question knowledge", "FilCo, section 2.3: q, then P"),
     ("helpful_passages", "nq", "instructions question knowledge", "FilCo, section 2.3: q, then P"),
     ("written_filco", "nq", "instructions question knowledge", "FilCo, section 2.3: M_ctx(q, P)"),
+    ("written_passages", "nq", "instructions question knowledge", "FilCo, section 2.3: q, then P"),
     ("written_bider", "nq", "instructions question knowledge", "BIDER, section 3.3: q, then D"),
 ]
 """The slots of a prompt on a task, in order, and where in the papers (PAPERS.md: what is decided there)."""
