@@ -87,7 +87,7 @@ class ReproduceOptions(Models, TableOptions, RowSettings, panel="Output"):
     """Judge a published table of anyone's (TOML: rows of name, value, n and a run or measured scores), and stop."""
     margin: float | None = None
     """Points by which a measured score may differ from a published one and still reproduce it (3)."""
-    as_json: AsJson = False
+    as_json: Annotated[AsJson, Option(goes_with="verdict")] = False
     json_schema: Annotated[bool, Option(panel="Model", rare=True)] = False
     """Hold the ids to a JSON schema; without it they are free text, as in the paper."""
     prompts: PromptsName = None

@@ -335,7 +335,8 @@ def _default_folder(
     settings = settings_of(
         module, questions, model, filter_lm=filter_lm, seed=options.seed, name=options.method
     )
-    settings.pop("searched", None)  # the passages' fingerprint counts, not their name
+    for name in ("searched", "seeds"):  # the fingerprints of passages and weights count
+        settings.pop(name, None)
     if (part := questions.part) is not None:
         settings["data"] |= {"fingerprint": part.fingerprint, "n": part.n}
         del settings["data"]["shard"]

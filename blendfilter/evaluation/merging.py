@@ -34,7 +34,7 @@ from blendfilter.journal import FILE, Journal
 from blendfilter.lm.budget import MARK, NOTHING, marked
 from blendfilter.settings_diff import different_settings
 
-_OWN = ("data.fingerprint", "data.n", "data.shard.number", "data.source", "searched")
+_OWN = ("data.fingerprint", "data.n", "data.shard.number", "data.source", "searched", "seeds")
 """Settings in which the shards of one run differ."""
 
 

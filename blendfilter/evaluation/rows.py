@@ -608,6 +608,10 @@ def signature(
         **named,
         "prompts": method.get("prompts"),
         "program": method["program"],
+        **{
+            f"{name}-training-seed": str(seed)
+            for name, seed in settings.get("seeds", {}).items()
+        },
         "lm-seed": "" if lm_seed is None else str(lm_seed),
     }
     parts = [f"{key}:{value}" for key, value in recipe.items() if value]

@@ -485,7 +485,7 @@ def check_same(stored: Record, new: Record, folder: str) -> None:
     differing = different_settings(
         stored,
         {**new, "method": {**method, "arguments": arguments}},
-        ignored=("data.source", "repeats", "searched"),
+        ignored=("data.source", "repeats", "searched", "seeds"),
         words={
             "lm.filter": f"the filter's model (filter_lm=) was {was or none}, now {now or none}",
             "method.code": f"the code of {method['name']}, or what it holds, was changed",

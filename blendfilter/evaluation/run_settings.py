@@ -16,10 +16,12 @@ from typing import Any
 import dspy
 
 from blendfilter.asking import SHORT_ROOM, Ask, reply_tokens_of
+from blendfilter.compiling.programs import recipes_in
 from blendfilter.dspy_surface import configured_index
 from blendfilter.evaluation.own_program import FunctionProgram
 from blendfilter.filters.base import filter_predictors, own_filter_lm
 from blendfilter.filters.cdit import Judge
+from blendfilter.filters.written import recipe_of
 from blendfilter.journal import digest
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.modules.base import Method
@@ -87,10 +89,25 @@ def settings_of(
         | without_none({"filter": filter_lm and _model(filter_lm), "of": own or None}),
         "retrievers": retrievers,
         "searched": searched if any(searched) else None,
+        "seeds": seeds_of(method, lm, filter_lm) or None,
         "seed": seed,
         "repeats": repeats if repeats > 1 else None,
     }
     return without_none(settings)
+
+
+def seeds_of(
+    method: dspy.Module, lm: dspy.BaseLM, filter_lm: dspy.BaseLM | None = None
+) -> dict[str, Any]:
+    """The seeds that models were trained with, and a program compiled with, as far as their recipes say."""
+    trained = {"lm": lm, "filter": filter_lm}
+    seeds = {
+        name: recipe_of(model).get("settings", {}).get("seed")
+        for name, model in trained.items()
+        if model is not None
+    }
+    compiled = [str(recipe.seed) for recipe in recipes_in(method)]
+    return without_none({**seeds, "program": "+".join(compiled) or None})
 
 
 def searched_of(info: Mapping[str, Any]) -> dict[str, Any]:

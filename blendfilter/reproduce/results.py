@@ -207,7 +207,7 @@ def _lines(
                 line = with_gain(line, before, values, p_values=not offline)
             # where the published figure is one of scores, too
             if line.difference is not None and line.published is not None:
-                scores = list(values.values())
+                scores = _alike(values.values())
                 found = beside_published(table, one.row, line.published, scores, run, margin)
                 line = replace(line, verdict=found)
             yield line
@@ -282,10 +282,14 @@ def _interval(measure: str, values: Values) -> Sequence[float]:
         # so many calls by design, or one figure for all of a run: there is nothing to draw from
         return [*alike] * 3
     scale = _scale(form, answers)
-    shares = _over(answers, scale)
-    alike_long = len(set(map(len, shares))) == 1
-    ends = interval(shares if alike_long else [[fmean(share)] for share in shares], seed=0)
+    ends = interval(_alike(_over(answers, scale)), seed=0)
     return [scale * end for end in ends]
+
+
+def _alike(values: Iterable[list[float]]) -> list[list[float]]:
+    """As many values a question for each: their means, where some questions have more of them."""
+    every = list(values)
+    return every if len(set(map(len, every))) == 1 else [[fmean(each)] for each in every]
 
 
 def _scale(form: FigureFormat, values: Iterable[Sequence[float]]) -> float:

@@ -356,6 +356,7 @@ def _name(
     # the same questions, or passages, under another file name are the same
     settings["data"].pop("source")
     settings.pop("searched", None)
+    settings.pop("seeds", None)  # other weights have another fingerprint
     return "-".join([task, name, *map(file_name, words), digest(settings, repeats)[:8]])
 
 

@@ -137,8 +137,8 @@ def verdict(
         setting: what is published of the setting, to compare runs with: the fields of `StatedSetting`.
 
     Raises:
-        BadArgument: a margin or a score that is none, numbers without `n`. UnknownName: no such measure. RunMismatch:
-        runs over different questions.
+        BadArgument: a margin or a score that is none, numbers without `n`. UnknownName: no such measure or
+        setting. RunMismatch: runs over different questions.
 
     >>> print(verdict(35.1, 33.2, n=1200, published_n=1000))
     undecidable with n = 1,200 (both need 12,000): -1.9 points [-5.4, +1.5], margin 3
@@ -146,6 +146,9 @@ def verdict(
     'reproduced'
     """
     check_margin(margin)
+    for name in setting:
+        if name not in StatedSetting.model_fields:
+            raise UnknownName.of("setting", name, StatedSetting.model_fields)
     share = fraction("published", published)
     numbers = _numbers(measured)
     if numbers is None:
@@ -172,7 +175,11 @@ def judged(published: float, published_n: int, scores: Scores, margin: float) ->
 def beside_published(
     table: PaperTable, row: PaperRow, published: float, values: Scores, run: Run, margin: float
 ) -> Verdict:
-    """The verdict on a row of a paper's table: `published` beside the values of `run` by question."""
+    """The verdict on a row of a paper's table: `published` beside the values of `run` by question.
+
+    A measure that some questions have none of is taken to be published of as large a share of the paper's questions.
+    Where a table has no reader, none is compared.
+    """
     published_n = table.published_n or table.n
     setting = StatedSetting(reader=table.reader, filter_lm=table.filter_lm, prompts=PAPER)
     if row.retrieves:
@@ -182,8 +189,10 @@ def beside_published(
             "passages": table.passages,
         }
         setting = setting.model_copy(update=of_index)
-    found = judged(published, published_n, values, margin)
-    return another_setting(found, differences(setting, published_n, [run]))
+    share = len(values) / run.metrics["n"]
+    found = judged(published, max(1, round(share * published_n)), values, margin)
+    differs = differences(setting, published_n, [run], reads=bool(table.reader))
+    return another_setting(found, differs)
 
 
 def another_setting(found: Verdict, differs: Sequence[str]) -> Verdict:
@@ -301,11 +310,16 @@ def scores_of(runs: Sequence[Run], measure: str) -> list[list[float]]:
     return list(answers.values())
 
 
-def differences(stated: StatedSetting, published_n: int, runs: Sequence[Run]) -> list[str]:
-    """In what the setting of `runs` is not the published one, a line each: `name: ours, not theirs`."""
+def differences(
+    stated: StatedSetting, published_n: int, runs: Sequence[Run], *, reads: bool = True
+) -> list[str]:
+    """In what the setting of `runs` is not the published one, a line each: `name: ours, not theirs`.
+
+    `reads`: whether a model reads anything, which the offline reader never is.
+    """
     found: dict[str, None] = {}
     for run in runs:
-        for name, ours, theirs in _compared(stated, run):
+        for name, ours, theirs in _compared(stated, run, reads):
             found[f"{name}: {ours}, not {theirs}"] = None
         found.update(dict.fromkeys(_too_few(len({row["id"] for row in run.rows}), published_n)))
     return list(found)
@@ -316,13 +330,13 @@ def _too_few(n: int, published_n: int) -> Iterator[str]:
         yield f"{n:,} of {published_n:,} questions"
 
 
-def _compared(stated: StatedSetting, run: Run) -> Iterator[tuple[str, str, str]]:
+def _compared(stated: StatedSetting, run: Run, reads: bool) -> Iterator[tuple[str, str, str]]:
     """What is another in the run: its name, the run's value, the published one."""
     settings = run.settings
     reader, filter_lm = settings["lm"]["name"], filter_lm_of(settings)
     if stated.task and settings["task"] != stated.task:
         yield "task", settings["task"], stated.task
-    if run.offline or (stated.reader and _model(reader) != _model(stated.reader)):
+    if (reads and run.offline) or (stated.reader and _model(reader) != _model(stated.reader)):
         yield "reader", reader, stated.reader or "a model"
     other = stated.filter_lm or stated.reader
     if filter_lm and other and _model(filter_lm) != _model(other):

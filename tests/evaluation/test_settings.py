@@ -24,6 +24,7 @@ from blendfilter import (
     connect,
     evaluate,
     load,
+    pooled,
 )
 from blendfilter.asking import TaskWording
 from blendfilter.errors import BadArgument, BadData, EmptyData, Leak, RunMismatch
@@ -36,12 +37,13 @@ from blendfilter.evaluation.checks import (
     not_compiled_on,
 )
 from blendfilter.evaluation.run_folder import check_same
-from blendfilter.evaluation.run_settings import program_digest, retrievers_of, settings_of
+from blendfilter.evaluation.run_settings import program_digest, retrievers_of, searched_of, settings_of
 from blendfilter.filters.cdit import CDITFilter
 from blendfilter.filters.filco import FilCoFilter
 from blendfilter.filters.written import BIDERFilter, TrainedFilCoFilter
 from blendfilter.journal import digest
 from blendfilter.lm.checkpoints import Checkpoint, write_questions
+from blendfilter.resources import sample
 from blendfilter.tasks import Questions
 from blendfilter.training.silver import generator_examples
 
@@ -159,6 +161,45 @@ def test_every_index_is_found_once_in_order() -> None:
     assert retrievers_of(Direct()) == []
 
 
+def _corpus(name: str, passages: int, **more: Any) -> dict[str, Any]:
+    return {"kind": "bm25", "corpus": {"name": name}, "passages": passages, **more}
+
+
+@pytest.mark.parametrize(
+    ("info", "searched"),
+    [
+        (_corpus("", 24), {"passages": 24}),
+        (_corpus("w", 24, settings={"index": "hnsw"}), {"corpus": "w", "passages": 24, "type": "hnsw"}),
+        (
+            {"kind": "trimmed", "index": _corpus("wiki.jsonl", 24)},
+            {"type": "bm25", "corpus": "wiki.jsonl", "passages": 24},
+        ),
+        (
+            {"kind": "hybrid", "indexes": [_corpus("a", 24), _corpus("a", 24)]},
+            {"corpus": "a", "passages": 24},
+        ),
+        ({"kind": "hybrid", "indexes": [_corpus("a", 24), _corpus("b", 9)]}, {"corpus": "a+b"}),
+        ({"kind": "callable", "name": "f"}, {}),
+    ],
+)
+def test_what_is_known_of_a_corpus(info: dict[str, Any], searched: dict[str, Any]) -> None:
+    assert searched_of(info) == searched
+
+
+def test_pooled_paragraphs_and_the_sample_say_what_they_are() -> None:
+    paragraphs = [{"title": "Pier", "text": "It is old."}]
+    found = load("qa", [{"question": "Which pier?", "answer": "?", "context": paragraphs}])
+    assert searched_of(BM25.build(pooled(found)).info()) == {"corpus": "pooled", "passages": 1}
+    assert searched_of(BM25.build(sample("corpus.jsonl")).info()) == {"corpus": "sample", "passages": 193}
+
+
+def test_a_run_of_an_earlier_version_that_recorded_no_corpus_goes_on(questions: Questions) -> None:
+    settings = settings_of(Direct(INDEX), questions, ScriptedLM([]), seed=0)
+    old = {name: value for name, value in settings.items() if name != "searched"}
+    assert settings != old
+    check_same(old, settings, "runs/x")
+
+
 @pytest.mark.parametrize("written", ["Which pier?", "  which PIER ", "The which pier!?"])
 def test_a_demonstration_among_the_questions(written: str, questions: Questions) -> None:
     method = ChainOfThought(INDEX)
@@ -205,6 +246,13 @@ def reader(folder: Path, **recipe: Any) -> ScriptedLM:
     (folder / "recipe.json").write_text(json.dumps({"format": 1, **recipe}))
     (lm := ScriptedLM([])).inner.checkpoint = Checkpoint(folder)  # as that of `hf/…`
     return lm
+
+
+def test_the_seed_that_a_model_was_trained_with_is_a_setting(questions: Questions, tmp_path: Path) -> None:
+    trained = reader(tmp_path, part="generator", settings={"seed": 7})
+    settings = settings_of(Direct(), questions, trained, filter_lm=trained, seed=0)
+    assert settings["seeds"] == {"lm": 7, "filter": 7}
+    assert "seeds" not in settings_of(Direct(), questions, ScriptedLM([]), seed=0)
 
 
 @pytest.mark.parametrize(("part", "named"), [("context", "FilCo's context filter"), ("bider", "BIDER")])

@@ -174,6 +174,7 @@ def test_the_signature_is_the_headline_with_its_recipe() -> None:
         ({"retrievers": []}, "|retriever:none|"),
         ({"searched": [{"corpus": "pooled", "passages": 1402}]}, "|retriever:bm25/feed|corpus:pooled, 1,402 passages|"),
         ({"searched": [{"passages": 24, "type": "flat"}]}, "|retriever:bm25/feed|corpus:24 passages|"),
+        ({"seeds": {"lm": 0, "program": "3"}}, "|lm-training-seed:0|program-training-seed:3|resampling-seed:3|"),
         ({"lm": {"name": "m", "parameters": {"seed": 0}}}, "|program:cafe|lm-seed:0|resampling-seed:3|"),
         ({"retrievers": [{"kind": "a", "fingerprint": "1"}, {"kind": "b", "fingerprint": "2"}]}, "|retriever:a/1+b/2|"),
         ({"method": {"name": "x", "arguments": {"k": 2, "without": "q_in"}, "program": "p"}}, "|k:2|without:q_in|"),

@@ -175,6 +175,11 @@ def test_a_run_of_another_setting_than_the_table_states_is_not_judged(
     assert found.word.startswith("another setting: " if differs else "undecidable with n = 12")
 
 
+def test_a_setting_that_there_is_none_of_is_named(run: bf.Run) -> None:
+    with pytest.raises(BlendFilterError, match=r"no setting 'readers'\. Did you mean 'reader'"):
+        bf.verdict(40, run, readers="gpt-4o-mini")
+
+
 def test_a_run_over_fewer_questions_than_were_published_is_another_setting(run: bf.Run) -> None:
     assert bf.verdict(40, run, published_n=500, reader="x").word == "another setting: reader, 12 of 500 questions"
 
@@ -224,6 +229,13 @@ def test_a_papers_table_ends_in_the_word_and_says_what_it_was_searched_in(tmp_pa
         "Chain": line.verdict.word,
         "Whole": whole.verdict.word,
     }
+
+
+def test_what_is_retrieved_is_judged_whichever_reader_there_is(tmp_path: Path) -> None:
+    """No model reads anything in FilCo's Table 2."""
+    line = made("filco-table2", tmp_path, tasks=["nq"]).line("FULL", "supported", "Top 1")
+    assert line.verdict is not None
+    assert [each.partition(":")[0] for each in line.verdict.differs] == ["index", "corpus", "4 of 1,500 questions"]
 
 
 def test_every_papers_table_states_its_setting() -> None:
