@@ -20,7 +20,7 @@ PARTS = {
     "methods": ("Methods", ("modules",)),
     "filters": ("Filters and oracles", ("filters", "oracles", "trimming")),
     "retrieval": ("Retrieval", ("retrieval",)),
-    "evaluation": ("Evaluation and reports", ("evaluation", "report", "tasks", "journal")),
+    "evaluation": ("Evaluation and reports", ("evaluation", "reproduce", "report", "tasks", "journal")),
     "models": ("Models, budgets, scores", ("lm",)),
     "programs": ("Prompts and programs", ("prompting", "compiling", "training")),
     "records": ("Records and errors", ("records", "errors")),

@@ -268,8 +268,8 @@ class PaperTable(_Strict):
     (scores against tokens), `judging` (what a judge's verdicts take: calls, tokens, seconds, dollars), `refined`
     (scores, and the tokens of what is left), `alignment` (scores, and whether and where the answer stands in what is
     left), `latency` (seconds).
-    Verdicts compare runs with the paper's setting: `reader`, `retriever`, `corpus` of `passages`, the set `paper` of
-    prompts, and what filters or judges where that is not the reader (`filter_lm`).
+    Verdicts compare runs with the paper's setting: `reader`, `retriever`, `corpus` of `passages`, and what filters or
+    judges where that is not the reader (`filter_lm`).
     `n` questions are run; `published_n` is the fewest that the paper ran, where that is not n. The other rows are
     tested against the label `against`. `reader` is empty where nothing was published. `serve`: the commands that serve
     the paper's own reader (or the one near it that `served` names; `{papers}` is the folder of these files), `ask`: how

@@ -178,10 +178,11 @@ def beside_published(
     """The verdict on a row of a paper's table: `published` beside the values of `run` by question.
 
     A measure that some questions have none of is taken to be published of as large a share of the paper's questions.
-    Where a table has no reader, none is compared.
+    Published figures are of the papers' prompts. Where a table has no reader, no model and no prompt is compared.
     """
     published_n = table.published_n or table.n
-    setting = StatedSetting(reader=table.reader, filter_lm=table.filter_lm, prompts=PAPER)
+    prompts = PAPER if table.reader else ""
+    setting = StatedSetting(reader=table.reader, filter_lm=table.filter_lm, prompts=prompts)
     if row.retrieves:
         of_index = {
             "index": table.role(row),
@@ -197,7 +198,11 @@ def beside_published(
 
 def another_setting(found: Verdict, differs: Sequence[str]) -> Verdict:
     """`found`, or the same as of another setting, where anything `differs`."""
-    return replace(found, kind=OTHER, needed=None, differs=tuple(differs)) if differs else found
+    return (
+        replace(found, kind=OTHER, needed=None, both_needed=False, differs=tuple(differs))
+        if differs
+        else found
+    )
 
 
 def decide(
