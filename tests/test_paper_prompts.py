@@ -52,7 +52,7 @@ IN_THE_PAPERS = [
     ("helpful_sentences", "nq", "instructions question knowledge", "FilCo, section 2.3: q, then P"),
     ("helpful_passages", "nq", "instructions question knowledge", "FilCo, section 2.3: q, then P"),
     ("written_filco", "nq", "instructions question knowledge", "FilCo, section 2.3: M_ctx(q, P)"),
-    ("written_passages", "nq", "instructions question knowledge", "FilCo, section 2.3: q, then P"),
+    ("written_passages", "nq", "instructions question knowledge", "FilCo, sections 2.3 and 4.2: q, then P"),
     ("written_bider", "nq", "instructions question knowledge", "BIDER, section 3.3: q, then D"),
 ]
 """The slots of a prompt on a task, in order, and where in the papers (PAPERS.md: what is decided there)."""
@@ -280,7 +280,8 @@ class TestOffline:
         """The passages that it finds, and what it says of them, are the same."""
         for task in ("hotpotqa", "strategyqa"):
             ours, theirs = predictors(task), paper_predictors(task)
-            for name in ("check", "ids", "topic", "helpful_sentences", "consistent_word"):
+            names = ("check", "ids", "topic", "helpful_sentences", "consistent_word", "written_filco", "written_bider")
+            for name in names:
                 ours[name].demos = theirs[name].demos = []
                 replies = [read(ask.render(**given(task, ask))) for ask in (ours[name], theirs[name])]
                 assert replies[0] == replies[1] != ""

@@ -276,7 +276,7 @@ def test_a_model_that_was_trained_for_something_else_is_refused(
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("kind", [TrainedFilCoFilter, BIDERFilter])
+@pytest.mark.parametrize("kind", [TrainedFilCoFilter, TrainedPSGFilter, BIDERFilter])
 def test_a_model_is_asked_by_the_set_that_it_was_trained_with(kind: type[WrittenFilter], tmp_path: Path) -> None:
     """A template is no choice of a trained model's, so `reproduce` may read any. A user's own template is one."""
     for at, trained_with in enumerate(("ours", "paper")):
