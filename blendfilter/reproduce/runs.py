@@ -33,7 +33,7 @@ from blendfilter.filters.written import GENERATOR, recipe_of
 from blendfilter.journal import FILE, digest
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.modules.methods import make_method
-from blendfilter.prompting import Prompts
+from blendfilter.prompting import OURS, Prompts
 from blendfilter.reproduce.inputs import (
     OTHERS,
     TRIMMED_FOLDER,
@@ -181,7 +181,14 @@ def notes_of(table: PaperTable, prompts: Prompts, runs: Sequence[TableRun]) -> l
     ours = set[str]()
     for run in runs:
         for ask in asked_by(run.method).values():
-            ours |= set() if ask.template.of_set else {ask.template.name}
+            template = ask.template
+            if template.of_set != prompts[template.name].of_set:
+                by = template.of_set or OURS
+                lines[f"{run.row.name}: {template.name} is {by}, as its model was trained"] = (
+                    None
+                )
+            elif not template.of_set:
+                ours.add(template.name)
             if ask.template.name in FEW_SHOT:
                 shown[len(ask.task_demos)][run.task] = None
         if iterations := getattr(run.method, "iterations", None):
