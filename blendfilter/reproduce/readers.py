@@ -49,7 +49,8 @@ def with_models(
             labels.append(word)
             continue
         label, key, value = found.groups()
-        table.named("row", [label], known)
+        if label not in known:
+            table.named("row", [label], [row.label for row in rows])
         if key not in ROW_MODELS:
             raise UnknownName.of("key", key, ROW_MODELS, f"in '{word}'")
         given = Given.of(value, f"--row {label}.{key}", table.tasks)
@@ -97,8 +98,8 @@ class RowReaders:
         something else. What `connect` raises.
         """
         if (name := row.model("lm", task)) is not None:
-            lm = self._connected(row, "lm", name)
-            recipe = recipe_of_answerer(lm)
+            lm = self._connected(row, "lm", name, recipe_of_answerer)
+            recipe = recipe_of(lm)
             if recipe.get("part") == GENERATOR and row.reads and not _fits(row, task, recipe):
                 raise BadArgument(
                     f"{row.label}.lm: {lm.name} was trained on other contexts ({_reads(recipe)}) than {row.label} has "
@@ -127,9 +128,7 @@ class RowReaders:
                 raise BadArgument(
                     f"{row.label} has no filter that asks a model: leave {row.label}.filter-lm out"
                 )
-            other = self._connected(row, "filter-lm", name)
-            _check_filters(other)
-            return other
+            return self._connected(row, "filter-lm", name, _check_filters)
         if not asking or self.filter_lm is not None:
             return self.filter_lm if asking else None
         if (self.trained and row.reads) or recipe_of(lm).get("part") == GENERATOR:
@@ -139,10 +138,13 @@ class RowReaders:
             )
         return None
 
-    def _connected(self, row: PaperRow, key: str, name: str) -> ConnectedLM:
+    def _connected(
+        self, row: PaperRow, key: str, name: str, check: Callable[[ConnectedLM], object]
+    ) -> ConnectedLM:
         try:
             if name not in self._models:
                 self._models[name] = self._connect(name)
+            check(self._models[name])
             return self._models[name]
         except BlendFilterError as error:
             error.args = (f"{row.label}.{key}: {error}",)

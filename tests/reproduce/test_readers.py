@@ -187,13 +187,17 @@ def test_what_names_no_model_of_a_row_is_an_error(row: str, error: Any, words: s
 @pytest.mark.parametrize(
     ("key", "recipe", "words"),
     [
-        ("FULL.lm", {"part": "context"}, "toy was trained as FilCo's context filter: it writes what is to be read"),
+        (
+            "FULL.lm",
+            {"part": "context"},
+            "FULL.lm: .*toy was trained as FilCo's context filter: it writes what is to be read",
+        ),
         (
             "FULL.lm",
             {"reads": "silver"},
             r"FULL.lm: toy was trained on other contexts \(silver\) than FULL has \(full\)",
         ),
-        ("PSG.filter-lm", {}, "toy was trained as FilCo's generator .*: it chooses no passages"),
+        ("PSG.filter-lm", {}, "PSG.filter-lm: toy was trained as FilCo's generator .*: it chooses no passages"),
         ("FILCO.filter-model", {}, "was trained as FilCo's generator .* --part context makes one"),
     ],
 )
