@@ -72,16 +72,6 @@ class Verdict:
     differs: tuple[str, ...] = ()
 
     @property
-    def short(self) -> str:
-        """The same, where a note says how the setting is another."""
-        return OTHER if self.differs else self.word
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        fields = {name: rounded(name, value) for name, value in asdict(self).items()}
-        return {"word": self.word, **fields}
-
-    @property
     def word(self) -> str:
         """What a table ends in."""
         if self.kind == OTHER:
@@ -92,6 +82,16 @@ class Verdict:
                 more = f"{'both need' if self.both_needed else 'needs'} {self.needed:,}"
             return f"{UNDECIDABLE} with n = {self.n:,} ({more})"
         return self.kind
+
+    @property
+    def short(self) -> str:
+        """The word alone, where a note says how the setting is another."""
+        return OTHER if self.differs else self.word
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        fields = {name: rounded(name, value) for name, value in asdict(self).items()}
+        return {"word": self.word, **fields}
 
     def __str__(self) -> str:
         interval = f"[{percent(self.low, '+z')}, {percent(self.high, '+z')}]"
@@ -376,13 +376,14 @@ def _same_corpus(stated: StatedSetting, searched: Record) -> bool:
 
 
 class PublishedRow(StatedSetting):
-    """A published score, in percent, of `n` questions (0: unknown).
+    """A published score, in percent, of `n` questions (0: unknown), by the table's measure or one of its own.
 
     Beside it a run's folder or several, or `measured`, one score or that of several seeds, of `measured_n` questions.
     """
 
     name: str
     value: float
+    measure: str = ""
     n: NonNegativeInt = 0
     run: str | tuple[str, ...] = ()
     measured: float | tuple[float, ...] = ()
@@ -430,8 +431,9 @@ def _of_row(table: PublishedTable, row: PublishedRow, margin: float) -> Verdict 
     }
     runs = [row.run] if isinstance(row.run, str) else list(row.run)
     known = {*NAMES, *(name for task in TASKS.values() for name in task.metrics)}
-    if not runs and table.measure not in known:
-        raise UnknownName.of("measure", table.measure, known)
+    measure = row.measure or table.measure
+    if not runs and measure not in known:
+        raise UnknownName.of("measure", measure, known)
     if not runs and row.measured == ():
         return None
     if not runs and not row.measured_n:
@@ -442,7 +444,7 @@ def _of_row(table: PublishedTable, row: PublishedRow, margin: float) -> Verdict 
         n=row.measured_n,
         published_n=row.n,
         margin=margin,
-        measure=table.measure,
+        measure=measure,
         **setting,
     )
 
@@ -458,7 +460,17 @@ class VerdictTable:
 
     def table(self) -> Table:
         """Published, measured, difference, interval and word, a row each."""
-        header = ["", "published", "n", "measured", "n", "diff", "90 % interval", "verdict"]
+        header = [
+            "",
+            "measure",
+            "published",
+            "n",
+            "measured",
+            "n",
+            "diff",
+            "90 % interval",
+            "verdict",
+        ]
         cells = []
         for row, found in self.rows:
             measured = [""] * 4 + ["not run"]
@@ -471,23 +483,23 @@ class VerdictTable:
                     found.word,
                 ]
             cells.append(
-                [row.name, f"{row.value:.1f}", f"{row.n:,}" if row.n else "?", *measured]
+                [
+                    row.name,
+                    row.measure or self.measure,
+                    f"{row.value:.1f}",
+                    f"{row.n:,}" if row.n else "?",
+                    *measured,
+                ]
             )
-        title = f"{self.title}: {self.measure}, in %"
-        return Table(header, cells, title, list(self._notes()))
+        return Table(header, cells, f"{self.title}, in %", list(self._notes()))
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON, in fractions of 1."""
         rows = []
         for row, found in self.rows:
             plain = {"word": "not run"} if found is None else found.as_dict()
-            rows.append({"name": row.name, **plain})
-        return {
-            "title": self.title,
-            "measure": self.measure,
-            "margin": self.margin / 100,
-            "rows": rows,
-        }
+            rows.append({"name": row.name, "measure": row.measure or self.measure, **plain})
+        return {"title": self.title, "margin": self.margin / 100, "rows": rows}
 
     def _notes(self) -> Iterator[str]:
         known = [found for _, found in self.rows if found]
@@ -502,7 +514,7 @@ def rule(margin: float) -> str:
     points = f"{100 * margin:g} points"
     return (
         f"verdict: reproduced if the 90 % interval of measured - published lies within ± {points}, not reproduced if "
-        "outside, else undecidable (Newcombe 1998; two one-sided tests at 5 %)"
+        "outside, else undecidable (Newcombe 1998, samples as independent; two one-sided tests at 5 %)"
     )
 
 

@@ -265,6 +265,7 @@ measured_n = 1000
 
 [[rows]]
 name = "RECOMP"
+measure = "f1"
 value = 33.1
 n = 1000
 """
@@ -302,7 +303,7 @@ def test_its_verdicts_as_json_and_by_another_margin(
     standard, naive, recomp = json.loads(capsys.readouterr().out)["rows"]
     assert (standard["word"], standard["low"], standard["margin"]) == ("reproduced", -0.053575, 0.06)
     assert (naive["n"], naive["published_n"]) == (1000, 0)
-    assert recomp == {"name": "RECOMP", "word": "not run"}
+    assert recomp == {"name": "RECOMP", "measure": "f1", "word": "not run"}
 
 
 @pytest.mark.parametrize(
