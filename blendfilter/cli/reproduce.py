@@ -46,6 +46,8 @@ class TableOptions(Settings, panel="Data"):
     """The rows of this label, FILCO say, and those that they are tested against; or a model of these rows alone: what
     reads them (FULL.lm=hf/full), prompts their filter (PSG.filter-lm=…) or is their trained filter
     (PSG.filter-model=DIR); may be repeated."""
+    all_models: Annotated[bool, Option("--all-models", panel="Method", rare=True)] = False
+    """The published figures of all of the paper's models beside the same measured ones (cdit-table2)."""
     plots: Annotated[bool, Option(panel="Output")] = True
     """Draw the figures, as SVG and PNG."""
 

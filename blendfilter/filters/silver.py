@@ -55,6 +55,7 @@ class SilverFilter(Filter):
             sentences most like the answer (Figure 3 of Jin et al. 2024).
         unlabelled: questions that the file's measure cannot label (STRINC, a yes or no): everything is kept for them;
             without it such a question is an error, as any that the file does not have.
+        keep_unlabelled: False: nothing is kept for them, as in FilCo's Table 5. Where all are so, `path` is None.
 
     Rows of a file of STRINC's whose answer is a yes or no, which earlier versions wrote, are not read.
 
@@ -65,21 +66,23 @@ class SilverFilter(Filter):
 
     def __init__(
         self,
-        path: str | Path,
+        path: str | Path | None,
         *,
         partly: bool = False,
         stage: Stage = "cleaned",
         unlabelled: Iterable[str] = (),
+        keep_unlabelled: bool = True,
     ) -> None:
         super().__init__()
         if stage not in STAGES:
             raise UnknownName.of("stage", stage, STAGES)
-        self.file = path_of(path)
+        self.file = None if path is None else path_of(path)
         self.partly = partly
         self.unlabelled = frozenset(map(one_line, unlabelled))
+        self.keep_unlabelled = keep_unlabelled
         self.chosen = _SilverContexts()
-        measure = measure_of(path)
-        for row in read_silver(path):
+        measure = "" if path is None else measure_of(path)
+        for row in () if path is None else read_silver(path):
             if not can_label(measure, row.golden_answers):
                 continue
             if row.stages is None and stage != "cleaned":
@@ -91,7 +94,7 @@ class SilverFilter(Filter):
                 raise BadData(
                     f"{path}: the question {question[:80]!r} has two different contexts: leave one of the two"
                 )
-        if not self.chosen:
+        if not self.chosen and path is not None:
             raise EmptyData(
                 f"{path} has no rows that its measure could label: is it the right file?"
             )
@@ -104,7 +107,9 @@ class SilverFilter(Filter):
             for question, context in self.chosen.items()
         )
         self.fingerprint = digest(
-            contexts, *([sorted(self.unlabelled)] if self.unlabelled else [])
+            contexts,
+            *([sorted(self.unlabelled)] if self.unlabelled else []),
+            *([] if keep_unlabelled else ["nothing"]),
         )
 
     def arguments(self) -> dict[str, Any]:
@@ -121,8 +126,8 @@ class SilverFilter(Filter):
         if context is None:
             if one_line(question) in self.unlabelled:
                 return selection(
-                    as_passages(passages),
-                    "no silver for this question: all was kept",
+                    as_passages(passages) if self.keep_unlabelled else [],
+                    f"no silver for this question: {'all' if self.keep_unlabelled else 'nothing'} was kept",
                     UPPER_BOUND,
                 )
             raise BadArgument(

@@ -24,7 +24,16 @@ from blendfilter.prompting import Prompts
 from blendfilter.reproduce import printing, results, sources, tables
 from blendfilter.reproduce.inputs import RowInputs, RowOptions, Say
 from blendfilter.reproduce.readers import RowReaders, with_models
-from blendfilter.reproduce.runs import TableRun, do, file_name, notes_of, plan, read_by, runs_of
+from blendfilter.reproduce.runs import (
+    TableRun,
+    do,
+    file_name,
+    not_run,
+    notes_of,
+    plan,
+    read_by,
+    runs_of,
+)
 from blendfilter.reproduce.verdicts import MARGIN
 from blendfilter.terminal import terminal_width
 
@@ -58,6 +67,7 @@ def reproduce(
     tasks: Sequence[str] | None = None,
     methods: Sequence[str] | None = None,
     rows: Sequence[str] | None = None,
+    all_models: bool = False,
     repeats: int = 1,
     only_plan: bool = False,
     plots: bool = True,
@@ -79,6 +89,7 @@ def reproduce(
     if options.scorer is None and options.scorer_api_base:
         raise UnknownName(f"which model at {options.scorer_api_base}? name it with --scorer")
     lm = connect(paper)
+    paper = paper.with_all_blocks() if all_models else paper.read_by(lm.name)
     readers = RowReaders(paper, lm, filter_lm, connect_named)
     found = sources.gather(
         paper,
@@ -130,8 +141,7 @@ def reproduce(
             )
         if only_plan:
             cost = plan(every, repeats=repeats).text()
-            not_run = dict.fromkeys(one.note for one in left_out)
-            show("\n".join([cost, *notes, *not_run, *_to_serve(paper)]))
+            show("\n".join([cost, *notes, *not_run(left_out), *_to_serve(paper)]))
             return 0
     if filter_lm is not None and not any(one.filter_lm or one.trimmed for one in every):
         say(
@@ -145,7 +155,7 @@ def reproduce(
     result = results.result(
         paper, every, done, notes=notes, left_out=left_out, margin=margin or MARGIN
     )
-    place = runs / _folder_name(paper, every)
+    place = runs / _folder_name(paper, every, all_models)
     written = printing.write(result, place)
     show(printing.text(result, terminal_width()))
     if plots:
@@ -157,12 +167,12 @@ def reproduce(
     return 1 if result.errors or inputs.errors else 0
 
 
-def _folder_name(table: tables.PaperTable, every: Sequence[TableRun]) -> str:
+def _folder_name(table: tables.PaperTable, every: Sequence[TableRun], all_models: bool) -> str:
     """Of the table's files: tables of another model, other questions, rows or repeats lie elsewhere."""
     most = max(len(run.questions) for run in every)
     names = dict.fromkeys(run.lm.name.rpartition("/")[2] for run in every)
     name = file_name(*names) if len(names) == 1 else f"{len(names)}_readers"
-    key = digest(sorted({run.folder.name for run in every}))[:8]
+    key = digest(sorted({run.folder.name for run in every}), *["all models"] * all_models)[:8]
     return f"{table.name}-{name}-{most}-{key}"
 
 

@@ -125,7 +125,7 @@ class RowInputs:
         self._table, self._lm, self._folder, self._scratch = table, lm, folder, scratch
         self._say, self._make_scorer = say, None if scratch else make_scorer
         self._notes = dict[str, None]()
-        self._oracles: dict[tuple[str, Measure], Oracle | None] = {}
+        self._oracles: dict[tuple[str, Measure], Oracle | NotHere] = {}
         self._overlays: dict[tuple[Any, ...], TrimFolder] = {}
         settings = [row.settings(task) for row in table.rows for task in table.tasks]
         filters = {setting.get("filter") for setting in settings}
@@ -264,10 +264,12 @@ class RowInputs:
 
     def silver(
         self, row: PaperRow, questions: Questions, retriever: Retriever, k: int
-    ) -> SilverFilter | None:
-        """The filter of a row that reads gold; None where its measure cannot be had, which a note says.
+    ) -> SilverFilter:
+        """The filter of a row that reads gold.
 
-        Raises: NotHere, for a row of a stage of BIDER's synthesis without its file.
+        Where STRINC has nothing to look for (a yes or no, a label) its own row keeps nothing, as in FilCo.
+
+        Raises: NotHere, for a row of a stage of BIDER's synthesis without its file, and for cxmi without a scorer.
         """
         task = questions.task.name
         settings = row.settings(task)
@@ -283,8 +285,8 @@ class RowInputs:
         if (task, measure) not in self._oracles:
             self._oracles[task, measure] = self._oracle(questions, measure)
         oracle = self._oracles[task, measure]
-        if oracle is None:
-            return None
+        if isinstance(oracle, NotHere):
+            raise NotHere(*oracle.args)
         unlabelled = [
             question.question
             for question in questions
@@ -292,13 +294,19 @@ class RowInputs:
         ]
         if unlabelled:
             share = f"{len(unlabelled):,} of {len(questions):,} questions, which are answered by a verdict (yes or no)"
-            if own is not None and len(unlabelled) == len(questions):
-                self._note(f"{task}: {row.label} is left out: {measure} cannot label {share}")
-                return None
-            self._note(f"{task}: SILVER by {measure} keeps everything for {share}")
-        path = self._silver_file(questions, oracle, retriever, k)
+            who, kept = ("SILVER by ", "everything") if own is None else ("", "nothing")
+            paper = "" if own is None else ": as in the paper, the context is empty"
+            self._note(f"{task}: {who}{measure} keeps {kept} for {share}{paper}")
+        path = None
+        if own is None or len(unlabelled) < len(questions):
+            path = self._silver_file(questions, oracle, retriever, k)
         # Other queries than the question bring passages that its silver context knows nothing of.
-        return SilverFilter(path, partly=row.method not in QUESTION_ONLY, unlabelled=unlabelled)
+        return SilverFilter(
+            path,
+            partly=row.method not in QUESTION_ONLY,
+            unlabelled=unlabelled,
+            keep_unlabelled=own is None,
+        )
 
     def _silver_file(
         self, questions: Questions, oracle: Oracle, retriever: Retriever, k: int
@@ -339,15 +347,12 @@ class RowInputs:
             self._note(f"{task}: the synthesis keeps everything for {share}")
         return SilverFilter(path, stage=stage, unlabelled=without)
 
-    def _oracle(self, questions: Questions, measure: Measure) -> Oracle | None:
+    def _oracle(self, questions: Questions, measure: Measure) -> Oracle | NotHere:
         task = questions.task.name
         if measure != CXMI:
             return Oracle(measure, task=task)
         if self._make_scorer is None:
-            self._note(
-                f"{task}: SILVER by cxmi is not in the plan: it scores every sentence of the passages"
-            )
-            return None
+            return NotHere("no plan does it: cxmi scores every sentence of the passages")
         try:
             scorer = self._make_scorer(self._folder / SILVER_FOLDER / f"{task}-{CXMI}.journal")
             wording = self.wording(questions.task.wording, task)
@@ -358,9 +363,9 @@ class RowInputs:
         except (BadArgument, ServerRefused) as error:
             if self.options.scorer is not None:
                 raise
-            move = "Name a model that does (--scorer), or another measure (--measure)"
-            self._note(f"{task}: SILVER by cxmi is left out: {error}. {move}")
-            return None
+            return NotHere(
+                f"cxmi: {error}. Name a model that does (--scorer), or another measure (--measure)"
+            )
         self._note(f"{task}: SILVER's cxmi is what {scorer.backend.name} finds likely")
         return oracle
 

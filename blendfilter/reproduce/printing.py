@@ -62,6 +62,7 @@ def plain(result: TableResult) -> dict[str, Any]:
             "different": result.calls_different,
             "saved": saved,
         },
+        "averages": [asdict(one) for one in result.averages],
         "notes": list(notes(result)),
     }
 
@@ -114,6 +115,11 @@ def notes(result: TableResult) -> Iterator[str]:
             else f"the paired bootstrap, over {result.repeats} answers a question"
         )
         yield f"p: of that difference, over the same questions ({test}); Holm: corrected for all of this table"
+    if any(line.published_imp is not None for line in lines):
+        what = f"what {table.against} has more than the row, in percent of the row's"
+        yield f"IMP: {what}; undefined where that is 0"
+    if result.averages:
+        yield f"average vs {table.against}: of what was published; over: how many of the paper's differences"
     used, different = result.calls_used, result.calls_different
     yield f"{used} calls used by {result.runs} runs, {different} different ones: reuse saves {used - different}"
     if result.errors:
@@ -121,7 +127,7 @@ def notes(result: TableResult) -> Iterator[str]:
         yield f"{result.errors} questions {counted}; the same command asks them again"
     if any(line.ours for line in lines):
         yield "* ours, not in the paper"
-    if table.reader and result.reader.rpartition("/")[2].casefold() != table.reader.casefold():
+    if table.reader and not table.is_reader(result.reader):
         read_by = "the offline reader's" if result.offline else f"{result.reader}'s"
         yield f"other reader: the published figures are {table.reader}'s, the measured ones {read_by}"
     yield from (*table.notes, *result.notes)
@@ -132,6 +138,7 @@ def tables_of(result: TableResult) -> Iterator[Table]:
     against = result.table.against
     header = ["", "at", "measure", "published", "measured", "vs published", "verdict"]
     header += [f"of {against}", f"vs {against}", f"published vs {against}", "p", "Holm"]
+    header += ["published IMP", "measured IMP"]
     header += ["prompt", "front", "input", "front", "calls", "tokens", "errors"]
     for task, of_task in groupby(result.lines, key=lambda line: line.task):
         lines, rows = list(of_task), list[list[str]]()
@@ -143,15 +150,27 @@ def tables_of(result: TableResult) -> Iterator[Table]:
                 rows.append(_cells(line, before))
                 before = line
         yield Table(header, rows, f"{task}, {lines[0].n} questions").without_empty()
+    if result.averages:
+        rows = [
+            [
+                ", ".join(filter(None, (one.group, one.label))),
+                as_printed(one.published, "+z"),
+                percent(one.measured, "+z"),
+                f"{one.over} of {one.of}",
+            ]
+            for one in result.averages
+        ]
+        yield Table(["", "published", "measured", "over"], rows, f"average vs {against}")
 
 
 def _cells(line: ResultLine, before: ResultLine | None) -> list[str]:
     """The cells of a line; what its row and point have in common with the line before stands there alone."""
     new_row = before is None or line.label != before.label
     new = new_row or before is None or line.point != before.point
-    digits, printed = format_of(line.measure).digits, percent(line.published)
+    digits, printed = format_of(line.measure).digits, as_printed(line.published)
     if line.published is not None and digits is not None:
         printed = f"{line.published:,.{0 if digits == 1 else digits}f}"
+    undefined = line.published_imp is not None and line.gain is not None
     label = "  " * bool(line.group) + line.label + "*" * line.ours + " †" * line.bound
     return [
         label if new_row else "",
@@ -160,16 +179,18 @@ def _cells(line: ResultLine, before: ResultLine | None) -> list[str]:
         printed,
         "failed"
         if line.failed
-        else "not run"
+        else ("no value" if line.run else "not run")
         if line.missing
         else _with_half(line.measure, line.value, line.low, line.high),
         percent(line.difference, "+z"),
         "" if line.verdict is None else line.verdict.short,
         "" if line.of_reference is None else f"{percent(line.of_reference)} %",
         _with_half(line.measure, line.gain, line.gain_low, line.gain_high, "+z"),
-        percent(line.published_gain, "+z"),
+        as_printed(line.published_gain, "+z"),
         chance(line.p, ""),
         chance(line.p_holm, ""),
+        "" if line.published_imp is None else f"{line.published_imp:.1f}",
+        f"{line.imp:.1f}" if line.imp is not None else "undefined" if undefined else "",
         _count(line.prompt_tokens),
         "*" * ("prompt_tokens" in line.fronts),
         _count(line.tokens_in),
@@ -178,6 +199,14 @@ def _cells(line: ResultLine, before: ResultLine | None) -> list[str]:
         (_count(line.tokens) or "-") if new and not line.missing else "",
         str(line.errors or "") if new else "",
     ]
+
+
+def as_printed(value: float | None, sign: str = "") -> str:
+    """In percent, with a second digit behind the point where the paper prints one."""
+    if value is None:
+        return ""
+    digits = 1 if math.isclose(1000 * value, round(1000 * value), abs_tol=1e-6) else 2
+    return f"{100 * value:{sign}.{digits}f}"
 
 
 def _count(tokens: float | None) -> str:

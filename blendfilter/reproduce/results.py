@@ -45,12 +45,12 @@ from blendfilter.records import Passage, Question
 from blendfilter.report import plots
 from blendfilter.report.run_text import trimmed
 from blendfilter.reproduce.inputs import JUDGING_STAGES
-from blendfilter.reproduce.runs import LeftOut, TablePlace, TableRun
+from blendfilter.reproduce.runs import LeftOut, TablePlace, TableRun, not_run
 from blendfilter.reproduce.tables import FigureFormat, PaperTable, format_of
 from blendfilter.reproduce.verdicts import MARGIN, Verdict, beside_published
 from blendfilter.tasks import TASKS
 
-SECONDS_IN_ALL = "seconds_in_all"
+SECONDS_IN_ALL, RAW = "seconds_in_all", "inclusion_raw"
 UNREAD = ("unparseable_ids", "suspect_ids")
 """Events of a filter that may then have kept everything."""
 _HAS_NONE = math.nan
@@ -67,10 +67,11 @@ class ResultLine:
 
     `calls` and `tokens` are a question's (None: unknown), `difference` is measured - published. `gain` is measured -
     the reference's measured, with the ends of its paired interval; `p` tests that one, and `published_gain` is the one
-    printed. `bound`: the row's filter reads the answer; `failed`: every question of its run ended in an error, so that
-    its value is none; `missing`: it could not be run here, so likewise. A measure of `NUMBERS` is a number;
-    `of_reference` is its share of the reference's. `prompt_tokens`, `tokens_in` and `fronts` are a frontier's. `reader`
-    and `filter` are the models that answered and filtered.
+    printed. `imp` is what the reference has more than the row, in percent of the row's (None: of 0), `published_imp`
+    the printed one. `bound`: the row's filter reads the answer; `failed`: every question of its run ended in an error,
+    so that its value is none; `missing`: it could not be run here, or no answer of `run` has one, so likewise. A
+    measure of `NUMBERS` is a number; `of_reference` is its share of the reference's. `prompt_tokens`, `tokens_in` and
+    `fronts` are a frontier's. `reader` and `filter` are the models that answered and filtered.
     """
 
     task: str
@@ -103,8 +104,22 @@ class ResultLine:
     missing: bool = False
     published_gain: float | None = None
     verdict: Verdict | None = None
+    published_imp: float | None = None
+    imp: float | None = None
     reader: str = ""
     filter: str = ""
+
+
+@dataclass(frozen=True)
+class AverageGain:
+    """A row's difference from the reference, on average over `over` of the `of` places that were printed."""
+
+    group: str
+    label: str
+    published: float
+    measured: float | None
+    over: int
+    of: int
 
 
 @dataclass(frozen=True)
@@ -121,6 +136,7 @@ class TableResult:
     repeats: int
     offline: bool
     errors: int
+    averages: tuple[AverageGain, ...] = ()
 
 
 def result(
@@ -152,11 +168,17 @@ def result(
     # so that a row that failed or was left out is not missing: of the measures of the other rows
     measured = [(line.task, line.measure) for line in lines]
     for one, no_run in empty:
-        printed = one.row.printed(one.task, one.point.k)
         measures = dict.fromkeys(measure for task, measure in measured if task == one.task)
-        if not measures and printed is not None:
-            measures = printed.model_dump(exclude={"imp", "gains"}, exclude_none=True)
+        measures = measures or dict.fromkeys(one.row.measures(one.task, one.point.k))
         lines += [line_of(one, measure, no_run) for measure in measures]
+    there = {(line.task, line.group, line.label, line.point, line.measure) for line in lines}
+    for one, run in pairs:
+        for measure in (
+            [] if run.failed or table.samples else one.row.measures(one.task, one.point.k)
+        ):
+            if (*one.place, one.point.name, measure) not in there:
+                # no answer has one: what is published stands there all the same
+                lines.append(replace(line_of(one, measure, run), missing=True))
     tasks = [one.task for one in (*wanted, *left_out)]
     rows = [(row.group, row.label) for row in table.rows]
     lines.sort(key=lambda line: (tasks.index(line.task), rows.index((line.group, line.label))))
@@ -164,11 +186,15 @@ def result(
     calls = set[tuple[str, str]]()
     for run in done.values():
         calls |= {(run.settings["task"], key) for row in run.rows for _, key in row["calls"]}
-    reasons = dict.fromkeys(one.note for one in left_out)
     return TableResult(
         table=table,
         lines=tuple(lines),
-        notes=(*notes, *reasons, *_notes(table, pairs, counting)),
+        notes=(
+            *notes,
+            *not_run(left_out),
+            *_sizes(table, pairs),
+            *_notes(table, pairs, counting),
+        ),
         runs=len(done),
         calls_used=sum(run.metrics["ledger"]["total"]["calls"] for run in done.values()),
         calls_different=len(calls),
@@ -176,7 +202,24 @@ def result(
         repeats=max(repeats_in(run.settings) for run in done.values()),
         offline=offline,
         errors=sum(run.errors for run in done.values()),
+        averages=tuple(_averages(table, lines)),
     )
+
+
+def _averages(table: PaperTable, lines: Sequence[ResultLine]) -> Iterator[AverageGain]:
+    for row in table.rows:
+        if row.average_gain is not None:
+            gains = [
+                line.gain
+                for line in lines
+                if (line.group, line.label) == (row.group, row.label)
+                and line.measure != RAW
+                and line.published is not None
+                and line.gain is not None
+            ]
+            measured = fmean(gains) if gains else None
+            of = len(row.published) + len(row.at)
+            yield AverageGain(row.group, row.label, row.average_gain, measured, len(gains), of)
 
 
 # --- lines ---
@@ -223,7 +266,9 @@ def line_of(
     """The measure's value and the ends of its interval in one run, beside what was published; None: it was not run."""
     value, low, high = ends
     printed = one.row.printed(one.task, one.point.k)
-    published = getattr(printed, measure, None)
+    # what was published as inclusion says not whether it was normalised: both stand beside it
+    published = getattr(printed, "inclusion" if measure == RAW else measure, None)
+    leads = measure == TASKS[one.task].metrics[0]
     calls, tokens = (0.0, None) if run is None else per_question(run)
     known = run is not None and not run.failed and format_of(measure).digits is None
     return ResultLine(
@@ -249,6 +294,7 @@ def line_of(
         published_gain=None if printed is None else (printed.gains or {}).get(measure),
         reader=one.reader,
         filter=one.filter_name,
+        published_imp=printed.imp if printed is not None and leads else None,
     )
 
 
@@ -264,14 +310,15 @@ def with_gain(line: ResultLine, before: Values, after: Values, *, p_values: bool
     p = test.p
     if form.yes_no and all(len(each) == 1 for each in (*one, *other)):
         p = mcnemar_exact([first for (first,) in one], [first for (first,) in other]).p
-    most = fmean(map(fmean, one))
+    most, less = (fmean(map(fmean, values)) for values in (one, other))
     return replace(
         line,
         gain=scale * test.difference,
         gain_low=scale * test.low,
         gain_high=scale * test.high,
         p=p if p_values else None,
-        of_reference=fmean(map(fmean, other)) / most if form.share and most else None,
+        of_reference=less / most if form.share and most else None,
+        imp=None if line.published_imp is None or not less else 100 * (most - less) / less,
     )
 
 
@@ -612,6 +659,17 @@ def _troubles(one: TableRun, run: Run) -> Iterator[str]:
         yield f"{one.task}: {one.label}: failed, every question ended in an error"
     elif unread := sum(run.metrics["flags"].get(event, 0) for event in UNREAD):
         yield f"{one.task}: {one.label}: replies of its filter that could not be read: {unread:,}"
+
+
+def _sizes(table: PaperTable, pairs: Pairs) -> Iterator[str]:
+    """How many questions the paper's data sets have, beside those of the files."""
+    for task, questions in {one.task: one.questions for one, _ in pairs}.items():
+        if (size := table.sizes.get(task)) is not None:
+            parts = size.model_dump(exclude={"evaluated"}, exclude_none=True)
+            paper = ", ".join(f"{part} {count:,}" for part, count in parts.items())
+            there = f"of the {questions.rows:,} rows of " if questions.rows else "from "
+            here = f"{len(questions):,} were run, {there}{questions.source}"
+            yield f"{task}: the paper's data set has {paper} (it reports on {size.evaluated}); here {here}"
 
 
 def _notes(table: PaperTable, pairs: Pairs, counting: TokenCounter) -> Iterator[str]:

@@ -122,10 +122,16 @@ class LeftOut(TablePlace):
 
     reason: str
 
-    @property
-    def note(self) -> str:
-        """The line below its table."""
-        return f"{self.task}: {self.row.name}: not run: {self.reason}"
+
+def not_run(left_out: Sequence[LeftOut]) -> list[str]:
+    """The lines below a table: a line a reason, with the rows that it holds of and their tasks."""
+    tasks = dict[tuple[str, str], dict[str, None]]()
+    for one in left_out:
+        tasks.setdefault((one.reason, one.row.name), {})[one.task] = None
+    rows = dict[tuple[str, str], list[str]]()
+    for (reason, row), of in tasks.items():
+        rows.setdefault((", ".join(of), reason), []).append(row)
+    return [f"{of}: {'; '.join(row)}: not run: {reason}" for (of, reason), row in rows.items()]
 
 
 def runs_of(
@@ -139,8 +145,7 @@ def runs_of(
 ) -> tuple[list[TableRun], list[LeftOut]]:
     """Every run of `table`, task by task, in the order of its rows, and what is left out.
 
-    That is for want of a model that is trained first, of a package or of a file. Rows whose silver contexts cannot be
-    made are in neither, and the notes of `inputs` say so.
+    That is for want of a model (one that is trained first, or a scorer), of a package or of a file.
 
     Raises: Leak, where a program or a model was made of the questions; what is wrong with a row's models. Both before
     any call is paid for.
@@ -167,8 +172,7 @@ def runs_of(
         except NotHere as error:
             made[at] = _left_out(places[at], error)
         else:
-            if run is not None:
-                made[at] = run
+            made[at] = run
     found = [made[at] for at in sorted(made)]
     runs = [one for one in found if isinstance(one, TableRun)]
     return runs, [one for one in found if isinstance(one, LeftOut)]
@@ -242,8 +246,8 @@ def _run(
     folder: Path,
     inputs: RowInputs,
     repeats: int,
-) -> TableRun | None:
-    """The run of a place that `lm` reads; None where its silver contexts cannot be made.
+) -> TableRun:
+    """The run of a place that `lm` reads.
 
     Raises: NotHere; as `runs_of`.
     """
@@ -254,8 +258,6 @@ def _run(
         retriever = inputs.trimmed(row, questions, retriever, deepest)
     trained = recipe_of(lm).get("part") == GENERATOR
     method = _method(place, retriever, inputs, trained=trained)
-    if method is None:
-        return None
     other = readers.filter_of(row, task, method, lm)
     check_leak(method, questions, [other] if other is not None else (), OTHERS)
     check_reader(method, lm)
@@ -293,8 +295,8 @@ def _sampled(lm: ConnectedLM | None, sampling: Sampling | None) -> ConnectedLM |
 
 def _method(
     place: TablePlace, retriever: Retriever | None, inputs: RowInputs, *, trained: bool = False
-) -> dspy.Module | None:
-    """The method of a row, with its filter; None where the silver contexts that it reads cannot be made.
+) -> dspy.Module:
+    """The method of a row, with its filter.
 
     `trained`: its reader was trained without demonstrations, and sees none unless some are given.
 
@@ -306,12 +308,8 @@ def _method(
     of_filter = {key: settings.pop(key) for key in OF_FILTERS if key in settings}
     wording = inputs.wording(place.questions.task.wording, task, trained=trained)
     if name == SILVER:
-        silver = None
-        if retriever is not None:
-            silver = inputs.silver(row, place.questions, retriever, k)
-        if silver is None:
-            return None
-        settings["filter"] = silver
+        assert retriever is not None  # silver contexts are of what was found
+        settings["filter"] = inputs.silver(row, place.questions, retriever, k)
     elif name is not None:
         settings["filter"] = inputs.filter(row, task, name, wording, of_filter)
     return make_method(

@@ -98,6 +98,7 @@ class FigureFormat(_Strict):
 _DATA = tomllib.loads((Path(__file__).parent / "kinds.toml").read_text("utf-8"))
 KINDS = {name: KindOfTable(**kind) for name, kind in _DATA["kinds"].items()}
 _FORMATS = {name: FigureFormat(**measure) for name, measure in _DATA["measures"].items()}
+_SIZES: Mapping[str, Any] = tomllib.loads((PAPERS / "sizes.toml").read_text("utf-8"))
 
 
 def format_of(measure: str) -> FigureFormat:
@@ -157,12 +158,30 @@ class PrintedFigures(_Strict):
     gains: Mapping[str, float] | None = None
 
 
+class PrintedBlock(_Strict):
+    """A row's printed figures with another reader."""
+
+    published: Mapping[Task, PrintedFigures]
+    average_gain: float | None = None
+
+
+class PrintedSizes(_Strict):
+    """How many questions a paper's data set has (`papers/sizes.toml`), and which of its parts the paper reports on."""
+
+    train: Count | None = None
+    dev: Count | None = None
+    test: Count | None = None
+    evaluated: Literal["dev", "test"] = "test"
+
+
 class PaperRow(_Strict):
     """One line of a table, or one series of a figure, whose printed points are in `at`, by K and task.
 
-    `ours`: the row is not the paper's. `reads`: the context that the paper's own reader of the row was trained on, as
-    `blendfilter train filco --reads` has it. `lm` reads the row in place of the table's reader; its filter is prompted
-    from `filter_lm`, or is the trained `filter_model` (a name, or names by task).
+    `average_gain` is its printed difference from the reference, on average over tasks or points (Avg-Impro); `blocks`
+    are what was printed with other readers. `ours`: the row is not the paper's. `reads`: the context that the paper's
+    own reader of the row was trained on, as `blendfilter train filco --reads` has it. `lm` reads the row in place of
+    the table's reader; its filter is prompted from `filter_lm`, or is the trained `filter_model` (a name, or names by
+    task).
     """
 
     label: str
@@ -173,6 +192,8 @@ class PaperRow(_Strict):
     on: Mapping[Task, RowArguments] = {}
     published: Mapping[Task, PrintedFigures] = {}
     at: Mapping[int, Mapping[Task, PrintedFigures]] = {}
+    average_gain: float | None = None
+    blocks: Mapping[str, PrintedBlock] = {}
     ours: bool = False
     reads: Literal["full", "psg", "silver"] | None = None
     lm: ModelByTask = {}
@@ -237,6 +258,12 @@ class PaperRow(_Strict):
         """What was printed of it on a task, at that K where it is a series."""
         return self.at[k].get(task) if k in self.at else self.published.get(task)
 
+    def measures(self, task: str, k: int) -> list[str]:
+        """The measures of what was printed of it on a task."""
+        printed = self.printed(task, k) or PrintedFigures()
+        scores = printed.model_dump(exclude={"imp", "gains"}, exclude_none=True)
+        return list(scores | dict.fromkeys(printed.gains or {}))
+
     @property
     def name(self) -> str:
         """Its group and label."""
@@ -271,10 +298,11 @@ class PaperTable(_Strict):
     Verdicts compare runs with the paper's setting: `reader`, `retriever`, `corpus` of `passages`, and what filters or
     judges where that is not the reader (`filter_lm`).
     `n` questions are run; `published_n` is the fewest that the paper ran, where that is not n. The other rows are
-    tested against the label `against`. `reader` is empty where nothing was published. `serve`: the commands that serve
-    the paper's own reader (or the one near it that `served` names; `{papers}` is the folder of these files), `ask`: how
-    it is then named, `request`: what each request to it needs besides. `prompts`: the set that its rows are asked by.
-    `shots`: the demonstrations that the paper shows (None: it does not say).
+    tested against the label `against`. `reader` is empty where nothing was published; `readers` are those of the rows'
+    blocks, with the names that they are served under. `serve`: the commands that serve the paper's own reader (or the
+    one near it that `served` names; `{papers}` is the folder of these files), `ask`: how it is then named, `request`:
+    what each request to it needs besides. `prompts`: the set that its rows are asked by. `shots`: the demonstrations
+    that the paper shows (None: it does not say).
     """
 
     name: str
@@ -302,6 +330,8 @@ class PaperTable(_Strict):
     models: Mapping[str, str] = {}
     prompts: Literal["ours", "paper"] = "paper"
     shots: NonNegativeInt | None = None
+    readers: Mapping[str, tuple[str, ...]] = {}
+    sizes: Mapping[Task, PrintedSizes] = {}
 
     @property
     def about(self) -> KindOfTable:
@@ -343,6 +373,36 @@ class PaperTable(_Strict):
             rows = [row for row in rows if row.method in wanted]
         return self.model_copy(update={"rows": tuple(rows)})
 
+    def is_reader(self, lm: str, reader: str | None = None) -> bool:
+        """Whether the model called `lm` is the table's reader, or another one of its blocks."""
+        reader = self.reader if reader is None else reader
+        names = (reader, *self.readers.get(reader, ()))
+        return lm.rpartition("/")[2].casefold() in map(str.casefold, names)
+
+    def read_by(self, lm: str) -> PaperTable:
+        """The table with the block of the model called `lm`, where it has one; else its own."""
+        reader = next((name for name in self.readers if self.is_reader(lm, name)), self.reader)
+        rows = tuple(
+            row.model_copy(update=dict(row.blocks[reader])) if reader in row.blocks else row
+            for row in self.rows
+        )
+        return self.model_copy(update={"reader": reader, "rows": rows})
+
+    def with_all_blocks(self) -> PaperTable:
+        """The table with the blocks of all its readers, one after the other, beside the same runs.
+
+        Raises: BadArgument, where the paper printed figures of one reader alone.
+        """
+        if not any(row.blocks for row in self.rows):
+            raise BadArgument(f"{self.name} prints one model's figures: leave all_models= out")
+        rows = [
+            row.model_copy(update={"group": f"{reader}, {row.group}", "blocks": {}})
+            for reader in self.readers
+            for row in self.read_by(reader).rows
+            if reader == self.reader or reader in row.blocks
+        ]
+        return self.model_copy(update={"reader": ", ".join(self.readers), "rows": tuple(rows)})
+
     def named(self, kind: str, names: Iterable[str], known: Iterable[str]) -> list[str]:
         """`names`, all of which are `known` in this table. Raises: UnknownName."""
         wanted, there = list(names), dict.fromkeys(known)
@@ -381,10 +441,11 @@ def read(name: str) -> PaperTable:
         if name not in known:
             raise UnknownName.of("table", name, known)
         path = known[name]
-    return parsed(path, PaperTable, name=path.stem)
+    sizes = _SIZES.get(path.parent.name)
+    return parsed(path, PaperTable, name=path.stem, **({"sizes": sizes} if sizes else {}))
 
 
-def parsed(path: Path, shape: type[_File], **more: str) -> _File:
+def parsed(path: Path, shape: type[_File], **more: Any) -> _File:
     """A TOML file as `shape`. Raises: MissingFile, or BadData where it is another thing."""
     try:
         return shape.model_validate({**tomllib.loads(path.read_text(encoding="utf-8")), **more})

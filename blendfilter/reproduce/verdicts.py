@@ -181,8 +181,9 @@ def beside_published(
     Published figures are of the papers' prompts. Where a table has no reader, no model and no prompt is compared.
     """
     published_n = table.published_n or table.n
-    prompts = PAPER if table.reader else ""
-    setting = StatedSetting(reader=table.reader, filter_lm=table.filter_lm, prompts=prompts)
+    lm, prompts = run.settings["lm"]["name"], PAPER if table.reader else ""
+    reader = lm if table.is_reader(lm) else table.reader
+    setting = StatedSetting(reader=reader, filter_lm=table.filter_lm, prompts=prompts)
     if row.retrieves:
         of_index = {
             "index": table.role(row),

@@ -183,13 +183,14 @@ class Questions(Sequence[Question]):
     """Questions of one task, in the order of their source; a slice is one too.
 
     `source` says where they come from without any folder of this machine: a file's name, a name on the hub, `sample`;
-    `part` of what they are a shard.
+    `part` of what they are a shard, `rows` how many rows that file has (None: unknown, or no file).
     """
 
     items: tuple[Question, ...] = field(repr=False)
     task: Task
     source: str = "rows"
     part: Shard | None = field(default=None, repr=False)
+    rows: int | None = field(default=None, repr=False, compare=False)
 
     def __len__(self) -> int:
         return len(self.items)

@@ -113,8 +113,8 @@ def load(
 
     source = _source(chosen, data, split)
     is_hub = isinstance(data, str) and data == "hub"
-    questions = _kept(source, None if is_hub else split, limit, scored=scored)
-    return Questions(tuple(questions), chosen.asking(questions), source.label)
+    questions, rows = _kept(source, None if is_hub else split, limit, scored=scored)
+    return Questions(tuple(questions), chosen.asking(questions), source.label, rows=rows)
 
 
 def _task_and_data(
@@ -204,8 +204,8 @@ def rows_of(data: Any) -> Iterator[Any]:
 
 def _kept(
     source: _Source, split: str | None, limit: int | None, *, scored: bool
-) -> list[Question]:
-    """The questions of `split`, `limit` of them; what is behind the limit is still decoded, though not checked.
+) -> tuple[list[Question], int | None]:
+    """The questions of `split`, `limit` of them, and the rows of a file; those behind the limit are only decoded.
 
     Raises:
         BadData: a question is empty, has no answer where it is `scored`, or an id that is used already. EmptyData:
@@ -241,10 +241,7 @@ def _kept(
             else ": is it the right file?"
         )
         raise EmptyData(f"{source.label} has no questions{why}")
-    if source.drain:
-        for _ in source.rows:
-            pass
-    return kept
+    return kept, len(places) + sum(1 for _ in source.rows) if source.drain else None
 
 
 def read_questions(path: str | Path, *, limit: int | None = None) -> list[str]:

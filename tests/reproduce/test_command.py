@@ -106,10 +106,19 @@ def test_biders_tables_show_every_row_whatever_is_here(name: str, reproduce: Rep
         assert missing == {row.settings("nq").get("filter") not in (None, "full", "sentence") or
                            "filter_model" in row.settings("nq")}  # fmt: skip
         if missing == {True}:
-            assert re.search(rf"nq: {re.escape(row.name)}: not run: .{{20}}", done.out)
-    assert done.out.count("not run: no aligned model is named (--filter-model aligned:") == sum(
-        row.settings("nq").get("filter_model") == "aligned" for row in table.rows
-    )
+            assert re.search(rf"nq: (.*; )?{re.escape(row.name)}(; .*)?: not run: .{{20}}", done.out)
+    aligned = any(row.settings("nq").get("filter_model") == "aligned" for row in table.rows)
+    assert done.out.count("not run: no aligned model is named (--filter-model aligned:") == aligned, "a line a reason"
+
+
+def test_all_models_are_shown_where_asked_for(reproduce: Reproduce) -> None:
+    words = ("--data", "sample", "--limit", 1, "--no-plots", "--all-models")
+    done = reproduce("cdit-table2", "--tasks", "popqa", *words)
+    assert done.code == 0, done.err
+    assert {f"{name}, IndexFlatL2" for name in ("Llama2-7b", "Falcon-7b")} <= set(done.out.splitlines())
+    wrong = reproduce("table1", *words)
+    assert (wrong.code, wrong.out) == (2, "")
+    assert "table1 prints one model's figures: leave --all-models out" in wrong.err
 
 
 @pytest.mark.parametrize("name", ["table4", "figure2", "figure3", "figure4"])

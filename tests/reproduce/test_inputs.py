@@ -204,7 +204,7 @@ def test_silver_is_made_once_by_the_papers_measure_or_the_one_named(tmp_path: Pa
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.jsonl")} == before
 
 
-def test_what_no_model_here_can_score_is_left_out_and_noted(tmp_path: Path) -> None:
+def test_what_no_model_here_can_score_is_shown_as_not_run(tmp_path: Path) -> None:
     tries: list[object] = []
 
     def refused(journal: object) -> KeptScorer:
@@ -212,9 +212,10 @@ def test_what_no_model_here_can_score_is_left_out_and_noted(tmp_path: Path) -> N
         raise BadArgument("m gives no log-probabilities of given text")
 
     found = wanted("filco-table5", tmp_path, limit=1, tasks=["fever"], make_scorer=refused)
-    (note,) = [each for each in found.inputs.notes if "SILVER by cxmi is left out" in each]
+    assert [each.row.label for each in found.left_out] == ["CXMI", "CXMI"]
     assert "CXMI" not in {each.row.label for each in found.runs}
-    assert note.startswith("fever: SILVER by cxmi is left out: m gives no log-probabilities")
+    (note,) = runs.not_run(found.left_out)
+    assert note.startswith("fever: FLAN-T5, CXMI; Llama 2, CXMI: not run: cxmi: m gives no log-probabilities")
     assert "--scorer" in note
     assert len(tries) == 1, "one try for both readers"
     with pytest.raises(BadArgument, match="m gives no log-probabilities"):
@@ -222,7 +223,7 @@ def test_what_no_model_here_can_score_is_left_out_and_noted(tmp_path: Path) -> N
 
 
 def test_strinc_and_a_yes_or_no(tmp_path: Path) -> None:
-    """All is kept where it has no silver; where it has none at all, the row is left out, or what was asked refused."""
+    """All is kept where it has no silver; where it has none at all, what was asked is refused."""
     rows = [
         {"id": one.id, "question": one.question, "answer": one.golden_answers[0]}
         for one in [*load("hotpotqa", "sample", limit=3), *load("strategyqa", "sample", limit=2)]
@@ -237,10 +238,30 @@ def test_strinc_and_a_yes_or_no(tmp_path: Path) -> None:
     (silver,) = {one.method.select for one in found.runs if one.row.label == "SILVER"}
     passages = [Passage("1", "Tolm", "A port.")]
     assert silver(question=rows[-1]["question"], passages=passages).kept == passages
-    labels = {one.row.label for one in wanted("filco-table5", tmp_path / "five", limit=1, tasks=["fever"]).runs}
-    assert (any("STRINC" in each for each in labels), any("LEXICAL" in each for each in labels)) == (False, True)
     with pytest.raises(BadArgument, match="strinc cannot label the questions of"):
         wanted("filco-figure4", tmp_path / "four", limit=1, tasks=["fever"], measures=["fever=strinc"])
+
+
+def test_a_row_of_strincs_own_keeps_nothing_for_a_verdict(tmp_path: Path) -> None:
+    """Table 5 shows STRINC on FEVER, from empty contexts; a yes or no of HotPotQA's has one, too."""
+    rows = [
+        {"id": one.id, "question": one.question, "answer": one.golden_answers[0]}
+        for one in [*load("hotpotqa", "sample", limit=3), *load("strategyqa", "sample", limit=2)]
+    ]
+    (path := tmp_path / "mixed.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    data = ["fever=sample", f"hotpotqa={path}"]
+    done = made(
+        "filco-table5", tmp_path, limit=5, data=data, corpus=["sample"], tasks=["fever", "hotpotqa"], rows=["STRINC"]
+    )
+    nothing = "questions, which are answered by a verdict (yes or no): as in the paper, the context is empty"
+    assert done.inputs.notes == [
+        f"fever: strinc keeps nothing for 5 of 5 {nothing}", f"hotpotqa: strinc keeps nothing for 2 of 5 {nothing}"
+    ]  # fmt: skip
+    fever, hotpotqa = ([row["knowledge"] for row in run.rows] for run in done.done.values())
+    assert fever == [[]] * 5
+    assert [bool(kept) for kept in hotpotqa[3:]] == [False, False]
+    assert any(hotpotqa[:3])
+    assert done.line("STRINC", "accuracy", "FLAN-T5").published == 0.809
 
 
 def fake_scorer(pairs: list[TextPair]) -> Callable[[Any], KeptScorer]:
@@ -277,8 +298,8 @@ def test_a_plan_makes_no_silver_and_leaves_cxmi_out(tmp_path: Path) -> None:
     found = wanted("filco-table4", tmp_path / "runs", tasks=["nq", "fever"], scratch=tmp_path / "scratch")
     planned = runs.plan(found.runs)
     assert not (tmp_path / "runs").exists()
-    assert found.inputs.notes == [
-        "fever: SILVER by cxmi is not in the plan: it scores every sentence of the passages"
+    assert runs.not_run(found.left_out) == [
+        "fever: FilCo, top 5, SILVER: not run: no plan does it: cxmi scores every sentence of the passages"
     ]  # fmt: skip
     calls = {(each.task, each.label.rpartition(", ")[2]): each.a_question for each in planned.runs}
     assert calls["nq", "SILVER"] == calls["nq", "FULL"] == 1

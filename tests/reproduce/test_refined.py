@@ -104,8 +104,11 @@ def test_a_row_that_cannot_be_run_keeps_its_place_and_says_why(table: PaperTable
     assert all(line.missing and line.n == 2 for line in near.values())
     assert (near["em"].published, near["refined_tokens"].published, near["f1"].published) == (0.4, 77, None)
     notes = "\n".join(done.result.notes)
-    assert "nq: Near: not run: no near model is named (--filter-model near:[TASK=]FOLDER; docs/training.md)" in notes
-    assert "hotpotqa: Far: not run: no cross-encoder 'nobody/has-this'" in notes
+    assert (
+        "nq, hotpotqa: Near: not run: no near model is named (--filter-model near:[TASK=]FOLDER; docs/training.md)"
+        in notes
+    )
+    assert "nq, hotpotqa: Far: not run: no cross-encoder 'nobody/has-this'" in notes
     assert "(name one that is here: --filter-model far:NAME)" in notes
     text = printing.text(done.result, 200)
     (row,) = [line.split() for line in text.splitlines() if line.split()[:1] == ["Near"] and "40.0" in line]

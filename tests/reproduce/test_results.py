@@ -165,6 +165,64 @@ def test_a_series_has_its_printed_figures_and_its_tests_at_each_k(tmp_path: Path
     assert "30.0" in printing.text(done.result)
 
 
+IMPROVED = """
+[[rows]]
+label = "Alone"
+method = "direct"
+published.hotpotqa = { em = 0.3, f1 = 0.4, imp = 67.1 }
+
+[[rows]]
+label = "Read"
+method = "direct-retrieval"
+published.hotpotqa = { em = 0.4, f1 = 0.5, imp = 17.1 }
+
+[[rows]]
+label = "Whole"
+method = "blendfilter"
+published.hotpotqa = { em = 0.5, f1 = 0.6 }
+"""
+
+
+def test_the_printed_improvement_has_the_measured_one_beside_it(tmp_path: Path) -> None:
+    """By what leads, in percent of the row's; where the row scored 0 there is none."""
+    lm = CountingEngine(reply=wrong_at_first).lm(name="counted")
+    done = made(written(tmp_path, HEAD + IMPROVED), tmp_path, lm, limit=12, tasks=["hotpotqa"])
+    alone, found, whole = (done.line(label, "em") for label in ("Alone", "Read", "Whole"))
+    assert found.imp == pytest.approx(100 * (whole.value / found.value - 1))
+    assert (alone.value, alone.imp) == (0, None)
+    assert (found.published_imp, done.line("Read", "f1").published_imp, whole.imp) == (17.1, None, None)
+    markdown = printing.markdown(done.result)
+    assert f"| 17.1 | {found.imp:.1f} |" in markdown
+    assert "| 67.1 | undefined |" in markdown
+
+
+def test_the_rows_of_all_models_are_the_same_runs(tmp_path: Path) -> None:
+    """Each beside its model's figures: no run more, no test more, and the measured average beside each."""
+    lm = CountingEngine(reply=consistent_for_odd).lm(name="counted")
+    two = tables.read("cdit-table2")
+    one, every = (made(each, tmp_path, lm, limit=2) for each in (two, two.with_all_blocks()))
+    assert set(every.done) == set(one.done)
+    assert {line.p_holm for line in every.result.lines} == {line.p_holm for line in one.result.lines}
+    falcon = every.result.averages[-1]
+    assert (falcon.group, falcon.published, falcon.over, falcon.of) == ("Falcon-7b, IndexIVFFlat", 0.0371, 4, 4)
+    gains = [
+        line.gain or 0
+        for line in one.result.lines
+        if (line.group, line.label) == ("IndexIVFFlat", "CDIT")
+        and line.measure == ("inclusion" if line.task in ("popqa", "triviaqa") else "accuracy")
+    ]
+    assert falcon.measured == pytest.approx(sum(gains) / 4)
+    assert "Falcon-7b, IndexIVFFlat, CDIT" in printing.text(every.result)
+
+
+def test_a_data_sets_questions_in_print_stand_beside_the_files(tmp_path: Path) -> None:
+    done = made("filco-table2", tmp_path, limit=2, tasks=["hotpotqa"])
+    assert (
+        "hotpotqa: the paper's data set has train 88,900, dev 5,600, test 5,600 (it reports on dev); "
+        "here 2 were run, of the 84 rows of sample"
+    ) in done.result.notes
+
+
 # --- what filters leave ---
 
 
