@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from checkpoints import tiny_cross_encoder, tiny_sentence_encoder
 from reproduce_world import made, wanted, written
 from scoring_models import llama
+from scripted import ScriptedLM
 from small_world import CountingEngine
 
-from blendfilter import BM25, load
+from blendfilter import BM25, Direct, load
 from blendfilter.errors import BadArgument, BadData, MissingFile, UnknownName
 from blendfilter.evaluation.run_passages import contexts
+from blendfilter.filters.written import BIDERFilter
 from blendfilter.journal import Journal
 from blendfilter.oracles.candidates import sentences_of
 from blendfilter.oracles.silver_rows import SilverRow, SilverSentence, Stages, line_of
+from blendfilter.prompting import Prompts
 from blendfilter.records import Excerpt, Passage
 from blendfilter.reproduce import printing
 from blendfilter.reproduce.results import first_gold, gold_in
+from blendfilter.reproduce.runs import notes_of
 from blendfilter.reproduce.tables import PaperTable
 from blendfilter.resources import sample
 
@@ -275,3 +281,22 @@ published.nq = { refining_seconds = 0.1, answering_seconds = 1.08, total_seconds
     assert done.line("All", "refining_seconds").value == 0
     assert done.line("Filtered", "total_seconds").published == 1.18
     assert "seconds a question" in printing.text(done.result, 160)
+
+
+def test_notes_say_which_prompt_a_refiner_keeps_and_which_reader_it_was_aligned_with(tmp_path: Path) -> None:
+    """Distilled on our prompt and aligned with a base model, in a table that is asked in the papers' shape."""
+    reader = {"name": "hf/meta-llama/Llama-2-7b-hf", "endpoint": "completions"}
+    recipe = {**BIDERFilter().recipe, "reader": reader}
+    (tmp_path / "recipe.json").write_text(json.dumps(recipe))
+    select = BIDERFilter(tmp_path, lm=ScriptedLM([]), prompts="paper")
+    method = Direct(BM25.build([Passage("1", "Tolm", "A town.")]), filter=select, task="hotpotqa", prompts="paper")
+    row = SimpleNamespace(label="BIDER", name="BIDER")
+    run = SimpleNamespace(task="hotpotqa", row=row, method=method, lm=ScriptedLM([]))
+    lines = notes_of(SimpleNamespace(shots=None), Prompts.of("paper"), [run])  # type: ignore[arg-type, list-item]
+    assert lines[0].endswith("ours where a paper prints none (direct)")
+    assert lines[1] == "demonstrations, ours: 3; the paper does not say how many it shows"
+    assert lines[2] == "BIDER: bider/refine is ours, as its model was trained"
+    assert lines[3].startswith(
+        f"hotpotqa: BIDER: another reader: {tmp_path} was aligned with Llama-2-7b-hf (completions)"
+    )
+    assert len(lines) == 4
