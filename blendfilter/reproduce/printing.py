@@ -101,7 +101,8 @@ def notes(result: TableResult) -> Iterator[str]:
         yield rule(verdicts[0].margin)
     yield from other_settings(verdicts)
     what = "a question's" if result.repeats == 1 else "one answer's"
-    yield f"calls, tokens: {what}, those that another run had made already included"
+    counted = ", in words, for the offline reader has no tokeniser" * result.offline
+    yield f"calls, tokens: {what}, those that another run had made already included{counted}"
     if any(line.gain is not None for line in lines):
         what = f"measured - {table.against}'s measured, in {table.about.gain}"
         yield f"vs {table.against}: {what}, with its paired 95 % interval"
