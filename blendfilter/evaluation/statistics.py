@@ -44,6 +44,8 @@ ALPHA = 0.05
 _Z = NormalDist().inv_cdf((1 + LEVEL) / 2)
 _Z_ONE_SIDED = NormalDist().inv_cdf(1 - ALPHA)
 """Two tests at 5 % a side: an interval of 90 %."""
+_T_ONE_SIDED = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812)
+"""Student's t likewise, for 1 to 10 degrees of freedom; the last for more."""
 _WORDS_AT_ONCE = 1 << 20
 """Positions drawn in one go: bounds the memory (about 25 MB) and never changes a result."""
 
@@ -173,19 +175,30 @@ def binomial_n(scores: Scores) -> float:
     """How many questions, each right or wrong, would give the mean of `scores` its variance.
 
     The number of questions where scores are 0 or 1; more where fractions vary less. Of several scores a question their
-    mean counts; how far the means of whole repeats lie apart comes on top, so that models trained by several seeds
-    count as such. Between 0 and 1, a mean of `n` scores has at most the variance ``mean (1 - mean) / n``.
+    mean counts. Between 0 and 1, a mean of `n` scores has at most the variance ``mean (1 - mean) / n``.
 
     >>> [round(binomial_n(scores)) for scores in ([1, 0, 1, 1], [0.4, 0.6])]
     [4, 50]
     """
-    given = _scores(scores)
-    means = _each(given)
+    means = _each(_scores(scores))
     mean = float(means.mean())
     variance = float(means.var()) / means.size
-    if given.ndim == 2:
-        variance += float(given.mean(axis=0).var(ddof=1)) / given.shape[1]
     return mean * (1 - mean) / variance if variance > 0 else float(means.size)
+
+
+def repeats_variance(wholes: Sequence[float]) -> float:
+    """What the spread of whole repeats (models trained by several seeds) adds to the variance of their mean.
+
+    Few repeats tell little of their spread: the variance grows by (t / z)^2, with Student's t of their degrees of
+    freedom.
+
+    >>> repeats_variance([0.4])
+    0.0
+    """
+    if len(wholes) < 2:
+        return 0.0
+    t = _T_ONE_SIDED[min(len(wholes) - 1, len(_T_ONE_SIDED)) - 1]
+    return float(np.var(wholes, ddof=1)) / len(wholes) * (t / _Z_ONE_SIDED) ** 2
 
 
 def independent_difference(

@@ -9,6 +9,7 @@ are rounded:
 - else **undecidable**.
 
 A difference of just the margin is thus called reproduced in at most 5 of 100 cases, and not reproduced in at most 5.
+The spread of repeats or seeds widens the interval, by Student's t where they are few.
 Both samples count as independent groups of questions; where they are the same ones, the verdict is cautious. A
 published score without an n is taken as exact.
 
@@ -22,7 +23,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
-from statistics import fmean, variance
+from statistics import fmean
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, NonNegativeInt
@@ -32,7 +33,12 @@ from blendfilter.evaluation.comparison import check_margin, percent, rounded
 from blendfilter.evaluation.rescoring import NAMES, rescored
 from blendfilter.evaluation.rows import Record, corpus_words, filter_lm_of, key_of, searched_in
 from blendfilter.evaluation.run import Run, Runs, named_runs
-from blendfilter.evaluation.statistics import Scores, binomial_n, independent_difference
+from blendfilter.evaluation.statistics import (
+    Scores,
+    binomial_n,
+    independent_difference,
+    repeats_variance,
+)
 from blendfilter.files import AnyPath, path_of
 from blendfilter.prompting import PAPER
 from blendfilter.reproduce.tables import PaperRow, PaperTable, parsed
@@ -55,7 +61,8 @@ class Verdict:
 
     `n` questions were measured, `published_n` were published (0: unknown, and the score is taken as exact). `needed`
     measured ones would decide a difference like this one (None: no number would, for it lies at the margin);
-    `both_needed`: as many published ones too, for those there are would not do. `differs`: how the setting is another.
+    `both_needed`: as many published ones too, for those there are would not do; `more_repeats`: no number would, for
+    the few repeats or seeds lie apart. `differs`: how the setting is another.
     """
 
     kind: str
@@ -69,6 +76,7 @@ class Verdict:
     margin: float
     needed: int | None = None
     both_needed: bool = False
+    more_repeats: bool = False
     differs: tuple[str, ...] = ()
 
     @property
@@ -77,7 +85,7 @@ class Verdict:
         if self.kind == OTHER:
             return f"{OTHER}: {', '.join(each.partition(':')[0] for each in self.differs)}"
         if self.kind == UNDECIDABLE:
-            more = "no n would do"
+            more = "needs more repeats" if self.more_repeats else "no n would do"
             if self.needed is not None:
                 more = f"{'both need' if self.both_needed else 'needs'} {self.needed:,}"
             return f"{UNDECIDABLE} with n = {self.n:,} ({more})"
@@ -160,16 +168,16 @@ def verdict(
     if n is None or n < 1:
         raise BadArgument(f"of how many questions is {measured}? Give n=, 1 or more")
     shares = [fraction("measured", number) for number in numbers]
-    found = _decided(share, published_n, fmean(shares), _n_of_seeds(shares, n), n, margin / 100)
+    found = _decided(share, published_n, shares, n, n, margin / 100)
     return another_setting(found, list(_too_few(n, published_n)))
 
 
 def judged(published: float, published_n: int, scores: Scores, margin: float) -> Verdict:
     """The verdict on a measure's scores by question, one or several a question; all in fractions of 1."""
-    means = [fmean(each) if isinstance(each, Sequence) else each for each in scores]
-    return _decided(
-        published, published_n, fmean(means), binomial_n(scores), len(means), margin
-    )
+    binomial = binomial_n(scores)
+    answers = [each if isinstance(each, Sequence) else [each] for each in scores]
+    repeats = [fmean(each) for each in zip(*answers, strict=True)]
+    return _decided(published, published_n, repeats, binomial, len(answers), margin)
 
 
 def beside_published(
@@ -200,7 +208,14 @@ def beside_published(
 def another_setting(found: Verdict, differs: Sequence[str]) -> Verdict:
     """`found`, or the same as of another setting, where anything `differs`."""
     return (
-        replace(found, kind=OTHER, needed=None, both_needed=False, differs=tuple(differs))
+        replace(
+            found,
+            kind=OTHER,
+            needed=None,
+            both_needed=False,
+            more_repeats=False,
+            differs=tuple(differs),
+        )
         if differs
         else found
     )
@@ -224,13 +239,22 @@ def decide(
 def _decided(
     published: float,
     published_n: int,
-    measured: float,
-    measured_n: float,
+    repeats: Sequence[float],
+    binomial: float,
     n: int,
     margin: float,
 ) -> Verdict:
-    """The verdict by the rule; `measured_n` is what `binomial_n` gives for the `n` questions."""
-    kind, low, high = decide(published, published_n, measured, measured_n, margin)
+    """The verdict by the rule; `repeats` are whole scores, `binomial` is `binomial_n` of the n questions."""
+    measured, between = fmean(repeats), repeats_variance(repeats)
+    most = measured * (1 - measured)
+
+    def of(number: float, published_n: int, between: float) -> tuple[str, float, float]:
+        # more questions would not bring the repeats together
+        ours = binomial * number / n
+        ours *= most / (most + ours * between) if most else 1
+        return decide(published, published_n, measured, ours, margin)
+
+    kind, low, high = of(n, published_n, between)
     found = Verdict(
         kind,
         published=published,
@@ -245,12 +269,14 @@ def _decided(
     if kind != UNDECIDABLE:
         return found
     numbers = [n * 1.05**step for step in range(1, 250) if n * 1.05**step < _MOST]
-    for both in (False, True):
-        for number in numbers:
-            other_n = max(number, published_n) if both and published_n else published_n
-            ours = measured_n * number / n
-            if decide(published, other_n, measured, ours, margin)[0] != kind:
-                return replace(found, needed=_rounded_up(number), both_needed=both)
+    for spread in dict.fromkeys((between, 0.0)):
+        for both in (False, True):
+            for number in numbers:
+                other_n = max(number, published_n) if both and published_n else published_n
+                if of(number, int(other_n), spread)[0] != kind:
+                    if spread != between:
+                        return replace(found, more_repeats=True)
+                    return replace(found, needed=_rounded_up(number), both_needed=both)
     return found
 
 
@@ -262,14 +288,6 @@ def _rounded_up(number: float) -> int:
     """
     unit = int(10 ** max(0, math.floor(math.log10(number)) - 1))
     return math.ceil(number / unit) * unit
-
-
-def _n_of_seeds(shares: Sequence[float], n: int) -> float:
-    """`statistics.binomial_n` of whole scores over the same n questions: at its least, for these are not known."""
-    mean = fmean(shares)
-    most = mean * (1 - mean) / n
-    between = variance(shares) / len(shares) if len(shares) > 1 else 0.0
-    return n * most / (most + between) if most else float(n)
 
 
 def fraction(name: str, value: object) -> float:
