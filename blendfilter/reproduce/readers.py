@@ -162,9 +162,14 @@ class RowReaders:
 
 
 def _check_filters(lm: ConnectedLM) -> None:
-    if recipe_of(lm).get("part") == GENERATOR:
+    part = recipe_of(lm).get("part")
+    if part == GENERATOR:
         raise BadArgument(
             f"{lm.name} was trained as {worded(GENERATOR)}: it chooses no passages. Name another model for the filter"
+        )
+    if part is not None:
+        raise BadArgument(
+            f"{lm.name} was trained as {worded(part)}, and reads no other prompt: name it as the row's filter-model"
         )
 
 

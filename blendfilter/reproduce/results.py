@@ -251,7 +251,7 @@ def _lines(
             # where the published figure is one of scores, too
             if line.difference is not None and line.published is not None:
                 scores = _alike(values.values())
-                found = beside_published(table, one.row, line.published, scores, run, margin)
+                found = beside_published(table, one, line.published, scores, run, margin)
                 line = replace(line, verdict=found)
             yield line
 

@@ -24,15 +24,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, NonNegativeInt
 
-from blendfilter.errors import BadArgument, BadData, RunMismatch, UnknownName
+from blendfilter.errors import BadArgument, BadData, BlendFilterError, RunMismatch, UnknownName
 from blendfilter.evaluation.comparison import check_margin, percent, rounded
 from blendfilter.evaluation.rescoring import NAMES, rescored
 from blendfilter.evaluation.rows import Record, corpus_words, filter_lm_of, key_of, searched_in
 from blendfilter.evaluation.run import Run, Runs, named_runs
+from blendfilter.evaluation.run_settings import asked_by
 from blendfilter.evaluation.statistics import (
     Scores,
     binomial_n,
@@ -40,10 +41,13 @@ from blendfilter.evaluation.statistics import (
     repeats_variance,
 )
 from blendfilter.files import AnyPath, path_of
-from blendfilter.prompting import PAPER
-from blendfilter.reproduce.tables import PaperRow, PaperTable, parsed
+from blendfilter.prompting import PAPER, Prompts
+from blendfilter.reproduce.tables import PaperTable, parsed
 from blendfilter.table import Table
 from blendfilter.tasks import TASKS
+
+if TYPE_CHECKING:
+    from blendfilter.reproduce.runs import TableRun
 
 MARGIN = 3.0
 """Points."""
@@ -181,15 +185,20 @@ def judged(published: float, published_n: int, scores: Scores, margin: float) ->
 
 
 def beside_published(
-    table: PaperTable, row: PaperRow, published: float, values: Scores, run: Run, margin: float
+    table: PaperTable, one: TableRun, published: float, values: Scores, run: Run, margin: float
 ) -> Verdict:
-    """The verdict on a row of a paper's table: `published` beside the values of `run` by question.
+    """The verdict on a place of a paper's table: `published` beside the values of its `run` by question.
 
     A measure that some questions have none of is taken to be published of as large a share of the paper's questions.
-    Published figures are of the papers' prompts. Where a table has no reader, no model and no prompt is compared.
+    Published figures are of the papers' prompts; a method of which that set has no template is asked the same by both.
+    Where a table has no reader, no model and no prompt is compared.
     """
+    row = one.row
     published_n = table.published_n or table.n
-    lm, prompts = run.settings["lm"]["name"], PAPER if table.reader else ""
+    theirs = Prompts.of(PAPER)
+    asks = asked_by(one.method).values()
+    known = any(theirs[ask.template.name].of_set for ask in asks)
+    lm, prompts = run.settings["lm"]["name"], PAPER if table.reader and known else ""
     reader = lm if table.is_reader(lm) else table.reader
     setting = StatedSetting(reader=reader, filter_lm=table.filter_lm, prompts=prompts)
     if row.retrieves:
@@ -436,8 +445,9 @@ def verdicts(file: AnyPath, margin: float | None = None) -> VerdictTable:
     for row in table.rows:
         try:
             found.append((row, _of_row(table, row, margin)))
-        except (BadArgument, UnknownName) as error:
-            raise type(error)(f"{path.name}, {row.name}: {error}") from None
+        except BlendFilterError as error:
+            error.args = (f"{path.name}, {row.name}: {error}",)
+            raise
     return VerdictTable(table.title or path.stem, table.measure, margin, tuple(found))
 
 
@@ -451,6 +461,8 @@ def _of_row(table: PublishedTable, row: PublishedRow, margin: float) -> Verdict 
     runs = [row.run] if isinstance(row.run, str) else list(row.run)
     known = {*NAMES, *(name for task in TASKS.values() for name in task.metrics)}
     measure = row.measure or table.measure
+    if runs and row.measured != ():
+        raise BadArgument("a run and a measured score are named: leave one out")
     if not runs and measure not in known:
         raise UnknownName.of("measure", measure, known)
     if not runs and row.measured == ():

@@ -198,6 +198,7 @@ def test_what_names_no_model_of_a_row_is_an_error(row: str, error: Any, words: s
             r"FULL.lm: toy was trained on other contexts \(silver\) than FULL has \(full\)",
         ),
         ("PSG.filter-lm", {}, "PSG.filter-lm: toy was trained as FilCo's generator .*: it chooses no passages"),
+        ("PSG.filter-lm", {"part": "passages"}, r"PSG.filter-lm: toy was trained as FilCo.s passage filter"),
         ("FILCO.filter-model", {}, "was trained as FilCo's generator .* --part context makes one"),
     ],
 )

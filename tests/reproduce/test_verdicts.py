@@ -242,6 +242,18 @@ def test_a_papers_table_ends_in_the_word_and_says_what_it_was_searched_in(tmp_pa
     }
 
 
+def test_rows_of_which_the_papers_print_no_prompt_are_judged_too(tmp_path: Path) -> None:
+    """The set has no template of a direct answer: it is ours whatever --prompts says, and no other setting."""
+    table = written(tmp_path, HEAD.replace("n = 500", "n = 4").replace(', "strategyqa"', "") + ROWS)
+    lm = CountingEngine().lm(name="counted")
+    done = made(table, tmp_path / "runs", lm, rows=["Alone"], prompts=Prompts.of(PAPER))
+    assert (found := done.line("Alone", "em").verdict)
+    assert not found.differs
+    ours = made(table, tmp_path / "ours", lm, rows=["Chain"])
+    assert (found := ours.line("Chain", "em").verdict)
+    assert found.differs == ("prompts: ours, not paper",)
+
+
 def test_what_is_retrieved_is_judged_whichever_reader_there_is(tmp_path: Path) -> None:
     """No model reads anything in FilCo's Table 2."""
     line = made("filco-table2", tmp_path, tasks=["nq"]).line("FULL", "supported", "Top 1")
@@ -329,7 +341,8 @@ def test_its_verdicts_as_json_and_by_another_margin(
         ("measured_n = 1200", "", "own.toml, Standard RAG: of how many questions is the measured score?"),
         ("", 'measure = "emm"', "own.toml, Standard RAG: no measure 'emm'. Did you mean 'em'?"),
         ("", 'readers = "x"', "own.toml: readers: Extra inputs are not permitted"),
-        ("measured = 33.2", 'run = "runs/none"', "no run folder at runs/none"),
+        ("measured = 33.2", 'run = "runs/none"', "own.toml, Standard RAG: no run folder at runs/none"),
+        ("measured = 33.2", 'measured = 33.2\nrun = "x"', "own.toml, Standard RAG: a run and a measured score"),
     ],
 )
 def test_a_file_that_cannot_be_judged_is_named_in_one_line(old: str, new: str, words: str, tmp_path: Path) -> None:
