@@ -119,8 +119,10 @@ def searched_of(info: Mapping[str, Any]) -> dict[str, Any]:
     >>> searched_of({"kind": "sharded", "passages": 4, "shards": shards})
     {'corpus': 'wiki.jsonl', 'passages': 4}
     """
-    named = [info, *info.get("indexes", ()), *info.get("shards", ())]
-    corpora = [(about.get("corpus") or {}).get("name") for about in named]
+    parts = [*info.get("indexes", ()), *info.get("shards", ())]
+    corpora = [(about.get("corpus") or {}).get("name") for about in parts or [info]]
+    if any(corpora):
+        corpora = [name or "unnamed" for name in corpora]
     sizes = {about.get("passages") for about in info.get("indexes", ())}
     if info.get("kind") == "trimmed":
         return {"type": info["index"]["kind"], **searched_of(info["index"])}

@@ -66,7 +66,8 @@ class Verdict:
     `n` questions were measured, `published_n` were published (0: unknown, and the score is taken as exact). `needed`
     measured ones would decide a difference like this one (None: no number would, for it lies at the margin);
     `both_needed`: as many published ones too, for those there are would not do; `more_repeats`: no number would, for
-    the few repeats or seeds lie apart. `differs`: how the setting is another.
+    the few repeats or seeds lie apart. `errors`: answers of the runs that ended in one, and count as 0. `differs`: how
+    the setting is another.
     """
 
     kind: str
@@ -81,6 +82,7 @@ class Verdict:
     needed: int | None = None
     both_needed: bool = False
     more_repeats: bool = False
+    errors: int = 0
     differs: tuple[str, ...] = ()
 
     @property
@@ -150,7 +152,8 @@ def verdict(
 
     Raises:
         BadArgument: a margin or a score that is none, numbers without `n`. UnknownName: no such measure or
-        setting. RunMismatch: runs over different questions.
+        setting. RunMismatch: runs over different questions, or of
+        different methods.
 
     >>> print(verdict(35.1, 33.2, n=1200, published_n=1000))
     undecidable with n = 1,200 (both need 12,000): -1.9 points [-5.4, +1.5], margin 3
@@ -167,6 +170,7 @@ def verdict(
         runs = list(named_runs(measured).values())  # type: ignore[arg-type]
         scores = scores_of(runs, measure or runs[0].settings["metrics"][0])
         found = judged(share, published_n, scores, margin / 100)
+        found = replace(found, errors=sum(run.errors for run in runs))
         differs = differences(StatedSetting(**setting), published_n, runs)
         return another_setting(found, differs)
     if n is None or n < 1:
@@ -325,10 +329,15 @@ def _numbers(measured: Any) -> list[float] | None:
 def scores_of(runs: Sequence[Run], measure: str) -> list[list[float]]:
     """A measure of runs over the same questions (several seeds), the answers of all by question; an error counts as 0.
 
-    Raises: UnknownName, where a run has no such measure. RunMismatch: other questions.
+    Raises: UnknownName, where a run has no such measure. RunMismatch: other questions, or another method.
     """
     answers: dict[str, list[float]] = {}
+    first = runs[0].settings
     for run in runs:
+        if run.settings["method"]["name"] != first["method"]["name"]:
+            raise RunMismatch(
+                f"runs '{runs[0].name}' and '{run.name}' are of different methods: their scores are no seeds of one"
+            )
         known = None
         if measure not in run.settings["metrics"]:
             known = rescored(run, measure).rows
@@ -537,6 +546,9 @@ class VerdictTable:
         yield rule(self.margin / 100)
         if any(not row.n for row, _ in self.rows):
             yield "n ?: unknown; the published score is taken as exact"
+        for row, found in self.rows:
+            if found and found.errors:
+                yield f"{row.name}: {found.errors:,} answers ended in an error and count as 0"
         yield from other_settings(known)
 
 

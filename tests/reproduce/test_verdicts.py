@@ -214,13 +214,34 @@ def test_an_old_run_that_records_no_corpus_is_not_taken_for_the_published_one(ru
 
 
 def test_several_runs_are_seeds_of_one_over_the_same_questions(run: bf.Run, tmp_path: Path) -> None:
-    other, _ = done_by(bf.Direct(), bf.load("hotpotqa", "sample", limit=12), tmp_path / "other")
-    few, _ = done_by(bf.Direct(), bf.load("hotpotqa", "sample", limit=3), tmp_path / "few")
+    index = bf.BM25.build(sample("corpus.jsonl"))
+    other, _ = done_by(bf.Direct(index, k=1), bf.load("hotpotqa", "sample", limit=12), tmp_path / "other")
+    few, _ = done_by(bf.Direct(index), bf.load("hotpotqa", "sample", limit=3), tmp_path / "few")
     both = bf.verdict(40, [run, other], measure="f1")
     assert both.n == 12
     assert both.measured == pytest.approx((run.scores["f1"] + other.scores["f1"]) / 2, abs=1e-6)
     with pytest.raises(RunMismatch, match="'run' and 'few' are over different questions"):
         bf.verdict(40, [run, few])
+    method, _ = done_by(bf.Direct(), bf.load("hotpotqa", "sample", limit=12), tmp_path / "method")
+    with pytest.raises(RunMismatch, match="'run' and 'method' are of different methods"):
+        bf.verdict(40, [run, method])
+
+
+def test_a_run_with_errors_is_judged_and_its_errors_are_counted_below(tmp_path: Path) -> None:
+    async def out_of_luck(_stage: str, prompt: str) -> None:
+        if len(prompt) % 2:
+            raise ValueError("out of luck")
+
+    engine = CountingEngine(before=out_of_luck)
+    with pytest.warns(UserWarning, match="ended in an error"):
+        bf.evaluate(bf.Direct(), bf.load("hotpotqa", "sample", limit=12), lm=engine.lm(), run=tmp_path / "run")
+    file = tmp_path / "own.toml"
+    file.write_text(f'[[rows]]\nname = "Direct"\nvalue = 40\nrun = "{tmp_path / "run"}"\n')
+    found = verdicts(file)
+    ((_, one),) = found.rows
+    assert one
+    assert one.errors == bf.Run(tmp_path / "run").errors > 0
+    assert f"Direct: {one.errors} answers ended in an error and count as 0" in found.table().notes
 
 
 def test_a_papers_table_ends_in_the_word_and_says_what_it_was_searched_in(tmp_path: Path) -> None:
