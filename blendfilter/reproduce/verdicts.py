@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, NonNegativeInt
 
+from blendfilter.asking import FEW_SHOT
 from blendfilter.errors import BadArgument, BadData, BlendFilterError, RunMismatch, UnknownName
 from blendfilter.evaluation.comparison import check_margin, percent, rounded
 from blendfilter.evaluation.rescoring import NAMES, rescored
@@ -194,13 +195,13 @@ def beside_published(
     """The verdict on a place of a paper's table: `published` beside the values of its `run` by question.
 
     A measure that some questions have none of is taken to be published of as large a share of the paper's questions.
-    Published figures are of the papers' prompts; a method of which that set has no template is asked the same by both.
+    Published figures are of the papers' prompts and shots; where that set has no template of a method, ours is its own.
     Where a table has no reader, no model and no prompt is compared.
     """
     row = one.row
     published_n = table.published_n or table.n
     theirs = Prompts.of(PAPER)
-    asks = asked_by(one.method).values()
+    asks = list(asked_by(one.method).values())
     known = any(theirs[ask.template.name].of_set for ask in asks)
     lm, prompts = run.settings["lm"]["name"], PAPER if table.reader and known else ""
     reader = lm if table.is_reader(lm) else table.reader
@@ -215,6 +216,9 @@ def beside_published(
     share = len(values) / run.metrics["n"]
     found = judged(published, max(1, round(share * published_n)), values, margin)
     differs = differences(setting, published_n, [run], reads=bool(table.reader))
+    shown = {len(ask.task_demos) for ask in asks if ask.template.name in FEW_SHOT}
+    if table.reader and table.shots is not None:
+        differs += [f"demonstrations: {n}, not {table.shots}" for n in shown - {table.shots}]
     return another_setting(found, differs)
 
 

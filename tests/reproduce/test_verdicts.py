@@ -270,9 +270,10 @@ def test_rows_of_which_the_papers_print_no_prompt_are_judged_too(tmp_path: Path)
     done = made(table, tmp_path / "runs", lm, rows=["Alone"], prompts=Prompts.of(PAPER))
     assert (found := done.line("Alone", "em").verdict)
     assert not found.differs
-    ours = made(table, tmp_path / "ours", lm, rows=["Chain"])
-    assert (found := ours.line("Chain", "em").verdict)
-    assert found.differs == ("prompts: ours, not paper",)
+    ours = made(table.model_copy(update={"shots": 3}), tmp_path / "ours", lm, rows=["Alone", "Chain"])
+    differs = {line.label: line.verdict.differs for line in ours.result.lines if line.verdict}
+    assert differs["Chain"] == ("prompts: ours, not paper", "demonstrations: 4, not 3")
+    assert differs["Alone"] == ("demonstrations: 4, not 3",)
 
 
 def test_what_is_retrieved_is_judged_whichever_reader_there_is(tmp_path: Path) -> None:
