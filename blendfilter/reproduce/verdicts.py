@@ -29,7 +29,14 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict, NonNegativeInt
 
 from blendfilter.asking import FEW_SHOT
-from blendfilter.errors import BadArgument, BadData, BlendFilterError, RunMismatch, UnknownName
+from blendfilter.errors import (
+    BadArgument,
+    BadData,
+    BlendFilterError,
+    RunMismatch,
+    UnknownName,
+    check_count,
+)
 from blendfilter.evaluation.comparison import check_margin, percent, rounded
 from blendfilter.evaluation.rescoring import NAMES, rescored
 from blendfilter.evaluation.rows import Record, corpus_words, filter_lm_of, key_of, searched_in
@@ -42,6 +49,7 @@ from blendfilter.evaluation.statistics import (
     repeats_variance,
 )
 from blendfilter.files import AnyPath, path_of
+from blendfilter.filters.base import own_filter_lm
 from blendfilter.prompting import PAPER, Prompts
 from blendfilter.reproduce.tables import PaperTable, parsed
 from blendfilter.table import Table
@@ -162,6 +170,7 @@ def verdict(
     'reproduced'
     """
     check_margin(margin)
+    check_count("published_n", published_n, 0)
     for name in setting:
         if name not in StatedSetting.model_fields:
             raise UnknownName.of("setting", name, StatedSetting.model_fields)
@@ -169,6 +178,8 @@ def verdict(
     numbers = _numbers(measured)
     if numbers is None:
         runs = list(named_runs(measured).values())  # type: ignore[arg-type]
+        if not runs:
+            raise BadArgument("measured names no score and no run")
         scores = scores_of(runs, measure or runs[0].settings["metrics"][0])
         found = judged(share, published_n, scores, margin / 100)
         found = replace(found, errors=sum(run.errors for run in runs))
@@ -205,7 +216,10 @@ def beside_published(
     known = any(theirs[ask.template.name].of_set for ask in asks)
     lm, prompts = run.settings["lm"]["name"], PAPER if table.reader and known else ""
     reader = lm if table.is_reader(lm) else table.reader
-    setting = StatedSetting(reader=reader, filter_lm=table.filter_lm, prompts=prompts)
+    own = getattr(
+        own_filter_lm(one.method), "name", ""
+    )  # a trained filter is what the row wants
+    setting = StatedSetting(reader=reader, filter_lm=own or table.filter_lm, prompts=prompts)
     if row.retrieves:
         of_index = {
             "index": table.role(row),

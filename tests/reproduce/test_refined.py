@@ -165,6 +165,10 @@ def test_a_trained_refiner_fills_biders_rows(tmp_path: Path) -> None:
     (row,) = done.run("aligned").rows
     assert [stage for stage, _ in row["calls"]] == ["write", "direct"]
     assert done.line("aligned", "gold_in_output").published == 0.511
+    found = done.line("aligned", "em").verdict
+    assert found
+    differs = [each.partition(":")[0] for each in found.differs]
+    assert differs == ["reader", "index", "corpus", "prompts", "1 of 1,000 questions"], "a trained filter is its row's"
     named = wanted("bider-table4", tmp_path, CountingEngine().lm(), models=models[1:], tasks=["nq"], limit=1)
     assert [one.row.label for one in named.left_out] == ["distilled"]
 

@@ -18,7 +18,7 @@ from small_world import CountingEngine, done_by
 
 import blendfilter as bf
 from blendfilter.cli import main
-from blendfilter.errors import BlendFilterError, RunMismatch
+from blendfilter.errors import BadArgument, BlendFilterError, RunMismatch
 from blendfilter.evaluation.statistics import binomial_n, independent_difference
 from blendfilter.prompting import PAPER, Prompts
 from blendfilter.reproduce import printing, tables
@@ -189,6 +189,19 @@ def test_a_run_of_another_setting_than_the_table_states_is_not_judged(
 def test_a_setting_that_there_is_none_of_is_named(run: bf.Run) -> None:
     with pytest.raises(BlendFilterError, match=r"no setting 'readers'\. Did you mean 'reader'"):
         bf.verdict(40, run, readers="gpt-4o-mini")
+
+
+@pytest.mark.parametrize(
+    ("measured", "options", "words"),
+    [
+        ([], {}, "measured names no score and no run"),
+        (33, {"n": 0}, "of how many questions is 33"),
+        (33, {"n": 100, "published_n": -3}, "published_n"),
+    ],
+)
+def test_what_cannot_be_judged_is_named(measured: Any, options: dict[str, int], words: str) -> None:
+    with pytest.raises(BadArgument, match=words):
+        bf.verdict(35, measured, **options)
 
 
 def test_a_run_over_fewer_questions_than_were_published_is_another_setting(run: bf.Run) -> None:
