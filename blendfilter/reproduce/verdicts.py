@@ -216,10 +216,10 @@ def beside_published(
     known = any(theirs[ask.template.name].of_set for ask in asks)
     lm, prompts = run.settings["lm"]["name"], PAPER if table.reader and known else ""
     reader = lm if table.is_reader(lm) else table.reader
-    own = getattr(
-        own_filter_lm(one.method), "name", ""
-    )  # a trained filter is what the row wants
-    setting = StatedSetting(reader=reader, filter_lm=own or table.filter_lm, prompts=prompts)
+    # a trained filter is what the row wants
+    own = getattr(own_filter_lm(one.method), "name", "")
+    filter_lm = own or (table.filter_lm if one.filter_name else "")
+    setting = StatedSetting(reader=reader, filter_lm=filter_lm, prompts=prompts)
     if row.retrieves:
         of_index = {
             "index": table.role(row),
@@ -399,8 +399,9 @@ def _compared(stated: StatedSetting, run: Run, reads: bool) -> Iterator[tuple[st
     if (reads and run.offline) or (stated.reader and _model(reader) != _model(stated.reader)):
         yield "reader", reader, stated.reader or "a model"
     other = stated.filter_lm or stated.reader
-    if filter_lm and other and _model(filter_lm) != _model(other):
-        yield "filter model", filter_lm, other
+    asked = filter_lm or (reader if stated.filter_lm else "")
+    if asked and other and _model(asked) != _model(other):
+        yield "filter model", asked, other
     indexes = settings["retrievers"]
     if stated.index and not indexes:
         yield "index", "none", stated.index

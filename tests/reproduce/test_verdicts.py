@@ -289,6 +289,18 @@ def test_rows_of_which_the_papers_print_no_prompt_are_judged_too(tmp_path: Path)
     assert differs["Alone"] == ("demonstrations: 4, not 3",)
 
 
+def test_a_judge_that_is_the_reader_is_another_setting_where_the_paper_has_one_of_its_own(tmp_path: Path) -> None:
+    lm = CountingEngine().lm(name="counted")
+    done = made("cdit-table2", tmp_path, lm, limit=1, tasks=["popqa"], rows=["CDIT"])
+    differs = {
+        label: found.differs
+        for label in ("original", "CDIT")
+        if (found := done.line(label, "inclusion", "IndexFlatL2").verdict)
+    }
+    judge = "filter model: counted, not gpt-3.5-turbo"
+    assert [judge in differs[label] for label in ("original", "CDIT")] == [False, True]
+
+
 def test_what_is_retrieved_is_judged_whichever_reader_there_is(tmp_path: Path) -> None:
     """No model reads anything in FilCo's Table 2."""
     line = made("filco-table2", tmp_path, tasks=["nq"]).line("FULL", "supported", "Top 1")
