@@ -215,7 +215,10 @@ def beside_published(
     asks = list(asked_by(one.method).values())
     known = any(theirs[ask.template.name].of_set for ask in asks)
     lm, prompts = run.settings["lm"]["name"], PAPER if table.reader and known else ""
-    reader = lm if table.is_reader(lm) else table.reader
+    # of all blocks of a table, one's own is in the row's group
+    of_row = (name for name in table.readers if row.group.startswith(f"{name}, "))
+    reader = next(of_row, table.reader)
+    reader = lm if table.is_reader(lm, reader) else reader
     # a trained filter is what the row wants
     own = getattr(own_filter_lm(one.method), "name", "")
     filter_lm = own or (table.filter_lm if one.filter_name else "")

@@ -301,6 +301,18 @@ def test_a_judge_that_is_the_reader_is_another_setting_where_the_paper_has_one_o
     assert [judge in differs[label] for label in ("original", "CDIT")] == [False, True]
 
 
+def test_of_all_models_figures_those_of_the_model_that_ran_have_its_reader(tmp_path: Path) -> None:
+    lm = CountingEngine().lm(name="Meta-Llama-3-8B")
+    table = tables.read("cdit-table2").with_all_blocks()
+    done = made(table, tmp_path, lm, limit=1, tasks=["popqa"], rows=["original"])
+    readers = {}
+    for name in ("Llama3-8b", "Falcon-7b"):
+        found = done.line("original", "inclusion", f"{name}, IndexFlatL2").verdict
+        assert found
+        readers[name] = [each for each in found.differs if each.startswith("reader")]
+    assert readers == {"Llama3-8b": [], "Falcon-7b": ["reader: Meta-Llama-3-8B, not Falcon-7b"]}
+
+
 def test_what_is_retrieved_is_judged_whichever_reader_there_is(tmp_path: Path) -> None:
     """No model reads anything in FilCo's Table 2."""
     line = made("filco-table2", tmp_path, tasks=["nq"]).line("FULL", "supported", "Top 1")
