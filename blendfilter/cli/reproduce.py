@@ -12,6 +12,7 @@ from blendfilter.cli.app import State, command
 from blendfilter.cli.console import say, show
 from blendfilter.cli.making import connect_both, connect_row, prompts_in
 from blendfilter.cli.options import AsJson, Models, PricesFile, PromptsName, ReplyTokens
+from blendfilter.errors import BadArgument
 from blendfilter.settings import Argument, Option, Rare, Settings
 
 if TYPE_CHECKING:
@@ -118,6 +119,10 @@ def reproduce(options: ReproduceOptions) -> None:
     if options.verdict is not None:
         from blendfilter.reproduce.verdicts import verdicts
 
+        if options.table is not None:
+            raise BadArgument(
+                f"--verdict judges what {options.verdict} holds: leave {options.table} out"
+            )
         judged = verdicts(options.verdict, options.margin)
         if options.as_json:
             show(dumps(judged.as_dict(), ensure_ascii=False, indent=2))

@@ -388,6 +388,14 @@ def test_its_verdicts_as_json_and_by_another_margin(
     assert recomp == {"name": "RECOMP", "measure": "f1", "word": "not run"}
 
 
+def test_a_papers_table_beside_it_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        blendfilter(monkeypatch, "table1", "--verdict", tmp_path / "own.toml")
+    assert "leave table1 out" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
