@@ -461,8 +461,8 @@ def _from_ircot(read: _IrcotRow) -> dict[str, Any]:
 def table_rows(path: Path) -> Iterator[JsonRow]:
     """The rows of a tab-separated table by its header's names; of a JSON file, which some sets have as well, its rows.
 
-    Quoted fields may hold line breaks. Fields that a short line lacks are not there; what a long one has beyond the
-    header is left out. Raises `BadData` where the file is not UTF-8 or no table.
+    Quoted fields may hold line breaks, which are read as line feeds. Fields that a short line lacks are not there; what
+    a long one has beyond the header is left out. Raises `BadData` where the file is not UTF-8 or no table.
     """
     if first_character(path) in ("[", "{"):
         yield from json_rows(path)
