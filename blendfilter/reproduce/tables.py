@@ -299,10 +299,10 @@ class PaperTable(_Strict):
     judges where that is not the reader (`filter_lm`).
     `n` questions are run; `published_n` is the fewest that the paper ran, where that is not n. The other rows are
     tested against the label `against`. `reader` is empty where nothing was published; `readers` are those of the rows'
-    blocks, with the names that they are served under. `serve`: the commands that serve the paper's own reader (or the
-    one near it that `served` names; `{papers}` is the folder of these files), `ask`: how it is then named, `request`:
-    what each request to it needs besides. `prompts`: the set that its rows are asked by. `shots`: the demonstrations
-    that the paper shows (None: it does not say).
+    blocks, with the names that they are served under ("fine-tuned BASE": trained from BASE). `serve`: the commands that
+    serve the paper's own reader (or the one near it that `served` names; `{papers}` is the folder of these files),
+    `ask`: how it is then named, `request`: what each request to it needs besides. `prompts`: the set that its rows are
+    asked by. `shots`: the demonstrations that the paper shows (None: it does not say).
     """
 
     name: str

@@ -50,6 +50,7 @@ from blendfilter.evaluation.statistics import (
 )
 from blendfilter.files import AnyPath, path_of
 from blendfilter.filters.base import own_filter_lm
+from blendfilter.filters.written import recipe_of
 from blendfilter.prompting import PAPER, Prompts
 from blendfilter.reproduce.tables import PaperTable, parsed
 from blendfilter.table import Table
@@ -215,10 +216,12 @@ def beside_published(
     asks = list(asked_by(one.method).values())
     known = any(theirs[ask.template.name].of_set for ask in asks)
     lm, prompts = run.settings["lm"]["name"], PAPER if table.reader and known else ""
+    base = recipe_of(one.lm).get("base", {}).get("name", "")
     # of all blocks of a table, one's own is in the row's group
     of_row = (name for name in table.readers if row.group.startswith(f"{name}, "))
     reader = next(of_row, table.reader)
-    reader = lm if table.is_reader(lm, reader) else reader
+    trained = f"fine-tuned {str(base).rpartition('/')[2]}"
+    reader = lm if any(table.is_reader(name, reader) for name in (lm, trained)) else reader
     # a trained filter is what the row wants
     own = getattr(own_filter_lm(one.method), "name", "")
     filter_lm = own or (table.filter_lm if one.filter_name else "")

@@ -58,7 +58,8 @@ def reasons(left_out: Any) -> dict[str, str]:
 
 def test_each_row_of_filcos_table_is_read_by_its_own_generator(toy: Toy, tmp_path: Path) -> None:
     """PSG and FILCO with trained filters of their own."""
-    names = [f"{label}.lm={toy(label.lower(), reads=reads)}" for label, reads in (("FULL", "full"), ("PSG", "psg"))]
+    of_the_papers = {"base": {"name": "google/flan-t5-xl"}}
+    names = [f"FULL.lm={toy('full', reads='full', **of_the_papers)}", f"PSG.lm={toy('psg', reads='psg')}"]
     silver = f"nq={toy('on-silver', reads='silver')}"
     names += [f"FILCO.lm={silver}", f"SILVER.lm={silver}"]
     for label, kind in (("PSG", TrainedPSGFilter), ("FILCO", TrainedFilCoFilter)):
@@ -81,6 +82,9 @@ def test_each_row_of_filcos_table_is_read_by_its_own_generator(toy: Toy, tmp_pat
     psg, full = (lines["FilCo, top 5", label] for label in ("PSG", "FULL"))
     assert [(line["reader"], line["filter"]) for line in (psg, full)] == [("psg", "filter-psg"), ("full", "")]
     assert len({one.folder for one in done.runs}) == 5
+    differs = {label: done.line(label, "em").verdict.differs for label in ("FULL", "PSG")}  # type: ignore[union-attr]
+    assert "reader: psg, not the fine-tuned FLAN-T5-XL" in differs["PSG"]
+    assert not any(words.startswith("reader") for words in differs["FULL"]), "fine-tuned from the paper's base"
 
 
 def test_a_row_may_prompt_a_model_of_its_own_as_its_filter(toy: Toy, tmp_path: Path) -> None:
