@@ -125,10 +125,10 @@ def reproduce(
             say=(lambda line: None) if only_plan else say,
         )
         every, left_out = runs_of(paper, found, readers, runs, inputs, repeats=repeats)
-        asked = notes_of(paper, Prompts.of(options.prompts), every)
+        prompting = notes_of(paper, Prompts.of(options.prompts), every)
         notes = [
             *found.notes,
-            *asked,
+            *prompting,
             *spoken,
             *readers.notes(),
             *read_by(every),

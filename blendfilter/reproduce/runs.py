@@ -111,8 +111,8 @@ class TableRun(TablePlace):
     @property
     def filter_name(self) -> str:
         """The model that its filter asks; empty where it asks none."""
-        asked = filter_predictors(self.method).values()
-        models = [each.lm or self.filter_lm or self.lm for each in asked]
+        predictors = filter_predictors(self.method).values()
+        models = [ask.lm or self.filter_lm or self.lm for ask in predictors]
         return ", ".join(dict.fromkeys(getattr(lm, "name", lm.model) for lm in models))
 
 
@@ -181,7 +181,7 @@ def runs_of(
 def notes_of(table: PaperTable, prompts: Prompts, runs: Sequence[TableRun]) -> list[str]:
     """How the rows are asked, and how the paper's prompts, demonstrations, readers and iterations differ."""
     lines = dict[str, None]()
-    shown = defaultdict[int, dict[str, None]](dict)
+    shots = defaultdict[int, dict[str, None]](dict)
     ours = set[str]()
     for run in runs:
         for ask in asked_by(run.method).values():
@@ -194,7 +194,7 @@ def notes_of(table: PaperTable, prompts: Prompts, runs: Sequence[TableRun]) -> l
             elif not template.of_set:
                 ours.add(template.name)
             if ask.template.name in FEW_SHOT:
-                shown[len(ask.task_demos)][run.task] = None
+                shots[len(ask.task_demos)][run.task] = None
         if iterations := getattr(run.method, "iterations", None):
             lines[
                 f"{run.row.label}: T = {iterations} iterations; the paper does not print its T"
@@ -214,11 +214,11 @@ def notes_of(table: PaperTable, prompts: Prompts, runs: Sequence[TableRun]) -> l
     if table.shots is not None:
         papers = f"the paper shows {table.shots or 'none, for its models are fine-tuned'}"
     counts = [
-        f"{number or 'none'}" + f" ({', '.join(tasks)})" * (len(shown) > 1)
-        for number, tasks in shown.items()
+        f"{number or 'none'}" + f" ({', '.join(tasks)})" * (len(shots) > 1)
+        for number, tasks in shots.items()
     ]
-    shots = f"demonstrations, ours: {', '.join(counts) or 'none'}; {papers}"
-    return [f"prompts: {spoken}", shots, *lines]
+    demos = f"demonstrations, ours: {', '.join(counts) or 'none'}; {papers}"
+    return [f"prompts: {spoken}", demos, *lines]
 
 
 def _left_out(place: TablePlace, reason: NotHere) -> LeftOut:

@@ -161,9 +161,8 @@ def verdict(
         setting: what is published of the setting, to compare runs with: the fields of `StatedSetting`.
 
     Raises:
-        BadArgument: a margin or a score that is none, numbers without `n`. UnknownName: no such measure or
-        setting. RunMismatch: runs over different questions, or of
-        different methods.
+        BadArgument: a margin or a score that is none, numbers without `n`. UnknownName: no such measure or setting.
+        RunMismatch: runs over different questions, or of different methods.
 
     >>> print(verdict(35.1, 33.2, n=1200, published_n=1000))
     undecidable with n = 1,200 (both need 12,000): -1.9 points [-5.4, +1.5], margin 3
@@ -236,9 +235,9 @@ def beside_published(
     share = len(values) / run.metrics["n"]
     found = judged(published, max(1, round(share * published_n)), values, margin)
     differs = differences(setting, published_n, [run], reads=bool(table.reader))
-    shown = {len(ask.task_demos) for ask in asks if ask.template.name in FEW_SHOT}
+    shots = {len(ask.task_demos) for ask in asks if ask.template.name in FEW_SHOT}
     if table.reader and table.shots is not None:
-        differs += [f"demonstrations: {n}, not {table.shots}" for n in shown - {table.shots}]
+        differs += [f"demonstrations: {n}, not {table.shots}" for n in shots - {table.shots}]
     return another_setting(found, differs)
 
 
@@ -405,9 +404,10 @@ def _compared(stated: StatedSetting, run: Run, reads: bool) -> Iterator[tuple[st
     if (reads and run.offline) or (stated.reader and _model(reader) != _model(stated.reader)):
         yield "reader", reader, stated.reader or "a model"
     other = stated.filter_lm or stated.reader
-    asked = filter_lm or (reader if stated.filter_lm else "")
-    if asked and other and _model(asked) != _model(other):
-        yield "filter model", asked, other
+    # a paper's own filter model is another one where the reader filters, too
+    own = filter_lm or (reader if stated.filter_lm else "")
+    if own and other and _model(own) != _model(other):
+        yield "filter model", own, other
     indexes = settings["retrievers"]
     if stated.index and not indexes:
         yield "index", "none", stated.index

@@ -185,9 +185,9 @@ def written_examples(
         text, candidates = row.target, row.candidates()
         chosen = [candidates[at] for at in row.chosen]
         if lines != [row.passages[at].line for at in places]:
-            shown = dict(zip(places, lines, strict=False))
+            lines_at = dict(zip(places, lines, strict=False))
             chosen = [
-                each for each in chosen if one_line(each.text) in shown.get(each.position, "")
+                each for each in chosen if one_line(each.text) in lines_at.get(each.position, "")
             ]
             text = " ".join(each.text for each in chosen)
             counts["prompts_cut"] += 1

@@ -102,11 +102,10 @@ def test_a_row_without_its_model_is_not_run(toy: Toy, tmp_path: Path) -> None:
     filco = "no filter is named that was trained for it (--row FILCO.filter-model=[TASK=]DIR; docs/training.md)"
     assert reasons(found.left_out) == {
         "FilCo, top 1, FILCO": filco,
-        "FilCo, top 5, FULL":
-            "no reader is named that was trained for it (--row FULL.lm=[TASK=]MODEL; docs/training.md)",
+        "FilCo, top 5, FULL": "no reader is named that was trained for it (--row FULL.lm=[TASK=]MODEL; docs/training.md)",
         "FilCo, top 5, PSG": filco.replace("FILCO", "PSG"),
         "FilCo, top 5, FILCO": filco,
-    }  # fmt: skip
+    }
     text = printing.text(done.result, 200)
     assert any(line.split()[:2] == ["FULL", "EM"] and "not run" in line for line in text.splitlines())
     assert "nq: FilCo, top 5, FULL: not run: no reader is named" in text
