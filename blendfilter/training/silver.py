@@ -187,7 +187,9 @@ def written_examples(
         if lines != [row.passages[at].line for at in places]:
             lines_at = dict(zip(places, lines, strict=False))
             chosen = [
-                each for each in chosen if one_line(each.text) in lines_at.get(each.position, "")
+                each
+                for each in chosen
+                if one_line(each.text) in lines_at.get(each.position, "")
             ]
             text = " ".join(each.text for each in chosen)
             counts["prompts_cut"] += 1

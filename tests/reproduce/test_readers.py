@@ -100,9 +100,10 @@ def test_a_row_without_its_model_is_not_run(toy: Toy, tmp_path: Path) -> None:
     assert answered_by(done) == {"FilCo, top 5, SILVER": {"direct": {"on-silver"}}}
     found = wanted("filco-table4", tmp_path / "runs", connect(f"hf/{tmp_path}/on-silver"), rows=names, **FILCO)
     filco = "no filter is named that was trained for it (--row FILCO.filter-model=[TASK=]DIR; docs/training.md)"
+    reader = "no reader is named that was trained for it (--row FULL.lm=[TASK=]MODEL; docs/training.md)"
     assert reasons(found.left_out) == {
         "FilCo, top 1, FILCO": filco,
-        "FilCo, top 5, FULL": "no reader is named that was trained for it (--row FULL.lm=[TASK=]MODEL; docs/training.md)",
+        "FilCo, top 5, FULL": reader,
         "FilCo, top 5, PSG": filco.replace("FILCO", "PSG"),
         "FilCo, top 5, FILCO": filco,
     }
