@@ -3,13 +3,13 @@
     python eval/learn.py --data DATA --base SMOLLM2 --encoder MINILM --nli NLI --runs runs/learn
     python eval/learn.py … --only train-full rows/SILVER table
 
-Some eight hours of one core in bfloat16 (FULL's generator alone 33 s a step, 250 steps), and more for the curve
-(filters and generators that learn from fewer questions), which comes last. A part that was stopped goes on where it was
-(training from its last checkpoint, silver files and runs from their last line), and a part that is done is not done
-again; --only names parts, or how their names begin. DATA holds nq/dev_gold.jsonl.gz (questions of Natural Questions,
-each with its gold passage) and the corpora nq_gold and wiki18_retrieved under corpus/. A question is given three
-passages: its gold one and BM25's two best others, shuffled. 300 questions are held back; no question that is trained on
-shares its gold passage with one of them.
+Some eight hours of one core in bfloat16 (added up from its parts; FULL's generator: 250 steps of 33 s), and more for
+the curve (filters and generators that learn from fewer questions), which comes last. A part that was stopped goes on
+where it was (training from its last checkpoint, silver files and runs from their last line), and a part that is done is
+not done again; --only names parts, or how their names begin. DATA holds nq/dev_gold.jsonl.gz (questions of Natural
+Questions, each with its gold passage) and the corpora nq_gold and wiki18_retrieved under corpus/. A question is given
+three passages: its gold one and BM25's two best others, shuffled. 300 questions are held back; no question that is
+trained on shares its gold passage with one of them.
 
 Two generators learn from the same 2,000 questions in one pass each: one reads a question's silver sentences or (every
 second one) its gold passage, and answers from whatever a filter leaves; the other reads all three passages, and answers

@@ -404,7 +404,7 @@ def _compared(stated: StatedSetting, run: Run, reads: bool) -> Iterator[tuple[st
     if (reads and run.offline) or (stated.reader and _model(reader) != _model(stated.reader)):
         yield "reader", reader, stated.reader or "a model"
     other = stated.filter_lm or stated.reader
-    # a paper's own filter model is another one where the reader filters, too
+    # where the paper filters by a model of its own, a run whose reader filters has another setting
     own = filter_lm or (reader if stated.filter_lm else "")
     if own and other and _model(own) != _model(other):
         yield "filter model", own, other
