@@ -41,7 +41,7 @@ from blendfilter.oracles.oracle import Oracle
 from blendfilter.oracles.silver_making import labelled, make_silver, settings_of
 from blendfilter.oracles.silver_rows import Stage
 from blendfilter.prompting import Prompts
-from blendfilter.reproduce.sources import Given, kind_of
+from blendfilter.reproduce.sources import Given, kind_of, value_for
 from blendfilter.reproduce.tables import PROMPTED, QUESTION_ONLY, PaperRow, PaperTable
 from blendfilter.retrieval.base import Retriever
 from blendfilter.run_context import CONCURRENCY
@@ -131,34 +131,30 @@ class RowInputs:
         filters = {setting.get("filter") for setting in settings}
         if any("trimmed" in setting for setting in settings):
             filters.add(JUDGE)
-        self._programs = {}
-        for given in self._given("--program", options.programs):
-            recipe = read_program(given.value)[1]
-            template = next((each.partition(" ")[0] for each in recipe.templates.values()), "")
-            name = FILTER_OF_TEMPLATE.get(template, recipe.module)
-            if name not in filters:
+        self._programs = [
+            given._replace(prefix=_filter_of(given.value))
+            for given in self._given("--program", options.programs)
+        ]
+        for given in self._programs:
+            if given.prefix not in filters:
                 raise BadArgument(
-                    f"{given.value} was compiled for {name}, which no row of {table.name} has: leave it out"
+                    f"{given.value} was compiled for {given.prefix}, which no row of {table.name} has: leave it out"
                 )
-            self._programs[given.task, name] = path_of(given.value)
-        self._demos = {
-            given.task: read_demos(given.value)
+        self._demos = [
+            given._replace(value=read_demos(given.value))
             for given in self._given("--demos", options.demos)
-        }
-        self._silver = {
-            given.task: given.value for given in self._given("--silver", options.silver)
-        }
+        ]
+        self._silver = self._given("--silver", options.silver)
         if self._silver and not any("stage" in setting for setting in settings):
             raise BadArgument(
                 f"no row of {table.name} reads a stage of BIDER's synthesis: leave silver= out"
             )
-        self._measures: dict[str, Measure] = {}
-        for given in self._given("--measure", options.measures):
+        self._measures = self._given("--measure", options.measures)
+        for given in self._measures:
             if given.value not in MEASURES:
                 raise UnknownName.of("measure", given.value, MEASURES)
-            self._measures[given.task] = given.value
-        self._models = {}
-        for given in self._given("--filter-model", options.models, r"\w[\w-]*"):
+        self._models = self._given("--filter-model", options.models, r"\w[\w-]*")
+        for given in self._models:
             if not table.models:
                 raise BadArgument(
                     f"no filter of {table.name} has a model of its own: leave models='{given.value}' out"
@@ -170,7 +166,6 @@ class RowInputs:
                     f"which model of {table.name} is {given.value}? "
                     f"Write {first}:{given.value}, or {', '.join(others)}"
                 )
-            self._models[given.prefix, given.task] = given.value
 
     def _given(self, option: str, words: Iterable[str], prefixes: str = "") -> list[Given]:
         return [Given.of(word, option, self._table.tasks, prefixes) for word in words]
@@ -188,7 +183,9 @@ class RowInputs:
 
         `trained`: without demonstrations, unless some are given.
         """
-        demos = self._demos.get(task, self._demos.get("", [] if trained else None))
+        demos = value_for(self._demos, task)
+        if demos is None and trained:
+            demos = []
         return (
             TaskWording.of(name).with_demos(demos).with_reply_tokens(self.options.reply_tokens)
         )
@@ -208,13 +205,18 @@ class RowInputs:
         Raises: NotHere, for a package that is not installed, and for a model that is not there and was not named.
         """
         arguments = {key.removeprefix("filter_"): value for key, value in arguments.items()}
-        called, named = arguments.pop("model", None), True
-        if (own := row.model("filter_model", task)) is not None:
-            arguments["model"] = own
-        elif called is not None and row.model("filter_lm", task) is None:
-            model, named = self._model(called, task)
-            if named or model != PROMPTED:
-                arguments["model"] = model
+        called, default = arguments.pop("model", ""), None
+        model = row.model("filter_model", task)
+        if model is None and called and row.model("filter_lm", task) is None:
+            model = value_for(self._models, task, called)
+            if model is None:
+                model = default = self._table.models[called]
+        if model == "":
+            raise NotHere(
+                f"no {called} model is named (--filter-model {called}:[TASK=]FOLDER; docs/training.md)"
+            )
+        if model is not None and default != PROMPTED:
+            arguments["model"] = model
         try:
             select = make_filter(
                 name, wording=wording, prompts=self.options.prompts, **arguments
@@ -224,24 +226,13 @@ class RowInputs:
         except MissingExtra as error:
             raise NotHere(str(error)) from error
         except (MissingFile, BadData) as error:
-            if named:
+            if default is None:
                 raise
             raise NotHere(
                 f"{error} (name one that is here: --filter-model {called}:NAME)"
             ) from error
         self.load_program_into(select, row, task, name)
         return select
-
-    def _model(self, called: str, task: str) -> tuple[str, bool]:
-        """The name of the model that the table has under `called`, and whether the command named it."""
-        for place in ((called, task), (called, ""), ("", task), ("", "")):
-            if place in self._models:
-                return self._models[place], True
-        if not (default := self._table.models[called]):
-            raise NotHere(
-                f"no {called} model is named (--filter-model {called}:[TASK=]FOLDER; docs/training.md)"
-            )
-        return default, False
 
     def load_program_into(
         self, select: dspy.Module, row: PaperRow, task: str, name: str
@@ -251,9 +242,9 @@ class RowInputs:
         Raises:
             BadData: the program was compiled for other fields, other templates or another task's wording.
         """
-        path = self._programs.get((task, name)) or self._programs.get(("", name))
+        path = value_for(self._programs, task, name)
         if path is not None:
-            recipe = load_program(select, path)
+            recipe = load_program(select, path_of(path))
             what = ", ".join(filter(None, (recipe.task, recipe.measure, recipe.lm)))
             gained = f"{recipe.before.value:.3f} before, {recipe.after.value:.3f} after, over {recipe.after.n}"
             compiled = f"{recipe.optimizer} ({what}; {recipe.data.get('n_train')} questions; {gained} held back)"
@@ -273,11 +264,11 @@ class RowInputs:
         """
         task = questions.task.name
         settings = row.settings(task)
-        if (stage := settings.get("stage")) is not None:
-            return self._synthesised(questions, stage)
+        if "stage" in settings:
+            return self._synthesised(questions, settings["stage"])
         own: Measure | None = settings.get("measure")
         papers = measure_for(task)
-        measure = own or self._measures.get(task) or self._measures.get("") or papers
+        measure = own or value_for(self._measures, task) or papers
         if own is None and measure != papers:
             self._note(
                 f"{task}: SILVER by {measure}, as asked; the paper's measure for it is {papers}"
@@ -294,9 +285,10 @@ class RowInputs:
         ]
         if unlabelled:
             share = f"{len(unlabelled):,} of {len(questions):,} questions, which are answered by a verdict (yes or no)"
-            who, kept = ("SILVER by ", "everything") if own is None else ("", "nothing")
-            paper = "" if own is None else ": as in the paper, the context is empty"
-            self._note(f"{task}: {who}{measure} keeps {kept} for {share}{paper}")
+            kept = f"SILVER by {measure} keeps everything for {share}"
+            if own is not None:
+                kept = f"{own} keeps nothing for {share}: as in the paper, the context is empty"
+            self._note(f"{task}: {kept}")
         path = None
         if own is None or len(unlabelled) < len(questions):
             path = self._silver_file(questions, oracle, retriever, k)
@@ -332,7 +324,7 @@ class RowInputs:
     def _synthesised(self, questions: Questions, stage: Stage) -> SilverFilter:
         """What a stage of BIDER's synthesis kept, from the file that the command names."""
         task = questions.task.name
-        path = self._silver.get(task) or self._silver.get("")
+        path = value_for(self._silver, task)
         if path is None:
             raise NotHere(
                 "no synthesis of it is named (--silver [TASK=]FILE; blendfilter silver --measure bider)"
@@ -411,19 +403,19 @@ class RowInputs:
         what = f"{task}: {kind} trimmed by {len(questions)} questions under {'+'.join(named)}"
         place = self._folder / TRIMMED_FOLDER / name
         fresh = not place.exists()
+        rehearsed = self._scratch is not None and fresh
         if self._scratch is not None and fresh:
-            most = f"{len(questions) * k:,} calls of the judge at most"
-            self._note(f"{what}: {most}; rows that judge share them")
             place = self._scratch / TRIMMED_FOLDER / name
-            some = spread(questions, _PILOT)
-            folder = TrimFolder.create(retriever, place, k=k, threshold=1)
-            trim(retriever, some, judge, folder, lm=connect("offline"))
-            return folder
         folder = (
             TrimFolder.create(retriever, place, k=k, threshold=1)
             if fresh
             else TrimFolder.read(place)
         )
+        if rehearsed:
+            most = f"{len(questions) * k:,} calls of the judge at most"
+            self._note(f"{what}: {most}; rows that judge share them")
+            trim(retriever, spread(questions, _PILOT), judge, folder, lm=connect("offline"))
+            return folder
         failed = 0
         if self._scratch is None:
             self._say(f"trimming: {TRIMMED_FOLDER}/{name}")
@@ -460,6 +452,13 @@ class RowInputs:
                 f"{what}: {failed} could not be judged, for a call failed; the same command asks again"
             )
         return folder
+
+
+def _filter_of(program: str) -> str:
+    """The filter that a compiled program is for."""
+    recipe = read_program(program)[1]
+    template = next((each.partition(" ")[0] for each in recipe.templates.values()), "")
+    return FILTER_OF_TEMPLATE.get(template, recipe.module)
 
 
 def journals_of(folder: Path, task: str) -> list[Path]:

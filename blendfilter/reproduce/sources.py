@@ -40,7 +40,7 @@ class Given(NamedTuple):
 
     prefix: str
     task: str
-    value: str
+    value: Any
     option: str
 
     @classmethod
@@ -66,6 +66,21 @@ class Given(NamedTuple):
     def own(self) -> bool:
         """Whether it stands for each question's own paragraphs."""
         return (self.option, self.value) == ("--corpus", OWN)
+
+
+def nearest(given: Iterable[Given], task: str, prefix: str = "") -> list[Given]:
+    """Those that fit best: named for both, for the prefix, for the task, for all."""
+    every = list(given)
+    for wanted in ((prefix, task), (prefix, ""), ("", task), ("", "")):
+        if fitting := [one for one in every if one[:2] == wanted]:
+            return fitting
+    return []
+
+
+def value_for(given: Iterable[Given], task: str, prefix: str = "") -> Any:
+    """What is given for them, the last where there are several; None: nothing is."""
+    found = nearest(given, task, prefix)
+    return found[-1].value if found else None
 
 
 @dataclass(frozen=True)
@@ -96,23 +111,20 @@ def gather(
     for a retriever without an index.
     """
     files = [Given.of(words, "--data", TASKS) for words in data]
-    passages = [
-        Given.of(words, option, TASKS, _ROLES)
-        for option, given in (("--index", index), ("--corpus", corpus))
-        for words in given
-    ]
+    passages = [Given.of(words, "--index", TASKS, _ROLES) for words in index]
+    passages += [Given.of(words, "--corpus", TASKS, _ROLES) for words in corpus]
     rows = [row for row in table.rows if row.retrieves]
     roles = list(dict.fromkeys(map(table.role, rows)))
     found = TableSources()
     chosen = list(table.tasks) if tasks is None else table.named("task", tasks, table.tasks)
-    missing = [task for task in chosen if not any(file.task in (task, "") for file in files)]
+    missing = [task for task in chosen if not nearest(files, task)]
     if tasks is None and 0 < len(missing) < len(chosen):
         found.notes.append(
             f"left out, for nothing names their questions (--data TASK=FILE): {', '.join(missing)}"
         )
         chosen = [task for task in chosen if task not in missing]
     for task in chosen:
-        own = any(place.own for role in roles for place in _nearest(passages, task, role))
+        own = any(place.own for role in roles for place in nearest(passages, task, role))
         for row in rows if own else ():
             if row.method not in QUESTION_ONLY:
                 raise BadArgument(
@@ -152,8 +164,7 @@ def _questions(
     task: str, files: Sequence[Given], limit: int, own: bool
 ) -> tuple[Questions, int]:
     """The questions of a task, and how many of the first ones were passed over for want of `own` paragraphs."""
-    for_all = [file for file in files if not file.task]
-    named = [file for file in files if file.task == task] or for_all
+    named = nearest(files, task)
     if not named:
         raise BadArgument(
             f"where are the questions of {task}? Add data='{task}=FILE', or leave it out with tasks="
@@ -180,7 +191,6 @@ def _add_indexes(
     allow_hosts: Sequence[str],
 ) -> None:
     opened: dict[tuple[str, str, str], Retriever] = {}
-    notes: dict[str, None] = {}
     for task, questions in found.questions.items():
         vectors: dict[int, list[str]] = {}
         for role in roles:
@@ -196,40 +206,32 @@ def _add_indexes(
                     role in VECTORS and kind not in (*VECTORS, "dense")
                 )
                 name = _NAMED.get(kind, kind)
-                notes[f"{task}: {other}{name} {verb} in for the paper's {role}"] = None
+                found.notes.append(f"{task}: {other}{name} {verb} in for the paper's {role}")
             elif role == "flat" and index.info().get("settings", {}).get("similarity") == "dot":
-                notes[f"{task}: {_NO_L2}"] = None
+                found.notes.append(f"{task}: {_NO_L2}")
             if role in VECTORS:
                 vectors.setdefault(id(index), []).append(role)
         for same in vectors.values():
             if len(same) > 1:  # there, a table compares nothing
                 what = "are one index here, and their rows the same runs"
-                notes[f"{task}: {', '.join(same)} {what}"] = None
-    found.notes.extend(notes)
-
-
-def _nearest(passages: Sequence[Given], task: str, role: Role) -> list[Given]:
-    """The places that fit best: named for both, for the retriever, for the task, for all."""
-    for wanted in ((role, task), (role, ""), ("", task), ("", "")):
-        if fitting := [place for place in passages if (place.prefix, place.task) == wanted]:
-            return fitting
-    return []
+                found.notes.append(f"{task}: {', '.join(same)} {what}")
 
 
 def _best(passages: Sequence[Given], task: str, role: Role) -> Given:
-    ranked = (_nearest(passages, task, other) for other in (role, *VECTORS * (role in VECTORS)))
-    nearest = next(filter(None, ranked), [])
-    if not nearest:
+    others = VECTORS if role in VECTORS else ()
+    ranked = (nearest(passages, task, other) for other in (role, *others))
+    best = next(filter(None, ranked), None)
+    if best is None:
         raise BadArgument(
             f"which index is {role} for {task}? Add index='{role}:{task}=DIR', corpus='{task}=FILE' for BM25, or "
             f"corpus='{task}=own' for the question's own paragraphs"
         )
-    if len(nearest) > 1:
-        both = " and ".join(place.value for place in nearest[:2])
+    if len(best) > 1:
+        both = " and ".join(place.value for place in best[:2])
         raise BadArgument(
             f"{both} are both {role} for {task}: name one, or put the retriever ({role}:) in front"
         )
-    return nearest[0]
+    return best[0]
 
 
 def _opened(place: Given, questions: Questions, allow_hosts: Sequence[str]) -> Retriever:
@@ -258,6 +260,8 @@ class OwnParagraphs(Retriever):
         BadData: two questions of one text bring different ones.
     """
 
+    kind = OWN
+
     def __init__(self, questions: Sequence[Question]) -> None:
         self._found: dict[str, list[Passage]] = {}
         for question in questions:
@@ -278,9 +282,7 @@ class OwnParagraphs(Retriever):
 
     def info(self) -> dict[str, Any]:
         """Kind, fingerprint, corpus, and the numbers of passages and questions."""
-        return {
-            "kind": OWN,
-            "fingerprint": self.fingerprint,
+        return super().info() | {
             "corpus": {"name": OWN},
             "passages": sum(map(len, self._found.values())),
             "queries": len(self._found),
