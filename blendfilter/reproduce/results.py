@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import attrgetter
@@ -40,13 +40,13 @@ from blendfilter.lm.tokenisers import TokenCounter, tokeniser, tokeniser_for
 from blendfilter.oracles.candidates import sentences_of
 from blendfilter.oracles.measures import strinc
 from blendfilter.oracles.silver_making import supported
-from blendfilter.oracles.silver_rows import figures_of
+from blendfilter.oracles.silver_rows import Figures, figures_of
 from blendfilter.records import Passage, Question
 from blendfilter.report import plots
 from blendfilter.report.run_text import trimmed
 from blendfilter.reproduce.inputs import JUDGING_STAGES
 from blendfilter.reproduce.runs import LeftOut, TablePlace, TableRun, not_run
-from blendfilter.reproduce.tables import FigureFormat, PaperTable, format_of
+from blendfilter.reproduce.tables import FigureFormat, PaperTable, PrintedFigures, format_of
 from blendfilter.reproduce.verdicts import MARGIN, Verdict, beside_published
 from blendfilter.tasks import TASKS
 
@@ -59,6 +59,8 @@ _HAS_NONE = math.nan
 Pairs = Sequence[tuple[TableRun, Run]]
 Values = dict[str, list[float]]
 """A measure's values by question, one an answer."""
+Measures = Mapping[str, float | None]
+"""An answer's values by measure; None: unknown."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +111,11 @@ class ResultLine:
     reader: str = ""
     filter: str = ""
 
+    @property
+    def name(self) -> str:
+        """Its group and label."""
+        return ", ".join(filter(None, (self.group, self.label)))
+
 
 @dataclass(frozen=True)
 class AverageGain:
@@ -152,36 +159,20 @@ def result(
     pairs = [(one, done[one.folder]) for one in wanted]
     offline = any(run.offline for run in done.values())
     counting = tokeniser() if offline else tokeniser_for(wanted[0].lm)
-    lines = list(
-        _best_of(table, pairs, offline)
-        if table.samples
-        else _lines(table, pairs, counting, offline, margin / 100)
+    points = [_measured(table, one, run, counting) for one, run in pairs]
+    if table.samples:
+        points = list(_best_of(points))
+    points += [MeasuredPoint(one, one.point.name) for one in left_out]
+    tasks = [point.one.task for point in points]
+    rows = [(row.group, row.label) for row in table.rows]
+    points.sort(
+        key=lambda point: (tasks.index(point.one.task), rows.index(point.one.place[1:]))
     )
-    empty: list[tuple[TablePlace, Run | None]] = []
-    if not table.samples:
-        empty += [(one, run) for one, run in pairs if run.failed]
-    empty += [(one, None) for one in left_out]
+    lines = list(_lines(table, points, offline, margin / 100))
     if table.kind == "frontier":
         lines = _on_the_front(lines, pairs)
     if not offline:
         lines = corrected(lines)
-    # so that a row that failed or was left out is not missing: of the measures of the other rows
-    measured = [(line.task, line.measure) for line in lines]
-    for one, no_run in empty:
-        measures = dict.fromkeys(measure for task, measure in measured if task == one.task)
-        measures = measures or dict.fromkeys(one.row.measures(one.task, one.point.k))
-        lines += [line_of(one, measure, no_run) for measure in measures]
-    there = {(line.task, line.group, line.label, line.point, line.measure) for line in lines}
-    for one, run in pairs:
-        for measure in (
-            [] if run.failed or table.samples else one.row.measures(one.task, one.point.k)
-        ):
-            if (*one.place, one.point.name, measure) not in there:
-                # no answer has one: what is published stands there all the same
-                lines.append(replace(line_of(one, measure, run), missing=True))
-    tasks = [one.task for one in (*wanted, *left_out)]
-    rows = [(row.group, row.label) for row in table.rows]
-    lines.sort(key=lambda line: (tasks.index(line.task), rows.index((line.group, line.label))))
     # Runs of other tasks are not reused: a call that two tasks make alike is made for each.
     calls = set[tuple[str, str]]()
     for run in done.values():
@@ -222,55 +213,108 @@ def _averages(table: PaperTable, lines: Sequence[ResultLine]) -> Iterator[Averag
             yield AverageGain(row.group, row.label, row.average_gain, measured, len(gains), of)
 
 
+# --- points ---
+
+
+class MeasuredPoint(NamedTuple):
+    """A point of a row with its values, by measure and side: none where it failed or was not run.
+
+    `pairs` are its run: none where it was not run, several where the best of their answers counts.
+    """
+
+    one: TablePlace
+    name: str
+    pairs: Pairs = ()
+    values: Mapping[tuple[str, str], Values] = {}
+
+    @property
+    def failed(self) -> bool:
+        """Whether every question of its runs ended in an error."""
+        return bool(self.pairs) and all(run.failed for _, run in self.pairs)
+
+
+def _measured(
+    table: PaperTable, one: TableRun, run: Run, counting: TokenCounter
+) -> MeasuredPoint:
+    # of a run that failed nothing is known; of several samples another one may be right
+    failed = run.failed and not table.samples
+    readings = () if failed else _readings(table, one, run, counting)
+    return MeasuredPoint(one, one.point.name, ((one, run),), values_of(readings))
+
+
+def _best_of(points: Iterable[MeasuredPoint]) -> Iterator[MeasuredPoint]:
+    """Of each row the first answer alone, then by each measure the best of all answers to a question."""
+    for _, row in groupby(points, lambda point: point.one.place):
+        answers = list(row)
+        first = answers[0]
+        yield first._replace(name="one answer")
+        best = {
+            key: {
+                # of several repeats, the first
+                question: [max(answer.values[key][question][0] for answer in answers)]
+                for question in values
+            }
+            for key, values in first.values.items()
+        }
+        pairs = [pair for answer in answers for pair in answer.pairs]
+        yield MeasuredPoint(first.one, f"best of {len(answers)}", pairs, best)
+
+
 # --- lines ---
 
 
 def _lines(
-    table: PaperTable, pairs: Pairs, counting: TokenCounter, offline: bool, margin: float
+    table: PaperTable, points: Sequence[MeasuredPoint], offline: bool, margin: float
 ) -> Iterator[ResultLine]:
-    measured = {
-        (one.place, one.point): values_of(_readings(table, one, run, counting))
-        for one, run in pairs
-    }
-    # a row with a K of its own is tested too; in a sweep, against the reference at the same K
-    runs = {(one.place, one.point if table.sweep else None): (one, run) for one, run in pairs}
+    """Each point's lines: those with a value, and those that are missing."""
+    places = {(*point.one.place, point.name): point for point in points}
+    of_task = defaultdict[str, dict[str, None]](dict)
+    for point in points:
+        of_task[point.one.task].update((measure, None) for measure, _ in point.values)
     # What the offline reader answers is compared with nothing; what its filters leave can be.
     compared = table.about.compared or not offline
-    for one, run in pairs:
-        if run.failed:
-            continue
-        place = _reference(table, one)
-        there, other = runs.get((place, one.point if table.sweep else None), (one, run))
-        apart = compared and there is not one and not other.failed
-        for (measure, side), values in measured[one.place, one.point].items():
-            point = f"{side} ({len(values)})" if side else ""
-            line = line_of(one, measure, run, _interval(measure, values), point)
-            before = measured[there.place, there.point].get((measure, side)) if apart else None
-            if before is not None:
+    for point in points:
+        row, task = point.one.row, point.one.task
+        against = table.reference(row) or row
+        # a row with a K of its own is tested too; in a sweep, against the reference at the same K
+        there = places.get((task, against.group, against.label, point.name), point)
+        apart = compared and there is not point and not (there.failed or point.failed)
+        for (measure, side), values in point.values.items():
+            line = _line(point, measure, values, side)
+            before = there.values.get((measure, side))
+            if apart and before is not None:
                 line = with_gain(line, before, values, p_values=not offline)
             # where the published figure is one of scores, too
-            if line.difference is not None and line.published is not None:
+            published = None if table.samples else line.published
+            if line.difference is not None and published is not None:
                 scores = _alike(values.values())
-                found = beside_published(table, one, line.published, scores, run, margin)
+                found = beside_published(table, *point.pairs[0], published, scores, margin)
                 line = replace(line, verdict=found)
             yield line
+        # no answer has one: what is published stands there all the same
+        names: Iterable[str] = row.measures(task, point.one.point.k)
+        if point.failed or not point.pairs:
+            # so that a row that failed or was left out is not missing: of the measures of the other rows
+            names = of_task[task] or names
+        known = {measure for measure, _ in point.values}
+        for name in names:
+            if name not in known:
+                yield _line(point, name)
 
 
-def line_of(
-    one: TablePlace,
-    measure: str,
-    run: Run | None = None,
-    ends: Sequence[float] = (0.0, 0.0, 0.0),
-    point: str = "",
+def _line(
+    point: MeasuredPoint, measure: str, values: Values | None = None, side: str = ""
 ) -> ResultLine:
-    """The measure's value and the ends of its interval in one run, beside what was published; None: it was not run."""
-    value, low, high = ends
-    printed = one.row.printed(one.task, one.point.k)
-    # what was published as inclusion says not whether it was normalised: both stand beside it
-    published = getattr(printed, "inclusion" if measure == RAW else measure, None)
-    leads = measure == TASKS[one.task].metrics[0]
-    calls, tokens = (0.0, None) if run is None else per_question(run)
-    known = run is not None and not run.failed and format_of(measure).digits is None
+    """The measure's value and the ends of its interval at one point, beside what was published; None: it has none."""
+    one, runs = point.one, [run for _, run in point.pairs]
+    value, low, high = (0.0, 0.0, 0.0) if values is None else _interval(measure, values)
+    printed = one.row.printed(one.task, one.point.k) or PrintedFigures()
+    published = None
+    if len(runs) < 2:
+        # what was published as inclusion says not whether it was normalised: both stand beside it
+        published = getattr(printed, "inclusion" if measure == RAW else measure, None)
+    known = runs and not point.failed and format_of(measure).digits is None
+    used = [per_question(run) for run in runs]
     return ResultLine(
         task=one.task,
         group=one.row.group,
@@ -281,20 +325,20 @@ def line_of(
         low=low,
         high=high,
         n=len(one.questions),
-        errors=0 if run is None else run.errors,
-        calls=calls,
-        tokens=tokens,
-        run="" if run is None else run.name,
-        point=point or one.point.name,
+        errors=runs[0].errors if runs else 0,
+        calls=math.fsum(calls for calls, _ in used),
+        tokens=_total(tokens for _, tokens in used) if used else None,
+        run=runs[0].name if runs else "",
+        point=f"{side} ({len(values or ())})" if side else point.name,
         published=published,
         difference=value - published if known and published is not None else None,
         bound=one.row.reads_gold(one.task),
-        failed=run is not None and run.failed,
-        missing=run is None,
-        published_gain=None if printed is None else (printed.gains or {}).get(measure),
+        failed=point.failed,
+        missing=values is None and not point.failed,
+        published_gain=(printed.gains or {}).get(measure),
         reader=one.reader,
         filter=one.filter_name,
-        published_imp=printed.imp if printed is not None and leads else None,
+        published_imp=printed.imp if measure == TASKS[one.task].metrics[0] else None,
     )
 
 
@@ -305,8 +349,8 @@ def with_gain(line: ResultLine, before: Values, after: Values, *, p_values: bool
     if not shared or not form.tested:
         return line
     one, other = ([values[name] for name in shared] for values in (before, after))
-    scale = _scale(form, (*one, *other))
-    test = paired_bootstrap(_over(one, scale), _over(other, scale), seed=0)
+    scale, shares = _shares(form, [*one, *other])
+    test = paired_bootstrap(shares[: len(one)], shares[len(one) :], seed=0)
     p = test.p
     if form.yes_no and all(len(each) == 1 for each in (*one, *other)):
         p = mcnemar_exact([first for (first,) in one], [first for (first,) in other]).p
@@ -328,9 +372,8 @@ def _interval(measure: str, values: Values) -> Sequence[float]:
     if form.alike and len(alike) == 1:
         # so many calls by design, or one figure for all of a run: there is nothing to draw from
         return [*alike] * 3
-    scale = _scale(form, answers)
-    ends = interval(_alike(_over(answers, scale)), seed=0)
-    return [scale * end for end in ends]
+    scale, shares = _shares(form, answers)
+    return [scale * end for end in interval(_alike(shares), seed=0)]
 
 
 def _alike(values: Iterable[list[float]]) -> list[list[float]]:
@@ -339,54 +382,12 @@ def _alike(values: Iterable[list[float]]) -> list[list[float]]:
     return every if len(set(map(len, every))) == 1 else [[fmean(each)] for each in every]
 
 
-def _scale(form: FigureFormat, values: Iterable[Sequence[float]]) -> float:
-    """The divisor that makes shares of numbers, as intervals take them: the greatest of them."""
-    return 1.0 if form.digits is None else max(map(max, values), default=0.0) or 1.0
-
-
-def _over(values: Iterable[Sequence[float]], scale: float) -> list[list[float]]:
-    return [[value / scale for value in each] for each in values]
-
-
-def _best_of(table: PaperTable, pairs: Pairs, offline: bool) -> Iterator[ResultLine]:
-    """Of each row the first answer alone, then for each measure the best of all answers to a question."""
-    measured: dict[Any, list[tuple[ResultLine, Values]]] = {}
-    references = {}
-    for place, row in groupby(pairs, lambda pair: pair[0].place):
-        points = list(row)
-        first, run = points[0]
-        references[place] = _reference(table, first)
-        scores = [values_of(_scores(each)) for _, each in points]
-        calls, tokens = zip(*(per_question(each) for _, each in points), strict=True)
-        lines = measured[place] = []
-        for (metric, _), values in scores[0].items():
-            line = line_of(first, metric, run, _interval(metric, values), "one answer")
-            lines.append((line, values))
-        for key in scores[0]:  # of several repeats, the first
-            best = {
-                name: [max(values[key][name][0] for values in scores)]
-                for name in scores[0][key]
-            }
-            line = replace(
-                line_of(first, key[0], run, _interval(key[0], best), f"best of {len(points)}"),
-                calls=sum(calls),
-                tokens=None if None in tokens else sum(tokens),
-                published=None,
-                difference=None,
-                failed=all(each.failed for _, each in points),
-            )
-            lines.append((line, best))
-    for place, lines in measured.items():
-        before = measured.get(references[place], lines)
-        for (line, values), (reference, others) in zip(lines, before, strict=True):
-            apart = before is not lines and not (reference.failed or line.failed)
-            yield with_gain(line, others, values, p_values=not offline) if apart else line
-
-
-def _reference(table: PaperTable, one: TablePlace) -> tuple[str, str, str]:
-    """The place of the row that this one is tested against, on its task."""
-    row = table.reference(one.row) or one.row
-    return one.task, row.group, row.label
+def _shares(
+    form: FigureFormat, values: Collection[Sequence[float]]
+) -> tuple[float, list[list[float]]]:
+    """Values as the shares that intervals take: numbers by the greatest of them, which comes first."""
+    scale = 1.0 if form.digits is None else max(map(max, values), default=0.0) or 1.0
+    return scale, [[value / scale for value in each] for each in values]
 
 
 def corrected(lines: Sequence[ResultLine]) -> list[ResultLine]:
@@ -415,21 +416,22 @@ def corrected(lines: Sequence[ResultLine]) -> list[ResultLine]:
     return [replace(line, p_holm=holms.get(test_of(line))) for line in lines]
 
 
-def _on_the_front(lines: Sequence[ResultLine], pairs: Pairs) -> list[ResultLine]:
-    """The leading metric's lines, each with its input tokens and the fronts it is on."""
+def _on_the_front(lines: Iterable[ResultLine], pairs: Pairs) -> list[ResultLine]:
+    """Lines with their input tokens and the fronts that they are on."""
     fronts = {task: plots.frontier(named) for task, named in by_label(pairs).items()}
     changed = []
     for line in lines:
+        if line.missing:
+            changed.append(line)
+            continue
         front = fronts[line.task]
-        if line.measure == front.metric:
-            name = ", ".join(filter(None, (line.group, line.label)))
-            dot = next(dot for dot in front.dots if dot.label == name)
-            on = tuple(cost for cost in plots.FRONTIER_COSTS if dot in front.front(cost))
-            prompt, paid = (
-                None if math.isnan(tokens) else tokens
-                for tokens in (dot.prompt_tokens, dot.tokens_in)
-            )
-            changed.append(replace(line, prompt_tokens=prompt, tokens_in=paid, fronts=on))
+        dot = next(dot for dot in front.dots if dot.label == line.name)
+        on = tuple(cost for cost in plots.FRONTIER_COSTS if dot in front.front(cost))
+        prompt, paid = (
+            None if math.isnan(tokens) else tokens
+            for tokens in (dot.prompt_tokens, dot.tokens_in)
+        )
+        changed.append(replace(line, prompt_tokens=prompt, tokens_in=paid, fronts=on))
     return changed
 
 
@@ -471,22 +473,22 @@ def _readings(
 ) -> Iterator[Reading]:
     """What a table of its kind measures of a run; `of` counts tokens."""
     kind = table.kind
-    if table.about.scores:
+    if kind == "frontier":
+        leading = next(iter(run.metrics["metrics"]))
+        yield from (reading for reading in _scores(run) if reading.measure == leading)
+    elif table.about.scores:
         yield from _scores(run)
-    if kind == "retrieval":
-        yield from _retrieval(run)
-    elif kind == "judging":
-        yield from judging(run)
-    elif kind == "latency":
-        yield from latency(run)
-    elif kind in ("sides", "support", "precision", "tokens", "refined", "alignment"):
-        for context, question in _contexts(one, run):
-            if kind == "sides":
-                yield from _sides(one.task, context, question)
-            elif kind == "support":
-                yield from _support(one.task, context, question, of)
-            elif not context.failed:  # else it is unknown: not even that it was empty
-                yield from _left(kind, context, question, of)
+    if kind in _OF_RUNS:
+        yield from _OF_RUNS[kind](run)
+    elif kind == "sides":
+        for each in _contexts(one, run, of):
+            yield from _sides(each)
+    elif kind in _OF_CONTEXTS:
+        for each in _contexts(one, run, of):
+            # of one that failed it is not even known that it was empty
+            if kind == "support" or not each.context.failed:
+                for measure, value in _OF_CONTEXTS[kind](each).items():
+                    yield Reading(measure, each.question.id, value)
 
 
 def _scores(run: Run) -> Iterator[Reading]:
@@ -495,15 +497,31 @@ def _scores(run: Run) -> Iterator[Reading]:
             yield Reading(metric, row["id"], 0.0 if row["error"] else float(row[metric]))
 
 
-def _contexts(one: TableRun, run: Run) -> Iterator[tuple[AnswerContext, Question]]:
+class ReadContext(NamedTuple):
+    """What one answer was given to read; `tokens` counts them."""
+
+    task: str
+    context: AnswerContext
+    question: Question
+    tokens: TokenCounter
+
+    @property
+    def supported(self) -> bool | None:
+        """Whether what was retrieved supports the output; None: unknown."""
+        retrieved = self.context.retrieved
+        known = retrieved or not self.context.failed
+        return supported(self.task, self.question, retrieved) if known else None
+
+    def figures(self, passages: Sequence[Passage]) -> Figures:
+        """How much of `passages` is the output's."""
+        question = self.question
+        return figures_of(passages, question.question, question.golden_answers[0], self.tokens)
+
+
+def _contexts(one: TableRun, run: Run, tokens: TokenCounter) -> Iterator[ReadContext]:
     questions = {question.id: question for question in one.questions}
-    return ((each, questions[each.row["id"]]) for each in contexts(run))
-
-
-def _supported(task: str, question: Question, each: AnswerContext) -> bool | None:
-    """Whether what was retrieved supports the output; None: unknown."""
-    known = each.retrieved or not each.failed
-    return supported(task, question, each.retrieved) if known else None
+    for context in contexts(run):
+        yield ReadContext(one.task, context, questions[context.row["id"]], tokens)
 
 
 def _retrieval(run: Run) -> Iterator[Reading]:
@@ -514,54 +532,54 @@ def _retrieval(run: Run) -> Iterator[Reading]:
                 yield Reading(measure, row["id"], figures.get(measure, 0.0))
 
 
-def _sides(task: str, each: AnswerContext, question: Question) -> Iterator[Reading]:
+def _sides(each: ReadContext) -> Iterator[Reading]:
     """An answer's scores, on the side of its question; on the other one it has none."""
-    support = _supported(task, question, each)
     for side, here in (("positive", True), ("negative", False)):
-        for metric in TASKS[task].metrics:
-            value = float(each.row[metric]) if support is here else _HAS_NONE
-            yield Reading(metric, each.row["id"], value, side)
+        for metric in TASKS[each.task].metrics:
+            value = each.context.row[metric] if each.supported is here else _HAS_NONE
+            yield Reading(metric, each.question.id, value, side)
 
 
-def _support(
-    task: str, each: AnswerContext, question: Question, of: TokenCounter
-) -> Iterator[Reading]:
+def _support(each: ReadContext) -> Measures:
     """Whether a question's passages support the output, and the mean precision of those that do (section 3.2)."""
-    name, support = each.row["id"], _supported(task, question, each)
-    if support is not None:
-        yield Reading("supported", name, float(support))
-    if support:
-        output = question.golden_answers[0]
-        precise = [
-            figures_of([passage], question.question, output, of).precision
-            for passage in each.retrieved
-            if supported(task, question, [passage])
-        ]
-        yield Reading("positive_precision", name, fmean(precise))
+    if not each.supported:
+        return {} if each.supported is None else {"supported": 0.0}
+    precise = [
+        each.figures([passage]).precision
+        for passage in each.context.retrieved
+        if supported(each.task, each.question, [passage])
+    ]
+    return {"supported": 1.0, "positive_precision": fmean(precise)}
 
 
-def _left(
-    kind: str, each: AnswerContext, question: Question, of: TokenCounter
-) -> Iterator[Reading]:
-    """What a filter left: its precision, its tokens, or whether an answer stands in it, and in which sentence."""
-    name, answers = each.row["id"], question.golden_answers
-    if kind == "refined":
-        text = "\n".join(passage.line for passage in each.kept)
-        yield Reading("refined_tokens", name, of.count(text) if text else 0)
-    elif kind == "alignment":
-        place = first_gold(each.kept, answers)
-        yield Reading("gold_in_output", name, gold_in(each.kept, answers))
-        yield Reading("gold_position", name, _HAS_NONE if place is None else place)
-    else:
-        figures = figures_of(each.kept, question.question, answers[0], of)
-        if kind == "tokens":
-            yield Reading("context_tokens", name, figures.tokens)
-            yield Reading("answer_prompt", name, each.tokens.prompt)
-        else:
-            yield Reading("output_precision", name, figures.precision)
-            yield Reading("where_kept", name, _HAS_NONE if figures.empty else figures.not_empty)
-            yield Reading("by_characters", name, figures.characters)
-            yield Reading("empty", name, figures.empty)
+def _precision(each: ReadContext) -> Measures:
+    figures = each.figures(each.context.kept)
+    return {
+        "output_precision": figures.precision,
+        "where_kept": _HAS_NONE if figures.empty else figures.not_empty,
+        "by_characters": figures.characters,
+        "empty": figures.empty,
+    }
+
+
+def _tokens(each: ReadContext) -> Measures:
+    kept, prompt = each.figures(each.context.kept), each.context.tokens.prompt
+    return {"context_tokens": kept.tokens, "answer_prompt": prompt}
+
+
+def _refined(each: ReadContext) -> Measures:
+    text = "\n".join(passage.line for passage in each.context.kept)
+    return {"refined_tokens": each.tokens.count(text) if text else 0}
+
+
+def _alignment(each: ReadContext) -> Measures:
+    """Whether an answer stands in what is left, and in which sentence."""
+    kept, answers = each.context.kept, each.question.golden_answers
+    place = first_gold(kept, answers)
+    return {
+        "gold_in_output": gold_in(kept, answers),
+        "gold_position": _HAS_NONE if place is None else place,
+    }
 
 
 def gold_in(kept: Sequence[Passage], answers: Iterable[str]) -> float:
@@ -638,6 +656,17 @@ def _total(numbers: Iterable[float | None]) -> float | None:
     return None if None in known else sum(filter(None, known))
 
 
+_OF_RUNS = {"retrieval": _retrieval, "judging": judging, "latency": latency}
+_OF_CONTEXTS = {
+    "support": _support,
+    "precision": _precision,
+    "tokens": _tokens,
+    "refined": _refined,
+    "alignment": _alignment,
+}
+"""What kinds of tables measure of what each answer was given to read."""
+
+
 # --- notes ---
 
 
@@ -683,9 +712,7 @@ def _notes(table: PaperTable, pairs: Pairs, counting: TokenCounter) -> Iterator[
         yield f"# tok: of what is left of the passages, a line Title | text each, counted by {counting.name}"
     if table.kind == "sides":
         for task, group in groupby(pairs, key=lambda pair: pair[0].task):
-            found = [
-                _supported(task, question, each) for each, question in _contexts(*next(group))
-            ]
+            found = [each.supported for each in _contexts(*next(group), counting)]
             if unknown := found.count(None):
                 yield f"{task}: of {unknown} answers it is not known whether their passages support the output"
     for one, run in pairs:

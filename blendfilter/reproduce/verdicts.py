@@ -201,7 +201,7 @@ def judged(published: float, published_n: int, scores: Scores, margin: float) ->
 
 
 def beside_published(
-    table: PaperTable, one: TableRun, published: float, values: Scores, run: Run, margin: float
+    table: PaperTable, one: TableRun, run: Run, published: float, values: Scores, margin: float
 ) -> Verdict:
     """The verdict on a place of a paper's table: `published` beside the values of its `run` by question.
 
