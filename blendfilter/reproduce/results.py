@@ -306,15 +306,16 @@ def _line(
     point: MeasuredPoint, measure: str, values: Values | None = None, side: str = ""
 ) -> ResultLine:
     """The measure's value and the ends of its interval at one point, beside what was published; None: it has none."""
-    one, runs = point.one, [run for _, run in point.pairs]
+    one = point.one
+    made, run = point.pairs[0] if point.pairs else (None, None)
     value, low, high = (0.0, 0.0, 0.0) if values is None else _interval(measure, values)
     printed = one.row.printed(one.task, one.point.k) or PrintedFigures()
     published = None
-    if len(runs) < 2:
+    if len(point.pairs) < 2:
         # what was published as inclusion says not whether it was normalised: both stand beside it
         published = getattr(printed, "inclusion" if measure == RAW else measure, None)
-    known = runs and not point.failed and format_of(measure).digits is None
-    used = [per_question(run) for run in runs]
+    known = run and not point.failed and format_of(measure).digits is None
+    used = [per_question(each) for _, each in point.pairs]
     return ResultLine(
         task=one.task,
         group=one.row.group,
@@ -325,10 +326,10 @@ def _line(
         low=low,
         high=high,
         n=len(one.questions),
-        errors=runs[0].errors if runs else 0,
+        errors=run.errors if run else 0,
         calls=math.fsum(calls for calls, _ in used),
         tokens=_total(tokens for _, tokens in used) if used else None,
-        run=runs[0].name if runs else "",
+        run=run.name if run else "",
         point=f"{side} ({len(values or ())})" if side else point.name,
         published=published,
         difference=value - published if known and published is not None else None,
@@ -336,8 +337,8 @@ def _line(
         failed=point.failed,
         missing=values is None and not point.failed,
         published_gain=(printed.gains or {}).get(measure),
-        reader=one.reader,
-        filter=one.filter_name,
+        reader=made.reader if made else "",
+        filter=made.filter_name if made else "",
         published_imp=printed.imp if measure == TASKS[one.task].metrics[0] else None,
     )
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import dspy
 
@@ -30,7 +31,7 @@ from blendfilter.evaluation.run_settings import asked_by, settings_of
 from blendfilter.evaluation.runner import evaluate
 from blendfilter.filters.base import filter_predictors, own_filter_lm
 from blendfilter.filters.written import GENERATOR, recipe_of
-from blendfilter.journal import FILE, digest
+from blendfilter.journal import digest
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.modules.methods import make_method
 from blendfilter.prompting import OURS, Prompts
@@ -49,6 +50,11 @@ from blendfilter.retrieval.base import Retriever
 from blendfilter.run_context import CONCURRENCY
 from blendfilter.table import Table
 from blendfilter.tasks import Questions
+
+K = TypeVar("K")
+V = TypeVar("V")
+_SWITCHES = {"filter_union": "union", "drop_conclusion": "unconcluded", "rewrite": "rewritten"}
+"""Words in a run's name for arguments that are switched on."""
 
 
 class PlannedPoint(NamedTuple):
@@ -83,16 +89,6 @@ class TablePlace:
         """Whether its row searches an index that was trimmed."""
         return "trimmed" in self.row.settings(self.task)
 
-    @property
-    def reader(self) -> str:
-        """The model that answers; empty where none does."""
-        return ""
-
-    @property
-    def filter_name(self) -> str:
-        """The model that its filter asks; empty where it asks none."""
-        return ""
-
 
 @dataclass(frozen=True)
 class TableRun(TablePlace):
@@ -123,14 +119,18 @@ class LeftOut(TablePlace):
     reason: str
 
 
+def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, dict[V, None]]:
+    """The second parts of `pairs`, each once, by their first parts."""
+    found: dict[K, dict[V, None]] = {}
+    for key, value in pairs:
+        found.setdefault(key, {})[value] = None
+    return found
+
+
 def not_run(left_out: Sequence[LeftOut]) -> list[str]:
     """The lines below a table: a line a reason, with the rows that it holds of and their tasks."""
-    tasks = dict[tuple[str, str], dict[str, None]]()
-    for one in left_out:
-        tasks.setdefault((one.reason, one.row.name), {})[one.task] = None
-    rows = dict[tuple[str, str], list[str]]()
-    for (reason, row), of in tasks.items():
-        rows.setdefault((", ".join(of), reason), []).append(row)
+    tasks = grouped(((one.reason, one.row.name), one.task) for one in left_out)
+    rows = grouped(((", ".join(of), reason), row) for (reason, row), of in tasks.items())
     return [f"{of}: {'; '.join(row)}: not run: {reason}" for (of, reason), row in rows.items()]
 
 
@@ -156,51 +156,45 @@ def runs_of(
         for row in table.rows
         for point in _points(table, row, task)
     ]
-    made: dict[int, TableRun | LeftOut] = {}
-    lms: dict[int, ConnectedLM] = {}
-    for at, place in enumerate(places):
-        try:
-            lms[at] = readers.reader(place.row, place.task)
-        except NotHere as error:
-            made[at] = _left_out(place, error)
-        models = [lm for lm in (lms.get(at), readers.filter_lm) if lm is not None]
+    for place in places:
+        models = [] if readers.filter_lm is None else [readers.filter_lm]
+        with suppress(NotHere):
+            models.insert(0, readers.reader(place.row, place.task))
         check_leak(dspy.Module(), place.questions, models, OTHERS)
+    runs: dict[int, TableRun] = {}
+    left_out: dict[int, LeftOut] = {}
     # last those whose silver contexts or trimmed indexes cost calls
-    for at in sorted(lms, key=lambda at: _costs(places[at])):
+    for at, place in sorted(enumerate(places), key=lambda each: _costs(each[1])):
         try:
-            run = _run(table, places[at], lms[at], sources, readers, folder, inputs, repeats)
+            runs[at] = _run(table, place, sources, readers, folder, inputs, repeats)
         except NotHere as error:
-            made[at] = _left_out(places[at], error)
-        else:
-            made[at] = run
-    found = [made[at] for at in sorted(made)]
-    runs = [one for one in found if isinstance(one, TableRun)]
-    return runs, [one for one in found if isinstance(one, LeftOut)]
+            left_out[at] = LeftOut(**vars(place), reason=str(error))
+    return [runs[at] for at in sorted(runs)], [left_out[at] for at in sorted(left_out)]
 
 
 def notes_of(table: PaperTable, prompts: Prompts, runs: Sequence[TableRun]) -> list[str]:
     """How the rows are asked, and how the paper's prompts, demonstrations, readers and iterations differ."""
-    lines = dict[str, None]()
-    shots = defaultdict[int, dict[str, None]](dict)
+    lines = list[str]()
+    asked = list[tuple[int, str]]()
     ours = set[str]()
     for run in runs:
         for ask in asked_by(run.method).values():
             template = ask.template
             if template.of_set != prompts[template.name].of_set:
                 by = template.of_set or OURS
-                lines[f"{run.row.name}: {template.name} is {by}, as its model was trained"] = (
-                    None
+                lines.append(
+                    f"{run.row.name}: {template.name} is {by}, as its model was trained"
                 )
             elif not template.of_set:
                 ours.add(template.name)
-            if ask.template.name in FEW_SHOT:
-                shots[len(ask.task_demos)][run.task] = None
+            if template.name in FEW_SHOT:
+                asked.append((len(ask.task_demos), run.task))
         if iterations := getattr(run.method, "iterations", None):
-            lines[
+            lines.append(
                 f"{run.row.label}: T = {iterations} iterations; the paper does not print its T"
-            ] = None
+            )
         for line in other_readers(run.method, run.lm):
-            lines[f"{run.task}: {run.row.name}: {line}"] = None
+            lines.append(f"{run.task}: {run.row.name}: {line}")
     if prompts.set_name:
         where = f"; ours where a paper prints none ({', '.join(sorted(ours))})" if ours else ""
         spoken = (
@@ -213,16 +207,13 @@ def notes_of(table: PaperTable, prompts: Prompts, runs: Sequence[TableRun]) -> l
     papers = "the paper does not say how many it shows"
     if table.shots is not None:
         papers = f"the paper shows {table.shots or 'none, for its models are fine-tuned'}"
+    shots = grouped(asked)
     counts = [
         f"{number or 'none'}" + f" ({', '.join(tasks)})" * (len(shots) > 1)
         for number, tasks in shots.items()
     ]
     demos = f"demonstrations, ours: {', '.join(counts) or 'none'}; {papers}"
-    return [f"prompts: {spoken}", demos, *lines]
-
-
-def _left_out(place: TablePlace, reason: NotHere) -> LeftOut:
-    return LeftOut(place.row, place.task, place.point, place.questions, str(reason))
+    return [f"prompts: {spoken}", demos, *dict.fromkeys(lines)]
 
 
 def _costs(place: TablePlace) -> bool:
@@ -240,18 +231,15 @@ def _points(table: PaperTable, row: PaperRow, task: str) -> list[PlannedPoint]:
 def _run(
     table: PaperTable,
     place: TablePlace,
-    lm: ConnectedLM,
     sources: TableSources,
     readers: RowReaders,
     folder: Path,
     inputs: RowInputs,
     repeats: int,
 ) -> TableRun:
-    """The run of a place that `lm` reads.
-
-    Raises: NotHere; as `runs_of`.
-    """
+    """The run of a place. Raises: NotHere; as `runs_of`."""
     row, task, point, questions = place.row, place.task, place.point, place.questions
+    lm = readers.reader(row, task)
     retriever = sources.indexes[task, table.role(row)] if row.retrieves else None
     if place.trimmed and retriever is not None:
         deepest = max(table.sweep, default=point.k)
@@ -264,25 +252,24 @@ def _run(
     model, other = (_sampled(each, point.sampling) for each in (lm, other))
     assert model is not None
     path = folder / _name(method, questions, model, other, row, repeats)
-    return TableRun(row, task, point, questions, path, method, model, other)
+    return TableRun(**vars(place), folder=path, method=method, lm=model, filter_lm=other)
 
 
 def read_by(runs: Sequence[TableRun]) -> list[str]:
     """A line a row: the models that answer and filter, where they are not one model throughout."""
-    found = dict[tuple[str, str], list[str]]()
     several = len({one.reader for one in runs}) > 1
+    read = list[tuple[tuple[str, str], str]]()
     for one in runs:
         own = one.filter_name if one.filter_name != one.reader else ""
         if several or own:
             by = f", filtered by {own}" if own else ""
-            key = (one.row.name, f"read by {one.reader}{by}")
-            found.setdefault(key, []).append(one.task)
-    lines = []
-    for (name, words), tasks in found.items():
-        differ = sum(other == name for other, _ in found) > 1
-        of_tasks = f"{', '.join(dict.fromkeys(tasks))}: " * differ
-        lines.append(f"{of_tasks}{name}: {words}")
-    return lines
+            read.append(((one.row.name, f"read by {one.reader}{by}"), one.task))
+    found = grouped(read)
+    names = Counter(name for name, _ in found)
+    return [
+        f"{', '.join(tasks)}: " * (names[name] > 1) + f"{name}: {words}"
+        for (name, words), tasks in found.items()
+    ]
 
 
 def _sampled(lm: ConnectedLM | None, sampling: Sampling | None) -> ConnectedLM | None:
@@ -334,30 +321,23 @@ def _name(
         words.append(f"k{arguments['k']}")
     if arguments.get("without"):
         words.append(f"without_{arguments['without']}")
-    switches = (
-        ("filter_union", "union"),
-        ("drop_conclusion", "unconcluded"),
-        ("rewrite", "rewritten"),
-    )
-    words += [word for key, word in switches if arguments.get(key)]
-    if "filter" in arguments and not (
-        name == "blendfilter" and arguments["filter"] == "KnowledgeFilter"
-    ):
-        words.append(row.settings(task).get("filter") or str(arguments["filter"]))
+    words += [word for key, word in _SWITCHES.items() if arguments.get(key)]
+    selects = arguments.get("filter")
+    if selects and (name, selects) != ("blendfilter", "KnowledgeFilter"):
+        words.append(row.settings(task).get("filter") or str(selects))
     words += [f"{key}{arguments[key]}" for key in ("iterations", "samples") if key in arguments]
     words += [f"compiled_{recipe.optimizer}" for recipe in recipes_in(method)[:1]]
     words += [retriever["kind"] for retriever in settings["retrievers"]]
-    other = filter_lm if filter_lm is not None else own_filter_lm(method)
-    words += [
-        each.name.rpartition("/")[2] for each in (lm, other) if isinstance(each, ConnectedLM)
-    ]
+    words.append(lm.name.rpartition("/")[2])
+    other = filter_lm or own_filter_lm(method)
+    if isinstance(other, ConnectedLM):
+        words.append(other.name.rpartition("/")[2])
     words.append(str(len(questions)))
-    words += [
-        f"{short}{lm.kwargs[key]}"
-        for short, key in (("t", "temperature"), ("p", "top_p"))
-        if lm.kwargs.get(key)
-    ]
-    words += [f"r{repeats}"] * (repeats > 1)
+    for short, key in (("t", "temperature"), ("p", "top_p")):
+        if lm.kwargs.get(key):
+            words.append(f"{short}{lm.kwargs[key]}")
+    if repeats > 1:
+        words.append(f"r{repeats}")
     # the same questions, or passages, under another file name are the same
     settings["data"].pop("source")
     settings.pop("searched", None)
@@ -391,18 +371,16 @@ def do(
     """
     distinct = {each.folder: each for each in runs}
     done: dict[Path, Run] = {}
-    failure: RunFailed | None = None
+    failures = list[RunFailed]()
     for number, (folder, each) in enumerate(distinct.items(), 1):
         where = f"run {number} of {len(distinct)}: {folder.name}"
-        if (there := finished(folder)) is not None and not there.errors:
+        there = finished(folder)
+        if there is not None and not there.errors:
             say(f"{where} (finished before)")
             done[folder] = there
             continue
         say(where)
-        reuse = [
-            *earlier(folder, each.task),
-            *journals_of(folder.parent / TRIMMED_FOLDER, each.task),
-        ]
+        overlays = journals_of(folder.parent / TRIMMED_FOLDER, each.task)
         try:
             done[folder] = evaluate(
                 each.method,
@@ -411,23 +389,26 @@ def do(
                 filter_lm=each.filter_lm,
                 run=folder,
                 concurrency=concurrency,
-                reuse=reuse,
+                reuse=[*earlier(folder, each.task), *overlays],
                 name=each.row.method,
                 progress=progress,
                 repeats=repeats,
             )
         except RunFailed as error:
             say(str(error))
-            done[folder], failure = Run(folder), failure or error
-    if failure is not None and all(run.failed for run in done.values()):
-        raise failure
+            done[folder] = Run(folder)
+            failures.append(error)
+    if failures and all(run.failed for run in done.values()):
+        raise failures[0]
     return done
 
 
 def finished(folder: Path) -> Run | None:
     """The finished run in a folder, if there is one."""
-    run = Run(folder) if (folder / RUN).is_file() else None
-    return run if run is not None and run.finished else None
+    if not (folder / RUN).is_file():
+        return None
+    run = Run(folder)
+    return run if run.finished else None
 
 
 def earlier(folder: Path, task: str) -> list[Path]:
@@ -508,12 +489,7 @@ class TableCost:
 def plan(wanted: Sequence[TableRun], *, repeats: int = 1, pilot: int = PILOT) -> TableCost:
     """The cost of all runs in `wanted`, each distinct one once, in their order."""
     distinct = {run.folder: run for run in wanted}
-    journals = {
-        folder
-        for run in distinct.values()
-        for folder in (run.folder, *earlier(run.folder, run.task))
-        if (folder / FILE).is_file()
-    }
+    journals = {folder for run in wanted for folder in journals_of(run.folder.parent, run.task)}
     estimator = Estimator(sorted(journals))
     with tempfile.TemporaryDirectory(prefix="blendfilter-plan-") as scratch:
         costs = tuple(
