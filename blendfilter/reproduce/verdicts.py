@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import chain
+from itertools import chain, product
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -175,29 +175,38 @@ def verdict(
         if name not in StatedSetting.model_fields:
             raise UnknownName.of("setting", name, StatedSetting.model_fields)
     share = fraction("published", published)
-    numbers = _numbers(measured)
-    if numbers is None:
-        runs = list(named_runs(measured).values())  # type: ignore[arg-type]
-        if not runs:
-            raise BadArgument("measured names no score and no run")
-        scores = scores_of(runs, measure or runs[0].settings["metrics"][0])
-        found = judged(share, published_n, scores, margin / 100)
-        found = replace(found, errors=sum(run.errors for run in runs))
-        differs = differences(StatedSetting(**setting), published_n, runs)
-        return another_setting(found, differs)
-    if n is None or n < 1:
-        raise BadArgument(f"of how many questions is {measured}? Give n=, 1 or more")
-    shares = [fraction("measured", number) for number in numbers]
-    found = _decided(share, published_n, shares, n, n, margin / 100)
-    return another_setting(found, list(_too_few(n, published_n)))
+    numbers = [measured] if isinstance(measured, int | float) else measured
+    if (
+        isinstance(numbers, list | tuple)
+        and numbers
+        and all(isinstance(number, int | float) for number in numbers)
+    ):
+        if n is None or n < 1:
+            raise BadArgument(f"of how many questions is {measured}? Give n=, 1 or more")
+        shares = [fraction("measured", number) for number in numbers]
+        differs = _too_few(n, published_n)
+        return _decided(share, published_n, shares, n, n, margin / 100, differs)
+    runs = list(named_runs(measured).values())  # type: ignore[arg-type]
+    if not runs:
+        raise BadArgument("measured names no score and no run")
+    scores = scores_of(runs, measure or runs[0].settings["metrics"][0])
+    differs = differences(StatedSetting(**setting), published_n, runs)
+    found = judged(share, published_n, scores, margin / 100, differs)
+    return replace(found, errors=sum(run.errors for run in runs))
 
 
-def judged(published: float, published_n: int, scores: Scores, margin: float) -> Verdict:
+def judged(
+    published: float,
+    published_n: int,
+    scores: Scores,
+    margin: float,
+    differs: Sequence[str] = (),
+) -> Verdict:
     """The verdict on a measure's scores by question, one or several a question; all in fractions of 1."""
     binomial = binomial_n(scores)
     answers = [each if isinstance(each, Sequence) else [each] for each in scores]
     repeats = [fmean(each) for each in zip(*answers, strict=True)]
-    return _decided(published, published_n, repeats, binomial, len(answers), margin)
+    return _decided(published, published_n, repeats, binomial, len(answers), margin, differs)
 
 
 def beside_published(
@@ -224,37 +233,20 @@ def beside_published(
     # a trained filter is what the row wants
     own = getattr(own_filter_lm(one.method), "name", "")
     filter_lm = own or (table.filter_lm if one.filter_name else "")
-    setting = StatedSetting(reader=reader, filter_lm=filter_lm, prompts=prompts)
-    if row.retrieves:
-        of_index = {
-            "index": table.role(row),
-            "corpus": table.corpus,
-            "passages": table.passages,
-        }
-        setting = setting.model_copy(update=of_index)
-    share = len(values) / run.metrics["n"]
-    found = judged(published, max(1, round(share * published_n)), values, margin)
+    setting = StatedSetting(
+        reader=reader,
+        filter_lm=filter_lm,
+        index=table.role(row) if row.retrieves else "",
+        corpus=table.corpus if row.retrieves else "",
+        passages=table.passages if row.retrieves else 0,
+        prompts=prompts,
+    )
     differs = differences(setting, published_n, [run], reads=bool(table.reader))
     shots = {len(ask.task_demos) for ask in asks if ask.template.name in FEW_SHOT}
     if table.reader and table.shots is not None:
         differs += [f"demonstrations: {n}, not {table.shots}" for n in shots - {table.shots}]
-    return another_setting(found, differs)
-
-
-def another_setting(found: Verdict, differs: Sequence[str]) -> Verdict:
-    """`found`, or the same as of another setting, where anything `differs`."""
-    return (
-        replace(
-            found,
-            kind=OTHER,
-            needed=None,
-            both_needed=False,
-            more_repeats=False,
-            differs=tuple(differs),
-        )
-        if differs
-        else found
-    )
+    share = len(values) / run.metrics["n"]
+    return judged(published, max(1, round(share * published_n)), values, margin, differs)
 
 
 def decide(
@@ -279,6 +271,7 @@ def _decided(
     binomial: float,
     n: int,
     margin: float,
+    differs: Sequence[str],
 ) -> Verdict:
     """The verdict by the rule; `repeats` are whole scores, `binomial` is `binomial_n` of the n questions."""
     measured, between = fmean(repeats), repeats_variance(repeats)
@@ -292,7 +285,7 @@ def _decided(
 
     kind, low, high = of(n, published_n, between)
     found = Verdict(
-        kind,
+        OTHER if differs else kind,
         published=published,
         measured=measured,
         difference=measured - published,
@@ -301,18 +294,17 @@ def _decided(
         n=n,
         published_n=published_n,
         margin=margin,
+        differs=tuple(differs),
     )
-    if kind != UNDECIDABLE:
+    if found.kind != UNDECIDABLE:
         return found
     numbers = [n * 1.05**step for step in range(1, 250) if n * 1.05**step < _MOST]
-    for spread in dict.fromkeys((between, 0.0)):
-        for both in (False, True):
-            for number in numbers:
-                other_n = max(number, published_n) if both and published_n else published_n
-                if of(number, int(other_n), spread)[0] != kind:
-                    if spread != between:
-                        return replace(found, more_repeats=True)
-                    return replace(found, needed=_rounded_up(number), both_needed=both)
+    for spread, both, number in product(dict.fromkeys((between, 0.0)), (False, True), numbers):
+        other_n = max(number, published_n) if both and published_n else published_n
+        if of(number, int(other_n), spread)[0] != kind:
+            if spread != between:
+                return replace(found, more_repeats=True)
+            return replace(found, needed=_rounded_up(number), both_needed=both)
     return found
 
 
@@ -337,15 +329,6 @@ def fraction(name: str, value: object) -> float:
     return value / 100
 
 
-def _numbers(measured: Any) -> list[float] | None:
-    if isinstance(measured, int | float):
-        return [measured]
-    if isinstance(measured, list | tuple) and measured:
-        numbers = [each for each in measured if isinstance(each, int | float)]
-        return numbers if len(numbers) == len(measured) else None
-    return None
-
-
 # --- runs -----------------------------------------------------------------------------------------------------------
 
 
@@ -355,19 +338,17 @@ def scores_of(runs: Sequence[Run], measure: str) -> list[list[float]]:
     Raises: UnknownName, where a run has no such measure. RunMismatch: other questions, or another method.
     """
     answers: dict[str, list[float]] = {}
-    first = runs[0].settings
+    first = runs[0]
     for run in runs:
-        if run.settings["method"]["name"] != first["method"]["name"]:
-            raise RunMismatch(
-                f"runs '{runs[0].name}' and '{run.name}' are of different methods: their scores are no seeds of one"
-            )
+        both = f"runs '{first.name}' and '{run.name}' are"
+        if run.settings["method"]["name"] != first.settings["method"]["name"]:
+            raise RunMismatch(f"{both} of different methods: their scores are no seeds of one")
         known = None
         if measure not in run.settings["metrics"]:
             known = rescored(run, measure).rows
-        ids = dict.fromkeys(row["id"] for row in run.rows)
-        if answers and answers.keys() != ids.keys():
+        if answers and answers.keys() != {row["id"] for row in run.rows}:
             raise RunMismatch(
-                f"runs '{runs[0].name}' and '{run.name}' are over different questions: their scores are no seeds of one"
+                f"{both} over different questions: their scores are no seeds of one"
             )
         for row in run.rows:
             score: Any = row.get(measure) if known is None else known[key_of(row)]
@@ -382,17 +363,16 @@ def differences(
 
     `reads`: whether a model reads anything, which the offline reader never is.
     """
-    found: dict[str, None] = {}
+    found = []
     for run in runs:
         for name, ours, theirs in _compared(stated, run, reads):
-            found[f"{name}: {ours}, not {theirs}"] = None
-        found.update(dict.fromkeys(_too_few(len({row["id"] for row in run.rows}), published_n)))
-    return list(found)
+            found.append(f"{name}: {ours}, not {theirs}")
+        found += _too_few(len({row["id"] for row in run.rows}), published_n)
+    return list(dict.fromkeys(found))
 
 
-def _too_few(n: int, published_n: int) -> Iterator[str]:
-    if n < published_n:
-        yield f"{n:,} of {published_n:,} questions"
+def _too_few(n: int, published_n: int) -> list[str]:
+    return [f"{n:,} of {published_n:,} questions"] * (n < published_n)
 
 
 def _compared(stated: StatedSetting, run: Run, reads: bool) -> Iterator[tuple[str, str, str]]:
@@ -492,20 +472,20 @@ def _of_row(table: PublishedTable, row: PublishedRow, margin: float) -> Verdict 
         name: getattr(row if name in row.model_fields_set else table, name)
         for name in StatedSetting.model_fields
     }
-    runs = [row.run] if isinstance(row.run, str) else list(row.run)
     known = {*NAMES, *(name for task in TASKS.values() for name in task.metrics)}
     measure = row.measure or table.measure
-    if runs and row.measured != ():
+    if row.run and row.measured != ():
         raise BadArgument("a run and a measured score are named: leave one out")
-    if not runs and measure not in known:
-        raise UnknownName.of("measure", measure, known)
-    if not runs and row.measured == ():
-        return None
-    if not runs and not row.measured_n:
-        raise BadArgument("of how many questions is the measured score? Give measured_n")
+    if not row.run:
+        if measure not in known:
+            raise UnknownName.of("measure", measure, known)
+        if row.measured == ():
+            return None
+        if not row.measured_n:
+            raise BadArgument("of how many questions is the measured score? Give measured_n")
     return verdict(
         row.value,
-        runs or row.measured,
+        row.run or row.measured,
         n=row.measured_n,
         published_n=row.n,
         margin=margin,
