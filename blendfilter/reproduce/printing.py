@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -88,19 +89,21 @@ def notes(result: TableResult) -> Iterator[str]:
     if any(line.bound for line in lines):
         yield f"† {UPPER_BOUND}"
     if any(line.difference is not None for line in lines):
-        of = table.n if table.published_n is None else table.published_n
+        of = table.published_n
+        words = f"{table.n} questions" if of is None else f"{of:,} questions or more"
         # a half right is the widest; a mean of shares varies no more
-        widest = 196 * math.sqrt(0.25 / of)
-        of_so_many = (
-            f"{of} questions" if table.published_n is None else f"{of:,} questions or more"
-        )
+        widest = 196 * math.sqrt(0.25 / (of or table.n))
         yield "vs published: measured - published, in points"
-        yield f"published: of {of_so_many}, so uncertain too (up to ± {widest:.1f} points); the difference by both"
+        yield f"published: of {words}, so uncertain too (up to ± {widest:.1f} points); the difference by both"
     verdicts = [line.verdict for line in lines if line.verdict]
     if any(not verdict.differs for verdict in verdicts):
         yield rule(verdicts[0].margin)
     yield from other_settings(verdicts)
-    what = "a question's" if result.repeats == 1 else "one answer's"
+    what = "a question's"
+    test = "exact McNemar for right and wrong, the paired bootstrap for the others"
+    if result.repeats > 1:
+        what = "one answer's"
+        test = f"the paired bootstrap, over {result.repeats} answers a question"
     counted = ", in words, for the offline reader has no tokeniser" * result.offline
     yield f"calls, tokens: {what}, those that another run had made already included{counted}"
     if any(line.gain is not None for line in lines):
@@ -109,12 +112,6 @@ def notes(result: TableResult) -> Iterator[str]:
     if result.offline:
         yield NO_P_VALUE
     elif any(line.p is not None for line in lines):
-        test = "exact McNemar for right and wrong, the paired bootstrap for the others"
-        test = (
-            test
-            if result.repeats == 1
-            else f"the paired bootstrap, over {result.repeats} answers a question"
-        )
         yield f"p: of that difference, over the same questions ({test}); Holm: corrected for all of this table"
     if any(line.published_imp is not None for line in lines):
         what = f"what {table.against} has more than the row, in percent of the row's"
@@ -154,7 +151,7 @@ def tables_of(result: TableResult) -> Iterator[Table]:
     if result.averages:
         rows = [
             [
-                ", ".join(filter(None, (one.group, one.label))),
+                one.name,
                 as_printed(one.published, "+z"),
                 percent(one.measured, "+z"),
                 f"{one.over} of {one.of}",
@@ -168,9 +165,15 @@ def _cells(line: ResultLine, before: ResultLine | None) -> list[str]:
     """The cells of a line; what its row and point have in common with the line before stands there alone."""
     new_row = before is None or line.label != before.label
     new = new_row or before is None or line.point != before.point
+    counted = new and not line.missing
     digits, printed = format_of(line.measure).digits, as_printed(line.published)
     if line.published is not None and digits is not None:
         printed = f"{line.published:,.{0 if digits == 1 else digits}f}"
+    measured = _with_half(line.measure, line.value, line.low, line.high)
+    if line.failed:
+        measured = "failed"
+    elif line.missing:
+        measured = "no value" if line.run else "not run"
     undefined = line.published_imp is not None and line.gain is not None
     label = "  " * bool(line.group) + line.label + "*" * line.ours + " †" * line.bound
     return [
@@ -178,11 +181,7 @@ def _cells(line: ResultLine, before: ResultLine | None) -> list[str]:
         line.point if new else "",
         format_of(line.measure).words,
         printed,
-        "failed"
-        if line.failed
-        else ("no value" if line.run else "not run")
-        if line.missing
-        else _with_half(line.measure, line.value, line.low, line.high),
+        measured,
         percent(line.difference, "+z"),
         "" if line.verdict is None else line.verdict.short,
         "" if line.of_reference is None else f"{percent(line.of_reference)} %",
@@ -196,8 +195,8 @@ def _cells(line: ResultLine, before: ResultLine | None) -> list[str]:
         "*" * ("prompt_tokens" in line.fronts),
         _count(line.tokens_in),
         "*" * ("tokens_in" in line.fronts),
-        f"{line.calls:.2f}" if new and not line.missing else "",
-        (_count(line.tokens) or "-") if new and not line.missing else "",
+        f"{line.calls:.2f}" if counted else "",
+        (_count(line.tokens) or "-") if counted else "",
         str(line.errors or "") if new else "",
     ]
 
@@ -234,30 +233,26 @@ def draw(
 ) -> list[Path]:
     """The plots of `result` in `folder`. Raises: MissingExtra (matplotlib)."""
     table, paths = result.table, list[Path]()
-
-    def files(stem: str) -> list[Path]:
-        return [folder / f"{stem}.{suffix}" for suffix in ("svg", "png")]
-
-    every = by_label([(one, done[one.folder]) for one in wanted])
-    runs = {
-        task: named
-        for task, named in every.items()
-        if not all(run.failed for run in named.values())
-    }
     drawn = table.about.drawn
     measured = [line for line in result.lines if not (line.failed or line.missing)]
     if "panels" in drawn and measured:
-        paths += _panels(result, measured, files(table.name))
-    for task, named in runs.items():
+        paths += _panels(result, measured, _files(folder, table.name))
+    for task, named in by_label([(one, done[one.folder]) for one in wanted]).items():
+        if all(run.failed for run in named.values()):
+            continue
         if "frontier" in drawn:
             found = plots.frontier(named)
             # else the server has given too little
             if any(map(found.known, plots.FRONTIER_COSTS)):
-                paths += found.draw(*files(f"{table.name}-{task}"))
+                paths += found.draw(*_files(folder, f"{table.name}-{task}"))
         if "headline" in drawn:
-            paths += plots.headline(named, *files(f"headline-{task}"))
-            paths += plots.losses(named, *files(f"losses-{task}"))
+            paths += plots.headline(named, *_files(folder, f"headline-{task}"))
+            paths += plots.losses(named, *_files(folder, f"losses-{task}"))
     return paths
+
+
+def _files(folder: Path, stem: str) -> list[Path]:
+    return [folder / f"{stem}.{suffix}" for suffix in ("svg", "png")]
 
 
 def _panels(
@@ -272,55 +267,52 @@ def _panels(
         leading = {line.task: line.measure for line in reversed(lines)}
         leading |= {line.task: line.measure for line in lines if line.published is not None}
         lines = [line for line in lines if line.measure == leading[line.task]]
-    panels: dict[str, dict[str, list[ResultLine]]] = {}
+    curves = table.kind == "sweep"
+    panels = defaultdict[str, dict[str, list[ResultLine]]](dict)
     rows: dict[str, int] = {}
     for line in lines:
-        side = "" if table.kind == "sweep" else line.point.partition(" (")[0]
+        side = "" if curves else line.point.partition(" (")[0]
         panel, row = (line.group, "") if table.kind == "retrieval" else ("", line.group)
         form = format_of(line.measure)
         measure = form.words + " (%)" * (form.digits is None)
-        name = ", ".join(filter(None, (line.task, panel, side, measure)))
+        title = ", ".join(filter(None, (line.task, panel, side, measure)))
         label = ", ".join(filter(None, (row, line.label))) + " †" * line.bound
         rows.setdefault(label, len(rows))
-        panels.setdefault(name, {}).setdefault(label, []).append(line)
+        panels[title].setdefault(label, []).append(line)
+
+    def draw_panel(title: str, axes: Axes) -> None:
+        """A curve or a bar for each row, hatched where it reads the answer."""
+        axes.set_title(title)
+        for label, of_row in panels[title].items():
+            at = rows[label]
+            colour = plots.SERIES[at % len(plots.SERIES)]
+            scale = 100 if format_of(of_row[0].measure).digits is None else 1
+            values, low, high = (
+                [scale * getattr(line, name) for line in of_row]
+                for name in ("value", "low", "high")
+            )
+            if curves:
+                xs = [int(line.point.removeprefix("K=")) for line in of_row]
+                marker = plots.MARKERS[at % len(plots.MARKERS)]
+                axes.fill_between(xs, low, high, color=colour, alpha=0.15, linewidth=0)
+                axes.plot(xs, values, label=label, color=colour, marker=marker, markersize=4)
+            else:
+                hatch = "//" * of_row[0].bound
+                axes.bar(
+                    at, values[0], label=label, color=colour, hatch=hatch, edgecolor="white"
+                )
+                axes.vlines(at, low[0], high[0], color="#444444", linewidth=0.6)
+        if curves:
+            axes.set(xlabel="K, passages a query")
+        else:
+            axes.set_xticks([])
+            axes.grid(visible=False, axis="x")
+
     columns = min(3, len(panels))
-    draw_panel = partial(_panel, rows=rows, curves=table.kind == "sweep")
     return plots.draw(
-        [partial(draw_panel, title=name, series=panel) for name, panel in panels.items()],
+        [partial(draw_panel, title) for title in panels],
         *files,
         size=(1.2 + 1.9 * columns, 0.8 + 1.7 * math.ceil(len(panels) / columns)),
         title=f"{table.name}: {lines[0].n} questions",
         offline=result.offline,
     )
-
-
-def _panel(
-    axes: Axes,
-    title: str,
-    series: Mapping[str, Sequence[ResultLine]],
-    rows: Mapping[str, int],
-    curves: bool,
-) -> None:
-    """A curve or a bar for each of the `series`, hatched where a row reads the answer; `rows`: the places of labels."""
-    axes.set_title(title)
-    for label, lines in series.items():
-        at = rows[label]
-        colour = plots.SERIES[at % len(plots.SERIES)]
-        scale = 100 if format_of(lines[0].measure).digits is None else 1
-        values, low, high = (
-            [scale * getattr(line, name) for line in lines] for name in ("value", "low", "high")
-        )
-        if curves:
-            xs = [int(line.point.removeprefix("K=")) for line in lines]
-            marker = plots.MARKERS[at % len(plots.MARKERS)]
-            axes.fill_between(xs, low, high, color=colour, alpha=0.15, linewidth=0)
-            axes.plot(xs, values, label=label, color=colour, marker=marker, markersize=4)
-        else:
-            hatch = "//" * lines[0].bound
-            axes.bar(at, values[0], label=label, color=colour, hatch=hatch, edgecolor="white")
-            axes.vlines(at, low[0], high[0], color="#444444", linewidth=0.6)
-    if curves:
-        axes.set(xlabel="K, passages a query")
-    else:
-        axes.set_xticks([])
-        axes.grid(visible=False, axis="x")
