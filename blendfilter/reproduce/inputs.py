@@ -42,7 +42,13 @@ from blendfilter.oracles.silver_making import labelled, make_silver, settings_of
 from blendfilter.oracles.silver_rows import Stage
 from blendfilter.prompting import Prompts
 from blendfilter.reproduce.sources import Given, kind_of, value_for
-from blendfilter.reproduce.tables import PROMPTED, QUESTION_ONLY, PaperRow, PaperTable
+from blendfilter.reproduce.tables import (
+    OF_FILTERS,
+    PROMPTED,
+    QUESTION_ONLY,
+    PaperRow,
+    PaperTable,
+)
 from blendfilter.retrieval.base import Retriever
 from blendfilter.run_context import CONCURRENCY
 from blendfilter.tasks import Questions
@@ -123,7 +129,9 @@ class RowInputs:
     ) -> None:
         self.options, self.errors = options, 0
         self._table, self._lm, self._folder, self._scratch = table, lm, folder, scratch
-        self._say, self._make_scorer = say, None if scratch else make_scorer
+        self._say, self._make_scorer = say, make_scorer
+        if scratch is not None:
+            self._say, self._make_scorer = lambda line: None, None
         self._notes = dict[str, None]()
         self._oracles: dict[tuple[str, Measure], Oracle | NotHere] = {}
         self._overlays: dict[tuple[Any, ...], TrimFolder] = {}
@@ -192,19 +200,16 @@ class RowInputs:
 
     # --- filters, and the models and programs that they are made of ---
 
-    def filter(
-        self,
-        row: PaperRow,
-        task: str,
-        name: str,
-        wording: TaskWording,
-        arguments: Mapping[str, Any],
-    ) -> dspy.Module:
-        """The filter called `name` with a row's `arguments`, ready to be asked.
+    def filter(self, row: PaperRow, task: str, wording: TaskWording) -> dspy.Module:
+        """The filter of a row with its arguments, ready to be asked.
 
         Raises: NotHere, for a package that is not installed, and for a model that is not there and was not named.
         """
-        arguments = {key.removeprefix("filter_"): value for key, value in arguments.items()}
+        settings = row.settings(task)
+        name = settings["filter"]
+        arguments = {
+            key.removeprefix("filter_"): settings[key] for key in OF_FILTERS if key in settings
+        }
         called, default = arguments.pop("model", ""), None
         model = row.model("filter_model", task)
         if model is None and called and row.model("filter_lm", task) is None:
@@ -310,7 +315,7 @@ class RowInputs:
         name = digest(settings | {"data": questions.fingerprint})[:8]
         folder = (self._scratch or self._folder) / SILVER_FOLDER
         path = folder / f"{task}-{oracle.measure}-k{k}-{len(questions)}-{name}.jsonl"
-        if not path.exists() and self._scratch is None:
+        if not path.exists():
             self._say(f"{what} by {oracle.measure}, K={k}: {path.name}")
 
         def progress(phase: str, done: int, total: int | None = None, /) -> None:
@@ -403,17 +408,16 @@ class RowInputs:
         what = f"{task}: {kind} trimmed by {len(questions)} questions under {'+'.join(named)}"
         place = self._folder / TRIMMED_FOLDER / name
         fresh = not place.exists()
-        rehearsed = self._scratch is not None and fresh
-        if self._scratch is not None and fresh:
+        if fresh and self._scratch is not None:
+            most = f"{len(questions) * k:,} calls of the judge at most"
+            self._note(f"{what}: {most}; rows that judge share them")
             place = self._scratch / TRIMMED_FOLDER / name
         folder = (
             TrimFolder.create(retriever, place, k=k, threshold=1)
             if fresh
             else TrimFolder.read(place)
         )
-        if rehearsed:
-            most = f"{len(questions) * k:,} calls of the judge at most"
-            self._note(f"{what}: {most}; rows that judge share them")
+        if fresh and self._scratch is not None:
             trim(retriever, spread(questions, _PILOT), judge, folder, lm=connect("offline"))
             return folder
         failed = 0

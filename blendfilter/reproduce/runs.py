@@ -10,11 +10,11 @@ from __future__ import annotations
 import re
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import dspy
 
@@ -44,15 +44,12 @@ from blendfilter.reproduce.inputs import (
     journals_of,
 )
 from blendfilter.reproduce.readers import RowReaders
-from blendfilter.reproduce.sources import TableSources
-from blendfilter.reproduce.tables import OF_FILTERS, SILVER, PaperRow, PaperTable, Sampling
-from blendfilter.retrieval.base import Retriever
+from blendfilter.reproduce.sources import TableSources, grouped
+from blendfilter.reproduce.tables import OF_ROWS, SILVER, PaperRow, PaperTable, Sampling
 from blendfilter.run_context import CONCURRENCY
 from blendfilter.table import Table
 from blendfilter.tasks import Questions
 
-K = TypeVar("K")
-V = TypeVar("V")
 _SWITCHES = {"filter_union": "union", "drop_conclusion": "unconcluded", "rewrite": "rewritten"}
 """Words in a run's name for arguments that are switched on."""
 
@@ -117,14 +114,6 @@ class LeftOut(TablePlace):
     """A run of a table that cannot be made here, and the reason."""
 
     reason: str
-
-
-def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, dict[V, None]]:
-    """The second parts of `pairs`, each once, by their first parts."""
-    found: dict[K, dict[V, None]] = {}
-    for key, value in pairs:
-        found.setdefault(key, {})[value] = None
-    return found
 
 
 def not_run(left_out: Sequence[LeftOut]) -> list[str]:
@@ -244,15 +233,27 @@ def _run(
     if place.trimmed and retriever is not None:
         deepest = max(table.sweep, default=point.k)
         retriever = inputs.trimmed(row, questions, retriever, deepest)
+    # it was trained without demonstrations, and sees none unless some are given
     trained = recipe_of(lm).get("part") == GENERATOR
-    method = _method(place, retriever, inputs, trained=trained)
+    wording = inputs.wording(questions.task.wording, task, trained=trained)
+    settings = row.settings(task) | {"k": point.k}
+    arguments = {key: value for key, value in settings.items() if key not in OF_ROWS}
+    if settings.get("filter") == SILVER:
+        assert retriever is not None  # silver contexts are of what was found
+        arguments["filter"] = inputs.silver(row, questions, retriever, point.k)
+    elif "filter" in settings:
+        arguments["filter"] = inputs.filter(row, task, wording)
+    method = make_method(
+        row.method, retriever, task=wording, prompts=inputs.options.prompts, **arguments
+    )
     other = readers.filter_of(row, task, method, lm)
     check_leak(method, questions, [other] if other is not None else (), OTHERS)
     check_reader(method, lm)
-    model, other = (_sampled(each, point.sampling) for each in (lm, other))
-    assert model is not None
-    path = folder / _name(method, questions, model, other, row, repeats)
-    return TableRun(**vars(place), folder=path, method=method, lm=model, filter_lm=other)
+    if point.sampling is not None:
+        sampled = point.sampling.model_dump()
+        lm, other = _with(lm, sampled), other and _with(other, sampled)
+    path = folder / _name(method, questions, lm, other, row, repeats)
+    return TableRun(**vars(place), folder=path, method=method, lm=lm, filter_lm=other)
 
 
 def read_by(runs: Sequence[TableRun]) -> list[str]:
@@ -272,36 +273,10 @@ def read_by(runs: Sequence[TableRun]) -> list[str]:
     ]
 
 
-def _sampled(lm: ConnectedLM | None, sampling: Sampling | None) -> ConnectedLM | None:
+def _with(lm: ConnectedLM, sampled: Mapping[str, Any]) -> ConnectedLM:
     """`lm` that samples so; itself where it does (at temperature 0 a greedy model), so that its calls are shared."""
-    options = {} if sampling is None else sampling.model_dump()
-    if lm is None or all(lm.kwargs.get(name) == value for name, value in options.items()):
-        return lm
-    return lm.copy(**options)
-
-
-def _method(
-    place: TablePlace, retriever: Retriever | None, inputs: RowInputs, *, trained: bool = False
-) -> dspy.Module:
-    """The method of a row, with its filter.
-
-    `trained`: its reader was trained without demonstrations, and sees none unless some are given.
-
-    Raises: NotHere, where what its filter needs is not there and was not named.
-    """
-    row, task, k = place.row, place.task, place.point.k
-    settings = row.settings(task) | {"k": k}
-    name, *_ = [settings.pop(key, None) for key in ("filter", "measure", "stage", "trimmed")]
-    of_filter = {key: settings.pop(key) for key in OF_FILTERS if key in settings}
-    wording = inputs.wording(place.questions.task.wording, task, trained=trained)
-    if name == SILVER:
-        assert retriever is not None  # silver contexts are of what was found
-        settings["filter"] = inputs.silver(row, place.questions, retriever, k)
-    elif name is not None:
-        settings["filter"] = inputs.filter(row, task, name, wording, of_filter)
-    return make_method(
-        row.method, retriever, task=wording, prompts=inputs.options.prompts, **settings
-    )
+    known = all(lm.kwargs.get(name) == value for name, value in sampled.items())
+    return lm if known else lm.copy(**sampled)
 
 
 def _name(

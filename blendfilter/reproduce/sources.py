@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple, TypeVar, get_args
 
 from blendfilter.errors import BadArgument, BadData, EmptyData, UnknownName
 from blendfilter.records import Passage, Question, one_line
@@ -18,6 +18,8 @@ from blendfilter.retrieval.corpus import pooled
 from blendfilter.retrieval.hybrid import open_indexes
 from blendfilter.tasks import TASKS, Questions, load
 
+K = TypeVar("K")
+V = TypeVar("V")
 SAMPLE, POOLED, OWN = "sample", "pooled", "own"
 VECTORS: tuple[Role, ...] = ("flat", "hnsw", "ivf")
 """Kinds of one dense index: where one of them is not named, what stands for another may stand in."""
@@ -33,6 +35,14 @@ _NAMED = {
 _NO_L2 = "flat is by inner product, the paper's IndexFlatL2 by L2 (build with --similarity l2)"
 _PIECES = Analyser(pattern=r"\w{1,3}", stemmer=None, stop_words=())
 """For a second ranking over the sample world, where a table wants two retrievers: three letters at a time."""
+
+
+def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, dict[V, None]]:
+    """The second parts of `pairs`, each once, by their first parts."""
+    found: dict[K, dict[V, None]] = {}
+    for key, value in pairs:
+        found.setdefault(key, {})[value] = None
+    return found
 
 
 class Given(NamedTuple):
@@ -192,7 +202,6 @@ def _add_indexes(
 ) -> None:
     opened: dict[tuple[str, str, str], Retriever] = {}
     for task, questions in found.questions.items():
-        vectors: dict[int, list[str]] = {}
         for role in roles:
             best = _best(passages, task, role)
             key = (best.option, best.value, task if best.value in (POOLED, OWN) else "")
@@ -209,9 +218,8 @@ def _add_indexes(
                 found.notes.append(f"{task}: {other}{name} {verb} in for the paper's {role}")
             elif role == "flat" and index.info().get("settings", {}).get("similarity") == "dot":
                 found.notes.append(f"{task}: {_NO_L2}")
-            if role in VECTORS:
-                vectors.setdefault(id(index), []).append(role)
-        for same in vectors.values():
+        vectors = [role for role in roles if role in VECTORS]
+        for same in grouped((id(found.indexes[task, role]), role) for role in vectors).values():
             if len(same) > 1:  # there, a table compares nothing
                 what = "are one index here, and their rows the same runs"
                 found.notes.append(f"{task}: {', '.join(same)} {what}")

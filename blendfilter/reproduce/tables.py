@@ -39,6 +39,8 @@ Role = Literal["colbert", "bm25", "reranked", "dpr", "flat", "hnsw", "ivf"]
 """The papers' retrievers. A command says which index plays which; the last three are kinds of one dense index."""
 OF_FILTERS = ("filter_n", "filter_by", "filter_model", "filter_tokens", "rules")
 """Arguments of a row that are its filter's."""
+OF_ROWS = (*OF_FILTERS, "measure", "stage", "trimmed")
+"""Those that its method does not take as they are."""
 SILVER = "silver"
 """The filter that keeps what an oracle chose: an upper bound, for it has read the answer. No command makes it alone."""
 QUESTION_ONLY = ("direct-retrieval", "cot-retrieval", "ralm")
@@ -95,15 +97,18 @@ class FigureFormat(_Strict):
     share: bool = False
 
 
-_DATA = tomllib.loads((Path(__file__).parent / "kinds.toml").read_text("utf-8"))
-KINDS = {name: KindOfTable(**kind) for name, kind in _DATA["kinds"].items()}
-_FORMATS = {name: FigureFormat(**measure) for name, measure in _DATA["measures"].items()}
+class _Kinds(_Strict):
+    kinds: Mapping[str, KindOfTable]
+    measures: Mapping[str, FigureFormat]
+
+
+_DATA = _Kinds(**tomllib.loads(Path(__file__).with_name("kinds.toml").read_text("utf-8")))
 _SIZES: Mapping[str, Any] = tomllib.loads((PAPERS / "sizes.toml").read_text("utf-8"))
 
 
 def format_of(measure: str) -> FigureFormat:
     """How a measure is written; one that nothing is said of by its own name, in percent."""
-    return _FORMATS.get(measure, FigureFormat(words=measure))
+    return _DATA.measures.get(measure, FigureFormat(words=measure))
 
 
 class RowArguments(_Strict):
@@ -202,10 +207,9 @@ class PaperRow(_Strict):
 
     @model_validator(mode="after")
     def _check_models(self) -> PaperRow:
-        self._check_filter_models()
-        return self
+        return self._with_one_filter_model()
 
-    def _check_filter_models(self) -> None:
+    def _with_one_filter_model(self) -> PaperRow:
         for task in ("", *self.filter_model, *self.filter_lm):
             name = self.settings(task).get("filter")
             prompts, trained = (self.model(field, task) for field in OF_A_FILTER)
@@ -215,16 +219,11 @@ class PaperRow(_Strict):
                 raise ValueError(
                     f"two models are named for {self.label}'s filter: leave one out"
                 )
+        return self
 
     @model_validator(mode="after")
     def _check_arguments(self) -> PaperRow:
-        taken = {
-            *parameters_of(METHODS[self.method].make),
-            *OF_FILTERS,
-            "measure",
-            "stage",
-            "trimmed",
-        }
+        taken = {*parameters_of(METHODS[self.method].make), *OF_ROWS}
         for arguments in (self.arguments, *self.on.values()):
             if extra := arguments.model_fields_set - taken:
                 raise ValueError(f"{self.method} takes no {', '.join(sorted(extra))}")
@@ -232,12 +231,11 @@ class PaperRow(_Strict):
 
     def settings(self, task: str) -> dict[str, Any]:
         """The arguments on one task: the row's own, and over them those for the task."""
-        both = (self.arguments, self.on.get(task, RowArguments()))
-        return {
-            name: value
-            for each in both
-            for name, value in each.model_dump(exclude_defaults=True).items()
-        }
+        own, of_task = (
+            arguments.model_dump(exclude_defaults=True)
+            for arguments in (self.arguments, self.on.get(task, RowArguments()))
+        )
+        return own | of_task
 
     def model(self, field: str, task: str) -> str | None:
         """The model that `lm`, `filter_lm` or `filter_model` names for a task."""
@@ -249,10 +247,9 @@ class PaperRow(_Strict):
         named = {**getattr(self, field), task: model}
         changed = self.model_copy(update={field: named})
         try:
-            changed._check_filter_models()
+            return changed._with_one_filter_model()
         except ValueError as error:
             raise BadArgument(str(error)) from None
-        return changed
 
     def printed(self, task: str, k: int) -> PrintedFigures | None:
         """What was printed of it on a task, at that K where it is a series."""
@@ -308,7 +305,7 @@ class PaperTable(_Strict):
     name: str
     title: str
     paper: str
-    kind: Annotated[str, _one_of("kind", KINDS)]
+    kind: Annotated[str, _one_of("kind", _DATA.kinds)]
     reader: str
     retriever: Role
     corpus: str = ""
@@ -336,7 +333,7 @@ class PaperTable(_Strict):
     @property
     def about(self) -> KindOfTable:
         """What its kind measures."""
-        return KINDS[self.kind]
+        return _DATA.kinds[self.kind]
 
     @model_validator(mode="after")
     def _check_rows(self) -> PaperTable:
