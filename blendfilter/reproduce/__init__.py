@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -101,18 +100,9 @@ def reproduce(
         allow_hosts=allow_hosts,
     )
     options = replace(options, prompts=options.prompts or Prompts.of(paper.prompts))
-    spoken = []
-    if filter_lm is not None:
-        spoken.append(
-            f"{lm.name} answers; passages are filtered and judged by {filter_lm.name} (--filter-lm)"
-        )
     # a cap out of range is an error before anything is made
     TaskWording().with_reply_tokens(options.reply_tokens)
-    with ExitStack() as stack:
-        scratch = None
-        if only_plan:
-            folder = TemporaryDirectory(prefix="blendfilter-planned-")
-            scratch = Path(stack.enter_context(folder))
+    with TemporaryDirectory(prefix="blendfilter-planned-") as scratch:
         inputs = RowInputs(
             paper,
             filter_lm or lm,
@@ -121,19 +111,16 @@ def reproduce(
             make_scorer=lambda journal: scorer(
                 options.scorer or lm, journal=journal, api_base=options.scorer_api_base
             ),
-            scratch=scratch,
-            say=(lambda line: None) if only_plan else say,
+            scratch=Path(scratch) if only_plan else None,
+            say=say,
         )
         every, left_out = runs_of(paper, found, readers, runs, inputs, repeats=repeats)
-        prompting = notes_of(paper, Prompts.of(options.prompts), every)
-        notes = [
-            *found.notes,
-            *prompting,
-            *spoken,
-            *readers.notes(),
-            *read_by(every),
-            *inputs.notes,
-        ]
+        notes = [*found.notes, *notes_of(paper, Prompts.of(options.prompts), every)]
+        if filter_lm is not None:
+            notes.append(
+                f"{lm.name} answers; passages are filtered and judged by {filter_lm.name} (--filter-lm)"
+            )
+        notes += [*readers.notes(), *read_by(every), *inputs.notes]
         if not every:
             reasons = dict.fromkeys([*inputs.notes, *(one.reason for one in left_out)])
             raise BadArgument(

@@ -63,8 +63,18 @@ Measures = Mapping[str, float | None]
 """An answer's values by measure; None: unknown."""
 
 
+class _OfRow:
+    group: str
+    label: str
+
+    @property
+    def name(self) -> str:
+        """The group and label of its row."""
+        return ", ".join(filter(None, (self.group, self.label)))
+
+
 @dataclass(frozen=True)
-class ResultLine:
+class ResultLine(_OfRow):
     """One measure of one row on one task, in fractions of 1; `point` is a figure's K, or which answers count.
 
     `calls` and `tokens` are a question's (None: unknown), `difference` is measured - published. `gain` is measured -
@@ -111,14 +121,9 @@ class ResultLine:
     reader: str = ""
     filter: str = ""
 
-    @property
-    def name(self) -> str:
-        """Its group and label."""
-        return ", ".join(filter(None, (self.group, self.label)))
-
 
 @dataclass(frozen=True)
-class AverageGain:
+class AverageGain(_OfRow):
     """A row's difference from the reference, on average over `over` of the `of` places that were printed."""
 
     group: str
@@ -159,7 +164,12 @@ def result(
     pairs = [(one, done[one.folder]) for one in wanted]
     offline = any(run.offline for run in done.values())
     counting = tokeniser() if offline else tokeniser_for(wanted[0].lm)
-    points = [_measured(table, one, run, counting) for one, run in pairs]
+    points = []
+    for one, run in pairs:
+        # of a run that failed nothing is known; of several samples another one may be right
+        failed = run.failed and not table.samples
+        values = {} if failed else values_of(_readings(table, one, run, counting))
+        points.append(MeasuredPoint(one, one.point.name, ((one, run),), values))
     if table.samples:
         points = list(_best_of(points))
     points += [MeasuredPoint(one, one.point.name) for one in left_out]
@@ -203,10 +213,8 @@ def _averages(table: PaperTable, lines: Sequence[ResultLine]) -> Iterator[Averag
             gains = [
                 line.gain
                 for line in lines
-                if (line.group, line.label) == (row.group, row.label)
-                and line.measure != RAW
-                and line.published is not None
-                and line.gain is not None
+                if line.name == row.name and line.measure != RAW
+                if line.gain is not None and line.published is not None
             ]
             measured = fmean(gains) if gains else None
             of = len(row.published) + len(row.at)
@@ -231,15 +239,6 @@ class MeasuredPoint(NamedTuple):
     def failed(self) -> bool:
         """Whether every question of its runs ended in an error."""
         return bool(self.pairs) and all(run.failed for _, run in self.pairs)
-
-
-def _measured(
-    table: PaperTable, one: TableRun, run: Run, counting: TokenCounter
-) -> MeasuredPoint:
-    # of a run that failed nothing is known; of several samples another one may be right
-    failed = run.failed and not table.samples
-    readings = () if failed else _readings(table, one, run, counting)
-    return MeasuredPoint(one, one.point.name, ((one, run),), values_of(readings))
 
 
 def _best_of(points: Iterable[MeasuredPoint]) -> Iterator[MeasuredPoint]:
@@ -671,26 +670,6 @@ _OF_CONTEXTS = {
 # --- notes ---
 
 
-def _corpora(pairs: Pairs) -> Iterator[str]:
-    """What each task was searched in."""
-    corpora = dict.fromkeys(
-        (one.task, index["kind"], corpus_words(searched))
-        for one, run in pairs
-        for index, searched in zip(
-            run.settings["retrievers"], searched_in(run.settings), strict=True
-        )
-    )
-    for task, kind, corpus in corpora:
-        yield f"{task}: searched {kind} over {corpus or 'an unknown corpus'}"
-
-
-def _troubles(one: TableRun, run: Run) -> Iterator[str]:
-    if run.failed:
-        yield f"{one.task}: {one.label}: failed, every question ended in an error"
-    elif unread := sum(run.metrics["flags"].get(event, 0) for event in UNREAD):
-        yield f"{one.task}: {one.label}: replies of its filter that could not be read: {unread:,}"
-
-
 def _sizes(table: PaperTable, pairs: Pairs) -> Iterator[str]:
     """How many questions the paper's data sets have, beside those of the files."""
     for task, questions in {one.task: one.questions for one, _ in pairs}.items():
@@ -704,9 +683,20 @@ def _sizes(table: PaperTable, pairs: Pairs) -> Iterator[str]:
 
 def _notes(table: PaperTable, pairs: Pairs, counting: TokenCounter) -> Iterator[str]:
     """Corpora, rows without a score, how contexts were counted and what of them is unknown, bounds that are none."""
-    yield from _corpora(pairs)
+    searched = [
+        f"{one.task}: searched {index['kind']} over {corpus_words(corpus) or 'an unknown corpus'}"
+        for one, run in pairs
+        for index, corpus in zip(
+            run.settings["retrievers"], searched_in(run.settings), strict=True
+        )
+    ]
+    yield from dict.fromkeys(searched)
     for one, run in pairs:
-        yield from _troubles(one, run)
+        unread = sum(run.metrics["flags"].get(event, 0) for event in UNREAD)
+        words = f"replies of its filter that could not be read: {unread:,}" * bool(unread)
+        words = "failed, every question ended in an error" if run.failed else words
+        if words:
+            yield f"{one.task}: {one.label}: {words}"
     if table.kind == "tokens":
         yield f"context: a line Title | text a passage, counted by {counting.name}; prompt: as the server counted it"
     if table.kind == "refined":
