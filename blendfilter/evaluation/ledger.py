@@ -7,7 +7,7 @@ and seconds appear in reports and are not stored.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -236,24 +236,31 @@ def busy_seconds(calls: Iterable[Record]) -> float:
     return round(total, 6)
 
 
+def calls_by_answer(
+    run: Run, stages: Collection[str] | None = None
+) -> Iterator[tuple[str, list[Record]]]:
+    """Each answer's question with its different calls, of all stages or some.
+
+    Answers that ended in an error are left out: they stopped early.
+    """
+    with run.journal() as journal:
+        for row in run.rows:
+            if row["error"] is None:
+                keys = dict.fromkeys(
+                    key for stage, key in row["calls"] if stages is None or stage in stages
+                )
+                found = map(journal.read_call, keys)
+                yield str(row["id"]), [call for call in found if call is not None]
+
+
 def latency(run: AnyPath) -> Latency:
     """Median, mean and 95th percentile of the answers' busy seconds: those with a model call in flight.
 
     Calls side by side count once; waiting for a place among the run's calls in flight does not count, nor do searches:
     compare runs made at the same concurrency. A call that several questions share, or that was copied from another run,
-    counts in each. Answers that ended in an error are left out: they stopped early.
+    counts in each. Answers that ended in an error are left out.
     """
-    opened = Run.of(run)
-    with opened.journal() as journal:
-        seconds = [
-            busy_seconds(
-                record
-                for key in dict(map(reversed, row["calls"]))
-                if (record := journal.read_call(key))
-            )
-            for row in opened.rows
-            if row["error"] is None
-        ]
+    seconds = [busy_seconds(calls) for _, calls in calls_by_answer(Run.of(run))]
     if not seconds:
         return Latency(0.0, 0.0, 0.0, 0)
     median, late = (float(quantile) for quantile in np.quantile(seconds, [0.5, 0.95]))

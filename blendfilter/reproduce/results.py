@@ -22,10 +22,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from blendfilter.evaluation.ledger import busy_seconds, per_question
+from blendfilter.evaluation.ledger import busy_seconds, calls_by_answer, per_question
 from blendfilter.evaluation.rows import (
     KEPT,
-    Record,
     corpus_words,
     kept_known,
     repeats_in,
@@ -46,6 +45,7 @@ from blendfilter.report import plots
 from blendfilter.report.run_text import trimmed
 from blendfilter.reproduce.inputs import JUDGING_STAGES
 from blendfilter.reproduce.runs import LeftOut, TablePlace, TableRun, not_run
+from blendfilter.reproduce.sources import grouped
 from blendfilter.reproduce.tables import FigureFormat, PaperTable, PrintedFigures, format_of
 from blendfilter.reproduce.verdicts import MARGIN, Verdict, beside_published
 from blendfilter.tasks import TASKS
@@ -353,7 +353,7 @@ def with_gain(line: ResultLine, before: Values, after: Values, *, p_values: bool
     test = paired_bootstrap(shares[: len(one)], shares[len(one) :], seed=0)
     p = test.p
     if form.yes_no and all(len(each) == 1 for each in (*one, *other)):
-        p = mcnemar_exact([first for (first,) in one], [first for (first,) in other]).p
+        p = mcnemar_exact(one, other).p
     most, less = (fmean(map(fmean, values)) for values in (one, other))
     return replace(
         line,
@@ -402,17 +402,16 @@ def corrected(lines: Sequence[ResultLine]) -> list[ResultLine]:
         if line.measure == "inclusion" and line.published is not None
     }
 
+    def family(line: ResultLine) -> str:
+        leading = "inclusion" if line.task in rough else TASKS[line.task].metrics[0]
+        yes_no = line.measure == leading and format_of(leading).yes_no
+        return "right or wrong" if yes_no else line.measure
+
     test_of = attrgetter("run", "measure", "point", "p")
-    families: dict[str, dict[tuple[Any, ...], float]] = {}
-    for line in lines:
-        if line.p is not None:
-            leading = "inclusion" if line.task in rough else TASKS[line.task].metrics[0]
-            yes_no = line.measure == leading and format_of(leading).yes_no
-            family = "right or wrong" if yes_no else line.measure
-            families.setdefault(family, {})[test_of(line)] = line.p
     holms: dict[tuple[Any, ...], float] = {}
-    for tests in families.values():
-        holms.update(zip(tests, holm(list(tests.values())), strict=True))
+    tested = grouped((family(line), test_of(line)) for line in lines if line.p is not None)
+    for tests in tested.values():
+        holms.update(zip(tests, holm([p for *_, p in tests]), strict=True))
     return [replace(line, p_holm=holms.get(test_of(line))) for line in lines]
 
 
@@ -601,26 +600,12 @@ def first_gold(kept: Sequence[Passage], answers: Iterable[str]) -> int | None:
     return next((at for at, sentence in numbered if strinc(sentence.text, answers)), None)
 
 
-def _calls_of(
-    run: Run, stages: Sequence[str] | None = None
-) -> Iterator[tuple[str, list[Record]]]:
-    """The different calls of each answer that did not fail (it would have stopped early), of all stages or of some."""
-    with run.journal() as journal:
-        for row in run.rows:
-            if row["error"] is None:
-                keys = dict.fromkeys(
-                    key for stage, key in row["calls"] if stages is None or stage in stages
-                )
-                found = [journal.read_call(key) for key in keys]
-                yield str(row["id"]), [call for call in found if call is not None]
-
-
 def latency(run: Run) -> Iterator[Reading]:
     """Seconds of the call that answers, of those before it, which refined what it reads, and of both.
 
     What a filter does without a call is no part of them.
     """
-    for name, calls in _calls_of(run):
+    for name, calls in calls_by_answer(run):
         *before, last = [float(call.get("seconds") or 0.0) for call in calls] or [0.0]
         yield Reading("refining_seconds", name, float(sum(before)))
         yield Reading("answering_seconds", name, last)
@@ -633,7 +618,7 @@ def judging(run: Run) -> Iterator[Reading]:
     A call that questions share counts in each, with its own figures. `seconds_in_all` has one value, under no question:
     the seconds in which at least one such call was in flight. Dollars are those of a thousand such questions.
     """
-    judged = list(_calls_of(run, JUDGING_STAGES))
+    judged = list(calls_by_answer(run, JUDGING_STAGES))
     once = {call["key"]: call for _, calls in judged for call in calls}
     for name, calls in judged:
         tokens = [call.get(side) for call in calls for side in ("tokens_in", "tokens_out")]
